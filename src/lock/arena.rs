@@ -1,0 +1,235 @@
+//! Slots that are handed out, taken back and given back to the allocator. Knows nothing of what lies in them.
+//!
+//! Grows and shrinks in chunks: a million leases are never copied to make room for one more, and when they are over
+//! their memory goes back. An [`Id`] names one stay in a slot, so an old one finds nothing rather than a stranger.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+/// Names one value for as long as it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id {
+    index: u32,
+    generation: u32,
+}
+
+/// A growing and shrinking set of slots.
+#[derive(Debug)]
+pub struct Arena<T> {
+    chunks: Vec<Option<Box<Chunk<T>>>>,
+    /// Chunks with a free slot. The lowest is filled first, so that the others can empty and be freed.
+    open: BTreeSet<u32>,
+    /// Places in `chunks` without a chunk.
+    vacant: Vec<u32>,
+    /// The one empty chunk that is kept, so that a single value coming and going does not allocate.
+    spare: Option<u32>,
+    len: usize,
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Chunk<T> {
+    slots: Vec<Slot<T>>,
+    free: Option<u32>,
+    used: u32,
+}
+
+#[derive(Debug)]
+enum Slot<T> {
+    Used { generation: u32, value: T },
+    Free { next: Option<u32> },
+}
+
+const CHUNK: u32 = 256;
+
+impl<T> Default for Arena<T> {
+    fn default() -> Arena<T> {
+        Arena { chunks: Vec::new(), open: BTreeSet::new(), vacant: Vec::new(), spare: None, len: 0, generation: 0 }
+    }
+}
+
+impl<T> Arena<T> {
+    /// How many values are in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that one slot costs.
+    #[must_use]
+    pub fn slot_bytes() -> usize {
+        size_of::<Slot<T>>()
+    }
+
+    /// The value of this id, if it is still there.
+    #[must_use]
+    pub fn get(&self, id: Id) -> Option<&T> {
+        match self.slot(id.index)? {
+            Slot::Used { generation, value } if *generation == id.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The id and value at an index, whoever is there now.
+    #[must_use]
+    pub fn at(&self, index: u32) -> Option<(Id, &T)> {
+        match self.slot(index)? {
+            Slot::Used { generation, value } => Some((Id { index, generation: *generation }, value)),
+            Slot::Free { .. } => None,
+        }
+    }
+
+    /// As [`Arena::at`], to change.
+    pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
+        let chunk = self.chunks.get_mut((index / CHUNK) as usize)?.as_mut()?;
+        match chunk.slots.get_mut((index % CHUNK) as usize)? {
+            Slot::Used { value, .. } => Some(value),
+            Slot::Free { .. } => None,
+        }
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot<T>> {
+        self.chunks.get((index / CHUNK) as usize)?.as_ref()?.slots.get((index % CHUNK) as usize)
+    }
+
+    /// Puts a value into the lowest chunk that has room.
+    pub fn insert(&mut self, value: T) -> Id {
+        let place = self.open.first().copied().unwrap_or_else(|| self.add_chunk());
+        if self.spare == Some(place) {
+            self.spare = None;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let chunk = self.chunks[place as usize].as_mut().expect("an open place has a chunk");
+        let filled = Slot::Used { generation, value };
+        let within = match chunk.free {
+            Some(free) => {
+                if let Slot::Free { next } = chunk.slots[free as usize] {
+                    chunk.free = next;
+                }
+                chunk.slots[free as usize] = filled;
+                free
+            }
+            None => {
+                chunk.slots.push(filled);
+                chunk.slots.len() as u32 - 1
+            }
+        };
+        chunk.used += 1;
+        if chunk.used == CHUNK {
+            self.open.remove(&place);
+        }
+        self.len += 1;
+        Id { index: place * CHUNK + within, generation }
+    }
+
+    /// Takes a value out, if it is still there.
+    pub fn remove(&mut self, id: Id) -> Option<T> {
+        self.get(id)?;
+        let (place, within) = (id.index / CHUNK, id.index % CHUNK);
+        let chunk = self.chunks[place as usize].as_mut()?;
+        let freed = Slot::Free { next: chunk.free };
+        let Slot::Used { value, .. } = core::mem::replace(&mut chunk.slots[within as usize], freed) else {
+            return None;
+        };
+        chunk.free = Some(within);
+        if chunk.used == CHUNK {
+            self.open.insert(place);
+        }
+        chunk.used -= 1;
+        self.len -= 1;
+        if chunk.used == 0 {
+            self.retire_chunk(place);
+        }
+        Some(value)
+    }
+
+    /// Gives back one chunk with all that is in it; false when there is none left. Only for an arena that is given up.
+    pub fn shed(&mut self) -> bool {
+        self.chunks.pop().is_some()
+    }
+
+    fn add_chunk(&mut self) -> u32 {
+        let chunk = Box::new(Chunk { slots: Vec::with_capacity(CHUNK as usize), free: None, used: 0 });
+        let place = match self.vacant.pop() {
+            Some(place) => {
+                self.chunks[place as usize] = Some(chunk);
+                place
+            }
+            None => {
+                self.chunks.push(Some(chunk));
+                self.chunks.len() as u32 - 1
+            }
+        };
+        self.open.insert(place);
+        place
+    }
+
+    fn retire_chunk(&mut self, place: u32) {
+        if self.spare.is_none() {
+            self.spare = Some(place);
+            return;
+        }
+        self.chunks[place as usize] = None;
+        self.open.remove(&place);
+        self.vacant.push(place);
+    }
+}
+
+impl Id {
+    /// The index that this id's slot has in its arena.
+    #[must_use]
+    pub fn index(self) -> u32 {
+        self.index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_id_finds_nothing_after_its_slot_went_to_another() {
+        let mut arena = Arena::default();
+        let old = arena.insert('a');
+        assert_eq!(arena.remove(old), Some('a'));
+        let new = arena.insert('b');
+        assert_eq!(old.index(), new.index(), "the slot is used again");
+        assert_eq!(arena.get(old), None);
+        assert_eq!(arena.remove(old), None);
+        assert_eq!(arena.get(new), Some(&'b'));
+    }
+
+    #[test]
+    fn emptied_chunks_are_given_back_but_for_one() {
+        let mut arena = Arena::default();
+        let ids: Vec<Id> = (0..10 * CHUNK).map(|n| arena.insert(n)).collect();
+        assert_eq!(arena.chunks.iter().flatten().count(), 10);
+        for (n, id) in ids.into_iter().enumerate() {
+            assert_eq!(arena.remove(id), Some(n as u32));
+        }
+        assert_eq!(arena.len(), 0);
+        assert_eq!(arena.chunks.iter().flatten().count(), 1);
+    }
+
+    #[test]
+    fn freed_places_are_filled_before_new_chunks_are_made() {
+        let mut arena = Arena::default();
+        let ids: Vec<Id> = (0..3 * CHUNK).map(|n| arena.insert(n)).collect();
+        for id in ids.iter().filter(|id| id.index() % 2 == 0) {
+            arena.remove(*id);
+        }
+        for n in 0..3 * CHUNK / 2 {
+            arena.insert(n);
+        }
+        assert_eq!(arena.chunks.len(), 3);
+        assert_eq!(arena.len(), 3 * CHUNK as usize);
+    }
+}

@@ -1,0 +1,169 @@
+//! The saved form of a lock: one versioned byte string. Encoding and decoding stand side by side and read no clock.
+//!
+//! ```text
+//! version  1 byte
+//! checksum 8 bytes: FNV-1a (64 bits) of the version and of all that follows the checksum
+//! fence    8 bytes: the highest given on this lock
+//! holds    4 bytes: how many, then each:
+//!   owner         2 bytes length, bytes
+//!   reads writes  4 bytes each
+//!   fence         8 bytes
+//!   wall deadline 8 bytes, ms since 1970
+//!   left          8 bytes, ms
+//!   note          1 byte whether there is one; 2 bytes length, bytes
+//! ```
+//!
+//! All numbers are little-endian. FNV-1a's step is a bijection of its state for each byte, so a single changed byte
+//! always changes the sum.
+
+use super::fence::Fence;
+use super::owner::{Note, Owner};
+use super::request::Fact;
+use super::time::{Millis, Now, WallTime};
+use super::value::Lock;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+/// The version that [`encode`] writes and the highest that [`decode`] reads.
+pub const VERSION: u8 = 1;
+
+/// A lock as it was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The highest fence given on it.
+    pub fence: Option<Fence>,
+    /// Its holds, in order of owner.
+    pub holds: Vec<Fact>,
+}
+
+/// Why a payload is not a saved lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Written by a later version of this module.
+    Newer(u8),
+    /// Cut short, changed, or never a lock.
+    Broken,
+}
+
+const CHECKSUM_AT: usize = 1;
+const BODY_AT: usize = CHECKSUM_AT + 8;
+/// The bytes of a hold with an owner of one byte and no note.
+const HOLD_BYTES_MIN: usize = 2 + 1 + 4 + 4 + 8 + 8 + 8 + 1;
+
+/// Saves a lock as it is at `now`.
+#[must_use]
+pub fn encode(lock: &Lock, now: Now) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BODY_AT + 12 + lock.holds.len() * (HOLD_BYTES_MIN + 40));
+    out.push(VERSION);
+    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(&lock.fence.map_or(0, Fence::get).to_le_bytes());
+    out.extend_from_slice(&(lock.holds.len() as u32).to_le_bytes());
+    for (owner, hold) in lock.holds.iter() {
+        let fact = Fact::of(owner, hold, now);
+        put_bytes(&mut out, owner.as_bytes());
+        out.extend_from_slice(&fact.reads.to_le_bytes());
+        out.extend_from_slice(&fact.writes.to_le_bytes());
+        out.extend_from_slice(&hold.fence.get().to_le_bytes());
+        out.extend_from_slice(&fact.wall_deadline.millis().to_le_bytes());
+        out.extend_from_slice(&fact.left.0.to_le_bytes());
+        out.push(u8::from(fact.note.is_some()));
+        if let Some(note) = &fact.note {
+            put_bytes(&mut out, &note.0);
+        }
+    }
+    let sum = checksum(&out);
+    out[CHECKSUM_AT..BODY_AT].copy_from_slice(&sum.to_le_bytes());
+    out
+}
+
+/// Reads a saved lock. Every length is checked before it is used, and what is read keeps I1 to I3 and I6.
+///
+/// # Errors
+/// When the payload is damaged or of a later version.
+pub fn decode(bytes: &[u8]) -> Result<Saved, Damage> {
+    match bytes.first() {
+        Some(&VERSION) => {}
+        Some(&version) if version > VERSION => return Err(Damage::Newer(version)),
+        _ => return Err(Damage::Broken),
+    }
+    let sum = bytes.get(CHECKSUM_AT..BODY_AT).ok_or(Damage::Broken)?;
+    if sum != checksum(bytes).to_le_bytes() {
+        return Err(Damage::Broken);
+    }
+    let saved = Reader(&bytes[BODY_AT..]).saved().ok_or(Damage::Broken)?;
+    if is_sound(&saved) { Ok(saved) } else { Err(Damage::Broken) }
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    // Owners and notes are shorter: the configuration's ceiling is 65535.
+    let len = bytes.len().min(usize::from(u16::MAX));
+    out.extend_from_slice(&(len as u16).to_le_bytes());
+    out.extend_from_slice(&bytes[..len]);
+}
+
+/// FNV-1a, 64 bits, of everything but the checksum itself.
+fn checksum(bytes: &[u8]) -> u64 {
+    let summed = bytes.iter().take(CHECKSUM_AT).chain(bytes.iter().skip(BODY_AT));
+    summed.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Whether the parts make a lock: I1, I2, I3 and I6.
+fn is_sound(saved: &Saved) -> bool {
+    let owners: BTreeSet<_> = saved.holds.iter().map(|fact| &fact.owner).collect();
+    let fences: BTreeSet<_> = saved.holds.iter().map(|fact| fact.fence).collect();
+    let alone = saved.holds.len() == 1;
+    !saved.holds.is_empty()
+        && owners.len() == saved.holds.len()
+        && fences.len() == saved.holds.len()
+        && saved.holds.iter().all(|fact| {
+            !fact.is_removal() && fact.fence.is_some() && fact.fence <= saved.fence && (alone || fact.writes == 0)
+        })
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn saved(mut self) -> Option<Saved> {
+        let fence = Fence::new(self.u64()?);
+        let count = self.u32()? as usize;
+        if count > self.0.len() / HOLD_BYTES_MIN {
+            return None;
+        }
+        let holds = (0..count).map(|_| self.fact()).collect::<Option<Vec<Fact>>>()?;
+        self.0.is_empty().then_some(Saved { fence, holds })
+    }
+
+    fn fact(&mut self) -> Option<Fact> {
+        let owner = self.bytes().filter(|owner| !owner.is_empty()).map(Owner::new)?;
+        let reads = self.u32()?;
+        let writes = self.u32()?;
+        let fence = Some(Fence::new(self.u64()?)?);
+        let wall_deadline = WallTime::from_millis(self.u64()?);
+        let left = Millis(self.u64()?);
+        let note = match self.take(1)? {
+            [0] => None,
+            [1] => Some(Note::new(self.bytes()?)),
+            _ => return None,
+        };
+        Some(Fact { owner, reads, writes, fence, wall_deadline, left, note })
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(len)?;
+        self.0 = tail;
+        Some(head)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = u16::from_le_bytes(self.take(2)?.try_into().ok()?);
+        self.take(usize::from(len))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+}

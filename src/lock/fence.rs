@@ -1,0 +1,135 @@
+//! Fences: the rising numbers by which a protected resource tells an old holder from a new one.
+//!
+//! One clock per node, never one counter per key: a deleted key leaves nothing behind that would have to be remembered.
+//! The idea of the fencing token is Martin Kleppmann's, "How to do distributed locking" (2016).
+
+use super::time::{Millis, WallTime};
+
+/// The number given with each new hold; greater than 0 and below 2^53, so that it is exact in a double.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(u64);
+
+impl Fence {
+    /// The highest fence there can be: 2^53 - 1, the highest integer that JavaScript holds exactly.
+    pub const MAX: Fence = Fence((1 << 53) - 1);
+
+    /// A fence from outside, if it is in range.
+    #[must_use]
+    pub fn new(value: u64) -> Option<Fence> {
+        (1..=Self::MAX.0).contains(&value).then_some(Fence(value))
+    }
+
+    /// The number itself.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whether this fence lies more than a year ahead of the wall clock. No clock of ours made such a fence, and to
+    /// accept it from a client would poison ours.
+    #[must_use]
+    pub fn is_far_ahead(self, wall: WallTime) -> bool {
+        const YEAR_US: u64 = 366 * 24 * 3600 * 1_000_000;
+        self.0 > wall.0.saturating_add(YEAR_US)
+    }
+}
+
+/// The node's one source of fences: `fence = max(last + 1, wall clock in microseconds)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FenceClock {
+    last: u64,
+}
+
+impl FenceClock {
+    /// A wall clock beyond this is not believed, so that the room up to [`Fence::MAX`] cannot be lost to one bad
+    /// setting of it. It is reached in the year 2255.
+    const WALL_MAX: u64 = Fence::MAX.0 - (1 << 40);
+
+    /// A clock that has given and seen no fence.
+    #[must_use]
+    pub const fn new() -> FenceClock {
+        FenceClock { last: 0 }
+    }
+
+    /// Gives the next `count` fences and returns the first of them, or None when fewer than that are left.
+    pub fn take(&mut self, wall: WallTime, count: u64) -> Option<Fence> {
+        let first = (self.last + 1).max(wall.0.min(Self::WALL_MAX));
+        let last = first.checked_add(count)? - 1;
+        if last > Fence::MAX.0 {
+            return None;
+        }
+        self.last = last;
+        Some(Fence(first))
+    }
+
+    /// Takes note of a fence that was given elsewhere or before: no later one will be below it.
+    pub fn observe(&mut self, fence: Fence) {
+        self.last = self.last.max(fence.0);
+    }
+
+    /// On becoming primary: leaves room for what the old primary may have given unseen, while its clock was ahead by up
+    /// to `skew`.
+    pub fn jump(&mut self, wall: WallTime, skew: Millis) {
+        let from = self.last.max(wall.0.min(Self::WALL_MAX));
+        self.last = from.saturating_add(skew.0.saturating_mul(1000)).min(Fence::MAX.0);
+    }
+
+    /// The last fence given or seen; None when there was none yet.
+    #[must_use]
+    pub fn last(self) -> Option<Fence> {
+        Fence::new(self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fences_rise_while_the_wall_clock_is_set_back() {
+        let mut clock = FenceClock::default();
+        let first = clock.take(WallTime(5_000), 1).unwrap();
+        let second = clock.take(WallTime(1_000), 1).unwrap();
+        let third = clock.take(WallTime(9_000), 1).unwrap();
+        assert_eq!([first.get(), second.get(), third.get()], [5_000, 5_001, 9_000]);
+    }
+
+    #[test]
+    fn a_run_of_fences_leaves_the_clock_at_its_last() {
+        let mut clock = FenceClock::default();
+        assert_eq!(clock.take(WallTime(10), 3).unwrap().get(), 10);
+        assert_eq!(clock.take(WallTime(0), 1).unwrap().get(), 13);
+    }
+
+    #[test]
+    fn an_exhausted_clock_gives_nothing_and_stays() {
+        let mut clock = FenceClock::default();
+        clock.observe(Fence::new(Fence::MAX.get() - 1).unwrap());
+        assert_eq!(clock.take(WallTime(0), 2), None);
+        assert_eq!(clock.take(WallTime(0), 1), Some(Fence::MAX));
+        assert_eq!(clock.take(WallTime(0), 1), None);
+        assert_eq!(clock.last(), Some(Fence::MAX));
+    }
+
+    #[test]
+    fn a_wall_clock_gone_mad_does_not_use_up_the_fences() {
+        let mut clock = FenceClock::default();
+        assert!(clock.take(WallTime(u64::MAX), 1).is_some());
+        assert!(clock.take(WallTime(u64::MAX), 1).is_some());
+    }
+
+    #[test]
+    fn becoming_primary_jumps_over_what_the_old_one_may_have_given() {
+        let mut clock = FenceClock::default();
+        clock.observe(Fence::new(7_000).unwrap());
+        clock.jump(WallTime(5_000), Millis(2));
+        assert_eq!(clock.last().unwrap().get(), 9_000);
+    }
+
+    #[test]
+    fn zero_and_two_to_the_53_are_no_fences() {
+        assert_eq!(Fence::new(0), None);
+        assert_eq!(Fence::new(1 << 53), None);
+        assert!(Fence::new((1 << 53) - 1).is_some());
+    }
+}

@@ -1,0 +1,381 @@
+//! The index of all leases of one database, by deadline: a hierarchical timing wheel (Varghese and Lauck, 1987).
+//!
+//! Arming and disarming cost the same whether ten leases run or ten million, and looking at what is due is cut into
+//! small bites, so that a million leases ending in one millisecond stall nobody. It never ends a lease and never reads a
+//! clock: it only says which key to look at.
+//!
+//! One entry stands for one key, at the earliest deadline on it or before: a lease made longer leaves its entry where it
+//! is, and the early look costs less than moving the entry each time.
+
+use super::arena::{Arena, Id};
+use super::time::Timestamp;
+use smallvec::SmallVec;
+
+/// Names one entry. An old one finds nothing.
+pub type LeaseId = Id;
+
+/// A key's name within its database. Short ones live in place.
+pub type KeyName = SmallVec<[u8; 24]>;
+
+/// A millisecond of the monotonic clock. A deadline belongs to the first tick that is not before it.
+type Tick = u64;
+
+const SLOT_BITS: u32 = 6;
+const SLOTS: usize = 1 << SLOT_BITS;
+/// Seven levels of 64 slots reach 64^7 ms, 139 years, beyond the longest lease that can be configured.
+const LEVELS: usize = 7;
+/// How many entries one call of [`Leases::look`] moves down a level before it lets its caller look at the clock.
+const BITE: usize = 64;
+
+/// The index of leases.
+#[derive(Debug)]
+pub struct Leases {
+    entries: Arena<Entry>,
+    levels: [Level; LEVELS],
+    /// All ticks before this one have been looked at.
+    elapsed: Tick,
+    /// A slot that is being emptied: its entries belong to lower levels by now. `elapsed` stands still meanwhile.
+    emptying: Option<(usize, usize)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    tick: Tick,
+    prev: Option<u32>,
+    next: Option<u32>,
+    level: u8,
+    key: KeyName,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    /// Bit n is set when slot n has entries.
+    occupied: u64,
+    heads: [Option<u32>; SLOTS],
+}
+
+/// What a look at the index found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Look {
+    /// This key's earliest lease may be over.
+    Due(LeaseId, KeyName),
+    /// Entries were moved; look again, after a look at the clock.
+    Again,
+    /// Nothing is due.
+    Nothing,
+}
+
+impl Default for Leases {
+    fn default() -> Leases {
+        let level = Level { occupied: 0, heads: [None; SLOTS] };
+        Leases { entries: Arena::default(), levels: [level; LEVELS], elapsed: 0, emptying: None }
+    }
+}
+
+impl Leases {
+    /// How many entries there are: one for each key with a lease.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that the entry of a key with a name of this length costs.
+    #[must_use]
+    pub fn entry_bytes(key_len: usize) -> usize {
+        let spilled = if key_len > KeyName::new().inline_size() { key_len } else { 0 };
+        Arena::<Entry>::slot_bytes() + spilled
+    }
+
+    /// Gives back the memory of some entries of an index that is not used any more; false when all is given back.
+    pub fn shed(&mut self) -> bool {
+        self.entries.shed()
+    }
+
+    /// Adds an entry.
+    pub fn arm(&mut self, key: &[u8], deadline: Timestamp) -> LeaseId {
+        let entry = Entry { tick: tick_of(deadline), prev: None, next: None, level: 0, key: SmallVec::from_slice(key) };
+        let id = self.entries.insert(entry);
+        self.link(id.index());
+        id
+    }
+
+    /// Removes an entry; false if it was gone already.
+    pub fn disarm(&mut self, id: LeaseId) -> bool {
+        if self.entries.get(id).is_none() {
+            return false;
+        }
+        self.unlink(id.index());
+        self.entries.remove(id);
+        true
+    }
+
+    /// Moves an entry to another deadline; false if the entry is gone.
+    pub fn rearm(&mut self, id: LeaseId, deadline: Timestamp) -> bool {
+        if self.entries.get(id).is_none() {
+            return false;
+        }
+        self.unlink(id.index());
+        self.entry(id.index()).tick = tick_of(deadline);
+        self.link(id.index());
+        true
+    }
+
+    /// Whether this entry stands no later than the deadline and is not yet due: then it may stay where it is.
+    #[must_use]
+    pub fn covers(&self, id: LeaseId, deadline: Timestamp, now: Timestamp) -> bool {
+        self.entries.get(id).is_some_and(|entry| entry.tick <= tick_of(deadline) && entry.tick * 1000 > now.0)
+    }
+
+    /// The next moment at which a look is worth while; None when there is no entry.
+    ///
+    /// Not later than the earliest deadline, rounded up to the millisecond. It may be earlier: entries far ahead are
+    /// looked at on their way.
+    #[must_use]
+    pub fn next_look(&self) -> Option<Timestamp> {
+        if self.emptying.is_some() {
+            return Some(Timestamp(self.elapsed * 1000));
+        }
+        self.next_slot().map(|(_, _, start)| Timestamp(start * 1000))
+    }
+
+    /// Looks for a key whose earliest lease is over at `now`, and does a bounded piece of work on the way.
+    ///
+    /// A due entry stays in the index until it is disarmed or rearmed.
+    pub fn look(&mut self, now: Timestamp) -> Look {
+        let now_tick = now.0 / 1000;
+        for _ in 0..BITE {
+            if let Some((level, slot)) = self.emptying {
+                match self.levels[level].heads[slot] {
+                    Some(index) => {
+                        self.unlink(index);
+                        self.link(index);
+                    }
+                    None => self.emptying = None,
+                }
+                continue;
+            }
+            match self.next_slot() {
+                Some((level, slot, start)) if start <= now_tick => {
+                    self.elapsed = self.elapsed.max(start);
+                    if level > 0 {
+                        self.emptying = Some((level, slot));
+                        continue;
+                    }
+                    let head = self.levels[0].heads[slot].expect("an occupied slot has a head");
+                    let (id, entry) = self.entries.at(head).expect("a linked entry is there");
+                    return Look::Due(id, entry.key.clone());
+                }
+                _ => {
+                    // Nothing up to now: later entries are placed as seen from here.
+                    self.elapsed = self.elapsed.max(now_tick);
+                    return Look::Nothing;
+                }
+            }
+        }
+        Look::Again
+    }
+
+    /// The first slot in time that has entries: its level, its number, and the tick at which it starts.
+    ///
+    /// Each level covers the time after the one below, so the lowest level with entries has the earliest.
+    fn next_slot(&self) -> Option<(usize, usize, Tick)> {
+        let (level, found) = self.levels.iter().enumerate().find(|(_, level)| level.occupied != 0)?;
+        let shift = SLOT_BITS * level as u32;
+        let current = (self.elapsed >> shift) % SLOTS as u64;
+        // Entries lie between the current slot and the end of this level's turn: slots before it are empty.
+        let ahead = found.occupied.rotate_right(current as u32).trailing_zeros() as u64;
+        let start = ((self.elapsed >> shift) + ahead) << shift;
+        Some((level, ((current + ahead) % SLOTS as u64) as usize, start))
+    }
+
+    fn entry(&mut self, index: u32) -> &mut Entry {
+        self.entries.at_mut(index).expect("a linked entry is there")
+    }
+
+    fn link(&mut self, index: u32) {
+        let elapsed = self.elapsed;
+        let entry = self.entry(index);
+        // What is due already goes into the slot that is looked at next.
+        let tick = entry.tick.max(elapsed);
+        let level = level_of(elapsed, tick);
+        let slot = slot_of(level, tick);
+        let head = self.levels[level].heads[slot].replace(index);
+        self.levels[level].occupied |= 1 << slot;
+        if let Some(head) = head {
+            self.entry(head).prev = Some(index);
+        }
+        let entry = self.entry(index);
+        entry.tick = tick;
+        entry.level = level as u8;
+        entry.next = head;
+        entry.prev = None;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let entry = self.entry(index);
+        let (prev, next, level) = (entry.prev.take(), entry.next.take(), entry.level as usize);
+        let slot = slot_of(level, entry.tick);
+        if let Some(next) = next {
+            self.entry(next).prev = prev;
+        }
+        match prev {
+            Some(prev) => self.entry(prev).next = next,
+            None => {
+                self.levels[level].heads[slot] = next;
+                if next.is_none() {
+                    self.levels[level].occupied &= !(1 << slot);
+                }
+            }
+        }
+    }
+}
+
+fn tick_of(deadline: Timestamp) -> Tick {
+    deadline.0.div_ceil(1000)
+}
+
+/// The level at which an entry for `tick` lies, seen from `elapsed`: that of the highest digit, in base 64, in which
+/// the two differ.
+fn level_of(elapsed: Tick, tick: Tick) -> usize {
+    let differing = (elapsed ^ tick) | (SLOTS as u64 - 1);
+    (((63 - differing.leading_zeros()) / SLOT_BITS) as usize).min(LEVELS - 1)
+}
+
+fn slot_of(level: usize, tick: Tick) -> usize {
+    ((tick >> (SLOT_BITS * level as u32)) % SLOTS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn ms(n: u64) -> Timestamp {
+        Timestamp(n * 1000)
+    }
+
+    /// Everything due at `now`, disarmed as it comes, in bites.
+    fn drain(leases: &mut Leases, now: Timestamp) -> Vec<KeyName> {
+        let mut keys = Vec::new();
+        loop {
+            match leases.look(now) {
+                Look::Due(id, key) => {
+                    assert!(leases.disarm(id));
+                    keys.push(key);
+                }
+                Look::Again => {}
+                Look::Nothing => return keys,
+            }
+        }
+    }
+
+    #[test]
+    fn a_lease_is_due_at_its_deadline_and_not_before() {
+        for span in [1, 2, 63, 64, 65, 4_095, 4_096, 30_000, 86_400_000, 315_360_000_000] {
+            for start in [0, 1, 63, 64, 4_000, 262_143, 1 << 30] {
+                let mut leases = Leases::default();
+                assert_eq!(leases.look(ms(start)), Look::Nothing);
+                leases.arm(b"k", ms(start + span));
+                assert!(leases.next_look().unwrap() <= ms(start + span));
+                assert_eq!(drain(&mut leases, ms(start + span - 1)).len(), 0, "{start} + {span}");
+                assert_eq!(drain(&mut leases, ms(start + span)).len(), 1, "{start} + {span}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_deadline_within_a_millisecond_is_due_at_the_end_of_it() {
+        let mut leases = Leases::default();
+        leases.arm(b"k", Timestamp(1_001));
+        assert_eq!(leases.look(Timestamp(1_999)), Look::Nothing);
+        assert!(matches!(leases.look(Timestamp(2_000)), Look::Due(..)));
+    }
+
+    #[test]
+    fn waking_at_next_look_alone_finds_every_lease_in_its_millisecond() {
+        // A wake-up later than the earliest deadline would keep an abandoned lock; one that does not move would spin.
+        let mut leases = Leases::default();
+        let mut pending: Vec<u64> = (0..2_000u64).map(|n| 1 + n * n * 37 % 9_000_000).collect();
+        for tick in &pending {
+            leases.arm(&tick.to_le_bytes(), ms(*tick));
+        }
+        pending.sort_unstable();
+        let mut found = Vec::new();
+        let mut wakes = 0;
+        while let Some(at) = leases.next_look() {
+            wakes += 1;
+            for key in drain(&mut leases, at) {
+                let tick = u64::from_le_bytes(key.as_slice().try_into().unwrap());
+                assert_eq!(ms(tick), at, "found in its own millisecond");
+                found.push(tick);
+            }
+        }
+        assert_eq!(found, pending);
+        assert!(wakes < 5 * pending.len(), "{wakes} wake-ups for {} leases", pending.len());
+    }
+
+    #[test]
+    fn entries_armed_while_a_slot_is_being_emptied_are_found_in_time() {
+        let mut leases = Leases::default();
+        for n in 0..1_000u64 {
+            leases.arm(b"far", ms(4_096 + n % 5));
+        }
+        // One bite into the far slot, then entries nearer than what is left in it.
+        assert_eq!(leases.look(ms(4_096)), Look::Again);
+        leases.arm(b"near", ms(4_097));
+        leases.arm(b"past", ms(10));
+        let at_once = drain(&mut leases, ms(4_096));
+        assert_eq!(at_once.len(), 201, "a fifth of the thousand, and the one armed in the past");
+        assert!(at_once.iter().any(|key| key.as_slice() == b"past"));
+        assert_eq!(drain(&mut leases, ms(4_097)).len(), 201);
+        assert_eq!(drain(&mut leases, ms(5_000)).len(), 600);
+    }
+
+    #[test]
+    fn a_million_leases_of_one_millisecond_come_in_bounded_bites() {
+        let mut leases = Leases::default();
+        for _ in 0..1_000_000 {
+            leases.arm(b"k", ms(30_000));
+        }
+        // Each look moves at most BITE entries: the number of looks is what bounds each.
+        let mut looks = 0;
+        let mut found = 0;
+        loop {
+            looks += 1;
+            match leases.look(ms(30_000)) {
+                Look::Due(id, _) => {
+                    found += 1;
+                    leases.disarm(id);
+                }
+                Look::Again => {}
+                Look::Nothing => break,
+            }
+        }
+        assert_eq!(found, 1_000_000);
+        assert!(looks >= 1_000_000 + 1_000_000 / BITE);
+        assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn rearming_moves_an_entry_either_way() {
+        let mut leases = Leases::default();
+        let id = leases.arm(b"k", ms(50));
+        assert!(leases.covers(id, ms(5_000), ms(0)), "a longer lease may leave its entry");
+        assert!(!leases.covers(id, ms(49), ms(0)), "a shorter one may not");
+        assert!(!leases.covers(id, ms(5_000), ms(50)), "a due entry must move");
+        assert!(leases.rearm(id, ms(5_000)));
+        assert_eq!(leases.look(ms(4_999)), Look::Nothing);
+        assert!(leases.rearm(id, ms(5_001)));
+        assert!(leases.rearm(id, ms(4_999)));
+        assert!(matches!(leases.look(ms(4_999)), Look::Due(..)));
+        assert!(leases.disarm(id));
+        assert!(!leases.disarm(id) && !leases.rearm(id, ms(1)));
+        assert_eq!(leases.next_look(), None);
+    }
+}

@@ -1,0 +1,20 @@
+//! The limits that an operator may set. The server's configuration fills them; the table of names is in module/config.rs.
+
+use super::time::Millis;
+
+/// What is allowed, as configured now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The lease when the request names none.
+    pub lease_default: Millis,
+    /// The longest lease that a request may ask for.
+    pub lease_max: Millis,
+    /// The longest owner.
+    pub owner_bytes_max: usize,
+    /// The longest note.
+    pub note_bytes_max: usize,
+    /// How many owners may hold one key together.
+    pub holders_per_key_max: usize,
+    /// How far the fence clock jumps on promotion.
+    pub promotion_skew: Millis,
+}

@@ -1,0 +1,57 @@
+//! Who asks, and what they say about themselves. Opaque bytes, never text.
+
+use alloc::boxed::Box;
+use core::borrow::Borrow;
+use core::fmt;
+use smallvec::SmallVec;
+
+/// An owner: one thread of control, named by 1 to `lock.max-owner-bytes` opaque bytes.
+///
+/// The usual UUID (36 bytes) and the server-made 32 characters live in place, without an allocation of their own.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(SmallVec<[u8; 40]>);
+
+impl Owner {
+    /// An owner of these bytes. Length is the parser's concern.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Owner {
+        Owner(SmallVec::from_slice(bytes))
+    }
+
+    /// The bytes as the client sent them.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Bytes allocated outside of the value itself.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        if self.0.spilled() { self.0.capacity() } else { 0 }
+    }
+}
+
+// Lets maps keyed by Owner be asked with the client's bytes. Sound because SmallVec orders and compares as its slice.
+impl Borrow<[u8]> for Owner {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({})", self.0.escape_ascii())
+    }
+}
+
+/// What a holder says about itself (host, pid, job), at most `lock.max-note-bytes` bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note(pub Box<[u8]>);
+
+impl Note {
+    /// A note of these bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Note {
+        Note(bytes.into())
+    }
+}

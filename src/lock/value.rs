@@ -1,0 +1,161 @@
+//! The lock itself: what lies under a key. Small, and ignorant of who waits for it.
+//!
+//! Invariants, checked after every step by the model test ([`Lock::broken_invariant`]):
+//!
+//! - I1: every hold counts at least one read or write.
+//! - I2: who holds for writing holds alone.
+//! - I3: no two holds have the same fence, and none is above the highest given on this lock.
+//! - I4: a lock that is held has an entry in the index of leases, at its earliest deadline or before.
+//! - I5: after settling at a time, no hold is over at that time.
+//! - I6: a lock without a hold does not exist.
+
+use super::fence::Fence;
+use super::hold::{Hold, Holds, Mode};
+use super::lease::{LeaseId, Leases};
+use super::owner::Owner;
+use super::time::{Millis, Timestamp};
+use alloc::collections::BTreeSet;
+
+/// The value of type `redislock`.
+#[derive(Clone, Debug, Default)]
+pub struct Lock {
+    /// The holds by owner.
+    pub holds: Holds,
+    /// The highest fence given on this lock while it exists; None before the first.
+    pub fence: Option<Fence>,
+    /// This lock's entry in the index of leases of its database.
+    pub lease: Option<LeaseId>,
+}
+
+impl Lock {
+    /// Whether nobody holds it: such a lock's key is to go.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.holds.is_empty()
+    }
+
+    /// The mode it is held in, if it is held.
+    #[must_use]
+    pub fn mode(&self) -> Option<Mode> {
+        self.holds.any().map(|(_, hold)| hold.mode())
+    }
+
+    /// Whether some owner other than this one holds it.
+    #[must_use]
+    pub fn held_by_other(&self, owner: &[u8]) -> bool {
+        self.holds.len() > usize::from(self.holds.get(owner).is_some())
+    }
+
+    /// Takes note of a fence given on this lock.
+    pub fn raise_fence(&mut self, fence: Fence) {
+        self.fence = self.fence.max(Some(fence));
+    }
+
+    /// Bytes of memory that this lock costs beyond its key, with its entry in the index of leases.
+    #[must_use]
+    pub fn bytes(&self, key_len: usize) -> usize {
+        size_of::<Lock>() + self.holds.heap_bytes() + Leases::entry_bytes(key_len)
+    }
+
+    /// The first of the invariants I1 to I3 that does not hold, by its number.
+    #[must_use]
+    pub fn broken_invariant(&self) -> Option<&'static str> {
+        let mut fences = BTreeSet::new();
+        for (_, hold) in self.holds.iter() {
+            if hold.total() == 0 {
+                return Some("I1");
+            }
+            if hold.writes > 0 && self.holds.len() > 1 {
+                return Some("I2");
+            }
+            if !fences.insert(hold.fence) || Some(hold.fence) > self.fence {
+                return Some("I3");
+            }
+        }
+        None
+    }
+}
+
+/// A lock as it is to be seen: settled, though nothing was changed.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    lock: &'a Lock,
+    now: Timestamp,
+}
+
+/// One holder as it is to be seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Holder<'a> {
+    /// Who.
+    pub owner: &'a [u8],
+    /// The stronger of the modes held.
+    pub mode: Mode,
+    /// How often for reading.
+    pub reads: u32,
+    /// How often for writing.
+    pub writes: u32,
+    /// The hold's fence.
+    pub fence: Fence,
+    /// What is left of the lease.
+    pub left: Millis,
+    /// How long it has been held, since the grant or since it was carried here.
+    pub held: Millis,
+    /// What the holder says about itself.
+    pub note: Option<&'a [u8]>,
+}
+
+impl<'a> View<'a> {
+    /// The lock as it is at `now`; None when nobody holds it then.
+    #[must_use]
+    pub fn of(lock: &'a Lock, now: Timestamp) -> Option<View<'a>> {
+        let view = View { lock, now };
+        (view.holding() > 0).then_some(view)
+    }
+
+    /// How many hold it.
+    #[must_use]
+    pub fn holding(&self) -> usize {
+        self.lock.holds.len() - self.lock.holds.over(self.now)
+    }
+
+    /// The mode it is held in.
+    #[must_use]
+    pub fn mode(&self) -> Option<Mode> {
+        self.lock.holds.iter().find(|(_, hold)| hold.deadline > self.now).map(|(_, hold)| hold.mode())
+    }
+
+    /// The highest fence given on it.
+    #[must_use]
+    pub fn fence(&self) -> Option<Fence> {
+        self.lock.fence
+    }
+
+    /// The holders, in order of owner.
+    pub fn holders(&self) -> impl Iterator<Item = Holder<'a>> {
+        let now = self.now;
+        self.lock.holds.iter().filter_map(move |(owner, hold)| Holder::of(owner, hold, now))
+    }
+
+    /// One owner's hold.
+    #[must_use]
+    pub fn holder(&self, owner: &[u8]) -> Option<Holder<'a>> {
+        let (owner, hold) = self.lock.holds.entry(owner)?;
+        Holder::of(owner, hold, self.now)
+    }
+}
+
+impl<'a> Holder<'a> {
+    /// None when the hold is over.
+    fn of(owner: &'a Owner, hold: &'a Hold, now: Timestamp) -> Option<Holder<'a>> {
+        (hold.deadline > now).then(|| Holder {
+            owner: owner.as_bytes(),
+            mode: hold.mode(),
+            reads: hold.reads,
+            writes: hold.writes,
+            fence: hold.fence,
+            left: hold.deadline.left(now),
+            held: hold.since.ago(now),
+            note: hold.note.as_ref().map(|note| &*note.0),
+        })
+    }
+}
