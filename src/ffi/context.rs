@@ -1,0 +1,275 @@
+//! The context of one call from the server: replies, replication, events, what the server is doing.
+
+use super::keys::{Access, Keys, WrongType};
+use super::string::{OwnedStr, Str};
+use super::value::{DataType, Value};
+use bitflags::bitflags;
+use redis_module::raw;
+use std::ffi::{CStr, CString, c_int, c_long, c_void};
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+/// The context of one call. Exists once per call and is never copied: see the top of this folder.
+#[derive(Debug)]
+pub struct Ctx<'a> {
+    raw: NonNull<raw::RedisModuleCtx>,
+    lent: PhantomData<&'a mut raw::RedisModuleCtx>,
+}
+
+bitflags! {
+    /// What the server is and what it is doing.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Flags: u32 {
+        /// It is a primary.
+        const PRIMARY = raw::REDISMODULE_CTX_FLAGS_MASTER;
+        /// The command came from the primary, or from the source of a slot.
+        const REPLICATED = raw::REDISMODULE_CTX_FLAGS_REPLICATED;
+        /// It is loading RDB or AOF.
+        const LOADING = raw::REDISMODULE_CTX_FLAGS_LOADING;
+        // Bits that have no name here, some of which mean different things on Redis and Valkey.
+        const _ = !0;
+    }
+}
+
+/// One record of our own kind for replicas and the AOF: `command key name number... [text]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The command that replays it.
+    pub command: &'static CStr,
+    /// The first argument after the key.
+    pub name: &'a [u8],
+    /// The numbers after it.
+    pub numbers: Numbers,
+    /// The last argument.
+    pub text: Option<&'a [u8]>,
+}
+
+/// The numbers of a [`Record`].
+#[derive(Clone, Copy, Debug)]
+pub enum Numbers {
+    /// Three of them.
+    Three([i64; 3]),
+    /// Five of them.
+    Five([i64; 5]),
+}
+
+/// Calls one of the server's variadic functions with the parts of a record; `$head` are its arguments before the format.
+macro_rules! emit {
+    ($function:ident($head:expr), $key:expr, $record:expr) => {{
+        let Record { command, name, numbers, text } = $record;
+        let (name_at, name_len) = (name.as_ptr(), name.len());
+        match (numbers, text) {
+            (Numbers::Three([a, b, c]), None) => {
+                api!($function($head, command.as_ptr(), c"sblll".as_ptr(), $key, name_at, name_len, a, b, c))
+            }
+            (Numbers::Three([a, b, c]), Some(text)) => {
+                let (text_at, text_len) = (text.as_ptr(), text.len());
+                api!($function(
+                    $head,
+                    command.as_ptr(),
+                    c"sblllb".as_ptr(),
+                    $key,
+                    name_at,
+                    name_len,
+                    a,
+                    b,
+                    c,
+                    text_at,
+                    text_len
+                ))
+            }
+            (Numbers::Five([a, b, c, d, e]), None) => {
+                api!($function($head, command.as_ptr(), c"sblllll".as_ptr(), $key, name_at, name_len, a, b, c, d, e))
+            }
+            (Numbers::Five([a, b, c, d, e]), Some(text)) => {
+                let (text_at, text_len) = (text.as_ptr(), text.len());
+                api!($function(
+                    $head,
+                    command.as_ptr(),
+                    c"sblllllb".as_ptr(),
+                    $key,
+                    name_at,
+                    name_len,
+                    a,
+                    b,
+                    c,
+                    d,
+                    e,
+                    text_at,
+                    text_len
+                ))
+            }
+        }
+    }};
+}
+pub(super) use emit;
+
+impl<'a> Ctx<'a> {
+    /// # Safety
+    /// `raw` must be the context that the server passed to the call that lasts for `'a`, and this the only `Ctx` of it.
+    pub(super) unsafe fn lent(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
+        Ctx { raw: NonNull::new(raw).expect("the server passes a context"), lent: PhantomData }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
+        self.raw.as_ptr()
+    }
+
+    /// What the server is and what it is doing.
+    #[must_use]
+    pub fn flags(&self) -> Flags {
+        // SAFETY: a valid context.
+        Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(self.as_ptr())) } as u32)
+    }
+
+    /// The number of the selected database.
+    #[must_use]
+    pub fn db(&self) -> u32 {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_GetSelectedDb(self.as_ptr())) as u32 }
+    }
+
+    /// Selects a database; false when there is none of that number.
+    pub fn select_db(&mut self, db: u32) -> bool {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_SelectDb(self.as_ptr(), db as c_int)) == raw::REDISMODULE_OK as c_int }
+    }
+
+    /// Opens keys of the selected database, which must have different names. Nothing else can be done with the context
+    /// while they are open.
+    ///
+    /// # Errors
+    /// When one has a value of another type; then none is open.
+    pub fn open<'k, V: Value>(
+        &'k mut self,
+        data_type: &'k DataType<V>,
+        names: &[Str<'k>],
+        access: Access,
+    ) -> Result<Keys<'k, V>, WrongType> {
+        Keys::open(self, data_type, names, access)
+    }
+
+    /// Whether the server would take a write to this key from a client now: enough replicas (NOREPLICAS), disk in order
+    /// (MISCONF), no pause, no failover under way.
+    pub fn takes_writes(&mut self, key: Str<'_>) -> bool {
+        // SAFETY: takes no argument.
+        if unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0 {
+            return false;
+        }
+        // S: refuse as for a script (disk and replicas); D: only say whether it would be refused; E: as a reply.
+        // SAFETY: a valid context; the key lives for the call; the format asks for one string.
+        let reply =
+            unsafe { api!(RedisModule_Call(self.as_ptr(), c"UNLINK".as_ptr(), c"SDEs".as_ptr(), key.as_ptr())) };
+        let Some(reply) = NonNull::new(reply) else { return true };
+        let mut len = 0;
+        // SAFETY: a reply of ours; its text is read before it is freed.
+        unsafe {
+            let is_error = api!(RedisModule_CallReplyType(reply.as_ptr())) == raw::REDISMODULE_REPLY_ERROR as c_int;
+            let text = api!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &raw mut len));
+            let refused = is_error && !text.is_null() && {
+                let text = std::slice::from_raw_parts(text.cast::<u8>(), len);
+                [&b"MISCONF"[..], b"NOREPLICAS"]
+                    .iter()
+                    .any(|code| text.strip_prefix(b"-").unwrap_or(text).starts_with(code))
+            };
+            api!(RedisModule_FreeCallReply(reply.as_ptr()));
+            !refused
+        }
+    }
+
+    /// Sends a record to replicas and the AOF, in the selected database.
+    pub fn replicate(&mut self, key: Str<'_>, record: Record<'_>) {
+        // SAFETY: a valid context; the formats in `emit!` describe the arguments; the server copies them.
+        unsafe { emit!(RedisModule_Replicate(self.as_ptr()), key.as_ptr(), record) };
+    }
+
+    /// Tells watchers and tracking clients that a key changed.
+    pub fn signal_modified(&mut self, key: Str<'_>) {
+        // SAFETY: a valid context and key name.
+        unsafe { api!(RedisModule_SignalModifiedKey(self.as_ptr(), key.as_ptr())) };
+    }
+
+    /// Sends a keyspace event of the module class (`d`).
+    pub fn notify(&mut self, event: &CStr, key: Str<'_>) {
+        // SAFETY: a valid context, event and key name.
+        unsafe {
+            api!(RedisModule_NotifyKeyspaceEvent(
+                self.as_ptr(),
+                raw::REDISMODULE_NOTIFY_MODULE,
+                event.as_ptr(),
+                key.as_ptr()
+            ))
+        };
+    }
+
+    /// Replies with an integer.
+    pub fn reply_integer(&mut self, value: i64) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_ReplyWithLongLong(self.as_ptr(), value)) };
+    }
+
+    /// Replies with null: `$-1` in RESP2, `_` in RESP3.
+    pub fn reply_null(&mut self) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_ReplyWithNull(self.as_ptr())) };
+    }
+
+    /// Replies with bytes.
+    pub fn reply_bytes(&mut self, bytes: &[u8]) {
+        // SAFETY: a valid context; the server copies the bytes.
+        unsafe { api!(RedisModule_ReplyWithStringBuffer(self.as_ptr(), bytes.as_ptr().cast(), bytes.len())) };
+    }
+
+    /// Starts an array of `len` replies, which must follow.
+    pub fn reply_array(&mut self, len: usize) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_ReplyWithArray(self.as_ptr(), len as c_long)) };
+    }
+
+    /// Starts a map of `len` pairs of replies, which must follow; in RESP2 a flat array.
+    pub fn reply_map(&mut self, len: usize) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_ReplyWithMap(self.as_ptr(), len as c_long)) };
+    }
+
+    /// Replies with an error: a code, a blank, a text. What follows a NUL is left out.
+    pub fn reply_error(&mut self, text: &str) {
+        let text = CString::new(text.split('\0').next().unwrap_or_default()).expect("cut at the first NUL");
+        // SAFETY: a valid context; the server copies the text.
+        unsafe { api!(RedisModule_ReplyWithError(self.as_ptr(), text.as_ptr())) };
+    }
+
+    /// Replies as the server does to a wrong number of arguments.
+    pub fn reply_wrong_arity(&mut self) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_WrongArity(self.as_ptr())) };
+    }
+}
+
+/// What the server is and is doing, from where there is no context.
+#[must_use]
+pub fn flags() -> Flags {
+    // SAFETY: a null context is allowed: it leaves out what belongs to a client.
+    Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) } as u32)
+}
+
+/// Writes a line to the server's log, for what an operator must act on.
+pub fn log_warning(text: &str) {
+    let Ok(text) = CString::new(text.replace('\0', "\\0")) else { return };
+    // SAFETY: a null context is allowed; the format takes one string, so that text is never a format.
+    unsafe { api!(RedisModule_Log(ptr::null_mut(), c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr())) };
+}
+
+/// Hands an error text over to the server through one of its out-parameters.
+///
+/// # Safety
+/// `err` must be null or point to a place for a string, which the server frees.
+pub(super) unsafe fn put_error(err: *mut *mut raw::RedisModuleString, text: &str) {
+    if !err.is_null() {
+        // SAFETY: as required of the caller.
+        unsafe { *err = OwnedStr::new(text.as_bytes()).into_ptr() };
+    }
+}
+
+/// A function as the opaque data that the server keeps for a callback.
+pub(super) type Opaque = *mut c_void;

@@ -1,0 +1,147 @@
+//! What happens in the server without a command of ours: emptied and swapped databases, loading, roles, ticks, and what
+//! others do to keys.
+
+use super::context::Ctx;
+use super::guard::guard;
+use super::load::{LoadError, Loader};
+use super::string::Str;
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// Who is told.
+pub trait Listener {
+    /// Something happened to the server.
+    fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent);
+    /// Something happened to a key of the selected database. Nothing may be written here: it would reach replicas
+    /// before what it follows.
+    fn on_key(ctx: &mut Ctx<'_>, event: &CStr, key: Str<'_>);
+}
+
+/// What happened to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// A database is about to be emptied; None: all.
+    Flush(Option<u32>),
+    /// Two databases changed places.
+    Swap(u32, u32),
+    /// Loading begins.
+    LoadingStarted(LoadedFrom),
+    /// Loading is over, well or not.
+    LoadingEnded,
+    /// The server has become a primary.
+    BecamePrimary,
+    /// The server has become a replica.
+    BecameReplica,
+    /// The server's regular tick.
+    Tick,
+}
+
+/// Where what is loaded comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadedFrom {
+    /// The server's own RDB or AOF.
+    Disk,
+    /// The primary.
+    Primary,
+}
+
+impl Loader<'_> {
+    /// Subscribes to what [`ServerEvent`] names, and to the events of keys of the generic class.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub fn listener<L: Listener>(&mut self) -> Result<(), LoadError> {
+        // The ids below mean the same on Redis and Valkey; those from 18 on do not.
+        let events = [
+            raw::REDISMODULE_EVENT_FLUSHDB,
+            raw::REDISMODULE_EVENT_SWAPDB,
+            raw::REDISMODULE_EVENT_LOADING,
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            raw::REDISMODULE_EVENT_CRON_LOOP,
+        ];
+        for id in events {
+            let event = raw::RedisModuleEvent { id, dataver: 1 };
+            // SAFETY: the context of the load.
+            let subscribed =
+                unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), event, Some(on_server::<L>))) };
+            if subscribed != raw::REDISMODULE_OK as c_int {
+                return Err(LoadError(format!("the server refused a subscription to its event {id}")));
+            }
+        }
+        // SAFETY: the context of the load.
+        let subscribed = unsafe {
+            api!(RedisModule_SubscribeToKeyspaceEvents(
+                self.as_ptr(),
+                raw::REDISMODULE_NOTIFY_GENERIC,
+                Some(on_key::<L>)
+            ))
+        };
+        if subscribed != raw::REDISMODULE_OK as c_int {
+            return Err(LoadError("the server refused a subscription to keyspace events".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+extern "C" fn on_server<L: Listener>(
+    ctx: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    guard(|| {
+        // SAFETY: the server passes the data that belongs to the event.
+        if let Some(event) = unsafe { read_event(event.id, subevent, data) } {
+            // SAFETY: the context of this call, made into a Ctx once.
+            L::on_server(&mut unsafe { Ctx::lent(ctx) }, event);
+        }
+    });
+}
+
+/// # Safety
+/// `data` must be what the server passes with this event.
+unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<ServerEvent> {
+    match (id, subevent) {
+        (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_START) => {
+            // SAFETY: as required of the caller.
+            let info = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };
+            Some(ServerEvent::Flush(u32::try_from(info.dbnum).ok()))
+        }
+        (raw::REDISMODULE_EVENT_SWAPDB, _) => {
+            // SAFETY: as required of the caller.
+            let info = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
+            Some(ServerEvent::Swap(info.dbnum_first.max(0) as u32, info.dbnum_second.max(0) as u32))
+        }
+        (raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_SUBEVENT_LOADING_REPL_START) => {
+            Some(ServerEvent::LoadingStarted(LoadedFrom::Primary))
+        }
+        (
+            raw::REDISMODULE_EVENT_LOADING,
+            raw::REDISMODULE_SUBEVENT_LOADING_RDB_START | raw::REDISMODULE_SUBEVENT_LOADING_AOF_START,
+        ) => Some(ServerEvent::LoadingStarted(LoadedFrom::Disk)),
+        (raw::REDISMODULE_EVENT_LOADING, _) => Some(ServerEvent::LoadingEnded),
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER) => {
+            Some(ServerEvent::BecamePrimary)
+        }
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, _) => Some(ServerEvent::BecameReplica),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, _) => Some(ServerEvent::Tick),
+        _ => None,
+    }
+}
+
+extern "C" fn on_key<L: Listener>(
+    ctx: *mut raw::RedisModuleCtx,
+    _class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the server passes a text that ends with NUL and a key name, both alive for this call.
+        let (event, key) = unsafe { (CStr::from_ptr(event), Str::lent(key)) };
+        if let Some(key) = key {
+            // SAFETY: the context of this call, made into a Ctx once.
+            L::on_key(&mut unsafe { Ctx::lent(ctx) }, event, key);
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}

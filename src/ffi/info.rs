@@ -1,0 +1,46 @@
+//! The module's section of INFO.
+
+use super::guard::guard;
+use super::load::{LoadError, Loader};
+use redis_module::raw;
+use std::ffi::{CStr, c_int};
+use std::ptr;
+
+/// The fields of the section: names and numbers.
+pub trait InfoFields {
+    /// Gives each field in order.
+    fn fields(each: &mut dyn FnMut(&CStr, u64));
+}
+
+impl Loader<'_> {
+    /// Adds the section `INFO <module>`.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    pub fn info<I: InfoFields>(&mut self) -> Result<(), LoadError> {
+        // SAFETY: the context of the load.
+        let registered = unsafe { api!(RedisModule_RegisterInfoFunc(self.as_ptr(), Some(info::<I>))) };
+        if registered == raw::REDISMODULE_OK as c_int {
+            Ok(())
+        } else {
+            Err(LoadError("the server refused the INFO section".to_owned()))
+        }
+    }
+}
+
+extern "C" fn info<I: InfoFields>(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
+    if for_crash_report != 0 {
+        // The server is dying, perhaps in the middle of a step of ours.
+        return;
+    }
+    guard(|| {
+        // SAFETY: a valid context; a null name means a section with the module's name alone.
+        let wanted = unsafe { api!(RedisModule_InfoAddSection(ctx, ptr::null())) };
+        if wanted == raw::REDISMODULE_OK as c_int {
+            I::fields(&mut |name, value| {
+                // SAFETY: a valid context and name.
+                unsafe { api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value)) };
+            });
+        }
+    });
+}

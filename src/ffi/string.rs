@@ -1,0 +1,69 @@
+//! The server's strings: bytes with a length.
+
+use redis_module::raw;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+/// A string that the server lends for the length of a call: an argument, a key's name.
+#[derive(Clone, Copy, Debug)]
+pub struct Str<'a> {
+    raw: NonNull<raw::RedisModuleString>,
+    lent: PhantomData<&'a raw::RedisModuleString>,
+}
+
+impl<'a> Str<'a> {
+    /// # Safety
+    /// `raw` must be a string that lives unchanged for `'a`.
+    pub(super) unsafe fn lent(raw: *mut raw::RedisModuleString) -> Option<Str<'a>> {
+        NonNull::new(raw).map(|raw| Str { raw, lent: PhantomData })
+    }
+
+    pub(super) fn as_ptr(self) -> *mut raw::RedisModuleString {
+        self.raw.as_ptr()
+    }
+
+    /// The bytes: any, NUL and 0xFF too.
+    #[must_use]
+    pub fn as_bytes(self) -> &'a [u8] {
+        let mut len = 0;
+        // SAFETY: the string lives for 'a (see `lent`), and its bytes do not change meanwhile.
+        unsafe {
+            let bytes = api!(RedisModule_StringPtrLen(self.raw.as_ptr(), &raw mut len));
+            slice::from_raw_parts(bytes.cast(), len)
+        }
+    }
+}
+
+/// A string of the server's that we own.
+#[derive(Debug)]
+pub struct OwnedStr(NonNull<raw::RedisModuleString>);
+
+impl OwnedStr {
+    /// A string of these bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> OwnedStr {
+        // SAFETY: the server copies the bytes; without a context the string is ours until freed.
+        let raw = unsafe { api!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())) };
+        OwnedStr(NonNull::new(raw).expect("the server aborts when memory runs out"))
+    }
+
+    /// To lend it.
+    #[must_use]
+    pub fn as_str(&self) -> Str<'_> {
+        Str { raw: self.0, lent: PhantomData }
+    }
+
+    pub(super) fn into_ptr(self) -> *mut raw::RedisModuleString {
+        let raw = self.0.as_ptr();
+        std::mem::forget(self);
+        raw
+    }
+}
+
+impl Drop for OwnedStr {
+    fn drop(&mut self) {
+        // SAFETY: created in `new`, not freed since: nobody else has it.
+        unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.0.as_ptr())) }
+    }
+}

@@ -1,0 +1,262 @@
+//! Data types: what the server must be able to do with a value of ours.
+
+use super::context::{Numbers, Record, emit, log_warning};
+use super::guard::guard;
+use super::string::Str;
+use redis_module::raw;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A value that lives under a key.
+pub trait Value: Sized + 'static {
+    /// The type's name: 9 characters.
+    const NAME: &'static CStr;
+    /// The version of the saved form, as the server keeps it.
+    const ENCODING: i32;
+
+    /// Makes a value from its saved form. A key's value has a name; a value that another module only looks at has none.
+    ///
+    /// # Errors
+    /// The reason for the log, when the payload is damaged.
+    fn load(saved: &[u8], db: u32, name: Option<&[u8]>) -> Result<Self, String>;
+    /// The saved form.
+    fn save(&self) -> Vec<u8>;
+    /// The records that make this value again.
+    fn rewrite(&self, each: &mut dyn FnMut(Record<'_>));
+    /// Bytes of memory, without the key.
+    fn bytes(&self, name_len: usize) -> usize;
+    /// How much there is to free: above 64 the server does it in the background when asked for UNLINK.
+    fn free_effort(&self) -> usize;
+    /// The parts that a digest is made of, in any order: strings and numbers of each.
+    fn digest(&self, each: &mut DigestPart<'_>);
+    /// The value is about to leave its key, to be freed or to go elsewhere.
+    fn unlinked(&self, db: u32);
+    /// What to save once per RDB; None for nothing.
+    fn save_aside() -> Option<u64>;
+    /// Takes what was saved once per RDB.
+    ///
+    /// # Errors
+    /// The reason for the log, when it is damaged.
+    fn load_aside(saved: u64) -> Result<(), String>;
+}
+
+/// Takes one part of a digest.
+pub type DigestPart<'a> = dyn FnMut(&[&[u8]], &[i64]) + 'a;
+
+/// A registered type of values.
+#[derive(Debug)]
+pub struct DataType<V> {
+    raw: AtomicPtr<raw::RedisModuleType>,
+    value: PhantomData<fn() -> V>,
+}
+
+impl<V: Value> DataType<V> {
+    /// A type yet to be registered.
+    #[must_use]
+    pub const fn new() -> DataType<V> {
+        DataType { raw: AtomicPtr::new(ptr::null_mut()), value: PhantomData }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleType {
+        self.raw.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is(&self, raw: *mut raw::RedisModuleType) -> bool {
+        raw == self.as_ptr()
+    }
+
+    /// # Safety
+    /// `ctx` must be the context of the module's load.
+    pub(super) unsafe fn register(&self, ctx: *mut raw::RedisModuleCtx) -> bool {
+        let mut methods = raw::RedisModuleTypeMethods {
+            version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
+            rdb_load: Some(rdb_load::<V>),
+            rdb_save: Some(rdb_save::<V>),
+            aof_rewrite: Some(aof_rewrite::<V>),
+            mem_usage: None,
+            digest: Some(digest::<V>),
+            free: Some(free::<V>),
+            aux_load: Some(aux_load::<V>),
+            aux_save: Some(aux_save::<V>),
+            aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
+            free_effort: None,
+            unlink: None,
+            // Without a copy callback the server refuses COPY: a lock has no copy.
+            copy: None,
+            // Values are small and short-lived: not worth moving about.
+            defrag: None,
+            mem_usage2: Some(mem_usage::<V>),
+            free_effort2: Some(free_effort::<V>),
+            unlink2: Some(unlink::<V>),
+            copy2: None,
+            // Redis 7.0 does not know this one and uses aux_save. Where it is known, nothing saved leaves no trace, and
+            // an RDB without locks loads on a server without the module.
+            aux_save2: Some(aux_save_if_any::<V>),
+        };
+        // SAFETY: as required of the caller; the server copies the methods.
+        let raw = unsafe { api!(RedisModule_CreateDataType(ctx, V::NAME.as_ptr(), V::ENCODING, &raw mut methods)) };
+        self.raw.store(raw, Ordering::Relaxed);
+        !raw.is_null()
+    }
+}
+
+impl<V: Value> Default for DataType<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// # Safety
+/// `value` must be a live value of type `V` that nothing else is changing meanwhile.
+unsafe fn value_of<'a, V>(value: *const c_void) -> &'a V {
+    // SAFETY: as required of the caller.
+    unsafe { &*value.cast::<V>() }
+}
+
+extern "C" fn rdb_load<V: Value>(rdb: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_void {
+    let load = || {
+        if encoding > V::ENCODING {
+            return Err(format!("saved by a later version (encoding {encoding})"));
+        }
+        let mut len = 0;
+        // SAFETY: `rdb` is valid for this call; on success the bytes are ours until freed, on failure null.
+        let saved = unsafe { api!(RedisModule_LoadStringBuffer(rdb, &raw mut len)) };
+        if saved.is_null() {
+            return Err("cut short".to_owned());
+        }
+        // SAFETY: `rdb` is valid; the name, if any, lives for this call.
+        let (db, name) = unsafe {
+            let name = api!(RedisModule_GetKeyNameFromIO(rdb));
+            (api!(RedisModule_GetDbIdFromIO(rdb)), Str::lent(name.cast_mut()))
+        };
+        // SAFETY: `len` bytes, just loaded.
+        let bytes = unsafe { slice::from_raw_parts(saved.cast::<u8>(), len) };
+        let value = guard(|| V::load(bytes, db.max(0) as u32, name.map(Str::as_bytes)));
+        // SAFETY: loaded above and not used any more.
+        unsafe { api!(RedisModule_Free(saved.cast())) };
+        value.unwrap_or_else(|| Err("a panic".to_owned()))
+    };
+    match guard(load) {
+        Some(Ok(value)) => Box::into_raw(Box::new(value)).cast(),
+        Some(Err(reason)) => {
+            log_warning(&format!("a saved {} was refused: {reason}", V::NAME.to_string_lossy()));
+            ptr::null_mut()
+        }
+        None => ptr::null_mut(),
+    }
+}
+
+extern "C" fn rdb_save<V: Value>(rdb: *mut raw::RedisModuleIO, value: *mut c_void) {
+    guard(|| {
+        // SAFETY: the server passes a value of this type, which lives for this call.
+        let saved = unsafe { value_of::<V>(value) }.save();
+        // SAFETY: `rdb` is valid; the server copies the bytes.
+        unsafe { api!(RedisModule_SaveStringBuffer(rdb, saved.as_ptr().cast(), saved.len())) };
+    });
+}
+
+extern "C" fn aof_rewrite<V: Value>(
+    aof: *mut raw::RedisModuleIO,
+    key: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    guard(|| {
+        // SAFETY: the server passes a value of this type, which lives for this call.
+        let value = unsafe { value_of::<V>(value) };
+        value.rewrite(&mut |record| {
+            // SAFETY: `aof` and `key` are valid; the formats in `emit!` describe the arguments; the server copies them.
+            unsafe { emit!(RedisModule_EmitAOF(aof), key, record) };
+        });
+    });
+}
+
+extern "C" fn digest<V: Value>(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    guard(|| {
+        // SAFETY: the server passes a value of this type, which lives for this call.
+        let value = unsafe { value_of::<V>(value) };
+        value.digest(&mut |strings, numbers| {
+            // SAFETY: `digest` is valid; the server copies what is added.
+            unsafe {
+                for string in strings {
+                    api!(RedisModule_DigestAddStringBuffer(digest, string.as_ptr().cast::<c_char>(), string.len()));
+                }
+                for number in numbers {
+                    api!(RedisModule_DigestAddLongLong(digest, *number));
+                }
+                api!(RedisModule_DigestEndSequence(digest));
+            }
+        });
+    });
+}
+
+/// May run on a background thread, and touches the value alone.
+extern "C" fn free<V: Value>(value: *mut c_void) {
+    // SAFETY: made by Box::into_raw in `rdb_load` or `Keys::insert`; the server frees it once.
+    guard(|| drop(unsafe { Box::from_raw(value.cast::<V>()) }));
+}
+
+extern "C" fn mem_usage<V: Value>(
+    ctx: *mut raw::RedisModuleKeyOptCtx,
+    value: *const c_void,
+    _sample_size: usize,
+) -> usize {
+    guard(|| {
+        // SAFETY: `ctx` is valid and the name, if there is one, lives for this call.
+        let name = unsafe { Str::lent(api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut()) };
+        // SAFETY: the server passes a value of this type, which lives for this call.
+        unsafe { value_of::<V>(value) }.bytes(name.map_or(0, |name| name.as_bytes().len()))
+    })
+    .unwrap_or(0)
+}
+
+extern "C" fn free_effort<V: Value>(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
+    // SAFETY: the server passes a value of this type, which lives for this call.
+    guard(|| unsafe { value_of::<V>(value) }.free_effort()).unwrap_or(1)
+}
+
+extern "C" fn unlink<V: Value>(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    guard(|| {
+        // SAFETY: `ctx` is valid.
+        let db = unsafe { api!(RedisModule_GetDbIdFromOptCtx(ctx)) };
+        // SAFETY: the server passes a value of this type, which lives for this call.
+        unsafe { value_of::<V>(value) }.unlinked(db.max(0) as u32);
+    });
+}
+
+/// For Redis 7.0: writes a number always, since the server has announced it already.
+extern "C" fn aux_save<V: Value>(rdb: *mut raw::RedisModuleIO, _when: c_int) {
+    let saved = guard(V::save_aside).flatten().unwrap_or(0);
+    // SAFETY: `rdb` is valid.
+    guard(|| unsafe { api!(RedisModule_SaveUnsigned(rdb, saved)) });
+}
+
+extern "C" fn aux_save_if_any<V: Value>(rdb: *mut raw::RedisModuleIO, _when: c_int) {
+    guard(|| {
+        if let Some(saved) = V::save_aside() {
+            // SAFETY: `rdb` is valid.
+            unsafe { api!(RedisModule_SaveUnsigned(rdb, saved)) };
+        }
+    });
+}
+
+extern "C" fn aux_load<V: Value>(rdb: *mut raw::RedisModuleIO, encoding: c_int, _when: c_int) -> c_int {
+    let load = || {
+        if encoding > V::ENCODING {
+            return Err(format!("saved by a later version (encoding {encoding})"));
+        }
+        // SAFETY: `rdb` is valid.
+        let (saved, failed) = unsafe { (api!(RedisModule_LoadUnsigned(rdb)), api!(RedisModule_IsIOError(rdb)) != 0) };
+        if failed { Err("cut short".to_owned()) } else { V::load_aside(saved) }
+    };
+    match guard(load) {
+        Some(Ok(())) => raw::REDISMODULE_OK as c_int,
+        Some(Err(reason)) => {
+            log_warning(&format!("what {} saved aside was refused: {reason}", V::NAME.to_string_lossy()));
+            raw::REDISMODULE_ERR as c_int
+        }
+        None => raw::REDISMODULE_ERR as c_int,
+    }
+}
