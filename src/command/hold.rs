@@ -1,0 +1,99 @@
+//! LOCK.HOLD: facts from the primary, from a slot's source and from the AOF. Not for clients, unless `lock.allow-hold`.
+
+use super::parse::Parser;
+use super::reply::{Complaint, complain, refuse};
+use super::{CATEGORY, KEY, OWNER};
+use crate::ffi::command::{ArgKind, ArgSpec, KeyUse};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags, Str};
+use crate::lock::fence::Fence;
+use crate::lock::limits::Limits;
+use crate::lock::request::{Fact, Origin};
+use crate::lock::time::{Millis, WallTime};
+use crate::module::{Unserved, apply, config, state};
+
+/// `LOCK.HOLD key owner reads writes [fence [wall-deadline-ms [remaining-ms [note]]]]`
+#[derive(Debug)]
+pub struct HoldFact;
+
+impl Command for HoldFact {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.hold",
+        // Not deny-oom: a replica must take what its primary did, and so must a server that loads its AOF.
+        flags: c"write fast",
+        acl: Acl { known: "write fast admin dangerous", own: CATEGORY },
+        arity: -5,
+        key: KeyUse::Create,
+        summary: c"Internal: sets one owner's hold to a state, as replicas and the AOF receive it.",
+        complexity: c"O(log(N)) where N is the number of holders of the lock",
+        since: c"0.1.0",
+        args: &[
+            KEY,
+            OWNER,
+            ArgSpec::new(c"reads", ArgKind::Integer),
+            ArgSpec::new(c"writes", ArgKind::Integer),
+            ArgSpec::new(c"fence", ArgKind::Integer).optional(),
+            ArgSpec::new(c"wall-deadline-ms", ArgKind::Integer).optional(),
+            ArgSpec::new(c"remaining-ms", ArgKind::Integer).optional(),
+            ArgSpec::new(c"note", ArgKind::String).optional(),
+        ],
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        let origin = match origin(ctx.flags()) {
+            Ok(origin) => origin,
+            Err(complaint) => return complain(ctx, &complaint),
+        };
+        if origin == Origin::Client && !ctx.flags().contains(Flags::PRIMARY) {
+            return refuse(ctx, Unserved::Replica);
+        }
+        let limits = if origin == Origin::Client { config::limits() } else { UNLIMITED };
+        match parse(Parser::new(args, limits)) {
+            Ok((key, fact)) => match apply(ctx, key, &fact, origin) {
+                Ok(()) => ctx.reply_integer(1),
+                Err(unserved) => refuse(ctx, unserved),
+            },
+            Err(complaint) => complain(ctx, &complaint),
+        }
+    }
+}
+
+/// What the primary or this node's own past has allowed is not judged again by today's configuration.
+const UNLIMITED: Limits = Limits {
+    lease_default: Millis(0),
+    lease_max: Millis(u64::MAX),
+    owner_bytes_max: usize::MAX,
+    note_bytes_max: usize::MAX,
+    holders_per_key_max: usize::MAX,
+    promotion_skew: Millis(0),
+};
+
+fn origin(flags: Flags) -> Result<Origin, Complaint> {
+    if flags.contains(Flags::LOADING) {
+        Ok(Origin::Disk)
+    } else if flags.contains(Flags::REPLICATED) {
+        Ok(Origin::Peer)
+    } else if state::with(|state| state.hold_allowed) {
+        Ok(Origin::Client)
+    } else {
+        Err(Complaint::HoldRefused)
+    }
+}
+
+fn parse(mut parser: Parser<'_>) -> Result<(Str<'_>, Fact), Complaint> {
+    let key = parser.need("key")?;
+    let owner = parser.owner()?;
+    let reads = parser.number("reads", 0, u64::from(u32::MAX))? as u32;
+    let writes = parser.number("writes", 0, u64::from(u32::MAX))? as u32;
+    // A removal may end here, or after any of the arguments that follow.
+    let removal = reads == 0 && writes == 0;
+    let mut number = |name, min, max| match removal && parser.is_done() {
+        true => Ok(None),
+        false => parser.number(name, min, max).map(Some),
+    };
+    let fence = number("fence", 1, Fence::MAX.get())?.and_then(Fence::new);
+    let wall_deadline = WallTime::from_millis(number("wall-deadline-ms", 0, i64::MAX as u64)?.unwrap_or(0));
+    let left = Millis(number("remaining-ms", 0, i64::MAX as u64)?.unwrap_or(0));
+    let note = parser.note()?;
+    parser.done()?;
+    Ok((key, Fact { owner, reads, writes, fence, wall_deadline, left, note }))
+}

@@ -1,0 +1,269 @@
+//! Reads arguments. Every complaint names the argument.
+
+use super::reply::Complaint;
+use crate::ffi::{Args, Str};
+use crate::lock::fence::Fence;
+use crate::lock::hold::Mode;
+use crate::lock::limits::Limits;
+use crate::lock::owner::{Note, Owner};
+use crate::lock::time::Millis;
+
+/// The arguments of one call, read from left to right.
+#[derive(Debug)]
+pub struct Parser<'a> {
+    args: Args<'a>,
+    at: usize,
+    limits: Limits,
+}
+
+/// The options of a command: each may be given once. `None`: not given.
+#[derive(Debug, Default)]
+pub struct Options<'a> {
+    /// `PX` or `EX`: a lease.
+    pub lease: Option<Millis>,
+    /// `NOTE`.
+    pub note: Option<Note>,
+    /// `FENCE`.
+    pub fence: Option<Fence>,
+    /// `READ` or `WRITE`.
+    pub mode: Option<Mode>,
+    /// `ALL`.
+    pub all: bool,
+    /// `TO`.
+    pub to: Option<u32>,
+    /// `OWNER`.
+    pub owner: Option<&'a [u8]>,
+    /// `COUNT`.
+    pub count: Option<u64>,
+}
+
+/// The options there are. A command names those that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// `PX ms`
+    Px,
+    /// `EX s`
+    Ex,
+    /// `NOTE text`
+    Note,
+    /// `FENCE f`
+    Fence,
+    /// `READ`
+    Read,
+    /// `WRITE`
+    Write,
+    /// `ALL`
+    All,
+    /// `TO n`
+    To,
+    /// `OWNER o`
+    Owner,
+    /// `COUNT n`
+    Count,
+}
+
+impl Known {
+    /// The word that introduces it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Known::Px => "PX",
+            Known::Ex => "EX",
+            Known::Note => "NOTE",
+            Known::Fence => "FENCE",
+            Known::Read => "READ",
+            Known::Write => "WRITE",
+            Known::All => "ALL",
+            Known::To => "TO",
+            Known::Owner => "OWNER",
+            Known::Count => "COUNT",
+        }
+    }
+}
+
+/// Who asks, as ACQUIRE takes it.
+#[derive(Debug)]
+pub enum Asker {
+    /// An owner of the client's.
+    Named(Owner),
+    /// `*`: the server is to make one.
+    Made,
+}
+
+impl<'a> Parser<'a> {
+    /// Begins after the command's name.
+    #[must_use]
+    pub fn new(args: Args<'a>, limits: Limits) -> Parser<'a> {
+        Parser { args, at: 1, limits }
+    }
+
+    /// The next argument, if there is one.
+    pub fn take(&mut self) -> Option<Str<'a>> {
+        let arg = self.args.get(self.at)?;
+        self.at += 1;
+        Some(arg)
+    }
+
+    /// The next argument, which must be there.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn need(&mut self, name: &'static str) -> Result<Str<'a>, Complaint> {
+        self.take().ok_or(Complaint::Missing(name))
+    }
+
+    /// An owner, or `*`.
+    ///
+    /// # Errors
+    /// When it is empty or too long.
+    pub fn asker(&mut self) -> Result<Asker, Complaint> {
+        match self.need("owner")?.as_bytes() {
+            b"*" => Ok(Asker::Made),
+            bytes => self.owner_of(bytes).map(Asker::Named),
+        }
+    }
+
+    /// An owner that exists.
+    ///
+    /// # Errors
+    /// When it is empty, too long, or `*`.
+    pub fn owner(&mut self) -> Result<Owner, Complaint> {
+        let bytes = self.need("owner")?.as_bytes();
+        self.owner_of(bytes)
+    }
+
+    fn owner_of(&self, bytes: &[u8]) -> Result<Owner, Complaint> {
+        match bytes {
+            b"" => Err(Complaint::OwnerEmpty),
+            b"*" => Err(Complaint::OwnerMade),
+            _ if bytes.len() > self.limits.owner_bytes_max => Err(Complaint::OwnerTooLong(self.limits.owner_bytes_max)),
+            _ => Ok(Owner::new(bytes)),
+        }
+    }
+
+    /// A note as the last argument, if there is one.
+    ///
+    /// # Errors
+    /// When it is too long.
+    pub fn note(&mut self) -> Result<Option<Note>, Complaint> {
+        self.take().map(|text| self.note_of(text)).transpose()
+    }
+
+    fn note_of(&self, text: Str<'_>) -> Result<Note, Complaint> {
+        let (bytes, max) = (text.as_bytes(), self.limits.note_bytes_max);
+        if bytes.len() > max { Err(Complaint::NoteTooLong(max)) } else { Ok(Note::new(bytes)) }
+    }
+
+    /// Whether all arguments are read.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.at >= self.args.len()
+    }
+
+    /// Nothing may follow.
+    ///
+    /// # Errors
+    /// When something does.
+    pub fn done(mut self) -> Result<(), Complaint> {
+        match self.take() {
+            Some(word) => Err(Complaint::UnknownOption(word.as_bytes().to_vec())),
+            None => Ok(()),
+        }
+    }
+
+    /// `READ` or `WRITE`.
+    ///
+    /// # Errors
+    /// When it is another word.
+    pub fn mode(&mut self) -> Result<Mode, Complaint> {
+        let word = self.need("mode")?.as_bytes();
+        if word.eq_ignore_ascii_case(b"READ") {
+            Ok(Mode::Read)
+        } else if word.eq_ignore_ascii_case(b"WRITE") {
+            Ok(Mode::Write)
+        } else {
+            Err(Complaint::Mode)
+        }
+    }
+
+    /// All that is left, as options of which the command takes these.
+    ///
+    /// # Errors
+    /// When one is unknown, given twice, without its value or out of range, or excludes another.
+    pub fn options(mut self, taken: &[Known]) -> Result<Options<'a>, Complaint> {
+        let mut options = Options::default();
+        let mut seen: Vec<Known> = Vec::new();
+        while let Some(word) = self.take() {
+            let word = word.as_bytes();
+            let known = taken.iter().find(|known| word.eq_ignore_ascii_case(known.word().as_bytes()));
+            let known = *known.ok_or_else(|| Complaint::UnknownOption(word.to_vec()))?;
+            if seen.contains(&known) {
+                return Err(Complaint::Twice(known.word()));
+            }
+            if let Some(other) = seen.iter().find(|other| excludes(**other, known)) {
+                return Err(Complaint::Exclude(other.word(), known.word()));
+            }
+            seen.push(known);
+            self.value(known, &mut options)?;
+        }
+        Ok(options)
+    }
+
+    fn value(&mut self, known: Known, options: &mut Options<'a>) -> Result<(), Complaint> {
+        let lease_max = self.limits.lease_max.0;
+        let word = known.word();
+        match known {
+            Known::Px => options.lease = Some(Millis(self.number(word, 1, lease_max)?)),
+            Known::Ex => options.lease = Some(Millis(self.number(word, 1, lease_max / 1000)? * 1000)),
+            Known::Note => {
+                let text = self.need(word)?;
+                options.note = Some(self.note_of(text)?);
+            }
+            Known::Fence => options.fence = Fence::new(self.number(word, 1, Fence::MAX.get())?),
+            Known::Read => options.mode = Some(Mode::Read),
+            Known::Write => options.mode = Some(Mode::Write),
+            Known::All => options.all = true,
+            Known::To => options.to = Some(self.number(word, 0, u64::from(u32::MAX))? as u32),
+            Known::Owner => options.owner = Some(self.need(word)?.as_bytes()),
+            Known::Count => options.count = Some(self.number(word, 0, u64::from(u32::MAX))?),
+        }
+        Ok(())
+    }
+
+    /// A whole number of this range, both ends included: decimal digits alone.
+    ///
+    /// # Errors
+    /// When it is anything else.
+    pub fn number(&mut self, name: &'static str, min: u64, max: u64) -> Result<u64, Complaint> {
+        let bytes = self.need(name)?.as_bytes();
+        decimal(bytes).filter(|value| (min..=max).contains(value)).ok_or(Complaint::Number { name, min, max })
+    }
+}
+
+fn excludes(one: Known, other: Known) -> bool {
+    let pair = |a, b| (one == a && other == b) || (one == b && other == a);
+    pair(Known::Px, Known::Ex) || pair(Known::Read, Known::Write) || pair(Known::All, Known::To)
+}
+
+/// Decimal digits without a sign or leading zeros, as the server writes numbers itself.
+fn decimal(bytes: &[u8]) -> Option<u64> {
+    let canonical = bytes == b"0" || (bytes.first() != Some(&b'0') && bytes.iter().all(u8::is_ascii_digit));
+    if !canonical {
+        return None;
+    }
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decimal;
+
+    #[test]
+    fn only_plain_digits_are_numbers() {
+        for bad in ["", "+1", "-1", " 1", "1 ", "01", "00", "1.0", "1e3", "0x1", "18446744073709551616", "\u{0661}"] {
+            assert_eq!(decimal(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(decimal(b"0"), Some(0));
+        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+    }
+}

@@ -1,0 +1,119 @@
+//! The texts of all refusals, each once, and how they are sent.
+
+use crate::ffi::Ctx;
+use crate::lock::request::Refusal;
+use crate::module::Unserved;
+use std::fmt;
+
+/// What is wrong with the arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Complaint {
+    /// An argument is missing.
+    Missing(&'static str),
+    /// An option that the command does not take.
+    UnknownOption(Vec<u8>),
+    /// An option is given twice.
+    Twice(&'static str),
+    /// Two options that exclude each other.
+    Exclude(&'static str, &'static str),
+    /// Neither `PX` nor `EX`, where one is needed.
+    NoLease,
+    /// Not a number, or out of range.
+    Number {
+        /// Of which argument.
+        name: &'static str,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// Neither READ nor WRITE.
+    Mode,
+    /// An owner of no bytes.
+    OwnerEmpty,
+    /// `*` where an owner must exist already.
+    OwnerMade,
+    /// An owner longer than this.
+    OwnerTooLong(usize),
+    /// A note longer than this.
+    NoteTooLong(usize),
+    /// LOCK.HOLD from a client.
+    HoldRefused,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Complaint::Missing(name) => write!(f, "ERR {name} needs a value"),
+            Complaint::UnknownOption(word) => write!(f, "ERR unknown option {}", Quoted(word)),
+            Complaint::Twice(name) => write!(f, "ERR {name} is given twice"),
+            Complaint::Exclude(one, other) => write!(f, "ERR {one} and {other} exclude each other"),
+            Complaint::NoLease => write!(f, "ERR PX or EX is needed"),
+            Complaint::Number { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
+            Complaint::Mode => write!(f, "ERR mode must be READ or WRITE"),
+            Complaint::OwnerEmpty => write!(f, "ERR owner must not be empty"),
+            Complaint::OwnerMade => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
+            Complaint::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
+            Complaint::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
+            Complaint::HoldRefused => {
+                write!(f, "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)")
+            }
+        }
+    }
+}
+
+/// Bytes as redis-cli shows them, 64 at most: safe within an error line whatever they are.
+struct Quoted<'a>(&'a [u8]);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_MAX: usize = 64;
+        write!(f, "\"{}\"", self.0[..self.0.len().min(SHOWN_MAX)].escape_ascii())?;
+        if self.0.len() > SHOWN_MAX { write!(f, "...") } else { Ok(()) }
+    }
+}
+
+/// The text of a refusal.
+#[must_use]
+pub fn text_of(unserved: Unserved) -> &'static str {
+    match unserved {
+        Unserved::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+        Unserved::Replica => "READONLY locks are granted by the primary only",
+        Unserved::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
+        Unserved::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
+        Unserved::Refused(Refusal::TooManyCounts) => "LIMIT the owner's count is 4294967295, the highest there is",
+        Unserved::Refused(Refusal::FencesUsedUp) => {
+            "LIMIT the fence clock is at 9007199254740991, the highest there is"
+        }
+        Unserved::Refused(Refusal::FenceFarAhead) => "ERR fence is more than a year ahead of the clock",
+        Unserved::Refused(Refusal::BreaksLock) => "ERR hold conflicts with another owner's hold on the key",
+    }
+}
+
+/// Replies to a request that was not served.
+pub fn refuse(ctx: &mut Ctx<'_>, unserved: Unserved) {
+    ctx.reply_error(text_of(unserved));
+}
+
+/// Replies to arguments that are wrong.
+pub fn complain(ctx: &mut Ctx<'_>, complaint: &Complaint) {
+    ctx.reply_error(&complaint.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_is_one_line_whatever_the_client_sent() {
+        let word = b"\r\n-ERR \0\xff\"injected".to_vec();
+        let text = Complaint::UnknownOption(word).to_string();
+        assert_eq!(text, r#"ERR unknown option "\r\n-ERR \x00\xff\"injected""#);
+    }
+
+    #[test]
+    fn a_long_word_is_cut() {
+        let text = Complaint::UnknownOption(vec![b'x'; 1 << 20]).to_string();
+        assert_eq!(text.len(), "ERR unknown option ".len() + 66 + 3);
+    }
+}

@@ -1,0 +1,40 @@
+//! Native locks for Redis and Valkey: owned, re-entrant, leased, fenced, shared or exclusive.
+//!
+//! This is the module's table: its type, commands, configurations and events. It decides nothing. To follow a command
+//! read [`command`] (argv to a typed request, outcome to a reply), [`module`] (what the server must do for us) and
+//! [`lock`] (what is decided, purely); [`ffi`] is the only part that touches C.
+
+extern crate alloc;
+
+pub mod command;
+pub mod ffi;
+pub mod lock;
+pub mod module;
+
+use ffi::alloc::ServerAlloc;
+use ffi::{LoadError, Loader, Module};
+use module::{config, events, keyspace, metrics};
+use std::ffi::CStr;
+
+#[global_allocator]
+static ALLOCATOR: ServerAlloc = ServerAlloc;
+
+/// The module `lock`.
+#[derive(Debug)]
+pub struct LockModule;
+
+impl Module for LockModule {
+    const NAME: &'static CStr = c"lock";
+    /// Major, minor and patch as two digits each: 0.1.0.
+    const VERSION: i32 = 100;
+
+    fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
+        loader.data_type(&keyspace::LOCK)?;
+        command::load(loader)?;
+        loader.configs(config::TABLE, "lock", config::check)?;
+        loader.listener::<events::Ear>()?;
+        loader.info::<metrics::Section>()
+    }
+}
+
+server_module!(LockModule);

@@ -1,0 +1,111 @@
+//! The table of configurations: `CONFIG GET lock.*`, redis.conf, and the arguments of loadmodule.
+
+use super::state;
+use crate::ffi::config::{ConfigKind, ConfigSpec};
+use crate::lock::limits::Limits;
+use crate::lock::time::Millis;
+
+/// Ten years: the index of leases reaches further, and nobody means more.
+const LEASE_MS_CEILING: i64 = 315_360_000_000;
+/// The saved form has two bytes for these lengths.
+const BYTES_CEILING: i64 = 65_535;
+
+/// Every configuration, each once.
+pub static TABLE: &[ConfigSpec] = &[
+    ConfigSpec {
+        name: "default-lease-ms",
+        kind: ConfigKind::Number(1, LEASE_MS_CEILING),
+        default: 30_000,
+        fixed: false,
+        unit: "ms",
+        reason: "the lease of a request that names none: long enough for a pause of the client, short enough to wait out",
+        get: || limit(|limits| limits.lease_default.0 as i64),
+        set: |value| set_limit(|limits| limits.lease_default = Millis(value as u64)),
+    },
+    ConfigSpec {
+        name: "max-lease-ms",
+        kind: ConfigKind::Number(1, LEASE_MS_CEILING),
+        default: 86_400_000,
+        fixed: false,
+        unit: "ms",
+        reason: "the longest lease one may ask for: how long a lock whose holder died can stay taken",
+        get: || limit(|limits| limits.lease_max.0 as i64),
+        set: |value| set_limit(|limits| limits.lease_max = Millis(value as u64)),
+    },
+    ConfigSpec {
+        name: "max-owner-bytes",
+        kind: ConfigKind::Number(1, BYTES_CEILING),
+        default: 256,
+        fixed: false,
+        unit: "bytes",
+        reason: "the longest owner: it is kept with every hold and sent with every change; 40 bytes are kept for free",
+        get: || limit(|limits| limits.owner_bytes_max as i64),
+        set: |value| set_limit(|limits| limits.owner_bytes_max = value as usize),
+    },
+    ConfigSpec {
+        name: "max-note-bytes",
+        kind: ConfigKind::Number(0, BYTES_CEILING),
+        default: 256,
+        fixed: false,
+        unit: "bytes",
+        reason: "the longest note: it is kept with the hold and sent with every change",
+        get: || limit(|limits| limits.note_bytes_max as i64),
+        set: |value| set_limit(|limits| limits.note_bytes_max = value as usize),
+    },
+    ConfigSpec {
+        name: "max-holders-per-key",
+        kind: ConfigKind::Number(1, 1_000_000),
+        default: 65_536,
+        fixed: false,
+        unit: "owners",
+        reason: "how many readers may hold one key: bounds its memory and the time to save it",
+        get: || limit(|limits| limits.holders_per_key_max as i64),
+        set: |value| set_limit(|limits| limits.holders_per_key_max = value as usize),
+    },
+    ConfigSpec {
+        name: "promotion-skew-ms",
+        kind: ConfigKind::Number(0, 3_600_000),
+        default: 1_000,
+        fixed: false,
+        unit: "ms",
+        reason: "how far the wall clocks of primary and replicas may differ without a fence going back at failover",
+        get: || limit(|limits| limits.promotion_skew.0 as i64),
+        set: |value| set_limit(|limits| limits.promotion_skew = Millis(value as u64)),
+    },
+    ConfigSpec {
+        name: "allow-hold",
+        kind: ConfigKind::YesNo,
+        default: 0,
+        fixed: true,
+        unit: "yes or no",
+        reason: "lets clients send LOCK.HOLD, for tools that replay an AOF: who may, can take any lock",
+        get: || i64::from(state::with(|state| state.hold_allowed)),
+        set: |value| state::with(|state| state.hold_allowed = value != 0),
+    },
+];
+
+/// Checks the values against each other.
+///
+/// # Errors
+/// The reason for refusing them.
+pub fn check() -> Result<(), String> {
+    let limits = limits();
+    if limits.lease_default > limits.lease_max {
+        return Err("lock.default-lease-ms must not be above lock.max-lease-ms".to_owned());
+    }
+    Ok(())
+}
+
+/// The limits in force.
+#[must_use]
+pub fn limits() -> Limits {
+    limit(|limits| *limits)
+}
+
+fn limit<R>(read: impl FnOnce(&Limits) -> R) -> R {
+    state::with(|state| read(&state.node.limits))
+}
+
+fn set_limit(change: impl FnOnce(&mut Limits)) {
+    state::with(|state| change(&mut state.node.limits));
+}

@@ -1,0 +1,90 @@
+//! Saving and loading locks: RDB, AOF rewrite, DUMP and RESTORE, MEMORY USAGE and digests.
+
+use super::{clock, replication, state};
+use crate::ffi::context::{self, Flags, Record};
+use crate::ffi::event::LoadedFrom;
+use crate::ffi::value::{DigestPart, Value};
+use crate::lock::codec::{self, Damage};
+use crate::lock::fence::Fence;
+use crate::lock::request::{Db, Fact, Origin};
+use crate::lock::value::Lock;
+use std::ffi::CStr;
+
+impl Value for Lock {
+    const NAME: &'static CStr = c"redislock";
+    // The codec's own version byte tells forms apart; this one only changes if the codec is no longer one string.
+    const ENCODING: i32 = 1;
+
+    fn load(saved: &[u8], db: u32, name: Option<&[u8]>) -> Result<Lock, String> {
+        let saved = codec::decode(saved).map_err(|damage| match damage {
+            Damage::Newer(version) => format!("saved by a later version of this module (form {version})"),
+            Damage::Broken => "damaged payload".to_owned(),
+        })?;
+        let (now, place) = (clock::now(), name.map(|name| (Db(db), name)));
+        state::with(|state| {
+            let origin = origin(state.loading);
+            state.node.load(place, &saved, origin, now)
+        })
+        .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())
+    }
+
+    fn save(&self) -> Vec<u8> {
+        codec::encode(self, clock::now())
+    }
+
+    fn rewrite(&self, each: &mut dyn FnMut(Record<'_>)) {
+        let now = clock::now();
+        for (owner, hold) in self.holds.iter() {
+            replication::with_record(&Fact::of(owner, hold, now), &mut *each);
+        }
+    }
+
+    fn bytes(&self, name_len: usize) -> usize {
+        Lock::bytes(self, name_len)
+    }
+
+    fn free_effort(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// Times are left out: a replica's clocks are its own.
+    fn digest(&self, each: &mut DigestPart<'_>) {
+        for (owner, hold) in self.holds.iter() {
+            let note = hold.note.as_ref().map_or(&[][..], |note| &note.0);
+            each(&[owner.as_bytes(), note], &[i64::from(hold.reads), i64::from(hold.writes), hold.fence.get() as i64]);
+        }
+    }
+
+    fn unlinked(&self, db: u32) {
+        if self.lease.is_some() {
+            state::with(|state| state.node.forget(Db(db), self));
+        }
+    }
+
+    fn save_aside() -> Option<u64> {
+        state::with(|state| state.node.last_fence()).map(Fence::get)
+    }
+
+    fn load_aside(saved: u64) -> Result<(), String> {
+        match (saved, Fence::new(saved)) {
+            // Saved by a node that had given none.
+            (0, _) => Ok(()),
+            (_, Some(fence)) => {
+                state::with(|state| state.node.observe_fence(fence));
+                Ok(())
+            }
+            (_, None) => Err("the fence clock is out of range".to_owned()),
+        }
+    }
+}
+
+/// Where a value that is being loaded comes from. Outside of loading it is RESTORE: from a client on a primary, from
+/// the primary on a replica.
+fn origin(loading: Option<LoadedFrom>) -> Origin {
+    match loading {
+        Some(LoadedFrom::Disk) => Origin::Disk,
+        Some(LoadedFrom::Primary) => Origin::Peer,
+        None if context::flags().contains(Flags::PRIMARY) => Origin::Client,
+        None => Origin::Peer,
+    }
+}
