@@ -1,0 +1,17 @@
+//! Tests against real servers. Each test starts its own; see support.rs.
+//!
+//! `REDIS_LOCK_SERVER` names another server than the `redis-server` in the path, so that the same tests run on every
+//! server that is supported.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+mod boundary;
+mod clients;
+mod fences;
+mod leases;
+mod memory;
+mod persistence;
+mod replication;
+mod replies;
