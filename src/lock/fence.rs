@@ -51,15 +51,21 @@ impl FenceClock {
         FenceClock { last: 0 }
     }
 
-    /// Gives the next `count` fences and returns the first of them, or None when fewer than that are left.
-    pub fn take(&mut self, wall: WallTime, count: u64) -> Option<Fence> {
-        let first = (self.last + 1).max(wall.0.min(Self::WALL_MAX));
-        let last = first.checked_add(count)? - 1;
-        if last > Fence::MAX.0 {
-            return None;
-        }
-        self.last = last;
-        Some(Fence(first))
+    /// Gives the next fence; None when there is none left.
+    pub fn next(&mut self, wall: WallTime) -> Option<Fence> {
+        let fence = Fence::new(self.least_next(wall))?;
+        self.last = fence.0;
+        Some(fence)
+    }
+
+    /// How many fences can still be given.
+    #[must_use]
+    pub fn left(self, wall: WallTime) -> u64 {
+        (Fence::MAX.0 + 1).saturating_sub(self.least_next(wall))
+    }
+
+    fn least_next(self, wall: WallTime) -> u64 {
+        (self.last + 1).max(wall.0.min(Self::WALL_MAX))
     }
 
     /// Takes note of a fence that was given elsewhere or before: no later one will be below it.
@@ -88,34 +94,26 @@ mod tests {
     #[test]
     fn fences_rise_while_the_wall_clock_is_set_back() {
         let mut clock = FenceClock::default();
-        let first = clock.take(WallTime(5_000), 1).unwrap();
-        let second = clock.take(WallTime(1_000), 1).unwrap();
-        let third = clock.take(WallTime(9_000), 1).unwrap();
-        assert_eq!([first.get(), second.get(), third.get()], [5_000, 5_001, 9_000]);
-    }
-
-    #[test]
-    fn a_run_of_fences_leaves_the_clock_at_its_last() {
-        let mut clock = FenceClock::default();
-        assert_eq!(clock.take(WallTime(10), 3).unwrap().get(), 10);
-        assert_eq!(clock.take(WallTime(0), 1).unwrap().get(), 13);
+        let fences = [5_000, 1_000, 9_000].map(|wall| clock.next(WallTime(wall)).unwrap().get());
+        assert_eq!(fences, [5_000, 5_001, 9_000]);
     }
 
     #[test]
     fn an_exhausted_clock_gives_nothing_and_stays() {
         let mut clock = FenceClock::default();
         clock.observe(Fence::new(Fence::MAX.get() - 1).unwrap());
-        assert_eq!(clock.take(WallTime(0), 2), None);
-        assert_eq!(clock.take(WallTime(0), 1), Some(Fence::MAX));
-        assert_eq!(clock.take(WallTime(0), 1), None);
+        assert_eq!(clock.left(WallTime(0)), 1);
+        assert_eq!(clock.next(WallTime(0)), Some(Fence::MAX));
+        assert_eq!(clock.left(WallTime(0)), 0);
+        assert_eq!(clock.next(WallTime(0)), None);
         assert_eq!(clock.last(), Some(Fence::MAX));
     }
 
     #[test]
     fn a_wall_clock_gone_mad_does_not_use_up_the_fences() {
         let mut clock = FenceClock::default();
-        assert!(clock.take(WallTime(u64::MAX), 1).is_some());
-        assert!(clock.take(WallTime(u64::MAX), 1).is_some());
+        assert!(clock.next(WallTime(u64::MAX)).is_some());
+        assert!(clock.next(WallTime(u64::MAX)).is_some());
     }
 
     #[test]

@@ -112,7 +112,9 @@ impl Node {
             fences_new += u64::from(new_fence);
             verdicts.push((verdict, new_fence));
         }
-        let mut next = self.fences.take(now.wall, fences_new).ok_or(Refusal::FencesUsedUp)?.get();
+        if self.fences.left(now.wall) < fences_new {
+            return Err(Refusal::FencesUsedUp);
+        }
 
         let mut fences = PerKey::new();
         for (slot, (verdict, new_fence)) in request.slots().zip(verdicts) {
@@ -123,10 +125,7 @@ impl Node {
             let old = lock.holds.get(owner.as_bytes());
             let fence = match old {
                 Some(old) if !new_fence => old.fence,
-                _ => {
-                    next += 1;
-                    Fence::new(next - 1).expect("the clock gave it")
-                }
+                _ => self.fences.next(now.wall).expect("as many are left as are needed"),
             };
             let mut hold = old.cloned().unwrap_or(Hold {
                 reads: 0,

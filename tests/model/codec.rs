@@ -1,0 +1,80 @@
+//! The saved form: what is saved comes back, and what is damaged does not.
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use redis_lock::lock::codec::{Damage, VERSION, decode, encode};
+use redis_lock::lock::fence::Fence;
+use redis_lock::lock::hold::{Hold, Term};
+use redis_lock::lock::owner::{Note, Owner};
+use redis_lock::lock::request::Fact;
+use redis_lock::lock::time::{Now, Timestamp, WallTime};
+use redis_lock::lock::value::Lock;
+
+const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
+
+fn lock() -> impl Strategy<Value = Lock> {
+    let bytes = |max: usize| vec(any::<u8>(), 0..max);
+    let hold = (1..4u32, 0..4u32, 0..9_000_000u64, option::of(bytes(20)));
+    // The number of readers, and whether the first is a writer instead.
+    (btree_map(vec(any::<u8>(), 1..60), hold, 1..6), any::<bool>()).prop_map(|(holds, writer)| {
+        let mut lock = Lock::default();
+        let holds = holds.into_iter().take(if writer { 1 } else { usize::MAX });
+        for (n, (owner, (reads, writes, deadline, note))) in holds.enumerate() {
+            let fence = Fence::new(1_000 + n as u64 * 7).unwrap();
+            lock.raise_fence(fence);
+            lock.holds.put(
+                &Owner::new(&owner),
+                Hold {
+                    reads,
+                    writes: if writer { writes } else { 0 },
+                    fence,
+                    deadline: Timestamp(deadline),
+                    since: NOW.mono,
+                    granted_in: Term::FIRST,
+                    note: note.map(|note| Note::new(&note)),
+                },
+            );
+        }
+        lock
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_saved_comes_back(lock in lock()) {
+        // What could go wrong: a field forgotten, or a time rounded down.
+        let saved = decode(&encode(&lock, NOW)).unwrap();
+        prop_assert_eq!(saved.fence, lock.fence);
+        let expected: Vec<Fact> = lock.holds.iter().map(|(owner, hold)| {
+            let fact = Fact::of(owner, hold, NOW);
+            Fact { wall_deadline: WallTime::from_millis(fact.wall_deadline.millis()), ..fact }
+        }).collect();
+        prop_assert_eq!(saved.holds, expected);
+    }
+
+    #[test]
+    fn every_cut_and_every_changed_byte_is_noticed(lock in lock(), flip in 1..=255u8) {
+        // What could go wrong: a length believed before it is checked, or a change that makes another valid lock.
+        let saved = encode(&lock, NOW);
+        for len in 0..saved.len() {
+            prop_assert_eq!(decode(&saved[..len]), Err(Damage::Broken));
+        }
+        for at in 0..saved.len() {
+            let mut changed = saved.clone();
+            changed[at] ^= flip;
+            let expected = if at == 0 && changed[0] > VERSION { Damage::Newer(changed[0]) } else { Damage::Broken };
+            prop_assert_eq!(decode(&changed), Err(expected), "byte {}", at);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(mut bytes in vec(any::<u8>(), 0..200)) {
+        // What could go wrong: an index out of range, or an allocation of the size that a payload claims.
+        prop_assert!(decode(&bytes).is_err());
+        if let Some(version) = bytes.first_mut() {
+            *version = VERSION;
+            prop_assert!(decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The pure core against a naive model of it, at random and exhaustively. No server, no clock: time is an argument.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod codec;
+mod exhaustive;
+mod naive;
+mod random;
+mod world;

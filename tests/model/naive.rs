@@ -1,0 +1,213 @@
+//! The naive model: one list of holds, looked through from end to end. Slow, obvious, and written without a look at the
+//! core: it shares no code with it but the words of a request.
+
+use redis_lock::lock::hold::Mode;
+use redis_lock::lock::request::Amount;
+
+/// One row of the list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Row {
+    pub(crate) db: u32,
+    pub(crate) key: u8,
+    pub(crate) owner: u8,
+    pub(crate) reads: u32,
+    pub(crate) writes: u32,
+    pub(crate) fence: u64,
+    pub(crate) deadline_us: u64,
+    pub(crate) note: Option<u8>,
+}
+
+/// What the model answers; the same shapes as the core's outcomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Granted(Vec<u64>),
+    Held,
+    Released(Vec<Option<u64>>),
+    Extended(Vec<Option<u64>>),
+    TooManyHolders,
+    Ambiguous,
+}
+
+/// All there is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Naive {
+    pub(crate) rows: Vec<Row>,
+    /// Fences of holds that this node did not grant on their key: they get a new one at the next acquire.
+    carried: Vec<u64>,
+    pub(crate) last_fence: u64,
+    holders_max: usize,
+}
+
+impl Naive {
+    pub(crate) fn new(holders_max: usize) -> Naive {
+        Naive { holders_max, ..Naive::default() }
+    }
+
+    fn find(&self, db: u32, key: u8, owner: u8) -> Option<usize> {
+        self.rows.iter().position(|row| (row.db, row.key, row.owner) == (db, key, owner))
+    }
+
+    fn others(&self, db: u32, key: u8, owner: u8) -> Vec<&Row> {
+        self.rows.iter().filter(|row| (row.db, row.key) == (db, key) && row.owner != owner).collect()
+    }
+
+    fn next_fence(&mut self, wall_us: u64) -> u64 {
+        self.last_fence = wall_us.max(self.last_fence + 1);
+        self.last_fence
+    }
+
+    /// Time passes: what is over is gone.
+    pub(crate) fn settle(&mut self, now_us: u64) {
+        self.rows.retain(|row| row.deadline_us > now_us);
+    }
+
+    pub(crate) fn acquire(
+        &mut self,
+        (db, keys): (u32, &[u8]),
+        owner: u8,
+        mode: Mode,
+        deadline_us: u64,
+        note: Option<u8>,
+        wall_us: u64,
+    ) -> Answer {
+        for &key in keys {
+            let others = self.others(db, key, owner);
+            let other_writes = others.iter().any(|row| row.writes > 0);
+            if other_writes || (mode == Mode::Write && !others.is_empty()) {
+                return Answer::Held;
+            }
+            if self.find(db, key, owner).is_none() && !others.is_empty() && others.len() >= self.holders_max {
+                return Answer::TooManyHolders;
+            }
+        }
+        let mut fences = Vec::new();
+        for &key in keys {
+            let at = match self.find(db, key, owner) {
+                Some(at) => {
+                    let row = &self.rows[at];
+                    let upgrade = mode == Mode::Write && row.writes == 0;
+                    if upgrade || self.carried.contains(&row.fence) {
+                        let fence = self.next_fence(wall_us);
+                        self.rows[at].fence = fence;
+                    }
+                    at
+                }
+                None => {
+                    let fence = self.next_fence(wall_us);
+                    self.rows.push(Row { db, key, owner, reads: 0, writes: 0, fence, deadline_us, note: None });
+                    self.rows.len() - 1
+                }
+            };
+            let row = &mut self.rows[at];
+            match mode {
+                Mode::Read => row.reads += 1,
+                Mode::Write => row.writes += 1,
+            }
+            row.deadline_us = row.deadline_us.max(deadline_us);
+            row.note = note.or(row.note);
+            fences.push(row.fence);
+        }
+        Answer::Granted(fences)
+    }
+
+    pub(crate) fn release(
+        &mut self,
+        (db, keys): (u32, &[u8]),
+        owner: u8,
+        mode: Option<Mode>,
+        amount: Amount,
+        fence: Option<u64>,
+    ) -> Answer {
+        let counted = |count: u32| match amount {
+            Amount::One => count.max(1) - 1,
+            Amount::All => 0,
+            Amount::To(n) => count.min(n),
+        };
+        let wanted = |row: &Row| fence.is_none() || fence == Some(row.fence);
+        for &key in keys {
+            let both = self
+                .find(db, key, owner)
+                .is_some_and(|at| self.rows[at].reads > 0 && self.rows[at].writes > 0 && wanted(&self.rows[at]));
+            if both && mode.is_none() && amount != Amount::All {
+                return Answer::Ambiguous;
+            }
+        }
+        let mut left = Vec::new();
+        for &key in keys {
+            let Some(at) = self.find(db, key, owner).filter(|at| wanted(&self.rows[*at])) else {
+                left.push(None);
+                continue;
+            };
+            let row = &mut self.rows[at];
+            if mode != Some(Mode::Write) {
+                row.reads = counted(row.reads);
+            }
+            if mode != Some(Mode::Read) {
+                row.writes = counted(row.writes);
+            }
+            left.push(Some(u64::from(row.reads + row.writes)));
+            if row.reads + row.writes == 0 {
+                self.rows.remove(at);
+            }
+        }
+        Answer::Released(left)
+    }
+
+    pub(crate) fn extend(
+        &mut self,
+        (db, keys): (u32, &[u8]),
+        owner: u8,
+        deadline_us: u64,
+        fence: Option<u64>,
+    ) -> Answer {
+        let extended = keys.iter().map(|&key| {
+            let at = self.find(db, key, owner)?;
+            let row = &mut self.rows[at];
+            if fence.is_some_and(|fence| fence != row.fence) {
+                return None;
+            }
+            row.deadline_us = deadline_us;
+            Some(row.fence)
+        });
+        Answer::Extended(extended.collect())
+    }
+
+    pub(crate) fn delete(&mut self, db: u32, key: u8) {
+        self.rows.retain(|row| (row.db, row.key) != (db, key));
+    }
+
+    pub(crate) fn rename(&mut self, db: u32, from: u8, to: u8) {
+        if from == to || !self.rows.iter().any(|row| (row.db, row.key) == (db, from)) {
+            return;
+        }
+        self.delete(db, to);
+        for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (db, from)) {
+            row.key = to;
+            self.carried.push(row.fence);
+        }
+    }
+
+    /// Saved and loaded: leases go on with what was left, in whole milliseconds.
+    pub(crate) fn reload(&mut self, db: u32, key: u8, now_us: u64) {
+        for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (db, key)) {
+            row.deadline_us = now_us + row.deadline_us.saturating_sub(now_us).div_ceil(1000) * 1000;
+            self.carried.push(row.fence);
+        }
+    }
+
+    pub(crate) fn swap(&mut self) {
+        for row in &mut self.rows {
+            row.db = 1 - row.db;
+            self.carried.push(row.fence);
+        }
+    }
+
+    pub(crate) fn flush(&mut self, db: Option<u32>) {
+        self.rows.retain(|row| db.is_some_and(|db| db != row.db));
+    }
+
+    pub(crate) fn promote(&mut self, wall_us: u64, skew_us: u64) {
+        self.last_fence = self.last_fence.max(wall_us) + skew_us;
+        self.carried.extend(self.rows.iter().map(|row| row.fence));
+    }
+}
