@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Checks that the folders of src/ know no more of each other than they should. Changes nothing.
+#
+# - src/lock compiles without the standard library (tests/purity) and has no statics.
+# - lib -> command -> module -> ffi; command and module may use lock; lock and ffi use nothing of ours.
+# - unsafe is in src/ffi alone (the compiler denies it elsewhere; this looks for whoever allows it again).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo check --quiet --locked --package purity
+
+failed=0
+# refuse WHAT PATTERN FILE...: lists the lines that match, if any do.
+refuse() {
+  local what=$1 pattern=$2
+  shift 2
+  if grep -rnE "$pattern" "$@"; then
+    echo "purity: $what" >&2
+    failed=1
+  fi
+}
+
+refuse "src/lock has a static" '^\s*(pub(\(.*\))? )?static |thread_local!' src/lock
+refuse "src/lock may use nothing of ours" 'crate::' src/lock
+refuse "src/ffi may use nothing of ours but itself" 'crate::(lock|module|command)' src/ffi
+refuse "src/module may not use src/command" 'crate::command' src/module
+refuse "unsafe is for src/ffi" 'allow\(unsafe_code|unsafe (fn|impl|extern)|unsafe \{' src/lib.rs src/lock src/module src/command
+exit "$failed"
