@@ -262,6 +262,8 @@ impl World {
         assert_eq!(answer_of(step.outcome), *expected, "{request:?}");
         if step.effects.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
+        } else if matches!(request.ask, Ask::Release(_)) {
+            assert_ne!(self.primary.raw(), before, "an effect without a change");
         }
         self.tell(keys, &step.effects);
         for key in keys {

@@ -149,7 +149,9 @@ impl Server {
         }
         command.args(&self.options);
         if let Some(offset) = &self.faketime {
-            command.env("LD_PRELOAD", file_from("REDIS_LOCK_FAKETIME", "target/faketime/libfaketime.so"));
+            // libc after it: without, libfaketime and jemalloc lock each other out at the server's start.
+            let library = file_from("REDIS_LOCK_FAKETIME", "target/faketime/libfaketime.so");
+            command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
             command.env("FAKETIME_TIMESTAMP_FILE", offset);
             command
                 .env("FAKETIME_NO_CACHE", "1")
@@ -204,7 +206,11 @@ impl Server {
 
     /// Sets the wall clock of a server that was set up with [`Setup::wall_offset`].
     pub(crate) fn set_wall_offset(&self, offset: &str) {
-        fs::write(self.faketime.as_ref().expect("set up with wall_offset"), offset).unwrap();
+        let file = self.faketime.as_ref().expect("set up with wall_offset");
+        // Renamed over, so that the server never reads half of it.
+        let whole = file.with_extension("new");
+        fs::write(&whole, offset).unwrap();
+        fs::rename(whole, file).unwrap();
     }
 
     fn try_connect(&self, protocol: ProtocolVersion) -> Result<Connection, RedisError> {
