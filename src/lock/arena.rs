@@ -6,12 +6,13 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 /// Names one value for as long as it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id {
     index: u32,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 /// A growing and shrinking set of slots.
@@ -25,7 +26,7 @@ pub struct Arena<T> {
     /// The one empty chunk that is kept, so that a single value coming and going does not allocate.
     spare: Option<u32>,
     len: usize,
-    generation: u32,
+    generation: NonZeroU32,
 }
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ struct Chunk<T> {
 
 #[derive(Debug)]
 enum Slot<T> {
-    Used { generation: u32, value: T },
+    Used { generation: NonZeroU32, value: T },
     Free { next: Option<u32> },
 }
 
@@ -45,7 +46,14 @@ const CHUNK: u32 = 256;
 
 impl<T> Default for Arena<T> {
     fn default() -> Arena<T> {
-        Arena { chunks: Vec::new(), open: BTreeSet::new(), vacant: Vec::new(), spare: None, len: 0, generation: 0 }
+        Arena {
+            chunks: Vec::new(),
+            open: BTreeSet::new(),
+            vacant: Vec::new(),
+            spare: None,
+            len: 0,
+            generation: NonZeroU32::MIN,
+        }
     }
 }
 
@@ -105,7 +113,7 @@ impl<T> Arena<T> {
         if self.spare == Some(place) {
             self.spare = None;
         }
-        self.generation = self.generation.wrapping_add(1);
+        self.generation = self.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
         let generation = self.generation;
         let chunk = self.chunks[place as usize].as_mut().expect("an open place has a chunk");
         let filled = Slot::Used { generation, value };

@@ -4,25 +4,27 @@
 //! The idea of the fencing token is Martin Kleppmann's, "How to do distributed locking" (2016).
 
 use super::time::{Millis, WallTime};
+use core::num::NonZeroU64;
 
 /// The number given with each new hold; greater than 0 and below 2^53, so that it is exact in a double.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fence(u64);
+// Zero is no fence, so that an Option of it costs nothing.
+pub struct Fence(NonZeroU64);
 
 impl Fence {
     /// The highest fence there can be: 2^53 - 1, the highest integer that JavaScript holds exactly.
-    pub const MAX: Fence = Fence((1 << 53) - 1);
+    pub const MAX: Fence = Fence(NonZeroU64::new((1 << 53) - 1).expect("is not zero"));
 
     /// A fence from outside, if it is in range.
     #[must_use]
     pub fn new(value: u64) -> Option<Fence> {
-        (1..=Self::MAX.0).contains(&value).then_some(Fence(value))
+        NonZeroU64::new(value).filter(|value| *value <= Self::MAX.0).map(Fence)
     }
 
     /// The number itself.
     #[must_use]
-    pub fn get(self) -> u64 {
-        self.0
+    pub const fn get(self) -> u64 {
+        self.0.get()
     }
 
     /// Whether this fence lies more than a year ahead of the wall clock. No clock of ours made such a fence, and to
@@ -30,7 +32,7 @@ impl Fence {
     #[must_use]
     pub fn is_far_ahead(self, wall: WallTime) -> bool {
         const YEAR_US: u64 = 366 * 24 * 3600 * 1_000_000;
-        self.0 > wall.0.saturating_add(YEAR_US)
+        self.get() > wall.0.saturating_add(YEAR_US)
     }
 }
 
@@ -43,7 +45,7 @@ pub struct FenceClock {
 impl FenceClock {
     /// A wall clock beyond this is not believed, so that the room up to [`Fence::MAX`] cannot be lost to one bad
     /// setting of it. It is reached in the year 2255.
-    const WALL_MAX: u64 = Fence::MAX.0 - (1 << 40);
+    const WALL_MAX: u64 = Fence::MAX.get() - (1 << 40);
 
     /// A clock that has given and seen no fence.
     #[must_use]
@@ -54,14 +56,14 @@ impl FenceClock {
     /// Gives the next fence; None when there is none left.
     pub fn next(&mut self, wall: WallTime) -> Option<Fence> {
         let fence = Fence::new(self.least_next(wall))?;
-        self.last = fence.0;
+        self.last = fence.get();
         Some(fence)
     }
 
     /// How many fences can still be given.
     #[must_use]
     pub fn left(self, wall: WallTime) -> u64 {
-        (Fence::MAX.0 + 1).saturating_sub(self.least_next(wall))
+        (Fence::MAX.get() + 1).saturating_sub(self.least_next(wall))
     }
 
     fn least_next(self, wall: WallTime) -> u64 {
@@ -70,14 +72,14 @@ impl FenceClock {
 
     /// Takes note of a fence that was given elsewhere or before: no later one will be below it.
     pub fn observe(&mut self, fence: Fence) {
-        self.last = self.last.max(fence.0);
+        self.last = self.last.max(fence.get());
     }
 
     /// On becoming primary: leaves room for what the old primary may have given unseen, while its clock was ahead by up
     /// to `skew`.
     pub fn jump(&mut self, wall: WallTime, skew: Millis) {
         let from = self.last.max(wall.0.min(Self::WALL_MAX));
-        self.last = from.saturating_add(skew.0.saturating_mul(1000)).min(Fence::MAX.0);
+        self.last = from.saturating_add(skew.0.saturating_mul(1000)).min(Fence::MAX.get());
     }
 
     /// The last fence given or seen; None when there was none yet.

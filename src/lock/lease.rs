@@ -41,17 +41,33 @@ pub struct Leases {
 #[derive(Debug)]
 struct Entry {
     tick: Tick,
-    prev: Option<u32>,
-    next: Option<u32>,
+    prev: Link,
+    next: Link,
     level: u8,
     key: KeyName,
+}
+
+/// The index of the next entry in a list, or its end, in four bytes.
+#[derive(Clone, Copy, Debug)]
+struct Link(u32);
+
+impl Link {
+    const END: Link = Link(u32::MAX);
+
+    fn to(index: u32) -> Link {
+        Link(index)
+    }
+
+    fn index(self) -> Option<u32> {
+        (self.0 != u32::MAX).then_some(self.0)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Level {
     /// Bit n is set when slot n has entries.
     occupied: u64,
-    heads: [Option<u32>; SLOTS],
+    heads: [Link; SLOTS],
 }
 
 /// What a look at the index found.
@@ -67,7 +83,7 @@ pub enum Look {
 
 impl Default for Leases {
     fn default() -> Leases {
-        let level = Level { occupied: 0, heads: [None; SLOTS] };
+        let level = Level { occupied: 0, heads: [Link::END; SLOTS] };
         Leases { entries: Arena::default(), levels: [level; LEVELS], elapsed: 0, emptying: None }
     }
 }
@@ -99,7 +115,13 @@ impl Leases {
 
     /// Adds an entry.
     pub fn arm(&mut self, key: &[u8], deadline: Timestamp) -> LeaseId {
-        let entry = Entry { tick: tick_of(deadline), prev: None, next: None, level: 0, key: SmallVec::from_slice(key) };
+        let entry = Entry {
+            tick: tick_of(deadline),
+            prev: Link::END,
+            next: Link::END,
+            level: 0,
+            key: SmallVec::from_slice(key),
+        };
         let id = self.entries.insert(entry);
         self.link(id.index());
         id
@@ -151,7 +173,7 @@ impl Leases {
         let now_tick = now.0 / 1000;
         for _ in 0..BITE {
             if let Some((level, slot)) = self.emptying {
-                match self.levels[level].heads[slot] {
+                match self.levels[level].heads[slot].index() {
                     Some(index) => {
                         self.unlink(index);
                         self.link(index);
@@ -167,7 +189,7 @@ impl Leases {
                         self.emptying = Some((level, slot));
                         continue;
                     }
-                    let head = self.levels[0].heads[slot].expect("an occupied slot has a head");
+                    let head = self.levels[0].heads[slot].index().expect("an occupied slot has a head");
                     let (id, entry) = self.entries.at(head).expect("a linked entry is there");
                     return Look::Due(id, entry.key.clone());
                 }
@@ -205,30 +227,30 @@ impl Leases {
         let tick = entry.tick.max(elapsed);
         let level = level_of(elapsed, tick);
         let slot = slot_of(level, tick);
-        let head = self.levels[level].heads[slot].replace(index);
+        let head = core::mem::replace(&mut self.levels[level].heads[slot], Link::to(index));
         self.levels[level].occupied |= 1 << slot;
-        if let Some(head) = head {
-            self.entry(head).prev = Some(index);
+        if let Some(head) = head.index() {
+            self.entry(head).prev = Link::to(index);
         }
         let entry = self.entry(index);
         entry.tick = tick;
         entry.level = level as u8;
         entry.next = head;
-        entry.prev = None;
+        entry.prev = Link::END;
     }
 
     fn unlink(&mut self, index: u32) {
         let entry = self.entry(index);
-        let (prev, next, level) = (entry.prev.take(), entry.next.take(), entry.level as usize);
+        let (prev, next, level) = (entry.prev, entry.next, entry.level as usize);
         let slot = slot_of(level, entry.tick);
-        if let Some(next) = next {
+        if let Some(next) = next.index() {
             self.entry(next).prev = prev;
         }
-        match prev {
+        match prev.index() {
             Some(prev) => self.entry(prev).next = next,
             None => {
                 self.levels[level].heads[slot] = next;
-                if next.is_none() {
+                if next.index().is_none() {
                     self.levels[level].occupied &= !(1 << slot);
                 }
             }

@@ -76,6 +76,9 @@ impl Lock {
     }
 }
 
+// The usual lock, with one holder, is one allocation of 128 bytes.
+const _: () = assert!(size_of::<Lock>() <= 128);
+
 /// A lock as it is to be seen: settled, though nothing was changed.
 #[derive(Clone, Debug)]
 pub struct View<'a> {

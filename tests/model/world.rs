@@ -296,6 +296,7 @@ impl World {
             let (told, _) =
                 self.replica.on(db, &[key], |node, side| node.apply(side, Slot(0), &fact, Origin::Peer, now));
             assert_eq!(told, Ok(()));
+            assert!(self.replica.node.last_fence() >= Some(change.fence), "a fence that the replica may give again");
         }
     }
 

@@ -1,0 +1,145 @@
+//! What a lock costs the server, beside the lock that people write by hand, in the same process and in turn:
+//! `cargo bench --bench server`.
+//!
+//! CPU is the server's own account of its user and system time: on a noisy machine it is steadier than throughput.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
+
+use redis::{Connection, Pipeline, cmd};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const ROUNDS: usize = 7;
+const PAIRS: usize = 100_000;
+const PIPELINE: usize = 16;
+const LOCKS: usize = 200_000;
+const OWNER: &str = "5f0c2f1e-4f9b-4a1c-9d62-8f3f6f0f4c11";
+
+struct Server {
+    child: Child,
+    conn: Connection,
+    _dir: tempfile::TempDir,
+}
+
+impl Server {
+    fn start() -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let module = std::env::var_os("REDIS_LOCK_MODULE").map_or_else(
+            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/release/libredis_lock.so"),
+            PathBuf::from,
+        );
+        let program = std::env::var_os("REDIS_LOCK_SERVER").unwrap_or_else(|| "redis-server".into());
+        let child = Command::new(program)
+            .current_dir(dir.path())
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--loadmodule"])
+            .arg(module)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed: make bench does it");
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let conn = (0..500)
+            .find_map(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                client.get_connection().ok()
+            })
+            .expect("the server comes up");
+        Server { child, conn, _dir: dir }
+    }
+
+    fn info(&mut self, section: &str, field: &str) -> String {
+        let text: String = cmd("INFO").arg(section).query(&mut self.conn).unwrap();
+        let prefix = format!("{field}:");
+        text.lines().find_map(|line| line.strip_prefix(&prefix)).expect("a field of INFO").to_owned()
+    }
+
+    /// User and system time of the server so far, in microseconds.
+    fn cpu_us(&mut self) -> f64 {
+        let user: f64 = self.info("cpu", "used_cpu_user").parse().unwrap();
+        let system: f64 = self.info("cpu", "used_cpu_sys").parse().unwrap();
+        (user + system) * 1e6
+    }
+
+    /// Server CPU per pair, in microseconds.
+    fn pairs(&mut self, add: impl Fn(&mut Pipeline, &str)) -> f64 {
+        let before = self.cpu_us();
+        for first in (0..PAIRS).step_by(PIPELINE) {
+            let mut pipe = redis::pipe();
+            for n in first..first + PIPELINE {
+                add(&mut pipe, &format!("lock:{n}"));
+            }
+            pipe.exec(&mut self.conn).unwrap();
+        }
+        (self.cpu_us() - before) / PAIRS as f64
+    }
+
+    /// Bytes of the server's memory for each of many locks.
+    fn bytes_per_lock(&mut self, add: impl Fn(&mut Pipeline, &str)) -> f64 {
+        let () = cmd("FLUSHALL").query(&mut self.conn).unwrap();
+        let before: f64 = self.info("memory", "used_memory").parse().unwrap();
+        for first in (0..LOCKS).step_by(1_000) {
+            let mut pipe = redis::pipe();
+            for n in first..first + 1_000 {
+                add(&mut pipe, &format!("lock:{n}"));
+            }
+            pipe.exec(&mut self.conn).unwrap();
+        }
+        let after: f64 = self.info("memory", "used_memory").parse().unwrap();
+        let () = cmd("FLUSHALL").query(&mut self.conn).unwrap();
+        (after - before) / LOCKS as f64
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn take(pipe: &mut Pipeline, key: &str) {
+    pipe.cmd("LOCK.ACQUIRE").arg(key).arg(OWNER).arg("PX").arg(600_000);
+}
+
+fn set(pipe: &mut Pipeline, key: &str) {
+    pipe.cmd("SET").arg(key).arg(OWNER).arg("NX").arg("PX").arg(600_000);
+}
+
+fn row(name: &str, mut values: Vec<f64>) {
+    values.sort_by(f64::total_cmp);
+    println!("{name:<46} {:>8.2} {:>8.2} {:>8.2}", values[0], values[values.len() / 2], values[values.len() - 1]);
+}
+
+fn main() {
+    let mut server = Server::start();
+    println!(
+        "{} {}, {ROUNDS} rounds of {PAIRS} pairs, pipelines of {PIPELINE} pairs, nothing saved, no replica",
+        server.info("server", "redis_mode"),
+        server.info("server", "redis_version"),
+    );
+    let (mut locks, mut sets, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let lock = server.pairs(|pipe, key| {
+            take(pipe, key);
+            pipe.cmd("LOCK.RELEASE").arg(key).arg(OWNER);
+        });
+        let by_hand = server.pairs(|pipe, key| {
+            set(pipe, key);
+            pipe.cmd("DEL").arg(key);
+        });
+        locks.push(lock);
+        sets.push(by_hand);
+        ratios.push(lock / by_hand);
+    }
+    println!("{:<46} {:>8} {:>8} {:>8}", "server CPU, microseconds per pair", "min", "median", "max");
+    row("LOCK.ACQUIRE + LOCK.RELEASE", locks);
+    row("SET NX PX + DEL", sets);
+    row("ratio", ratios);
+    let (lock, by_hand) = (server.bytes_per_lock(take), server.bytes_per_lock(set));
+    println!(
+        "bytes per held lock, owner of 36 bytes: {lock:.0}; as SET NX PX: {by_hand:.0}; ratio {:.2}",
+        lock / by_hand
+    );
+}
