@@ -3,8 +3,8 @@
 //! One server timer for the earliest lease, and a look at every tick, since the server's timers follow the wall clock
 //! and may be late by as much as that was set back.
 
-use super::keyspace::OpenLocks;
-use super::{clock, publish, state};
+use super::keyspace::{LOCK, OpenLocks};
+use super::{clock, publish, replication, state};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, OwnedStr};
 use crate::lock::lease::LeaseId;
@@ -31,7 +31,7 @@ impl Alarm {
 /// Sees to it that the timer rings for the earliest lease.
 pub(crate) fn arm(ctx: &mut Ctx<'_>) {
     let late = state::with(|state| {
-        let next = state.node.next_look()?;
+        let next = if state.restored.is_empty() { state.node.next_look()? } else { Timestamp(0) };
         let set = state.alarm.0.as_ref().map(|(at, _)| *at);
         set.is_none_or(|at| next < at).then_some(next)
     });
@@ -68,10 +68,15 @@ fn ring(ctx: &mut Ctx<'_>) {
 /// Ends what is over, for one slice. While writes may not flow nothing ends here; the next tick looks again.
 fn work(ctx: &mut Ctx<'_>) {
     if !ctx.flags().contains(Flags::PRIMARY) || ctx.flags().contains(Flags::LOADING) {
+        state::with(|state| state.restored.clear());
         return;
     }
     let end = clock::mono() + SLICE;
     let mut may_write = None;
+    while let Some((db, name)) = state::with(|state| state.restored.pop()) {
+        ctx.select_db(db.0);
+        restate(ctx, &OwnedStr::new(&name));
+    }
     loop {
         let now = clock::mono();
         match state::with(|state| state.node.due(now)) {
@@ -91,6 +96,19 @@ fn work(ctx: &mut Ctx<'_>) {
         }
     }
     arm(ctx);
+}
+
+/// Sends the facts of a lock that came by RESTORE. The payload that the AOF has of it counts its leases from when it was
+/// made, by the clock of who made it: replayed after a restart, it alone would end them early.
+fn restate(ctx: &mut Ctx<'_>, name: &OwnedStr) {
+    let now = clock::now();
+    let facts = match ctx.open(&LOCK, &[name.as_str()], Access::Read) {
+        Ok(keys) => keys.get(0).map(|lock| lock.facts(Slot(0))).unwrap_or_default(),
+        Err(_) => return,
+    };
+    for fact in &facts {
+        replication::send(ctx, name.as_str(), fact, now);
+    }
 }
 
 fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: LeaseId, name: &OwnedStr) {

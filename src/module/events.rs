@@ -4,6 +4,7 @@ use super::keyspace::LOCK;
 use super::{alarm, clock, state};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Str};
+use crate::lock::lease::KeyName;
 use crate::lock::request::{Cause, Db};
 use std::ffi::CStr;
 
@@ -49,8 +50,14 @@ impl Listener for Ear {
                     state::with(|state| state.node.carry(db, key.as_bytes(), lock, clock::mono()));
                 }
             }
-            // Its lease may be the earliest now.
-            b"restore" => alarm::arm(ctx),
+            b"restore" if ctx.open(&LOCK, &[key], Access::Read).is_ok_and(|keys| keys.get(0).is_some()) => {
+                // Not now: what is written in a notification reaches replicas before what it follows.
+                let place = (Db(ctx.db()), KeyName::from_slice(key.as_bytes()));
+                if state::with(|state| state.loading.is_none()) {
+                    state::with(|state| state.restored.push(place));
+                    alarm::arm(ctx);
+                }
+            }
             _ => {}
         }
     }

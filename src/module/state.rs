@@ -3,8 +3,10 @@
 use super::alarm::Alarm;
 use super::metrics::Counters;
 use crate::ffi::event::LoadedFrom;
+use crate::lock::lease::KeyName;
 use crate::lock::limits::Limits;
 use crate::lock::node::Node;
+use crate::lock::request::Db;
 use crate::lock::time::Millis;
 use std::cell::RefCell;
 
@@ -19,6 +21,8 @@ pub struct State {
     pub counters: Counters,
     /// What is being loaded, if anything is.
     pub loading: Option<LoadedFrom>,
+    /// Locks that came by RESTORE and whose facts are yet to be sent.
+    pub restored: Vec<(Db, KeyName)>,
     /// Whether clients may send LOCK.HOLD.
     pub hold_allowed: bool,
 }
@@ -50,6 +54,7 @@ impl State {
             alarm: Alarm::new(),
             counters: Counters::new(),
             loading: None,
+            restored: Vec::new(),
             hold_allowed: false,
         }
     }
