@@ -33,6 +33,7 @@ pub(crate) struct Server {
     /// Where libfaketime reads how far the wall clock is off; None without libfaketime.
     faketime: Option<PathBuf>,
     with_module: bool,
+    config_file: Option<PathBuf>,
 }
 
 /// How a server is to be started.
@@ -41,6 +42,7 @@ pub(crate) struct Setup {
     options: Vec<String>,
     wall_offset: Option<String>,
     without_module: bool,
+    config_file: Option<PathBuf>,
 }
 
 impl Setup {
@@ -69,6 +71,12 @@ impl Setup {
         self
     }
 
+    /// Starts from a configuration file; all other options override it.
+    pub(crate) fn config_file(mut self, path: &Path) -> Setup {
+        self.config_file = Some(path.to_owned());
+        self
+    }
+
     /// Starts it and waits until it answers.
     pub(crate) fn start(self) -> Server {
         let dir = tempfile::tempdir().unwrap();
@@ -84,6 +92,7 @@ impl Setup {
             child: None,
             faketime,
             with_module: !self.without_module,
+            config_file: self.config_file,
         };
         server.start();
         server
@@ -142,6 +151,7 @@ impl Server {
         command.current_dir(self.dir()).stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
         // As an operator may have set it: a panic must not take the server along whatever it says.
         command.env("RUST_BACKTRACE", "1");
+        command.args(&self.config_file);
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--enable-debug-command", "yes"]);
         if self.with_module {

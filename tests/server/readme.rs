@@ -1,0 +1,214 @@
+//! README.md and redis.conf against the tables in the code: what they say is there, and nothing else is.
+
+use crate::support::{Fields, Server, module};
+use redis_lock::command;
+use redis_lock::command::parse::Known;
+use redis_lock::command::reply::{Complaint, text_of};
+use redis_lock::ffi::command::{ArgKind, ArgSpec};
+use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
+use redis_lock::lock::request::{Cause, Refusal};
+use redis_lock::module::config::TABLE;
+use redis_lock::module::{Unserved, events};
+use std::collections::BTreeSet;
+
+const README: &str = include_str!("../../README.md");
+const REDIS_CONF: &str = include_str!("../../redis.conf");
+
+/// A command's syntax as the README writes it.
+fn syntax(args: &[ArgSpec]) -> String {
+    let one = |arg: &ArgSpec| {
+        let name = match arg.kind {
+            ArgKind::OneOf(args) => args.iter().map(|arg| syntax(&[*arg])).collect::<Vec<_>>().join(" | "),
+            ArgKind::Token => String::new(),
+            _ => arg.name.to_str().unwrap().to_owned(),
+        };
+        let token = arg.token.map_or("", |token| token.to_str().unwrap());
+        let both = format!("{token} {name}");
+        if arg.optional { format!("[{}]", both.trim()) } else { both.trim().to_owned() }
+    };
+    args.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// The rows of the table that follows a heading: the cells between the bars.
+fn table(heading: &str) -> Vec<Vec<&'static str>> {
+    let after = README.split_once(&format!("\n## {heading}\n")).expect("a heading of the README").1;
+    let section = after.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with('|'));
+    rows.skip(2)
+        .map(|row| row.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('|').trim()).collect())
+        .collect()
+}
+
+#[test]
+fn the_readme_shows_every_command_with_every_option() {
+    // What could go wrong: an option that is not documented, or one that is but does not exist.
+    let shown: BTreeSet<&str> =
+        README.lines().filter(|line| line.starts_with("LOCK.") && !line.contains("report ")).collect();
+    let real: BTreeSet<String> = command::TABLE
+        .iter()
+        .map(|spec| format!("{} {}", spec.name.to_str().unwrap().to_uppercase(), syntax(spec.args)))
+        .collect();
+    assert_eq!(shown.into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), real);
+}
+
+#[test]
+fn the_options_that_are_parsed_are_the_options_that_are_documented() {
+    // What could go wrong: COMMAND DOCS and the parser drift apart.
+    fn tokens(args: &[ArgSpec], into: &mut BTreeSet<String>) {
+        for arg in args {
+            into.extend(arg.token.map(|token| token.to_str().unwrap().to_owned()));
+            if let ArgKind::OneOf(args) = arg.kind {
+                tokens(args, into);
+            }
+        }
+    }
+    let mut documented = BTreeSet::new();
+    for spec in command::TABLE {
+        tokens(spec.args, &mut documented);
+    }
+    use Known::{All, Count, Ex, Fence, Note, Owner, Px, Read, To, Write};
+    let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count].map(|known| known.word().to_owned());
+    assert_eq!(documented, parsed.into_iter().collect());
+}
+
+/// One of each refusal. The matches make the compiler ask for new ones.
+fn every_error() -> BTreeSet<String> {
+    let complaints = [
+        Complaint::Missing("PX"),
+        Complaint::UnknownOption(b"FOO".to_vec()),
+        Complaint::Twice("PX"),
+        Complaint::Exclude("PX", "EX"),
+        Complaint::NoLease,
+        Complaint::Number { name: "PX", min: 1, max: 86_400_000 },
+        Complaint::Mode,
+        Complaint::OwnerEmpty,
+        Complaint::OwnerMade,
+        Complaint::OwnerTooLong(256),
+        Complaint::NoteTooLong(256),
+        Complaint::HoldRefused,
+    ];
+    for complaint in &complaints {
+        match complaint {
+            Complaint::Missing(_)
+            | Complaint::UnknownOption(_)
+            | Complaint::Twice(_)
+            | Complaint::Exclude(..)
+            | Complaint::NoLease
+            | Complaint::Number { .. }
+            | Complaint::Mode
+            | Complaint::OwnerEmpty
+            | Complaint::OwnerMade
+            | Complaint::OwnerTooLong(_)
+            | Complaint::NoteTooLong(_)
+            | Complaint::HoldRefused => {}
+        }
+    }
+    let refusals = [
+        Refusal::AmbiguousRelease,
+        Refusal::TooManyHolders,
+        Refusal::TooManyCounts,
+        Refusal::FencesUsedUp,
+        Refusal::FenceFarAhead,
+        Refusal::BreaksLock,
+    ];
+    for refusal in refusals {
+        match refusal {
+            Refusal::AmbiguousRelease
+            | Refusal::TooManyHolders
+            | Refusal::TooManyCounts
+            | Refusal::FencesUsedUp
+            | Refusal::FenceFarAhead
+            | Refusal::BreaksLock => {}
+        }
+    }
+    let unserved = [Unserved::WrongType, Unserved::Replica].into_iter().chain(refusals.map(Unserved::Refused));
+    complaints.iter().map(Complaint::to_string).chain(unserved.map(|unserved| text_of(unserved).to_owned())).collect()
+}
+
+#[test]
+fn the_readme_lists_every_error_word_by_word() {
+    // What could go wrong: a program compares a text that the README got wrong.
+    let shown: BTreeSet<String> = table("Errors").iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
+    assert_eq!(shown, every_error());
+}
+
+fn written(spec: &ConfigSpec) -> (String, String) {
+    match spec.kind {
+        ConfigKind::YesNo => {
+            (if spec.default == 0 { "no" } else { "yes" }.to_owned(), "yes, no; at the start only".to_owned())
+        }
+        ConfigKind::Number(min, max) => (spec.default.to_string(), format!("{min} to {max}")),
+    }
+}
+
+#[test]
+fn the_readme_lists_every_configuration_with_unit_default_range_and_reason() {
+    let shown: Vec<Vec<String>> =
+        table("Configuration").iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
+    let real: Vec<Vec<String>> = TABLE
+        .iter()
+        .map(|spec| {
+            let (default, range) = written(spec);
+            vec![format!("`lock.{}`", spec.name), spec.unit.to_owned(), default, range, spec.reason.to_owned()]
+        })
+        .collect();
+    assert_eq!(shown, real);
+}
+
+#[test]
+fn redis_conf_sets_every_configuration_to_its_default() {
+    // What could go wrong: a production file that lacks an option, or that sets another value than it says.
+    let shown: BTreeSet<&str> = REDIS_CONF.lines().filter(|line| line.starts_with("lock.")).collect();
+    let real: BTreeSet<String> = TABLE.iter().map(|spec| format!("lock.{} {}", spec.name, written(spec).0)).collect();
+    assert_eq!(shown.into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), real);
+}
+
+#[test]
+fn a_server_starts_from_redis_conf_as_it_is() {
+    // What could go wrong: a line that some server does not take, or a value that is not in force.
+    let text = REDIS_CONF.replace("./target/release/libredis_lock.so", module().to_str().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("redis.conf");
+    std::fs::write(&file, text).unwrap();
+    let server = Server::setup().without_module().config_file(&file).start();
+    let mut conn = server.connect();
+    for spec in TABLE {
+        let pair: Vec<String> = conn.get(&["CONFIG", "GET", &format!("lock.{}", spec.name)]);
+        assert_eq!(pair[1], written(spec).0, "{}", spec.name);
+    }
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "a"]).is_some());
+    assert_eq!(conn.get::<Vec<String>>(&["CONFIG", "GET", "maxmemory-policy"])[1], "noeviction");
+    assert_eq!(conn.get::<Vec<String>>(&["CONFIG", "GET", "protected-mode"])[1], "yes");
+}
+
+#[test]
+fn the_readme_names_the_fields_of_lock_info_and_of_info_lock() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "NOTE", "n"]);
+    let lock = Fields::from(conn.call(&["LOCK.INFO", "k"]).unwrap());
+    let redis::Value::Array(holders) = lock.value("holders") else { panic!("an array") };
+    let holder = Fields::from(holders[0].clone());
+    let (of_lock, of_holder) = (lock.names().join("`, `"), holder.names().join("`, `"));
+    let line = README.replace("\n  ", " ");
+    assert!(line.contains(&format!("`{of_lock}`; of each holder `{of_holder}`.")), "{of_lock}; {of_holder}");
+
+    let text: String = conn.get(&["INFO", "lock"]);
+    let real: BTreeSet<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
+    let shown: BTreeSet<&str> = README
+        .split(|c: char| !(c.is_ascii_lowercase() || c == '_'))
+        .filter(|word| word.starts_with("lock_"))
+        .collect();
+    assert_eq!(shown, real);
+}
+
+#[test]
+fn the_readme_names_every_keyspace_event() {
+    let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Told];
+    let names: Vec<String> = causes
+        .iter()
+        .filter_map(|cause| events::name_of(*cause))
+        .map(|name| format!("`{}`", name.to_str().unwrap()))
+        .collect();
+    assert!(README.contains(&names.join(", ")), "{names:?}");
+}
