@@ -4,10 +4,11 @@
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use redis_lock::lock::hold::Mode;
+use redis_lock::lock::keyspace::{Db, Keyspace, Place, Slot};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::Node;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Ask, Db, Keyspace, Outcome, Place, Release, Request, Slot};
+use redis_lock::lock::request::{Acquire, Amount, Ask, Outcome, Release, Request};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use std::cell::RefCell;

@@ -5,11 +5,11 @@ use super::reply::{Complaint, complain, refuse};
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags, Str};
+use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
 use crate::lock::limits::Limits;
-use crate::lock::request::{Fact, Origin};
 use crate::lock::time::{Millis, WallTime};
-use crate::module::{Unserved, apply, config, state};
+use crate::module::{Unserved, apply, config};
 
 /// `LOCK.HOLD key owner reads writes [fence [wall-deadline-ms [remaining-ms [note]]]]`
 #[derive(Debug)]
@@ -72,7 +72,7 @@ fn origin(flags: Flags) -> Result<Origin, Complaint> {
         Ok(Origin::Disk)
     } else if flags.contains(Flags::REPLICATED) {
         Ok(Origin::Peer)
-    } else if state::with(|state| state.hold_allowed) {
+    } else if config::hold_allowed() {
         Ok(Origin::Client)
     } else {
         Err(Complaint::HoldRefused)

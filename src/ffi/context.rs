@@ -149,13 +149,17 @@ impl<'a> Ctx<'a> {
         Keys::open(self, data_type, names, access)
     }
 
-    /// Whether the server would take a write to this key from a client now: enough replicas (NOREPLICAS), disk in order
-    /// (MISCONF), no pause, no failover under way.
-    pub fn takes_writes(&mut self, key: Str<'_>) -> bool {
+    /// Whether nothing may be sent to replicas now: CLIENT PAUSE, a failover under way. To replicate all the same would
+    /// abort the server.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
         // SAFETY: takes no argument.
-        if unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0 {
-            return false;
-        }
+        unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
+    }
+
+    /// Whether the server would take a write to this key from a client now: enough replicas (NOREPLICAS), disk in order
+    /// (MISCONF).
+    pub fn takes_writes(&mut self, key: Str<'_>) -> bool {
         // S: refuse as for a script (disk and replicas); D: only say whether it would be refused; E: as a reply.
         // SAFETY: a valid context; the key lives for the call; the format asks for one string.
         let reply =

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 /// A timer that is set. Once it has rung it must not be stopped any more.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Timer(raw::RedisModuleTimerID);
 
 /// What a timer calls when it rings.

@@ -16,9 +16,9 @@
 //! All numbers are little-endian. FNV-1a's step is a bijection of its state for each byte, so a single changed byte
 //! always changes the sum.
 
+use super::fact::Fact;
 use super::fence::Fence;
 use super::owner::{Note, Owner};
-use super::request::Fact;
 use super::time::{Millis, Now, WallTime};
 use super::value::Lock;
 use alloc::collections::BTreeSet;

@@ -1,8 +1,9 @@
 //! What a lock is and what may be done with it. Pure: no server, no clock, no chance, no logging, no statics.
 //!
 //! The caller hands in the state, a request and the time; it gets back an outcome and the list of what happened to
-//! holds, and does the rest (replies, replication, events). Read in this order: [`request`] for the words, [`node`] for
-//! the decisions, [`value`] for the lock and its invariants; [`lease`], [`fence`] and [`codec`] stand alone.
+//! holds, and does the rest (replies, replication, events). Read in this order: [`value`] for the lock and its
+//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`fact`] for what other nodes say, [`node`]
+//! for what there is beside locks; [`lease`], [`fence`] and [`codec`] stand alone.
 
 // It names `core` and `alloc` only, though the crate has std: tests/purity builds this folder by itself without std,
 // which is the proof that it reads no clock and does no input or output.
@@ -10,13 +11,17 @@
 #![forbid(unsafe_code)]
 
 pub mod arena;
+pub mod change;
 pub mod codec;
+pub mod fact;
 pub mod fence;
 pub mod hold;
+pub mod keyspace;
 pub mod lease;
 pub mod limits;
 pub mod node;
 pub mod owner;
 pub mod request;
+pub mod serve;
 pub mod time;
 pub mod value;

@@ -1,46 +1,15 @@
-//! What is asked, what came of it, and what must now be done about it.
+//! What is asked, and what came of it.
 
+use super::change::Effects;
 use super::fence::Fence;
-use super::hold::{Hold, Mode};
+use super::hold::Mode;
+use super::keyspace::Slot;
 use super::owner::{Note, Owner};
-use super::time::{Millis, WallTime};
-use super::value::Lock;
+use super::time::Millis;
 use smallvec::SmallVec;
 
 /// One value per key, in the order of the keys; in place for the usual single key.
 pub type PerKey<T> = SmallVec<[T; 1]>;
-
-/// A key of the current step, by its place among the step's keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Slot(pub u16);
-
-/// The number of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Db(pub u32);
-
-/// Where the locks of one step lie: over Redis in the module, over a map in the tests.
-pub trait Keyspace {
-    /// The key in this slot.
-    fn at(&mut self, slot: Slot) -> Place<'_>;
-    /// Puts a fresh lock under a key that has no value.
-    fn create(&mut self, slot: Slot) -> &mut Lock;
-
-    /// The key's lock, if there is one.
-    fn lock(&mut self, slot: Slot) -> Option<&mut Lock> {
-        self.at(slot).lock
-    }
-}
-
-/// A key: where it is and what lies there.
-#[derive(Debug)]
-pub struct Place<'a> {
-    /// Its database.
-    pub db: Db,
-    /// Its name.
-    pub name: &'a [u8],
-    /// Its lock; None when it has none.
-    pub lock: Option<&'a mut Lock>,
-}
 
 /// A well-formed request: what it asks of all its keys (slots 0 to `keys`), for one owner.
 #[derive(Clone, Debug)]
@@ -170,68 +139,4 @@ pub enum Refusal {
     FenceFarAhead,
     /// A client's hold would stand beside another that excludes it, or share its fence.
     BreaksLock,
-}
-
-/// What happened to holds in one step.
-pub type Effects = SmallVec<[Change; 1]>;
-
-/// One hold changed: what replicas, the AOF, subscribers and counters must learn.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// On which key.
-    pub slot: Slot,
-    /// By what.
-    pub cause: Cause,
-    /// Whose hold.
-    pub owner: Owner,
-    /// The fence it has or had.
-    pub fence: Fence,
-    /// The hold as it is now; None when it is gone.
-    pub hold: Option<Hold>,
-}
-
-/// What changed a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// Its owner took it or took it again.
-    Acquire,
-    /// Its owner gave some or all of it back.
-    Release,
-    /// Its owner moved the end of its lease.
-    Extend,
-    /// Its lease ended.
-    Lapse,
-    /// A LOCK.HOLD said so.
-    Told,
-}
-
-/// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
-    /// Whose hold.
-    pub owner: Owner,
-    /// How often for reading; 0 with 0 writes removes the hold.
-    pub reads: u32,
-    /// How often for writing.
-    pub writes: u32,
-    /// Its fence; only a removal may lack it.
-    pub fence: Option<Fence>,
-    /// When the lease ends by the wall clock of who wrote this.
-    pub wall_deadline: WallTime,
-    /// What was left of the lease when this was written.
-    pub left: Millis,
-    /// What the holder says about itself.
-    pub note: Option<Note>,
-}
-
-/// Where a fact comes from, which decides how its deadline is read and how far it is believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// This node's own disk: the time that passed while it was down counts, so the earlier of both deadlines stands.
-    Disk,
-    /// Another node, whose wall clock may be off: what was left counts from its arrival, so no copy ends before the
-    /// original.
-    Peer,
-    /// A client that replays (`lock.allow-hold`): as a peer's, but checked.
-    Client,
 }

@@ -13,7 +13,6 @@ use super::fence::Fence;
 use super::hold::{Hold, Holds, Mode};
 use super::lease::{LeaseId, Leases};
 use super::owner::Owner;
-use super::request::{Cause, Change, Effects, Slot};
 use super::time::{Millis, Timestamp};
 use alloc::collections::BTreeSet;
 
@@ -50,19 +49,6 @@ impl Lock {
     /// Takes note of a fence given on this lock.
     pub fn raise_fence(&mut self, fence: Fence) {
         self.fence = self.fence.max(Some(fence));
-    }
-
-    /// What LOCK.HOLD is to say of each hold, as it lies here.
-    #[must_use]
-    pub fn facts(&self, slot: Slot) -> Effects {
-        let fact = |(owner, hold): (&Owner, &Hold)| Change {
-            slot,
-            cause: Cause::Told,
-            owner: owner.clone(),
-            fence: hold.fence,
-            hold: Some(hold.clone()),
-        };
-        self.holds.iter().map(fact).collect()
     }
 
     /// Bytes of memory that this lock costs beyond its key, with its entry in the index of leases.

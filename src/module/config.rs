@@ -1,14 +1,19 @@
 //! The table of configurations: `CONFIG GET lock.*`, redis.conf, and the arguments of loadmodule.
 
-use super::state;
+use super::state::with_node;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
 use crate::lock::limits::Limits;
 use crate::lock::time::Millis;
+use std::cell::Cell;
 
 /// Ten years: the index of leases reaches further, and nobody means more.
 const LEASE_MS_CEILING: i64 = 315_360_000_000;
 /// The saved form has two bytes for these lengths.
 const BYTES_CEILING: i64 = 65_535;
+
+thread_local! {
+    static HOLD_ALLOWED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Every configuration, each once.
 pub static TABLE: &[ConfigSpec] = &[
@@ -79,8 +84,8 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: true,
         unit: "yes or no",
         reason: "lets clients send LOCK.HOLD, for tools that replay an AOF: who may, can take any lock",
-        get: || i64::from(state::with(|state| state.hold_allowed)),
-        set: |value| state::with(|state| state.hold_allowed = value != 0),
+        get: || i64::from(hold_allowed()),
+        set: |value| HOLD_ALLOWED.set(value != 0),
     },
 ];
 
@@ -102,10 +107,16 @@ pub fn limits() -> Limits {
     limit(|limits| *limits)
 }
 
+/// Whether clients may send LOCK.HOLD.
+#[must_use]
+pub fn hold_allowed() -> bool {
+    HOLD_ALLOWED.get()
+}
+
 fn limit<R>(read: impl FnOnce(&Limits) -> R) -> R {
-    state::with(|state| read(&state.node.limits))
+    with_node(|node| read(&node.limits))
 }
 
 fn set_limit(change: impl FnOnce(&mut Limits)) {
-    state::with(|state| change(&mut state.node.limits));
+    with_node(|node| change(&mut node.limits));
 }

@@ -1,11 +1,12 @@
 //! Events in both directions: what the server tells us, and the keyspace events that subscribers get from us.
 
 use super::keyspace::LOCK;
-use super::{alarm, clock, state};
+use super::state::with_node;
+use super::{alarm, clock, persistence, replication};
 use crate::ffi::event::{Listener, ServerEvent};
-use crate::ffi::{Access, Ctx, Str};
-use crate::lock::lease::KeyName;
-use crate::lock::request::{Cause, Db};
+use crate::ffi::{Access, Ctx, Flags, Str};
+use crate::lock::change::Cause;
+use crate::lock::keyspace::Db;
 use std::ffi::CStr;
 
 /// The keyspace event of a change; None for facts, which the primary has announced already.
@@ -27,12 +28,12 @@ pub struct Ear;
 impl Listener for Ear {
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent) {
         match event {
-            ServerEvent::Flush(db) => state::with(|state| state.node.flush(db.map(Db))),
-            ServerEvent::Swap(one, other) => state::with(|state| state.node.swap(Db(one), Db(other))),
-            ServerEvent::LoadingStarted(from) => state::with(|state| state.loading = Some(from)),
-            ServerEvent::LoadingEnded => state::with(|state| state.loading = None),
+            ServerEvent::Flush(db) => with_node(|node| node.flush(db.map(Db))),
+            ServerEvent::Swap(one, other) => with_node(|node| node.swap(Db(one), Db(other))),
+            ServerEvent::LoadingStarted(from) => persistence::set_loading(Some(from)),
+            ServerEvent::LoadingEnded => persistence::set_loading(None),
             ServerEvent::BecamePrimary => {
-                state::with(|state| state.node.promote(clock::now().wall));
+                with_node(|node| node.promote(clock::now().wall));
                 alarm::arm(ctx);
             }
             ServerEvent::BecameReplica => alarm::disarm(ctx),
@@ -47,18 +48,23 @@ impl Listener for Ear {
                 if let Ok(mut keys) = ctx.open(&LOCK, &[key], Access::Write)
                     && let Some(lock) = keys.get_mut(0)
                 {
-                    state::with(|state| state.node.carry(db, key.as_bytes(), lock, clock::mono()));
+                    with_node(|node| node.carry(db, key.as_bytes(), lock, clock::mono()));
                 }
             }
-            b"restore" if ctx.open(&LOCK, &[key], Access::Read).is_ok_and(|keys| keys.get(0).is_some()) => {
-                // Not now: what is written in a notification reaches replicas before what it follows.
-                let place = (Db(ctx.db()), KeyName::from_slice(key.as_bytes()));
-                if state::with(|state| state.loading.is_none()) {
-                    state::with(|state| state.restored.push(place));
-                    alarm::arm(ctx);
-                }
+            b"restore" if is_ours_to_tell(ctx.flags()) && has_lock(ctx, key) => {
+                replication::owe(Db(ctx.db()), key.as_bytes());
+                alarm::arm(ctx);
             }
             _ => {}
         }
     }
+}
+
+/// Whether this node is the one that tells others what happened.
+fn is_ours_to_tell(flags: Flags) -> bool {
+    flags.contains(Flags::PRIMARY) && !flags.contains(Flags::LOADING)
+}
+
+fn has_lock(ctx: &mut Ctx<'_>, key: Str<'_>) -> bool {
+    ctx.open(&LOCK, &[key], Access::Read).is_ok_and(|keys| keys.get(0).is_some())
 }

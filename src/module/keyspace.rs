@@ -2,7 +2,8 @@
 
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Str, WrongType};
-use crate::lock::request::{Change, Db, Keyspace, Place, Slot};
+use crate::lock::change::Change;
+use crate::lock::keyspace::{Db, Keyspace, Place, Slot};
 use crate::lock::value::Lock;
 
 /// The type `redislock`.

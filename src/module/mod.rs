@@ -15,10 +15,14 @@ pub mod replication;
 pub mod state;
 
 use crate::ffi::{Access, Ctx, Flags, Str, WrongType};
-use crate::lock::request::{Change, Fact, Origin, Outcome, Refusal, Request, Slot};
+use crate::lock::change::Change;
+use crate::lock::fact::{Fact, Origin};
+use crate::lock::keyspace::Slot;
+use crate::lock::request::{Outcome, Refusal, Request};
 use crate::lock::time::Now;
 use crate::lock::value::Lock;
 use keyspace::{LOCK, OpenLocks};
+use state::with_node;
 
 /// Why a request that is well-formed was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +52,7 @@ pub fn serve(ctx: &mut Ctx<'_>, names: &[Str<'_>], request: &Request) -> Result<
     }
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
-    let step = state::with(|state| state.node.serve(&mut locks, request, now));
+    let step = with_node(|node| node.serve(&mut locks, request, now));
     locks.tidy(&step.effects);
     drop(locks);
     metrics::count_outcome(&step.outcome);
@@ -64,7 +68,7 @@ pub fn serve(ctx: &mut Ctx<'_>, names: &[Str<'_>], request: &Request) -> Result<
 pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> Result<(), Unserved> {
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (applied, effects) = state::with(|state| state.node.apply(&mut locks, Slot(0), fact, origin, now));
+    let (applied, effects) = with_node(|node| node.apply(&mut locks, Slot(0), fact, origin, now));
     locks.tidy(&effects);
     drop(locks);
     if origin != Origin::Disk {

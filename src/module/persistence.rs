@@ -1,14 +1,27 @@
 //! Saving and loading locks: RDB, AOF rewrite, DUMP and RESTORE, MEMORY USAGE and digests.
 
-use super::{clock, replication, state};
+use super::state::with_node;
+use super::{clock, replication};
 use crate::ffi::context::{self, Flags, Record};
 use crate::ffi::event::LoadedFrom;
 use crate::ffi::value::{DigestPart, Value};
 use crate::lock::codec::{self, Damage};
+use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
-use crate::lock::request::{Db, Fact, Origin};
+use crate::lock::keyspace::Db;
 use crate::lock::value::Lock;
+use std::cell::Cell;
 use std::ffi::CStr;
+
+thread_local! {
+    /// What is being loaded, if anything is.
+    static LOADING: Cell<Option<LoadedFrom>> = const { Cell::new(None) };
+}
+
+/// Loading begins, or is over.
+pub(crate) fn set_loading(from: Option<LoadedFrom>) {
+    LOADING.set(from);
+}
 
 impl Value for Lock {
     const NAME: &'static CStr = c"redislock";
@@ -21,11 +34,8 @@ impl Value for Lock {
             Damage::Broken => "damaged payload".to_owned(),
         })?;
         let (now, place) = (clock::now(), name.map(|name| (Db(db), name)));
-        state::with(|state| {
-            let origin = origin(state.loading);
-            state.node.load(place, &saved, origin, now)
-        })
-        .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())
+        with_node(|node| node.load(place, &saved, origin(), now))
+            .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())
     }
 
     fn save(&self) -> Vec<u8> {
@@ -57,12 +67,12 @@ impl Value for Lock {
 
     fn unlinked(&self, db: u32) {
         if self.lease.is_some() {
-            state::with(|state| state.node.forget(Db(db), self));
+            with_node(|node| node.forget(Db(db), self));
         }
     }
 
     fn save_aside() -> Option<u64> {
-        state::with(|state| state.node.last_fence()).map(Fence::get)
+        with_node(|node| node.last_fence()).map(Fence::get)
     }
 
     fn load_aside(saved: u64) -> Result<(), String> {
@@ -70,7 +80,7 @@ impl Value for Lock {
             // Saved by a node that had given none.
             (0, _) => Ok(()),
             (_, Some(fence)) => {
-                state::with(|state| state.node.observe_fence(fence));
+                with_node(|node| node.observe_fence(fence));
                 Ok(())
             }
             (_, None) => Err("the fence clock is out of range".to_owned()),
@@ -80,8 +90,8 @@ impl Value for Lock {
 
 /// Where a value that is being loaded comes from. Outside of loading it is RESTORE: from a client on a primary, from
 /// the primary on a replica.
-fn origin(loading: Option<LoadedFrom>) -> Origin {
-    match loading {
+fn origin() -> Origin {
+    match LOADING.get() {
         Some(LoadedFrom::Disk) => Origin::Disk,
         Some(LoadedFrom::Primary) => Origin::Peer,
         None if context::flags().contains(Flags::PRIMARY) => Origin::Client,

@@ -1,15 +1,58 @@
 //! What replicas and the AOF learn: facts, not requests. Every change to a hold is one LOCK.HOLD, the absolute state of
 //! that hold; it is idempotent and decides nothing.
 
+use super::clock;
+use super::keyspace::LOCK;
 use crate::ffi::context::{Numbers, Record};
-use crate::ffi::{Ctx, Str};
+use crate::ffi::{Access, Ctx, OwnedStr, Str, WrongType};
+use crate::lock::change::{self, Change};
+use crate::lock::fact::Fact;
+use crate::lock::keyspace::{Db, Slot};
+use crate::lock::lease::KeyName;
 use crate::lock::owner::Owner;
-use crate::lock::request::{Change, Fact};
 use crate::lock::time::Now;
+use std::cell::RefCell;
 use std::ffi::CStr;
 
 /// The command that carries facts.
 pub const COMMAND: &CStr = c"LOCK.HOLD";
+
+thread_local! {
+    /// Locks that came by RESTORE and whose facts are yet to be sent. Not at once: what is written in a notification
+    /// reaches replicas before what it follows.
+    static OWED: RefCell<Vec<(Db, KeyName)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A lock came by RESTORE. The payload that the AOF has of it counts its leases from when it was made, by the clock of
+/// who made it: replayed after a restart, it alone would end them early.
+pub(crate) fn owe(db: Db, name: &[u8]) {
+    OWED.with_borrow_mut(|owed| owed.push((db, KeyName::from_slice(name))));
+}
+
+/// Whether facts are yet to be sent.
+pub(crate) fn owes() -> bool {
+    OWED.with_borrow(|owed| !owed.is_empty())
+}
+
+/// Forgets what is owed: this node is not the one to say it.
+pub(crate) fn owe_nothing() {
+    OWED.take();
+}
+
+/// Sends what is owed.
+pub(crate) fn settle_debts(ctx: &mut Ctx<'_>) {
+    for (db, name) in OWED.take() {
+        let name = OwnedStr::new(&name);
+        ctx.select_db(db.0);
+        let facts = match ctx.open(&LOCK, &[name.as_str()], Access::Read) {
+            Ok(keys) => keys.get(0).map(|lock| change::all_of(lock, Slot(0))).unwrap_or_default(),
+            Err(WrongType) => continue,
+        };
+        for fact in &facts {
+            send(ctx, name.as_str(), fact, clock::now());
+        }
+    }
+}
 
 /// Sends a change.
 pub(crate) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {

@@ -1,61 +1,27 @@
-//! What the module keeps in memory for as long as it is loaded.
+//! The core's node, for as long as the module is loaded. What else there is to remember lies in the file it belongs to.
 
-use super::alarm::Alarm;
-use super::metrics::Counters;
-use crate::ffi::event::LoadedFrom;
-use crate::lock::lease::KeyName;
 use crate::lock::limits::Limits;
 use crate::lock::node::Node;
-use crate::lock::request::Db;
 use crate::lock::time::Millis;
 use std::cell::RefCell;
 
-/// All of it.
-#[derive(Debug)]
-pub struct State {
-    /// The core's.
-    pub node: Node,
-    /// The timer that ends leases.
-    pub alarm: Alarm,
-    /// What INFO counts.
-    pub counters: Counters,
-    /// What is being loaded, if anything is.
-    pub loading: Option<LoadedFrom>,
-    /// Locks that came by RESTORE and whose facts are yet to be sent.
-    pub restored: Vec<(Db, KeyName)>,
-    /// Whether clients may send LOCK.HOLD.
-    pub hold_allowed: bool,
-}
+/// Until the configuration table has set each of these, which it does before the first command.
+const NOTHING_ALLOWED: Limits = Limits {
+    lease_default: Millis(0),
+    lease_max: Millis(0),
+    owner_bytes_max: 0,
+    note_bytes_max: 0,
+    holders_per_key_max: 0,
+    promotion_skew: Millis(0),
+};
 
 thread_local! {
     // The server calls a module on its main thread alone, but for freeing values, which needs none of this.
-    static STATE: RefCell<State> = const { RefCell::new(State::new()) };
+    static NODE: RefCell<Node> = const { RefCell::new(Node::new(NOTHING_ALLOWED)) };
 }
 
-/// Works on the state. Must not be called from within itself: nothing that calls the server happens inside, but
+/// Works with the node. Must not be called from within itself: nothing that calls the server happens inside, but
 /// creating a lock.
-pub fn with<R>(work: impl FnOnce(&mut State) -> R) -> R {
-    STATE.with_borrow_mut(work)
-}
-
-impl State {
-    const fn new() -> State {
-        // The configuration table sets all of these before the first command.
-        let limits = Limits {
-            lease_default: Millis(0),
-            lease_max: Millis(0),
-            owner_bytes_max: 0,
-            note_bytes_max: 0,
-            holders_per_key_max: 0,
-            promotion_skew: Millis(0),
-        };
-        State {
-            node: Node::new(limits),
-            alarm: Alarm::new(),
-            counters: Counters::new(),
-            loading: None,
-            restored: Vec::new(),
-            hold_allowed: false,
-        }
-    }
+pub fn with_node<R>(work: impl FnOnce(&mut Node) -> R) -> R {
+    NODE.with_borrow_mut(work)
 }

@@ -4,10 +4,10 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use redis_lock::lock::codec::{Damage, VERSION, decode, encode};
+use redis_lock::lock::fact::Fact;
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::{Hold, Term};
 use redis_lock::lock::owner::{Note, Owner};
-use redis_lock::lock::request::Fact;
 use redis_lock::lock::time::{Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 

@@ -1,15 +1,16 @@
 //! A world without a server: a primary, a replica that is told what the primary's effects say, and the naive model.
 
 use crate::naive::{Answer, Naive, Row};
+use redis_lock::lock::change::Change;
 use redis_lock::lock::codec;
+use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::Mode;
+use redis_lock::lock::keyspace::{Db, Keyspace, Place, Slot};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::{Due, Node};
 use redis_lock::lock::owner::{Note, Owner};
-use redis_lock::lock::request::{
-    Acquire, Amount, Ask, Change, Db, Extend, Fact, Keyspace, Origin, Outcome, Place, Refusal, Release, Request, Slot,
-};
+use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Refusal, Release, Request};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::{Lock, View};
 use std::collections::BTreeMap;

@@ -1,0 +1,197 @@
+//! Facts: the absolute state of a hold, as LOCK.HOLD and the saved form carry it, and how a node takes them in.
+//!
+//! A fact is idempotent and decides nothing. The primary's and the disk's are believed; a client's is checked.
+
+use super::change::{Cause, Effects, change, remove};
+use super::codec::Saved;
+use super::fence::Fence;
+use super::hold::{Hold, Term};
+use super::keyspace::{Db, Keyspace, Slot};
+use super::limits::Limits;
+use super::node::Node;
+use super::owner::{Note, Owner};
+use super::request::Refusal;
+use super::serve::settle;
+use super::time::{Millis, Now, WallTime};
+use super::value::Lock;
+
+/// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// Whose hold.
+    pub owner: Owner,
+    /// How often for reading; 0 with 0 writes removes the hold.
+    pub reads: u32,
+    /// How often for writing.
+    pub writes: u32,
+    /// Its fence; only a removal may lack it.
+    pub fence: Option<Fence>,
+    /// When the lease ends by the wall clock of who wrote this.
+    pub wall_deadline: WallTime,
+    /// What was left of the lease when this was written.
+    pub left: Millis,
+    /// What the holder says about itself.
+    pub note: Option<Note>,
+}
+
+/// Where a fact comes from, which decides how its deadline is read and how far it is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// This node's own disk: the time that passed while it was down counts, so the earlier of both deadlines stands.
+    Disk,
+    /// Another node, whose wall clock may be off: what was left counts from its arrival, so no copy ends before the
+    /// original.
+    Peer,
+    /// A client that replays (`lock.allow-hold`): as a peer's, but checked.
+    Client,
+}
+
+impl Node {
+    /// Does what a LOCK.HOLD says. A client's is settled first and checked; the primary's and the disk's are facts.
+    ///
+    /// # Errors
+    /// Only for a client's: the fence is far ahead, or the hold would break the lock.
+    pub fn apply<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        slot: Slot,
+        fact: &Fact,
+        origin: Origin,
+        now: Now,
+    ) -> (Result<(), Refusal>, Effects) {
+        let mut effects = Effects::new();
+        let mut checked = Ok(());
+        if origin == Origin::Client {
+            settle(keys, slot, now.mono, usize::MAX, &mut effects);
+            checked = check(keys.lock(slot).as_deref(), fact, &self.limits, now.wall);
+        }
+        if checked.is_ok() {
+            self.put_fact(keys, slot, fact, origin, now, &mut effects);
+        }
+        self.follow(keys, slot, now.mono);
+        (checked, effects)
+    }
+
+    fn put_fact<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        slot: Slot,
+        fact: &Fact,
+        origin: Origin,
+        now: Now,
+        effects: &mut Effects,
+    ) {
+        if let Some(fence) = fact.fence {
+            self.fences.observe(fence);
+        }
+        let owner = &fact.owner;
+        let Some(mut hold) = fact.hold(origin, now) else {
+            if let Some(lock) = keys.lock(slot) {
+                remove(lock, slot, Cause::Told, owner, effects);
+            }
+            return;
+        };
+        let lock = match keys.lock(slot).is_some() {
+            true => keys.lock(slot).expect("seen on the line above"),
+            false => keys.create(slot),
+        };
+        if let Some(old) = lock.holds.get(owner.as_bytes()) {
+            hold.since = old.since;
+        }
+        lock.raise_fence(hold.fence);
+        change(lock, slot, Cause::Told, owner, hold, effects);
+    }
+
+    /// The lock that was saved, with its leases running again and its fence noted. Without a place it is not a key's
+    /// value, and its leases are looked after by nobody.
+    ///
+    /// # Errors
+    /// When it comes from a client (RESTORE) and a fence is far ahead.
+    pub fn load(
+        &mut self,
+        place: Option<(Db, &[u8])>,
+        saved: &Saved,
+        origin: Origin,
+        now: Now,
+    ) -> Result<Lock, Refusal> {
+        let mut lock = Lock { fence: saved.fence, ..Lock::default() };
+        if origin == Origin::Client && lock.fence.is_some_and(|fence| fence.is_far_ahead(now.wall)) {
+            return Err(Refusal::FenceFarAhead);
+        }
+        for fact in &saved.holds {
+            if let Some(hold) = fact.hold(origin, now) {
+                lock.holds.put(&fact.owner, hold);
+            }
+        }
+        if let Some(fence) = lock.fence {
+            self.fences.observe(fence);
+        }
+        if let Some((db, name)) = place {
+            self.follow_lock(db, name, &mut lock, now.mono);
+        }
+        Ok(lock)
+    }
+}
+
+/// Whether a client's fact may stand: its fence is not far ahead and it keeps I2 and I3.
+fn check(lock: Option<&Lock>, fact: &Fact, limits: &Limits, wall: WallTime) -> Result<(), Refusal> {
+    if fact.fence.is_some_and(|fence| fence.is_far_ahead(wall)) {
+        return Err(Refusal::FenceFarAhead);
+    }
+    let Some(lock) = lock else { return Ok(()) };
+    if fact.is_removal() {
+        return Ok(());
+    }
+    let owner = fact.owner.as_bytes();
+    let excludes = fact.writes > 0 || lock.holds.any().is_some_and(|(who, hold)| who != &fact.owner && hold.writes > 0);
+    let same_fence = |(who, hold): (&Owner, &Hold)| Some(hold.fence) == fact.fence && who != &fact.owner;
+    if lock.held_by_other(owner) && (excludes || lock.holds.iter().any(same_fence)) {
+        return Err(Refusal::BreaksLock);
+    }
+    if lock.holds.get(owner).is_none() && lock.holds.len() >= limits.holders_per_key_max {
+        return Err(Refusal::TooManyHolders);
+    }
+    Ok(())
+}
+
+impl Fact {
+    /// Whether it says that the hold is gone.
+    #[must_use]
+    pub fn is_removal(&self) -> bool {
+        self.reads == 0 && self.writes == 0
+    }
+
+    /// The fact of a hold as it stands now.
+    #[must_use]
+    pub fn of(owner: &Owner, hold: &Hold, now: Now) -> Fact {
+        Fact {
+            owner: owner.clone(),
+            reads: hold.reads,
+            writes: hold.writes,
+            fence: Some(hold.fence),
+            wall_deadline: now.wall_at(hold.deadline),
+            left: hold.deadline.left(now.mono),
+            note: hold.note.clone(),
+        }
+    }
+
+    /// The hold that this fact describes, carried here now; None for a removal.
+    fn hold(&self, origin: Origin, now: Now) -> Option<Hold> {
+        if self.is_removal() {
+            return None;
+        }
+        let left = match origin {
+            Origin::Disk => self.left.min(now.left_until(self.wall_deadline)),
+            Origin::Peer | Origin::Client => self.left,
+        };
+        Some(Hold {
+            reads: self.reads,
+            writes: self.writes,
+            fence: self.fence?,
+            deadline: now.mono + left,
+            since: now.mono,
+            granted_in: Term::CARRIED,
+            note: self.note.clone(),
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! Serving a request: settle, decide, commit.
+//!
+//! A command is settled first (what is over ends), then judged as a whole, then committed; judging changes nothing and
+//! committing cannot fail, so a refused request leaves no trace. What an asker gets, by what is there:
+//!
+//! | asker's hold | other holders | asks READ | asks WRITE |
+//! | --- | --- | --- | --- |
+//! | none | none | new hold | new hold |
+//! | none | readers | new hold | held |
+//! | none | a writer | held | held |
+//! | reads | none | again | upgrade |
+//! | reads | readers | again | held |
+//! | writes, perhaps reads | none (I2) | again (a downgrade begins so) | again |
+//!
+//! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here.
+
+use super::change::{Cause, Change, Effects, change, remove};
+use super::fence::Fence;
+use super::hold::{Hold, Mode};
+use super::keyspace::{Keyspace, Slot};
+use super::limits::Limits;
+use super::node::Node;
+use super::owner::Owner;
+use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Step};
+use super::time::{Now, Timestamp};
+use super::value::Lock;
+
+/// What judging an ACQUIRE found, by the table above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    New,
+    Again,
+    Upgrade,
+    Held,
+}
+
+impl Node {
+    /// Settles the request's keys, then serves it: all of it or nothing.
+    pub fn serve<K: Keyspace>(&mut self, keys: &mut K, request: &Request, now: Now) -> Step {
+        let slots = || request.slots();
+        let mut effects = Effects::new();
+        for slot in slots() {
+            settle(keys, slot, now.mono, usize::MAX, &mut effects);
+        }
+        let outcome = match &request.ask {
+            Ask::Acquire(ask) => self.acquire(keys, request, ask, now, &mut effects),
+            Ask::Release(ask) => release(keys, request, ask, &mut effects),
+            Ask::Extend(ask) => {
+                let extended = slots().map(|slot| extend(keys, slot, &request.owner, ask, now.mono, &mut effects));
+                Ok(Outcome::Extended(extended.collect()))
+            }
+        };
+        for slot in slots() {
+            self.follow(keys, slot, now.mono);
+        }
+        Step { outcome, effects }
+    }
+
+    fn acquire<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        request: &Request,
+        ask: &Acquire,
+        now: Now,
+        effects: &mut Effects,
+    ) -> Result<Outcome, Refusal> {
+        let (owner, mode, deadline) = (&request.owner, ask.mode, now.mono + ask.lease);
+        let mut verdicts = PerKey::new();
+        let mut fences_new = 0;
+        for slot in request.slots() {
+            let lock = keys.lock(slot);
+            let verdict = judge(lock.as_deref(), owner, mode, &self.limits)?;
+            if verdict == Verdict::Held {
+                return Ok(Outcome::Held);
+            }
+            let carried = lock.is_some_and(|lock| self.is_carried(lock, owner));
+            let new_fence = verdict != Verdict::Again || carried;
+            fences_new += u64::from(new_fence);
+            verdicts.push((verdict, new_fence));
+        }
+        if self.fences.left(now.wall) < fences_new {
+            return Err(Refusal::FencesUsedUp);
+        }
+
+        let mut fences = PerKey::new();
+        for (slot, (verdict, new_fence)) in request.slots().zip(verdicts) {
+            let lock = match verdict {
+                Verdict::New if keys.lock(slot).is_none() => keys.create(slot),
+                _ => keys.lock(slot).expect("judged on this lock"),
+            };
+            let old = lock.holds.get(owner.as_bytes());
+            let fence = match old {
+                Some(old) if !new_fence => old.fence,
+                _ => self.fences.next(now.wall).expect("as many are left as are needed"),
+            };
+            let mut hold = old.cloned().unwrap_or(Hold {
+                reads: 0,
+                writes: 0,
+                fence,
+                deadline,
+                since: now.mono,
+                granted_in: self.term,
+                note: None,
+            });
+            hold.set_count(mode, hold.count(mode) + 1);
+            hold.fence = fence;
+            hold.granted_in = self.term;
+            hold.deadline = hold.deadline.max(deadline);
+            if ask.note.is_some() {
+                hold.note.clone_from(&ask.note);
+            }
+            lock.raise_fence(fence);
+            change(lock, slot, Cause::Acquire, owner, hold, effects);
+            fences.push(fence);
+        }
+        Ok(Outcome::Granted(fences))
+    }
+
+    fn is_carried(&self, lock: &Lock, owner: &Owner) -> bool {
+        lock.holds.get(owner.as_bytes()).is_some_and(|hold| hold.granted_in != self.term)
+    }
+}
+
+/// Ends what is over on a key, the earliest first, at most `most` holds. Keeps I5 when `most` is not reached.
+pub(super) fn settle<K: Keyspace>(keys: &mut K, slot: Slot, now: Timestamp, most: usize, effects: &mut Effects) {
+    let Some(lock) = keys.lock(slot) else { return };
+    for _ in 0..most {
+        let Some((owner, hold)) = lock.holds.take_over(now) else { return };
+        effects.push(Change { slot, cause: Cause::Lapse, owner, fence: hold.fence, hold: None });
+    }
+}
+
+/// What an asker may have, by the table at the top.
+fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Limits) -> Result<Verdict, Refusal> {
+    let Some(lock) = lock else { return Ok(Verdict::New) };
+    let alone = !lock.held_by_other(owner.as_bytes());
+    match lock.holds.get(owner.as_bytes()) {
+        None if alone => Ok(Verdict::New),
+        None if mode == Mode::Write || lock.mode() == Some(Mode::Write) => Ok(Verdict::Held),
+        None if lock.holds.len() >= limits.holders_per_key_max => Err(Refusal::TooManyHolders),
+        None => Ok(Verdict::New),
+        Some(hold) if mode == Mode::Write && hold.writes == 0 => {
+            Ok(if alone { Verdict::Upgrade } else { Verdict::Held })
+        }
+        Some(hold) if hold.count(mode) == u32::MAX => Err(Refusal::TooManyCounts),
+        Some(_) => Ok(Verdict::Again),
+    }
+}
+
+fn release<K: Keyspace>(
+    keys: &mut K,
+    request: &Request,
+    ask: &Release,
+    effects: &mut Effects,
+) -> Result<Outcome, Refusal> {
+    let owner = &request.owner;
+    for slot in request.slots() {
+        let lock = keys.lock(slot);
+        let hold = lock.as_deref().and_then(|lock| held(lock, owner, ask.fence));
+        if ask.is_ambiguous() && hold.is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
+            return Err(Refusal::AmbiguousRelease);
+        }
+    }
+    let left = request.slots().map(|slot| {
+        let lock = keys.lock(slot)?;
+        let mut hold = held(lock, owner, ask.fence)?.clone();
+        let before = hold.total();
+        for mode in [Mode::Read, Mode::Write] {
+            if ask.mode.is_none_or(|named| named == mode) {
+                hold.set_count(mode, ask.amount.left_of(hold.count(mode)));
+            }
+        }
+        let total = hold.total();
+        if total == 0 {
+            remove(lock, slot, Cause::Release, owner, effects);
+        } else if total < before {
+            change(lock, slot, Cause::Release, owner, hold, effects);
+        }
+        Some(total)
+    });
+    Ok(Outcome::Released(left.collect()))
+}
+
+fn extend<K: Keyspace>(
+    keys: &mut K,
+    slot: Slot,
+    owner: &Owner,
+    ask: &Extend,
+    now: Timestamp,
+    effects: &mut Effects,
+) -> Option<Fence> {
+    let lock = keys.lock(slot)?;
+    let hold = Hold { deadline: now + ask.lease, ..held(lock, owner, ask.fence)?.clone() };
+    let fence = hold.fence;
+    change(lock, slot, Cause::Extend, owner, hold, effects);
+    Some(fence)
+}
+
+/// The owner's hold, if it has the fence that was named.
+fn held<'a>(lock: &'a Lock, owner: &Owner, fence: Option<Fence>) -> Option<&'a Hold> {
+    lock.holds.get(owner.as_bytes()).filter(|hold| fence.is_none_or(|fence| fence == hold.fence))
+}
