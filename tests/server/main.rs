@@ -13,5 +13,6 @@ mod fences;
 mod leases;
 mod memory;
 mod persistence;
+mod readme;
 mod replication;
 mod replies;
