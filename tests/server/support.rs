@@ -180,7 +180,7 @@ impl Server {
                 match cmd("PING").query::<String>(&mut conn) {
                     Ok(_) => return true,
                     // Loading its data still.
-                    Err(error) => assert!(error.to_string().contains("LOADING"), "{error}"),
+                    Err(error) => assert!(text_of(&error).starts_with("LOADING"), "{error}"),
                 }
             }
             assert!(Instant::now() < deadline, "the server does not answer:\n{}", self.log());
