@@ -47,6 +47,8 @@ impl Node {
     /// A lock came to another name or database: it goes on there, carried.
     pub fn carry(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         lock.holds.carry(now);
+        // Each database numbers its leases itself: the old number may be another key's here.
+        lock.lease = None;
         self.follow_lock(db, name, lock, now);
     }
 
