@@ -46,7 +46,7 @@ pub enum LoadedFrom {
 }
 
 impl Loader<'_> {
-    /// Subscribes to what [`ServerEvent`] names, and to the events of keys of the generic class.
+    /// Subscribes to what [`ServerEvent`] names, and to the events of keys of the generic class and of loading.
     ///
     /// # Errors
     /// When the server refuses.
@@ -72,7 +72,7 @@ impl Loader<'_> {
         let subscribed = unsafe {
             api!(RedisModule_SubscribeToKeyspaceEvents(
                 self.as_ptr(),
-                raw::REDISMODULE_NOTIFY_GENERIC,
+                raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_LOADED,
                 Some(on_key::<L>)
             ))
         };

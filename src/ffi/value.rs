@@ -17,11 +17,11 @@ pub trait Value: Sized + 'static {
     /// The version of the saved form, as the server keeps it.
     const ENCODING: i32;
 
-    /// Makes a value from its saved form. A key's value has a name; a value that another module only looks at has none.
+    /// Makes a value from its saved form. It lies under no key yet, and may never do.
     ///
     /// # Errors
     /// The reason for the log, when the payload is damaged.
-    fn load(saved: &[u8], db: u32, name: Option<&[u8]>) -> Result<Self, String>;
+    fn load(saved: &[u8]) -> Result<Self, String>;
     /// The saved form.
     fn save(&self) -> Vec<u8>;
     /// The records that make this value again.
@@ -127,14 +127,9 @@ extern "C" fn rdb_load<V: Value>(rdb: *mut raw::RedisModuleIO, encoding: c_int) 
         if saved.is_null() {
             return Err("cut short".to_owned());
         }
-        // SAFETY: `rdb` is valid; the name, if any, lives for this call.
-        let (db, name) = unsafe {
-            let name = api!(RedisModule_GetKeyNameFromIO(rdb));
-            (api!(RedisModule_GetDbIdFromIO(rdb)), Str::lent(name.cast_mut()))
-        };
         // SAFETY: `len` bytes, just loaded.
         let bytes = unsafe { slice::from_raw_parts(saved.cast::<u8>(), len) };
-        let value = guard(|| V::load(bytes, db.max(0) as u32, name.map(Str::as_bytes)));
+        let value = guard(|| V::load(bytes));
         // SAFETY: loaded above and not used any more.
         unsafe { api!(RedisModule_Free(saved.cast())) };
         value.unwrap_or_else(|| Err("a panic".to_owned()))

@@ -12,7 +12,7 @@ use super::node::Node;
 use super::owner::{Note, Owner};
 use super::request::Refusal;
 use super::serve::settle;
-use super::time::{Millis, Now, WallTime};
+use super::time::{Millis, Now, Timestamp, WallTime};
 use super::value::Lock;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.
@@ -102,18 +102,12 @@ impl Node {
         change(lock, slot, Cause::Told, owner, hold, effects);
     }
 
-    /// The lock that was saved, with its leases running again and its fence noted. Without a place it is not a key's
-    /// value, and its leases are looked after by nobody.
+    /// The lock that was saved. It lies under no key yet and may never do: until [`Node::arrive`] nobody looks after its
+    /// leases, and its fence is not noted.
     ///
     /// # Errors
     /// When it comes from a client (RESTORE) and a fence is far ahead.
-    pub fn load(
-        &mut self,
-        place: Option<(Db, &[u8])>,
-        saved: &Saved,
-        origin: Origin,
-        now: Now,
-    ) -> Result<Lock, Refusal> {
+    pub fn load(saved: &Saved, origin: Origin, now: Now) -> Result<Lock, Refusal> {
         let mut lock = Lock { fence: saved.fence, ..Lock::default() };
         if origin == Origin::Client && lock.fence.is_some_and(|fence| fence.is_far_ahead(now.wall)) {
             return Err(Refusal::FenceFarAhead);
@@ -123,13 +117,15 @@ impl Node {
                 lock.holds.put(&fact.owner, hold);
             }
         }
+        Ok(lock)
+    }
+
+    /// A lock that was loaded lies under its key now.
+    pub fn arrive(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         if let Some(fence) = lock.fence {
             self.fences.observe(fence);
         }
-        if let Some((db, name)) = place {
-            self.follow_lock(db, name, &mut lock, now.mono);
-        }
-        Ok(lock)
+        self.follow_lock(db, name, lock, now);
     }
 }
 

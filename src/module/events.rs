@@ -4,9 +4,12 @@ use super::keyspace::LOCK;
 use super::state::with_node;
 use super::{alarm, clock, persistence, replication};
 use crate::ffi::event::{Listener, ServerEvent};
-use crate::ffi::{Access, Ctx, Flags, Str};
+use crate::ffi::{Access, Ctx, Flags, OwnedStr, Str};
 use crate::lock::change::Cause;
 use crate::lock::keyspace::Db;
+use crate::lock::node::Node;
+use crate::lock::time::Timestamp;
+use crate::lock::value::Lock;
 use std::ffi::CStr;
 
 /// The keyspace event of a change; None for facts, which the primary has announced already.
@@ -44,15 +47,18 @@ impl Listener for Ear {
     fn on_key(ctx: &mut Ctx<'_>, event: &CStr, key: Str<'_>) {
         match event.to_bytes() {
             b"rename_to" | b"move_to" => {
-                let db = Db(ctx.db());
-                if let Ok(mut keys) = ctx.open(&LOCK, &[key], Access::Write)
-                    && let Some(lock) = keys.get_mut(0)
-                {
-                    with_node(|node| node.carry(db, key.as_bytes(), lock, clock::mono()));
-                }
+                placed(ctx, key, Node::carry);
             }
-            b"restore" if is_ours_to_tell(ctx.flags()) && has_lock(ctx, key) => {
-                replication::owe(Db(ctx.db()), key.as_bytes());
+            b"loaded" if persistence::take_arriving() => {
+                // This name lies on the server's stack: to open a key with it would end the server.
+                let name = OwnedStr::new(key.as_bytes());
+                placed(ctx, name.as_str(), Node::arrive);
+            }
+            b"restore" if persistence::take_arriving() && placed(ctx, key, Node::arrive) => {
+                if is_ours_to_tell(ctx.flags()) {
+                    replication::owe(Db(ctx.db()), key.as_bytes());
+                }
+                // Its lease may be the earliest now.
                 alarm::arm(ctx);
             }
             _ => {}
@@ -65,6 +71,11 @@ fn is_ours_to_tell(flags: Flags) -> bool {
     flags.contains(Flags::PRIMARY) && !flags.contains(Flags::LOADING)
 }
 
-fn has_lock(ctx: &mut Ctx<'_>, key: Str<'_>) -> bool {
-    ctx.open(&LOCK, &[key], Access::Read).is_ok_and(|keys| keys.get(0).is_some())
+/// Tells the core of the lock that lies under a key now; false when it is none.
+fn placed(ctx: &mut Ctx<'_>, key: Str<'_>, tell: fn(&mut Node, Db, &[u8], &mut Lock, Timestamp)) -> bool {
+    let db = Db(ctx.db());
+    let Ok(mut keys) = ctx.open(&LOCK, &[key], Access::Write) else { return false };
+    let Some(lock) = keys.get_mut(0) else { return false };
+    with_node(|node| tell(node, db, key.as_bytes(), lock, clock::mono()));
+    true
 }

@@ -9,6 +9,7 @@ use crate::lock::codec::{self, Damage};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
 use crate::lock::keyspace::Db;
+use crate::lock::node::Node;
 use crate::lock::value::Lock;
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -16,6 +17,8 @@ use std::ffi::CStr;
 thread_local! {
     /// What is being loaded, if anything is.
     static LOADING: Cell<Option<LoadedFrom>> = const { Cell::new(None) };
+    /// Whether a lock was loaded that may not lie under its key yet.
+    static ARRIVING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Loading begins, or is over.
@@ -23,18 +26,25 @@ pub(crate) fn set_loading(from: Option<LoadedFrom>) {
     LOADING.set(from);
 }
 
+/// Whether the key that the server has just loaded may be a lock: most are not, and need not be opened.
+pub(crate) fn take_arriving() -> bool {
+    ARRIVING.take()
+}
+
 impl Value for Lock {
     const NAME: &'static CStr = c"redislock";
     // The codec's own version byte tells forms apart; this one only changes if the codec is no longer one string.
     const ENCODING: i32 = 1;
 
-    fn load(saved: &[u8], db: u32, name: Option<&[u8]>) -> Result<Lock, String> {
+    fn load(saved: &[u8]) -> Result<Lock, String> {
         let saved = codec::decode(saved).map_err(|damage| match damage {
             Damage::Newer(version) => format!("saved by a later version of this module (form {version})"),
             Damage::Broken => "damaged payload".to_owned(),
         })?;
-        let (now, place) = (clock::now(), name.map(|name| (Db(db), name)));
-        with_node(|node| node.load(place, &saved, origin(), now))
+        // The server may yet throw it away: its key has expired, or what follows it is damaged. So the core learns of it
+        // when it lies under its key: see events.rs.
+        ARRIVING.set(true);
+        Node::load(&saved, origin(), clock::now())
             .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())
     }
 

@@ -97,7 +97,8 @@ impl Side {
         if let Some(lock) = self.locks.remove(&(db, key)) {
             self.node.forget(Db(db), &lock);
             let saved = codec::decode(&codec::encode(&lock, now)).unwrap();
-            let lock = self.node.load(Some((Db(db), &[key])), &saved, Origin::Peer, now).unwrap();
+            let mut lock = Node::load(&saved, Origin::Peer, now).unwrap();
+            self.node.arrive(Db(db), &[key], &mut lock, now.mono);
             self.locks.insert((db, key), lock);
         }
     }
