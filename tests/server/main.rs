@@ -7,12 +7,18 @@
 
 mod support;
 
+mod agreement;
 mod boundary;
 mod clients;
+mod effects;
 mod fences;
 mod leases;
 mod memory;
+mod payload;
+mod payloads;
 mod persistence;
+mod picture;
 mod readme;
 mod replication;
 mod replies;
+mod stream;
