@@ -161,9 +161,25 @@ impl<'a> Ctx<'a> {
     /// (MISCONF).
     pub fn takes_writes(&mut self, key: Str<'_>) -> bool {
         // S: refuse as for a script (disk and replicas); D: only say whether it would be refused; E: as a reply.
-        // SAFETY: a valid context; the key lives for the call; the format asks for one string.
-        let reply =
-            unsafe { api!(RedisModule_Call(self.as_ptr(), c"UNLINK".as_ptr(), c"SDEs".as_ptr(), key.as_ptr())) };
+        // SAFETY: reads a pointer that is written once, at load.
+        let reply = if unsafe { raw::RedisModule_SetCommandACLCategories }.is_some() {
+            // SAFETY: a valid context; the key lives for the call; the format asks for one string.
+            unsafe { api!(RedisModule_Call(self.as_ptr(), c"UNLINK".as_ptr(), c"SDEs".as_ptr(), key.as_ptr())) }
+        } else {
+            // Redis 7.0 does not know D: there the call is made, of a write that never changes anything, whatever lies
+            // under the key.
+            // SAFETY: a valid context; the key lives for the call; the format asks for a string and two texts.
+            unsafe {
+                api!(RedisModule_Call(
+                    self.as_ptr(),
+                    c"SETRANGE".as_ptr(),
+                    c"SEscc".as_ptr(),
+                    key.as_ptr(),
+                    c"0".as_ptr(),
+                    c"".as_ptr()
+                ))
+            }
+        };
         let Some(reply) = NonNull::new(reply) else { return true };
         let mut len = 0;
         // SAFETY: a reply of ours; its text is read before it is freed.
