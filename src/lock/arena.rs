@@ -3,6 +3,7 @@
 //! Grows and shrinks in chunks: a million leases are never copied to make room for one more, and when they are over
 //! their memory goes back. An [`Id`] names one stay in a slot, so an old one finds nothing rather than a stranger.
 
+use super::heap::allocated;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -73,7 +74,7 @@ impl<T> Arena<T> {
     /// Bytes that one slot costs.
     #[must_use]
     pub fn slot_bytes() -> usize {
-        size_of::<Slot<T>>()
+        allocated(CHUNK as usize * size_of::<Slot<T>>()) / CHUNK as usize
     }
 
     /// The value of this id, if it is still there.

@@ -1,6 +1,7 @@
 //! What one owner has on one key, and the set of such holds on a key.
 
 use super::fence::Fence;
+use super::heap::{allocated, of_tree};
 use super::owner::{Note, Owner};
 use super::time::Timestamp;
 use alloc::boxed::Box;
@@ -241,7 +242,7 @@ impl Holds {
     pub fn heap_bytes(&self) -> usize {
         let of_holds: usize = self
             .iter()
-            .map(|(owner, hold)| owner.heap_bytes() + hold.note.as_ref().map_or(0, |note| note.0.len()))
+            .map(|(owner, hold)| owner.heap_bytes() + hold.note.as_ref().map_or(0, |note| allocated(note.0.len())))
             .sum();
         match &self.0 {
             Repr::None | Repr::One(..) => of_holds,
@@ -269,9 +270,10 @@ impl Many {
     }
 
     fn heap_bytes(&self) -> usize {
-        // A B-tree's nodes are three quarters full on average: measured in tests/server/memory.rs.
-        let in_nodes = size_of::<(Owner, Hold)>() + size_of::<(Timestamp, Owner)>();
+        let holds = of_tree(self.by_owner.len(), size_of::<(Owner, Hold)>());
+        let deadlines = of_tree(self.by_deadline.len(), size_of::<(Timestamp, Owner)>());
+        // Each deadline has its own copy of the owner.
         let spilled: usize = self.by_owner.keys().map(Owner::heap_bytes).sum();
-        size_of::<Many>() + self.by_owner.len() * in_nodes * 4 / 3 + spilled
+        allocated(size_of::<Many>()) + holds + deadlines + spilled
     }
 }

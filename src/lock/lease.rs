@@ -8,6 +8,7 @@
 //! is, and the early look costs less than moving the entry each time.
 
 use super::arena::{Arena, Id};
+use super::heap::allocated;
 use super::time::Timestamp;
 use smallvec::SmallVec;
 
@@ -104,7 +105,7 @@ impl Leases {
     /// Bytes that the entry of a key with a name of this length costs.
     #[must_use]
     pub fn entry_bytes(key_len: usize) -> usize {
-        let spilled = if key_len > KeyName::new().inline_size() { key_len } else { 0 };
+        let spilled = if key_len > KeyName::new().inline_size() { allocated(key_len) } else { 0 };
         Arena::<Entry>::slot_bytes() + spilled
     }
 

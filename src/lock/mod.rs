@@ -15,6 +15,7 @@ pub mod change;
 pub mod codec;
 pub mod fact;
 pub mod fence;
+pub mod heap;
 pub mod hold;
 pub mod keyspace;
 pub mod lease;

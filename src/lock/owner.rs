@@ -1,5 +1,6 @@
 //! Who asks, and what they say about themselves. Opaque bytes, never text.
 
+use super::heap::allocated;
 use alloc::boxed::Box;
 use core::borrow::Borrow;
 use core::fmt;
@@ -27,7 +28,7 @@ impl Owner {
     /// Bytes allocated outside of the value itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        if self.0.spilled() { self.0.capacity() } else { 0 }
+        if self.0.spilled() { allocated(self.0.capacity()) } else { 0 }
     }
 }
 
