@@ -1,0 +1,121 @@
+//! What the tests of leases share: leases with the moments between which they must end, and an ear for `lock.lapse`.
+
+use crate::support::{Client, PATIENCE, Server};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How late a lapse may be in tests that ask whether a lease ends on the right key, in the right database, at its own
+/// time and not at another's. They run beside each other on a shared machine, so this only has to be shorter than the
+/// distance between the leases of one test; how punctual lapses are is measured in leases.rs, undisturbed.
+pub(crate) const SOON: Duration = Duration::from_millis(500);
+
+/// Keeps tests that measure time or load the machine from running beside each other. The others run beside them.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed has nothing in here to spoil.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A running lease, on this process's monotonic clock. The server read its own somewhere between the request and the
+/// reply, so the deadline is known up to that.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    pub(crate) key: String,
+    pub(crate) fence: i64,
+    pub(crate) earliest: Instant,
+    pub(crate) latest: Instant,
+}
+
+/// Sends a command that starts or moves a lease with `PX ms`, and must be granted.
+pub(crate) fn lease(conn: &mut Client, command: &str) -> Lease {
+    let args: Vec<&str> = command.split(' ').collect();
+    let px = args.iter().position(|arg| *arg == "PX").expect("says PX");
+    let length = Duration::from_millis(args[px + 1].parse().unwrap());
+    let before = Instant::now();
+    let fence = conn.int(&args).unwrap_or_else(|| panic!("refused: {command}"));
+    let after = Instant::now();
+    Lease { key: args[1].to_owned(), fence, earliest: before + length, latest: after + length }
+}
+
+impl Lease {
+    /// The same lease, on a key of another name.
+    pub(crate) fn on(&self, key: &str) -> Lease {
+        Lease { key: key.to_owned(), ..self.clone() }
+    }
+
+    /// The same lease, after a trip over the wall clock, on which a moment is known to the millisecond, and between
+    /// whose reading and that of the monotonic clock a process may have to wait for its turn.
+    pub(crate) fn over_the_wall_clock(&self) -> Lease {
+        const INEXACT: Duration = Duration::from_millis(5);
+        Lease { earliest: self.earliest - INEXACT, latest: self.latest + INEXACT, ..self.clone() }
+    }
+}
+
+/// Sleeps until a moment at which something must not have happened.
+pub(crate) fn sleep_until(moment: Instant) {
+    thread::sleep(moment.saturating_duration_since(Instant::now()));
+}
+
+/// A `lock.lapse` event, and when it arrived.
+#[derive(Debug)]
+pub(crate) struct Lapse {
+    pub(crate) db: u32,
+    pub(crate) key: String,
+    pub(crate) at: Instant,
+}
+
+/// The `lock.lapse` events of all databases of a server, in order.
+pub(crate) struct Lapses(Receiver<Lapse>);
+
+impl Lapses {
+    /// Listens from now on.
+    pub(crate) fn of(server: &Server) -> Lapses {
+        let mut conn = server.connect();
+        conn.ok(&["CONFIG", "SET", "notify-keyspace-events", "Ed"]);
+        let (tell, events) = channel();
+        let (ready, listening) = channel();
+        // Ends with the server, or with the test.
+        thread::spawn(move || {
+            let mut pubsub = conn.0.as_pubsub();
+            pubsub.psubscribe("__keyevent@*__:lock.lapse").unwrap();
+            ready.send(()).unwrap();
+            while let Ok(message) = pubsub.get_message() {
+                let at = Instant::now();
+                let channel = message.get_channel_name();
+                let db = channel.trim_start_matches("__keyevent@").split('_').next().unwrap().parse().unwrap();
+                let key = String::from_utf8(message.get_payload_bytes().to_vec()).unwrap();
+                if tell.send(Lapse { db, key, at }).is_err() {
+                    return;
+                }
+            }
+        });
+        listening.recv_timeout(PATIENCE).expect("subscribed");
+        Lapses(events)
+    }
+
+    /// The next event.
+    pub(crate) fn next(&self) -> Lapse {
+        self.0.recv_timeout(PATIENCE).expect("waited in vain for a lapse")
+    }
+
+    /// The next event must be the end of this lease, at its time; all that differs is a failure.
+    pub(crate) fn expect(&self, db: u32, lease: &Lease) {
+        let lapse = self.next();
+        let (key, fence) = (&lease.key, lease.fence);
+        assert_eq!((lapse.db, &lapse.key), (db, key), "the next lapse should be that of fence {fence}");
+        let early = lease.earliest.saturating_duration_since(lapse.at);
+        assert!(early.is_zero(), "{key} lapsed {early:?} early");
+        let late = lapse.at.saturating_duration_since(lease.latest);
+        assert!(late <= SOON, "{key} lapsed {late:?} late");
+    }
+
+    /// Nothing else has lapsed until now.
+    pub(crate) fn expect_no_more(&self, conn: &mut Client) {
+        // The server sends events in order: whatever came before this one would be received before it.
+        let marker = lease(conn, "LOCK.ACQUIRE no-more-lapses owner PX 1");
+        let lapse = self.next();
+        assert_eq!(lapse.key, marker.key, "lapsed too");
+    }
+}

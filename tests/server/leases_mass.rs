@@ -1,0 +1,118 @@
+//! A million leases that end together: the server must go on serving, and keep nothing of them.
+
+use crate::lapses::alone;
+use crate::support::{Client, Server};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LEASES: usize = 1_000_000;
+
+/// Takes the locks of these numbers, all with leases that end at the same moment, in batches of which each is sent
+/// within a millisecond or two.
+fn take(conn: &mut Client, numbers: std::ops::Range<usize>, end: Instant) {
+    let numbers: Vec<usize> = numbers.collect();
+    for batch in numbers.chunks(500) {
+        let left = end.saturating_duration_since(Instant::now()).as_millis() as u64;
+        assert!(left > 500, "the machine is too slow for this test");
+        let mut pipe = redis::pipe();
+        for n in batch {
+            pipe.cmd("LOCK.ACQUIRE").arg(format!("k{n}")).arg("owner").arg("PX").arg(left).ignore();
+        }
+        pipe.query::<()>(&mut conn.0).unwrap();
+    }
+}
+
+/// How long each PING takes until told to stop, sorted.
+fn ping_until(mut conn: Client, stop: &AtomicBool) -> Vec<Duration> {
+    let mut times = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        assert_eq!(conn.get::<String>(&["PING"]), "PONG");
+        times.push(start.elapsed());
+        // A client that asks now and then, not one that takes the server's time itself.
+        thread::sleep(Duration::from_micros(500));
+    }
+    times.sort_unstable();
+    times
+}
+
+fn p99(times: &[Duration]) -> Duration {
+    times[times.len() * 99 / 100]
+}
+
+#[test]
+fn a_million_leases_that_end_together_stall_nobody() {
+    // Ended in one go they would keep every client waiting for seconds; and their memory could stay.
+    let _alone = alone();
+    let server = Server::new();
+    let mut conn = server.connect();
+    // Once small, so that what the server and the module allocate once is there; and to see how fast this machine is.
+    let start = Instant::now();
+    take(&mut conn, 0..20_000, Instant::now() + Duration::from_secs(20));
+    let each = start.elapsed() / 20_000;
+    conn.ok(&["FLUSHALL", "SYNC"]);
+    let memory_before = conn.info_number("memory", "used_memory");
+
+    let pinging = server.connect();
+    let idle = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&idle);
+    let pings = thread::spawn(move || ping_until(pinging, &stop));
+    thread::sleep(Duration::from_millis(500));
+    idle.store(true, Ordering::Relaxed);
+    let quiet = pings.join().unwrap();
+
+    let end = Instant::now() + each * LEASES as u32 * 3 / 2 + Duration::from_secs(2);
+    take(&mut conn, 0..LEASES, end);
+    assert!(Instant::now() < end, "the machine is too slow for this test");
+    assert_eq!(conn.get::<usize>(&["DBSIZE"]), LEASES);
+    assert_eq!(conn.info_number("lock", "lock_leases"), LEASES as u64);
+    assert_eq!(conn.info("lock", "lock_lapsed"), "0");
+    let memory_full = conn.info_number("memory", "used_memory");
+
+    let pinging = server.connect();
+    let gone = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&gone);
+    thread::sleep(end.saturating_duration_since(Instant::now() + Duration::from_millis(20)));
+    let pings = thread::spawn(move || ping_until(pinging, &stop));
+    // Looked at seldom, so as not to take part.
+    while conn.get::<usize>(&["DBSIZE"]) > 0 {
+        assert!(end.elapsed() < Duration::from_secs(60), "some do not end: {} left", conn.get::<usize>(&["DBSIZE"]));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let took = end.elapsed();
+    gone.store(true, Ordering::Relaxed);
+    let busy = pings.join().unwrap();
+    println!(
+        "{LEASES} leases worked off in {took:?}; PING p50 {:?} p99 {:?} max {:?} ({} of them; idle: p99 {:?} max {:?})",
+        busy[busy.len() / 2],
+        p99(&busy),
+        busy[busy.len() - 1],
+        busy.len(),
+        p99(&quiet),
+        quiet[quiet.len() - 1],
+    );
+
+    // A slice is a millisecond, and a PING that arrives in one waits for the rest of it. On a shared machine it may wait
+    // for a processor besides: as long as the idle server lets it wait too is not the leases' fault. The maximum says
+    // more about the machine than about the slices, but one stall for all would be seconds.
+    assert!(p99(&busy) < Duration::from_millis(5).max(2 * p99(&quiet)), "p99 {:?}", p99(&busy));
+    assert!(busy[busy.len() - 1] < Duration::from_millis(300), "max {:?}", busy[busy.len() - 1]);
+    assert!(busy.len() > 200, "{} PINGs say nothing", busy.len());
+
+    assert_eq!(conn.info_number("lock", "lock_leases"), 0);
+    assert_eq!(conn.info_number("lock", "lock_lapsed"), LEASES as u64);
+    // The server shrinks its own table of keys little by little.
+    let start = Instant::now();
+    let bound = memory_before + (2 << 20);
+    while conn.info_number("memory", "used_memory") > bound {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "{} bytes are left of {memory_full}; there were {memory_before} before",
+            conn.info("memory", "used_memory"),
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    println!("memory back after {:?}", start.elapsed());
+}
