@@ -112,7 +112,7 @@ fn readers_of_one_key_end_one_by_one() {
     for (ended, (n, lease)) in leases.iter().enumerate() {
         lapses.expect(0, lease);
         let left: Vec<Vec<u8>> = conn.lock_info("k").map_or(Vec::new(), |info| {
-            assert!(info.holding <= leases.len() - ended - 1, "{} of {} hold", info.holding, leases.len() - ended - 1);
+            assert!(info.holding < leases.len() - ended, "{} hold after {} have ended", info.holding, ended + 1);
             info.holders.into_iter().map(|holder| holder.owner).collect()
         });
         assert!(!left.contains(&format!("r{n}").into_bytes()), "r{n} has lapsed");

@@ -119,7 +119,8 @@ fn memory_usage_of_many_readers_is_right_within_a_tenth() {
     let mut conn = server.connect();
     // In the order in which they come, owners are sorted (as numbered workers are), reversed, or in none (as random
     // ones are): the trees grow otherwise each time.
-    let orders: [(&str, fn(u64) -> u64); 3] = [
+    type Number = fn(u64) -> u64;
+    let orders: [(&str, Number); 3] = [
         ("rising", |n| n),
         ("falling", |n| READERS - n),
         ("scattered", |n| n.wrapping_mul(6_364_136_223_846_793_005) >> 8),
