@@ -153,6 +153,28 @@ fn a_shorter_lease_after_a_longer_one_ends_in_time() {
     assert_eq!(conn.info("lock", "lock_leases"), "2");
 }
 
+#[test]
+fn a_restored_lock_ends_in_time() {
+    // It comes in by no command of ours: nobody might set the timer for it, and the tick would end it 50 ms late on
+    // average.
+    let _alone = alone();
+    let server = Server::new();
+    let lapses = Lapses::of(&server);
+    let mut conn = server.connect();
+    lease(&mut conn, "LOCK.ACQUIRE k a PX 40");
+    let payload: Vec<u8> = conn.get(&["DUMP", "k"]);
+    assert_eq!(conn.get::<i64>(&["DEL", "k"]), 1);
+    let mut late: Vec<Duration> = (0..20)
+        .map(|n| {
+            let before = Instant::now();
+            conn.call(&[b"RESTORE", format!("k{n}").as_bytes(), b"0", &payload]).unwrap();
+            lapses.next().at.saturating_duration_since(before + Duration::from_millis(40))
+        })
+        .collect();
+    late.sort_unstable();
+    assert!(late[late.len() / 2] <= PUNCTUAL && late[late.len() - 1] <= TWO_TICKS, "{late:?}");
+}
+
 /// The server's wall clock.
 fn wall_secs(conn: &mut Client) -> i64 {
     conn.get::<(i64, i64)>(&["TIME"]).0
