@@ -162,12 +162,14 @@ extern "C" fn call<C: Command>(
 ) -> c_int {
     // SAFETY: the server's array of `argc` strings, alive for this call.
     let args = unsafe { Args::lent(argv, argc) };
-    // SAFETY: the server passes a context for this call; no other Ctx is made of it but the one below, after this one.
-    let served = guard(|| C::run(&mut unsafe { Ctx::lent(ctx) }, args));
-    if served.is_none() {
-        // SAFETY: as above; the first Ctx is gone.
-        guard(|| unsafe { Ctx::lent(ctx) }.reply_error("ERR internal error of the module, see the server's log"));
-    }
+    guard(|| {
+        // SAFETY: the server passes a context for this call; this is the only Ctx that is made of it.
+        let mut ctx = unsafe { Ctx::lent(ctx) };
+        // A reply to a command that has its own would be taken for the reply to the client's next command.
+        if guard(|| C::run(&mut ctx, args)).is_none() && !ctx.has_replied() {
+            ctx.reply_error("ERR internal error of the module, see the server's log");
+        }
+    });
     raw::REDISMODULE_OK as c_int
 }
 

@@ -13,6 +13,8 @@ use std::ptr::{self, NonNull};
 #[derive(Debug)]
 pub struct Ctx<'a> {
     raw: NonNull<raw::RedisModuleCtx>,
+    /// Whether a reply was begun, so that a panic after it does not add another.
+    replied: bool,
     lent: PhantomData<&'a mut raw::RedisModuleCtx>,
 }
 
@@ -108,11 +110,16 @@ impl<'a> Ctx<'a> {
     /// # Safety
     /// `raw` must be the context that the server passed to the call that lasts for `'a`, and this the only `Ctx` of it.
     pub(super) unsafe fn lent(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
-        Ctx { raw: NonNull::new(raw).expect("the server passes a context"), lent: PhantomData }
+        Ctx { raw: NonNull::new(raw).expect("the server passes a context"), replied: false, lent: PhantomData }
     }
 
     pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
         self.raw.as_ptr()
+    }
+
+    /// Whether a reply was begun.
+    pub(super) fn has_replied(&self) -> bool {
+        self.replied
     }
 
     /// What the server is and what it is doing.
@@ -224,36 +231,42 @@ impl<'a> Ctx<'a> {
 
     /// Replies with an integer.
     pub fn reply_integer(&mut self, value: i64) {
+        self.replied = true;
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_ReplyWithLongLong(self.as_ptr(), value)) };
     }
 
     /// Replies with null: `$-1` in RESP2, `_` in RESP3.
     pub fn reply_null(&mut self) {
+        self.replied = true;
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_ReplyWithNull(self.as_ptr())) };
     }
 
     /// Replies with bytes.
     pub fn reply_bytes(&mut self, bytes: &[u8]) {
+        self.replied = true;
         // SAFETY: a valid context; the server copies the bytes.
         unsafe { api!(RedisModule_ReplyWithStringBuffer(self.as_ptr(), bytes.as_ptr().cast(), bytes.len())) };
     }
 
     /// Starts an array of `len` replies, which must follow.
     pub fn reply_array(&mut self, len: usize) {
+        self.replied = true;
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_ReplyWithArray(self.as_ptr(), len as c_long)) };
     }
 
     /// Starts a map of `len` pairs of replies, which must follow; in RESP2 a flat array.
     pub fn reply_map(&mut self, len: usize) {
+        self.replied = true;
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_ReplyWithMap(self.as_ptr(), len as c_long)) };
     }
 
     /// Replies with an error: a code, a blank, a text. What follows a NUL is left out.
     pub fn reply_error(&mut self, text: &str) {
+        self.replied = true;
         let text = CString::new(text.split('\0').next().unwrap_or_default()).expect("cut at the first NUL");
         // SAFETY: a valid context; the server copies the text.
         unsafe { api!(RedisModule_ReplyWithError(self.as_ptr(), text.as_ptr())) };
@@ -261,6 +274,7 @@ impl<'a> Ctx<'a> {
 
     /// Replies as the server does to a wrong number of arguments.
     pub fn reply_wrong_arity(&mut self) {
+        self.replied = true;
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_WrongArity(self.as_ptr())) };
     }
@@ -273,11 +287,16 @@ pub fn flags() -> Flags {
     Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) } as u32)
 }
 
-/// Writes a line to the server's log, for what an operator must act on.
+/// Writes a line to the server's log, for what an operator must act on. One line whatever the text: a client whose bytes
+/// are in it cannot forge another.
 pub fn log_warning(text: &str) {
-    let Ok(text) = CString::new(text.replace('\0', "\\0")) else { return };
+    let mut line = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char.is_control() { line.extend(char.escape_default()) } else { line.push(char) }
+    }
+    let Ok(line) = CString::new(line) else { return };
     // SAFETY: a null context is allowed; the format takes one string, so that text is never a format.
-    unsafe { api!(RedisModule_Log(ptr::null_mut(), c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr())) };
+    unsafe { api!(RedisModule_Log(ptr::null_mut(), c"warning".as_ptr(), c"%s".as_ptr(), line.as_ptr())) };
 }
 
 /// Hands an error text over to the server through one of its out-parameters.
