@@ -25,4 +25,8 @@ mod picture;
 mod readme;
 mod replication;
 mod replies;
+mod replies_hold;
+mod replies_state;
+mod replies_syntax;
 mod stream;
+mod wire;
