@@ -9,6 +9,8 @@ mod support;
 
 mod agreement;
 mod boundary;
+mod boundary_config;
+mod boundary_watch;
 mod clients;
 mod effects;
 mod fences;

@@ -1,0 +1,334 @@
+//! What the server says of the module's commands and type, and what its own commands do to locks.
+
+use crate::support::{Client, Server, wait_for};
+use crate::wire::{Reply, Wire};
+
+/// A command as COMMAND INFO and COMMAND DOCS must show it.
+struct Shown {
+    name: &'static str,
+    arity: i64,
+    flags: &'static [&'static str],
+    key: &'static [&'static str],
+    /// `?` optional, `(a|b)` one of, `WORD:value` behind a word.
+    args: &'static str,
+}
+
+const TAKES: &[&str] = &["denyoom", "fast", "module", "write"];
+const CHANGES: &[&str] = &["fast", "module", "write"];
+
+const COMMANDS: &[Shown] = &[
+    Shown {
+        name: "lock.acquire",
+        arity: -3,
+        flags: TAKES,
+        key: &["RW", "access", "update"],
+        args: "key owner (PX:milliseconds|EX:seconds)? NOTE:note?",
+    },
+    Shown {
+        name: "lock.rw",
+        arity: -4,
+        flags: TAKES,
+        key: &["RW", "access", "update"],
+        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? NOTE:note?",
+    },
+    Shown {
+        name: "lock.release",
+        arity: -3,
+        flags: CHANGES,
+        key: &["RW", "access", "delete"],
+        args: "key owner (READ|WRITE)? (ALL|TO:count)? FENCE:fence?",
+    },
+    Shown {
+        name: "lock.extend",
+        arity: -5,
+        flags: CHANGES,
+        key: &["RW", "access", "delete"],
+        args: "key owner (PX:milliseconds|EX:seconds) FENCE:fence?",
+    },
+    Shown {
+        name: "lock.info",
+        arity: -2,
+        flags: &["fast", "module", "readonly"],
+        key: &["RO", "access"],
+        args: "key OWNER:owner? COUNT:count?",
+    },
+    Shown {
+        name: "lock.hold",
+        arity: -5,
+        flags: CHANGES,
+        key: &["RW", "access", "update"],
+        args: "key owner reads writes fence? wall-deadline-ms? remaining-ms? note?",
+    },
+];
+
+fn texts(reply: Reply) -> Vec<String> {
+    let mut texts: Vec<String> = reply.items().iter().map(Reply::text).collect();
+    texts.sort();
+    texts
+}
+
+/// An argument as the table above writes it.
+fn shape(arg: &Reply) -> String {
+    let find = |name: &str| match arg {
+        Reply::Array(flat) => flat.chunks(2).find(|pair| pair[0].text() == name).map(|pair| pair[1].clone()),
+        other => panic!("not a flat map: {other:?}"),
+    };
+    let token = find("token").map(|token| token.text());
+    let name = match (find("type").unwrap().text().as_str(), token) {
+        ("oneof", _) => {
+            let choices: Vec<_> = find("arguments").unwrap().items().iter().map(shape).collect();
+            format!("({})", choices.join("|"))
+        }
+        ("pure-token", Some(token)) => token,
+        (_, Some(token)) => format!("{token}:{}", find("name").unwrap().text()),
+        (_, None) => find("name").unwrap().text(),
+    };
+    let optional = find("flags").is_some_and(|flags| texts(flags).contains(&"optional".to_owned()));
+    if optional { name + "?" } else { name }
+}
+
+#[test]
+fn command_info_and_docs_tell_clients_all_they_need() {
+    // A cluster client finds the node by the key specs; a wrong one sends the command to the wrong node.
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    for Shown { name, arity, flags, key, args } in COMMANDS {
+        let info = wire.say(&format!("COMMAND INFO {name}")).items().remove(0).items();
+        assert_eq!(info[0].text(), *name);
+        assert_eq!(info[1].int(), *arity, "{name}");
+        assert_eq!(texts(info[2].clone()), *flags, "{name}");
+        assert_eq!([info[3].int(), info[4].int(), info[5].int()], [1, 1, 1], "{name}");
+        let specs = info[8].clone().items();
+        assert_eq!(specs.len(), 1, "{name}");
+        assert_eq!(texts(specs[0].field("flags")), *key, "{name}");
+        let begin = specs[0].field("begin_search");
+        assert_eq!(begin.field("type").text(), "index", "{name}");
+        assert_eq!(begin.field("spec").field("index").int(), 1, "{name}");
+        let find = specs[0].field("find_keys");
+        assert_eq!(find.field("type").text(), "range", "{name}");
+        let range = find.field("spec");
+        assert_eq!(["lastkey", "keystep", "limit"].map(|field| range.field(field).int()), [0, 1, 0], "{name}");
+
+        let docs = wire.say(&format!("COMMAND DOCS {name}")).field(name);
+        assert!(docs.field("summary").text().ends_with('.'), "{name}");
+        assert_eq!(docs.field("since").text(), "0.1.0", "{name}");
+        assert!(docs.field("complexity").text().starts_with("O("), "{name}");
+        assert_eq!(docs.field("module").text(), "lock", "{name}");
+        let shapes: Vec<_> = docs.field("arguments").items().iter().map(shape).collect();
+        assert_eq!(shapes.join(" "), *args, "{name}");
+    }
+    // And there is no other.
+    let all = wire.say("COMMAND LIST FILTERBY MODULE lock");
+    let mut names: Vec<_> = COMMANDS.iter().map(|row| row.name.to_owned()).collect();
+    names.sort();
+    assert_eq!(texts(all), names);
+}
+
+#[test]
+fn command_getkeys_finds_the_one_key() {
+    // Proxies and cluster clients ask the server for the keys of commands that they do not know.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for command in [
+        "LOCK.ACQUIRE key owner PX 5 NOTE n",
+        "LOCK.RW key owner READ",
+        "LOCK.RELEASE key owner ALL",
+        "LOCK.EXTEND key owner PX 5",
+        "LOCK.INFO key",
+        "LOCK.HOLD key owner 0 0",
+    ] {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
+        assert_eq!(conn.get::<Vec<String>>(&words), ["key"], "{command}");
+    }
+}
+
+#[test]
+fn the_module_is_listed_under_its_name_and_cannot_be_unloaded() {
+    // To unload it would leave values that nothing can free.
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    let modules = wire.say("MODULE LIST").items();
+    let lock = modules.iter().find(|module| module.field("name").text() == "lock").expect("listed");
+    assert_eq!(lock.field("ver").int(), 100);
+    assert!(matches!(wire.say("MODULE UNLOAD lock"), Reply::Error(_)));
+    assert!(wire.say("LOCK.ACQUIRE k a").int() > 0);
+}
+
+#[test]
+fn a_lock_is_a_value_of_its_own_type() {
+    // A lock that looked like a string could be overwritten by APPEND without anybody noticing.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for n in 0..20 {
+        conn.int(&["LOCK.ACQUIRE", &format!("lock{n}"), "a"]);
+        conn.ok(&["SET", &format!("string{n}"), "x"]);
+    }
+    assert_eq!(conn.get::<String>(&["TYPE", "lock0"]), "redislock");
+    assert_eq!(conn.get::<String>(&["OBJECT", "ENCODING", "lock0"]), "raw");
+    assert_eq!(conn.get::<i64>(&["OBJECT", "REFCOUNT", "lock0"]), 1);
+    let (_, mut keys): (String, Vec<String>) = conn.get(&["SCAN", "0", "COUNT", "1000", "TYPE", "redislock"]);
+    keys.sort();
+    let mut locks: Vec<_> = (0..20).map(|n| format!("lock{n}")).collect();
+    locks.sort();
+    assert_eq!(keys, locks);
+    for command in [&["GET", "lock0"][..], &["APPEND", "lock0", "x"], &["INCR", "lock0"], &["LPUSH", "lock0", "x"]] {
+        assert!(conn.error(command).starts_with("WRONGTYPE"), "{command:?}");
+    }
+}
+
+#[test]
+fn a_lock_has_no_copy() {
+    // A copy would be held twice, with one fence.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
+    assert!(conn.error(&["COPY", "k", "copy"]).starts_with("ERR"));
+    assert!(conn.error(&["COPY", "k", "k", "DB", "1"]).starts_with("ERR"));
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 1);
+    assert_eq!(conn.info_number("lock", "lock_leases"), 1);
+}
+
+#[test]
+fn deleted_and_flushed_locks_are_free_at_once_and_forgotten() {
+    // The index of leases would grow for ever, or end a lock that was taken afterwards.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let ends: &[&[&str]] = &[
+        &["DEL", "k"],
+        &["UNLINK", "k"],
+        &["FLUSHDB"],
+        &["FLUSHDB", "ASYNC"],
+        &["FLUSHALL"],
+        &["FLUSHALL", "ASYNC"],
+        &["SET", "k", "over"],
+        &["GETDEL", "k"],
+    ];
+    let mut last = None;
+    for end in ends {
+        if end[0] == "GETDEL" {
+            // What lies there now is the string of the row before.
+            conn.get::<String>(end);
+        } else {
+            let fence = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+            assert!(fence > last, "{end:?}");
+            conn.int(&["LOCK.RW", "k2", "a", "READ", "PX", "60000"]);
+            last = fence;
+            conn.call(end).unwrap();
+            conn.call(&["DEL", "k2"]).unwrap();
+        }
+        assert_eq!(conn.info_number("lock", "lock_leases"), 0, "{end:?}");
+        assert_eq!(conn.call(&["LOCK.RELEASE", "free", "a"]).unwrap(), redis::Value::Nil);
+    }
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "b"]) > last);
+}
+
+fn ttl(conn: &mut Client, key: &str) -> i64 {
+    conn.get(&["PTTL", key])
+}
+
+#[test]
+fn a_lock_has_no_time_to_live_and_a_grant_clears_one_that_somebody_set() {
+    // The server would expire the key by the wall clock, without an effect, while the lease still runs.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.RW", "k", "a", "READ"]);
+    assert_eq!(ttl(&mut conn, "k"), -1);
+    for grant in [
+        &["LOCK.RW", "k", "a", "READ"][..],
+        &["LOCK.RW", "k", "b", "READ"],
+        &["LOCK.EXTEND", "k", "a", "PX", "60000"],
+        &["LOCK.RELEASE", "k", "a"],
+    ] {
+        assert_eq!(conn.get::<i64>(&["EXPIRE", "k", "100"]), 1);
+        assert!(ttl(&mut conn, "k") > 0);
+        conn.int(grant).expect("granted");
+        assert_eq!(ttl(&mut conn, "k"), -1, "{grant:?}");
+    }
+    // A refusal does not touch it.
+    conn.get::<i64>(&["EXPIRE", "k", "100"]);
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "k", "c"]), None);
+    assert!(ttl(&mut conn, "k") > 0);
+    // What EXPIRE ends is gone like any other key.
+    conn.get::<i64>(&["PEXPIRE", "k", "1"]);
+    wait_for("the key to expire", || conn.get::<i64>(&["EXISTS", "k"]) == 0);
+    assert_eq!(conn.info_number("lock", "lock_leases"), 0);
+    conn.int(&["LOCK.ACQUIRE", "k", "c"]).expect("granted");
+}
+
+#[test]
+fn info_lock_counts_what_happened() {
+    // An operator who sees nothing lapse would not learn that leases are too short.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let text: String = conn.get(&["INFO", "lock"]);
+    let names: Vec<_> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
+    let fields = ["granted", "refused", "released", "extended", "lapsed", "leases", "fence_clock"];
+    assert_eq!(names, fields.map(|field| format!("lock_{field}")));
+    assert!(text.starts_with("# lock\r\n"), "{text}");
+
+    let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
+    conn.int(&["LOCK.RW", "k", "b", "READ"]);
+    conn.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]);
+    conn.int(&["LOCK.RELEASE", "k", "a"]);
+    conn.int(&["LOCK.RELEASE", "k", "a", "TO", "1"]);
+    conn.int(&["LOCK.RW", "other", "a", "READ"]);
+    conn.int(&["LOCK.ACQUIRE", "short", "a", "PX", "1"]);
+    wait_for("the lease to end", || conn.get::<i64>(&["EXISTS", "short"]) == 0);
+    let expected = [("granted", 4), ("refused", 1), ("released", 1), ("extended", 1), ("lapsed", 1), ("leases", 2)];
+    for (field, count) in expected {
+        assert_eq!(conn.info_number("lock", &format!("lock_{field}")), count, "{field}");
+    }
+    assert!(conn.info_number("lock", "lock_fence_clock") > fence as u64);
+    // It is a module's section: not among the default ones, but among all.
+    assert!(conn.get::<String>(&["INFO", "everything"]).contains("lock_granted:4"));
+}
+
+#[test]
+fn out_of_memory_refuses_grants_and_lets_go_of_locks() {
+    // A server that is full would otherwise stay full: nobody could release.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
+    conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
+    for refused in [&["LOCK.ACQUIRE", "k", "a"][..], &["LOCK.ACQUIRE", "free", "a"], &["LOCK.RW", "k", "a", "READ"]] {
+        assert!(conn.error(refused).starts_with("OOM "), "{refused:?}");
+    }
+    assert!(conn.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]).is_some());
+    assert_eq!(conn.lock_info("k").unwrap().holders[0].writes, 1);
+    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn a_replica_grants_nothing_even_if_it_takes_writes() {
+    // Two nodes that grant make two holders of one lock.
+    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let replica = Server::new();
+    let (mut there, mut here) = (primary.connect(), replica.connect());
+    there.int(&["LOCK.ACQUIRE", "k", "a"]);
+    replica.follow(&primary);
+    let commands: &[&[&str]] = &[
+        &["LOCK.ACQUIRE", "free", "a"],
+        &["LOCK.ACQUIRE", "k", "a"],
+        &["LOCK.RW", "free", "a", "READ"],
+        &["LOCK.RELEASE", "k", "a"],
+        &["LOCK.EXTEND", "k", "a", "PX", "5"],
+    ];
+    for read_only in ["yes", "no"] {
+        here.ok(&["CONFIG", "SET", "replica-read-only", read_only]);
+        for command in commands {
+            assert!(here.error(command).starts_with("READONLY "), "{command:?}, replica-read-only {read_only}");
+        }
+        assert_eq!(here.lock_info("k").unwrap().holders[0].writes, 1);
+        assert_eq!(here.get::<i64>(&["DBSIZE"]), 1);
+    }
+    assert_eq!(here.error(&["LOCK.ACQUIRE", "free", "a"]), "READONLY locks are granted by the primary only");
+    // And LOCK.HOLD is the primary's to send.
+    assert!(here.error(&["LOCK.HOLD", "k", "a", "0", "0"]).starts_with("ERR LOCK.HOLD is for replication"));
+    // Syntax is looked at first, as everywhere.
+    assert!(here.error(&["LOCK.ACQUIRE", "k", "a", "PX", "0"]).starts_with("ERR PX must be"));
+    assert_eq!(there.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+    replica.catch_up(&primary);
+    assert!(here.lock_info("k").is_none());
+}
