@@ -10,6 +10,7 @@ mod support;
 mod agreement;
 mod boundary;
 mod boundary_config;
+mod boundary_panic;
 mod boundary_watch;
 mod clients;
 mod effects;
