@@ -1,0 +1,182 @@
+//! Client libraries that nobody here wrote, each as its user would write it: redis-py, node-redis, redis-rs.
+
+use crate::support::{Server, file_from, text_of};
+use redis::{Connection, RedisResult, Value, cmd, pipe};
+use std::cell::RefCell;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a script of tests/clients against a server of this test's own.
+fn run(program: &Path, script: &str) {
+    let server = Server::new();
+    let script = file_from("REDIS_LOCK_CLIENTS", "tests/clients").join(script);
+    let output = Command::new(program)
+        .arg(&script)
+        .arg(server.port().to_string())
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test", program.display()));
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{} ended with {}:\n{said}", script.display(), output.status);
+    // A script that ended early would end well, too.
+    assert!(said.contains("checks passed"), "{} said:\n{said}", script.display());
+    let mut conn = server.connect();
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "the script leaves nothing behind");
+    assert!(conn.info_number("lock", "lock_granted") > 0, "the script has talked to this server");
+}
+
+#[test]
+fn redis_py_works_as_its_user_would_write_it() {
+    // A reply that redis-py reads as another type makes `if lock(...) is None` true or false for ever.
+    run(&file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"), "smoke.py");
+}
+
+#[test]
+fn node_redis_works_as_its_user_would_write_it() {
+    // A fence that is no safe integer would be rounded in JavaScript.
+    run(&file_from("REDIS_LOCK_NODE", "target/node/bin/node"), "smoke.mjs");
+}
+
+/// A lock as a value: held from [`Guard::take`] until it is dropped.
+struct Guard<'c> {
+    conn: &'c RefCell<Connection>,
+    key: String,
+    owner: String,
+    fence: u64,
+}
+
+impl<'c> Guard<'c> {
+    /// None when somebody else holds it. The server makes the owner.
+    fn take(conn: &'c RefCell<Connection>, key: &str, lease_ms: u64) -> RedisResult<Option<Guard<'c>>> {
+        let granted: Option<(String, u64)> =
+            cmd("LOCK.ACQUIRE").arg(key).arg("*").arg("PX").arg(lease_ms).query(&mut *conn.borrow_mut())?;
+        Ok(granted.map(|(owner, fence)| Guard { conn, key: key.to_owned(), owner, fence }))
+    }
+
+    /// True while the lease was extended in time; false when the lock was lost.
+    fn extend(&self, lease_ms: u64) -> RedisResult<bool> {
+        let mut command = cmd("LOCK.EXTEND");
+        command.arg(&self.key).arg(&self.owner).arg("PX").arg(lease_ms).arg("FENCE").arg(self.fence);
+        let fence: Option<u64> = command.query(&mut *self.conn.borrow_mut())?;
+        Ok(fence.is_some())
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        // If it cannot be told, the lease ends it.
+        let mut command = cmd("LOCK.RELEASE");
+        command.arg(&self.key).arg(&self.owner).arg("FENCE").arg(self.fence);
+        let _: RedisResult<Option<u64>> = command.query(&mut *self.conn.borrow_mut());
+    }
+}
+
+/// Works under a lock, if it is free.
+fn with_lock<R>(conn: &RefCell<Connection>, key: &str, work: impl FnOnce(u64) -> R) -> RedisResult<Option<R>> {
+    let Some(guard) = Guard::take(conn, key, 30_000)? else { return Ok(None) };
+    Ok(Some(work(guard.fence)))
+}
+
+/// What is protected: takes a write only from the newest holder it has heard of.
+#[derive(Default)]
+struct Resource {
+    fence_seen: u64,
+    text: String,
+}
+
+impl Resource {
+    fn write(&mut self, fence: u64, text: &str) -> bool {
+        let accepted = fence >= self.fence_seen;
+        if accepted {
+            self.fence_seen = fence;
+            self.text = text.to_owned();
+        }
+        accepted
+    }
+}
+
+fn smoke(conn: Connection, other: Connection) {
+    let (conn, other) = (RefCell::new(conn), RefCell::new(other));
+    let mut resource = Resource::default();
+
+    // A guard holds the lock for as long as it lives.
+    let first = Guard::take(&conn, "k", 30_000).unwrap().expect("free");
+    assert!(Guard::take(&other, "k", 30_000).unwrap().is_none());
+    assert!(with_lock(&other, "k", |_| ()).unwrap().is_none());
+    assert!(first.extend(60_000).unwrap());
+    assert!(resource.write(first.fence, "first"));
+    let late = first.fence;
+    drop(first);
+
+    // The next one has a higher fence, by which the resource tells it from who comes late.
+    let written = with_lock(&other, "k", |fence| resource.write(fence, "second")).unwrap();
+    assert_eq!(written, Some(true));
+    assert!(!resource.write(late, "late"));
+    assert_eq!(resource.text, "second");
+
+    // A lock that was lost is noticed, and its guard does not release the next holder's.
+    let lost = Guard::take(&conn, "k", 30_000).unwrap().expect("free");
+    let _: i64 = cmd("DEL").arg("k").query(&mut *other.borrow_mut()).unwrap();
+    let next = Guard::take(&other, "k", 30_000).unwrap().expect("free");
+    assert!(!lost.extend(30_000).unwrap());
+    drop(lost);
+    assert!(next.extend(30_000).unwrap());
+    drop(next);
+
+    let mut conn = conn.into_inner();
+    // Bytes, notes, counts.
+    let owner: Vec<u8> = (0..=255).collect();
+    let acquire = |owner: &[u8]| {
+        let mut command = cmd("LOCK.RW");
+        command.arg(&b"k\0\xff"[..]).arg(owner).arg("READ").arg("EX").arg(20).arg("NOTE").arg(&b"\xff"[..]);
+        command
+    };
+    let fence: Option<u64> = acquire(&owner).query(&mut conn).unwrap();
+    assert_eq!(acquire(&owner).query::<Option<u64>>(&mut conn).unwrap(), fence);
+    assert!(acquire(b"another").query::<Option<u64>>(&mut conn).unwrap() > fence);
+    let released = |owner: &[u8], conn: &mut Connection| -> Option<u64> {
+        cmd("LOCK.RELEASE").arg(&b"k\0\xff"[..]).arg(owner).arg("READ").arg("ALL").query(conn).unwrap()
+    };
+    assert_eq!(released(&owner, &mut conn), Some(0));
+    assert_eq!(released(&owner, &mut conn), None);
+    assert_eq!(released(b"another", &mut conn), Some(0));
+
+    // A pipeline, and a transaction.
+    for mut commands in [pipe(), pipe().atomic().clone()] {
+        commands.cmd("LOCK.ACQUIRE").arg("k").arg("a").cmd("LOCK.ACQUIRE").arg("k").arg("b");
+        commands.cmd("SET").arg("written").arg("x").ignore().cmd("LOCK.RELEASE").arg("k").arg("a");
+        let (a, b, left): (Option<u64>, Option<u64>, Option<u64>) = commands.query(&mut conn).unwrap();
+        assert!(a.is_some_and(|fence| fence > late));
+        assert_eq!((b, left), (None, Some(0)));
+    }
+
+    // Errors have a code.
+    let error = cmd("LOCK.ACQUIRE").arg("written").arg("a").query::<Value>(&mut conn).unwrap_err();
+    assert_eq!(error.code(), Some("WRONGTYPE"));
+    let error = cmd("LOCK.ACQUIRE").arg("k").arg(vec![b'x'; 257]).query::<Value>(&mut conn).unwrap_err();
+    assert_eq!(text_of(&error), "LIMIT owner is longer than lock.max-owner-bytes (256)");
+    let error = cmd("LOCK.EXTEND").arg("k").arg("a").arg("PX").arg(-5).query::<Value>(&mut conn).unwrap_err();
+    assert_eq!(text_of(&error), "ERR PX must be a whole number from 1 to 86400000");
+    assert_eq!(cmd("DEL").arg("written").query::<i64>(&mut conn).unwrap(), 1);
+    assert_eq!(cmd("DBSIZE").query::<i64>(&mut conn).unwrap(), 0);
+}
+
+#[test]
+fn redis_rs_works_as_its_user_would_write_it_in_resp2() {
+    // Null must be None, and not an empty vector or an error.
+    let server = Server::new();
+    smoke(server.connect().0, server.connect().0);
+}
+
+#[test]
+fn redis_rs_works_as_its_user_would_write_it_in_resp3() {
+    // The same replies in the other protocol, where null and maps are others.
+    let server = Server::new();
+    smoke(server.connect_resp3().0, server.connect_resp3().0);
+    // INFO is a map there: by name, in whatever order.
+    let mut conn = server.connect_resp3();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("granted");
+    let info = conn.call(&["LOCK.INFO", "k"]).unwrap();
+    assert!(matches!(&info, Value::Map(pairs) if pairs.len() >= 4), "{info:?}");
+    let info: std::collections::HashMap<String, Value> = redis::from_redis_value(info).unwrap();
+    assert_eq!(redis::from_redis_value::<String>(info["mode"].clone()).unwrap(), "write");
+}
