@@ -8,6 +8,8 @@ use std::cell::Cell;
 
 /// Ten years: the index of leases reaches further, and nobody means more.
 const LEASE_MS_CEILING: i64 = 315_360_000_000;
+/// An owner that the server makes for `*` must fit, or its lock could not be released.
+const OWNER_BYTES_FLOOR: i64 = 32;
 /// The saved form has two bytes for these lengths.
 const BYTES_CEILING: i64 = 65_535;
 
@@ -39,7 +41,7 @@ pub static TABLE: &[ConfigSpec] = &[
     },
     ConfigSpec {
         name: "max-owner-bytes",
-        kind: ConfigKind::Number(1, BYTES_CEILING),
+        kind: ConfigKind::Number(OWNER_BYTES_FLOOR, BYTES_CEILING),
         default: 256,
         fixed: false,
         unit: "bytes",

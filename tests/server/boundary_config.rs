@@ -1,17 +1,16 @@
 //! Configuration: CONFIG, the configuration file, the arguments of loadmodule; and LOCK.HOLD, which one of them opens.
 
-use crate::support::{Client, PATIENCE, Server, module, wait_for};
+use crate::support::{Client, Server, module, wait_for};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 use tempfile::TempDir;
 
 /// Every configuration: name, default, least, most.
 const NUMBERS: &[(&str, i64, i64, i64)] = &[
     ("lock.default-lease-ms", 30_000, 1, 315_360_000_000),
     ("lock.max-lease-ms", 86_400_000, 1, 315_360_000_000),
-    ("lock.max-owner-bytes", 256, 1, 65_535),
+    ("lock.max-owner-bytes", 256, 32, 65_535),
     ("lock.max-note-bytes", 256, 0, 65_535),
     ("lock.max-holders-per-key", 65_536, 1, 1_000_000),
     ("lock.promotion-skew-ms", 1_000, 0, 3_600_000),
@@ -61,7 +60,7 @@ fn a_default_lease_above_the_longest_is_refused_and_rolled_back() {
         &["lock.default-lease-ms", "86400001"],
         &["lock.default-lease-ms", "5", "lock.max-lease-ms", "4"],
         // The others of the same CONFIG SET are rolled back too.
-        &["lock.max-owner-bytes", "1", "lock.max-lease-ms", "29999", "lock.max-note-bytes", "1"],
+        &["lock.max-owner-bytes", "32", "lock.max-lease-ms", "29999", "lock.max-note-bytes", "1"],
     ];
     for pairs in refused {
         let command: Vec<_> = ["CONFIG", "SET"].iter().chain(*pairs).copied().collect();
@@ -72,7 +71,7 @@ fn a_default_lease_above_the_longest_is_refused_and_rolled_back() {
         }
     }
     // In force is what CONFIG GET says.
-    conn.int(&["LOCK.ACQUIRE", "k", "an-owner-of-more-than-a-byte"]).expect("granted");
+    conn.int(&["LOCK.ACQUIRE", "k", "an-owner-of-more-than-thirty-two-bytes"]).expect("granted");
     assert!(conn.lock_info("k").unwrap().holders[0].ttl_ms > 25_000);
     // Both at once may pass what either alone may not.
     conn.ok(&["CONFIG", "SET", "lock.default-lease-ms", "100000000", "lock.max-lease-ms", "100000000"]);
@@ -86,7 +85,12 @@ fn a_configuration_is_in_force_as_soon_as_it_is_set() {
     let mut conn = server.connect();
     for (name, value, command, error) in [
         ("max-lease-ms", "40000", "LOCK.ACQUIRE k a PX 40001", "ERR PX must be a whole number from 1 to 40000"),
-        ("max-owner-bytes", "2", "LOCK.ACQUIRE k abc", "LIMIT owner is longer than lock.max-owner-bytes (2)"),
+        (
+            "max-owner-bytes",
+            "32",
+            "LOCK.ACQUIRE k an-owner-of-more-than-thirty-two-bytes",
+            "LIMIT owner is longer than lock.max-owner-bytes (32)",
+        ),
         ("max-note-bytes", "2", "LOCK.ACQUIRE k a NOTE abc", "LIMIT note is longer than lock.max-note-bytes (2)"),
     ] {
         let command: Vec<_> = command.split(' ').collect();
@@ -127,11 +131,11 @@ fn allow_hold_can_be_set_at_the_start_only() {
 #[test]
 fn arguments_of_loadmodule_set_configurations() {
     // An argument that is taken and then forgotten gives the operator a limit that is not there.
-    let load = format!("{} DEFAULT-lease-ms 1000 lock.max-owner-bytes 7 allow-hold yes", module().display());
+    let load = format!("{} DEFAULT-lease-ms 1000 lock.max-owner-bytes 70 allow-hold yes", module().display());
     let server = Server::setup().without_module().option("loadmodule", &load).start();
     let mut conn = server.connect();
     assert_eq!(value(&mut conn, "lock.default-lease-ms"), "1000");
-    assert_eq!(value(&mut conn, "lock.max-owner-bytes"), "7");
+    assert_eq!(value(&mut conn, "lock.max-owner-bytes"), "70");
     assert_eq!(value(&mut conn, "lock.allow-hold"), "yes");
     assert_eq!(value(&mut conn, "lock.max-lease-ms"), "86400000");
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("granted");
@@ -198,15 +202,14 @@ impl Filed {
     fn start(&mut self) -> Client {
         self.spawn();
         let url = format!("unix://{}", self.path("socket").display());
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Ok(conn) = redis::Client::open(url.as_str()).unwrap().get_connection() {
-                return Client(conn);
-            }
+        let mut conn = None;
+        wait_for("the server to answer", || {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < deadline, "does not start:\n{}", self.log());
-            std::thread::yield_now();
-        }
+            assert!(ended.is_none(), "does not start:\n{}", self.log());
+            conn = redis::Client::open(url.as_str()).unwrap().get_connection().ok();
+            conn.is_some()
+        });
+        Client(conn.unwrap())
     }
 
     /// Starts it and waits until it gives up; returns its log.
@@ -243,7 +246,7 @@ fn the_server_does_not_start_with_an_argument_that_the_module_does_not_know() {
         ("default-lease-ms", "default-lease-ms lacks its value"),
         ("default-lease-ms 1000 max-note-bytes", "max-note-bytes lacks its value"),
         ("default-lease-ms 0", "default-lease-ms is a number from 1 to 315360000000"),
-        ("max-owner-bytes many", "max-owner-bytes is a number from 1 to 65535"),
+        ("max-owner-bytes many", "max-owner-bytes is a number from 32 to 65535"),
         ("allow-hold perhaps", "allow-hold is yes or no"),
         ("max-lease-ms 1000", "lock.default-lease-ms must not be above lock.max-lease-ms"),
     ] {
