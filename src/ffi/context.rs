@@ -1,8 +1,7 @@
 //! The context of one call from the server: replies, replication, events, what the server is doing.
 
-use super::keys::{Access, Keys, WrongType};
+use super::record::{Numbers, Record, emit};
 use super::string::{OwnedStr, Str};
-use super::value::{DataType, Value};
 use bitflags::bitflags;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int, c_long, c_void};
@@ -32,79 +31,6 @@ bitflags! {
         const _ = !0;
     }
 }
-
-/// One record of our own kind for replicas and the AOF: `command key name number... [text]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
-    /// The command that replays it.
-    pub command: &'static CStr,
-    /// The first argument after the key.
-    pub name: &'a [u8],
-    /// The numbers after it.
-    pub numbers: Numbers,
-    /// The last argument.
-    pub text: Option<&'a [u8]>,
-}
-
-/// The numbers of a [`Record`].
-#[derive(Clone, Copy, Debug)]
-pub enum Numbers {
-    /// Three of them.
-    Three([i64; 3]),
-    /// Five of them.
-    Five([i64; 5]),
-}
-
-/// Calls one of the server's variadic functions with the parts of a record; `$head` are its arguments before the format.
-macro_rules! emit {
-    ($function:ident($head:expr), $key:expr, $record:expr) => {{
-        let Record { command, name, numbers, text } = $record;
-        let (name_at, name_len) = (name.as_ptr(), name.len());
-        match (numbers, text) {
-            (Numbers::Three([a, b, c]), None) => {
-                api!($function($head, command.as_ptr(), c"sblll".as_ptr(), $key, name_at, name_len, a, b, c))
-            }
-            (Numbers::Three([a, b, c]), Some(text)) => {
-                let (text_at, text_len) = (text.as_ptr(), text.len());
-                api!($function(
-                    $head,
-                    command.as_ptr(),
-                    c"sblllb".as_ptr(),
-                    $key,
-                    name_at,
-                    name_len,
-                    a,
-                    b,
-                    c,
-                    text_at,
-                    text_len
-                ))
-            }
-            (Numbers::Five([a, b, c, d, e]), None) => {
-                api!($function($head, command.as_ptr(), c"sblllll".as_ptr(), $key, name_at, name_len, a, b, c, d, e))
-            }
-            (Numbers::Five([a, b, c, d, e]), Some(text)) => {
-                let (text_at, text_len) = (text.as_ptr(), text.len());
-                api!($function(
-                    $head,
-                    command.as_ptr(),
-                    c"sblllllb".as_ptr(),
-                    $key,
-                    name_at,
-                    name_len,
-                    a,
-                    b,
-                    c,
-                    d,
-                    e,
-                    text_at,
-                    text_len
-                ))
-            }
-        }
-    }};
-}
-pub(super) use emit;
 
 impl<'a> Ctx<'a> {
     /// # Safety
@@ -140,20 +66,6 @@ impl<'a> Ctx<'a> {
     pub fn select_db(&mut self, db: u32) -> bool {
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_SelectDb(self.as_ptr(), db as c_int)) == raw::REDISMODULE_OK as c_int }
-    }
-
-    /// Opens keys of the selected database, which must have different names. Nothing else can be done with the context
-    /// while they are open.
-    ///
-    /// # Errors
-    /// When one has a value of another type; then none is open.
-    pub fn open<'k, V: Value>(
-        &'k mut self,
-        data_type: &'k DataType<V>,
-        names: &[Str<'k>],
-        access: Access,
-    ) -> Result<Keys<'k, V>, WrongType> {
-        Keys::open(self, data_type, names, access)
     }
 
     /// Whether nothing may be sent to replicas now: CLIENT PAUSE, a failover under way. To replicate all the same would
@@ -285,18 +197,6 @@ impl<'a> Ctx<'a> {
 pub fn flags() -> Flags {
     // SAFETY: a null context is allowed: it leaves out what belongs to a client.
     Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) } as u32)
-}
-
-/// Writes a line to the server's log, for what an operator must act on. One line whatever the text: a client whose bytes
-/// are in it cannot forge another.
-pub fn log_warning(text: &str) {
-    let mut line = String::with_capacity(text.len());
-    for char in text.chars() {
-        if char.is_control() { line.extend(char.escape_default()) } else { line.push(char) }
-    }
-    let Ok(line) = CString::new(line) else { return };
-    // SAFETY: a null context is allowed; the format takes one string, so that text is never a format.
-    unsafe { api!(RedisModule_Log(ptr::null_mut(), c"warning".as_ptr(), c"%s".as_ptr(), line.as_ptr())) };
 }
 
 /// Hands an error text over to the server through one of its out-parameters.

@@ -1,6 +1,6 @@
 //! Keeps panics out of the server's stack frames.
 
-use super::context::log_warning;
+use super::log::log_warning;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
 
 /// Runs the body of a function that the server called. On a panic, which the hook has logged, returns None.

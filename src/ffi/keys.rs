@@ -40,15 +40,19 @@ struct Open<'k, V> {
 }
 
 impl<'k, V: Value> Keys<'k, V> {
-    pub(super) fn open<'c>(
+    /// Opens keys of the selected database, which must have different names. Nothing else can be done with the context
+    /// while they are open.
+    ///
+    /// # Errors
+    /// When one has a value of another type; then none is open.
+    pub fn open<'c>(
         ctx: &'k mut Ctx<'c>,
         data_type: &'k DataType<V>,
         names: &[Str<'k>],
         access: Access,
     ) -> Result<Keys<'k, V>, WrongType> {
-        debug_assert!(
-            names.iter().enumerate().all(|(n, name)| names[..n].iter().all(|o| o.as_bytes() != name.as_bytes()))
-        );
+        // A key that is open twice would be two exclusive references to one value.
+        assert!(names.iter().enumerate().all(|(n, name)| names[..n].iter().all(|o| o.as_bytes() != name.as_bytes())));
         let mode = match access {
             Access::Read => raw::REDISMODULE_READ,
             Access::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,

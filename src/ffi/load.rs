@@ -1,8 +1,8 @@
 //! Loading the module into the server.
 
 use super::command::Args;
-use super::context::log_warning;
 use super::guard::{guard, install_hook};
+use super::log::log_warning;
 use super::value::{DataType, Value};
 use redis_module::raw;
 use std::ffi::{CStr, c_int};

@@ -26,12 +26,14 @@ mod guard;
 pub mod info;
 pub mod keys;
 pub mod load;
+mod log;
+pub mod record;
 pub mod string;
 pub mod timer;
 pub mod value;
 
 pub use command::{Acl, Args, Command, CommandSpec};
-pub use context::{Ctx, Flags, log_warning};
+pub use context::{Ctx, Flags};
 pub use keys::{Access, Keys, WrongType};
 pub use load::{LoadError, Loader, Module};
 pub use string::{OwnedStr, Str};

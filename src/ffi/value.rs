@@ -1,7 +1,8 @@
 //! Data types: what the server must be able to do with a value of ours.
 
-use super::context::{Numbers, Record, emit, log_warning};
 use super::guard::guard;
+use super::log::log_warning;
+use super::record::{Numbers, Record, emit};
 use super::string::Str;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -4,7 +4,7 @@ use super::keyspace::LOCK;
 use super::state::with_node;
 use super::{alarm, clock, persistence, replication};
 use crate::ffi::event::{Listener, ServerEvent};
-use crate::ffi::{Access, Ctx, Flags, OwnedStr, Str};
+use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
 use crate::lock::keyspace::Db;
 use crate::lock::node::Node;
@@ -74,7 +74,7 @@ fn is_ours_to_tell(flags: Flags) -> bool {
 /// Tells the core of the lock that lies under a key now; false when it is none.
 fn placed(ctx: &mut Ctx<'_>, key: Str<'_>, tell: fn(&mut Node, Db, &[u8], &mut Lock, Timestamp)) -> bool {
     let db = Db(ctx.db());
-    let Ok(mut keys) = ctx.open(&LOCK, &[key], Access::Write) else { return false };
+    let Ok(mut keys) = Keys::open(ctx, &LOCK, &[key], Access::Write) else { return false };
     let Some(lock) = keys.get_mut(0) else { return false };
     with_node(|node| tell(node, db, key.as_bytes(), lock, clock::mono()));
     true

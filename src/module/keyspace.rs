@@ -19,7 +19,7 @@ impl<'k> OpenLocks<'k> {
     /// # Errors
     /// When one has a value of another type.
     pub fn open(ctx: &'k mut Ctx<'_>, names: &[Str<'k>], access: Access) -> Result<OpenLocks<'k>, WrongType> {
-        Ok(OpenLocks(ctx.open(&LOCK, names, access)?))
+        Ok(OpenLocks(Keys::open(ctx, &LOCK, names, access)?))
     }
 
     /// Leaves the keys as a step should: a lock without a hold is deleted (I6), and a lock that a hold was put on has

@@ -14,7 +14,7 @@ pub mod persistence;
 pub mod replication;
 pub mod state;
 
-use crate::ffi::{Access, Ctx, Flags, Str, WrongType};
+use crate::ffi::{Access, Ctx, Flags, Keys, Str, WrongType};
 use crate::lock::change::Change;
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::keyspace::Slot;
@@ -83,7 +83,7 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> R
 /// # Errors
 /// When the key has a value of another type.
 pub fn look<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(&Lock, Now) -> R) -> Result<Option<R>, Unserved> {
-    let keys = ctx.open(&LOCK, &[name], Access::Read)?;
+    let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
     Ok(keys.get(0).map(|lock| show(lock, clock::now())))
 }
 

@@ -2,8 +2,9 @@
 
 use super::state::with_node;
 use super::{clock, replication};
-use crate::ffi::context::{self, Flags, Record};
+use crate::ffi::context::{self, Flags};
 use crate::ffi::event::LoadedFrom;
+use crate::ffi::record::Record;
 use crate::ffi::value::{DigestPart, Value};
 use crate::lock::codec::{self, Damage};
 use crate::lock::fact::{Fact, Origin};

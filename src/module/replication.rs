@@ -3,8 +3,8 @@
 
 use super::clock;
 use super::keyspace::LOCK;
-use crate::ffi::context::{Numbers, Record};
-use crate::ffi::{Access, Ctx, OwnedStr, Str, WrongType};
+use crate::ffi::record::{Numbers, Record};
+use crate::ffi::{Access, Ctx, Keys, OwnedStr, Str, WrongType};
 use crate::lock::change::{self, Change};
 use crate::lock::fact::Fact;
 use crate::lock::keyspace::{Db, Slot};
@@ -44,7 +44,7 @@ pub(crate) fn settle_debts(ctx: &mut Ctx<'_>) {
     for (db, name) in OWED.take() {
         let name = OwnedStr::new(&name);
         ctx.select_db(db.0);
-        let facts = match ctx.open(&LOCK, &[name.as_str()], Access::Read) {
+        let facts = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {
             Ok(keys) => keys.get(0).map(|lock| change::all_of(lock, Slot(0))).unwrap_or_default(),
             Err(WrongType) => continue,
         };

@@ -43,6 +43,9 @@ pub(crate) enum Named {
     Other,
 }
 
+/// A hold as it lies there: database, key, owner, reads, writes, fence, note.
+type RawRow = (u32, u8, Owner, u32, u32, Fence, Option<Note>);
+
 /// A node and its keys.
 pub(crate) struct Side {
     pub(crate) node: Node,
@@ -116,7 +119,7 @@ impl Side {
     }
 
     /// Every hold as it lies there, settled or not; the deadline left out.
-    fn raw(&self) -> Vec<(u32, u8, Owner, u32, u32, Fence, Option<Note>)> {
+    fn raw(&self) -> Vec<RawRow> {
         let of = |(&(db, key), lock): (&(u32, u8), &Lock)| {
             let rows = lock.holds.iter();
             rows.map(|(owner, hold)| (db, key, owner.clone(), hold.reads, hold.writes, hold.fence, hold.note.clone()))

@@ -1,7 +1,7 @@
 //! Replies that a table cannot say: their very bytes in both protocols, how long leases are, and what stands at limits.
 //! The tables are in replies_syntax.rs and replies_state.rs.
 
-use crate::support::{Client, Server};
+use crate::support::{Client, Server, wait_for};
 use crate::wire::{Player, Reply, Row, Way, Wire};
 
 #[test]
@@ -245,4 +245,19 @@ fn the_longest_lease_is_the_configured_one_in_both_units() {
         ("LOCK.ACQUIRE k a PX 2500", "#1"),
     ];
     Player::new(&mut Wire::resp2(&server), Way::Plain).play(rows);
+}
+
+#[test]
+fn held_ms_counts_from_the_grant_and_anew_from_a_rename() {
+    // Re-entry or an extension could hide for how long a lock has been held.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("granted");
+    let held_ms = |conn: &mut Client, key: &str| conn.lock_info(key).expect("held").holders[0].held_ms;
+    wait_for("half a second to pass", || held_ms(&mut conn, "k") >= 500);
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("again");
+    conn.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]).expect("held");
+    assert!(held_ms(&mut conn, "k") >= 500);
+    conn.ok(&["RENAME", "k", "l"]);
+    assert!(held_ms(&mut conn, "l") < 500);
 }
