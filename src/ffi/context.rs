@@ -79,41 +79,35 @@ impl<'a> Ctx<'a> {
     /// Whether the server would take a write to this key from a client now: enough replicas (NOREPLICAS), disk in order
     /// (MISCONF).
     pub fn takes_writes(&mut self, key: Str<'_>) -> bool {
-        // S: refuse as for a script (disk and replicas); D: only say whether it would be refused; E: as a reply.
+        // S: refuse as for a script, which looks at disk and replicas; E: refuse by a reply; D: do no more than that.
+        // Redis 7.0 does not know D. There the call is made, of a write that changes nothing whatever lies under the key:
+        // a time to live that is only set where a longer one, or none, is not.
         // SAFETY: reads a pointer that is written once, at load.
-        let reply = if unsafe { raw::RedisModule_SetCommandACLCategories }.is_some() {
-            // SAFETY: a valid context; the key lives for the call; the format asks for one string.
-            unsafe { api!(RedisModule_Call(self.as_ptr(), c"UNLINK".as_ptr(), c"SDEs".as_ptr(), key.as_ptr())) }
-        } else {
-            // Redis 7.0 does not know D: there the call is made, of a write that never changes anything, whatever lies
-            // under the key.
-            // SAFETY: a valid context; the key lives for the call; the format asks for a string and two texts.
-            unsafe {
+        let knows_dry_run = unsafe { raw::RedisModule_SetCommandACLCategories }.is_some();
+        // SAFETY: a valid context; the key lives for the call; the formats describe the arguments.
+        let reply = NonNull::new(unsafe {
+            if knows_dry_run {
+                api!(RedisModule_Call(self.as_ptr(), c"UNLINK".as_ptr(), c"SDEs".as_ptr(), key.as_ptr()))
+            } else {
+                let (time, greater) = (c"1".as_ptr(), c"GT".as_ptr());
                 api!(RedisModule_Call(
                     self.as_ptr(),
-                    c"SETRANGE".as_ptr(),
+                    c"PEXPIRE".as_ptr(),
                     c"SEscc".as_ptr(),
                     key.as_ptr(),
-                    c"0".as_ptr(),
-                    c"".as_ptr()
+                    time,
+                    greater
                 ))
             }
-        };
-        let Some(reply) = NonNull::new(reply) else { return true };
-        let mut len = 0;
-        // SAFETY: a reply of ours; its text is read before it is freed.
-        unsafe {
-            let is_error = api!(RedisModule_CallReplyType(reply.as_ptr())) == raw::REDISMODULE_REPLY_ERROR as c_int;
-            let text = api!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &raw mut len));
-            let refused = is_error && !text.is_null() && {
-                let text = std::slice::from_raw_parts(text.cast::<u8>(), len);
-                [&b"MISCONF"[..], b"NOREPLICAS"]
-                    .iter()
-                    .any(|code| text.strip_prefix(b"-").unwrap_or(text).starts_with(code))
-            };
+        });
+        let Some(reply) = reply else { return true };
+        // SAFETY: a reply of ours, freed once, after the last look at it.
+        let refused = unsafe {
+            let refused = [&b"MISCONF"[..], b"NOREPLICAS"].iter().any(|code| error_text(reply).starts_with(code));
             api!(RedisModule_FreeCallReply(reply.as_ptr()));
-            !refused
-        }
+            refused
+        };
+        !refused
     }
 
     /// Sends a record to replicas and the AOF, in the selected database.
@@ -190,6 +184,23 @@ impl<'a> Ctx<'a> {
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_WrongArity(self.as_ptr())) };
     }
+}
+
+/// The text of a reply that is an error, code first; empty for any other.
+///
+/// # Safety
+/// `reply` must be a reply that is not freed for `'a`.
+unsafe fn error_text<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: as required of the caller; the text, if any, belongs to the reply.
+    let text = unsafe {
+        if api!(RedisModule_CallReplyType(reply.as_ptr())) != raw::REDISMODULE_REPLY_ERROR as c_int {
+            return b"";
+        }
+        let text = api!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &raw mut len));
+        if text.is_null() { &b""[..] } else { std::slice::from_raw_parts(text.cast(), len) }
+    };
+    text.strip_prefix(b"-").unwrap_or(text)
 }
 
 /// What the server is and is doing, from where there is no context.
