@@ -81,7 +81,7 @@ fn origin(flags: Flags) -> Result<Origin, Complaint> {
 
 fn parse(mut parser: Parser<'_>) -> Result<(Str<'_>, Fact), Complaint> {
     let key = parser.need("key")?;
-    let owner = parser.owner()?;
+    let owner = parser.new_owner()?;
     let reads = parser.number("reads", 0, u64::from(u32::MAX))? as u32;
     let writes = parser.number("writes", 0, u64::from(u32::MAX))? as u32;
     // A removal may end here, or after any of the arguments that follow.

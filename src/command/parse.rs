@@ -119,24 +119,37 @@ impl<'a> Parser<'a> {
     pub fn asker(&mut self) -> Result<Asker, Complaint> {
         match self.need("owner")?.as_bytes() {
             b"*" => Ok(Asker::Made),
-            bytes => self.owner_of(bytes).map(Asker::Named),
+            bytes => self.new_owner_of(bytes).map(Asker::Named),
         }
     }
 
-    /// An owner that exists.
+    /// An owner that may begin to hold.
     ///
     /// # Errors
     /// When it is empty, too long, or `*`.
-    pub fn owner(&mut self) -> Result<Owner, Complaint> {
+    pub fn new_owner(&mut self) -> Result<Owner, Complaint> {
         let bytes = self.need("owner")?.as_bytes();
-        self.owner_of(bytes)
+        self.new_owner_of(bytes)
     }
 
-    fn owner_of(&self, bytes: &[u8]) -> Result<Owner, Complaint> {
+    /// An owner that may hold already. However long: a limit that is lowered must not keep a holder from leaving.
+    ///
+    /// # Errors
+    /// When it is empty or `*`.
+    pub fn owner(&mut self) -> Result<Owner, Complaint> {
+        match self.need("owner")?.as_bytes() {
+            b"" => Err(Complaint::OwnerEmpty),
+            b"*" => Err(Complaint::OwnerMade),
+            bytes => Ok(Owner::new(bytes)),
+        }
+    }
+
+    fn new_owner_of(&self, bytes: &[u8]) -> Result<Owner, Complaint> {
+        let max = self.limits.owner_bytes_max;
         match bytes {
             b"" => Err(Complaint::OwnerEmpty),
             b"*" => Err(Complaint::OwnerMade),
-            _ if bytes.len() > self.limits.owner_bytes_max => Err(Complaint::OwnerTooLong(self.limits.owner_bytes_max)),
+            _ if bytes.len() > max => Err(Complaint::OwnerTooLong(max)),
             _ => Ok(Owner::new(bytes)),
         }
     }

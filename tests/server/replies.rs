@@ -233,6 +233,22 @@ fn a_shorter_limit_for_owners_and_notes_is_named_with_its_value() {
 }
 
 #[test]
+fn a_holder_can_go_on_and_leave_after_the_limit_was_lowered() {
+    // A limit that holds for RELEASE too would keep the lock of a long owner until its lease ends.
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    Player::new(&mut wire, Way::Plain).play(&[
+        ("LOCK.ACQUIRE k @200", "#1"),
+        ("CONFIG SET lock.max-owner-bytes 100", "OK"),
+        ("LOCK.ACQUIRE k @200", "LIMIT owner is longer than lock.max-owner-bytes (100)"),
+        ("LOCK.EXTEND k @200 PX 60000", "#1"),
+        ("LOCK.RELEASE k @200", "0"),
+        ("LOCK.RELEASE k @200", "nil"),
+        ("LOCK.EXTEND k @100000 PX 1", "nil"),
+    ]);
+}
+
+#[test]
 fn the_longest_lease_is_the_configured_one_in_both_units() {
     // A limit that one of the two spellings ignores is no limit.
     let server = Server::setup().lock_option("default-lease-ms", "5").lock_option("max-lease-ms", "2500").start();
