@@ -130,6 +130,7 @@ fn a_lock_that_is_moved_does_not_bring_an_old_fence_to_another_database() {
     let old = take(&mut zero, "k", "a");
     set_back(&server);
     let highest = take(&mut one, "k", "b");
+    assert!(highest > old);
     leave(&mut one, "k", "b");
     assert_eq!(zero.int(&["MOVE", "k", "1"]), Some(1));
     let new = carried_hold_gets_a_new_fence(&mut one, "k", "a", old, highest);
@@ -145,6 +146,7 @@ fn databases_that_change_places_carry_their_holds() {
     let of_a = take(&mut zero, "k", "a");
     set_back(&server);
     let of_b = take(&mut one, "k", "b");
+    assert!(of_b > of_a);
     zero.ok(&["SWAPDB", "0", "1"]);
     carried_hold_gets_a_new_fence(&mut zero, "k", "b", of_b, of_b);
     carried_hold_gets_a_new_fence(&mut one, "k", "a", of_a, of_b);
@@ -160,6 +162,7 @@ fn an_old_payload_that_is_restored_does_not_bring_its_fence_back() {
     leave(&mut conn, "k", "a");
     set_back(&server);
     let highest = take(&mut conn, "k", "b");
+    assert!(highest > old);
     leave(&mut conn, "k", "b");
     restore(&mut conn, "k", &payload).unwrap();
     assert_eq!(conn.int(&["LOCK.ACQUIRE", "k", "b"]), None, "it is held again");

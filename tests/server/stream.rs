@@ -57,7 +57,10 @@ impl Stream {
             self.reader.consume(len);
         };
         let bytes: Vec<u8> = self.read.drain(..end).collect();
-        let ours = |command: &Vec<String>| !["SELECT", "PING", "REPLCONF", "PUBLISH"].contains(&&*command[0]);
+        // In capitals or not, as the server has it.
+        let ours = |command: &Vec<String>| {
+            !["SELECT", "PING", "REPLCONF", "PUBLISH"].iter().any(|other| command[0].eq_ignore_ascii_case(other))
+        };
         parse_commands(&bytes).into_iter().filter(ours).collect()
     }
 }
