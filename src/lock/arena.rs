@@ -16,6 +16,29 @@ pub struct Id {
     generation: NonZeroU32,
 }
 
+/// Counts the stays of values. Arenas that share one count never give the same id.
+#[derive(Debug)]
+pub struct Generations(NonZeroU32);
+
+impl Default for Generations {
+    fn default() -> Generations {
+        Generations::new()
+    }
+}
+
+impl Generations {
+    /// Before the first stay.
+    #[must_use]
+    pub const fn new() -> Generations {
+        Generations(NonZeroU32::MIN)
+    }
+
+    fn next(&mut self) -> NonZeroU32 {
+        self.0 = self.0.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        self.0
+    }
+}
+
 /// A growing and shrinking set of slots.
 #[derive(Debug)]
 pub struct Arena<T> {
@@ -27,7 +50,6 @@ pub struct Arena<T> {
     /// The one empty chunk that is kept, so that a single value coming and going does not allocate.
     spare: Option<u32>,
     len: usize,
-    generation: NonZeroU32,
 }
 
 #[derive(Debug)]
@@ -47,14 +69,7 @@ const CHUNK: u32 = 256;
 
 impl<T> Default for Arena<T> {
     fn default() -> Arena<T> {
-        Arena {
-            chunks: Vec::new(),
-            open: BTreeSet::new(),
-            vacant: Vec::new(),
-            spare: None,
-            len: 0,
-            generation: NonZeroU32::MIN,
-        }
+        Arena { chunks: Vec::new(), open: BTreeSet::new(), vacant: Vec::new(), spare: None, len: 0 }
     }
 }
 
@@ -109,13 +124,12 @@ impl<T> Arena<T> {
     }
 
     /// Puts a value into the lowest chunk that has room.
-    pub fn insert(&mut self, value: T) -> Id {
+    pub fn insert(&mut self, value: T, generations: &mut Generations) -> Id {
         let place = self.open.first().copied().unwrap_or_else(|| self.add_chunk());
         if self.spare == Some(place) {
             self.spare = None;
         }
-        self.generation = self.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
-        let generation = self.generation;
+        let generation = generations.next();
         let chunk = self.chunks[place as usize].as_mut().expect("an open place has a chunk");
         let filled = Slot::Used { generation, value };
         let within = match chunk.free {
@@ -206,10 +220,10 @@ mod tests {
 
     #[test]
     fn an_old_id_finds_nothing_after_its_slot_went_to_another() {
-        let mut arena = Arena::default();
-        let old = arena.insert('a');
+        let (mut arena, mut generations) = (Arena::default(), Generations::new());
+        let old = arena.insert('a', &mut generations);
         assert_eq!(arena.remove(old), Some('a'));
-        let new = arena.insert('b');
+        let new = arena.insert('b', &mut generations);
         assert_eq!(old.index(), new.index(), "the slot is used again");
         assert_eq!(arena.get(old), None);
         assert_eq!(arena.remove(old), None);
@@ -218,8 +232,8 @@ mod tests {
 
     #[test]
     fn emptied_chunks_are_given_back_but_for_one() {
-        let mut arena = Arena::default();
-        let ids: Vec<Id> = (0..10 * CHUNK).map(|n| arena.insert(n)).collect();
+        let (mut arena, mut generations) = (Arena::default(), Generations::new());
+        let ids: Vec<Id> = (0..10 * CHUNK).map(|n| arena.insert(n, &mut generations)).collect();
         assert_eq!(arena.chunks.iter().flatten().count(), 10);
         for (n, id) in ids.into_iter().enumerate() {
             assert_eq!(arena.remove(id), Some(n as u32));
@@ -230,13 +244,13 @@ mod tests {
 
     #[test]
     fn freed_places_are_filled_before_new_chunks_are_made() {
-        let mut arena = Arena::default();
-        let ids: Vec<Id> = (0..3 * CHUNK).map(|n| arena.insert(n)).collect();
+        let (mut arena, mut generations) = (Arena::default(), Generations::new());
+        let ids: Vec<Id> = (0..3 * CHUNK).map(|n| arena.insert(n, &mut generations)).collect();
         for id in ids.iter().filter(|id| id.index() % 2 == 0) {
             arena.remove(*id);
         }
         for n in 0..3 * CHUNK / 2 {
-            arena.insert(n);
+            arena.insert(n, &mut generations);
         }
         assert_eq!(arena.chunks.len(), 3);
         assert_eq!(arena.len(), 3 * CHUNK as usize);

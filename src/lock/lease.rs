@@ -7,6 +7,7 @@
 //! One entry stands for one key, at the earliest deadline on it or before: a lease made longer leaves its entry where it
 //! is, and the early look costs less than moving the entry each time.
 
+pub use super::arena::Generations;
 use super::arena::{Arena, Id};
 use super::heap::allocated;
 use super::time::Timestamp;
@@ -115,7 +116,7 @@ impl Leases {
     }
 
     /// Adds an entry.
-    pub fn arm(&mut self, key: &[u8], deadline: Timestamp) -> LeaseId {
+    pub fn arm(&mut self, key: &[u8], deadline: Timestamp, generations: &mut Generations) -> LeaseId {
         let entry = Entry {
             tick: tick_of(deadline),
             prev: Link::END,
@@ -123,7 +124,7 @@ impl Leases {
             level: 0,
             key: SmallVec::from_slice(key),
         };
-        let id = self.entries.insert(entry);
+        let id = self.entries.insert(entry, generations);
         self.link(id.index());
         id
     }
@@ -302,9 +303,9 @@ mod tests {
     fn a_lease_is_due_at_its_deadline_and_not_before() {
         for span in [1, 2, 63, 64, 65, 4_095, 4_096, 30_000, 86_400_000, 315_360_000_000] {
             for start in [0, 1, 63, 64, 4_000, 262_143, 1 << 30] {
-                let mut leases = Leases::default();
+                let (mut leases, mut count) = (Leases::default(), Generations::new());
                 assert_eq!(leases.look(ms(start)), Look::Nothing);
-                leases.arm(b"k", ms(start + span));
+                leases.arm(b"k", ms(start + span), &mut count);
                 assert!(leases.next_look().unwrap() <= ms(start + span));
                 assert_eq!(drain(&mut leases, ms(start + span - 1)).len(), 0, "{start} + {span}");
                 assert_eq!(drain(&mut leases, ms(start + span)).len(), 1, "{start} + {span}");
@@ -314,8 +315,8 @@ mod tests {
 
     #[test]
     fn a_deadline_within_a_millisecond_is_due_at_the_end_of_it() {
-        let mut leases = Leases::default();
-        leases.arm(b"k", Timestamp(1_001));
+        let (mut leases, mut count) = (Leases::default(), Generations::new());
+        leases.arm(b"k", Timestamp(1_001), &mut count);
         assert_eq!(leases.look(Timestamp(1_999)), Look::Nothing);
         assert!(matches!(leases.look(Timestamp(2_000)), Look::Due(..)));
     }
@@ -323,10 +324,10 @@ mod tests {
     #[test]
     fn waking_at_next_look_alone_finds_every_lease_in_its_millisecond() {
         // A wake-up later than the earliest deadline would keep an abandoned lock; one that does not move would spin.
-        let mut leases = Leases::default();
+        let (mut leases, mut count) = (Leases::default(), Generations::new());
         let mut pending: Vec<u64> = (0..2_000u64).map(|n| 1 + n * n * 37 % 9_000_000).collect();
         for tick in &pending {
-            leases.arm(&tick.to_le_bytes(), ms(*tick));
+            leases.arm(&tick.to_le_bytes(), ms(*tick), &mut count);
         }
         pending.sort_unstable();
         let mut found = Vec::new();
@@ -345,14 +346,14 @@ mod tests {
 
     #[test]
     fn entries_armed_while_a_slot_is_being_emptied_are_found_in_time() {
-        let mut leases = Leases::default();
+        let (mut leases, mut count) = (Leases::default(), Generations::new());
         for n in 0..1_000u64 {
-            leases.arm(b"far", ms(4_096 + n % 5));
+            leases.arm(b"far", ms(4_096 + n % 5), &mut count);
         }
         // One bite into the far slot, then entries nearer than what is left in it.
         assert_eq!(leases.look(ms(4_096)), Look::Again);
-        leases.arm(b"near", ms(4_097));
-        leases.arm(b"past", ms(10));
+        leases.arm(b"near", ms(4_097), &mut count);
+        leases.arm(b"past", ms(10), &mut count);
         let at_once = drain(&mut leases, ms(4_096));
         assert_eq!(at_once.len(), 201, "a fifth of the thousand, and the one armed in the past");
         assert!(at_once.iter().any(|key| key.as_slice() == b"past"));
@@ -362,9 +363,9 @@ mod tests {
 
     #[test]
     fn a_million_leases_of_one_millisecond_come_in_bounded_bites() {
-        let mut leases = Leases::default();
+        let (mut leases, mut count) = (Leases::default(), Generations::new());
         for _ in 0..1_000_000 {
-            leases.arm(b"k", ms(30_000));
+            leases.arm(b"k", ms(30_000), &mut count);
         }
         // Each look moves at most BITE entries: the number of looks is what bounds each.
         let mut looks = 0;
@@ -387,8 +388,8 @@ mod tests {
 
     #[test]
     fn rearming_moves_an_entry_either_way() {
-        let mut leases = Leases::default();
-        let id = leases.arm(b"k", ms(50));
+        let (mut leases, mut count) = (Leases::default(), Generations::new());
+        let id = leases.arm(b"k", ms(50), &mut count);
         assert!(leases.covers(id, ms(5_000), ms(0)), "a longer lease may leave its entry");
         assert!(!leases.covers(id, ms(49), ms(0)), "a shorter one may not");
         assert!(!leases.covers(id, ms(5_000), ms(50)), "a due entry must move");
@@ -400,5 +401,16 @@ mod tests {
         assert!(leases.disarm(id));
         assert!(!leases.disarm(id) && !leases.rearm(id, ms(1)));
         assert_eq!(leases.next_look(), None);
+    }
+
+    #[test]
+    fn an_id_of_one_index_finds_nothing_in_another() {
+        // A lock that was moved to another database by a server that told us the wrong one.
+        let mut count = Generations::new();
+        let (mut one, mut other) = (Leases::default(), Leases::default());
+        let id = one.arm(b"moved", ms(50), &mut count);
+        other.arm(b"stranger", ms(50), &mut count);
+        assert!(!other.covers(id, ms(50), ms(0)) && !other.rearm(id, ms(60)) && !other.disarm(id));
+        assert_eq!(other.len(), 1);
     }
 }

@@ -5,7 +5,7 @@ use super::change::Effects;
 use super::fence::{Fence, FenceClock};
 use super::hold::Term;
 use super::keyspace::{Db, Keyspace, Place, Slot};
-use super::lease::{KeyName, LeaseId, Leases, Look};
+use super::lease::{Generations, KeyName, LeaseId, Leases, Look};
 use super::limits::Limits;
 use super::serve::settle;
 use super::time::{Timestamp, WallTime};
@@ -22,6 +22,8 @@ pub struct Node {
     pub(super) term: Term,
     /// The index of leases of each database, by its number.
     leases: Vec<Option<Box<Leases>>>,
+    /// One count for all of them, so that an entry's id means nothing in another database.
+    generations: Generations,
     /// Indexes of flushed databases, whose memory is given back little by little.
     retired: Vec<Leases>,
 }
@@ -41,21 +43,26 @@ impl Node {
     /// A node that has given no fence and knows no lock.
     #[must_use]
     pub const fn new(limits: Limits) -> Node {
-        Node { limits, fences: FenceClock::new(), term: Term::FIRST, leases: Vec::new(), retired: Vec::new() }
+        Node {
+            limits,
+            fences: FenceClock::new(),
+            term: Term::FIRST,
+            leases: Vec::new(),
+            generations: Generations::new(),
+            retired: Vec::new(),
+        }
     }
 
     /// A lock came to another name or database: it goes on there, carried.
     pub fn carry(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         lock.holds.carry(now);
-        // Each database numbers its leases itself: the old number may be another key's here.
-        lock.lease = None;
         self.follow_lock(db, name, lock, now);
     }
 
     /// A lock leaves its key, to go elsewhere or away: its lease is no longer looked after here.
     pub fn forget(&mut self, db: Db, lock: &Lock) {
         if let Some(id) = lock.lease {
-            self.leases_of(db).disarm(id);
+            index_of(&mut self.leases, db).disarm(id);
         }
     }
 
@@ -134,7 +141,7 @@ impl Node {
 
     /// Drops an entry whose key has something else now.
     pub fn drop_entry(&mut self, db: Db, entry: LeaseId) {
-        self.leases_of(db).disarm(entry);
+        index_of(&mut self.leases, db).disarm(entry);
     }
 
     /// Ends at most `most` holds that are over on the key of a due entry.
@@ -151,7 +158,7 @@ impl Node {
         let mut effects = Effects::new();
         let Place { db, lock, .. } = keys.at(slot);
         if lock.is_none_or(|lock| lock.lease != Some(entry)) {
-            self.leases_of(db).disarm(entry);
+            index_of(&mut self.leases, db).disarm(entry);
             return effects;
         }
         settle(keys, slot, now, most, &mut effects);
@@ -166,14 +173,6 @@ impl Node {
         leases.zip(lock.lease).is_some_and(|(leases, id)| leases.covers(id, deadline, Timestamp(0)))
     }
 
-    fn leases_of(&mut self, db: Db) -> &mut Leases {
-        let number = db.0 as usize;
-        if self.leases.len() <= number {
-            self.leases.resize_with(number + 1, || None);
-        }
-        self.leases[number].get_or_insert_default()
-    }
-
     /// Lets the index follow what a step did to a key.
     pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, slot: Slot, now: Timestamp) {
         if let Place { db, name, lock: Some(lock) } = keys.at(slot) {
@@ -185,10 +184,10 @@ impl Node {
     /// many.
     pub(super) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         let earliest = lock.holds.earliest().map(|(deadline, _)| deadline);
-        let leases = self.leases_of(db);
+        let leases = index_of(&mut self.leases, db);
         match (lock.lease, earliest) {
             (Some(id), Some(deadline)) if leases.covers(id, deadline, now) || leases.rearm(id, deadline) => {}
-            (_, Some(deadline)) => lock.lease = Some(leases.arm(name, deadline)),
+            (_, Some(deadline)) => lock.lease = Some(leases.arm(name, deadline, &mut self.generations)),
             (Some(id), None) => {
                 leases.disarm(id);
                 lock.lease = None;
@@ -196,4 +195,13 @@ impl Node {
             (None, None) => {}
         }
     }
+}
+
+/// The index of leases of a database, made when it is first needed.
+fn index_of(leases: &mut Vec<Option<Box<Leases>>>, Db(number): Db) -> &mut Leases {
+    let number = number as usize;
+    if leases.len() <= number {
+        leases.resize_with(number + 1, || None);
+    }
+    leases[number].get_or_insert_default()
 }

@@ -187,6 +187,13 @@ impl Naive {
         }
     }
 
+    pub(crate) fn move_to_1(&mut self, key: u8) {
+        for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (0, key)) {
+            row.db = 1;
+            self.carried.push(row.fence);
+        }
+    }
+
     /// Saved and loaded: leases go on with what was left, in whole milliseconds.
     pub(crate) fn reload(&mut self, db: u32, key: u8, now_us: u64) {
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (db, key)) {

@@ -45,6 +45,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => prop_oneof![Just(1usize), Just(usize::MAX)].prop_map(|most| Op::Alarm { most }),
         1 => key().prop_map(|key| Op::Delete { key }),
         1 => (key(), key()).prop_map(|(from, to)| Op::Rename { from, to }),
+        1 => key().prop_map(|key| Op::Move { key }),
         1 => key().prop_map(|key| Op::Reload { key }),
         1 => Just(Op::Swap),
         1 => any::<bool>().prop_map(|all| Op::Flush { all }),

@@ -28,6 +28,7 @@ pub(crate) enum Op {
     Alarm { most: usize },
     Delete { key: u8 },
     Rename { from: u8, to: u8 },
+    Move { key: u8 },
     Reload { key: u8 },
     Swap,
     Flush { all: bool },
@@ -93,6 +94,14 @@ impl Side {
             self.delete(db, to);
             self.node.carry(Db(db), &[to], &mut lock, now);
             self.locks.insert((db, to), lock);
+        }
+    }
+
+    fn move_to_1(&mut self, key: u8, now: Timestamp) {
+        if let Some(mut lock) = self.locks.remove(&(0, key)) {
+            self.node.forget(Db(0), &lock);
+            self.node.carry(Db(1), &[key], &mut lock, now);
+            self.locks.insert((1, key), lock);
         }
     }
 
@@ -227,6 +236,18 @@ impl World {
                 self.naive.rename(0, *from, *to);
                 self.primary.rename(0, *from, *to, now.mono);
                 self.replica.rename(0, *from, *to, now.mono);
+            }
+            Op::Move { key } => {
+                // As before a rename: a target that is over would be in the way.
+                self.alarm(usize::MAX);
+                if self.primary.locks.contains_key(&(1, *key)) {
+                    return;
+                }
+                let ask = Release { mode: None, amount: Amount::One, fence: None };
+                self.serve(&[*key], b'n', Ask::Release(ask), &Answer::Released(vec![None]));
+                self.naive.move_to_1(*key);
+                self.primary.move_to_1(*key, now.mono);
+                self.replica.move_to_1(*key, now.mono);
             }
             Op::Reload { key } => {
                 self.naive.reload(0, *key, now.mono.0);
