@@ -33,6 +33,7 @@ stop: ## stop the server that make run left running
 # in less time, because the release profile links every test anew with all its dependencies.
 test: build ## all tests: unit, property, model, real servers, client libraries
 	@tools/install.sh server clients faketime
+	@$(cargo) build --release --locked --package panicking
 	@$(cargo) test --workspace --locked
 
 lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one

@@ -2,7 +2,6 @@
 
 use crate::picture::{Ttls, assert_running_on, fill, picture};
 use crate::support::{Client, Server, Setup, wait_for};
-use std::process::Command;
 use std::time::Instant;
 
 /// How much later than on the primary a lease may end elsewhere: the time that a fact is under way. Generous, for a
@@ -247,7 +246,7 @@ fn a_replica_ends_no_lease_itself() {
     primary.connect().int(&["LOCK.RW", "mixed", "b", "READ", "PX", "3000"]).unwrap();
     primary.connect().int(&["LOCK.RW", "mixed", "c", "READ", "PX", "60000"]).unwrap();
     replica.catch_up(&primary);
-    signal(&primary, "-STOP");
+    primary.signal(libc::SIGSTOP);
     // Shown as they are to be seen.
     wait_for("the lease to be over", || conn.lock_info("k").is_none());
     wait_for("the other to be over", || conn.lock_info("mixed").unwrap().holding == 1);
@@ -255,17 +254,12 @@ fn a_replica_ends_no_lease_itself() {
     let_it_work(&mut conn);
     assert_eq!(conn.int(&["EXISTS", "k", "mixed"]), Some(2), "the keys stay");
     assert_eq!((conn.info("lock", "lock_lapsed"), conn.info("lock", "lock_leases")), ("0".into(), "2".into()));
-    signal(&primary, "-CONT");
+    primary.signal(libc::SIGCONT);
     wait_for("the primary to end them", || conn.int(&["EXISTS", "k"]) == Some(0));
     assert_eq!(conn.info("lock", "lock_lapsed"), "0");
     assert_eq!(primary.connect().info("lock", "lock_lapsed"), "2");
     replica.catch_up(&primary);
     assert_eq!(digest(&mut conn), digest(&mut primary.connect()));
-}
-
-/// Sends a signal to a server of ours.
-fn signal(server: &Server, signal: &str) {
-    assert!(Command::new("kill").args([signal, &server.pid().to_string()]).status().unwrap().success());
 }
 
 #[test]

@@ -190,16 +190,20 @@ impl Server {
 
     /// Ends it: at once (`kill -9`), or after it has saved what it saves at a shutdown.
     pub(crate) fn stop(&mut self, at_once: bool) {
-        let Some(mut child) = self.child.take() else { return };
-        if at_once {
-            child.kill().unwrap();
-        } else {
-            // SAFETY: sends a signal to a child of ours that has not been waited for.
-            #[expect(unsafe_code, reason = "std can only kill -9")]
-            let sent = unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
-            assert_eq!(sent, 0);
+        if self.child.is_some() {
+            self.signal(if at_once { libc::SIGKILL } else { libc::SIGTERM });
         }
-        child.wait().unwrap();
+        if let Some(mut child) = self.child.take() {
+            child.wait().unwrap();
+        }
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: libc::c_int) {
+        // SAFETY: sends a signal to a child of ours that has not been waited for.
+        #[expect(unsafe_code, reason = "std can only kill -9")]
+        let sent = unsafe { libc::kill(self.pid() as libc::pid_t, signal) };
+        assert_eq!(sent, 0);
     }
 
     /// `kill -9` and start again.
