@@ -26,6 +26,8 @@ const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// Seven levels of 64 slots reach 64^7 ms, 139 years, beyond the longest lease that can be configured.
 const LEVELS: usize = 7;
+/// How far ahead an entry can be placed: one slot of the highest level less than a turn of it.
+const REACH: Tick = (SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1));
 /// How many entries one call of [`Leases::look`] moves down a level before it lets its caller look at the clock.
 const BITE: usize = 64;
 
@@ -45,7 +47,9 @@ struct Entry {
     tick: Tick,
     prev: Link,
     next: Link,
+    /// Where it is linked: its level and slot.
     level: u8,
+    slot: u8,
     key: KeyName,
 }
 
@@ -122,6 +126,7 @@ impl Leases {
             prev: Link::END,
             next: Link::END,
             level: 0,
+            slot: 0,
             key: SmallVec::from_slice(key),
         };
         let id = self.entries.insert(entry, generations);
@@ -153,7 +158,7 @@ impl Leases {
     /// Whether this entry stands no later than the deadline and is not yet due: then it may stay where it is.
     #[must_use]
     pub fn covers(&self, id: LeaseId, deadline: Timestamp, now: Timestamp) -> bool {
-        self.entries.get(id).is_some_and(|entry| entry.tick <= tick_of(deadline) && entry.tick * 1000 > now.0)
+        self.entries.get(id).is_some_and(|entry| entry.tick <= tick_of(deadline) && entry.tick > now.0 / 1000)
     }
 
     /// The next moment at which a look is worth while; None when there is no entry.
@@ -225,8 +230,9 @@ impl Leases {
     fn link(&mut self, index: u32) {
         let elapsed = self.elapsed;
         let entry = self.entry(index);
-        // What is due already goes into the slot that is looked at next.
-        let tick = entry.tick.max(elapsed);
+        // What is due already goes into the slot that is looked at next; what lies beyond the wheel's reach into the
+        // last one, and is looked at on its way.
+        let tick = entry.tick.clamp(elapsed, elapsed + REACH);
         let level = level_of(elapsed, tick);
         let slot = slot_of(level, tick);
         let head = core::mem::replace(&mut self.levels[level].heads[slot], Link::to(index));
@@ -235,16 +241,16 @@ impl Leases {
             self.entry(head).prev = Link::to(index);
         }
         let entry = self.entry(index);
-        entry.tick = tick;
         entry.level = level as u8;
+        entry.slot = slot as u8;
         entry.next = head;
         entry.prev = Link::END;
     }
 
     fn unlink(&mut self, index: u32) {
         let entry = self.entry(index);
-        let (prev, next, level) = (entry.prev, entry.next, entry.level as usize);
-        let slot = slot_of(level, entry.tick);
+        let (prev, next) = (entry.prev, entry.next);
+        let (level, slot) = (usize::from(entry.level), usize::from(entry.slot));
         if let Some(next) = next.index() {
             self.entry(next).prev = prev;
         }
@@ -281,7 +287,7 @@ mod tests {
     use alloc::vec::Vec;
 
     fn ms(n: u64) -> Timestamp {
-        Timestamp(n * 1000)
+        Timestamp(n.saturating_mul(1000))
     }
 
     /// Everything due at `now`, disarmed as it comes, in bites.
@@ -309,6 +315,27 @@ mod tests {
                 assert!(leases.next_look().unwrap() <= ms(start + span));
                 assert_eq!(drain(&mut leases, ms(start + span - 1)).len(), 0, "{start} + {span}");
                 assert_eq!(drain(&mut leases, ms(start + span)).len(), 1, "{start} + {span}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_wheels_reach_neither_spins_nor_hides_others() {
+        // A damaged or foreign payload may say anything. It once went back into the slot that was being emptied, for
+        // ever, and nothing else of the database was found any more.
+        for far in [REACH, REACH + 1, 1 << 42, (1 << 42) + 12_345, u64::MAX / 1000] {
+            for start in [0, 5_000, 1 << 37, (1 << 42) - 3] {
+                let (mut leases, mut count) = (Leases::default(), Generations::new());
+                assert_eq!(leases.look(ms(start)), Look::Nothing);
+                let id = leases.arm(b"far", Timestamp(ms(far).0.saturating_add(ms(start).0)), &mut count);
+                leases.arm(b"near", ms(start + 70_000), &mut count);
+                assert_eq!(drain(&mut leases, ms(start + 69_999)).len(), 0);
+                assert_eq!(drain(&mut leases, ms(start + 70_000)).len(), 1, "{far} after {start}");
+                // It moves on as time passes, in bounded work.
+                let later = ms(start + (5 << 36));
+                assert!((0..100).any(|_| leases.look(later) == Look::Nothing), "{far} after {start}");
+                assert!(leases.next_look().unwrap() > later);
+                assert!(leases.disarm(id) && leases.is_empty());
             }
         }
     }
