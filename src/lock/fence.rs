@@ -40,6 +40,8 @@ impl Fence {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FenceClock {
     last: u64,
+    /// Whether it has jumped since the process began.
+    begun: bool,
 }
 
 impl FenceClock {
@@ -50,7 +52,7 @@ impl FenceClock {
     /// A clock that has given and seen no fence.
     #[must_use]
     pub const fn new() -> FenceClock {
-        FenceClock { last: 0 }
+        FenceClock { last: 0, begun: false }
     }
 
     /// Gives the next fence; None when there is none left.
@@ -75,11 +77,20 @@ impl FenceClock {
         self.last = self.last.max(fence.get());
     }
 
+    /// Before the first fence that this process gives: leaves room for what the process before it may have given
+    /// unrecorded, which may itself have been ahead of the wall clock by a jump.
+    pub fn begin(&mut self, wall: WallTime, skew: Millis) {
+        if !self.begun {
+            self.jump(wall, skew);
+        }
+    }
+
     /// On becoming primary: leaves room for what the old primary may have given unseen, while its clock was ahead by up
     /// to `skew`.
     pub fn jump(&mut self, wall: WallTime, skew: Millis) {
         let from = self.last.max(wall.0.min(Self::WALL_MAX));
         self.last = from.saturating_add(skew.0.saturating_mul(1000)).min(Fence::MAX.get());
+        self.begun = true;
     }
 
     /// The last fence given or seen; None when there was none yet.
@@ -124,6 +135,19 @@ mod tests {
         clock.observe(Fence::new(7_000).unwrap());
         clock.jump(WallTime(5_000), Millis(2));
         assert_eq!(clock.last().unwrap().get(), 9_000);
+    }
+
+    #[test]
+    fn a_process_begins_above_what_the_one_before_may_have_given_after_a_promotion() {
+        // Promoted, one grant, killed with nothing saved, started again within the second: its fence went back.
+        let (mut before, mut after) = (FenceClock::default(), FenceClock::default());
+        before.jump(WallTime(5_000_000), Millis(1_000));
+        let lost = before.next(WallTime(5_000_010)).unwrap();
+        after.begin(WallTime(5_020_000), Millis(1_000));
+        let first = after.next(WallTime(5_020_000)).unwrap();
+        assert!(first > lost);
+        after.begin(WallTime(5_020_000), Millis(1_000));
+        assert_eq!(after.next(WallTime(0)).unwrap().get(), first.get() + 1, "it jumps once");
     }
 
     #[test]

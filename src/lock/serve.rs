@@ -78,6 +78,9 @@ impl Node {
             fences_new += u64::from(new_fence);
             verdicts.push((verdict, new_fence));
         }
+        if fences_new > 0 {
+            self.fences.begin(now.wall, self.limits.promotion_skew);
+        }
         if self.fences.left(now.wall) < fences_new {
             return Err(Refusal::FencesUsedUp);
         }

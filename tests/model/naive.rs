@@ -36,11 +36,13 @@ pub(crate) struct Naive {
     carried: Vec<u64>,
     pub(crate) last_fence: u64,
     holders_max: usize,
+    skew_us: u64,
+    begun: bool,
 }
 
 impl Naive {
-    pub(crate) fn new(holders_max: usize) -> Naive {
-        Naive { holders_max, ..Naive::default() }
+    pub(crate) fn new(holders_max: usize, skew_us: u64) -> Naive {
+        Naive { holders_max, skew_us, ..Naive::default() }
     }
 
     fn find(&self, db: u32, key: u8, owner: u8) -> Option<usize> {
@@ -52,6 +54,9 @@ impl Naive {
     }
 
     fn next_fence(&mut self, wall_us: u64) -> u64 {
+        if !self.begun {
+            self.jump(wall_us);
+        }
         self.last_fence = wall_us.max(self.last_fence + 1);
         self.last_fence
     }
@@ -213,8 +218,13 @@ impl Naive {
         self.rows.retain(|row| db.is_some_and(|db| db != row.db));
     }
 
-    pub(crate) fn promote(&mut self, wall_us: u64, skew_us: u64) {
-        self.last_fence = self.last_fence.max(wall_us) + skew_us;
+    fn jump(&mut self, wall_us: u64) {
+        self.last_fence = self.last_fence.max(wall_us) + self.skew_us;
+        self.begun = true;
+    }
+
+    pub(crate) fn promote(&mut self, wall_us: u64) {
+        self.jump(wall_us);
         self.carried.extend(self.rows.iter().map(|row| row.fence));
     }
 }

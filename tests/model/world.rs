@@ -186,7 +186,7 @@ impl World {
         World {
             primary: Side::new(limits(holders_max)),
             replica: Side::new(limits(holders_max)),
-            naive: Naive::new(holders_max),
+            naive: Naive::new(holders_max, SKEW.0 * 1000),
             now: Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) },
         }
     }
@@ -266,7 +266,7 @@ impl World {
                 self.replica.flush(db);
             }
             Op::Promote => {
-                self.naive.promote(now.wall.0, SKEW.0 * 1000);
+                self.naive.promote(now.wall.0);
                 self.primary.node.promote(now.wall);
             }
         }

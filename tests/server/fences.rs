@@ -380,6 +380,21 @@ fn fences_rise_over_a_failover_to_a_replica_whose_clock_is_behind() {
 }
 
 #[test]
+fn fences_rise_over_a_crash_right_after_a_failover() {
+    // The promoted replica's clock was ahead of its wall clock by the jump; what it granted then was in no file.
+    let primary = Server::new();
+    let mut replica = Server::new();
+    replica.follow(&primary);
+    drop(primary);
+    let mut conn = replica.connect();
+    conn.ok(&["REPLICAOF", "NO", "ONE"]);
+    let before = take(&mut conn, "k", "a");
+    replica.crash();
+    let after = take(&mut replica.connect(), "k", "a");
+    assert!(after > before, "{after} is not above {before}");
+}
+
+#[test]
 fn a_promoted_replica_goes_on_from_what_it_has_seen() {
     // Its wall clock is behind by far more than the skew, but it has seen every grant: releases, too, carry the fence.
     let primary = Server::new();
