@@ -27,6 +27,7 @@ pub struct WrongType;
 pub struct Keys<'k, V: Value> {
     open: SmallVec<[Open<'k, V>; 1]>,
     data_type: &'k DataType<V>,
+    /// As the open keys say. What the context says is another one on Valkey 9.1, in the event of a MOVE inside MULTI.
     db: u32,
     ctx: PhantomData<&'k mut ()>,
 }
@@ -62,6 +63,10 @@ impl<'k, V: Value> Keys<'k, V> {
             // SAFETY: a valid context and name.
             let key = unsafe { api!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), mode as c_int)) };
             keys.open.push(Open { name: *name, key, value: None });
+            if !key.is_null() {
+                // SAFETY: an open key.
+                keys.db = unsafe { api!(RedisModule_GetDbIdFromModuleKey(key)) }.max(0) as u32;
+            }
             let opened = keys.open.last_mut().expect("pushed on the line above");
             // SAFETY: an open key, or null, which counts as empty.
             let kind = unsafe { api!(RedisModule_KeyType(key)) } as isize;
@@ -120,7 +125,7 @@ impl<'k, V: Value> Keys<'k, V> {
     /// Puts a value under a key that has none and was opened to be written.
     pub fn insert(&mut self, at: usize, value: V) -> &mut V {
         let open = &mut self.open[at];
-        assert!(open.value.is_none(), "a key with a value is changed in place");
+        assert!(open.value.is_none() && !open.key.is_null(), "it was opened to be written, and has no value");
         let value = Box::into_raw(Box::new(value));
         // SAFETY: an open, empty key; the server owns the value from here on and gives it to `free`.
         let set = unsafe { api!(RedisModule_ModuleTypeSetValue(open.key, self.data_type.as_ptr(), value.cast())) };
@@ -132,6 +137,7 @@ impl<'k, V: Value> Keys<'k, V> {
     /// Deletes a key.
     pub fn delete(&mut self, at: usize) {
         let open = &mut self.open[at];
+        assert!(!open.key.is_null(), "it was opened to be written");
         open.value = None;
         // SAFETY: an open key; no reference to its value is left.
         unsafe { api!(RedisModule_DeleteKey(open.key)) };
@@ -140,6 +146,7 @@ impl<'k, V: Value> Keys<'k, V> {
     /// Takes away a key's time to live, if somebody gave it one.
     pub fn persist(&mut self, at: usize) {
         let key = self.open[at].key;
+        assert!(!key.is_null(), "it was opened to be written");
         // SAFETY: an open key.
         unsafe {
             if api!(RedisModule_GetExpire(key)) != raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE) {

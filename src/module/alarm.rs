@@ -68,8 +68,8 @@ fn work(ctx: &mut Ctx<'_>) {
     if ctx.is_paused() {
         return;
     }
-    replication::settle_debts(ctx);
     let end = clock::mono() + SLICE;
+    replication::settle_debts(ctx, end);
     let mut may_write = None;
     loop {
         let now = clock::mono();

@@ -32,7 +32,10 @@ impl Listener for Ear {
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent) {
         match event {
             ServerEvent::Flush(db) => with_node(|node| node.flush(db.map(Db))),
-            ServerEvent::Swap(one, other) => with_node(|node| node.swap(Db(one), Db(other))),
+            ServerEvent::Swap(one, other) => {
+                with_node(|node| node.swap(Db(one), Db(other)));
+                replication::swap_debts(Db(one), Db(other));
+            }
             ServerEvent::LoadingStarted(from) => persistence::set_loading(Some(from)),
             ServerEvent::LoadingEnded => persistence::set_loading(None),
             ServerEvent::BecamePrimary => {
@@ -47,16 +50,20 @@ impl Listener for Ear {
     fn on_key(ctx: &mut Ctx<'_>, event: &CStr, key: Str<'_>) {
         match event.to_bytes() {
             b"rename_to" | b"move_to" => {
-                placed(ctx, key, Node::carry);
+                if let Some(db) = placed(ctx, key, Node::carry) {
+                    replication::follow_debt(db, key.as_bytes());
+                }
             }
             b"loaded" if persistence::take_arriving() => {
                 // This name lies on the server's stack: to open a key with it would end the server.
                 let name = OwnedStr::new(key.as_bytes());
                 placed(ctx, name.as_str(), Node::arrive);
             }
-            b"restore" if persistence::take_arriving() && placed(ctx, key, Node::arrive) => {
-                if is_ours_to_tell(ctx.flags()) {
-                    replication::owe(Db(ctx.db()), key.as_bytes());
+            b"restore" if persistence::take_arriving() => {
+                if let Some(db) = placed(ctx, key, Node::arrive)
+                    && is_ours_to_tell(ctx.flags())
+                {
+                    replication::owe(db, key.as_bytes());
                 }
                 // Its lease may be the earliest now.
                 alarm::arm(ctx);
@@ -71,11 +78,11 @@ fn is_ours_to_tell(flags: Flags) -> bool {
     flags.contains(Flags::PRIMARY) && !flags.contains(Flags::LOADING)
 }
 
-/// Tells the core of the lock that lies under a key now; false when it is none.
-fn placed(ctx: &mut Ctx<'_>, key: Str<'_>, tell: fn(&mut Node, Db, &[u8], &mut Lock, Timestamp)) -> bool {
-    let db = Db(ctx.db());
-    let Ok(mut keys) = Keys::open(ctx, &LOCK, &[key], Access::Write) else { return false };
-    let Some(lock) = keys.get_mut(0) else { return false };
+/// Tells the core of the lock that lies under a key now, and says in which database; None when it is none.
+fn placed(ctx: &mut Ctx<'_>, key: Str<'_>, tell: fn(&mut Node, Db, &[u8], &mut Lock, Timestamp)) -> Option<Db> {
+    let mut keys = Keys::open(ctx, &LOCK, &[key], Access::Write).ok()?;
+    let db = Db(keys.db());
+    let lock = keys.get_mut(0)?;
     with_node(|node| tell(node, db, key.as_bytes(), lock, clock::mono()));
-    true
+    Some(db)
 }

@@ -10,7 +10,7 @@ use crate::lock::fact::Fact;
 use crate::lock::keyspace::{Db, Slot};
 use crate::lock::lease::KeyName;
 use crate::lock::owner::Owner;
-use crate::lock::time::Now;
+use crate::lock::time::{Now, Timestamp};
 use std::cell::RefCell;
 use std::ffi::CStr;
 
@@ -39,9 +39,32 @@ pub(crate) fn owe_nothing() {
     OWED.take();
 }
 
-/// Sends what is owed.
-pub(crate) fn settle_debts(ctx: &mut Ctx<'_>) {
-    for (db, name) in OWED.take() {
+/// A lock went to another place: if it is one of those, it is owed there.
+pub(crate) fn follow_debt(db: Db, name: &[u8]) {
+    if owes() {
+        owe(db, name);
+    }
+}
+
+/// Two databases changed places.
+pub(crate) fn swap_debts(one: Db, other: Db) {
+    OWED.with_borrow_mut(|owed| {
+        for (db, _) in owed.iter_mut() {
+            *db = if *db == one {
+                other
+            } else if *db == other {
+                one
+            } else {
+                *db
+            };
+        }
+    });
+}
+
+/// Sends what is owed, until it is time to stop.
+pub(crate) fn settle_debts(ctx: &mut Ctx<'_>, end: Timestamp) {
+    while clock::mono() < end {
+        let Some((db, name)) = OWED.with_borrow_mut(Vec::pop) else { return };
         let name = OwnedStr::new(&name);
         ctx.select_db(db.0);
         let facts = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {

@@ -4,7 +4,7 @@
 //! Leases in one test are far enough apart that one ending at another's time is seen.
 
 use crate::lapses::{Lapses, Lease, lease, sleep_until};
-use crate::support::{Client, Server};
+use crate::support::{Client, Server, wait_for};
 use std::time::{Duration, Instant};
 
 fn leases(conn: &mut Client) -> u64 {
@@ -76,6 +76,21 @@ fn a_moved_lock_lapses_in_its_new_database() {
     lapses.expect(1, &moved);
     lapses.expect_no_more(&mut zero);
     assert_eq!(leases(&mut zero), 0);
+}
+
+#[test]
+fn a_lock_that_is_moved_in_a_transaction_lapses_in_its_new_database() {
+    // Valkey 9.1 tells of it with the number of the database that it left.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "300"]).unwrap();
+    conn.ok(&["MULTI"]);
+    assert_eq!(conn.get::<String>(&["MOVE", "k", "1"]), "QUEUED");
+    conn.call(&["EXEC"]).unwrap();
+    conn.ok(&["SELECT", "1"]);
+    assert_eq!(conn.int(&["EXISTS", "k"]), Some(1));
+    wait_for("it to lapse", || conn.int(&["EXISTS", "k"]) == Some(0));
+    assert_eq!(conn.info("lock", "lock_leases"), "0");
 }
 
 #[test]
