@@ -68,18 +68,22 @@ impl Node {
 
     /// A database, or all of them, was emptied.
     pub fn flush(&mut self, db: Option<Db>) {
-        match db {
-            None => self.retired.extend(self.leases.drain(..).flatten().map(|leases| *leases)),
-            Some(Db(number)) => {
-                let flushed = self.leases.get_mut(number as usize).and_then(Option::take);
-                self.retired.extend(flushed.map(|leases| *leases));
-            }
-        }
+        // Above this, an index is given back little by little: to free a million entries takes a while.
+        const AT_ONCE: usize = 4_096;
+        let flushed = match db {
+            None => 0..self.leases.len(),
+            Some(Db(number)) => number as usize..self.leases.len().min(number as usize + 1),
+        };
+        let large = |leases: Option<Box<Leases>>| leases.filter(|leases| leases.len() > AT_ONCE).map(|leases| *leases);
+        self.retired.extend(self.leases[flushed].iter_mut().filter_map(|leases| large(leases.take())));
     }
 
     /// Two databases changed places. What lay under a key of one lies under the same key of the other now, so every
     /// hold counts as carried.
     pub fn swap(&mut self, one: Db, other: Db) {
+        if one == other {
+            return;
+        }
         let highest = one.max(other).0 as usize;
         if self.leases.len() <= highest {
             self.leases.resize_with(highest + 1, || None);

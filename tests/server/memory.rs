@@ -236,6 +236,21 @@ fn nothing_is_left_of_locks_that_were_flushed() {
 }
 
 #[test]
+fn databases_that_are_flushed_again_and_again_leave_nothing() {
+    // Each flush once kept an index of 20 KB, to be given back later than the next one came.
+    let _alone = alone();
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
+    conn.ok(&["FLUSHDB"]);
+    let before = settled_memory(&mut conn);
+    let rounds = (0..2_000).flat_map(|_| [words("LOCK.ACQUIRE k a"), words("FLUSHDB")]);
+    send_all(&mut server.connect(), rounds);
+    let after = conn.info_number("memory", "used_memory");
+    assert!(after <= before + 200_000, "{} bytes are kept", after - before);
+}
+
+#[test]
 fn readers_that_come_and_go_leave_nothing_on_their_key() {
     // The key never goes while one of them stays: what each leaves behind in its value would add up.
     let _alone = alone();
