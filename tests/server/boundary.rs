@@ -48,7 +48,7 @@ const COMMANDS: &[Shown] = &[
     Shown {
         name: "lock.info",
         arity: -2,
-        flags: &["fast", "module", "readonly"],
+        flags: &["module", "readonly"],
         key: &["RO", "access"],
         args: "key OWNER:owner? COUNT:count?",
     },
