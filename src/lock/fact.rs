@@ -7,7 +7,7 @@ use super::codec::Saved;
 use super::fence::Fence;
 use super::hold::{Hold, Term};
 use super::keyspace::{Db, Keyspace, Slot};
-use super::limits::Limits;
+use super::limits::{LEASE_CEILING, Limits};
 use super::node::Node;
 use super::owner::{Note, Owner};
 use super::request::Refusal;
@@ -184,7 +184,7 @@ impl Fact {
             reads: self.reads,
             writes: self.writes,
             fence: self.fence?,
-            deadline: now.mono + left,
+            deadline: now.mono + left.min(LEASE_CEILING),
             since: now.mono,
             granted_in: Term::CARRIED,
             note: self.note.clone(),

@@ -2,6 +2,9 @@
 
 use super::time::Millis;
 
+/// The longest lease there is, whatever is configured or claimed: ten years.
+pub const LEASE_CEILING: Millis = Millis(315_360_000_000);
+
 /// What is allowed, as configured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

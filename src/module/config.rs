@@ -2,12 +2,11 @@
 
 use super::state::with_node;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
-use crate::lock::limits::Limits;
+use crate::lock::limits::{LEASE_CEILING, Limits};
 use crate::lock::time::Millis;
 use std::cell::Cell;
 
-/// Ten years: the index of leases reaches further, and nobody means more.
-const LEASE_MS_CEILING: i64 = 315_360_000_000;
+const LEASE_MS_CEILING: i64 = LEASE_CEILING.0 as i64;
 /// An owner that the server makes for `*` must fit, or its lock could not be released.
 const OWNER_BYTES_FLOOR: i64 = 32;
 /// The saved form has two bytes for these lengths.
@@ -61,11 +60,11 @@ pub static TABLE: &[ConfigSpec] = &[
     },
     ConfigSpec {
         name: "max-holders-per-key",
-        kind: ConfigKind::Number(1, 1_000_000),
+        kind: ConfigKind::Number(1, 65_536),
         default: 65_536,
         fixed: false,
         unit: "owners",
-        reason: "how many readers may hold one key: bounds its memory and the time to save it",
+        reason: "how many readers may hold one key: bounds its memory, and the time to save it or to end all its leases at once",
         get: || limit(|limits| limits.holders_per_key_max as i64),
         set: |value| set_limit(|limits| limits.holders_per_key_max = value as usize),
     },
@@ -75,7 +74,7 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 1_000,
         fixed: false,
         unit: "ms",
-        reason: "how far the wall clocks of primary and replicas may differ without a fence going back at failover",
+        reason: "how far the fence clock jumps at a promotion and at a start: wall clocks may differ by that without a fence going back",
         get: || limit(|limits| limits.promotion_skew.0 as i64),
         set: |value| set_limit(|limits| limits.promotion_skew = Millis(value as u64)),
     },

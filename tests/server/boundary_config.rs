@@ -12,7 +12,7 @@ const NUMBERS: &[(&str, i64, i64, i64)] = &[
     ("lock.max-lease-ms", 86_400_000, 1, 315_360_000_000),
     ("lock.max-owner-bytes", 256, 32, 65_535),
     ("lock.max-note-bytes", 256, 0, 65_535),
-    ("lock.max-holders-per-key", 65_536, 1, 1_000_000),
+    ("lock.max-holders-per-key", 65_536, 1, 65_536),
     ("lock.promotion-skew-ms", 1_000, 0, 3_600_000),
 ];
 

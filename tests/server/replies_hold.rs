@@ -1,7 +1,7 @@
 //! LOCK.HOLD from a client of a server that was started with `lock.allow-hold yes`: it does what it says, as long as the
 //! lock stays one.
 
-use crate::support::Server;
+use crate::support::{Server, wait_for};
 use crate::wire::{Player, Row, Way, Wire};
 
 fn server() -> Server {
@@ -141,4 +141,21 @@ fn a_fact_with_the_longest_lease_there_is_harms_nothing() {
         ("LOCK.INFO k", "nil"),
         ("LOCK.ACQUIRE k b", "#4"),
     ]);
+}
+
+#[test]
+fn the_longest_lease_there_is_keeps_no_other_from_ending() {
+    // A deadline beyond the reach of the index once kept its alarm busy for ever.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(FENCES);
+    player.go_on(&[
+        ("LOCK.HOLD far a 0 1 #1 0 9223372036854775807", "1"),
+        ("LOCK.HOLD further a 0 1 #2 0 4398046511104", "1"),
+        ("LOCK.ACQUIRE near b PX 20", "#3"),
+    ]);
+    let mut conn = server.connect();
+    wait_for("the other lease to end", || conn.int(&["EXISTS", "near"]) == Some(0));
+    assert_eq!(conn.int(&["EXISTS", "far", "further"]), Some(2));
 }
