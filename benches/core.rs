@@ -4,7 +4,7 @@
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use redis_lock::lock::hold::Mode;
-use redis_lock::lock::keyspace::{Db, Keyspace, Place, Slot};
+use redis_lock::lock::keyspace::{Db, KeyIndex, Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::Node;
 use redis_lock::lock::owner::Owner;
@@ -28,11 +28,15 @@ const LIMITS: Limits = Limits {
 struct OneKey(Option<Box<Lock>>);
 
 impl Keyspace for OneKey {
-    fn at(&mut self, _: Slot) -> Place<'_> {
+    fn count(&self) -> u16 {
+        1
+    }
+
+    fn place(&mut self, _: KeyIndex) -> Place<'_> {
         Place { db: Db(0), name: b"lock:report", lock: self.0.as_deref_mut() }
     }
 
-    fn create(&mut self, _: Slot) -> &mut Lock {
+    fn create(&mut self, _: KeyIndex) -> &mut Lock {
         self.0.insert(Box::default())
     }
 }
@@ -73,12 +77,12 @@ const OWNER: &str = "5f0c2f1e-4f9b-4a1c-9d62-8f3f6f0f4c11";
 
 fn acquire(owner: &str, mode: Mode) -> Request {
     let ask = Ask::Acquire(Acquire { mode, lease: Millis(30_000), note: None });
-    Request { keys: 1, owner: Owner::new(owner.as_bytes()), ask }
+    Request { owner: Owner::new(owner.as_bytes()), ask }
 }
 
 fn release(owner: &str) -> Request {
     let ask = Ask::Release(Release { mode: None, amount: Amount::One, fence: None });
-    Request { keys: 1, owner: Owner::new(owner.as_bytes()), ask }
+    Request { owner: Owner::new(owner.as_bytes()), ask }
 }
 
 fn core(c: &mut Criterion) {

@@ -82,7 +82,7 @@ fn parse(args: Args<'_>, mode: ReadMode) -> Result<(Str<'_>, Request, bool), Com
     };
     let lease = options.lease.unwrap_or(limits.lease_default);
     let ask = Ask::Acquire(lock::Acquire { mode, lease, note: options.note });
-    Ok((key, Request { keys: 1, owner, ask }, made))
+    Ok((key, Request { owner, ask }, made))
 }
 
 /// 128 random bits in 32 hexadecimal digits.

@@ -49,5 +49,5 @@ fn parse(args: Args<'_>) -> Result<(Str<'_>, Request), Complaint> {
     let options = parser.options(&[Known::Px, Known::Ex, Known::Fence])?;
     let lease = options.lease.ok_or(Complaint::NoLease)?;
     let ask = Ask::Extend(lock::Extend { lease, fence: options.fence });
-    Ok((key, Request { keys: 1, owner, ask }))
+    Ok((key, Request { owner, ask }))
 }

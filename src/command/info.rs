@@ -8,7 +8,7 @@ use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
 use crate::lock::value::{Holder, View};
-use crate::module::{config, look};
+use crate::module::{config, view};
 
 /// `LOCK.INFO key [OWNER o] [COUNT n]`
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Command for Info {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
-        let shown = look(ctx, key, |lock, now| View::of(lock, now.mono).and_then(|view| show(&view, owner, count)));
+        let shown = view(ctx, key, |lock, now| View::of(lock, now.mono).and_then(|lock| show(&lock, owner, count)));
         match shown {
             Ok(Some(Some(shown))) => answer(ctx, &shown),
             Ok(_) => ctx.reply_null(),

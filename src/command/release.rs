@@ -55,5 +55,5 @@ fn parse(args: Args<'_>) -> Result<(Str<'_>, Request), Complaint> {
         (false, None) => Amount::One,
     };
     let ask = Ask::Release(lock::Release { mode: options.mode, amount, fence: options.fence });
-    Ok((key, Request { keys: 1, owner, ask }))
+    Ok((key, Request { owner, ask }))
 }

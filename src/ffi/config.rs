@@ -4,7 +4,7 @@ use super::context::put_error;
 use super::guard::guard;
 use super::load::{LoadError, Loader};
 use redis_module::raw;
-use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
+use std::ffi::{CString, c_char, c_int, c_longlong, c_void};
 use std::ptr;
 
 /// One configuration of the module.
@@ -180,10 +180,4 @@ extern "C" fn apply(_ctx: *mut raw::RedisModuleCtx, kept: *mut c_void, err: *mut
 fn status(done: Option<()>) -> c_int {
     let status = if done.is_some() { raw::REDISMODULE_OK } else { raw::REDISMODULE_ERR };
     status as c_int
-}
-
-/// The name of a module's configuration as CONFIG GET shows it.
-#[must_use]
-pub fn full_name(module: &CStr, spec: &ConfigSpec) -> String {
-    format!("{}.{}", module.to_string_lossy(), spec.name)
 }

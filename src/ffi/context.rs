@@ -1,6 +1,6 @@
 //! The context of one call from the server: replies, replication, events, what the server is doing.
 
-use super::record::{Numbers, Record, emit};
+use super::record::{Record, Rest, emit};
 use super::string::{OwnedStr, Str};
 use bitflags::bitflags;
 use redis_module::raw;
@@ -176,13 +176,6 @@ impl<'a> Ctx<'a> {
         let text = CString::new(text.split('\0').next().unwrap_or_default()).expect("cut at the first NUL");
         // SAFETY: a valid context; the server copies the text.
         unsafe { api!(RedisModule_ReplyWithError(self.as_ptr(), text.as_ptr())) };
-    }
-
-    /// Replies as the server does to a wrong number of arguments.
-    pub fn reply_wrong_arity(&mut self) {
-        self.replied = true;
-        // SAFETY: a valid context.
-        unsafe { api!(RedisModule_WrongArity(self.as_ptr())) };
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use super::log::log_warning;
-use super::record::{Numbers, Record, emit};
+use super::record::{Record, Rest, emit};
 use super::string::Str;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};

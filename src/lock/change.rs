@@ -2,7 +2,7 @@
 
 use super::fence::Fence;
 use super::hold::Hold;
-use super::keyspace::Slot;
+use super::keyspace::KeyIndex;
 use super::owner::Owner;
 use super::value::Lock;
 use smallvec::SmallVec;
@@ -14,7 +14,7 @@ pub type Effects = SmallVec<[Change; 1]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// On which key.
-    pub slot: Slot,
+    pub key: KeyIndex,
     /// By what.
     pub cause: Cause,
     /// Whose hold.
@@ -41,24 +41,24 @@ pub enum Cause {
 }
 
 /// Commits a hold as it is to be from now on. Cannot fail.
-pub(super) fn change(lock: &mut Lock, slot: Slot, cause: Cause, owner: &Owner, hold: Hold, effects: &mut Effects) {
+pub(super) fn change(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold, effects: &mut Effects) {
     let fence = hold.fence;
     lock.holds.put(owner, hold.clone());
-    effects.push(Change { slot, cause, owner: owner.clone(), fence, hold: Some(hold) });
+    effects.push(Change { key, cause, owner: owner.clone(), fence, hold: Some(hold) });
 }
 
 /// Commits that a hold is gone. Cannot fail.
-pub(super) fn remove(lock: &mut Lock, slot: Slot, cause: Cause, owner: &Owner, effects: &mut Effects) {
+pub(super) fn remove(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, effects: &mut Effects) {
     if let Some(Hold { fence, .. }) = lock.holds.take(owner.as_bytes()) {
-        effects.push(Change { slot, cause, owner: owner.clone(), fence, hold: None });
+        effects.push(Change { key, cause, owner: owner.clone(), fence, hold: None });
     }
 }
 
 /// The changes that would make a lock what it is: for a lock that came without any.
 #[must_use]
-pub fn all_of(lock: &Lock, slot: Slot) -> Effects {
+pub fn all_of(lock: &Lock, key: KeyIndex) -> Effects {
     let told = |(owner, hold): (&Owner, &Hold)| Change {
-        slot,
+        key,
         cause: Cause::Told,
         owner: owner.clone(),
         fence: hold.fence,

@@ -6,7 +6,7 @@ use super::change::{Cause, Effects, change, remove};
 use super::codec::Saved;
 use super::fence::Fence;
 use super::hold::{Hold, Term};
-use super::keyspace::{Db, Keyspace, Slot};
+use super::keyspace::{Db, KeyIndex, Keyspace};
 use super::limits::{LEASE_CEILING, Limits};
 use super::node::Node;
 use super::owner::{Note, Owner};
@@ -54,7 +54,7 @@ impl Node {
     pub fn apply<K: Keyspace>(
         &mut self,
         keys: &mut K,
-        slot: Slot,
+        key: KeyIndex,
         fact: &Fact,
         origin: Origin,
         now: Now,
@@ -62,20 +62,20 @@ impl Node {
         let mut effects = Effects::new();
         let mut checked = Ok(());
         if origin == Origin::Client {
-            settle(keys, slot, now.mono, usize::MAX, &mut effects);
-            checked = check(keys.lock(slot).as_deref(), fact, &self.limits, now.wall);
+            settle(keys, key, now.mono, usize::MAX, &mut effects);
+            checked = check(keys.lock(key).as_deref(), fact, &self.limits, now.wall);
         }
         if checked.is_ok() {
-            self.put_fact(keys, slot, fact, origin, now, &mut effects);
+            self.put_fact(keys, key, fact, origin, now, &mut effects);
         }
-        self.follow(keys, slot, now.mono);
+        self.follow(keys, key, now.mono);
         (checked, effects)
     }
 
     fn put_fact<K: Keyspace>(
         &mut self,
         keys: &mut K,
-        slot: Slot,
+        key: KeyIndex,
         fact: &Fact,
         origin: Origin,
         now: Now,
@@ -86,20 +86,17 @@ impl Node {
         }
         let owner = &fact.owner;
         let Some(mut hold) = fact.hold(origin, now) else {
-            if let Some(lock) = keys.lock(slot) {
-                remove(lock, slot, Cause::Told, owner, effects);
+            if let Some(lock) = keys.lock(key) {
+                remove(lock, key, Cause::Told, owner, effects);
             }
             return;
         };
-        let lock = match keys.lock(slot).is_some() {
-            true => keys.lock(slot).expect("seen on the line above"),
-            false => keys.create(slot),
-        };
+        let lock = keys.lock_or_create(key);
         if let Some(old) = lock.holds.get(owner.as_bytes()) {
             hold.since = old.since;
         }
         lock.raise_fence(hold.fence);
-        change(lock, slot, Cause::Told, owner, hold, effects);
+        change(lock, key, Cause::Told, owner, hold, effects);
     }
 
     /// The lock that was saved. It lies under no key yet and may never do: until [`Node::arrive`] nobody looks after its

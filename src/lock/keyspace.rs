@@ -4,7 +4,7 @@ use super::value::Lock;
 
 /// A key of the current step, by its place among the step's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Slot(pub u16);
+pub struct KeyIndex(pub u16);
 
 /// The number of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,14 +12,29 @@ pub struct Db(pub u32);
 
 /// Where the locks of one step lie: over Redis in the module, over a map in the tests.
 pub trait Keyspace {
-    /// The key in this slot.
-    fn at(&mut self, slot: Slot) -> Place<'_>;
+    /// How many keys the step has.
+    fn count(&self) -> u16;
+    /// One of them.
+    fn place(&mut self, key: KeyIndex) -> Place<'_>;
     /// Puts a fresh lock under a key that has no value.
-    fn create(&mut self, slot: Slot) -> &mut Lock;
+    fn create(&mut self, key: KeyIndex) -> &mut Lock;
 
     /// The key's lock, if there is one.
-    fn lock(&mut self, slot: Slot) -> Option<&mut Lock> {
-        self.at(slot).lock
+    fn lock(&mut self, key: KeyIndex) -> Option<&mut Lock> {
+        self.place(key).lock
+    }
+
+    /// The key's lock; a fresh one when there was none.
+    fn lock_or_create(&mut self, key: KeyIndex) -> &mut Lock {
+        match self.lock(key).is_some() {
+            true => self.lock(key).expect("seen on the line above"),
+            false => self.create(key),
+        }
+    }
+
+    /// All keys, in order.
+    fn all(&self) -> impl Iterator<Item = KeyIndex> + use<Self> {
+        (0..self.count()).map(KeyIndex)
     }
 }
 

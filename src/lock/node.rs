@@ -4,7 +4,7 @@
 use super::change::Effects;
 use super::fence::{Fence, FenceClock};
 use super::hold::Term;
-use super::keyspace::{Db, Keyspace, Place, Slot};
+use super::keyspace::{Db, KeyIndex, Keyspace, Place};
 use super::lease::{Generations, KeyName, LeaseId, Leases, Look};
 use super::limits::Limits;
 use super::serve::settle;
@@ -154,19 +154,19 @@ impl Node {
     pub fn lapse<K: Keyspace>(
         &mut self,
         keys: &mut K,
-        slot: Slot,
+        key: KeyIndex,
         entry: LeaseId,
         now: Timestamp,
         most: usize,
     ) -> Effects {
         let mut effects = Effects::new();
-        let Place { db, lock, .. } = keys.at(slot);
+        let Place { db, lock, .. } = keys.place(key);
         if lock.is_none_or(|lock| lock.lease != Some(entry)) {
             index_of(&mut self.leases, db).disarm(entry);
             return effects;
         }
-        settle(keys, slot, now, most, &mut effects);
-        self.follow(keys, slot, now);
+        settle(keys, key, now, most, &mut effects);
+        self.follow(keys, key, now);
         effects
     }
 
@@ -178,8 +178,8 @@ impl Node {
     }
 
     /// Lets the index follow what a step did to a key.
-    pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, slot: Slot, now: Timestamp) {
-        if let Place { db, name, lock: Some(lock) } = keys.at(slot) {
+    pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Timestamp) {
+        if let Place { db, name, lock: Some(lock) } = keys.place(key) {
             self.follow_lock(db, name, lock, now);
         }
     }

@@ -3,7 +3,6 @@
 use super::change::Effects;
 use super::fence::Fence;
 use super::hold::Mode;
-use super::keyspace::Slot;
 use super::owner::{Note, Owner};
 use super::time::Millis;
 use smallvec::SmallVec;
@@ -11,11 +10,9 @@ use smallvec::SmallVec;
 /// One value per key, in the order of the keys; in place for the usual single key.
 pub type PerKey<T> = SmallVec<[T; 1]>;
 
-/// A well-formed request: what it asks of all its keys (slots 0 to `keys`), for one owner.
+/// A well-formed request: what it asks of all the step's keys, for one owner.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// How many keys it names.
-    pub keys: u16,
     /// Who asks.
     pub owner: Owner,
     /// What for.
@@ -73,13 +70,6 @@ pub enum Amount {
     All,
     /// As many that at most this count is left.
     To(u32),
-}
-
-impl Request {
-    /// The slots of its keys.
-    pub fn slots(&self) -> impl Iterator<Item = Slot> + use<> {
-        (0..self.keys).map(Slot)
-    }
 }
 
 impl Release {

@@ -17,7 +17,7 @@
 use super::change::{Cause, Change, Effects, change, remove};
 use super::fence::Fence;
 use super::hold::{Hold, Mode};
-use super::keyspace::{Keyspace, Slot};
+use super::keyspace::{KeyIndex, Keyspace};
 use super::limits::Limits;
 use super::node::Node;
 use super::owner::Owner;
@@ -37,21 +37,20 @@ enum Verdict {
 impl Node {
     /// Settles the request's keys, then serves it: all of it or nothing.
     pub fn serve<K: Keyspace>(&mut self, keys: &mut K, request: &Request, now: Now) -> Step {
-        let slots = || request.slots();
         let mut effects = Effects::new();
-        for slot in slots() {
-            settle(keys, slot, now.mono, usize::MAX, &mut effects);
+        for key in keys.all() {
+            settle(keys, key, now.mono, usize::MAX, &mut effects);
         }
         let outcome = match &request.ask {
             Ask::Acquire(ask) => self.acquire(keys, request, ask, now, &mut effects),
             Ask::Release(ask) => release(keys, request, ask, &mut effects),
             Ask::Extend(ask) => {
-                let extended = slots().map(|slot| extend(keys, slot, &request.owner, ask, now.mono, &mut effects));
+                let extended = keys.all().map(|key| extend(keys, key, &request.owner, ask, now.mono, &mut effects));
                 Ok(Outcome::Extended(extended.collect()))
             }
         };
-        for slot in slots() {
-            self.follow(keys, slot, now.mono);
+        for key in keys.all() {
+            self.follow(keys, key, now.mono);
         }
         Step { outcome, effects }
     }
@@ -65,19 +64,18 @@ impl Node {
         effects: &mut Effects,
     ) -> Result<Outcome, Refusal> {
         let (owner, mode, deadline) = (&request.owner, ask.mode, now.mono + ask.lease);
-        let mut verdicts = PerKey::new();
-        let mut fences_new = 0;
-        for slot in request.slots() {
-            let lock = keys.lock(slot);
+        let mut new_fences = PerKey::new();
+        for key in keys.all() {
+            let lock = keys.lock(key);
             let verdict = judge(lock.as_deref(), owner, mode, &self.limits)?;
             if verdict == Verdict::Held {
                 return Ok(Outcome::Held);
             }
             let carried = lock.is_some_and(|lock| self.is_carried(lock, owner));
             let new_fence = verdict != Verdict::Again || carried;
-            fences_new += u64::from(new_fence);
-            verdicts.push((verdict, new_fence));
+            new_fences.push(new_fence);
         }
+        let fences_new = new_fences.iter().filter(|new| **new).count() as u64;
         if fences_new > 0 {
             self.fences.begin(now.wall, self.limits.promotion_skew);
         }
@@ -86,11 +84,8 @@ impl Node {
         }
 
         let mut fences = PerKey::new();
-        for (slot, (verdict, new_fence)) in request.slots().zip(verdicts) {
-            let lock = match verdict {
-                Verdict::New if keys.lock(slot).is_none() => keys.create(slot),
-                _ => keys.lock(slot).expect("judged on this lock"),
-            };
+        for (key, new_fence) in keys.all().zip(new_fences) {
+            let lock = keys.lock_or_create(key);
             let old = lock.holds.get(owner.as_bytes());
             let fence = match old {
                 Some(old) if !new_fence => old.fence,
@@ -113,7 +108,7 @@ impl Node {
                 hold.note.clone_from(&ask.note);
             }
             lock.raise_fence(fence);
-            change(lock, slot, Cause::Acquire, owner, hold, effects);
+            change(lock, key, Cause::Acquire, owner, hold, effects);
             fences.push(fence);
         }
         Ok(Outcome::Granted(fences))
@@ -125,11 +120,11 @@ impl Node {
 }
 
 /// Ends what is over on a key, the earliest first, at most `most` holds. Keeps I5 when `most` is not reached.
-pub(super) fn settle<K: Keyspace>(keys: &mut K, slot: Slot, now: Timestamp, most: usize, effects: &mut Effects) {
-    let Some(lock) = keys.lock(slot) else { return };
+pub(super) fn settle<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, most: usize, effects: &mut Effects) {
+    let Some(lock) = keys.lock(key) else { return };
     for _ in 0..most {
         let Some((owner, hold)) = lock.holds.take_over(now) else { return };
-        effects.push(Change { slot, cause: Cause::Lapse, owner, fence: hold.fence, hold: None });
+        effects.push(Change { key, cause: Cause::Lapse, owner, fence: hold.fence, hold: None });
     }
 }
 
@@ -157,15 +152,15 @@ fn release<K: Keyspace>(
     effects: &mut Effects,
 ) -> Result<Outcome, Refusal> {
     let owner = &request.owner;
-    for slot in request.slots() {
-        let lock = keys.lock(slot);
+    for key in keys.all() {
+        let lock = keys.lock(key);
         let hold = lock.as_deref().and_then(|lock| held(lock, owner, ask.fence));
         if ask.is_ambiguous() && hold.is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
             return Err(Refusal::AmbiguousRelease);
         }
     }
-    let left = request.slots().map(|slot| {
-        let lock = keys.lock(slot)?;
+    let left = keys.all().map(|key| {
+        let lock = keys.lock(key)?;
         let mut hold = held(lock, owner, ask.fence)?.clone();
         let before = hold.total();
         for mode in [Mode::Read, Mode::Write] {
@@ -175,9 +170,9 @@ fn release<K: Keyspace>(
         }
         let total = hold.total();
         if total == 0 {
-            remove(lock, slot, Cause::Release, owner, effects);
+            remove(lock, key, Cause::Release, owner, effects);
         } else if total < before {
-            change(lock, slot, Cause::Release, owner, hold, effects);
+            change(lock, key, Cause::Release, owner, hold, effects);
         }
         Some(total)
     });
@@ -186,16 +181,16 @@ fn release<K: Keyspace>(
 
 fn extend<K: Keyspace>(
     keys: &mut K,
-    slot: Slot,
+    key: KeyIndex,
     owner: &Owner,
     ask: &Extend,
     now: Timestamp,
     effects: &mut Effects,
 ) -> Option<Fence> {
-    let lock = keys.lock(slot)?;
+    let lock = keys.lock(key)?;
     let hold = Hold { deadline: now + ask.lease, ..held(lock, owner, ask.fence)?.clone() };
     let fence = hold.fence;
-    change(lock, slot, Cause::Extend, owner, hold, effects);
+    change(lock, key, Cause::Extend, owner, hold, effects);
     Some(fence)
 }
 

@@ -3,12 +3,12 @@
 //! One server timer for the earliest lease, and a look at every tick, since the server's timers follow the wall clock
 //! and may be late by as much as that was set back.
 
-use super::keyspace::OpenLocks;
+use super::open_locks::OpenLocks;
 use super::state::with_node;
 use super::{clock, publish, replication};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, OwnedStr};
-use crate::lock::keyspace::{Db, Slot};
+use crate::lock::keyspace::{Db, KeyIndex};
 use crate::lock::lease::LeaseId;
 use crate::lock::node::Due;
 use crate::lock::time::{Millis, Timestamp};
@@ -100,7 +100,7 @@ fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: LeaseId, name: &OwnedStr) {
         with_node(|node| node.drop_entry(db, entry));
         return;
     };
-    let effects = with_node(|node| node.lapse(&mut locks, Slot(0), entry, now.mono, BITE));
+    let effects = with_node(|node| node.lapse(&mut locks, KeyIndex(0), entry, now.mono, BITE));
     locks.tidy(&effects);
     drop(locks);
     publish(ctx, &names, &effects, now);

@@ -1,6 +1,6 @@
 //! Events in both directions: what the server tells us, and the keyspace events that subscribers get from us.
 
-use super::keyspace::LOCK;
+use super::open_locks::LOCK;
 use super::state::with_node;
 use super::{alarm, clock, persistence, replication};
 use crate::ffi::event::{Listener, ServerEvent};

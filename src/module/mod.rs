@@ -8,8 +8,8 @@ pub mod alarm;
 pub mod clock;
 pub mod config;
 pub mod events;
-pub mod keyspace;
 pub mod metrics;
+pub mod open_locks;
 pub mod persistence;
 pub mod replication;
 pub mod state;
@@ -17,11 +17,11 @@ pub mod state;
 use crate::ffi::{Access, Ctx, Flags, Keys, Str, WrongType};
 use crate::lock::change::Change;
 use crate::lock::fact::{Fact, Origin};
-use crate::lock::keyspace::Slot;
+use crate::lock::keyspace::KeyIndex;
 use crate::lock::request::{Outcome, Refusal, Request};
 use crate::lock::time::Now;
 use crate::lock::value::Lock;
-use keyspace::{LOCK, OpenLocks};
+use open_locks::{LOCK, OpenLocks};
 use state::with_node;
 
 /// Why a request that is well-formed was not served.
@@ -68,7 +68,7 @@ pub fn serve(ctx: &mut Ctx<'_>, names: &[Str<'_>], request: &Request) -> Result<
 pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> Result<(), Unserved> {
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (applied, effects) = with_node(|node| node.apply(&mut locks, Slot(0), fact, origin, now));
+    let (applied, effects) = with_node(|node| node.apply(&mut locks, KeyIndex(0), fact, origin, now));
     locks.tidy(&effects);
     drop(locks);
     if origin != Origin::Disk {
@@ -82,7 +82,7 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> R
 ///
 /// # Errors
 /// When the key has a value of another type.
-pub fn look<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(&Lock, Now) -> R) -> Result<Option<R>, Unserved> {
+pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(&Lock, Now) -> R) -> Result<Option<R>, Unserved> {
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
     Ok(keys.get(0).map(|lock| show(lock, clock::now())))
 }
@@ -90,10 +90,10 @@ pub fn look<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(&Lock, Now) -
 /// Tells all who must know: replicas and the AOF first, then watchers and subscribers.
 pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Str<'_>], effects: &[Change], now: Now) {
     for change in effects {
-        replication::send(ctx, names[usize::from(change.slot.0)], change, now);
+        replication::send(ctx, names[usize::from(change.key.0)], change, now);
     }
     for change in effects {
-        let name = names[usize::from(change.slot.0)];
+        let name = names[usize::from(change.key.0)];
         metrics::count_change(change);
         ctx.signal_modified(name);
         if let Some(event) = events::name_of(change.cause) {

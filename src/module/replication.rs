@@ -2,12 +2,12 @@
 //! that hold; it is idempotent and decides nothing.
 
 use super::clock;
-use super::keyspace::LOCK;
-use crate::ffi::record::{Numbers, Record};
+use super::open_locks::LOCK;
+use crate::ffi::record::{Record, Rest};
 use crate::ffi::{Access, Ctx, Keys, OwnedStr, Str, WrongType};
 use crate::lock::change::{self, Change};
 use crate::lock::fact::Fact;
-use crate::lock::keyspace::{Db, Slot};
+use crate::lock::keyspace::{Db, KeyIndex};
 use crate::lock::lease::KeyName;
 use crate::lock::owner::Owner;
 use crate::lock::time::{Now, Timestamp};
@@ -68,7 +68,7 @@ pub(crate) fn settle_debts(ctx: &mut Ctx<'_>, end: Timestamp) {
         let name = OwnedStr::new(&name);
         ctx.select_db(db.0);
         let facts = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {
-            Ok(keys) => keys.get(0).map(|lock| change::all_of(lock, Slot(0))).unwrap_or_default(),
+            Ok(keys) => keys.get(0).map(|lock| change::all_of(lock, KeyIndex(0))).unwrap_or_default(),
             Err(WrongType) => continue,
         };
         for fact in &facts {
@@ -87,21 +87,21 @@ pub(crate) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
 
 /// The record of a hold that stands: `key owner reads writes fence wall-deadline-ms remaining-ms [note]`.
 pub(crate) fn with_record<R>(fact: &Fact, each: impl FnOnce(Record<'_>) -> R) -> R {
-    each(Record {
-        command: COMMAND,
-        name: fact.owner.as_bytes(),
-        numbers: Numbers::Five([
-            i64::from(fact.reads),
-            i64::from(fact.writes),
-            fact.fence.map_or(0, |fence| fence.get() as i64),
-            fact.wall_deadline.millis() as i64,
-            fact.left.0 as i64,
-        ]),
-        text: fact.note.as_ref().map(|note| &*note.0),
-    })
+    let numbers = [
+        i64::from(fact.reads),
+        i64::from(fact.writes),
+        fact.fence.map_or(0, |fence| fence.get() as i64),
+        fact.wall_deadline.millis() as i64,
+        fact.left.0 as i64,
+    ];
+    let rest = match &fact.note {
+        Some(note) => Rest::FiveAndText(numbers, &note.0),
+        None => Rest::Five(numbers),
+    };
+    each(Record { command: COMMAND, name: fact.owner.as_bytes(), rest })
 }
 
 /// The record of a hold that is gone: `key owner 0 0 fence`.
 fn removal(owner: &Owner, fence: u64) -> Record<'_> {
-    Record { command: COMMAND, name: owner.as_bytes(), numbers: Numbers::Three([0, 0, fence as i64]), text: None }
+    Record { command: COMMAND, name: owner.as_bytes(), rest: Rest::Three([0, 0, fence as i64]) }
 }

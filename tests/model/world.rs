@@ -6,7 +6,7 @@ use redis_lock::lock::codec;
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::Mode;
-use redis_lock::lock::keyspace::{Db, Keyspace, Place, Slot};
+use redis_lock::lock::keyspace::{Db, KeyIndex, Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::{Due, Node};
 use redis_lock::lock::owner::{Note, Owner};
@@ -51,17 +51,22 @@ type RawRow = (u32, u8, Owner, u32, u32, Fence, Option<Note>);
 pub(crate) struct Side {
     pub(crate) node: Node,
     pub(crate) locks: BTreeMap<(u32, u8), Lock>,
-    slots: Vec<(u32, [u8; 1])>,
+    /// The keys of the current step.
+    step: Vec<(u32, [u8; 1])>,
 }
 
 impl Keyspace for Side {
-    fn at(&mut self, slot: Slot) -> Place<'_> {
-        let (db, name) = &self.slots[usize::from(slot.0)];
+    fn count(&self) -> u16 {
+        self.step.len() as u16
+    }
+
+    fn place(&mut self, key: KeyIndex) -> Place<'_> {
+        let (db, name) = &self.step[usize::from(key.0)];
         Place { db: Db(*db), name, lock: self.locks.get_mut(&(*db, name[0])) }
     }
 
-    fn create(&mut self, slot: Slot) -> &mut Lock {
-        let (db, name) = self.slots[usize::from(slot.0)];
+    fn create(&mut self, key: KeyIndex) -> &mut Lock {
+        let (db, name) = self.step[usize::from(key.0)];
         assert!(!self.locks.contains_key(&(db, name[0])), "created over a lock");
         self.locks.entry((db, name[0])).or_default()
     }
@@ -69,13 +74,13 @@ impl Keyspace for Side {
 
 impl Side {
     fn new(limits: Limits) -> Side {
-        Side { node: Node::new(limits), locks: BTreeMap::new(), slots: Vec::new() }
+        Side { node: Node::new(limits), locks: BTreeMap::new(), step: Vec::new() }
     }
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
     fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut Node, &mut Side) -> R) -> R {
         let mut node = std::mem::replace(&mut self.node, Node::new(limits(0)));
-        self.slots = keys.iter().map(|key| (db, [*key])).collect();
+        self.step = keys.iter().map(|key| (db, [*key])).collect();
         let result = work(&mut node, self);
         self.node = node;
         self.locks.retain(|_, lock| !lock.is_free());
@@ -282,7 +287,7 @@ impl World {
     }
 
     fn serve(&mut self, keys: &[u8], owner: u8, ask: Ask, expected: &Answer) {
-        let request = Request { keys: keys.len() as u16, owner: Owner::new(&[owner]), ask };
+        let request = Request { owner: Owner::new(&[owner]), ask };
         let (now, before) = (self.now, self.primary.raw());
         let step = self.primary.on(0, keys, |node, side| node.serve(side, &request, now));
         assert_eq!(answer_of(step.outcome), *expected, "{request:?}");
@@ -318,9 +323,9 @@ impl World {
                     note: None,
                 },
             };
-            let key = keys[usize::from(change.slot.0)];
+            let key = keys[usize::from(change.key.0)];
             let (told, _) =
-                self.replica.on(db, &[key], |node, side| node.apply(side, Slot(0), &fact, Origin::Peer, now));
+                self.replica.on(db, &[key], |node, side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, now));
             assert_eq!(told, Ok(()));
             assert!(self.replica.node.last_fence() >= Some(change.fence), "a fence that the replica may give again");
         }
@@ -333,8 +338,9 @@ impl World {
             match self.primary.node.due(now.mono) {
                 Due::Key(db, entry, name) => {
                     let key = name[0];
-                    let effects =
-                        self.primary.on(db.0, &[key], |node, side| node.lapse(side, Slot(0), entry, now.mono, most));
+                    let effects = self
+                        .primary
+                        .on(db.0, &[key], |node, side| node.lapse(side, KeyIndex(0), entry, now.mono, most));
                     self.tell_in(db.0, &[key], &effects);
                 }
                 Due::Again => {}

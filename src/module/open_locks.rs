@@ -3,7 +3,7 @@
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Str, WrongType};
 use crate::lock::change::Change;
-use crate::lock::keyspace::{Db, Keyspace, Place, Slot};
+use crate::lock::keyspace::{Db, KeyIndex, Keyspace, Place};
 use crate::lock::value::Lock;
 
 /// The type `redislock`.
@@ -26,7 +26,7 @@ impl<'k> OpenLocks<'k> {
     /// no time to live, which somebody may have set by EXPIRE: only leases end holds.
     pub fn tidy(&mut self, effects: &[Change]) {
         for change in effects {
-            let at = usize::from(change.slot.0);
+            let at = usize::from(change.key.0);
             match self.0.get(at) {
                 Some(lock) if lock.is_free() => self.0.delete(at),
                 Some(_) if change.hold.is_some() => self.0.persist(at),
@@ -37,13 +37,18 @@ impl<'k> OpenLocks<'k> {
 }
 
 impl Keyspace for OpenLocks<'_> {
-    fn at(&mut self, slot: Slot) -> Place<'_> {
-        let at = usize::from(slot.0);
+    fn count(&self) -> u16 {
+        // The parsers of commands with many keys see to it that there are no more.
+        self.0.len() as u16
+    }
+
+    fn place(&mut self, key: KeyIndex) -> Place<'_> {
+        let at = usize::from(key.0);
         let (db, name) = (Db(self.0.db()), self.0.name(at).as_bytes());
         Place { db, name, lock: self.0.get_mut(at) }
     }
 
-    fn create(&mut self, slot: Slot) -> &mut Lock {
-        self.0.insert(usize::from(slot.0), Lock::default())
+    fn create(&mut self, key: KeyIndex) -> &mut Lock {
+        self.0.insert(usize::from(key.0), Lock::default())
     }
 }
