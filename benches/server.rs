@@ -146,7 +146,9 @@ fn main() {
     row("SET NX PX + DEL", deletes);
     row("ratio to SET NX PX + EVALSHA", to_scripts);
     row("ratio to SET NX PX + DEL", to_deletes);
-    let (lock, by_hand) = (server.bytes_per_lock(take), server.bytes_per_lock(set));
+    // In this order: after the locks the index of their leases is given back little by little.
+    let by_hand = server.bytes_per_lock(set);
+    let lock = server.bytes_per_lock(take);
     println!(
         "bytes per held lock, owner of 36 bytes: {lock:.0}; as SET NX PX: {by_hand:.0}; ratio {:.2}",
         lock / by_hand
