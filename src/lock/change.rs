@@ -2,8 +2,9 @@
 
 use super::fence::Fence;
 use super::hold::Hold;
-use super::keyspace::KeyIndex;
+use super::keyspace::{KeyIndex, Keyspace};
 use super::owner::Owner;
+use super::time::Timestamp;
 use super::value::Lock;
 use smallvec::SmallVec;
 
@@ -38,6 +39,15 @@ pub enum Cause {
     Lapse,
     /// A LOCK.HOLD said so.
     Told,
+}
+
+/// Ends what is over on a key, the earliest first, at most `most` holds. Keeps I5 when `most` is not reached.
+pub(super) fn settle<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, most: usize, effects: &mut Effects) {
+    let Some(lock) = keys.lock(key) else { return };
+    for _ in 0..most {
+        let Some((owner, hold)) = lock.holds.take_over(now) else { return };
+        effects.push(Change { key, cause: Cause::Lapse, owner, fence: hold.fence, hold: None });
+    }
 }
 
 /// Commits a hold as it is to be from now on. Cannot fail.

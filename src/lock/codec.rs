@@ -16,7 +16,7 @@
 //! All numbers are little-endian. FNV-1a's step is a bijection of its state for each byte, so a single changed byte
 //! always changes the sum.
 
-use super::fact::Fact;
+use super::fact::{Fact, Saved};
 use super::fence::Fence;
 use super::owner::{Note, Owner};
 use super::time::{Millis, Now, WallTime};
@@ -26,15 +26,6 @@ use alloc::vec::Vec;
 
 /// The version that [`encode`] writes and the highest that [`decode`] reads.
 pub const VERSION: u8 = 1;
-
-/// A lock as it was saved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
-    /// The highest fence given on it.
-    pub fence: Option<Fence>,
-    /// Its holds, in order of owner.
-    pub holds: Vec<Fact>,
-}
 
 /// Why a payload is not a saved lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 //!
 //! A fact is idempotent and decides nothing. The primary's and the disk's are believed; a client's is checked.
 
-use super::change::{Cause, Effects, change, remove};
-use super::codec::Saved;
+use super::change::{Cause, Effects, change, remove, settle};
 use super::fence::Fence;
 use super::hold::{Hold, Term};
 use super::keyspace::{Db, KeyIndex, Keyspace};
@@ -11,9 +10,9 @@ use super::limits::{LEASE_CEILING, Limits};
 use super::node::Node;
 use super::owner::{Note, Owner};
 use super::request::Refusal;
-use super::serve::settle;
 use super::time::{Millis, Now, Timestamp, WallTime};
 use super::value::Lock;
+use alloc::vec::Vec;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +31,15 @@ pub struct Fact {
     pub left: Millis,
     /// What the holder says about itself.
     pub note: Option<Note>,
+}
+
+/// A lock as it was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The highest fence given on it.
+    pub fence: Option<Fence>,
+    /// Its holds, in order of owner.
+    pub holds: Vec<Fact>,
 }
 
 /// Where a fact comes from, which decides how its deadline is read and how far it is believed.

@@ -1,13 +1,12 @@
 //! What a node knows beside its locks: the fence clock, the index of leases, the term. Requests are served in serve.rs,
 //! facts are taken in in fact.rs; here is what happens to keys and to the node without either.
 
-use super::change::Effects;
+use super::change::{Effects, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::Term;
 use super::keyspace::{Db, KeyIndex, Keyspace, Place};
 use super::lease::{Generations, KeyName, LeaseId, Leases, Look};
 use super::limits::Limits;
-use super::serve::settle;
 use super::time::{Timestamp, WallTime};
 use super::value::Lock;
 use alloc::boxed::Box;

@@ -14,7 +14,7 @@
 //!
 //! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here.
 
-use super::change::{Cause, Change, Effects, change, remove};
+use super::change::{Cause, Effects, change, remove, settle};
 use super::fence::Fence;
 use super::hold::{Hold, Mode};
 use super::keyspace::{KeyIndex, Keyspace};
@@ -116,15 +116,6 @@ impl Node {
 
     fn is_carried(&self, lock: &Lock, owner: &Owner) -> bool {
         lock.holds.get(owner.as_bytes()).is_some_and(|hold| hold.granted_in != self.term)
-    }
-}
-
-/// Ends what is over on a key, the earliest first, at most `most` holds. Keeps I5 when `most` is not reached.
-pub(super) fn settle<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, most: usize, effects: &mut Effects) {
-    let Some(lock) = keys.lock(key) else { return };
-    for _ in 0..most {
-        let Some((owner, hold)) = lock.holds.take_over(now) else { return };
-        effects.push(Change { key, cause: Cause::Lapse, owner, fence: hold.fence, hold: None });
     }
 }
 
