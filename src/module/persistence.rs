@@ -65,7 +65,8 @@ impl Value for Lock {
     }
 
     fn free_effort(&self) -> usize {
-        self.holds.len()
+        // Never 0, which a lock that was just released has left: to the servers that means "always in the background".
+        self.holds.len().max(1)
     }
 
     /// Times are left out: a replica's clocks are its own.

@@ -332,3 +332,21 @@ fn a_replica_grants_nothing_even_if_it_takes_writes() {
     replica.catch_up(&primary);
     assert!(here.lock_info("k").is_none());
 }
+
+#[test]
+fn a_released_lock_is_freed_at_once_and_a_crowded_one_in_the_background() {
+    // A lock without a holder has an effort of 0 to free, which servers take for "always in the background": each release
+    // then woke another thread. Valkey frees so by default.
+    let server = Server::setup().option("lazyfree-lazy-server-del", "yes").start();
+    let mut conn = server.connect();
+    for _ in 0..100 {
+        conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+        conn.int(&["LOCK.RELEASE", "k", "a"]).unwrap();
+    }
+    assert_eq!(conn.info("memory", "lazyfreed_objects"), "0");
+    for reader in 0..100 {
+        conn.int(&["LOCK.RW", "k", &reader.to_string(), "READ"]).unwrap();
+    }
+    conn.int(&["UNLINK", "k"]).unwrap();
+    wait_for("the readers to be freed", || conn.info("memory", "lazyfreed_objects") == "1");
+}
