@@ -190,10 +190,14 @@ impl Server {
 
     /// Ends it: at once (`kill -9`), or after it has saved what it saves at a shutdown.
     pub(crate) fn stop(&mut self, at_once: bool) {
-        if self.child.is_some() {
-            self.signal(if at_once { libc::SIGKILL } else { libc::SIGTERM });
+        if self.child.is_some() && !at_once {
+            self.signal(libc::SIGTERM);
         }
         if let Some(mut child) = self.child.take() {
+            // Does nothing to one that has ended already.
+            if at_once {
+                child.kill().unwrap();
+            }
             child.wait().unwrap();
         }
     }
