@@ -223,7 +223,7 @@ fn a_promoted_replica_ends_abandoned_leases_by_itself() {
     let primary = primary().start();
     let replica = Server::new();
     replica.follow(&primary);
-    primary.connect().int(&["LOCK.ACQUIRE", "k", "a", "PX", "700"]).unwrap();
+    primary.connect().int(&["LOCK.ACQUIRE", "k", "a", "PX", "4000"]).unwrap();
     replica.catch_up(&primary);
     drop(primary);
     let mut conn = replica.connect();
