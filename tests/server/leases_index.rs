@@ -83,7 +83,7 @@ fn a_lock_that_is_moved_in_a_transaction_lapses_in_its_new_database() {
     // Valkey 9.1 tells of it with the number of the database that it left.
     let server = Server::new();
     let mut conn = server.connect();
-    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "300"]).unwrap();
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "2000"]).unwrap();
     conn.ok(&["MULTI"]);
     assert_eq!(conn.get::<String>(&["MOVE", "k", "1"]), "QUEUED");
     conn.call(&["EXEC"]).unwrap();
