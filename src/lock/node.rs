@@ -83,10 +83,7 @@ impl Node {
         if one == other {
             return;
         }
-        let highest = one.max(other).0 as usize;
-        if self.leases.len() <= highest {
-            self.leases.resize_with(highest + 1, || None);
-        }
+        reach(&mut self.leases, one.max(other));
         self.leases.swap(one.0 as usize, other.0 as usize);
         self.term = self.term.next();
     }
@@ -201,10 +198,15 @@ impl Node {
 }
 
 /// The index of leases of a database, made when it is first needed.
-fn index_of(leases: &mut Vec<Option<Box<Leases>>>, Db(number): Db) -> &mut Leases {
-    let number = number as usize;
-    if leases.len() <= number {
-        leases.resize_with(number + 1, || None);
+fn index_of(leases: &mut Vec<Option<Box<Leases>>>, db: Db) -> &mut Leases {
+    reach(leases, db);
+    leases[db.0 as usize].get_or_insert_default()
+}
+
+/// Makes a place for the index of a database.
+fn reach(leases: &mut Vec<Option<Box<Leases>>>, Db(number): Db) {
+    let needed = number as usize + 1;
+    if leases.len() < needed {
+        leases.resize_with(needed, || None);
     }
-    leases[number].get_or_insert_default()
 }
