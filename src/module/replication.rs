@@ -39,7 +39,7 @@ pub(crate) fn owe_nothing() {
     OWED.take();
 }
 
-/// A lock went to another place: if it is one of those, it is owed there.
+/// A lock went to another place. It may be one of those, and to send the facts of another does no harm.
 pub(crate) fn follow_debt(db: Db, name: &[u8]) {
     if owes() {
         owe(db, name);
