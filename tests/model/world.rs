@@ -73,12 +73,12 @@ impl Keyspace for Side {
 }
 
 impl Side {
-    fn new(limits: Limits) -> Side {
+    pub(crate) fn new(limits: Limits) -> Side {
         Side { node: Node::new(limits), locks: BTreeMap::new(), step: Vec::new() }
     }
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
-    fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut Node, &mut Side) -> R) -> R {
+    pub(crate) fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut Node, &mut Side) -> R) -> R {
         let mut node = std::mem::replace(&mut self.node, Node::new(limits(0)));
         self.step = keys.iter().map(|key| (db, [*key])).collect();
         let result = work(&mut node, self);

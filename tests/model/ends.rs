@@ -1,0 +1,58 @@
+//! Where numbers end: refusals that no history of sane length meets.
+
+use crate::world::{Side, limits};
+use redis_lock::lock::fact::{Fact, Origin};
+use redis_lock::lock::fence::Fence;
+use redis_lock::lock::hold::Mode;
+use redis_lock::lock::keyspace::KeyIndex;
+use redis_lock::lock::owner::Owner;
+use redis_lock::lock::request::{Acquire, Ask, Outcome, Refusal, Request, Step};
+use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
+
+const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };
+
+fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
+    let ask = Ask::Acquire(Acquire { mode, lease: Millis(30), note: None });
+    let request = Request { owner: Owner::new(b"a"), ask };
+    side.on(0, keys, |node, side| node.serve(side, &request, NOW))
+}
+
+fn refused(step: &Step, why: Refusal) {
+    assert_eq!(step.outcome, Err(why));
+    assert!(step.effects.is_empty(), "{:?}", step.effects);
+}
+
+#[test]
+fn when_the_fences_are_used_up_nothing_new_is_granted_and_what_is_held_goes_on() {
+    // A clock that wraps or sticks would give a fence that was given before.
+    let mut side = Side::new(limits(9));
+    let last_but_one = Fence::new(Fence::MAX.get() - 1).unwrap();
+    assert!(matches!(acquire(&mut side, b"h", Mode::Write).outcome, Ok(Outcome::Granted(_))));
+    side.node.observe_fence(last_but_one);
+    // Two are asked for and one is left: neither key is taken.
+    refused(&acquire(&mut side, b"jk", Mode::Write), Refusal::FencesUsedUp);
+    assert_eq!((side.locks.len(), side.node.last_fence()), (1, Some(last_but_one)));
+    assert_eq!(acquire(&mut side, b"j", Mode::Write).outcome, Ok(Outcome::Granted([Fence::MAX].into())));
+    refused(&acquire(&mut side, b"k", Mode::Write), Refusal::FencesUsedUp);
+    assert!(matches!(acquire(&mut side, b"h", Mode::Write).outcome, Ok(Outcome::Granted(_))), "again needs no fence");
+}
+
+#[test]
+fn a_count_at_its_end_stays_there() {
+    // One more would be none: the lock of who holds it most often would be free.
+    let mut side = Side::new(limits(9));
+    let fact = Fact {
+        owner: Owner::new(b"a"),
+        reads: u32::MAX,
+        writes: 0,
+        fence: Fence::new(7),
+        wall_deadline: WallTime(0),
+        left: Millis(30),
+        note: None,
+    };
+    let (told, _) = side.on(0, b"k", |node, side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, NOW));
+    assert_eq!(told, Ok(()));
+    refused(&acquire(&mut side, b"k", Mode::Read), Refusal::TooManyCounts);
+    // Its other count has room.
+    assert!(matches!(acquire(&mut side, b"k", Mode::Write).outcome, Ok(Outcome::Granted(_))));
+}
