@@ -28,9 +28,9 @@ use super::value::Lock;
 /// What judging an ACQUIRE found, by the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    New,
+    /// A new hold or an upgrade: with a new fence.
+    Anew,
     Again,
-    Upgrade,
     Held,
 }
 
@@ -72,8 +72,7 @@ impl Node {
                 return Ok(Outcome::Held);
             }
             let carried = lock.is_some_and(|lock| self.is_carried(lock, owner));
-            let new_fence = verdict != Verdict::Again || carried;
-            new_fences.push(new_fence);
+            new_fences.push(verdict == Verdict::Anew || carried);
         }
         let fences_new = new_fences.iter().filter(|new| **new).count() as u64;
         if fences_new > 0 {
@@ -121,16 +120,14 @@ impl Node {
 
 /// What an asker may have, by the table at the top.
 fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Limits) -> Result<Verdict, Refusal> {
-    let Some(lock) = lock else { return Ok(Verdict::New) };
+    let Some(lock) = lock else { return Ok(Verdict::Anew) };
     let alone = !lock.held_by_other(owner.as_bytes());
     match lock.holds.get(owner.as_bytes()) {
-        None if alone => Ok(Verdict::New),
+        None if alone => Ok(Verdict::Anew),
         None if mode == Mode::Write || lock.mode() == Some(Mode::Write) => Ok(Verdict::Held),
         None if lock.holds.len() >= limits.holders_per_key_max => Err(Refusal::TooManyHolders),
-        None => Ok(Verdict::New),
-        Some(hold) if mode == Mode::Write && hold.writes == 0 => {
-            Ok(if alone { Verdict::Upgrade } else { Verdict::Held })
-        }
+        None => Ok(Verdict::Anew),
+        Some(hold) if mode == Mode::Write && hold.writes == 0 => Ok(if alone { Verdict::Anew } else { Verdict::Held }),
         Some(hold) if hold.count(mode) == u32::MAX => Err(Refusal::TooManyCounts),
         Some(_) => Ok(Verdict::Again),
     }
