@@ -60,11 +60,36 @@ impl<'a> Loader<'a> {
     /// Says what the module can cope with: read errors while loading (else a damaged payload kills the server), and
     /// telling watchers of changes itself (else a refused command would look like one).
     fn set_options(&mut self) {
-        let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
+        let mut options =
+            raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
+        if self.moves_slots_by_commands() {
+            options |= VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION;
+        }
         // SAFETY: the context of the load.
         unsafe { api!(RedisModule_SetModuleOptions(self.ctx, options as c_int)) };
     }
+
+    /// Whether the server moves whole slots with the commands of an AOF, which it only does when every module says that
+    /// it can cope with it.
+    fn moves_slots_by_commands(&self) -> bool {
+        // SAFETY: reads a pointer that was written before this call; the function takes no argument.
+        let known = unsafe { raw::RedisModule_GetModuleOptionsAll.map_or(0, |options| options()) } as u32;
+        known & VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION != 0 && self.is_valkey()
+    }
+
+    fn is_valkey(&self) -> bool {
+        // SAFETY: the context of the load; what the server says lives until it is freed, after the last look at it.
+        unsafe {
+            let server = api!(RedisModule_GetServerInfo(self.ctx, c"server".as_ptr()));
+            let is_valkey = !api!(RedisModule_ServerInfoGetFieldC(server, c"valkey_version".as_ptr())).is_null();
+            api!(RedisModule_FreeServerInfo(self.ctx, server));
+            is_valkey
+        }
+    }
 }
+
+/// An option of Valkey's from 9.0 on. On Redis, the bit is or may become something else.
+const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
 /// The body of `RedisModule_OnLoad`.
 ///
