@@ -33,8 +33,8 @@ pub trait Value: Sized + 'static {
     fn free_effort(&self) -> usize;
     /// The parts that a digest is made of, in any order: strings and numbers of each.
     fn digest(&self, each: &mut DigestPart<'_>);
-    /// The value is about to leave its key, to be freed or to go elsewhere.
-    fn unlinked(&self, db: u32);
+    /// The value is about to leave the key of this name, to be freed or to go elsewhere.
+    fn unlinked(&self, db: u32, name: &[u8]);
     /// What to save once per RDB; None for nothing.
     fn save_aside() -> Option<u64>;
     /// Takes what was saved once per RDB.
@@ -217,8 +217,11 @@ extern "C" fn unlink<V: Value>(ctx: *mut raw::RedisModuleKeyOptCtx, value: *cons
     guard(|| {
         // SAFETY: `ctx` is valid.
         let db = unsafe { api!(RedisModule_GetDbIdFromOptCtx(ctx)) };
+        // SAFETY: `ctx` is valid and the name, if there is one, lives for this call.
+        let name = unsafe { Str::lent(api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut()) };
         // SAFETY: the server passes a value of this type, which lives for this call.
-        unsafe { value_of::<V>(value) }.unlinked(db.max(0) as u32);
+        let value = unsafe { value_of::<V>(value) };
+        value.unlinked(db.max(0) as u32, name.map_or(&[], Str::as_bytes));
     });
 }
 

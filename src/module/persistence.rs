@@ -77,7 +77,7 @@ impl Value for Lock {
         }
     }
 
-    fn unlinked(&self, db: u32) {
+    fn unlinked(&self, db: u32, _name: &[u8]) {
         if self.lease.is_some() {
             with_node(|node| node.forget(Db(db), self));
         }
