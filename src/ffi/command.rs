@@ -164,10 +164,9 @@ extern "C" fn call<C: Command>(
     let args = unsafe { Args::lent(argv, argc) };
     guard(|| {
         // SAFETY: the server passes a context for this call; this is the only Ctx that is made of it.
-        let mut ctx = unsafe { Ctx::lent(ctx) };
-        // A reply to a command that has its own would be taken for the reply to the client's next command.
-        if guard(|| C::run(&mut ctx, args)).is_none() && !ctx.has_replied() {
-            ctx.reply_error("ERR internal error of the module, see the server's log");
+        let mut ctx = unsafe { Ctx::of_command(ctx) };
+        if guard(|| C::run(&mut ctx, args)).is_none() {
+            ctx.reply_panic();
         }
     });
     raw::REDISMODULE_OK as c_int

@@ -12,8 +12,10 @@ use std::ptr::{self, NonNull};
 #[derive(Debug)]
 pub struct Ctx<'a> {
     raw: NonNull<raw::RedisModuleCtx>,
-    /// Whether a reply was begun, so that a panic after it does not add another.
+    /// Whether a reply was begun, or will come later, so that a panic does not add another.
     replied: bool,
+    /// Whether this is the call of a command, with a client that waits for the reply.
+    command: bool,
     lent: PhantomData<&'a mut raw::RedisModuleCtx>,
 }
 
@@ -21,12 +23,18 @@ bitflags! {
     /// What the server is and what it is doing.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Flags: u32 {
+        /// The command is called by a script.
+        const LUA = raw::REDISMODULE_CTX_FLAGS_LUA;
+        /// The command is part of a transaction that is being executed.
+        const MULTI = raw::REDISMODULE_CTX_FLAGS_MULTI;
         /// It is a primary.
         const PRIMARY = raw::REDISMODULE_CTX_FLAGS_MASTER;
         /// The command came from the primary, or from the source of a slot.
         const REPLICATED = raw::REDISMODULE_CTX_FLAGS_REPLICATED;
         /// It is loading RDB or AOF.
         const LOADING = raw::REDISMODULE_CTX_FLAGS_LOADING;
+        /// Whoever called the command does not let it wait.
+        const DENY_BLOCKING = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
         // Bits that have no name here, some of which mean different things on Redis and Valkey.
         const _ = !0;
     }
@@ -36,16 +44,41 @@ impl<'a> Ctx<'a> {
     /// # Safety
     /// `raw` must be the context that the server passed to the call that lasts for `'a`, and this the only `Ctx` of it.
     pub(super) unsafe fn lent(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
-        Ctx { raw: NonNull::new(raw).expect("the server passes a context"), replied: false, lent: PhantomData }
+        let raw = NonNull::new(raw).expect("the server passes a context");
+        Ctx { raw, replied: false, command: false, lent: PhantomData }
+    }
+
+    /// # Safety
+    /// As in `lent`, and the call must be that of a command.
+    pub(super) unsafe fn of_command(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
+        // SAFETY: as required of the caller.
+        Ctx { command: true, ..unsafe { Ctx::lent(raw) } }
     }
 
     pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
         self.raw.as_ptr()
     }
 
-    /// Whether a reply was begun.
+    pub(super) fn is_command(&self) -> bool {
+        self.command
+    }
+
+    /// Whether a reply was begun, or will come later.
     pub(super) fn has_replied(&self) -> bool {
         self.replied
+    }
+
+    /// The reply to this call will come later, from another.
+    pub(super) fn will_reply(&mut self) {
+        self.replied = true;
+    }
+
+    /// Replies that we panicked, unless there is a reply: a second one would be taken for the reply to the client's next
+    /// command.
+    pub(super) fn reply_panic(&mut self) {
+        if !self.replied {
+            self.reply_error("ERR internal error of the module, see the server's log");
+        }
     }
 
     /// What the server is and what it is doing.

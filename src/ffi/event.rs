@@ -1,6 +1,7 @@
 //! What happens in the server without a command of ours: emptied and swapped databases, loading, roles, ticks, and what
 //! others do to keys.
 
+use super::blocked::before_sleep;
 use super::context::Ctx;
 use super::guard::guard;
 use super::load::{LoadError, Loader};
@@ -34,6 +35,8 @@ pub enum ServerEvent {
     BecameReplica,
     /// The server's regular tick.
     Tick,
+    /// All that clients have sent was served, and the server is about to wait for more.
+    BeforeSleep,
 }
 
 /// Where what is loaded comes from.
@@ -58,6 +61,7 @@ impl Loader<'_> {
             raw::REDISMODULE_EVENT_LOADING,
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             raw::REDISMODULE_EVENT_CRON_LOOP,
+            raw::REDISMODULE_EVENT_EVENTLOOP,
         ];
         for id in events {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
@@ -93,7 +97,10 @@ extern "C" fn on_server<L: Listener>(
         // SAFETY: the server passes the data that belongs to the event.
         if let Some(event) = unsafe { read_event(event.id, subevent, data) } {
             // SAFETY: the context of this call, made into a Ctx once.
-            L::on_server(&mut unsafe { Ctx::lent(ctx) }, event);
+            guard(|| L::on_server(&mut unsafe { Ctx::lent(ctx) }, event));
+            if event == ServerEvent::BeforeSleep {
+                before_sleep();
+            }
         }
     });
 }
@@ -125,6 +132,9 @@ unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<Server
         }
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, _) => Some(ServerEvent::BecameReplica),
         (raw::REDISMODULE_EVENT_CRON_LOOP, _) => Some(ServerEvent::Tick),
+        (raw::REDISMODULE_EVENT_EVENTLOOP, raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP) => {
+            Some(ServerEvent::BeforeSleep)
+        }
         _ => None,
     }
 }

@@ -18,6 +18,7 @@ macro_rules! api {
 }
 
 pub mod alloc;
+pub mod blocked;
 pub mod command;
 pub mod config;
 pub mod context;
@@ -32,6 +33,7 @@ pub mod string;
 pub mod timer;
 pub mod value;
 
+pub use blocked::{Blocked, Parked};
 pub use command::{Acl, Args, Command, CommandSpec};
 pub use context::{Ctx, Flags};
 pub use keys::{Access, Keys, WrongType};

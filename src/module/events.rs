@@ -44,6 +44,7 @@ impl Listener for Ear {
             }
             ServerEvent::BecameReplica => alarm::disarm(ctx),
             ServerEvent::Tick => alarm::tick(ctx),
+            ServerEvent::BeforeSleep => {}
         }
     }
 
