@@ -5,6 +5,7 @@ use super::string::{OwnedStr, Str};
 use bitflags::bitflags;
 use redis_module::raw;
 use std::ffi::{CStr, CString, c_int, c_long, c_void};
+use std::io;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
@@ -31,6 +32,8 @@ bitflags! {
         const PRIMARY = raw::REDISMODULE_CTX_FLAGS_MASTER;
         /// The command came from the primary, or from the source of a slot.
         const REPLICATED = raw::REDISMODULE_CTX_FLAGS_REPLICATED;
+        /// It is a node of a cluster.
+        const CLUSTER = raw::REDISMODULE_CTX_FLAGS_CLUSTER;
         /// It is loading RDB or AOF.
         const LOADING = raw::REDISMODULE_CTX_FLAGS_LOADING;
         /// Whoever called the command does not let it wait.
@@ -39,6 +42,20 @@ bitflags! {
         const _ = !0;
     }
 }
+
+/// Whether this node serves a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// It does.
+    Yes,
+    /// Nobody does for now: too few replicas (NOREPLICAS), no disk (MISCONF), the cluster is down.
+    NotNow,
+    /// Another node does: the slot is not ours, or it is leaving and the key is not here (any more).
+    Elsewhere,
+}
+
+/// Part of what a node says when it takes no writes because its cluster is down.
+const CLUSTER_DOWN: &[u8] = b"cluster is down";
 
 impl<'a> Ctx<'a> {
     /// # Safety
@@ -109,9 +126,25 @@ impl<'a> Ctx<'a> {
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
-    /// Whether the server would take a write to this key from a client now: enough replicas (NOREPLICAS), disk in order
-    /// (MISCONF).
-    pub fn takes_writes(&mut self, key: Str<'_>) -> bool {
+    /// Whether this node would serve a write to this key to a client now.
+    pub fn serving(&mut self, key: Str<'_>) -> Serving {
+        if self.flags().contains(Flags::CLUSTER) {
+            // What reads the key is refused like all other commands when another node serves it.
+            // SAFETY: a valid context; the key lives for the call; the format describes the argument.
+            let reply = unsafe { api!(RedisModule_Call(self.as_ptr(), c"TYPE".as_ptr(), c"s".as_ptr(), key.as_ptr())) };
+            let error = io::Error::last_os_error();
+            match NonNull::new(reply) {
+                // SAFETY: a reply of ours, freed once.
+                Some(reply) => unsafe { api!(RedisModule_FreeCallReply(reply.as_ptr())) },
+                None if error.kind() == io::ErrorKind::PermissionDenied => return Serving::Elsewhere,
+                // The cluster is down, which it says in different words on different servers.
+                None => return Serving::NotNow,
+            }
+        }
+        if self.takes_writes(key) { Serving::Yes } else { Serving::NotNow }
+    }
+
+    fn takes_writes(&mut self, key: Str<'_>) -> bool {
         // S: refuse as for a script, which looks at disk and replicas; E: refuse by a reply; D: do no more than that.
         // Redis 7.0 does not know D. There the call is made, of a write that changes nothing whatever lies under the key:
         // a time to live that is only set where a longer one, or none, is not.
@@ -136,7 +169,10 @@ impl<'a> Ctx<'a> {
         let Some(reply) = reply else { return true };
         // SAFETY: a reply of ours, freed once, after the last look at it.
         let refused = unsafe {
-            let refused = [&b"MISCONF"[..], b"NOREPLICAS"].iter().any(|code| error_text(reply).starts_with(code));
+            let text = error_text(reply);
+            // The last is of a cluster that is down and lets nothing but reads pass.
+            let refused = [&b"MISCONF"[..], b"NOREPLICAS"].iter().any(|code| text.starts_with(code))
+                || text.windows(CLUSTER_DOWN.len()).any(|part| part == CLUSTER_DOWN);
             api!(RedisModule_FreeCallReply(reply.as_ptr()));
             refused
         };

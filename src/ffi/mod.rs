@@ -35,7 +35,7 @@ pub mod value;
 
 pub use blocked::{Blocked, Parked};
 pub use command::{Acl, Args, Command, CommandSpec};
-pub use context::{Ctx, Flags};
+pub use context::{Ctx, Flags, Serving};
 pub use keys::{Access, Keys, WrongType};
 pub use load::{LoadError, Loader, Module};
 pub use string::{OwnedStr, Str};

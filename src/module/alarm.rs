@@ -7,7 +7,7 @@ use super::open_locks::OpenLocks;
 use super::state::with_node;
 use super::{clock, publish, replication};
 use crate::ffi::timer::Timer;
-use crate::ffi::{Access, Ctx, Flags, OwnedStr};
+use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving};
 use crate::lock::keyspace::{Db, KeyIndex};
 use crate::lock::lease::LeaseId;
 use crate::lock::node::Due;
@@ -70,14 +70,14 @@ fn work(ctx: &mut Ctx<'_>) {
     }
     let end = clock::mono() + SLICE;
     replication::settle_debts(ctx, end);
-    let mut may_write = None;
+    let mut serving = None;
     loop {
         let now = clock::mono();
         match with_node(|node| node.due(now)) {
             Due::Key(db, entry, name) => {
                 let name = OwnedStr::new(&name);
                 ctx.select_db(db.0);
-                if !*may_write.get_or_insert_with(|| ctx.takes_writes(name.as_str())) {
+                if *serving.get_or_insert_with(|| ctx.serving(name.as_str())) == Serving::NotNow {
                     return;
                 }
                 lapse(ctx, db, entry, &name);
