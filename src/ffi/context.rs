@@ -179,6 +179,35 @@ impl<'a> Ctx<'a> {
         !refused
     }
 
+    /// Whether the client of this call is allowed to read this key. What runs without a user may: the server itself, its
+    /// primary, the AOF, another module. A script may not: whose it is cannot be asked for everywhere.
+    #[must_use]
+    pub fn may_read(&self, key: &[u8]) -> bool {
+        if self.flags().contains(Flags::LUA) {
+            return false;
+        }
+        // By the client's number: to ask for the user of the call would end servers whose client has none.
+        // SAFETY: a valid context; the name is ours, since we do not ask the server to free strings by itself.
+        let name = unsafe {
+            let name =
+                api!(RedisModule_GetClientUserNameById(self.as_ptr(), api!(RedisModule_GetClientId(self.as_ptr()))));
+            OwnedStr::owned(name)
+        };
+        let Some(name) = name else { return true };
+        let key = OwnedStr::new(key);
+        // SAFETY: names that live for the calls; the user is ours, null when it is deleted meanwhile, and freed once.
+        unsafe {
+            let user = api!(RedisModule_GetModuleUserFromUserName(name.as_str().as_ptr()));
+            if user.is_null() {
+                return false;
+            }
+            let access = raw::REDISMODULE_CMD_KEY_ACCESS as c_int;
+            let allowed = api!(RedisModule_ACLCheckKeyPermissions(user, key.as_str().as_ptr(), access));
+            api!(RedisModule_FreeModuleUser(user));
+            allowed == raw::REDISMODULE_OK as c_int
+        }
+    }
+
     /// Sends a record to replicas and the AOF, in the selected database.
     pub fn replicate(&mut self, key: Str<'_>, record: Record<'_>) {
         // SAFETY: a valid context; the formats in `emit!` describe the arguments; the server copies them.

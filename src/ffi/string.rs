@@ -48,6 +48,12 @@ impl OwnedStr {
         OwnedStr(NonNull::new(raw).expect("the server aborts when memory runs out"))
     }
 
+    /// # Safety
+    /// `raw` must be null or a string that nobody else will free.
+    pub(super) unsafe fn owned(raw: *mut raw::RedisModuleString) -> Option<OwnedStr> {
+        NonNull::new(raw).map(OwnedStr)
+    }
+
     /// To lend it.
     #[must_use]
     pub fn as_str(&self) -> Str<'_> {
@@ -63,7 +69,7 @@ impl OwnedStr {
 
 impl Drop for OwnedStr {
     fn drop(&mut self) {
-        // SAFETY: created in `new`, not freed since: nobody else has it.
+        // SAFETY: ours since `new` or `owned`, not freed since.
         unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.0.as_ptr())) }
     }
 }
