@@ -5,11 +5,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
-use redis::{Connection, Pipeline, cmd};
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+mod support;
+
+use redis::{Pipeline, cmd};
+use support::Server;
 
 const ROUNDS: usize = 7;
 const PAIRS: usize = 100_000;
@@ -17,51 +16,7 @@ const PIPELINE: usize = 16;
 const LOCKS: usize = 200_000;
 const OWNER: &str = "5f0c2f1e-4f9b-4a1c-9d62-8f3f6f0f4c11";
 
-struct Server {
-    child: Child,
-    conn: Connection,
-    _dir: tempfile::TempDir,
-}
-
 impl Server {
-    fn start() -> Server {
-        let dir = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let module = std::env::var_os("REDIS_LOCK_MODULE").map_or_else(
-            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/release/libredis_lock.so"),
-            PathBuf::from,
-        );
-        let program = std::env::var_os("REDIS_LOCK_SERVER").unwrap_or_else(|| "redis-server".into());
-        let child = Command::new(program)
-            .current_dir(dir.path())
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--loadmodule"])
-            .arg(module)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed: make bench does it");
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
-        let conn = (0..500)
-            .find_map(|_| {
-                std::thread::sleep(Duration::from_millis(10));
-                client.get_connection().ok()
-            })
-            .expect("the server comes up");
-        Server { child, conn, _dir: dir }
-    }
-
-    fn info(&mut self, section: &str, field: &str) -> String {
-        let text: String = cmd("INFO").arg(section).query(&mut self.conn).unwrap();
-        let prefix = format!("{field}:");
-        text.lines().find_map(|line| line.strip_prefix(&prefix)).expect("a field of INFO").to_owned()
-    }
-
-    /// User and system time of the server so far, in microseconds.
-    fn cpu_us(&mut self) -> f64 {
-        let user: f64 = self.info("cpu", "used_cpu_user").parse().unwrap();
-        let system: f64 = self.info("cpu", "used_cpu_sys").parse().unwrap();
-        (user + system) * 1e6
-    }
-
     /// Server CPU per pair, in microseconds.
     fn pairs(&mut self, add: impl Fn(&mut Pipeline, &str)) -> f64 {
         let before = self.cpu_us();
@@ -89,13 +44,6 @@ impl Server {
         let after: f64 = self.info("memory", "used_memory").parse().unwrap();
         let () = cmd("FLUSHALL").arg("SYNC").query(&mut self.conn).unwrap();
         (after - before) / LOCKS as f64
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 }
 
