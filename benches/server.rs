@@ -8,7 +8,7 @@
 mod support;
 
 use redis::{Pipeline, cmd};
-use support::Server;
+use support::{COMPARE_AND_DELETE, Server};
 
 const ROUNDS: usize = 7;
 const PAIRS: usize = 100_000;
@@ -60,12 +60,8 @@ fn row(name: &str, mut values: Vec<f64>) {
     println!("{name:<46} {:>8.2} {:>8.2} {:>8.2}", values[0], values[values.len() / 2], values[values.len() - 1]);
 }
 
-/// What people run today to release only their own lock.
-const COMPARE_AND_DELETE: &str =
-    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
-
 fn main() {
-    let mut server = Server::start();
+    let mut server = Server::start(&[]);
     let version = server.info("server", "redis_version");
     println!(
         "server {version}, {ROUNDS} rounds of {PAIRS} pairs, pipelines of {PIPELINE} pairs, nothing saved, no replica"

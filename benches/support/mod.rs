@@ -1,10 +1,15 @@
-//! A server of its own for a benchmark, with the module loaded and nothing saved; gone with the value.
+//! What the benchmarks share: a server of its own, with the module loaded and nothing saved, gone with the value; and what
+//! people use without the module.
 
 use redis::{Connection, cmd};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+/// What people run today to release only their own lock.
+pub(crate) const COMPARE_AND_DELETE: &str =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
 pub(crate) struct Server {
     child: Child,
@@ -13,7 +18,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start() -> Server {
+    /// A server with the module; `options` are of the server's command line, after the module.
+    pub(crate) fn start(options: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let module = std::env::var_os("REDIS_LOCK_MODULE").map_or_else(
@@ -25,6 +31,7 @@ impl Server {
             .current_dir(dir.path())
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--loadmodule"])
             .arg(module)
+            .args(options)
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is installed: make bench does it");
