@@ -31,7 +31,7 @@ impl Command for Extend {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
-        match serve(ctx, &[key], &request) {
+        match serve(ctx, &[key], &request, None) {
             Ok(Outcome::Extended(fences)) => match fences[0] {
                 Some(fence) => ctx.reply_integer(fence.get() as i64),
                 None => ctx.reply_null(),

@@ -64,6 +64,10 @@ const UNLIMITED: Limits = Limits {
     owner_bytes_max: usize::MAX,
     note_bytes_max: usize::MAX,
     holders_per_key_max: usize::MAX,
+    waiters_max: 0,
+    waiters_per_key_max: 0,
+    reserve_max: Millis(0),
+    deadlock_detection: false,
     promotion_skew: Millis(0),
 };
 

@@ -7,8 +7,12 @@ use crate::ffi::command::{ArgKind, ArgSpec, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
+use crate::lock::owner::Owner;
+use crate::lock::time::Millis;
 use crate::lock::value::{Holder, View};
-use crate::module::{config, view};
+use crate::lock::wait::Waiting;
+use crate::module::waiting::client_of;
+use crate::module::{Seen, config, view};
 
 /// `LOCK.INFO key [OWNER o] [COUNT n]`
 #[derive(Debug)]
@@ -22,8 +26,9 @@ impl Command for Info {
         acl: Acl { known: "read slow", own: CATEGORY },
         arity: -2,
         key: KeyUse::Read,
-        summary: c"Shows who holds a lock, in which mode and for how long still. Replies with null when nobody does.",
-        complexity: c"O(N) where N is the number of holders shown",
+        summary: c"Shows who holds a lock and who waits for it, in which mode and for how long still. \
+                   Replies with null when nobody does.",
+        complexity: c"O(N) where N is the number of holders and waiters shown",
         since: c"0.1.0",
         args: &[
             KEY,
@@ -37,10 +42,9 @@ impl Command for Info {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
-        let shown = view(ctx, key, |lock, now| View::of(lock, now.mono).and_then(|lock| show(&lock, owner, count)));
-        match shown {
-            Ok(Some(Some(shown))) => answer(ctx, &shown),
-            Ok(_) => ctx.reply_null(),
+        match view(ctx, key, |seen| show(&seen, owner, count)) {
+            Ok(Some(shown)) => answer(ctx, &shown),
+            Ok(None) => ctx.reply_null(),
             Err(unserved) => refuse(ctx, unserved),
         }
     }
@@ -58,10 +62,22 @@ fn parse(args: Args<'_>) -> Result<(Str<'_>, Option<&[u8]>, usize), Complaint> {
 
 /// What is shown, apart from the lock, which is closed before the reply.
 struct Shown {
-    mode: Mode,
-    fence: Fence,
+    mode: Option<Mode>,
+    fence: Option<Fence>,
     holding: usize,
     holders: Vec<Row>,
+    waiting: usize,
+    waiters: Vec<WaiterRow>,
+    reserved_by: Option<Owner>,
+}
+
+struct WaiterRow {
+    owner: Owner,
+    mode: Mode,
+    waited: Millis,
+    left: Option<Millis>,
+    keys: usize,
+    client: Option<u64>,
 }
 
 struct Row {
@@ -71,13 +87,39 @@ struct Row {
     numbers: [(&'static str, u64); 5],
 }
 
-/// None when OWNER is named and holds nothing: null means that one does not hold it.
-fn show(view: &View<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
-    let holders = match owner {
-        Some(owner) => vec![row(&view.holder(owner)?)],
-        None => view.holders().take(count).map(|holder| row(&holder)).collect(),
+/// None when nobody holds or waits. With OWNER when that one holds nothing: null means that one does not hold it.
+fn show(seen: &Seen<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
+    let view = seen.lock.and_then(|lock| View::of(lock, seen.now));
+    let waiting = seen.node.line_len(seen.db, seen.name);
+    if view.is_none() && waiting == 0 {
+        return None;
+    }
+    let holders = match (owner, &view) {
+        (Some(owner), view) => vec![row(&view.as_ref()?.holder(owner)?)],
+        (None, Some(view)) => view.holders().take(count).map(|holder| row(&holder)).collect(),
+        (None, None) => Vec::new(),
     };
-    Some(Shown { mode: view.mode()?, fence: view.fence()?, holding: view.holding(), holders })
+    let waiters = seen.node.line(seen.db, seen.name, seen.now).take(count);
+    Some(Shown {
+        mode: view.as_ref().and_then(View::mode),
+        fence: view.as_ref().and_then(View::fence),
+        holding: view.as_ref().map_or(0, View::holding),
+        holders,
+        waiting,
+        waiters: waiters.map(|waiting| waiter_row(&waiting)).collect(),
+        reserved_by: seen.node.reserved_by(seen.db, seen.name, seen.now).cloned(),
+    })
+}
+
+fn waiter_row(waiting: &Waiting<'_>) -> WaiterRow {
+    WaiterRow {
+        owner: waiting.waiter.owner.clone(),
+        mode: waiting.waiter.ask.mode,
+        waited: waiting.waited,
+        left: waiting.left,
+        keys: waiting.waiter.keys.len(),
+        client: client_of(waiting.id),
+    }
 }
 
 fn row(holder: &Holder<'_>) -> Row {
@@ -96,11 +138,14 @@ fn row(holder: &Holder<'_>) -> Row {
 }
 
 fn answer(ctx: &mut Ctx<'_>, shown: &Shown) {
-    ctx.reply_map(4);
+    ctx.reply_map(7);
     ctx.reply_bytes(b"mode");
-    ctx.reply_bytes(word(shown.mode));
+    match shown.mode {
+        Some(mode) => ctx.reply_bytes(word(mode)),
+        None => ctx.reply_null(),
+    }
     ctx.reply_bytes(b"fence");
-    ctx.reply_integer(shown.fence.get() as i64);
+    answer_number(ctx, shown.fence.map(Fence::get));
     ctx.reply_bytes(b"holding");
     ctx.reply_integer(shown.holding as i64);
     ctx.reply_bytes(b"holders");
@@ -108,6 +153,41 @@ fn answer(ctx: &mut Ctx<'_>, shown: &Shown) {
     for row in &shown.holders {
         answer_row(ctx, row);
     }
+    ctx.reply_bytes(b"waiting");
+    ctx.reply_integer(shown.waiting as i64);
+    ctx.reply_bytes(b"waiters");
+    ctx.reply_array(shown.waiters.len());
+    for row in &shown.waiters {
+        answer_waiter(ctx, row);
+    }
+    ctx.reply_bytes(b"reserved_by");
+    match &shown.reserved_by {
+        Some(owner) => ctx.reply_bytes(owner.as_bytes()),
+        None => ctx.reply_null(),
+    }
+}
+
+fn answer_number(ctx: &mut Ctx<'_>, number: Option<u64>) {
+    match number {
+        Some(number) => ctx.reply_integer(number as i64),
+        None => ctx.reply_null(),
+    }
+}
+
+fn answer_waiter(ctx: &mut Ctx<'_>, row: &WaiterRow) {
+    ctx.reply_map(6);
+    ctx.reply_bytes(b"owner");
+    ctx.reply_bytes(row.owner.as_bytes());
+    ctx.reply_bytes(b"mode");
+    ctx.reply_bytes(word(row.mode));
+    ctx.reply_bytes(b"waited_ms");
+    ctx.reply_integer(row.waited.0 as i64);
+    ctx.reply_bytes(b"left_ms");
+    answer_number(ctx, row.left.map(|left| left.0));
+    ctx.reply_bytes(b"keys");
+    ctx.reply_integer(row.keys as i64);
+    ctx.reply_bytes(b"client");
+    answer_number(ctx, row.client);
 }
 
 fn answer_row(ctx: &mut Ctx<'_>, row: &Row) {

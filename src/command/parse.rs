@@ -4,8 +4,9 @@ use super::reply::Complaint;
 use crate::ffi::{Args, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
-use crate::lock::limits::Limits;
+use crate::lock::limits::{LEASE_CEILING, Limits};
 use crate::lock::owner::{Note, Owner};
+use crate::lock::request::Wait;
 use crate::lock::time::Millis;
 
 /// The arguments of one call, read from left to right.
@@ -35,6 +36,10 @@ pub struct Options<'a> {
     pub owner: Option<&'a [u8]>,
     /// `COUNT`.
     pub count: Option<u64>,
+    /// `BLOCK`.
+    pub wait: Option<Wait>,
+    /// `RETRY`.
+    pub retry: Option<u32>,
 }
 
 /// The options there are. A command names those that it takes.
@@ -60,6 +65,10 @@ pub enum Known {
     Owner,
     /// `COUNT n`
     Count,
+    /// `BLOCK ms`
+    Block,
+    /// `RETRY n`
+    Retry,
 }
 
 impl Known {
@@ -77,6 +86,8 @@ impl Known {
             Known::To => "TO",
             Known::Owner => "OWNER",
             Known::Count => "COUNT",
+            Known::Block => "BLOCK",
+            Known::Retry => "RETRY",
         }
     }
 }
@@ -239,6 +250,14 @@ impl<'a> Parser<'a> {
             Known::To => options.to = Some(self.number(word, 0, u64::from(u32::MAX))? as u32),
             Known::Owner => options.owner = Some(self.need(word)?.as_bytes()),
             Known::Count => options.count = Some(self.number(word, 0, u64::from(u32::MAX))?),
+            Known::Block => {
+                options.wait = Some(match self.number(word, 0, LEASE_CEILING.0)? {
+                    // As in BLPOP and XREAD.
+                    0 => Wait::Forever,
+                    ms => Wait::For(Millis(ms)),
+                });
+            }
+            Known::Retry => options.retry = Some(self.number(word, 1, u64::from(u32::MAX))? as u32),
         }
         Ok(())
     }

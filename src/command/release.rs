@@ -30,7 +30,7 @@ impl Command for Release {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
-        match serve(ctx, &[key], &request) {
+        match serve(ctx, &[key], &request, None) {
             Ok(Outcome::Released(left)) => match left[0] {
                 Some(left) => ctx.reply_integer(left as i64),
                 None => ctx.reply_null(),

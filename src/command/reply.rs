@@ -1,7 +1,8 @@
 //! The texts of all refusals, each once, and how they are sent.
 
 use crate::ffi::Ctx;
-use crate::lock::request::Refusal;
+use crate::lock::deadlock::Cycle;
+use crate::lock::request::{Away, Refusal};
 use crate::module::Unserved;
 use std::fmt;
 
@@ -33,6 +34,8 @@ pub enum Complaint {
     OwnerEmpty,
     /// `*` where an owner must exist already.
     OwnerMade,
+    /// RETRY of an acquisition whose owner the server made.
+    RetryMade,
     /// An owner longer than this.
     OwnerTooLong(usize),
     /// A note longer than this.
@@ -53,6 +56,7 @@ impl fmt::Display for Complaint {
             Complaint::Mode => write!(f, "ERR mode must be READ or WRITE"),
             Complaint::OwnerEmpty => write!(f, "ERR owner must not be empty"),
             Complaint::OwnerMade => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
+            Complaint::RetryMade => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
             Complaint::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
             Complaint::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
             Complaint::HoldRefused => {
@@ -68,14 +72,21 @@ struct Quoted<'a>(&'a [u8]);
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN_MAX: usize = 64;
-        write!(f, "\"{}\"", self.0[..self.0.len().min(SHOWN_MAX)].escape_ascii())?;
+        write!(f, "\"")?;
+        for byte in &self.0[..self.0.len().min(SHOWN_MAX)] {
+            match byte {
+                b'\'' => write!(f, "'")?,
+                byte => write!(f, "{}", byte.escape_ascii())?,
+            }
+        }
+        write!(f, "\"")?;
         if self.0.len() > SHOWN_MAX { write!(f, "...") } else { Ok(()) }
     }
 }
 
 /// The text of a refusal.
 #[must_use]
-pub fn text_of(unserved: Unserved) -> &'static str {
+pub fn text_of(unserved: &Unserved) -> &'static str {
     match unserved {
         Unserved::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
         Unserved::Replica => "READONLY locks are granted by the primary only",
@@ -87,12 +98,53 @@ pub fn text_of(unserved: Unserved) -> &'static str {
         }
         Unserved::Refused(Refusal::FenceFarAhead) => "ERR fence is more than a year ahead of the clock",
         Unserved::Refused(Refusal::BreaksLock) => "ERR hold conflicts with another owner's hold on the key",
+        Unserved::Refused(Refusal::AlreadyWaits) => "ERR owner already waits there: use RETRY",
+        Unserved::Refused(Refusal::TooManyWaiters) => "LIMIT server has lock.max-waiters waiters",
+        Unserved::Refused(Refusal::TooManyWaitersOfKey) => "LIMIT key has lock.max-waiters-per-key waiters",
+        Unserved::Refused(Refusal::Deadlock(_)) => "DEADLOCK",
+    }
+}
+
+/// The text of a deadlock: the circle from the asker back to itself. A name that has only harmless characters stands as it
+/// is, any other is quoted. A key that the asker may not read stands as `?`, and so do those who are waited for there.
+#[must_use]
+pub fn text_of_deadlock(cycle: &Cycle, mut may_read: impl FnMut(&[u8]) -> bool) -> String {
+    const HOPS_MAX: usize = 8;
+    let hops = &cycle.0;
+    let readable: Vec<bool> = hops.iter().map(|(_, key)| may_read(key)).collect();
+    let mut text = "DEADLOCK ".to_owned();
+    for (at, (owner, key)) in hops.iter().take(HOPS_MAX).enumerate() {
+        // Known to the asker: itself, and who keeps it waiting at a key that it may read.
+        let known = at == 0 || readable[at - 1];
+        text += &format!("{} -> {} -> ", name(owner.as_bytes(), known), name(key, readable[at]));
+    }
+    match hops.len().checked_sub(HOPS_MAX) {
+        Some(more @ 1..) => text + &format!("... ({more} more)"),
+        _ => text + &hops.first().map_or(String::new(), |(owner, _)| name(owner.as_bytes(), true)),
+    }
+}
+
+fn name(bytes: &[u8], known: bool) -> String {
+    let harmless = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.:-/@{}#".contains(byte);
+    match std::str::from_utf8(bytes) {
+        _ if !known => "?".to_owned(),
+        Ok(plain) if plain.len() <= 64 && !plain.is_empty() && bytes.iter().all(harmless) => plain.to_owned(),
+        _ => Quoted(bytes).to_string(),
+    }
+}
+
+/// What one is told that waited and must go elsewhere.
+#[must_use]
+pub fn text_of_away(away: Away) -> &'static str {
+    match away {
+        Away::Demoted => "UNBLOCKED lock wait ended: this node is a replica now",
+        Away::SlotGone => "UNBLOCKED lock wait ended: the key is served by another node now",
     }
 }
 
 /// Replies to a request that was not served.
 pub fn refuse(ctx: &mut Ctx<'_>, unserved: Unserved) {
-    ctx.reply_error(text_of(unserved));
+    ctx.reply_error(text_of(&unserved));
 }
 
 /// Replies to arguments that are wrong.

@@ -32,6 +32,8 @@ bitflags! {
         const PRIMARY = raw::REDISMODULE_CTX_FLAGS_MASTER;
         /// The command came from the primary, or from the source of a slot.
         const REPLICATED = raw::REDISMODULE_CTX_FLAGS_REPLICATED;
+        /// It writes an append-only file.
+        const AOF = raw::REDISMODULE_CTX_FLAGS_AOF;
         /// It is a node of a cluster.
         const CLUSTER = raw::REDISMODULE_CTX_FLAGS_CLUSTER;
         /// It is loading RDB or AOF.
@@ -74,6 +76,10 @@ impl<'a> Ctx<'a> {
 
     pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
         self.raw.as_ptr()
+    }
+
+    pub(super) fn as_non_null(&self) -> NonNull<raw::RedisModuleCtx> {
+        self.raw
     }
 
     pub(super) fn is_command(&self) -> bool {
@@ -205,6 +211,37 @@ impl<'a> Ctx<'a> {
             let allowed = api!(RedisModule_ACLCheckKeyPermissions(user, key.as_str().as_ptr(), access));
             api!(RedisModule_FreeModuleUser(user));
             allowed == raw::REDISMODULE_OK as c_int
+        }
+    }
+
+    /// Whether the server has replicas, or keeps what it has sent for replicas that may come back. Costs some ten
+    /// microseconds.
+    #[must_use]
+    pub fn has_replicas(&self) -> bool {
+        // SAFETY: a valid context; what the server says is freed after the last look at it.
+        unsafe {
+            let said = api!(RedisModule_GetServerInfo(self.as_ptr(), c"replication".as_ptr()));
+            let number = |field: &CStr| {
+                let mut err = 0;
+                let number = api!(RedisModule_ServerInfoGetFieldUnsigned(said, field.as_ptr(), &raw mut err));
+                // Where it does not say, there may be some.
+                if err == 0 { number } else { 1 }
+            };
+            let some = number(c"connected_slaves") > 0 || number(c"repl_backlog_active") > 0;
+            api!(RedisModule_FreeServerInfo(self.as_ptr(), said));
+            some
+        }
+    }
+
+    /// Counts a change for the save points, without telling anybody: for a server that nobody listens to.
+    pub fn count_change(&mut self, record: &CStr) {
+        // SAFETY: a valid context, of a command in the first case; the format says that there is no argument.
+        unsafe {
+            if self.is_command() {
+                api!(RedisModule_ReplicateVerbatim(self.as_ptr()));
+            } else {
+                api!(RedisModule_Replicate(self.as_ptr(), record.as_ptr(), c"".as_ptr()));
+            }
         }
     }
 

@@ -35,6 +35,8 @@ pub enum ServerEvent {
     BecameReplica,
     /// The server's regular tick.
     Tick,
+    /// The server has forked a child, which saves what there is now, to disk or for a replica.
+    Forked,
     /// All that clients have sent was served, and the server is about to wait for more.
     BeforeSleep,
 }
@@ -61,6 +63,7 @@ impl Loader<'_> {
             raw::REDISMODULE_EVENT_LOADING,
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             raw::REDISMODULE_EVENT_CRON_LOOP,
+            raw::REDISMODULE_EVENT_FORK_CHILD,
             raw::REDISMODULE_EVENT_EVENTLOOP,
         ];
         for id in events {
@@ -132,6 +135,7 @@ unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<Server
         }
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, _) => Some(ServerEvent::BecameReplica),
         (raw::REDISMODULE_EVENT_CRON_LOOP, _) => Some(ServerEvent::Tick),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) => Some(ServerEvent::Forked),
         (raw::REDISMODULE_EVENT_EVENTLOOP, raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP) => {
             Some(ServerEvent::BeforeSleep)
         }

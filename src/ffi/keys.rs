@@ -1,13 +1,13 @@
 //! Open keys and the values under them.
 
 use super::context::Ctx;
-use super::string::Str;
+use super::string::{OwnedStr, Str};
 use super::value::{DataType, Value};
 use redis_module::raw;
 use smallvec::SmallVec;
 use std::ffi::c_int;
 use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 /// What a key is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,23 +24,44 @@ pub struct WrongType;
 
 /// Open keys, closed on drop. Holds the context exclusively, so that no value is open twice.
 #[derive(Debug)]
-pub struct Keys<'k, V: Value> {
-    open: SmallVec<[Open<'k, V>; 1]>,
+pub struct Keys<'k, 'n, V: Value> {
+    open: SmallVec<[Open<'n, V>; 1]>,
     data_type: &'k DataType<V>,
     /// As the open keys say. What the context says is another one on Valkey 9.1, in the event of a MOVE inside MULTI.
     db: u32,
-    ctx: PhantomData<&'k mut ()>,
+    ctx: NonNull<raw::RedisModuleCtx>,
+    lent: PhantomData<&'k mut ()>,
 }
 
 #[derive(Debug)]
-struct Open<'k, V> {
-    name: Str<'k>,
+struct Open<'n, V> {
+    name: Name<'n>,
     /// Null for a key that was opened to be read and is not there.
     key: *mut raw::RedisModuleKey,
     value: Option<NonNull<V>>,
 }
 
-impl<'k, V: Value> Keys<'k, V> {
+/// The name of an open key.
+#[derive(Debug)]
+pub enum Name<'n> {
+    /// An argument of the command.
+    Lent(Str<'n>),
+    /// A name of our own.
+    Owned(OwnedStr),
+}
+
+impl Name<'_> {
+    /// To lend it.
+    #[must_use]
+    pub fn as_str(&self) -> Str<'_> {
+        match self {
+            Name::Lent(name) => *name,
+            Name::Owned(name) => name.as_str(),
+        }
+    }
+}
+
+impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     /// Opens keys of the selected database, which must have different names. Nothing else can be done with the context
     /// while they are open.
     ///
@@ -49,39 +70,99 @@ impl<'k, V: Value> Keys<'k, V> {
     pub fn open<'c>(
         ctx: &'k mut Ctx<'c>,
         data_type: &'k DataType<V>,
-        names: &[Str<'k>],
+        names: &[Str<'n>],
         access: Access,
-    ) -> Result<Keys<'k, V>, WrongType> {
+    ) -> Result<Keys<'k, 'n, V>, WrongType> {
         // A key that is open twice would be two exclusive references to one value.
         assert!(names.iter().enumerate().all(|(n, name)| names[..n].iter().all(|o| o.as_bytes() != name.as_bytes())));
+        let (db, raw) = (ctx.db(), ctx.as_non_null());
+        let mut keys = Keys { open: SmallVec::new(), data_type, db, ctx: raw, lent: PhantomData };
+        for name in names {
+            keys.push(Name::Lent(*name), access)?;
+        }
+        Ok(keys)
+    }
+
+    /// Opens one more key to be written, if it is not open yet, and tells its place.
+    ///
+    /// # Errors
+    /// When it has a value of another type; then it is not open.
+    pub fn open_more(&mut self, name: &[u8]) -> Result<usize, WrongType> {
+        if let Some(at) = self.find(name) {
+            return Ok(at);
+        }
+        self.push(Name::Owned(OwnedStr::new(name)), Access::Write)?;
+        Ok(self.open.len() - 1)
+    }
+
+    /// Looks at the value of a key of any database, which need not be open.
+    pub fn peek<R>(&mut self, db: u32, name: &[u8], look: impl FnOnce(&V) -> R) -> Option<R> {
+        if db == self.db {
+            if let Some(at) = self.find(name) {
+                return self.get(at).map(look);
+            }
+            return self.glance(name, look);
+        }
+        // SAFETY: the context of the call that these keys are borrowed from.
+        let selected = unsafe { api!(RedisModule_GetSelectedDb(self.ctx.as_ptr())) };
+        let ours = self.db;
+        self.select(db as c_int);
+        let result = self.glance(name, look);
+        self.select(selected);
+        self.db = ours;
+        result
+    }
+
+    /// Looks at the value of a key of the selected database that is not open.
+    fn glance<R>(&mut self, name: &[u8], look: impl FnOnce(&V) -> R) -> Option<R> {
+        self.push(Name::Owned(OwnedStr::new(name)), Access::Read).ok()?;
+        let result = self.get(self.open.len() - 1).map(look);
+        self.open.pop().map(Open::close);
+        result
+    }
+
+    fn select(&mut self, db: c_int) {
+        // SAFETY: the context of the call that these keys are borrowed from.
+        unsafe { api!(RedisModule_SelectDb(self.ctx.as_ptr(), db)) };
+    }
+
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        self.open.iter().position(|open| open.name.as_str().as_bytes() == name)
+    }
+
+    /// Opens a key behind those that are open.
+    fn push(&mut self, name: Name<'n>, access: Access) -> Result<(), WrongType> {
         let mode = match access {
             Access::Read => raw::REDISMODULE_READ,
             Access::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
-        let mut keys = Keys { open: SmallVec::new(), data_type, db: ctx.db(), ctx: PhantomData };
-        for name in names {
-            // SAFETY: a valid context and name.
-            let key = unsafe { api!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), mode as c_int)) };
-            keys.open.push(Open { name: *name, key, value: None });
-            if !key.is_null() {
-                // SAFETY: an open key.
-                keys.db = unsafe { api!(RedisModule_GetDbIdFromModuleKey(key)) }.max(0) as u32;
-            }
-            let opened = keys.open.last_mut().expect("pushed on the line above");
-            // SAFETY: an open key, or null, which counts as empty.
-            let kind = unsafe { api!(RedisModule_KeyType(key)) } as isize;
-            if kind == raw::REDISMODULE_KEYTYPE_EMPTY {
-                continue;
-            }
+        // SAFETY: the context of the call that these keys are borrowed from, and a name that lives as long as the key is
+        // open.
+        let key = unsafe { api!(RedisModule_OpenKey(self.ctx.as_ptr(), name.as_str().as_ptr(), mode as c_int)) };
+        if !key.is_null() {
+            // SAFETY: an open key.
+            self.db = unsafe { api!(RedisModule_GetDbIdFromModuleKey(key)) }.max(0) as u32;
+        }
+        let mut open = Open { name, key, value: None };
+        // SAFETY: an open key, or null, which counts as empty.
+        let kind = unsafe { api!(RedisModule_KeyType(key)) } as isize;
+        if kind != raw::REDISMODULE_KEYTYPE_EMPTY {
             // SAFETY: an open key with a value: null unless it is a module's.
-            let is_ours = data_type.is(unsafe { api!(RedisModule_ModuleTypeGetType(key)) });
+            let is_ours = self.data_type.is(unsafe { api!(RedisModule_ModuleTypeGetType(key)) });
             if !is_ours {
+                open.close();
                 return Err(WrongType);
             }
             // SAFETY: an open key with a value of our type.
-            opened.value = NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key)) }.cast());
+            open.value = NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key)) }.cast());
         }
-        Ok(keys)
+        self.open.push(open);
+        Ok(())
+    }
+
+    /// Closes the keys, and leaves their names.
+    pub fn close(mut self) -> SmallVec<[Name<'n>; 1]> {
+        self.open.drain(..).map(Open::close).collect()
     }
 
     /// The database they are in.
@@ -104,8 +185,15 @@ impl<'k, V: Value> Keys<'k, V> {
 
     /// The name of a key.
     #[must_use]
-    pub fn name(&self, at: usize) -> Str<'k> {
-        self.open[at].name
+    pub fn name(&self, at: usize) -> Str<'_> {
+        self.open[at].name.as_str()
+    }
+
+    /// The name and the value of a key, to change.
+    pub fn entry(&mut self, at: usize) -> (Str<'_>, Option<&mut V>) {
+        let open = &mut self.open[at];
+        // SAFETY: as in `get_mut`.
+        (open.name.as_str(), open.value.as_mut().map(|value| unsafe { value.as_mut() }))
     }
 
     /// The value of a key, to look at.
@@ -156,12 +244,18 @@ impl<'k, V: Value> Keys<'k, V> {
     }
 }
 
-impl<V: Value> Drop for Keys<'_, V> {
+impl<V: Value> Drop for Keys<'_, '_, V> {
     fn drop(&mut self) {
-        for open in &mut self.open {
-            let key = std::mem::replace(&mut open.key, ptr::null_mut());
-            // SAFETY: opened in `open` and not closed since; null is allowed.
-            unsafe { api!(RedisModule_CloseKey(key)) };
+        for open in self.open.drain(..) {
+            open.close();
         }
+    }
+}
+
+impl<'n, V> Open<'n, V> {
+    fn close(self) -> Name<'n> {
+        // SAFETY: opened in `push` and not closed since; null is allowed.
+        unsafe { api!(RedisModule_CloseKey(self.key)) };
+        self.name
     }
 }

@@ -36,6 +36,6 @@ pub mod value;
 pub use blocked::{Blocked, Parked};
 pub use command::{Acl, Args, Command, CommandSpec};
 pub use context::{Ctx, Flags, Serving};
-pub use keys::{Access, Keys, WrongType};
+pub use keys::{Access, Keys, Name, WrongType};
 pub use load::{LoadError, Loader, Module};
 pub use string::{OwnedStr, Str};

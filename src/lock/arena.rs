@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
 /// Names one value for as long as it stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
     index: u32,
     generation: NonZeroU32,
@@ -69,11 +69,17 @@ const CHUNK: u32 = 256;
 
 impl<T> Default for Arena<T> {
     fn default() -> Arena<T> {
-        Arena { chunks: Vec::new(), open: BTreeSet::new(), vacant: Vec::new(), spare: None, len: 0 }
+        Arena::new()
     }
 }
 
 impl<T> Arena<T> {
+    /// Without a value.
+    #[must_use]
+    pub const fn new() -> Arena<T> {
+        Arena { chunks: Vec::new(), open: BTreeSet::new(), vacant: Vec::new(), spare: None, len: 0 }
+    }
+
     /// How many values are in it.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -99,6 +105,12 @@ impl<T> Arena<T> {
             Slot::Used { generation, value } if *generation == id.generation => Some(value),
             _ => None,
         }
+    }
+
+    /// The value of this id, to change.
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        self.get(id)?;
+        self.at_mut(id.index)
     }
 
     /// The id and value at an index, whoever is there now.
@@ -211,6 +223,18 @@ impl Id {
     #[must_use]
     pub fn index(self) -> u32 {
         self.index
+    }
+
+    /// All of it in one number, never 0: for those who can carry no more.
+    #[must_use]
+    pub fn to_number(self) -> u64 {
+        u64::from(self.generation.get()) << 32 | u64::from(self.index)
+    }
+
+    /// The id of that number.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Id> {
+        Some(Id { index: number as u32, generation: NonZeroU32::new((number >> 32) as u32)? })
     }
 }
 

@@ -1,15 +1,40 @@
-//! What happened to holds: all that a step leaves to do for the rest of the module.
+//! What a step did: to holds, which replicas must learn, and to those who waited, who must be answered.
 
 use super::fence::Fence;
 use super::hold::Hold;
 use super::keyspace::{KeyIndex, Keyspace};
 use super::owner::Owner;
+use super::request::Answer;
+use super::room::WaiterId;
 use super::time::Timestamp;
 use super::value::Lock;
 use smallvec::SmallVec;
 
-/// What happened to holds in one step.
-pub type Effects = SmallVec<[Change; 1]>;
+/// Who waits no more, and why.
+pub type Answers = SmallVec<[(WaiterId, Answer); 1]>;
+
+/// All that a step leaves to do for the rest of the module.
+#[derive(Clone, Debug, Default)]
+pub struct Effects {
+    /// What happened to holds, in order: in place for the usual hand-off.
+    pub changes: SmallVec<[Change; 2]>,
+    /// Who waits no more, and why.
+    pub answers: Answers,
+}
+
+impl Effects {
+    /// Nothing was done.
+    #[must_use]
+    pub fn new() -> Effects {
+        Effects::default()
+    }
+
+    /// Whether nothing was done.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.answers.is_empty()
+    }
+}
 
 /// One hold changed: what replicas, the AOF, subscribers and counters must learn.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +62,8 @@ pub enum Cause {
     Extend,
     /// Its lease ended.
     Lapse,
+    /// The grant could not be delivered.
+    TakeBack,
     /// A LOCK.HOLD said so.
     Told,
 }
@@ -46,7 +73,7 @@ pub(super) fn settle<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, m
     let Some(lock) = keys.lock(key) else { return };
     for _ in 0..most {
         let Some((owner, hold)) = lock.holds.take_over(now) else { return };
-        effects.push(Change { key, cause: Cause::Lapse, owner, fence: hold.fence, hold: None });
+        effects.changes.push(Change { key, cause: Cause::Lapse, owner, fence: hold.fence, hold: None });
     }
 }
 
@@ -54,19 +81,19 @@ pub(super) fn settle<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, m
 pub(super) fn change(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold, effects: &mut Effects) {
     let fence = hold.fence;
     lock.holds.put(owner, hold.clone());
-    effects.push(Change { key, cause, owner: owner.clone(), fence, hold: Some(hold) });
+    effects.changes.push(Change { key, cause, owner: owner.clone(), fence, hold: Some(hold) });
 }
 
 /// Commits that a hold is gone. Cannot fail.
 pub(super) fn remove(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, effects: &mut Effects) {
     if let Some(Hold { fence, .. }) = lock.holds.take(owner.as_bytes()) {
-        effects.push(Change { key, cause, owner: owner.clone(), fence, hold: None });
+        effects.changes.push(Change { key, cause, owner: owner.clone(), fence, hold: None });
     }
 }
 
 /// The changes that would make a lock what it is: for a lock that came without any.
 #[must_use]
-pub fn all_of(lock: &Lock, key: KeyIndex) -> Effects {
+pub fn all_of(lock: &Lock, key: KeyIndex) -> SmallVec<[Change; 2]> {
     let told = |(owner, hold): (&Owner, &Hold)| Change {
         key,
         cause: Cause::Told,

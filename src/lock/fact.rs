@@ -12,6 +12,7 @@ use super::owner::{Note, Owner};
 use super::request::Refusal;
 use super::time::{Millis, Now, Timestamp, WallTime};
 use super::value::Lock;
+use super::wait::RUN;
 use alloc::vec::Vec;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.
@@ -71,12 +72,20 @@ impl Node {
         let mut checked = Ok(());
         if origin == Origin::Client {
             settle(keys, key, now.mono, usize::MAX, &mut effects);
+            self.look(keys, key, now, RUN, &mut effects);
             checked = check(keys.lock(key).as_deref(), fact, &self.limits, now.wall);
         }
         if checked.is_ok() {
             self.put_fact(keys, key, fact, origin, now, &mut effects);
         }
-        self.follow(keys, key, now.mono);
+        if origin == Origin::Client {
+            self.want_looks_of_holders(keys, key);
+            // Also where the fact took a hold away.
+            self.look(keys, key, now, RUN, &mut effects);
+        }
+        for key in keys.all() {
+            self.follow(keys, key, now.mono);
+        }
         (checked, effects)
     }
 
@@ -130,6 +139,7 @@ impl Node {
         if let Some(fence) = lock.fence {
             self.fences.observe(fence);
         }
+        self.room.want_check(db, name);
         self.follow_lock(db, name, lock, now);
     }
 }

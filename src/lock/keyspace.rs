@@ -1,6 +1,10 @@
 //! Where the locks of a step lie. The core reaches them through this and nothing else.
 
 use super::value::Lock;
+use smallvec::SmallVec;
+
+/// A key's name within its database. Short ones live in place.
+pub type KeyName = SmallVec<[u8; 24]>;
 
 /// A key of the current step, by its place among the step's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +20,11 @@ pub trait Keyspace {
     fn count(&self) -> u16;
     /// One of them.
     fn place(&mut self, key: KeyIndex) -> Place<'_>;
+    /// Makes a key of the step's database one of the step's, if it is not yet; None when something else than a lock lies
+    /// there.
+    fn open(&mut self, name: &[u8]) -> Option<KeyIndex>;
+    /// Looks at the lock of any key of any database, without making it one of the step's.
+    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R>;
     /// Puts a fresh lock under a key that has no value.
     fn create(&mut self, key: KeyIndex) -> &mut Lock;
 

@@ -18,6 +18,14 @@ pub struct Limits {
     pub note_bytes_max: usize,
     /// How many owners may hold one key together.
     pub holders_per_key_max: usize,
+    /// How many requests may wait.
+    pub waiters_max: usize,
+    /// How many requests may wait for one key.
+    pub waiters_per_key_max: usize,
+    /// How long a free key is kept for a waiter that waits for other keys as well.
+    pub reserve_max: Millis,
+    /// Whether a wait that would close a circle of waits is refused.
+    pub deadlock_detection: bool,
     /// How far the fence clock jumps on promotion.
     pub promotion_skew: Millis,
 }

@@ -2,8 +2,9 @@
 //!
 //! The caller hands in the state, a request and the time; it gets back an outcome and the list of what happened to
 //! holds, and does the rest (replies, replication, events). Read in this order: [`value`] for the lock and its
-//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`fact`] for what other nodes say, [`node`]
-//! for what there is beside locks; [`lease`], [`fence`] and [`codec`] stand alone.
+//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`room`] for who waits, [`order`] for who goes
+//! before whom, [`wait`] for how waits end, [`deadlock`] for those that never would; [`fact`] for what other nodes say,
+//! [`node`] for what there is beside locks; [`wheel`], [`fence`] and [`codec`] stand alone.
 
 // It names `core` and `alloc` only, though the crate has std: tests/purity builds this folder by itself without std,
 // which is the proof that it reads no clock and does no input or output.
@@ -13,16 +14,20 @@
 pub mod arena;
 pub mod change;
 pub mod codec;
+pub mod deadlock;
 pub mod fact;
 pub mod fence;
 pub mod heap;
 pub mod hold;
 pub mod keyspace;
-pub mod lease;
 pub mod limits;
 pub mod node;
+pub mod order;
 pub mod owner;
 pub mod request;
+pub mod room;
 pub mod serve;
 pub mod time;
 pub mod value;
+pub mod wait;
+pub mod wheel;

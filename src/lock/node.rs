@@ -4,11 +4,13 @@
 use super::change::{Effects, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::Term;
-use super::keyspace::{Db, KeyIndex, Keyspace, Place};
-use super::lease::{Generations, KeyName, LeaseId, Leases, Look};
+use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
 use super::limits::Limits;
-use super::time::{Timestamp, WallTime};
+use super::room::Room;
+use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
+use super::wait::RUN;
+use super::wheel::{EntryId, Generations, Leases, Look};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -19,6 +21,8 @@ pub struct Node {
     pub limits: Limits,
     pub(super) fences: FenceClock,
     pub(super) term: Term,
+    /// Who waits.
+    pub(super) room: Room,
     /// The index of leases of each database, by its number.
     leases: Vec<Option<Box<Leases>>>,
     /// One count for all of them, so that an entry's id means nothing in another database.
@@ -31,7 +35,7 @@ pub struct Node {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Due {
     /// A lease on this key may be over: open the key and call [`Node::lapse`].
-    Key(Db, LeaseId, KeyName),
+    Key(Db, EntryId, KeyName),
     /// Work was done; look again, after a look at the clock.
     Again,
     /// Nothing is due.
@@ -46,6 +50,7 @@ impl Node {
             limits,
             fences: FenceClock::new(),
             term: Term::FIRST,
+            room: Room::new(),
             leases: Vec::new(),
             generations: Generations::new(),
             retired: Vec::new(),
@@ -55,14 +60,17 @@ impl Node {
     /// A lock came to another name or database: it goes on there, carried.
     pub fn carry(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         lock.holds.carry(now);
+        self.room.want_check(db, name);
         self.follow_lock(db, name, lock, now);
     }
 
-    /// A lock leaves its key, to go elsewhere or away: its lease is no longer looked after here.
-    pub fn forget(&mut self, db: Db, lock: &Lock) {
-        if let Some(id) = lock.lease {
+    /// A lock left its key, to go elsewhere or away: its lease is no longer looked after here, and who waited for it may
+    /// have the key.
+    pub fn forget(&mut self, db: Db, name: &[u8], lease: Option<EntryId>) {
+        if let Some(id) = lease {
             index_of(&mut self.leases, db).disarm(id);
         }
+        self.room.want_look(db, name);
     }
 
     /// A database, or all of them, was emptied.
@@ -75,6 +83,7 @@ impl Node {
         };
         let large = |leases: Option<Box<Leases>>| leases.filter(|leases| leases.len() > AT_ONCE).map(|leases| *leases);
         self.retired.extend(self.leases[flushed].iter_mut().filter_map(|leases| large(leases.take())));
+        self.room.want_looks(db, false);
     }
 
     /// Two databases changed places. What lay under a key of one lies under the same key of the other now, so every
@@ -86,6 +95,10 @@ impl Node {
         reach(&mut self.leases, one.max(other));
         self.leases.swap(one.0 as usize, other.0 as usize);
         self.term = self.term.next();
+        // Who waits stays with the number of its database.
+        for db in [one, other] {
+            self.room.want_looks(Some(db), true);
+        }
     }
 
     /// This node has become the primary: all its holds are carried, and its fences pass by those that the old primary
@@ -112,10 +125,12 @@ impl Node {
         self.leases.iter().flatten().map(|leases| leases.len()).sum()
     }
 
-    /// The next moment at which [`Node::due`] is worth calling; None when there is nothing to wait for.
+    /// The next moment at which [`Node::due`] or [`Node::expired`] is worth calling; None when there is nothing to wait
+    /// for.
     #[must_use]
     pub fn next_look(&self) -> Option<Timestamp> {
-        self.leases.iter().flatten().filter_map(|leases| leases.next_look()).min()
+        let leases = self.leases.iter().flatten().filter_map(|leases| leases.next_look());
+        leases.chain(self.room.next_look()).min()
     }
 
     /// Looks for a lease that is over, and does a bounded piece of work on the way.
@@ -140,19 +155,19 @@ impl Node {
     }
 
     /// Drops an entry whose key has something else now.
-    pub fn drop_entry(&mut self, db: Db, entry: LeaseId) {
+    pub fn drop_entry(&mut self, db: Db, entry: EntryId) {
         index_of(&mut self.leases, db).disarm(entry);
     }
 
-    /// Ends at most `most` holds that are over on the key of a due entry.
+    /// Ends at most `most` holds that are over on the key of a due entry, and lets in who waited for that.
     ///
     /// An entry whose lock is not there any more (its value was lost without a word from the server) is dropped.
     pub fn lapse<K: Keyspace>(
         &mut self,
         keys: &mut K,
         key: KeyIndex,
-        entry: LeaseId,
-        now: Timestamp,
+        entry: EntryId,
+        now: Now,
         most: usize,
     ) -> Effects {
         let mut effects = Effects::new();
@@ -161,8 +176,15 @@ impl Node {
             index_of(&mut self.leases, db).disarm(entry);
             return effects;
         }
-        settle(keys, key, now, most, &mut effects);
-        self.follow(keys, key, now);
+        settle(keys, key, now.mono, most, &mut effects);
+        let more =
+            keys.lock(key).and_then(|lock| lock.holds.earliest()).is_some_and(|(deadline, _)| deadline <= now.mono);
+        if !more {
+            self.look(keys, key, now, RUN, &mut effects);
+        }
+        for key in keys.all() {
+            self.follow(keys, key, now.mono);
+        }
         effects
     }
 
@@ -171,6 +193,12 @@ impl Node {
     pub fn covers(&self, db: Db, lock: &Lock, deadline: Timestamp) -> bool {
         let leases = self.leases.get(db.0 as usize).and_then(Option::as_ref);
         leases.zip(lock.lease).is_some_and(|(leases, id)| leases.covers(id, deadline, Timestamp(0)))
+    }
+
+    /// The first of the waiting room's invariants that does not hold, by its number.
+    #[must_use]
+    pub fn broken_invariant(&self) -> Option<&'static str> {
+        self.room.broken_invariant()
     }
 
     /// Lets the index follow what a step did to a key.
@@ -187,7 +215,9 @@ impl Node {
         let leases = index_of(&mut self.leases, db);
         match (lock.lease, earliest) {
             (Some(id), Some(deadline)) if leases.covers(id, deadline, now) || leases.rearm(id, deadline) => {}
-            (_, Some(deadline)) => lock.lease = Some(leases.arm(name, deadline, &mut self.generations)),
+            (_, Some(deadline)) => {
+                lock.lease = Some(leases.arm(KeyName::from_slice(name), deadline, &mut self.generations))
+            }
             (Some(id), None) => {
                 leases.disarm(id);
                 lock.lease = None;

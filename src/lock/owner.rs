@@ -9,8 +9,15 @@ use smallvec::SmallVec;
 /// An owner: one thread of control, named by 1 to `lock.max-owner-bytes` opaque bytes.
 ///
 /// The usual UUID (36 bytes) and the server-made 32 characters live in place, without an allocation of their own.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(SmallVec<[u8; 40]>);
+
+impl Clone for Owner {
+    fn clone(&self) -> Owner {
+        // As one block: SmallVec's own goes byte by byte.
+        Owner::new(&self.0)
+    }
+}
 
 impl Owner {
     /// An owner of these bytes. Length is the parser's concern.
@@ -23,6 +30,20 @@ impl Owner {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// A number that equal owners share and others hardly ever do: quicker to look for than the owner itself.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        // Both halves of a long product for each eight bytes, as in wyhash: a plain product loses what differs at the top.
+        const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15;
+        let mix = |sum: u64, word: u64| {
+            let product = u128::from(sum ^ word) * SPREAD;
+            (product as u64) ^ ((product >> 64) as u64)
+        };
+        let (words, rest) = self.0.as_chunks::<8>();
+        let sum = words.iter().fold(self.0.len() as u64, |sum, word| mix(sum, u64::from_le_bytes(*word)));
+        rest.iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte)))
     }
 
     /// Bytes allocated outside of the value itself.

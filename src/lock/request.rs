@@ -1,10 +1,13 @@
 //! What is asked, and what came of it.
 
 use super::change::Effects;
+use super::deadlock::Cycle;
 use super::fence::Fence;
 use super::hold::Mode;
 use super::owner::{Note, Owner};
+use super::room::WaiterId;
 use super::time::Millis;
+use alloc::boxed::Box;
 use smallvec::SmallVec;
 
 /// One value per key, in the order of the keys; in place for the usual single key.
@@ -39,6 +42,32 @@ pub struct Acquire {
     pub lease: Millis,
     /// What to keep with the hold; None leaves what is there.
     pub note: Option<Note>,
+    /// How long to wait when it cannot be had now.
+    pub wait: Wait,
+    /// This repeats a request whose reply was lost: let the count be at least so many, rather than one more.
+    pub retry: Option<u32>,
+}
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: try once.
+    Never,
+    /// At most so long.
+    For(Millis),
+    /// As long as it takes.
+    Forever,
+}
+
+impl Acquire {
+    /// What the count is to become.
+    #[must_use]
+    pub fn count_after(&self, count: u32) -> u32 {
+        match self.retry {
+            None => count.saturating_add(1),
+            Some(least) => count.max(least),
+        }
+    }
 }
 
 /// To give back.
@@ -106,8 +135,10 @@ pub struct Step {
 pub enum Outcome {
     /// Every key is held, with these fences.
     Granted(PerKey<Fence>),
-    /// Others hold, nothing was changed.
+    /// Others hold or wait, nothing was changed.
     Held,
+    /// The asker waits: it is answered later, once.
+    Queued(WaiterId),
     /// Per key the counts left to the owner; None where it held nothing or another fence was named.
     Released(PerKey<Option<u64>>),
     /// Per key the fence of the extended hold; None as above.
@@ -115,7 +146,7 @@ pub enum Outcome {
 }
 
 /// Why a request cannot be served. Each has one text, in command/reply.rs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A release without a mode, of an owner that holds both.
     AmbiguousRelease,
@@ -129,4 +160,40 @@ pub enum Refusal {
     FenceFarAhead,
     /// A client's hold would stand beside another that excludes it, or share its fence.
     BreaksLock,
+    /// The owner waits for one of these keys in this mode already, and this is no RETRY.
+    AlreadyWaits,
+    /// As many requests wait as may wait.
+    TooManyWaiters,
+    /// As many requests wait for the key as may.
+    TooManyWaitersOfKey,
+    /// Who is waited for waits for the asker.
+    Deadlock(Box<Cycle>),
+}
+
+/// How a wait ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Every key is held, with these fences.
+    Granted(PerKey<Fence>),
+    /// Its time was up.
+    TimedOut,
+    /// A RETRY took over its place.
+    Replaced,
+    /// It was to become a writer, and what it held for reading is gone.
+    HoldLost,
+    /// It cannot be served any more.
+    Refused(Refusal),
+    /// Something else than a lock lies there now.
+    WrongType,
+    /// This node does not serve it any more.
+    SentAway(Away),
+}
+
+/// Why this node does not serve a waiter any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Away {
+    /// It has become a replica.
+    Demoted,
+    /// The key belongs to another node.
+    SlotGone,
 }

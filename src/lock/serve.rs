@@ -5,48 +5,62 @@
 //!
 //! | asker's hold | other holders | asks READ | asks WRITE |
 //! | --- | --- | --- | --- |
-//! | none | none | new hold | new hold |
-//! | none | readers | new hold | held |
+//! | none | none | new hold\* | new hold\* |
+//! | none | readers | new hold\* | held |
 //! | none | a writer | held | held |
 //! | reads | none | again | upgrade |
 //! | reads | readers | again | held |
 //! | writes, perhaps reads | none (I2) | again (a downgrade begins so) | again |
 //!
-//! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here.
+//! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here. \* Only if nobody in
+//! line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
 
 use super::change::{Cause, Effects, change, remove, settle};
-use super::fence::Fence;
-use super::hold::{Hold, Mode};
-use super::keyspace::{KeyIndex, Keyspace};
-use super::limits::Limits;
+use super::fence::{Fence, FenceClock};
+use super::hold::{Hold, Mode, Term};
+use super::keyspace::{KeyIndex, KeyName, Keyspace, Place};
 use super::node::Node;
+use super::order::{Verdict, is_upgrade, judge};
 use super::owner::Owner;
-use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Step};
-use super::time::{Now, Timestamp};
+use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Step, Wait};
+use super::room::{Before, Given, Line};
+use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
-
-/// What judging an ACQUIRE found, by the table above.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// A new hold or an upgrade: with a new fence.
-    Anew,
-    Again,
-    Held,
-}
+use super::wait::{RUN, counted};
 
 impl Node {
     /// Settles the request's keys, then serves it: all of it or nothing.
     pub fn serve<K: Keyspace>(&mut self, keys: &mut K, request: &Request, now: Now) -> Step {
         let mut effects = Effects::new();
-        for key in keys.all() {
-            settle(keys, key, now.mono, usize::MAX, &mut effects);
+        // Serving those who wait may open more keys than the request names.
+        let count = keys.count();
+        let named = || (0..count).map(KeyIndex);
+        for key in named() {
+            self.settle(keys, key, now, &mut effects);
         }
         let outcome = match &request.ask {
-            Ask::Acquire(ask) => self.acquire(keys, request, ask, now, &mut effects),
-            Ask::Release(ask) => release(keys, request, ask, &mut effects),
+            Ask::Acquire(ask) => {
+                let named: PerKey<KeyIndex> = named().collect();
+                self.acquire(keys, &named, (&request.owner, ask), now, &mut effects)
+            }
+            Ask::Release(ask) => {
+                let before = effects.changes.len();
+                let released = release(keys, named(), request, ask, &mut effects);
+                // What was given back goes to the next in line, in the same step.
+                if effects.changes.len() > before {
+                    for key in named() {
+                        self.look_for_step(keys, key, now, &mut effects);
+                    }
+                }
+                released
+            }
             Ask::Extend(ask) => {
-                let extended = keys.all().map(|key| extend(keys, key, &request.owner, ask, now.mono, &mut effects));
-                Ok(Outcome::Extended(extended.collect()))
+                let extended = named().map(|key| extend(keys, key, &request.owner, ask, now.mono, &mut effects));
+                let extended: PerKey<Option<Fence>> = extended.collect();
+                // Who names a fence that it does not have, or a key that it does not hold, has not learnt of a grant.
+                let done = named().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| key);
+                self.heard_of(keys, done, &request.owner);
+                Ok(Outcome::Extended(extended))
             }
         };
         for key in keys.all() {
@@ -55,99 +69,183 @@ impl Node {
         Step { outcome, effects }
     }
 
+    /// Ends what is over on a key, and serves its line.
+    fn settle<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
+        let before = effects.changes.len();
+        settle(keys, key, now.mono, usize::MAX, effects);
+        let Place { db, name, lock } = keys.place(key);
+        let free = lock.is_none_or(|lock| lock.is_free());
+        // Else nobody in it can be served (W2).
+        if free || effects.changes.len() > before || self.room.line(db, name).is_some_and(Line::is_unsettled) {
+            self.look_for_step(keys, key, now, effects);
+        }
+    }
+
+    /// Looks at a line in a client's step. While a run is being let in, each such step lets in one more, no more: there may
+    /// be many of them before the server turns to other clients.
+    fn look_for_step<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
+        let Place { db, name, .. } = keys.place(key);
+        let Some(line) = self.room.line(db, name) else { return };
+        let most = if line.cut { 1 } else { RUN };
+        self.look(keys, key, now, most, effects);
+    }
+
     fn acquire<K: Keyspace>(
         &mut self,
         keys: &mut K,
-        request: &Request,
-        ask: &Acquire,
+        named: &[KeyIndex],
+        (owner, ask): (&Owner, &Acquire),
         now: Now,
         effects: &mut Effects,
     ) -> Result<Outcome, Refusal> {
-        let (owner, mode, deadline) = (&request.owner, ask.mode, now.mono + ask.lease);
-        let mut new_fences = PerKey::new();
-        for key in keys.all() {
-            let lock = keys.lock(key);
-            let verdict = judge(lock.as_deref(), owner, mode, &self.limits)?;
-            if verdict == Verdict::Held {
-                return Ok(Outcome::Held);
-            }
-            let carried = lock.is_some_and(|lock| self.is_carried(lock, owner));
-            new_fences.push(verdict == Verdict::Anew || carried);
-        }
-        let fences_new = new_fences.iter().filter(|new| **new).count() as u64;
-        if fences_new > 0 {
-            self.fences.begin(now.wall, self.limits.promotion_skew);
-        }
-        if self.fences.left(now.wall) < fences_new {
-            return Err(Refusal::FencesUsedUp);
-        }
-
-        let mut fences = PerKey::new();
-        for (key, new_fence) in keys.all().zip(new_fences) {
-            let lock = keys.lock_or_create(key);
-            let old = lock.holds.get(owner.as_bytes());
-            let fence = match old {
-                Some(old) if !new_fence => old.fence,
-                _ => self.fences.next(now.wall).expect("as many are left as are needed"),
+        if !self.may_have(keys, named, (owner, ask), now.mono)? {
+            return match ask.wait {
+                Wait::Never => Ok(Outcome::Held),
+                Wait::For(_) | Wait::Forever => {
+                    self.queue(keys, named, (owner, ask), now.mono, effects).map(Outcome::Queued)
+                }
             };
-            let mut hold = old.cloned().unwrap_or(Hold {
-                reads: 0,
-                writes: 0,
-                fence,
-                deadline,
-                since: now.mono,
-                granted_in: self.term,
-                note: None,
-            });
-            hold.set_count(mode, hold.count(mode) + 1);
-            hold.fence = fence;
-            hold.granted_in = self.term;
-            hold.deadline = hold.deadline.max(deadline);
-            if ask.note.is_some() {
-                hold.note.clone_from(&ask.note);
-            }
-            lock.raise_fence(fence);
-            change(lock, key, Cause::Acquire, owner, hold, effects);
-            fences.push(fence);
         }
-        Ok(Outcome::Granted(fences))
+        let mut anew = false;
+        if !self.room.is_empty() {
+            anew = named.iter().any(|key| {
+                let hold = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
+                hold.is_none_or(|hold| is_upgrade(hold, ask.mode))
+            });
+        }
+        let giver = Giver { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
+        let given = take(keys, named, (owner, ask), giver, now, effects)?;
+        self.taken(keys, named);
+        self.heard_of(keys, named.iter().copied(), owner);
+        if anew {
+            // What else it waits for, it may have before somebody now whom it keeps waiting.
+            self.room.want_looks_of(owner);
+        }
+        Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
     }
 
-    fn is_carried(&self, lock: &Lock, owner: &Owner) -> bool {
-        lock.holds.get(owner.as_bytes()).is_some_and(|hold| hold.granted_in != self.term)
+    /// Whether a request can be served at once, on all keys that it names.
+    fn may_have<K: Keyspace>(
+        &self,
+        keys: &mut K,
+        named: &[KeyIndex],
+        (owner, ask): (&Owner, &Acquire),
+        now: Timestamp,
+    ) -> Result<bool, Refusal> {
+        let upgrades = named.iter().any(|key| self.upgrades(keys, *key, (owner, ask)));
+        let rank = self.room.next_rank(upgrades);
+        for &key in named {
+            let Place { db, name, lock } = keys.place(key);
+            let lock = lock.as_deref();
+            match judge(lock, owner, ask.mode, &self.limits)? {
+                Verdict::Held => return Ok(false),
+                Verdict::Anew if self.room.line(db, name).is_some() => {
+                    let name = KeyName::from_slice(name);
+                    if self.order(now).is_delayed(keys, (db, &name), (owner, ask.mode), rank) {
+                        return Ok(false);
+                    }
+                }
+                Verdict::Again => {
+                    let count =
+                        lock.and_then(|lock| lock.holds.get(owner.as_bytes())).map_or(0, |hold| hold.count(ask.mode));
+                    if count == u32::MAX && ask.retry.is_none() {
+                        return Err(Refusal::TooManyCounts);
+                    }
+                }
+                Verdict::Anew | Verdict::Upgrade => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a request asks for more than its owner has on a key.
+    pub(super) fn upgrades<K: Keyspace>(&self, keys: &mut K, key: KeyIndex, (owner, ask): (&Owner, &Acquire)) -> bool {
+        let hold = keys.lock(key).and_then(|lock| lock.holds.get(owner.as_bytes()));
+        hold.is_some_and(|hold| is_upgrade(hold, ask.mode))
     }
 }
 
-/// What an asker may have, by the table at the top.
-fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Limits) -> Result<Verdict, Refusal> {
-    let Some(lock) = lock else { return Ok(Verdict::Anew) };
-    let alone = !lock.held_by_other(owner.as_bytes());
-    match lock.holds.get(owner.as_bytes()) {
-        None if alone => Ok(Verdict::Anew),
-        None if mode == Mode::Write || lock.mode() == Some(Mode::Write) => Ok(Verdict::Held),
-        None if lock.holds.len() >= limits.holders_per_key_max => Err(Refusal::TooManyHolders),
-        None => Ok(Verdict::Anew),
-        Some(hold) if mode == Mode::Write && hold.writes == 0 => Ok(if alone { Verdict::Anew } else { Verdict::Held }),
-        Some(hold) if hold.count(mode) == u32::MAX => Err(Refusal::TooManyCounts),
-        Some(_) => Ok(Verdict::Again),
+/// What a grant takes from the node.
+pub(super) struct Giver<'n> {
+    pub(super) fences: &'n mut FenceClock,
+    pub(super) term: Term,
+    /// How far the fence clock jumps before a process's first fence.
+    pub(super) skew: Millis,
+}
+
+/// Lets an owner have these keys. What each gave.
+pub(super) fn take<K: Keyspace>(
+    keys: &mut K,
+    indices: &[KeyIndex],
+    (owner, ask): (&Owner, &Acquire),
+    giver: Giver<'_>,
+    now: Now,
+    effects: &mut Effects,
+) -> Result<PerKey<Given>, Refusal> {
+    let mut new_fences = PerKey::new();
+    for key in indices {
+        let lock = keys.lock(*key);
+        let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
+        new_fences.push(hold.is_none_or(|hold| is_upgrade(hold, ask.mode) || hold.granted_in != giver.term));
     }
+    let fences_new = new_fences.iter().filter(|new| **new).count() as u64;
+    if fences_new > 0 {
+        giver.fences.begin(now.wall, giver.skew);
+    }
+    if giver.fences.left(now.wall) < fences_new {
+        return Err(Refusal::FencesUsedUp);
+    }
+
+    let deadline = now.mono + ask.lease;
+    let mut given = PerKey::new();
+    for (key, new_fence) in indices.iter().zip(new_fences) {
+        let lock = keys.lock_or_create(*key);
+        let old = lock.holds.get(owner.as_bytes());
+        let (count, added) = counted(old, ask);
+        let before = old.map(Before::of);
+        let fence = match old {
+            Some(old) if !new_fence => old.fence,
+            _ => giver.fences.next(now.wall).expect("as many are left as are needed"),
+        };
+        let mut hold = old.cloned().unwrap_or(Hold {
+            reads: 0,
+            writes: 0,
+            fence,
+            deadline,
+            since: now.mono,
+            granted_in: giver.term,
+            note: None,
+        });
+        hold.set_count(ask.mode, count);
+        hold.fence = fence;
+        hold.granted_in = giver.term;
+        hold.deadline = hold.deadline.max(deadline);
+        if ask.note.is_some() {
+            hold.note.clone_from(&ask.note);
+        }
+        given.push(Given { fence, added, deadline: hold.deadline, before });
+        lock.raise_fence(fence);
+        change(lock, *key, Cause::Acquire, owner, hold, effects);
+    }
+    Ok(given)
 }
 
 fn release<K: Keyspace>(
     keys: &mut K,
+    named: impl Iterator<Item = KeyIndex> + Clone,
     request: &Request,
     ask: &Release,
     effects: &mut Effects,
 ) -> Result<Outcome, Refusal> {
     let owner = &request.owner;
-    for key in keys.all() {
+    for key in named.clone() {
         let lock = keys.lock(key);
         let hold = lock.as_deref().and_then(|lock| held(lock, owner, ask.fence));
         if ask.is_ambiguous() && hold.is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
             return Err(Refusal::AmbiguousRelease);
         }
     }
-    let left = keys.all().map(|key| {
+    let left = named.map(|key| {
         let lock = keys.lock(key)?;
         let mut hold = held(lock, owner, ask.fence)?.clone();
         let before = hold.total();

@@ -12,9 +12,9 @@
 use super::fence::Fence;
 use super::heap::allocated;
 use super::hold::{Hold, Holds, Mode};
-use super::lease::{LeaseId, Leases};
 use super::owner::Owner;
 use super::time::{Millis, Timestamp};
+use super::wheel::{EntryId, Leases};
 use alloc::collections::BTreeSet;
 
 /// The value of type `redislock`.
@@ -25,7 +25,7 @@ pub struct Lock {
     /// The highest fence given on this lock while it exists; None before the first.
     pub fence: Option<Fence>,
     /// This lock's entry in the index of leases of its database.
-    pub lease: Option<LeaseId>,
+    pub lease: Option<EntryId>,
 }
 
 impl Lock {

@@ -5,13 +5,13 @@
 
 use super::open_locks::OpenLocks;
 use super::state::with_node;
-use super::{clock, publish, replication};
+use super::{Publication, clock, publish, replication, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving};
 use crate::lock::keyspace::{Db, KeyIndex};
-use crate::lock::lease::LeaseId;
 use crate::lock::node::Due;
 use crate::lock::time::{Millis, Timestamp};
+use crate::lock::wheel::EntryId;
 use std::cell::Cell;
 
 /// How long one slice of work may last. Between slices the server serves its clients.
@@ -26,7 +26,8 @@ thread_local! {
 
 /// Sees to it that the timer rings for the earliest lease.
 pub(crate) fn arm(ctx: &mut Ctx<'_>) {
-    let next = if replication::owes() { Some(clock::mono()) } else { with_node(|node| node.next_look()) };
+    let at_once = replication::owes() || waiting::has_work();
+    let next = if at_once { Some(clock::mono()) } else { with_node(|node| node.next_look()) };
     let set = TIMER.get().map(|(at, _)| at);
     if let Some(next) = next
         && set.is_none_or(|at| next < at)
@@ -50,6 +51,7 @@ pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     disarm(ctx);
     let end = clock::mono() + SLICE;
     while with_node(|node| node.shed()) && clock::mono() < end {}
+    waiting::tick();
     work(ctx);
 }
 
@@ -65,10 +67,11 @@ fn work(ctx: &mut Ctx<'_>) {
         replication::owe_nothing();
         return;
     }
+    let end = clock::mono() + SLICE;
+    waiting::expire(end);
     if ctx.is_paused() {
         return;
     }
-    let end = clock::mono() + SLICE;
     replication::settle_debts(ctx, end);
     let mut serving = None;
     loop {
@@ -77,8 +80,14 @@ fn work(ctx: &mut Ctx<'_>) {
             Due::Key(db, entry, name) => {
                 let name = OwnedStr::new(&name);
                 ctx.select_db(db.0);
-                if *serving.get_or_insert_with(|| ctx.serving(name.as_str())) == Serving::NotNow {
-                    return;
+                // Without slots, one key is as good as another.
+                let asked = serving.filter(|_| !ctx.flags().contains(Flags::CLUSTER));
+                let answer = asked.unwrap_or_else(|| ctx.serving(name.as_str()));
+                serving = Some(answer);
+                match answer {
+                    Serving::Yes => {}
+                    Serving::NotNow => return,
+                    Serving::Elsewhere => waiting::send_away(db, name.as_str().as_bytes()),
                 }
                 lapse(ctx, db, entry, &name);
             }
@@ -92,7 +101,7 @@ fn work(ctx: &mut Ctx<'_>) {
     arm(ctx);
 }
 
-fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: LeaseId, name: &OwnedStr) {
+fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) {
     let now = clock::now();
     let names = [name.as_str()];
     let Ok(mut locks) = OpenLocks::open(ctx, &names, Access::Write) else {
@@ -100,8 +109,8 @@ fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: LeaseId, name: &OwnedStr) {
         with_node(|node| node.drop_entry(db, entry));
         return;
     };
-    let effects = with_node(|node| node.lapse(&mut locks, KeyIndex(0), entry, now.mono, BITE));
-    locks.tidy(&effects);
-    drop(locks);
-    publish(ctx, &names, &effects, now);
+    let effects = with_node(|node| node.lapse(&mut locks, KeyIndex(0), entry, now, BITE));
+    let names = locks.tidy(&effects.changes);
+    publish(ctx, Publication { names: &names, changes: &effects.changes, now });
+    waiting::wake(effects.answers);
 }

@@ -2,7 +2,7 @@
 
 use super::open_locks::LOCK;
 use super::state::with_node;
-use super::{alarm, clock, persistence, replication};
+use super::{alarm, clock, persistence, replication, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
@@ -10,6 +10,7 @@ use crate::lock::keyspace::Db;
 use crate::lock::node::Node;
 use crate::lock::time::Timestamp;
 use crate::lock::value::Lock;
+use std::cell::Cell;
 use std::ffi::CStr;
 
 /// The keyspace event of a change; None for facts, which the primary has announced already.
@@ -17,11 +18,16 @@ use std::ffi::CStr;
 pub fn name_of(cause: Cause) -> Option<&'static CStr> {
     match cause {
         Cause::Acquire => Some(c"lock.acquire"),
-        Cause::Release => Some(c"lock.release"),
+        Cause::Release | Cause::TakeBack => Some(c"lock.release"),
         Cause::Extend => Some(c"lock.extend"),
         Cause::Lapse => Some(c"lock.lapse"),
         Cause::Told => None,
     }
+}
+
+thread_local! {
+    /// The database that a key is being moved from.
+    static MOVED_FROM: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 /// The module's ear.
@@ -38,21 +44,34 @@ impl Listener for Ear {
             }
             ServerEvent::LoadingStarted(from) => persistence::set_loading(Some(from)),
             ServerEvent::LoadingEnded => persistence::set_loading(None),
+            ServerEvent::Forked => replication::begin_stream(),
             ServerEvent::BecamePrimary => {
+                replication::begin_stream();
                 with_node(|node| node.promote(clock::now().wall));
                 alarm::arm(ctx);
             }
-            ServerEvent::BecameReplica => alarm::disarm(ctx),
-            ServerEvent::Tick => alarm::tick(ctx),
-            ServerEvent::BeforeSleep => {}
+            ServerEvent::BecameReplica => {
+                alarm::disarm(ctx);
+                waiting::dismiss();
+            }
+            ServerEvent::Tick => {
+                replication::tick(ctx);
+                alarm::tick(ctx);
+            }
+            ServerEvent::BeforeSleep => waiting::work(ctx),
         }
     }
 
     fn on_key(ctx: &mut Ctx<'_>, event: &CStr, key: Str<'_>) {
         match event.to_bytes() {
-            b"rename_to" | b"move_to" => {
-                if let Some(db) = placed(ctx, key, Node::carry) {
-                    replication::follow_debt(db, key.as_bytes());
+            b"rename_to" => carry(ctx, key),
+            b"move_from" => MOVED_FROM.set(Some(ctx.db())),
+            b"move_to" => {
+                carry(ctx, key);
+                // Valkey 8.1 selects the event's database for the client itself, and leaves it there: its next commands
+                // would go to the wrong one, and so would what replicas are told of this one.
+                if let Some(db) = MOVED_FROM.take() {
+                    ctx.select_db(db);
                 }
             }
             b"loaded" if persistence::take_arriving() => {
@@ -71,6 +90,13 @@ impl Listener for Ear {
             }
             _ => {}
         }
+    }
+}
+
+/// A lock came from another key.
+fn carry(ctx: &mut Ctx<'_>, key: Str<'_>) {
+    if let Some(db) = placed(ctx, key, Node::carry) {
+        replication::follow_debt(db, key.as_bytes());
     }
 }
 

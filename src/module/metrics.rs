@@ -4,7 +4,7 @@ use super::state::with_node;
 use crate::ffi::info::InfoFields;
 use crate::lock::change::{Cause, Change};
 use crate::lock::fence::Fence;
-use crate::lock::request::{Outcome, Refusal};
+use crate::lock::request::{Answer, Outcome, Refusal};
 use std::cell::RefCell;
 use std::ffi::CStr;
 
@@ -13,21 +13,60 @@ use std::ffi::CStr;
 struct Counters {
     granted: u64,
     refused: u64,
+    queued: u64,
+    handed_off: u64,
+    timed_out: u64,
+    cancelled: u64,
+    deadlocks: u64,
     released: u64,
     extended: u64,
     lapsed: u64,
+    taken_back: u64,
 }
 
 thread_local! {
-    static COUNTERS: RefCell<Counters> =
-        const { RefCell::new(Counters { granted: 0, refused: 0, released: 0, extended: 0, lapsed: 0 }) };
+    static COUNTERS: RefCell<Counters> = const {
+        RefCell::new(Counters {
+            granted: 0,
+            refused: 0,
+            queued: 0,
+            handed_off: 0,
+            timed_out: 0,
+            cancelled: 0,
+            deadlocks: 0,
+            released: 0,
+            extended: 0,
+            lapsed: 0,
+            taken_back: 0,
+        })
+    };
 }
 
 /// Counts what a request came to.
 pub(crate) fn count_outcome(outcome: &Result<Outcome, Refusal>) {
-    if matches!(outcome, Ok(Outcome::Held)) {
-        count(|counters| counters.refused += 1);
+    match outcome {
+        Ok(Outcome::Held) => count(|counters| counters.refused += 1),
+        Ok(Outcome::Queued(_)) => count(|counters| counters.queued += 1),
+        Err(Refusal::Deadlock(_)) => count(|counters| counters.deadlocks += 1),
+        Ok(_) | Err(_) => {}
     }
+}
+
+/// Counts how a wait ended.
+pub(crate) fn count_answer(answer: &Answer) {
+    count(|counters| match answer {
+        Answer::Granted(_) => counters.handed_off += 1,
+        Answer::TimedOut => counters.timed_out += 1,
+        Answer::Refused(Refusal::Deadlock(_)) => counters.deadlocks += 1,
+        Answer::Replaced | Answer::HoldLost | Answer::Refused(_) | Answer::WrongType | Answer::SentAway(_) => {
+            counters.cancelled += 1;
+        }
+    });
+}
+
+/// Counts a wait whose client has gone.
+pub(crate) fn count_cancelled() {
+    count(|counters| counters.cancelled += 1);
 }
 
 /// Counts a change to a hold.
@@ -37,6 +76,7 @@ pub(crate) fn count_change(change: &Change) {
         Cause::Release => counters.released += 1,
         Cause::Extend => counters.extended += 1,
         Cause::Lapse => counters.lapsed += 1,
+        Cause::TakeBack => counters.taken_back += 1,
         Cause::Told => {}
     });
 }
@@ -52,12 +92,22 @@ pub struct Section;
 impl InfoFields for Section {
     fn fields(each: &mut dyn FnMut(&CStr, u64)) {
         let counters = COUNTERS.with_borrow(Counters::clone);
-        let (leases, fence) = with_node(|node| (node.leases_len(), node.last_fence().map_or(0, Fence::get)));
+        let (waiters, contended, leases, fence) = with_node(|node| {
+            (node.waiting(), node.contended(), node.leases_len(), node.last_fence().map_or(0, Fence::get))
+        });
         each(c"granted", counters.granted);
         each(c"refused", counters.refused);
+        each(c"queued", counters.queued);
+        each(c"handed_off", counters.handed_off);
+        each(c"timed_out", counters.timed_out);
+        each(c"cancelled", counters.cancelled);
+        each(c"deadlocks", counters.deadlocks);
         each(c"released", counters.released);
         each(c"extended", counters.extended);
         each(c"lapsed", counters.lapsed);
+        each(c"taken_back", counters.taken_back);
+        each(c"waiters", waiters as u64);
+        each(c"contended_keys", contended as u64);
         each(c"leases", leases as u64);
         each(c"fence_clock", fence);
     }

@@ -2,7 +2,8 @@
 //! of it.
 //!
 //! The way of a request: `command/` *parses* it; [`serve`] opens its keys and the core *settles*, *decides* and
-//! *commits*; then it *publishes*: replicate, notify, arm, in that order; `command/` *answers*.
+//! *commits*; then it *publishes*: replicate, notify, wake, arm, in that order; `command/` *answers*, or the client waits
+//! ([`waiting`]).
 
 pub mod alarm;
 pub mod clock;
@@ -13,19 +14,22 @@ pub mod open_locks;
 pub mod persistence;
 pub mod replication;
 pub mod state;
+pub mod waiting;
 
-use crate::ffi::{Access, Ctx, Flags, Keys, Str, WrongType};
+use crate::ffi::{Access, Ctx, Flags, Keys, Name, Str, WrongType};
 use crate::lock::change::Change;
 use crate::lock::fact::{Fact, Origin};
-use crate::lock::keyspace::KeyIndex;
+use crate::lock::keyspace::{Db, KeyIndex};
+use crate::lock::node::Node;
 use crate::lock::request::{Outcome, Refusal, Request};
-use crate::lock::time::Now;
+use crate::lock::time::{Now, Timestamp};
 use crate::lock::value::Lock;
 use open_locks::{LOCK, OpenLocks};
 use state::with_node;
+use waiting::Reply;
 
 /// Why a request that is well-formed was not served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unserved {
     /// A key has a value of another type.
     WrongType,
@@ -41,11 +45,16 @@ impl From<WrongType> for Unserved {
     }
 }
 
-/// Serves a request on these keys.
+/// Serves a request on these keys. One that may wait says how it is to be answered then.
 ///
 /// # Errors
 /// With nothing changed but what settling ended.
-pub fn serve(ctx: &mut Ctx<'_>, names: &[Str<'_>], request: &Request) -> Result<Outcome, Unserved> {
+pub fn serve(
+    ctx: &mut Ctx<'_>,
+    names: &[Str<'_>],
+    request: &Request,
+    reply: Option<Reply>,
+) -> Result<Outcome, Unserved> {
     // The server keeps clients from writing to a replica, unless it is configured not to.
     if !ctx.flags().contains(Flags::PRIMARY) {
         return Err(Unserved::Replica);
@@ -53,12 +62,27 @@ pub fn serve(ctx: &mut Ctx<'_>, names: &[Str<'_>], request: &Request) -> Result<
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
     let step = with_node(|node| node.serve(&mut locks, request, now));
-    locks.tidy(&step.effects);
-    drop(locks);
-    metrics::count_outcome(&step.outcome);
-    publish(ctx, names, &step.effects, now);
+    let names_open = locks.tidy(&step.effects.changes);
+    publish(ctx, Publication { names: &names_open, changes: &step.effects.changes, now });
+    waiting::wake(step.effects.answers);
+    let outcome = match step.outcome {
+        Ok(Outcome::Queued(waiter)) if !reply.is_some_and(|reply| waiting::park(ctx, names, waiter, reply)) => {
+            // A client that the server does not let wait has tried once.
+            with_node(|node| node.cancel(waiter));
+            Ok(Outcome::Held)
+        }
+        Ok(Outcome::Queued(waiter)) => {
+            // Within a command the servers see keys of its own slot alone.
+            if ctx.flags().contains(Flags::CLUSTER) && with_node(|node| node.contended() > 1) {
+                with_node(|node| node.check_later(waiter));
+            }
+            Ok(Outcome::Queued(waiter))
+        }
+        outcome => outcome,
+    };
+    metrics::count_outcome(&outcome);
     alarm::arm(ctx);
-    step.outcome.map_err(Unserved::Refused)
+    outcome.map_err(Unserved::Refused)
 }
 
 /// Does what a LOCK.HOLD says.
@@ -69,31 +93,55 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> R
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
     let (applied, effects) = with_node(|node| node.apply(&mut locks, KeyIndex(0), fact, origin, now));
-    locks.tidy(&effects);
-    drop(locks);
+    let names = locks.tidy(&effects.changes);
     if origin != Origin::Disk {
-        publish(ctx, &[name], &effects, now);
+        publish(ctx, Publication { names: &names, changes: &effects.changes, now });
+        waiting::wake(effects.answers);
         alarm::arm(ctx);
     }
     applied.map_err(Unserved::Refused)
 }
 
-/// Shows a key's lock, if there is one.
+/// Shows a key's lock, if there is one, and who waits for it.
 ///
 /// # Errors
 /// When the key has a value of another type.
-pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(&Lock, Now) -> R) -> Result<Option<R>, Unserved> {
+pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(Seen<'_>) -> R) -> Result<R, Unserved> {
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
-    Ok(keys.get(0).map(|lock| show(lock, clock::now())))
+    let seen = |node: &mut Node| {
+        show(Seen { lock: keys.get(0), node, db: Db(keys.db()), name: name.as_bytes(), now: clock::mono() })
+    };
+    Ok(with_node(seen))
+}
+
+/// A key as it is to be shown.
+#[derive(Debug)]
+pub struct Seen<'a> {
+    /// Its lock.
+    pub lock: Option<&'a Lock>,
+    /// Who knows who waits.
+    pub node: &'a Node,
+    /// Its database.
+    pub db: Db,
+    /// Its name.
+    pub name: &'a [u8],
+    /// When.
+    pub now: Timestamp,
+}
+
+/// What a step did to holds, and on which keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Publication<'a> {
+    pub(crate) names: &'a [Name<'a>],
+    pub(crate) changes: &'a [Change],
+    pub(crate) now: Now,
 }
 
 /// Tells all who must know: replicas and the AOF first, then watchers and subscribers.
-pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Str<'_>], effects: &[Change], now: Now) {
-    for change in effects {
-        replication::send(ctx, names[usize::from(change.key.0)], change, now);
-    }
-    for change in effects {
-        let name = names[usize::from(change.key.0)];
+pub(crate) fn publish(ctx: &mut Ctx<'_>, Publication { names, changes, now }: Publication<'_>) {
+    replication::publish(ctx, names, changes, now);
+    for change in changes {
+        let name = names[usize::from(change.key.0)].as_str();
         metrics::count_change(change);
         ctx.signal_modified(name);
         if let Some(event) = events::name_of(change.cause) {

@@ -1,31 +1,34 @@
 //! The core's keyspace over Redis keys.
 
 use crate::ffi::value::DataType;
-use crate::ffi::{Access, Ctx, Keys, Str, WrongType};
+use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
 use crate::lock::change::Change;
 use crate::lock::keyspace::{Db, KeyIndex, Keyspace, Place};
 use crate::lock::value::Lock;
+use smallvec::SmallVec;
 
 /// The type `redislock`.
 pub static LOCK: DataType<Lock> = DataType::new();
 
 /// The locks of one step, open.
 #[derive(Debug)]
-pub struct OpenLocks<'k>(Keys<'k, Lock>);
+pub struct OpenLocks<'k, 'n>(Keys<'k, 'n, Lock>);
 
-impl<'k> OpenLocks<'k> {
+impl<'k, 'n> OpenLocks<'k, 'n> {
     /// Opens the keys of these names, which must differ.
     ///
     /// # Errors
     /// When one has a value of another type.
-    pub fn open(ctx: &'k mut Ctx<'_>, names: &[Str<'k>], access: Access) -> Result<OpenLocks<'k>, WrongType> {
+    pub fn open(ctx: &'k mut Ctx<'_>, names: &[Str<'n>], access: Access) -> Result<OpenLocks<'k, 'n>, WrongType> {
         Ok(OpenLocks(Keys::open(ctx, &LOCK, names, access)?))
     }
 
     /// Leaves the keys as a step should: a lock without a hold is deleted (I6), and a lock that a hold was put on has
     /// no time to live, which somebody may have set by EXPIRE: only leases end holds.
-    pub fn tidy(&mut self, effects: &[Change]) {
-        for change in effects {
+    ///
+    /// Closes them, and leaves their names, of which there may be more now.
+    pub fn tidy(mut self, changes: &[Change]) -> SmallVec<[Name<'n>; 1]> {
+        for change in changes {
             let at = usize::from(change.key.0);
             match self.0.get(at) {
                 Some(lock) if lock.is_free() => self.0.delete(at),
@@ -33,10 +36,11 @@ impl<'k> OpenLocks<'k> {
                 _ => {}
             }
         }
+        self.0.close()
     }
 }
 
-impl Keyspace for OpenLocks<'_> {
+impl Keyspace for OpenLocks<'_, '_> {
     fn count(&self) -> u16 {
         // The parsers of commands with many keys see to it that there are no more.
         self.0.len() as u16
@@ -44,8 +48,17 @@ impl Keyspace for OpenLocks<'_> {
 
     fn place(&mut self, key: KeyIndex) -> Place<'_> {
         let at = usize::from(key.0);
-        let (db, name) = (Db(self.0.db()), self.0.name(at).as_bytes());
-        Place { db, name, lock: self.0.get_mut(at) }
+        let db = Db(self.0.db());
+        let (name, lock) = self.0.entry(at);
+        Place { db, name: name.as_bytes(), lock }
+    }
+
+    fn open(&mut self, name: &[u8]) -> Option<KeyIndex> {
+        self.0.open_more(name).ok().map(|at| KeyIndex(at as u16))
+    }
+
+    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.0.peek(db.0, name, look)
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {

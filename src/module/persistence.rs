@@ -1,6 +1,6 @@
 //! Saving and loading locks: RDB, AOF rewrite, DUMP and RESTORE, MEMORY USAGE and digests.
 
-use super::state::with_node;
+use super::state::{self, with_node};
 use super::{clock, replication};
 use crate::ffi::context::{self, Flags};
 use crate::ffi::event::LoadedFrom;
@@ -77,10 +77,8 @@ impl Value for Lock {
         }
     }
 
-    fn unlinked(&self, db: u32, _name: &[u8]) {
-        if self.lease.is_some() {
-            with_node(|node| node.forget(Db(db), self));
-        }
+    fn unlinked(&self, db: u32, name: &[u8]) {
+        state::forget(Db(db), name, self.lease);
     }
 
     fn save_aside() -> Option<u64> {

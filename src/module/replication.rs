@@ -4,14 +4,13 @@
 use super::clock;
 use super::open_locks::LOCK;
 use crate::ffi::record::{Record, Rest};
-use crate::ffi::{Access, Ctx, Keys, OwnedStr, Str, WrongType};
+use crate::ffi::{Access, Ctx, Flags, Keys, Name, OwnedStr, Str, WrongType};
 use crate::lock::change::{self, Change};
 use crate::lock::fact::Fact;
-use crate::lock::keyspace::{Db, KeyIndex};
-use crate::lock::lease::KeyName;
+use crate::lock::keyspace::{Db, KeyIndex, KeyName};
 use crate::lock::owner::Owner;
 use crate::lock::time::{Now, Timestamp};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 
 /// The command that carries facts.
@@ -21,6 +20,26 @@ thread_local! {
     /// Locks that came by RESTORE and whose facts are yet to be sent. Not at once: what is written in a notification
     /// reaches replicas before what it follows.
     static OWED: RefCell<Vec<(Db, KeyName)>> = const { RefCell::new(Vec::new()) };
+}
+
+thread_local! {
+    /// Whether somebody may listen to what is replicated, beside an AOF. To build what nobody hears costs more than all else of
+    /// a hand-off. Everything that may begin a stream sets it: a fork, whose snapshot the stream goes on from, and a
+    /// promotion. Only a tick that has found nobody takes it back.
+    static HEARD: Cell<bool> = const { Cell::new(true) };
+}
+
+/// A stream may begin from what there is now.
+pub(crate) fn begin_stream() {
+    HEARD.set(true);
+}
+
+/// The server's tick: looks whether somebody listens still.
+pub(crate) fn tick(ctx: &Ctx<'_>) {
+    // In a cluster, those who take over slots listen too, and are in no list.
+    if HEARD.get() && !ctx.flags().contains(Flags::CLUSTER) && !ctx.has_replicas() {
+        HEARD.set(false);
+    }
 }
 
 /// A lock came by RESTORE. The payload that the AOF has of it counts its leases from when it was made, by the clock of
@@ -77,8 +96,21 @@ pub(crate) fn settle_debts(ctx: &mut Ctx<'_>, end: Timestamp) {
     }
 }
 
+/// Sends the changes of a step.
+pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) {
+    if changes.is_empty() {
+        return;
+    }
+    if !HEARD.get() && !ctx.flags().contains(Flags::AOF) {
+        return ctx.count_change(COMMAND);
+    }
+    for change in changes {
+        send(ctx, names[usize::from(change.key.0)].as_str(), change, now);
+    }
+}
+
 /// Sends a change.
-pub(crate) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
+fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
     match &change.hold {
         Some(hold) => with_record(&Fact::of(&change.owner, hold, now), |record| ctx.replicate(key, record)),
         None => ctx.replicate(key, removal(&change.owner, change.fence.get())),

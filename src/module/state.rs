@@ -1,9 +1,14 @@
 //! The core's node, for as long as the module is loaded. What else there is to remember lies in the file it belongs to.
 
+use crate::lock::keyspace::{Db, KeyName};
 use crate::lock::limits::Limits;
 use crate::lock::node::Node;
 use crate::lock::time::Millis;
+use crate::lock::wheel::EntryId;
 use std::cell::RefCell;
+
+/// How long a free key is kept for who waits for other keys as well.
+const RESERVE_MAX: Millis = Millis(5_000);
 
 /// Until the configuration table has set each of these, which it does before the first command.
 const NOTHING_ALLOWED: Limits = Limits {
@@ -12,16 +17,36 @@ const NOTHING_ALLOWED: Limits = Limits {
     owner_bytes_max: 0,
     note_bytes_max: 0,
     holders_per_key_max: 0,
+    waiters_max: 0,
+    waiters_per_key_max: 0,
+    reserve_max: RESERVE_MAX,
+    deadlock_detection: true,
     promotion_skew: Millis(0),
 };
 
 thread_local! {
     // The server calls a module on its main thread alone, but for freeing values, which needs none of this.
     static NODE: RefCell<Node> = const { RefCell::new(Node::new(NOTHING_ALLOWED)) };
+    /// Locks that left their keys while the node was at work.
+    static GONE: RefCell<Vec<(Db, KeyName, Option<EntryId>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Works with the node. Must not be called from within itself: nothing that calls the server happens inside, but
-/// creating a lock.
+/// Works with the node. Must not be called from within itself: nothing that calls the server happens inside, but opening,
+/// looking at and creating locks.
 pub fn with_node<R>(work: impl FnOnce(&mut Node) -> R) -> R {
-    NODE.with_borrow_mut(work)
+    NODE.with_borrow_mut(|node| {
+        let result = work(node);
+        for (db, name, lease) in GONE.take() {
+            node.forget(db, &name, lease);
+        }
+        result
+    })
+}
+
+/// A lock has left its key. Also while the node is at work: the server deletes a key that has expired when it is opened.
+pub fn forget(db: Db, name: &[u8], lease: Option<EntryId>) {
+    NODE.with(|node| match node.try_borrow_mut() {
+        Ok(mut node) => node.forget(db, name, lease),
+        Err(_) => GONE.with_borrow_mut(|gone| gone.push((db, KeyName::from_slice(name), lease))),
+    });
 }

@@ -1,18 +1,18 @@
 //! Where numbers end: refusals that no history of sane length meets.
 
-use crate::world::{Side, limits};
+use crate::world::{RULES, Side, limits};
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::keyspace::KeyIndex;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Ask, Outcome, Refusal, Request, Step};
+use redis_lock::lock::request::{Acquire, Ask, Outcome, Refusal, Request, Step, Wait};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };
 
 fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
-    let ask = Ask::Acquire(Acquire { mode, lease: Millis(30), note: None });
+    let ask = Ask::Acquire(Acquire { mode, lease: Millis(30), note: None, wait: Wait::Never, retry: None });
     let request = Request { owner: Owner::new(b"a"), ask };
     side.on(0, keys, |node, side| node.serve(side, &request, NOW))
 }
@@ -25,7 +25,7 @@ fn refused(step: &Step, why: Refusal) {
 #[test]
 fn when_the_fences_are_used_up_nothing_new_is_granted_and_what_is_held_goes_on() {
     // A clock that wraps or sticks would give a fence that was given before.
-    let mut side = Side::new(limits(9));
+    let mut side = Side::new(limits(RULES));
     let last_but_one = Fence::new(Fence::MAX.get() - 1).unwrap();
     assert!(matches!(acquire(&mut side, b"h", Mode::Write).outcome, Ok(Outcome::Granted(_))));
     side.node.observe_fence(last_but_one);
@@ -40,7 +40,7 @@ fn when_the_fences_are_used_up_nothing_new_is_granted_and_what_is_held_goes_on()
 #[test]
 fn a_count_at_its_end_stays_there() {
     // One more would be none: the lock of who holds it most often would be free.
-    let mut side = Side::new(limits(9));
+    let mut side = Side::new(limits(RULES));
     let fact = Fact {
         owner: Owner::new(b"a"),
         reads: u32::MAX,

@@ -5,6 +5,8 @@
 mod codec;
 mod ends;
 mod exhaustive;
+mod line;
 mod naive;
 mod random;
+mod waiting;
 mod world;

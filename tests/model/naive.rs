@@ -1,8 +1,10 @@
 //! The naive model: one list of holds, looked through from end to end. Slow, obvious, and written without a look at the
 //! core: it shares no code with it but the words of a request.
 
+use crate::line::{Ask, Given, Granted, Rules, Waiter};
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::request::Amount;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One row of the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +28,11 @@ pub(crate) enum Answer {
     Extended(Vec<Option<u64>>),
     TooManyHolders,
     Ambiguous,
+    Queued,
+    AlreadyWaits,
+    TooManyWaiters,
+    TooManyWaitersOfKey,
+    Deadlock,
 }
 
 /// All there is.
@@ -33,23 +40,34 @@ pub(crate) enum Answer {
 pub(crate) struct Naive {
     pub(crate) rows: Vec<Row>,
     /// Fences of holds that this node did not grant on their key: they get a new one at the next acquire.
-    carried: Vec<u64>,
+    pub(crate) carried: Vec<u64>,
     pub(crate) last_fence: u64,
-    holders_max: usize,
+    pub(crate) rules: Rules,
     skew_us: u64,
     begun: bool,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) granted: Vec<Granted>,
+    pub(crate) tickets: u64,
+    /// Since when a free key has been kept for who waits for it.
+    pub(crate) kept: BTreeMap<(u32, u8), u64>,
+    /// Keys with something else than a lock.
+    pub(crate) foreign: BTreeSet<(u32, u8)>,
+    /// Whose place was taken over by the last request.
+    pub(crate) replaced: Option<u64>,
+    /// Who was refused last, as it would have waited.
+    pub(crate) refused: Option<Waiter>,
 }
 
 impl Naive {
-    pub(crate) fn new(holders_max: usize, skew_us: u64) -> Naive {
-        Naive { holders_max, skew_us, ..Naive::default() }
+    pub(crate) fn new(rules: Rules, skew_us: u64) -> Naive {
+        Naive { rules, skew_us, ..Naive::default() }
     }
 
     fn find(&self, db: u32, key: u8, owner: u8) -> Option<usize> {
         self.rows.iter().position(|row| (row.db, row.key, row.owner) == (db, key, owner))
     }
 
-    fn others(&self, db: u32, key: u8, owner: u8) -> Vec<&Row> {
+    pub(crate) fn others(&self, db: u32, key: u8, owner: u8) -> Vec<&Row> {
         self.rows.iter().filter(|row| (row.db, row.key) == (db, key) && row.owner != owner).collect()
     }
 
@@ -66,27 +84,13 @@ impl Naive {
         self.rows.retain(|row| row.deadline_us > now_us);
     }
 
-    pub(crate) fn acquire(
-        &mut self,
-        (db, keys): (u32, &[u8]),
-        owner: u8,
-        mode: Mode,
-        deadline_us: u64,
-        note: Option<u8>,
-        wall_us: u64,
-    ) -> Answer {
-        for &key in keys {
-            let others = self.others(db, key, owner);
-            let other_writes = others.iter().any(|row| row.writes > 0);
-            if other_writes || (mode == Mode::Write && !others.is_empty()) {
-                return Answer::Held;
-            }
-            if self.find(db, key, owner).is_none() && !others.is_empty() && others.len() >= self.holders_max {
-                return Answer::TooManyHolders;
-            }
-        }
-        let mut fences = Vec::new();
-        for &key in keys {
+    /// Lets an owner have what it asks for. What that is, by key.
+    pub(crate) fn take(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Vec<Given> {
+        let Ask { db, owner, mode, .. } = *ask;
+        let deadline_us = now_us + ask.lease_us;
+        let mut given = Vec::new();
+        for &key in &ask.keys {
+            let held = self.find(db, key, owner).map(|at| self.rows[at].clone());
             let at = match self.find(db, key, owner) {
                 Some(at) => {
                     let row = &self.rows[at];
@@ -104,15 +108,22 @@ impl Naive {
                 }
             };
             let row = &mut self.rows[at];
-            match mode {
-                Mode::Read => row.reads += 1,
-                Mode::Write => row.writes += 1,
-            }
+            let count = match mode {
+                Mode::Read => &mut row.reads,
+                Mode::Write => &mut row.writes,
+            };
+            let before = *count;
+            *count = match ask.retry {
+                None => before + 1,
+                Some(least) => before.max(least),
+            };
+            let added = *count - before;
             row.deadline_us = row.deadline_us.max(deadline_us);
-            row.note = note.or(row.note);
-            fences.push(row.fence);
+            row.note = ask.note.or(row.note);
+            given.push(Given { fence: row.fence, added, deadline_us: row.deadline_us, before: held });
         }
-        Answer::Granted(fences)
+        self.end_keeping();
+        given
     }
 
     pub(crate) fn release(
@@ -174,7 +185,10 @@ impl Naive {
             row.deadline_us = deadline_us;
             Some(row.fence)
         });
-        Answer::Extended(extended.collect())
+        let extended: Vec<Option<u64>> = extended.collect();
+        let done: Vec<u8> = keys.iter().zip(&extended).filter_map(|(key, done)| done.map(|_| *key)).collect();
+        self.hear_of((db, &done), owner);
+        Answer::Extended(extended)
     }
 
     pub(crate) fn delete(&mut self, db: u32, key: u8) {
@@ -212,10 +226,12 @@ impl Naive {
             row.db = 1 - row.db;
             self.carried.push(row.fence);
         }
+        self.foreign = self.foreign.iter().map(|(db, key)| (1 - db, *key)).collect();
     }
 
     pub(crate) fn flush(&mut self, db: Option<u32>) {
         self.rows.retain(|row| db.is_some_and(|db| db != row.db));
+        self.foreign.retain(|(at, _)| db.is_some_and(|db| db != *at));
     }
 
     fn jump(&mut self, wall_us: u64) {

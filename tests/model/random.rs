@@ -1,12 +1,14 @@
 //! Long random histories of few owners and few keys, so that they collide. A failing one is shrunk and printed, and its
 //! seed is kept beside this file.
 
-use crate::world::{Named, Op, World};
+use crate::line::Rules;
+use crate::world::{Named, Op, RULES, World};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use redis_lock::lock::hold::Mode;
-use redis_lock::lock::request::Amount;
+use redis_lock::lock::request::{Amount, Wait};
+use redis_lock::lock::time::Millis;
 
 fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::Read), Just(Mode::Write)]
@@ -33,14 +35,25 @@ fn op() -> impl Strategy<Value = Op> {
     let key = || b'j'..=b'l';
     let owner = || b'a'..=b'd';
     let lease = || prop_oneof![1..5u64, 1..200u64, Just(100_000)];
+    let us = || prop_oneof![1..3_000u64, 1..200_000u64];
     prop_oneof![
         10 => (keys(), owner(), mode(), lease(), option::of(b'x'..=b'z'))
-            .prop_map(|(keys, owner, mode, lease, note)| Op::Acquire { keys, owner, mode, lease, note }),
+            .prop_map(|(keys, owner, mode, lease, note)| Op::Acquire {
+                db: 0,
+                keys,
+                owner,
+                mode,
+                lease,
+                note,
+                wait: Wait::Never,
+                retry: None,
+            }),
         7 => (keys(), owner(), option::of(mode()), amount(), named())
-            .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { keys, owner, mode, amount, fence }),
+            .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
         3 => (keys(), owner(), lease(), named())
             .prop_map(|(keys, owner, lease, fence)| Op::Extend { keys, owner, lease, fence }),
-        4 => prop_oneof![1..3_000u64, 1..200_000u64].prop_map(|us| Op::Pass { us }),
+        1 => us().prop_map(|us| Op::Pass { us }),
+        3 => us().prop_map(|us| Op::Late { us }),
         1 => (0..2_000_000u64).prop_map(|us| Op::SetWall { us }),
         3 => prop_oneof![Just(1usize), Just(usize::MAX)].prop_map(|most| Op::Alarm { most }),
         1 => key().prop_map(|key| Op::Delete { key }),
@@ -53,13 +66,85 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Waiting adds up in whole milliseconds: the wheel does not ring in between.
+fn op_with_waiting() -> impl Strategy<Value = Op> {
+    let key = || b'j'..=b'l';
+    let owner = || b'a'..=b'e';
+    let db = || prop_oneof![9 => Just(0u32), 1 => Just(1u32)];
+    let lease = || prop_oneof![1..5u64, 1..60u64, Just(100_000)];
+    let wait = || {
+        prop_oneof![
+            1 => Just(Wait::Never),
+            3 => (1..40u64).prop_map(|ms| Wait::For(Millis(ms))),
+            5 => Just(Wait::Forever),
+        ]
+    };
+    let retry = || prop_oneof![4 => Just(None), 1 => (1..4u32).prop_map(Some)];
+    let ms = || prop_oneof![1..4u64, 1..60u64].prop_map(|ms| ms * 1000);
+    let nth = || 0..100usize;
+    let one = prop_oneof![
+        16 => (db(), keys(), owner(), mode(), lease(), option::of(b'x'..=b'z'), wait(), retry())
+            .prop_map(|(db, keys, owner, mode, lease, note, wait, retry)| {
+                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry }
+            }),
+        8 => (db(), keys(), owner(), option::of(mode()), amount(), named())
+            .prop_map(|(db, keys, owner, mode, amount, fence)| Op::Release { db, keys, owner, mode, amount, fence }),
+        2 => (keys(), owner(), lease(), named())
+            .prop_map(|(keys, owner, lease, fence)| Op::Extend { keys, owner, lease, fence }),
+        3 => ms().prop_map(|us| Op::Pass { us }),
+        2 => ms().prop_map(|us| Op::Late { us }),
+        2 => nth().prop_map(|nth| Op::Lose { nth }),
+        1 => nth().prop_map(|nth| Op::Deliver { nth }),
+        1 => nth().prop_map(|nth| Op::Cancel { nth }),
+    ];
+    let rare = prop_oneof![
+        2 => prop_oneof![Just(1usize), Just(usize::MAX)].prop_map(|most| Op::Alarm { most }),
+        2 => key().prop_map(|key| Op::Delete { key }),
+        4 => (key(), key()).prop_map(|(from, to)| Op::Rename { from, to }),
+        2 => key().prop_map(|key| Op::Move { key }),
+        2 => key().prop_map(|key| Op::Reload { key }),
+        3 => Just(Op::Swap),
+        1 => any::<bool>().prop_map(|all| Op::Flush { all }),
+        1 => key().prop_map(|key| Op::SetOver { key }),
+        1 => Just(Op::Dismiss),
+        1 => Just(Op::Promote),
+        1 => (0..2_000_000u64).prop_map(|us| Op::SetWall { us }),
+    ];
+    prop_oneof![9 => one, 1 => rare]
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let reserve_us = prop_oneof![2 => Just(20_000u64), 1 => Just(2_000), 1 => Just(1_000_000)];
+    let waiters = prop_oneof![3 => Just((99usize, 99usize)), 1 => (2..6usize, 1..4usize)];
+    (1..4usize, waiters, reserve_us, any::<bool>()).prop_map(
+        |(holders_max, (waiters_max, waiters_per_key_max), reserve_us, detects)| Rules {
+            holders_max,
+            waiters_max,
+            waiters_per_key_max,
+            reserve_us,
+            detects,
+        },
+    )
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
 
     #[test]
     fn core_replica_and_model_agree_after_every_step(holders_max in 1..4usize, ops in vec(op(), 1..80)) {
         // What could go wrong: anything. The model has no index, no trees, no effects and no verdicts.
-        let mut world = World::new(holders_max);
+        let mut world = World::new(Rules { holders_max, ..RULES });
+        for op in &ops {
+            world.step(op);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn core_replica_and_model_agree_on_who_waits(rules in rules(), ops in vec(op_with_waiting(), 1..60)) {
+        // What could go wrong: somebody waits who could be served, or is served who should wait; a deadlock is missed, or
+        // seen where there is none.
+        let mut world = World::new(rules);
         for op in &ops {
             world.step(op);
             world.check();

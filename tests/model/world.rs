@@ -1,37 +1,99 @@
 //! A world without a server: a primary, a replica that is told what the primary's effects say, and the naive model.
 
+use crate::line::{Ask as Wish, Rules};
 use crate::naive::{Answer, Naive, Row};
-use redis_lock::lock::change::Change;
+use redis_lock::lock::change::{Cause, Change, Effects};
 use redis_lock::lock::codec;
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::Mode;
-use redis_lock::lock::keyspace::{Db, KeyIndex, Keyspace, Place};
+use redis_lock::lock::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::{Due, Node};
 use redis_lock::lock::owner::{Note, Owner};
-use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Refusal, Release, Request};
+use redis_lock::lock::request::{self, Acquire, Amount, Ask, Away, Extend, Outcome, Refusal, Release, Request, Wait};
+use redis_lock::lock::room::{Expired, WaiterId, Work};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::{Lock, View};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const SKEW: Millis = Millis(7);
 
 /// What can happen.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    Acquire { keys: Vec<u8>, owner: u8, mode: Mode, lease: u64, note: Option<u8> },
-    Release { keys: Vec<u8>, owner: u8, mode: Option<Mode>, amount: Amount, fence: Named },
-    Extend { keys: Vec<u8>, owner: u8, lease: u64, fence: Named },
-    Pass { us: u64 },
-    SetWall { us: u64 },
-    Alarm { most: usize },
-    Delete { key: u8 },
-    Rename { from: u8, to: u8 },
-    Move { key: u8 },
-    Reload { key: u8 },
+    Acquire {
+        db: u32,
+        keys: Vec<u8>,
+        owner: u8,
+        mode: Mode,
+        lease: u64,
+        note: Option<u8>,
+        wait: Wait,
+        retry: Option<u32>,
+    },
+    Release {
+        db: u32,
+        keys: Vec<u8>,
+        owner: u8,
+        mode: Option<Mode>,
+        amount: Amount,
+        fence: Named,
+    },
+    Extend {
+        keys: Vec<u8>,
+        owner: u8,
+        lease: u64,
+        fence: Named,
+    },
+    Pass {
+        us: u64,
+    },
+    /// Time passes, and nothing is done about it before the next thing happens.
+    Late {
+        us: u64,
+    },
+    /// The client of one of those who wait, or were granted, has gone.
+    Lose {
+        nth: usize,
+    },
+    /// One of those who were granted has its reply.
+    Deliver {
+        nth: usize,
+    },
+    /// One of those who wait is unblocked by somebody else.
+    Cancel {
+        nth: usize,
+    },
+    /// This node has become a replica.
+    Dismiss,
+    /// Something else than a lock is put under a key.
+    SetOver {
+        key: u8,
+    },
+    SetWall {
+        us: u64,
+    },
+    Alarm {
+        most: usize,
+    },
+    Delete {
+        key: u8,
+    },
+    Rename {
+        from: u8,
+        to: u8,
+    },
+    Move {
+        key: u8,
+    },
+    Reload {
+        key: u8,
+    },
     Swap,
-    Flush { all: bool },
+    Flush {
+        all: bool,
+    },
     Promote,
 }
 
@@ -51,6 +113,8 @@ type RawRow = (u32, u8, Owner, u32, u32, Fence, Option<Note>);
 pub(crate) struct Side {
     pub(crate) node: Node,
     pub(crate) locks: BTreeMap<(u32, u8), Lock>,
+    /// Keys with something else than a lock.
+    foreign: BTreeSet<(u32, u8)>,
     /// The keys of the current step.
     step: Vec<(u32, [u8; 1])>,
 }
@@ -65,6 +129,22 @@ impl Keyspace for Side {
         Place { db: Db(*db), name, lock: self.locks.get_mut(&(*db, name[0])) }
     }
 
+    fn open(&mut self, name: &[u8]) -> Option<KeyIndex> {
+        let (db, _) = self.step[0];
+        if self.foreign.contains(&(db, name[0])) {
+            return None;
+        }
+        let at = self.step.iter().position(|(_, open)| open == name).unwrap_or_else(|| {
+            self.step.push((db, [name[0]]));
+            self.step.len() - 1
+        });
+        Some(KeyIndex(at as u16))
+    }
+
+    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.locks.get(&(db.0, name[0])).map(look)
+    }
+
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
         let (db, name) = self.step[usize::from(key.0)];
         assert!(!self.locks.contains_key(&(db, name[0])), "created over a lock");
@@ -74,12 +154,12 @@ impl Keyspace for Side {
 
 impl Side {
     pub(crate) fn new(limits: Limits) -> Side {
-        Side { node: Node::new(limits), locks: BTreeMap::new(), step: Vec::new() }
+        Side { node: Node::new(limits), locks: BTreeMap::new(), foreign: BTreeSet::new(), step: Vec::new() }
     }
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
     pub(crate) fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut Node, &mut Side) -> R) -> R {
-        let mut node = std::mem::replace(&mut self.node, Node::new(limits(0)));
+        let mut node = std::mem::replace(&mut self.node, Node::new(limits(Rules::default())));
         self.step = keys.iter().map(|key| (db, [*key])).collect();
         let result = work(&mut node, self);
         self.node = node;
@@ -88,14 +168,26 @@ impl Side {
     }
 
     fn delete(&mut self, db: u32, key: u8) {
-        if let Some(lock) = self.locks.remove(&(db, key)) {
-            self.node.forget(Db(db), &lock);
-        }
+        self.foreign.remove(&(db, key));
+        self.leave(db, key);
+    }
+
+    /// Takes the lock away from its key.
+    fn leave(&mut self, db: u32, key: u8) -> Option<Lock> {
+        let mut lock = self.locks.remove(&(db, key))?;
+        self.node.forget(Db(db), &[key], lock.lease.take());
+        Some(lock)
+    }
+
+    pub(crate) fn set_over(&mut self, db: u32, key: u8) {
+        self.leave(db, key);
+        self.foreign.insert((db, key));
+        // As the notification of a key that was overwritten.
+        self.node.forget(Db(db), &[key], None);
     }
 
     fn rename(&mut self, db: u32, from: u8, to: u8, now: Timestamp) {
-        if let Some(mut lock) = self.locks.remove(&(db, from)) {
-            self.node.forget(Db(db), &lock);
+        if let Some(mut lock) = self.leave(db, from) {
             self.delete(db, to);
             self.node.carry(Db(db), &[to], &mut lock, now);
             self.locks.insert((db, to), lock);
@@ -103,16 +195,14 @@ impl Side {
     }
 
     fn move_to_1(&mut self, key: u8, now: Timestamp) {
-        if let Some(mut lock) = self.locks.remove(&(0, key)) {
-            self.node.forget(Db(0), &lock);
+        if let Some(mut lock) = self.leave(0, key) {
             self.node.carry(Db(1), &[key], &mut lock, now);
             self.locks.insert((1, key), lock);
         }
     }
 
     fn reload(&mut self, db: u32, key: u8, now: Now) {
-        if let Some(lock) = self.locks.remove(&(db, key)) {
-            self.node.forget(Db(db), &lock);
+        if let Some(lock) = self.leave(db, key) {
             let saved = codec::decode(&codec::encode(&lock, now)).unwrap();
             let mut lock = Node::load(&saved, Origin::Peer, now).unwrap();
             self.node.arrive(Db(db), &[key], &mut lock, now.mono);
@@ -124,11 +214,13 @@ impl Side {
         self.node.swap(Db(0), Db(1));
         self.locks =
             std::mem::take(&mut self.locks).into_iter().map(|((db, key), lock)| ((1 - db, key), lock)).collect();
+        self.foreign = std::mem::take(&mut self.foreign).into_iter().map(|(db, key)| (1 - db, key)).collect();
     }
 
     fn flush(&mut self, db: Option<u32>) {
         self.node.flush(db.map(Db));
         self.locks.retain(|(in_db, _), _| db.is_some_and(|db| db != *in_db));
+        self.foreign.retain(|(in_db, _)| db.is_some_and(|db| db != *in_db));
         while self.node.shed() {}
     }
 
@@ -167,102 +259,185 @@ impl Side {
     }
 }
 
-pub(crate) fn limits(holders_per_key_max: usize) -> Limits {
+/// What is allowed where a test is not about that.
+pub(crate) const RULES: Rules =
+    Rules { holders_max: 9, waiters_max: 9_999, waiters_per_key_max: 9_999, reserve_us: 20_000, detects: true };
+
+pub(crate) fn limits(rules: Rules) -> Limits {
     Limits {
         lease_default: Millis(30),
         lease_max: Millis(1_000_000),
         owner_bytes_max: 8,
         note_bytes_max: 8,
-        holders_per_key_max,
+        holders_per_key_max: rules.holders_max,
+        waiters_max: rules.waiters_max,
+        waiters_per_key_max: rules.waiters_per_key_max,
+        reserve_max: Millis(rules.reserve_us / 1000),
+        deadlock_detection: rules.detects,
         promotion_skew: SKEW,
     }
 }
 
 /// The three of them.
 pub(crate) struct World {
-    primary: Side,
+    pub(crate) primary: Side,
     replica: Side,
-    naive: Naive,
-    now: Now,
+    pub(crate) naive: Naive,
+    pub(crate) now: Now,
+    /// Lines that another lock came to, not yet checked for deadlocks.
+    touched: BTreeSet<(u32, u8)>,
+    /// Whether time has passed unnoticed.
+    late: bool,
+    /// What was answered last.
+    pub(crate) last: Option<Answer>,
 }
 
 impl World {
-    pub(crate) fn new(holders_max: usize) -> World {
+    pub(crate) fn new(rules: Rules) -> World {
         World {
-            primary: Side::new(limits(holders_max)),
-            replica: Side::new(limits(holders_max)),
-            naive: Naive::new(holders_max, SKEW.0 * 1000),
+            primary: Side::new(limits(rules)),
+            replica: Side::new(limits(rules)),
+            naive: Naive::new(rules, SKEW.0 * 1000),
             now: Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) },
+            touched: BTreeSet::new(),
+            late: false,
+            last: None,
         }
     }
 
-    /// Does one thing in all three, and compares what they answer.
+    /// Does one thing in all three, works off what it leaves to do, and compares what they answer.
     pub(crate) fn step(&mut self, op: &Op) {
+        self.naive.settle(self.now.mono.0);
+        self.act(op);
+        self.late = matches!(op, Op::Late { .. });
+        if !self.late {
+            self.naive.settle(self.now.mono.0);
+            self.drain();
+        }
+    }
+
+    fn act(&mut self, op: &Op) {
         let now = self.now;
-        self.naive.settle(now.mono.0);
         match op {
-            Op::Acquire { keys, owner, mode, lease, note } => {
-                let ask = Acquire { mode: *mode, lease: Millis(*lease), note: note.map(|note| Note::new(&[note])) };
-                let deadline = now.mono.0 + lease * 1000;
-                let expected = self.naive.acquire((0, keys), *owner, *mode, deadline, *note, now.wall.0);
-                self.serve(keys, *owner, Ask::Acquire(ask), &expected);
+            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry } => {
+                if self.is_foreign(*db, keys) {
+                    return;
+                }
+                let (mode, wait, retry) = (*mode, *wait, *retry);
+                let note_kept = note.map(|note| Note::new(&[note]));
+                let ask = Acquire { mode, lease: Millis(*lease), note: note_kept, wait, retry };
+                let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
+                let wish = Wish { db: *db, keys: keys.clone(), owner: *owner, mode, lease_us, note, wait, retry };
+                self.serve((*db, &keys), *owner, Ask::Acquire(ask), |naive| {
+                    naive.acquire(&wish, now.mono.0, now.wall.0)
+                });
             }
-            Op::Release { keys, owner, mode, amount, fence } => {
-                let fence = self.named(*fence, keys[0], *owner);
+            Op::Release { db, keys, owner, mode, amount, fence } => {
+                if self.is_foreign(*db, keys) {
+                    return;
+                }
+                let fence = self.named(*fence, (*db, keys[0]), *owner);
                 let ask = Release { mode: *mode, amount: *amount, fence };
-                let expected = self.naive.release((0, keys), *owner, *mode, *amount, fence.map(Fence::get));
-                self.serve(keys, *owner, Ask::Release(ask), &expected);
+                let at = (*db, &keys[..]);
+                self.serve(at, *owner, Ask::Release(ask), |naive| {
+                    naive.release(at, *owner, *mode, *amount, fence.map(Fence::get))
+                });
             }
             Op::Extend { keys, owner, lease, fence } => {
-                let fence = self.named(*fence, keys[0], *owner);
+                if self.is_foreign(0, keys) {
+                    return;
+                }
+                let fence = self.named(*fence, (0, keys[0]), *owner);
                 let ask = Extend { lease: Millis(*lease), fence };
-                let expected = self.naive.extend((0, keys), *owner, now.mono.0 + lease * 1000, fence.map(Fence::get));
-                self.serve(keys, *owner, Ask::Extend(ask), &expected);
+                let deadline_us = now.mono.0 + lease * 1000;
+                self.serve((0, keys), *owner, Ask::Extend(ask), |naive| {
+                    naive.extend((0, keys), *owner, deadline_us, fence.map(Fence::get))
+                });
             }
-            Op::Pass { us } => {
+            Op::Pass { us } | Op::Late { us } => {
                 self.now.mono.0 += us;
                 self.now.wall.0 += us;
             }
+            Op::Lose { nth } => self.lose(*nth),
+            Op::Deliver { nth } => {
+                if let Some(at) = nth.checked_rem(self.naive.granted.len()) {
+                    self.primary.node.delivered(id_of(self.naive.granted.remove(at).id));
+                }
+            }
+            Op::Cancel { nth } => {
+                if let Some(at) = nth.checked_rem(self.naive.waiters.len()) {
+                    assert!(self.primary.node.cancel(id_of(self.naive.waiters.remove(at).id)));
+                }
+                self.naive.end_keeping();
+            }
+            Op::Dismiss => {
+                let answers = self.primary.node.dismiss();
+                assert!(answers.iter().all(|(_, answer)| *answer == request::Answer::SentAway(Away::Demoted)));
+                let told: BTreeSet<u64> = answers.iter().map(|(id, _)| id.to_number()).collect();
+                assert_eq!(told, self.naive.waiters.drain(..).map(|waiter| waiter.id).collect());
+                self.naive.granted.clear();
+                self.naive.end_keeping();
+            }
             Op::SetWall { us } => self.now.wall = WallTime(*us),
             Op::Alarm { most } => self.alarm(*most),
+            Op::SetOver { key } => {
+                self.naive.delete(0, *key);
+                self.naive.foreign.insert((0, *key));
+                self.primary.set_over(0, *key);
+                self.replica.set_over(0, *key);
+            }
             Op::Delete { key } => {
                 self.naive.delete(0, *key);
+                self.naive.foreign.remove(&(0, *key));
                 self.primary.delete(0, *key);
                 self.replica.delete(0, *key);
             }
             Op::Rename { from, to } => {
-                if from == to {
+                if from == to || self.is_foreign(0, &[*from, *to]) {
                     return;
                 }
                 // The server renames a key whose holds are all over too, and its target goes. The naive model knows no
                 // such keys, so they are settled first, by somebody who holds nothing.
                 let ask = Release { mode: None, amount: Amount::One, fence: None };
-                self.serve(&[*from, *to], b'n', Ask::Release(ask), &Answer::Released(vec![None, None]));
+                self.serve((0, &[*from, *to]), b'n', Ask::Release(ask), |_| Answer::Released(vec![None, None]));
+                if !self.primary.locks.contains_key(&(0, *from)) {
+                    return;
+                }
                 self.naive.rename(0, *from, *to);
                 self.primary.rename(0, *from, *to, now.mono);
                 self.replica.rename(0, *from, *to, now.mono);
+                self.touch(0, *to);
             }
             Op::Move { key } => {
+                if self.is_foreign(0, &[*key]) || self.is_foreign(1, &[*key]) {
+                    return;
+                }
                 // As before a rename: a target that is over would be in the way.
                 self.alarm(usize::MAX);
                 if self.primary.locks.contains_key(&(1, *key)) {
                     return;
                 }
                 let ask = Release { mode: None, amount: Amount::One, fence: None };
-                self.serve(&[*key], b'n', Ask::Release(ask), &Answer::Released(vec![None]));
+                self.serve((0, &[*key]), b'n', Ask::Release(ask), |_| Answer::Released(vec![None]));
+                if self.primary.locks.contains_key(&(1, *key)) {
+                    return;
+                }
                 self.naive.move_to_1(*key);
                 self.primary.move_to_1(*key, now.mono);
                 self.replica.move_to_1(*key, now.mono);
+                self.touch(1, *key);
             }
             Op::Reload { key } => {
                 self.naive.reload(0, *key, now.mono.0);
                 self.primary.reload(0, *key, now);
                 self.replica.reload(0, *key, now);
+                self.touch(0, *key);
             }
             Op::Swap => {
                 self.naive.swap();
                 self.primary.swap();
                 self.replica.swap();
+                self.touched.extend(self.naive.contended());
             }
             Op::Flush { all } => {
                 let db = (!all).then_some(0);
@@ -277,8 +452,19 @@ impl World {
         }
     }
 
-    fn named(&self, fence: Named, key: u8, owner: u8) -> Option<Fence> {
-        let own = self.primary.locks.get(&(0, key)).and_then(|lock| lock.holds.get(&[owner])).map(|hold| hold.fence);
+    /// A lock may have come to a key.
+    fn touch(&mut self, db: u32, key: u8) {
+        if self.primary.locks.contains_key(&(db, key)) && !self.naive.line(db, key).is_empty() {
+            self.touched.insert((db, key));
+        }
+    }
+
+    fn is_foreign(&self, db: u32, keys: &[u8]) -> bool {
+        keys.iter().any(|key| self.naive.foreign.contains(&(db, *key)))
+    }
+
+    fn named(&self, fence: Named, at: (u32, u8), owner: u8) -> Option<Fence> {
+        let own = self.primary.locks.get(&at).and_then(|lock| lock.holds.get(&[owner])).map(|hold| hold.fence);
         match fence {
             Named::None => None,
             Named::Own => own,
@@ -286,31 +472,128 @@ impl World {
         }
     }
 
-    fn serve(&mut self, keys: &[u8], owner: u8, ask: Ask, expected: &Answer) {
+    fn lose(&mut self, nth: usize) {
+        let waiting = self.naive.waiters.len();
+        let Some(at) = nth.checked_rem(waiting + self.naive.granted.len()) else { return };
+        if at < waiting {
+            assert!(!self.primary.node.lose(id_of(self.naive.waiters.remove(at).id)), "nothing to take back");
+            self.naive.end_keeping();
+        } else {
+            let granted = &self.naive.granted[at - waiting];
+            let (id, confirmed) = (granted.id, granted.confirmed);
+            assert_eq!(self.primary.node.lose(id_of(id)), !confirmed);
+            if confirmed {
+                self.naive.granted.remove(at - waiting);
+            }
+        }
+    }
+
+    fn serve(&mut self, (db, keys): (u32, &[u8]), owner: u8, ask: Ask, expected: impl FnOnce(&mut Naive) -> Answer) {
         let request = Request { owner: Owner::new(&[owner]), ask };
         let (now, before) = (self.now, self.primary.raw());
-        let step = self.primary.on(0, keys, |node, side| node.serve(side, &request, now));
-        assert_eq!(answer_of(step.outcome), *expected, "{request:?}");
-        if step.effects.is_empty() {
+        let step = self.primary.on(db, keys, |node, side| node.serve(side, &request, now));
+        if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
-        } else if matches!(request.ask, Ask::Release(_)) {
+        } else if matches!(request.ask, Ask::Release(_)) && step.effects.answers.is_empty() {
             assert_ne!(self.primary.raw(), before, "an effect without a change");
         }
-        self.tell(keys, &step.effects);
+        self.tell(&step.effects.changes);
+        // First what is over ends, and the lines are served; then the request is judged.
+        let mut answers = step.effects.answers.into_iter().collect::<VecDeque<_>>();
+        // What was granted before anything was released was so before the request was judged.
+        let causes: Vec<Cause> = step.effects.changes.iter().map(|change| change.cause).collect();
+        let judged = causes.iter().position(|cause| *cause == Cause::Release);
+        let is_grant = |cause: &&Cause| **cause == Cause::Acquire;
+        let mut grants = judged.map_or(usize::MAX, |at| causes[..at].iter().filter(is_grant).count());
+        let mut served = BTreeSet::new();
+        while let Some((id, answer)) = answers.pop_front_if(|(id, answer)| {
+            self.is_due(*id, answer) && (grants > 0 || !matches!(answer, request::Answer::Granted(_)))
+        }) {
+            if let request::Answer::Granted(fences) = &answer {
+                grants = grants.saturating_sub(fences.len());
+                served.extend(self.naive.waiter(id.to_number()).map(|waiter| waiter.ask.owner));
+            }
+            self.hear(id, answer);
+        }
+        // Whoever got something may go before others now where else it waits: those lines are looked at later.
+        let overlooked = self.naive.overlooked_at((db, keys), &served, now.mono.0);
+        assert_eq!(overlooked.map(|waiter| waiter.id), None, "settles first");
         for key in keys {
-            let over = self.primary.locks.get(&(0, *key)).map_or(0, |lock| lock.holds.over(now.mono));
+            self.naive.looked(db, *key, now.mono.0);
+        }
+        let expected = expected(&mut self.naive);
+        if let (Err(Refusal::Deadlock(circle)), Answer::Deadlock) = (&step.outcome, &expected) {
+            let asker = self.naive.refused.take().expect("was refused");
+            self.naive.waiters.push(asker);
+            self.check_circle(owner, &circle.0);
+            self.naive.waiters.pop();
+        }
+        if let (Ok(Outcome::Queued(id)), Answer::Queued) = (&step.outcome, &expected) {
+            self.primary.node.check_later(*id);
+            self.naive.call_last(id.to_number());
+        }
+        assert_eq!(answer_of(step.outcome), expected, "{request:?} {:?}", self.naive);
+        self.last = Some(expected);
+        if let Some(old) = self.naive.replaced.take() {
+            assert_eq!(answers.pop_front(), Some((id_of(old), request::Answer::Replaced)));
+        }
+        for (id, answer) in answers {
+            self.hear(id, answer);
+        }
+        self.naive.end_keeping();
+        if let Ask::Release(_) = request.ask {
+            for key in keys {
+                self.naive.looked(db, *key, now.mono.0);
+            }
+        }
+        for key in keys {
+            let over = self.primary.locks.get(&(db, *key)).map_or(0, |lock| lock.holds.over(now.mono));
             assert_eq!(over, 0, "I5 on {key}");
         }
     }
 
-    /// The replica learns what the effects say, and nothing else.
-    fn tell(&mut self, keys: &[u8], effects: &[Change]) {
-        self.tell_in(0, keys, effects);
+    /// Whether this answer is right at this moment.
+    fn is_due(&self, id: WaiterId, answer: &request::Answer) -> bool {
+        let now = self.now.mono.0;
+        self.naive.waiter(id.to_number()).is_some_and(|waiter| match answer {
+            request::Answer::Granted(_) => self.naive.is_servable(waiter, now),
+            request::Answer::TimedOut => waiter.is_over(now),
+            request::Answer::HoldLost => self.naive.has_lost_its_hold(waiter),
+            request::Answer::WrongType => self.is_foreign(waiter.ask.db, &waiter.ask.keys),
+            _ => false,
+        })
     }
 
-    fn tell_in(&mut self, db: u32, keys: &[u8], effects: &[Change]) {
+    /// A waiter was answered: that must have been right, and the naive model follows.
+    fn hear(&mut self, id: WaiterId, answer: request::Answer) {
+        let (number, now) = (id.to_number(), self.now);
+        match answer {
+            request::Answer::Granted(fences) => {
+                let expected = self.naive.serve_waiter(number, now.mono.0, now.wall.0);
+                assert_eq!(fences.into_iter().map(Fence::get).collect::<Vec<_>>(), expected);
+                return;
+            }
+            request::Answer::Refused(Refusal::Deadlock(circle)) => {
+                let asker = self.naive.waiter(number).expect("waits").ask.owner;
+                assert!(self.naive.rules.detects);
+                self.check_circle(asker, &circle.0);
+            }
+            answer => assert!(self.is_due(id, &answer), "{answer:?} to {:?}", self.naive.waiter(number)),
+        }
+        self.naive.waiters.retain(|waiter| waiter.id != number);
+        self.naive.end_keeping();
+    }
+
+    fn check_circle(&self, asker: u8, circle: &[(Owner, KeyName)]) {
+        let circle: Vec<(u8, u8)> = circle.iter().map(|(owner, key)| (owner.as_bytes()[0], key[0])).collect();
+        assert_eq!(circle[0].0, asker);
+        assert_eq!(self.naive.false_hop(&circle, self.now.mono.0), None, "{circle:?} {:?}", self.naive);
+    }
+
+    /// The replica learns what the effects say, and nothing else.
+    fn tell(&mut self, changes: &[Change]) {
         let now = self.now;
-        for change in effects {
+        for change in changes {
             let fact = match &change.hold {
                 Some(hold) => Fact::of(&change.owner, hold, now),
                 None => Fact {
@@ -323,12 +606,102 @@ impl World {
                     note: None,
                 },
             };
-            let key = keys[usize::from(change.key.0)];
-            let (told, _) =
-                self.replica.on(db, &[key], |node, side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, now));
+            let (db, key) = self.primary.step[usize::from(change.key.0)];
+            let (told, effects) =
+                self.replica.on(db, &key, |node, side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, now));
             assert_eq!(told, Ok(()));
+            assert!(effects.answers.is_empty());
             assert!(self.replica.node.last_fence() >= Some(change.fence), "a fence that the replica may give again");
         }
+    }
+
+    /// A look by the module's own hand at these keys was taken.
+    fn after_look(&mut self, db: u32, keys: &[u8], effects: Effects) {
+        self.tell(&effects.changes);
+        for (id, answer) in effects.answers {
+            self.hear(id, answer);
+        }
+        for key in keys {
+            self.naive.looked(db, *key, self.now.mono.0);
+        }
+    }
+
+    /// Does all that is left to the module's own hand.
+    fn drain(&mut self) {
+        for _ in 0..1_000 {
+            self.expire();
+            self.alarm(usize::MAX);
+            if !self.work() {
+                return;
+            }
+        }
+        panic!("the work does not come to an end");
+    }
+
+    fn expire(&mut self) {
+        loop {
+            match self.primary.node.expired(self.now.mono) {
+                Expired::Waiter(id) => self.hear(id, request::Answer::TimedOut),
+                Expired::Again => {}
+                Expired::Nothing => return,
+            }
+        }
+    }
+
+    /// Whether there was any.
+    fn work(&mut self) -> bool {
+        let (now, mut worked) = (self.now, false);
+        while let Some(work) = self.primary.node.next_work() {
+            worked = true;
+            match work {
+                Work::Look(Db(db), name) => {
+                    let key = name[0];
+                    if self.is_foreign(db, &[key]) {
+                        self.send_away(db, key);
+                        continue;
+                    }
+                    let effects = self.primary.on(db, &[key], |node, side| node.look_at(side, KeyIndex(0), now));
+                    self.after_look(db, &[key], effects);
+                    if self.touched.remove(&(db, key)) && self.naive.rules.detects {
+                        for waiter in self.naive.line(db, key) {
+                            assert!(
+                                !self.naive.is_in_circle(waiter.ask.owner, now.mono.0),
+                                "{waiter:?} is in a deadlock"
+                            );
+                        }
+                    }
+                }
+                Work::Check(id, Db(db), name) => {
+                    let effects = self.primary.on(db, &[name[0]], |node, side| node.check_waiter(side, id, now.mono));
+                    assert!(effects.is_empty(), "its own step saw all locks: {effects:?}");
+                }
+                Work::TakeBack(id, Db(db), names) => {
+                    let keys: Vec<u8> = names.iter().map(|name| name[0]).collect();
+                    if self.is_foreign(db, &keys) {
+                        self.primary.node.forgo(id);
+                        self.naive.granted.retain(|granted| granted.id != id.to_number());
+                        for key in keys {
+                            self.send_away(db, key);
+                        }
+                        continue;
+                    }
+                    let effects = self.primary.on(db, &keys, |node, side| node.take_back(side, id, now));
+                    self.naive.take_back(id.to_number(), now.mono.0);
+                    self.after_look(db, &keys, effects);
+                }
+            }
+        }
+        assert!(!self.primary.node.has_work());
+        worked
+    }
+
+    fn send_away(&mut self, db: u32, key: u8) {
+        for (id, answer) in self.primary.node.send_away(Db(db), &[key], &request::Answer::WrongType) {
+            assert_eq!(answer, request::Answer::WrongType);
+            self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
+        }
+        assert!(self.naive.line(db, key).is_empty());
+        self.naive.end_keeping();
     }
 
     /// Works off all that is due, at most so many holds at a time.
@@ -337,15 +710,15 @@ impl World {
         for _ in 0..100_000 {
             match self.primary.node.due(now.mono) {
                 Due::Key(db, entry, name) => {
-                    let key = name[0];
-                    let effects = self
-                        .primary
-                        .on(db.0, &[key], |node, side| node.lapse(side, KeyIndex(0), entry, now.mono, most));
-                    self.tell_in(db.0, &[key], &effects);
+                    let keys = [name[0]];
+                    let effects =
+                        self.primary.on(db.0, &keys, |node, side| node.lapse(side, KeyIndex(0), entry, now, most));
+                    self.after_look(db.0, &keys, effects);
                 }
                 Due::Again => {}
                 Due::Nothing => {
-                    assert!(self.primary.node.next_look().is_none_or(|at| at > now.mono), "the alarm would spin");
+                    let next = self.primary.node.next_look();
+                    assert!(self.late || next.is_none_or(|at| at > now.mono), "the alarm would spin");
                     for lock in self.primary.locks.values() {
                         // The index goes by whole milliseconds: at most one late.
                         assert_eq!(lock.holds.over(Timestamp(now.mono.0 - 1_000)), 0, "the alarm forgot a lease");
@@ -359,6 +732,9 @@ impl World {
 
     /// Compares all three, and looks at the invariants.
     pub(crate) fn check(&mut self) {
+        if self.late {
+            return;
+        }
         let now = self.now.mono;
         self.naive.settle(now.0);
         let mut expected = self.naive.rows.clone();
@@ -366,6 +742,7 @@ impl World {
         assert_eq!(self.primary.seen(now), expected, "primary and model");
         assert_eq!(self.primary.raw(), self.replica.raw(), "primary and replica");
         assert_eq!(self.primary.node.last_fence().map_or(0, Fence::get), self.naive.last_fence, "fence clocks");
+        self.check_lines();
         for side in [&self.primary, &self.replica] {
             assert_eq!(side.node.leases_len(), side.locks.len(), "one entry per lock, none left over");
             for (&(db, _), lock) in &side.locks {
@@ -375,16 +752,39 @@ impl World {
             }
         }
     }
+
+    fn check_lines(&self) {
+        let (node, naive, now) = (&self.primary.node, &self.naive, self.now.mono);
+        assert_eq!(node.broken_invariant(), None);
+        assert_eq!(node.waiting(), naive.waiters.len());
+        let contended = naive.contended();
+        assert_eq!(node.contended(), contended.len());
+        for (db, key) in contended {
+            let line: Vec<u64> = node.line(Db(db), &[key], now).map(|waiting| waiting.id.to_number()).collect();
+            let expected: Vec<u64> = naive.line(db, key).into_iter().map(|waiter| waiter.id).collect();
+            assert_eq!(line, expected, "the line of {key}");
+        }
+        assert_eq!(naive.overlooked(now.0).map(|waiter| waiter.id), None, "W2: {naive:?}");
+    }
+}
+
+fn id_of(number: u64) -> WaiterId {
+    WaiterId::from_number(number).expect("was an id")
 }
 
 fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
     match outcome {
         Ok(Outcome::Granted(fences)) => Answer::Granted(fences.into_iter().map(Fence::get).collect()),
         Ok(Outcome::Held) => Answer::Held,
+        Ok(Outcome::Queued(_)) => Answer::Queued,
         Ok(Outcome::Released(left)) => Answer::Released(left.into_vec()),
         Ok(Outcome::Extended(fences)) => Answer::Extended(fences.into_iter().map(|f| f.map(Fence::get)).collect()),
         Err(Refusal::TooManyHolders) => Answer::TooManyHolders,
         Err(Refusal::AmbiguousRelease) => Answer::Ambiguous,
+        Err(Refusal::AlreadyWaits) => Answer::AlreadyWaits,
+        Err(Refusal::TooManyWaiters) => Answer::TooManyWaiters,
+        Err(Refusal::TooManyWaitersOfKey) => Answer::TooManyWaitersOfKey,
+        Err(Refusal::Deadlock(_)) => Answer::Deadlock,
         Err(other) => panic!("not in the model: {other:?}"),
     }
 }

@@ -13,7 +13,7 @@ struct Shown {
     args: &'static str,
 }
 
-const TAKES: &[&str] = &["denyoom", "fast", "module", "write"];
+const TAKES: &[&str] = &["blocking", "denyoom", "fast", "module", "write"];
 const CHANGES: &[&str] = &["fast", "module", "write"];
 
 const COMMANDS: &[Shown] = &[
@@ -22,14 +22,14 @@ const COMMANDS: &[Shown] = &[
         arity: -3,
         flags: TAKES,
         key: &["RW", "access", "update"],
-        args: "key owner (PX:milliseconds|EX:seconds)? NOTE:note?",
+        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.rw",
         arity: -4,
         flags: TAKES,
         key: &["RW", "access", "update"],
-        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? NOTE:note?",
+        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.release",
@@ -262,7 +262,23 @@ fn info_lock_counts_what_happened() {
     let mut conn = server.connect();
     let text: String = conn.get(&["INFO", "lock"]);
     let names: Vec<_> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
-    let fields = ["granted", "refused", "released", "extended", "lapsed", "leases", "fence_clock"];
+    let fields = [
+        "granted",
+        "refused",
+        "queued",
+        "handed_off",
+        "timed_out",
+        "cancelled",
+        "deadlocks",
+        "released",
+        "extended",
+        "lapsed",
+        "taken_back",
+        "waiters",
+        "contended_keys",
+        "leases",
+        "fence_clock",
+    ];
     assert_eq!(names, fields.map(|field| format!("lock_{field}")));
     assert!(text.starts_with("# lock\r\n"), "{text}");
 

@@ -13,6 +13,8 @@ const NUMBERS: &[(&str, i64, i64, i64)] = &[
     ("lock.max-owner-bytes", 256, 32, 65_535),
     ("lock.max-note-bytes", 256, 0, 65_535),
     ("lock.max-holders-per-key", 65_536, 1, 65_536),
+    ("lock.max-waiters", 10_000, 0, 1_000_000),
+    ("lock.max-waiters-per-key", 1_000, 0, 1_000_000),
     ("lock.promotion-skew-ms", 1_000, 0, 3_600_000),
 ];
 
@@ -30,7 +32,8 @@ fn every_configuration_has_its_default_and_its_range() {
     let mut all: Vec<String> = conn.get(&["CONFIG", "GET", "lock.*"]);
     all = all.into_iter().step_by(2).collect();
     all.sort();
-    let mut known: Vec<_> = NUMBERS.iter().map(|row| row.0).chain(["lock.allow-hold"]).collect();
+    let mut known: Vec<_> =
+        NUMBERS.iter().map(|row| row.0).chain(["lock.allow-hold", "lock.deadlock-detection"]).collect();
     known.sort_unstable();
     assert_eq!(all, known);
     for (name, default, least, most) in NUMBERS {

@@ -187,6 +187,7 @@ fn every_command_is_in_its_acl_categories() {
     assert_eq!(names(&mut wire, "slow"), ["lock.info"]);
     assert_eq!(names(&mut wire, "read"), ["lock.info"]);
     assert_eq!(names(&mut wire, "write"), all_but_info);
+    assert_eq!(names(&mut wire, "blocking"), ["lock.acquire", "lock.rw"]);
     assert_eq!(names(&mut wire, "dangerous"), ["lock.hold"]);
     assert_eq!(names(&mut wire, "admin"), ["lock.hold"]);
 }

@@ -1,13 +1,16 @@
 //! README.md and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
-use crate::support::{Fields, Server, module};
+use crate::support::{Fields, Server, module, wait_for};
 use redis_lock::command;
 use redis_lock::command::parse::Known;
-use redis_lock::command::reply::{Complaint, text_of};
+use redis_lock::command::reply::{Complaint, text_of, text_of_away, text_of_deadlock};
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
 use redis_lock::lock::change::Cause;
-use redis_lock::lock::request::Refusal;
+use redis_lock::lock::deadlock::Cycle;
+use redis_lock::lock::keyspace::KeyName;
+use redis_lock::lock::owner::Owner;
+use redis_lock::lock::request::{Away, Refusal};
 use redis_lock::module::config::TABLE;
 use redis_lock::module::{Unserved, events};
 use std::collections::BTreeSet;
@@ -67,8 +70,9 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
     for spec in command::TABLE {
         tokens(spec.args, &mut documented);
     }
-    use Known::{All, Count, Ex, Fence, Note, Owner, Px, Read, To, Write};
-    let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count].map(|known| known.word().to_owned());
+    use Known::{All, Block, Count, Ex, Fence, Note, Owner, Px, Read, Retry, To, Write};
+    let parsed =
+        [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Retry].map(|known| known.word().to_owned());
     assert_eq!(documented, parsed.into_iter().collect());
 }
 
@@ -87,6 +91,7 @@ fn every_error() -> BTreeSet<String> {
         Complaint::OwnerTooLong(256),
         Complaint::NoteTooLong(256),
         Complaint::HoldRefused,
+        Complaint::RetryMade,
     ];
     for complaint in &complaints {
         match complaint {
@@ -101,7 +106,8 @@ fn every_error() -> BTreeSet<String> {
             | Complaint::OwnerMade
             | Complaint::OwnerTooLong(_)
             | Complaint::NoteTooLong(_)
-            | Complaint::HoldRefused => {}
+            | Complaint::HoldRefused
+            | Complaint::RetryMade => {}
         }
     }
     let refusals = [
@@ -111,19 +117,32 @@ fn every_error() -> BTreeSet<String> {
         Refusal::FencesUsedUp,
         Refusal::FenceFarAhead,
         Refusal::BreaksLock,
+        Refusal::AlreadyWaits,
+        Refusal::TooManyWaiters,
+        Refusal::TooManyWaitersOfKey,
     ];
-    for refusal in refusals {
+    let hop = |owner: &[u8], key: &[u8]| (Owner::new(owner), KeyName::from_slice(key));
+    let cycle = Cycle(vec![hop(b"a", b"k1"), hop(b"b", b"k2")]);
+    for refusal in &refusals {
         match refusal {
             Refusal::AmbiguousRelease
             | Refusal::TooManyHolders
             | Refusal::TooManyCounts
             | Refusal::FencesUsedUp
             | Refusal::FenceFarAhead
-            | Refusal::BreaksLock => {}
+            | Refusal::BreaksLock
+            | Refusal::AlreadyWaits
+            | Refusal::TooManyWaiters
+            | Refusal::TooManyWaitersOfKey
+            // Its text is that of its circle.
+            | Refusal::Deadlock(_) => {}
         }
     }
     let unserved = [Unserved::WrongType, Unserved::Replica].into_iter().chain(refusals.map(Unserved::Refused));
-    complaints.iter().map(Complaint::to_string).chain(unserved.map(|unserved| text_of(unserved).to_owned())).collect()
+    let away = [Away::Demoted, Away::SlotGone].map(|away| text_of_away(away).to_owned());
+    let texts =
+        complaints.iter().map(Complaint::to_string).chain(unserved.map(|unserved| text_of(&unserved).to_owned()));
+    texts.chain(away).chain([text_of_deadlock(&cycle, |_| true)]).collect()
 }
 
 #[test]
@@ -136,7 +155,8 @@ fn the_readme_lists_every_error_word_by_word() {
 fn written(spec: &ConfigSpec) -> (String, String) {
     match spec.kind {
         ConfigKind::YesNo => {
-            (if spec.default == 0 { "no" } else { "yes" }.to_owned(), "yes, no; at the start only".to_owned())
+            let when = if spec.fixed { "; at the start only" } else { "" };
+            (if spec.default == 0 { "no" } else { "yes" }.to_owned(), format!("yes, no{when}"))
         }
         ConfigKind::Number(min, max) => (spec.default.to_string(), format!("{min} to {max}")),
     }
@@ -190,9 +210,17 @@ fn the_readme_names_the_fields_of_lock_info_and_of_info_lock() {
     let lock = Fields::from(conn.call(&["LOCK.INFO", "k"]).unwrap());
     let redis::Value::Array(holders) = lock.value("holders") else { panic!("an array") };
     let holder = Fields::from(holders[0].clone());
-    let (of_lock, of_holder) = (lock.names().join("`, `"), holder.names().join("`, `"));
+    let mut waits = server.connect();
+    waits.send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);
+    wait_for("somebody to wait", || conn.info_number("lock", "lock_waiters") == 1);
+    let redis::Value::Array(waiters) = Fields::from(conn.call(&["LOCK.INFO", "k"]).unwrap()).value("waiters") else {
+        panic!("an array")
+    };
+    let waiter = Fields::from(waiters[0].clone());
+    let [of_lock, of_holder, of_waiter] = [&lock, &holder, &waiter].map(|fields| fields.names().join("`, `"));
     let line = README.replace("\n  ", " ");
-    assert!(line.contains(&format!("`{of_lock}`; of each holder `{of_holder}`.")), "{of_lock}; {of_holder}");
+    let expected = format!("`{of_lock}`; of each holder `{of_holder}`; of each waiter `{of_waiter}`.");
+    assert!(line.contains(&expected), "{expected}");
 
     let text: String = conn.get(&["INFO", "lock"]);
     let real: BTreeSet<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();

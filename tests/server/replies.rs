@@ -44,15 +44,19 @@ fn info_is_a_map_in_resp3_and_a_flat_array_in_resp2() {
         "$4\\r\\nmode\\r\\n$5\\r\\nwrite\\r\\n$5\\r\\nfence\\r\\n:{fence}\\r\\n$7\\r\\nholding\\r\\n:1\\r\\n$7\\r\\nholders\\r\\n*1\\r\\n"
     );
     let (flat, map) = (two.bytes("LOCK.INFO k"), three.bytes("LOCK.INFO k"));
-    assert!(flat.starts_with(&format!("*8\\r\\n{head}*16\\r\\n{holder}")), "{flat}");
-    assert!(map.starts_with(&format!("%4\\r\\n{head}%8\\r\\n{holder}")), "{map}");
-    for bytes in [&flat, &map] {
-        assert!(bytes.ends_with("$4\\r\\nnote\\r\\n$1\\r\\nn\\r\\n"), "{bytes}");
+    assert!(flat.starts_with(&format!("*14\\r\\n{head}*16\\r\\n{holder}")), "{flat}");
+    assert!(map.starts_with(&format!("%7\\r\\n{head}%8\\r\\n{holder}")), "{map}");
+    let rest = |null: &str| {
+        format!("$7\\r\\nwaiting\\r\\n:0\\r\\n$7\\r\\nwaiters\\r\\n*0\\r\\n$11\\r\\nreserved_by\\r\\n{null}\\r\\n")
+    };
+    let (flat_rest, map_rest) = (rest("$-1"), rest("_"));
+    for (bytes, rest) in [(&flat, &flat_rest), (&map, &map_rest)] {
+        assert!(bytes.ends_with(&format!("$4\\r\\nnote\\r\\n$1\\r\\nn\\r\\n{rest}")), "{bytes}");
     }
     // A hold without a note has the null of its protocol there.
     two.say("LOCK.ACQUIRE bare a");
-    assert!(two.bytes("LOCK.INFO bare").ends_with("$4\\r\\nnote\\r\\n$-1\\r\\n"));
-    assert!(three.bytes("LOCK.INFO bare").ends_with("$4\\r\\nnote\\r\\n_\\r\\n"));
+    assert!(two.bytes("LOCK.INFO bare").ends_with(&format!("$4\\r\\nnote\\r\\n$-1\\r\\n{flat_rest}")));
+    assert!(three.bytes("LOCK.INFO bare").ends_with(&format!("$4\\r\\nnote\\r\\n_\\r\\n{map_rest}")));
     assert_eq!(two.say("PING"), Reply::Simple("PONG".to_owned()));
     assert_eq!(three.say("PING"), Reply::Simple("PONG".to_owned()));
 }

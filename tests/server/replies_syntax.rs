@@ -25,6 +25,8 @@ const OWNERS: &[Row] = &[
     ("LOCK.RW k @257 READ", "LIMIT owner is longer than lock.max-owner-bytes (256)"),
     ("LOCK.RELEASE k *", "ERR owner * can only acquire: use the owner that the server made"),
     ("LOCK.EXTEND k * PX 1", "ERR owner * can only acquire: use the owner that the server made"),
+    ("LOCK.ACQUIRE k * RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+    ("LOCK.RW k * READ BLOCK 0 RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
     ("LOCK.ACQUIRE k a NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
     ("LOCK.RW k a READ NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
 ];
@@ -59,6 +61,20 @@ const NUMBERS: &[Row] = &[
     ("LOCK.ACQUIRE k a EX 86401", EX),
     // Times a thousand this is 384 in 64 bits.
     ("LOCK.ACQUIRE k a EX 18446744073709552", EX),
+    ("LOCK.ACQUIRE k a BLOCK -1", BLOCK),
+    ("LOCK.ACQUIRE k a BLOCK 00", BLOCK),
+    ("LOCK.ACQUIRE k a BLOCK 0.5", BLOCK),
+    ("LOCK.ACQUIRE k a BLOCK 315360000001", BLOCK),
+    ("LOCK.ACQUIRE k a BLOCK 18446744073709551616", BLOCK),
+    ("LOCK.ACQUIRE k a BLOCK forever", BLOCK),
+    (r#"LOCK.ACQUIRE k a BLOCK """#, BLOCK),
+    ("LOCK.RW k a READ BLOCK PX 5", BLOCK),
+    ("LOCK.ACQUIRE k a RETRY 0", RETRY),
+    ("LOCK.ACQUIRE k a RETRY -1", RETRY),
+    ("LOCK.ACQUIRE k a RETRY 01", RETRY),
+    ("LOCK.ACQUIRE k a RETRY 4294967296", RETRY),
+    ("LOCK.ACQUIRE k a RETRY BLOCK 0", RETRY),
+    ("LOCK.RW k a WRITE BLOCK 0 RETRY once", RETRY),
     ("LOCK.RW k a READ PX 0", PX),
     ("LOCK.RW k a WRITE EX 86401", EX),
     ("LOCK.EXTEND k a PX 0", PX),
@@ -83,6 +99,8 @@ const NUMBERS: &[Row] = &[
 
 const PX: &str = "ERR PX must be a whole number from 1 to 86400000";
 const EX: &str = "ERR EX must be a whole number from 1 to 86400";
+const BLOCK: &str = "ERR BLOCK must be a whole number from 0 to 315360000000";
+const RETRY: &str = "ERR RETRY must be a whole number from 1 to 4294967295";
 const FENCE: &str = "ERR FENCE must be a whole number from 1 to 9007199254740991";
 const TO: &str = "ERR TO must be a whole number from 0 to 4294967295";
 const COUNT: &str = "ERR COUNT must be a whole number from 0 to 4294967295";
@@ -103,6 +121,12 @@ const OPTIONS: &[Row] = &[
     ("LOCK.RW k a BOTH", "ERR mode must be READ or WRITE"),
     ("LOCK.RW k a PX 5 READ", "ERR mode must be READ or WRITE"),
     (r#"LOCK.RW k a """#, "ERR mode must be READ or WRITE"),
+    ("LOCK.ACQUIRE k a WAIT 5", r#"ERR unknown option "WAIT""#),
+    ("LOCK.RELEASE k a BLOCK 5", r#"ERR unknown option "BLOCK""#),
+    ("LOCK.RELEASE k a RETRY 5", r#"ERR unknown option "RETRY""#),
+    ("LOCK.EXTEND k a PX 5 BLOCK 0", r#"ERR unknown option "BLOCK""#),
+    ("LOCK.EXTEND k a PX 5 RETRY 1", r#"ERR unknown option "RETRY""#),
+    ("LOCK.INFO k BLOCK 0", r#"ERR unknown option "BLOCK""#),
     ("LOCK.RELEASE k a PX 5", r#"ERR unknown option "PX""#),
     ("LOCK.RELEASE k a 1", r#"ERR unknown option "1""#),
     ("LOCK.EXTEND k a NOTE x", r#"ERR unknown option "NOTE""#),
@@ -114,6 +138,8 @@ const OPTIONS: &[Row] = &[
     ("LOCK.ACQUIRE k a PX", "ERR PX needs a value"),
     ("LOCK.ACQUIRE k a EX", "ERR EX needs a value"),
     ("LOCK.ACQUIRE k a NOTE", "ERR NOTE needs a value"),
+    ("LOCK.ACQUIRE k a BLOCK", "ERR BLOCK needs a value"),
+    ("LOCK.ACQUIRE k a BLOCK 0 RETRY", "ERR RETRY needs a value"),
     ("LOCK.ACQUIRE k a PX 5 NOTE", "ERR NOTE needs a value"),
     ("LOCK.RW k a READ px", "ERR PX needs a value"),
     ("LOCK.RELEASE k a TO", "ERR TO needs a value"),
@@ -123,6 +149,8 @@ const OPTIONS: &[Row] = &[
     ("LOCK.INFO k COUNT", "ERR COUNT needs a value"),
     ("LOCK.ACQUIRE k a PX 5 PX 5", "ERR PX is given twice"),
     ("LOCK.ACQUIRE k a EX 5 ex 6", "ERR EX is given twice"),
+    ("LOCK.ACQUIRE k a BLOCK 0 block 0", "ERR BLOCK is given twice"),
+    ("LOCK.RW k a READ RETRY 1 BLOCK 5 RETRY 1", "ERR RETRY is given twice"),
     ("LOCK.ACQUIRE k a NOTE x NOTE y", "ERR NOTE is given twice"),
     ("LOCK.RELEASE k a ALL ALL", "ERR ALL is given twice"),
     ("LOCK.RELEASE k a TO 1 TO 1", "ERR TO is given twice"),
@@ -161,6 +189,10 @@ const WRONG_TYPES: &[Row] = &[
     ("LOCK.EXTEND s a PX 5", WRONGTYPE),
     ("LOCK.INFO s", WRONGTYPE),
     ("LOCK.INFO s OWNER a", WRONGTYPE),
+    ("LOCK.ACQUIRE s a BLOCK 0", WRONGTYPE),
+    ("LOCK.RW s * READ BLOCK 5", WRONGTYPE),
+    ("LOCK.RW s a WRITE BLOCK 0 RETRY 1", WRONGTYPE),
+    ("LOCK.ACQUIRE s a BLOCK x", BLOCK),
     ("LOCK.ACQUIRE s a PX 0", PX),
     ("LOCK.RW s a NEITHER", "ERR mode must be READ or WRITE"),
     ("LOCK.RELEASE s a ALL TO 1", "ERR ALL and TO exclude each other"),
@@ -178,6 +210,8 @@ const REFUSED_BY_STATE: &[Row] = &[
     ("LOCK.RW read c READ", "LIMIT key has lock.max-holders-per-key holders"),
     ("LOCK.RW read c READ PX 80000000 NOTE late", "LIMIT key has lock.max-holders-per-key holders"),
     ("LOCK.RW read * READ", "LIMIT key has lock.max-holders-per-key holders"),
+    // To wait would be to wait for a place, not for the lock.
+    ("LOCK.RW read c READ BLOCK 0", "LIMIT key has lock.max-holders-per-key holders"),
     // Not errors, but refusals all the same.
     ("LOCK.ACQUIRE read c PX 80000000", "nil"),
     ("LOCK.RW read a WRITE PX 80000000 NOTE upgrade", "nil"),
@@ -278,6 +312,8 @@ struct Trace {
     granted: u64,
     extended: u64,
     released: u64,
+    queued: u64,
+    waiters: u64,
 }
 
 impl Trace {
@@ -286,6 +322,7 @@ impl Trace {
         let mut number = |field: &str| conn.info_number("lock", field);
         let (leases, fence_clock) = (number("lock_leases"), number("lock_fence_clock"));
         let (granted, extended, released) = (number("lock_granted"), number("lock_extended"), number("lock_released"));
+        let (queued, waiters) = (number("lock_queued"), number("lock_waiters"));
         Trace {
             digest: conn.get::<Vec<String>>(&["DEBUG", "DIGEST-VALUE", "both", "read", "s", "k", "nobody"]).join(" "),
             keys: conn.get(&["DBSIZE"]),
@@ -295,6 +332,8 @@ impl Trace {
             granted,
             extended,
             released,
+            queued,
+            waiters,
         }
     }
 }

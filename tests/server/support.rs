@@ -304,6 +304,15 @@ impl Client {
         command.query(&mut self.0)
     }
 
+    /// Sends a command without waiting for its reply.
+    pub(crate) fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) {
+        let mut command = redis::Cmd::new();
+        for arg in args {
+            command.arg(arg.as_ref());
+        }
+        self.0.send_packed_command(&command.get_packed_command()).unwrap();
+    }
+
     /// The reply, which must not be an error, as a type of Rust.
     pub(crate) fn get<T: FromRedisValue>(&mut self, args: &[&str]) -> T {
         let value = self.call(args).unwrap_or_else(|error| panic!("{args:?}: {error}"));
@@ -357,6 +366,18 @@ pub(crate) struct LockInfo {
     pub(crate) fence: i64,
     pub(crate) holding: usize,
     pub(crate) holders: Vec<HolderInfo>,
+    pub(crate) waiting: usize,
+    pub(crate) waiters: Vec<WaiterInfo>,
+}
+
+/// What LOCK.INFO says of one who waits.
+#[derive(Debug, Clone)]
+pub(crate) struct WaiterInfo {
+    pub(crate) owner: Vec<u8>,
+    pub(crate) mode: String,
+    pub(crate) waited_ms: i64,
+    pub(crate) left_ms: Option<i64>,
+    pub(crate) client: i64,
 }
 
 /// What LOCK.INFO says of one holder.
@@ -376,11 +397,27 @@ impl From<Value> for LockInfo {
     fn from(value: Value) -> LockInfo {
         let fields = Fields::from(value);
         let Value::Array(holders) = fields.value("holders") else { panic!("holders is an array") };
+        let Value::Array(waiters) = fields.value("waiters") else { panic!("waiters is an array") };
         LockInfo {
             mode: fields.get("mode"),
             fence: fields.get("fence"),
             holding: fields.get("holding"),
             holders: holders.into_iter().map(HolderInfo::from).collect(),
+            waiting: fields.get("waiting"),
+            waiters: waiters.into_iter().map(WaiterInfo::from).collect(),
+        }
+    }
+}
+
+impl From<Value> for WaiterInfo {
+    fn from(value: Value) -> WaiterInfo {
+        let fields = Fields::from(value);
+        WaiterInfo {
+            owner: fields.get("owner"),
+            mode: fields.get("mode"),
+            waited_ms: fields.get("waited_ms"),
+            left_ms: fields.get("left_ms"),
+            client: fields.get("client"),
         }
     }
 }

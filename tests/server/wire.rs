@@ -119,6 +119,20 @@ impl Wire {
         self.read()
     }
 
+    /// Whether something has come that was not read yet.
+    pub(crate) fn has_reply(&mut self) -> bool {
+        let socket = self.stream.get_ref();
+        socket.set_nonblocking(true).unwrap();
+        let came = socket.peek(&mut [0]).is_ok();
+        socket.set_nonblocking(false).unwrap();
+        came || !self.stream.buffer().is_empty()
+    }
+
+    /// Whether the next that comes is the end of the connection.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        self.stream.fill_buf().is_ok_and(<[u8]>::is_empty)
+    }
+
     /// Sends words that need no quotes.
     pub(crate) fn say(&mut self, command: &str) -> Reply {
         self.ask(&command.split(' ').collect::<Vec<_>>())
@@ -203,7 +217,7 @@ impl Wire {
     }
 }
 
-/// One line of a transcript: the command, and its reply as [`Player::show`] writes it.
+/// One line of a transcript: the command, and its reply as [`Names::show`] writes it.
 ///
 /// In the command `"..."` quotes bytes as redis-cli does, `@n` is n bytes, and `#n` is the nth fence that was given, to
 /// which `+1` or `-1` may be added.
@@ -213,15 +227,24 @@ pub(crate) type Row = (&'static str, &'static str);
 pub(crate) struct Player<'w> {
     pub(crate) wire: &'w mut Wire,
     pub(crate) way: Way,
+    names: Names,
+}
+
+/// How rows are read and replies are shown: the fences that were given, by their names.
+#[derive(Default)]
+pub(crate) struct Names {
     fences: Vec<i64>,
 }
+
+/// The fields whose values depend on the time, or on the number of a connection.
+const TIMES: &[&str] = &["ttl_ms", "held_ms", "waited_ms", "left_ms", "client"];
 
 /// Integers from here on are fences: microseconds since 1970.
 const FENCES_FROM: i64 = 1 << 40;
 
 impl<'w> Player<'w> {
     pub(crate) fn new(wire: &'w mut Wire, way: Way) -> Player<'w> {
-        Player { wire, way, fences: Vec::new() }
+        Player { wire, way, names: Names::default() }
     }
 
     /// Plays all rows, on an empty database.
@@ -240,11 +263,28 @@ impl<'w> Player<'w> {
 
     /// What the server answers to a command, as a row has it.
     pub(crate) fn reply_to(&mut self, command: &str) -> String {
-        let words = self.words(command);
+        let words = self.names.words(command);
         let reply = self.wire.ask_by(self.way, &words);
-        self.show(&reply)
+        self.names.show(&reply)
     }
 
+    /// A fence by its name.
+    pub(crate) fn fence(&self, name: &str) -> i64 {
+        self.names.fence(name)
+    }
+
+    /// The arguments of a command of a row.
+    pub(crate) fn words(&self, command: &str) -> Vec<Vec<u8>> {
+        self.names.words(command)
+    }
+
+    /// A reply as [`Names::show`] writes it.
+    pub(crate) fn show(&mut self, reply: &Reply) -> String {
+        self.names.show(reply)
+    }
+}
+
+impl Names {
     /// A fence by its name.
     pub(crate) fn fence(&self, name: &str) -> i64 {
         let digits = name.trim_start_matches('#');
@@ -268,7 +308,7 @@ impl<'w> Player<'w> {
             .collect()
     }
 
-    /// A reply in one line: `nil`, `7`, `#1`, `word`, `"\xff"`, `[a b]`; errors as they are; `~` for a time; `<made>` for
+    /// A reply in one line: `nil`, `7`, `#1`, `word`, `"\xff"`, `[a b]`; errors as they are; `~` for a time or a client; `<made>` for
     /// an owner that the server made. Maps are shown flat: that they are maps in RESP3 is seen in their bytes.
     pub(crate) fn show(&mut self, reply: &Reply) -> String {
         match reply {
@@ -290,7 +330,7 @@ impl<'w> Player<'w> {
         let shown: Vec<String> = (0..items.len())
             .map(|at| {
                 let behind = at.checked_sub(1).map(|before| &items[before]);
-                let timed = [Reply::bulk("ttl_ms"), Reply::bulk("held_ms")].iter().any(|name| behind == Some(name));
+                let timed = TIMES.iter().any(|name| behind == Some(&Reply::bulk(name)));
                 match &items[at] {
                     Reply::Int(ms) if timed && *ms < FENCES_FROM => "~".to_owned(),
                     item => self.show(item),

@@ -1,23 +1,23 @@
-//! The index of all leases of one database, by deadline: a hierarchical timing wheel (Varghese and Lauck, 1987).
+//! An index of things by deadline: a hierarchical timing wheel (Varghese and Lauck, 1987).
 //!
-//! Arming and disarming cost the same whether ten leases run or ten million, and looking at what is due is cut into
-//! small bites, so that a million leases ending in one millisecond stall nobody. It never ends a lease and never reads a
-//! clock: it only says which key to look at.
+//! Arming and disarming cost the same whether ten entries stand in it or ten million, and looking at what is due is cut
+//! into small bites, so that a million leases ending in one millisecond stall nobody. It never ends anything and never
+//! reads a clock: it only says what to look at.
 //!
-//! One entry stands for one key, at the earliest deadline on it or before: a lease made longer leaves its entry where it
-//! is, and the early look costs less than moving the entry each time.
+//! In the index of leases one entry stands for one key, at the earliest deadline on it or before: a lease made longer
+//! leaves its entry where it is, and the early look costs less than moving the entry each time.
 
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
 use super::heap::allocated;
+use super::keyspace::KeyName;
 use super::time::Timestamp;
-use smallvec::SmallVec;
 
 /// Names one entry. An old one finds nothing.
-pub type LeaseId = Id;
+pub type EntryId = Id;
 
-/// A key's name within its database. Short ones live in place.
-pub type KeyName = SmallVec<[u8; 24]>;
+/// The leases of one database.
+pub type Leases = Wheel<KeyName>;
 
 /// A millisecond of the monotonic clock. A deadline belongs to the first tick that is not before it.
 type Tick = u64;
@@ -31,10 +31,10 @@ const REACH: Tick = (SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1));
 /// How many entries one call of [`Leases::look`] moves down a level before it lets its caller look at the clock.
 const BITE: usize = 64;
 
-/// The index of leases.
+/// The index.
 #[derive(Debug)]
-pub struct Leases {
-    entries: Arena<Entry>,
+pub struct Wheel<T> {
+    entries: Arena<Entry<T>>,
     levels: [Level; LEVELS],
     /// All ticks before this one have been looked at.
     elapsed: Tick,
@@ -43,14 +43,14 @@ pub struct Leases {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Entry<T> {
     tick: Tick,
     prev: Link,
     next: Link,
     /// Where it is linked: its level and slot.
     level: u8,
     slot: u8,
-    key: KeyName,
+    what: T,
 }
 
 /// The index of the next entry in a list, or its end, in four bytes.
@@ -78,24 +78,41 @@ struct Level {
 
 /// What a look at the index found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Look {
-    /// This key's earliest lease may be over.
-    Due(LeaseId, KeyName),
+pub enum Look<T> {
+    /// This one's deadline has come: a key whose earliest lease may be over.
+    Due(EntryId, T),
     /// Entries were moved; look again, after a look at the clock.
     Again,
     /// Nothing is due.
     Nothing,
 }
 
-impl Default for Leases {
-    fn default() -> Leases {
-        let level = Level { occupied: 0, heads: [Link::END; SLOTS] };
-        Leases { entries: Arena::default(), levels: [level; LEVELS], elapsed: 0, emptying: None }
+impl<T> Default for Wheel<T> {
+    fn default() -> Wheel<T> {
+        Wheel::new()
     }
 }
 
 impl Leases {
-    /// How many entries there are: one for each key with a lease.
+    /// Bytes that the entry of a key with a name of this length costs.
+    #[must_use]
+    pub fn entry_bytes(key_len: usize) -> usize {
+        let spilled = if key_len > KeyName::new().inline_size() { allocated(key_len) } else { 0 };
+        Arena::<Entry<KeyName>>::slot_bytes() + spilled
+    }
+}
+
+impl<T> Wheel<T> {
+    /// Without an entry.
+    #[must_use]
+    pub const fn new() -> Wheel<T> {
+        let level = Level { occupied: 0, heads: [Link::END; SLOTS] };
+        Wheel { entries: Arena::new(), levels: [level; LEVELS], elapsed: 0, emptying: None }
+    }
+}
+
+impl<T: Clone> Wheel<T> {
+    /// How many entries there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -107,35 +124,21 @@ impl Leases {
         self.len() == 0
     }
 
-    /// Bytes that the entry of a key with a name of this length costs.
-    #[must_use]
-    pub fn entry_bytes(key_len: usize) -> usize {
-        let spilled = if key_len > KeyName::new().inline_size() { allocated(key_len) } else { 0 };
-        Arena::<Entry>::slot_bytes() + spilled
-    }
-
     /// Gives back the memory of some entries of an index that is not used any more; false when all is given back.
     pub fn shed(&mut self) -> bool {
         self.entries.shed()
     }
 
     /// Adds an entry.
-    pub fn arm(&mut self, key: &[u8], deadline: Timestamp, generations: &mut Generations) -> LeaseId {
-        let entry = Entry {
-            tick: tick_of(deadline),
-            prev: Link::END,
-            next: Link::END,
-            level: 0,
-            slot: 0,
-            key: SmallVec::from_slice(key),
-        };
+    pub fn arm(&mut self, what: T, deadline: Timestamp, generations: &mut Generations) -> EntryId {
+        let entry = Entry { tick: tick_of(deadline), prev: Link::END, next: Link::END, level: 0, slot: 0, what };
         let id = self.entries.insert(entry, generations);
         self.link(id.index());
         id
     }
 
     /// Removes an entry; false if it was gone already.
-    pub fn disarm(&mut self, id: LeaseId) -> bool {
+    pub fn disarm(&mut self, id: EntryId) -> bool {
         if self.entries.get(id).is_none() {
             return false;
         }
@@ -145,7 +148,7 @@ impl Leases {
     }
 
     /// Moves an entry to another deadline; false if the entry is gone.
-    pub fn rearm(&mut self, id: LeaseId, deadline: Timestamp) -> bool {
+    pub fn rearm(&mut self, id: EntryId, deadline: Timestamp) -> bool {
         if self.entries.get(id).is_none() {
             return false;
         }
@@ -157,7 +160,7 @@ impl Leases {
 
     /// Whether this entry stands no later than the deadline and is not yet due: then it may stay where it is.
     #[must_use]
-    pub fn covers(&self, id: LeaseId, deadline: Timestamp, now: Timestamp) -> bool {
+    pub fn covers(&self, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
         self.entries.get(id).is_some_and(|entry| entry.tick <= tick_of(deadline) && entry.tick > now.0 / 1000)
     }
 
@@ -173,10 +176,10 @@ impl Leases {
         self.next_slot().map(|(_, _, start)| Timestamp(start * 1000))
     }
 
-    /// Looks for a key whose earliest lease is over at `now`, and does a bounded piece of work on the way.
+    /// Looks for an entry whose deadline has come at `now`, and does a bounded piece of work on the way.
     ///
     /// A due entry stays in the index until it is disarmed or rearmed.
-    pub fn look(&mut self, now: Timestamp) -> Look {
+    pub fn look(&mut self, now: Timestamp) -> Look<T> {
         let now_tick = now.0 / 1000;
         for _ in 0..BITE {
             if let Some((level, slot)) = self.emptying {
@@ -198,7 +201,7 @@ impl Leases {
                     }
                     let head = self.levels[0].heads[slot].index().expect("an occupied slot has a head");
                     let (id, entry) = self.entries.at(head).expect("a linked entry is there");
-                    return Look::Due(id, entry.key.clone());
+                    return Look::Due(id, entry.what.clone());
                 }
                 _ => {
                     // Nothing up to now: later entries are placed as seen from here.
@@ -223,7 +226,7 @@ impl Leases {
         Some((level, ((current + ahead) % SLOTS as u64) as usize, start))
     }
 
-    fn entry(&mut self, index: u32) -> &mut Entry {
+    fn entry(&mut self, index: u32) -> &mut Entry<T> {
         self.entries.at_mut(index).expect("a linked entry is there")
     }
 
@@ -290,6 +293,10 @@ mod tests {
         Timestamp(n.saturating_mul(1000))
     }
 
+    fn name(bytes: &[u8]) -> KeyName {
+        KeyName::from_slice(bytes)
+    }
+
     /// Everything due at `now`, disarmed as it comes, in bites.
     fn drain(leases: &mut Leases, now: Timestamp) -> Vec<KeyName> {
         let mut keys = Vec::new();
@@ -311,7 +318,7 @@ mod tests {
             for start in [0, 1, 63, 64, 4_000, 262_143, 1 << 30] {
                 let (mut leases, mut count) = (Leases::default(), Generations::new());
                 assert_eq!(leases.look(ms(start)), Look::Nothing);
-                leases.arm(b"k", ms(start + span), &mut count);
+                leases.arm(name(b"k"), ms(start + span), &mut count);
                 assert!(leases.next_look().unwrap() <= ms(start + span));
                 assert_eq!(drain(&mut leases, ms(start + span - 1)).len(), 0, "{start} + {span}");
                 assert_eq!(drain(&mut leases, ms(start + span)).len(), 1, "{start} + {span}");
@@ -327,8 +334,8 @@ mod tests {
             for start in [0, 5_000, 1 << 37, (1 << 42) - 3] {
                 let (mut leases, mut count) = (Leases::default(), Generations::new());
                 assert_eq!(leases.look(ms(start)), Look::Nothing);
-                let id = leases.arm(b"far", Timestamp(ms(far).0.saturating_add(ms(start).0)), &mut count);
-                leases.arm(b"near", ms(start + 70_000), &mut count);
+                let id = leases.arm(name(b"far"), Timestamp(ms(far).0.saturating_add(ms(start).0)), &mut count);
+                leases.arm(name(b"near"), ms(start + 70_000), &mut count);
                 assert_eq!(drain(&mut leases, ms(start + 69_999)).len(), 0);
                 assert_eq!(drain(&mut leases, ms(start + 70_000)).len(), 1, "{far} after {start}");
                 // It moves on as time passes, in bounded work.
@@ -343,7 +350,7 @@ mod tests {
     #[test]
     fn a_deadline_within_a_millisecond_is_due_at_the_end_of_it() {
         let (mut leases, mut count) = (Leases::default(), Generations::new());
-        leases.arm(b"k", Timestamp(1_001), &mut count);
+        leases.arm(name(b"k"), Timestamp(1_001), &mut count);
         assert_eq!(leases.look(Timestamp(1_999)), Look::Nothing);
         assert!(matches!(leases.look(Timestamp(2_000)), Look::Due(..)));
     }
@@ -354,7 +361,7 @@ mod tests {
         let (mut leases, mut count) = (Leases::default(), Generations::new());
         let mut pending: Vec<u64> = (0..2_000u64).map(|n| 1 + n * n * 37 % 9_000_000).collect();
         for tick in &pending {
-            leases.arm(&tick.to_le_bytes(), ms(*tick), &mut count);
+            leases.arm(name(&tick.to_le_bytes()), ms(*tick), &mut count);
         }
         pending.sort_unstable();
         let mut found = Vec::new();
@@ -375,12 +382,12 @@ mod tests {
     fn entries_armed_while_a_slot_is_being_emptied_are_found_in_time() {
         let (mut leases, mut count) = (Leases::default(), Generations::new());
         for n in 0..1_000u64 {
-            leases.arm(b"far", ms(4_096 + n % 5), &mut count);
+            leases.arm(name(b"far"), ms(4_096 + n % 5), &mut count);
         }
         // One bite into the far slot, then entries nearer than what is left in it.
         assert_eq!(leases.look(ms(4_096)), Look::Again);
-        leases.arm(b"near", ms(4_097), &mut count);
-        leases.arm(b"past", ms(10), &mut count);
+        leases.arm(name(b"near"), ms(4_097), &mut count);
+        leases.arm(name(b"past"), ms(10), &mut count);
         let at_once = drain(&mut leases, ms(4_096));
         assert_eq!(at_once.len(), 201, "a fifth of the thousand, and the one armed in the past");
         assert!(at_once.iter().any(|key| key.as_slice() == b"past"));
@@ -392,7 +399,7 @@ mod tests {
     fn a_million_leases_of_one_millisecond_come_in_bounded_bites() {
         let (mut leases, mut count) = (Leases::default(), Generations::new());
         for _ in 0..1_000_000 {
-            leases.arm(b"k", ms(30_000), &mut count);
+            leases.arm(name(b"k"), ms(30_000), &mut count);
         }
         // Each look moves at most BITE entries: the number of looks is what bounds each.
         let mut looks = 0;
@@ -416,7 +423,7 @@ mod tests {
     #[test]
     fn rearming_moves_an_entry_either_way() {
         let (mut leases, mut count) = (Leases::default(), Generations::new());
-        let id = leases.arm(b"k", ms(50), &mut count);
+        let id = leases.arm(name(b"k"), ms(50), &mut count);
         assert!(leases.covers(id, ms(5_000), ms(0)), "a longer lease may leave its entry");
         assert!(!leases.covers(id, ms(49), ms(0)), "a shorter one may not");
         assert!(!leases.covers(id, ms(5_000), ms(50)), "a due entry must move");
@@ -435,8 +442,8 @@ mod tests {
         // A lock that was moved to another database by a server that told us the wrong one.
         let mut count = Generations::new();
         let (mut one, mut other) = (Leases::default(), Leases::default());
-        let id = one.arm(b"moved", ms(50), &mut count);
-        other.arm(b"stranger", ms(50), &mut count);
+        let id = one.arm(name(b"moved"), ms(50), &mut count);
+        other.arm(name(b"stranger"), ms(50), &mut count);
         assert!(!other.covers(id, ms(50), ms(0)) && !other.rearm(id, ms(60)) && !other.disarm(id));
         assert_eq!(other.len(), 1);
     }

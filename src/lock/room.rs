@@ -1,0 +1,768 @@
+//! The waiting room: who waits for which keys, and in which order. Holds no lock state, decides nothing, and forgets
+//! everything on restart.
+//!
+//! Each key that is waited for has a line. A waiter stands in the lines of all its keys at one rank, given when it came,
+//! so that any two waiters stand in the same order wherever they meet. What a waiter can be:
+//!
+//! | state | stands in lines | ends by |
+//! | --- | --- | --- |
+//! | waiting | in all of its keys' | a grant: it is granted then; any other answer: it is forgotten |
+//! | granted | in none | the reply was delivered: it is forgotten; it could not be: it is lost |
+//! | lost | in none | what it was granted is taken back: it is forgotten |
+//!
+//! Invariants, checked after every step by the model test ([`Room::broken_invariant`] and the model's world):
+//!
+//! - W1: who waits stands in the line of each of its keys, at its rank; nobody else stands in a line; no line is empty.
+//! - W2: who could be served does not wait, unless its line is on the list of those to be looked at.
+//! - W3: who waits for a limited time has an entry in the wheel.
+//! - W4: no owner waits twice for a key in the same mode.
+
+use super::arena::{Arena, Generations, Id};
+use super::fence::Fence;
+use super::hold::{Hold, Mode, Term};
+use super::keyspace::{Db, KeyName};
+use super::owner::Owner;
+use super::request::{Acquire, PerKey};
+use super::time::{Millis, Timestamp};
+use super::value::Lock;
+use super::wheel::{EntryId, Look, Wheel};
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use smallvec::SmallVec;
+
+/// Names one waiter. An old one finds nothing.
+pub type WaiterId = Id;
+
+/// A place in line, the same in every line: upgrades first, then by arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    class: Class,
+    ticket: u64,
+}
+
+/// Which waiters go before which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    // A reader that asks to write holds the key: nobody that excludes it can be served before it anyway.
+    Upgrade,
+    Newcomer,
+}
+
+/// An admitted, unanswered request.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    /// Who.
+    pub owner: Owner,
+    /// For what.
+    pub ask: Acquire,
+    /// In which database.
+    pub db: Db,
+    /// For which keys.
+    pub keys: PerKey<Wanted>,
+    /// Since when.
+    pub since: Timestamp,
+    /// Until when; None without a limit.
+    pub until: Option<Timestamp>,
+    /// Its place in line.
+    pub rank: Rank,
+    state: State,
+    entry: Option<EntryId>,
+}
+
+/// A key that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: KeyName,
+    /// Whether the owner held it for reading when it asked to write.
+    pub upgrade: bool,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Waiting,
+    Granted(Grant),
+}
+
+/// What a waiter was granted, as long as nobody knows whether it has learnt of it.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// What it was given, by key.
+    pub given: PerKey<Given>,
+    /// Whether the owner has shown since that it knows, by ACQUIRE, RETRY or EXTEND.
+    pub confirmed: bool,
+}
+
+/// What an acquisition gave on one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The fence that the hold has now.
+    pub fence: Fence,
+    /// How much was added to its count.
+    pub added: u32,
+    /// When its lease ends now.
+    pub deadline: Timestamp,
+    /// What its owner knew it by; None when it had none.
+    pub before: Option<Before>,
+}
+
+/// What an acquisition changed of a hold that was there, beside its count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    fence: Fence,
+    granted_in: Term,
+    deadline: Timestamp,
+}
+
+/// Those who wait for one key, in order.
+#[derive(Debug, Default)]
+pub struct Line {
+    order: BTreeMap<Rank, WaiterId>,
+    /// The writers among those who wait for this key alone.
+    writers: BTreeSet<Rank>,
+    /// Who waits for other keys as well, or whose owner does.
+    branching: BTreeSet<Rank>,
+    /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something since
+    /// they came.
+    exceptions: BTreeSet<Rank>,
+    /// Whether a run of readers is being let in, in slices.
+    pub(super) cut: bool,
+    /// Since when the key, being free, has been kept for the first in line, which waits for other keys as well.
+    pub(super) kept: Option<Timestamp>,
+    due: Option<Due>,
+}
+
+/// What is to be done about a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// See who can be served.
+    Look,
+    /// And whether those who cannot be are in a deadlock: the lock is another one.
+    Check,
+}
+
+/// Work that is left to the module's own hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Look who of this key's line can be served.
+    Look(Db, KeyName),
+    /// Take back what was granted to this waiter, on these keys.
+    TakeBack(WaiterId, Db, PerKey<KeyName>),
+    /// See whether this waiter, which waits for this key, is in a deadlock.
+    Check(WaiterId, Db, KeyName),
+}
+
+/// What the wheel of waits has for a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expired {
+    /// This one's time is up.
+    Waiter(WaiterId),
+    /// Work was done; look again, after a look at the clock.
+    Again,
+    /// Nothing.
+    Nothing,
+}
+
+/// What the wheel rings for.
+#[derive(Clone, Debug)]
+enum Ring {
+    Wait(WaiterId),
+    Kept(Db, KeyName),
+}
+
+/// All who wait on this node.
+#[derive(Debug)]
+pub struct Room {
+    waiters: Arena<Waiter>,
+    lines: Vec<BTreeMap<KeyName, Line>>,
+    /// Those of each owner, by its digest, which few others share.
+    by_owner: BTreeMap<u64, SmallVec<[WaiterId; 1]>>,
+    wheel: Wheel<Ring>,
+    generations: Generations,
+    waiting: usize,
+    tickets: u64,
+    /// Lines to be looked at.
+    looks: VecDeque<(Db, KeyName)>,
+    /// Waiters to be checked for deadlocks.
+    checks: Vec<WaiterId>,
+    lost: Vec<WaiterId>,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room::new()
+    }
+}
+
+impl Room {
+    /// An empty room.
+    #[must_use]
+    pub const fn new() -> Room {
+        Room {
+            waiters: Arena::new(),
+            lines: Vec::new(),
+            by_owner: BTreeMap::new(),
+            wheel: Wheel::new(),
+            generations: Generations::new(),
+            waiting: 0,
+            tickets: 0,
+            looks: VecDeque::new(),
+            checks: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// How many keys are waited for.
+    #[must_use]
+    pub fn contended(&self) -> usize {
+        self.lines.iter().map(BTreeMap::len).sum()
+    }
+
+    /// Whether there is nobody, waiting or granted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// The line of a key, if somebody waits for it.
+    #[must_use]
+    pub fn line(&self, db: Db, name: &[u8]) -> Option<&Line> {
+        self.lines.get(db.0 as usize)?.get(name)
+    }
+
+    pub(super) fn line_mut(&mut self, db: Db, name: &[u8]) -> Option<&mut Line> {
+        self.lines.get_mut(db.0 as usize)?.get_mut(name)
+    }
+
+    /// A waiter, waiting or granted.
+    #[must_use]
+    pub fn waiter(&self, id: WaiterId) -> Option<&Waiter> {
+        self.waiters.get(id)
+    }
+
+    /// Those of an owner's who wait.
+    pub fn waiting_of<'r, 'o: 'r>(
+        &'r self,
+        owner: &'o Owner,
+    ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
+        self.of(owner).filter(|(_, waiter)| waiter.is_waiting())
+    }
+
+    fn of<'r, 'o: 'r>(&'r self, owner: &'o Owner) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
+        let ids = self.by_owner.get(&owner.digest()).into_iter().flatten();
+        ids.filter_map(|id| Some((*id, self.waiters.get(*id)?))).filter(move |(_, waiter)| waiter.owner == *owner)
+    }
+
+    /// All who wait.
+    pub(super) fn all_waiting(&self) -> impl Iterator<Item = &Waiter> {
+        self.everybody().filter_map(|id| self.waiters.get(id)).filter(|waiter| waiter.is_waiting())
+    }
+
+    /// The place that the next request would have in every line.
+    pub(super) fn next_rank(&self, upgrades: bool) -> Rank {
+        let class = if upgrades { Class::Upgrade } else { Class::Newcomer };
+        Rank { class, ticket: self.tickets + 1 }
+    }
+
+    /// Lets a request wait, behind all who wait already, or before all but other upgrades.
+    pub fn admit(
+        &mut self,
+        (owner, ask): (&Owner, &Acquire),
+        db: Db,
+        keys: PerKey<Wanted>,
+        now: Timestamp,
+        until: Option<Timestamp>,
+    ) -> WaiterId {
+        let rank = self.next_rank(keys.iter().any(|key| key.upgrade));
+        self.tickets += 1;
+        self.seat(Waiter {
+            owner: owner.clone(),
+            ask: ask.clone(),
+            db,
+            keys,
+            since: now,
+            until,
+            rank,
+            state: State::Waiting,
+            entry: None,
+        })
+    }
+
+    /// Lets a repeated request take over the place of the one that it repeats, which is forgotten.
+    pub fn take_over(&mut self, old: WaiterId, ask: &Acquire, until: Option<Timestamp>) -> Option<WaiterId> {
+        let waiter = self.waiters.get(old)?.clone();
+        let (db, rank, digest, keys) = (waiter.db, waiter.rank, waiter.owner.digest(), waiter.keys.clone());
+        if let Some(entry) = waiter.entry {
+            self.wheel.disarm(entry);
+        }
+        self.waiters.remove(old);
+        let id = self.waiters.insert(Waiter { ask: ask.clone(), until, entry: None, ..waiter }, &mut self.generations);
+        self.ring_at(id, until);
+        for key in keys {
+            if let Some(line) = self.line_mut(db, &key.name) {
+                line.order.insert(rank, id);
+            }
+        }
+        for there in self.by_owner.entry(digest).or_default().iter_mut().filter(|there| **there == old) {
+            *there = id;
+        }
+        Some(id)
+    }
+
+    fn seat(&mut self, waiter: Waiter) -> WaiterId {
+        let Waiter { db, rank, until, .. } = waiter;
+        let (many, writes) = (waiter.is_many(), waiter.ask.mode == Mode::Write);
+        let (digest, keys) = (waiter.owner.digest(), waiter.keys.clone());
+        let id = self.waiters.insert(waiter, &mut self.generations);
+        if self.lines.len() <= db.0 as usize {
+            self.lines.resize_with(db.0 as usize + 1, BTreeMap::new);
+        }
+        for key in keys {
+            let line = self.lines[db.0 as usize].entry(key.name).or_default();
+            line.order.insert(rank, id);
+            if writes && !many {
+                line.writers.insert(rank);
+            }
+            if many {
+                line.branching.insert(rank);
+            }
+        }
+        self.ring_at(id, until);
+        self.waiting += 1;
+        let others = self.by_owner.entry(digest).or_default();
+        // If there are more, they are marked already.
+        let other = others
+            .iter()
+            .filter_map(|other| self.waiters.get(*other))
+            .find(|other| other.is_waiting() && self.waiters.get(id).is_some_and(|waiter| waiter.owner == other.owner));
+        others.push(id);
+        if let (Some(other), Some(waiter)) = (other, self.waiters.get(id)) {
+            for waiter in [waiter, other] {
+                mark_branching(&mut self.lines, waiter);
+            }
+        }
+        id
+    }
+
+    fn ring_at(&mut self, id: WaiterId, until: Option<Timestamp>) {
+        let entry = until.map(|until| self.wheel.arm(Ring::Wait(id), until, &mut self.generations));
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.entry = entry;
+        }
+    }
+
+    /// Forgets a waiter, in whatever state; those behind it are to be looked at.
+    pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
+        self.leave_lines(id);
+        let waiter = self.waiters.remove(id)?;
+        if let Entry::Occupied(mut ids) = self.by_owner.entry(waiter.owner.digest()) {
+            ids.get_mut().retain(|other| *other != id);
+            if ids.get().is_empty() {
+                ids.remove();
+            }
+        }
+        if waiter.is_waiting() {
+            for key in &waiter.keys {
+                self.want_look(waiter.db, &key.name);
+            }
+        }
+        Some(waiter)
+    }
+
+    /// A waiter was granted what it waited for.
+    pub(super) fn granted(&mut self, id: WaiterId, given: PerKey<Given>) {
+        self.leave_lines(id);
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.state = State::Granted(Grant { given, confirmed: false });
+        }
+    }
+
+    fn leave_lines(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
+        self.waiting -= 1;
+        if let Some(entry) = waiter.entry.take() {
+            self.wheel.disarm(entry);
+        }
+        let Some(lines) = self.lines.get_mut(waiter.db.0 as usize) else { return };
+        for key in &waiter.keys {
+            let Some(line) = lines.get_mut(&key.name) else { continue };
+            line.order.remove(&waiter.rank);
+            line.writers.remove(&waiter.rank);
+            line.branching.remove(&waiter.rank);
+            line.exceptions.remove(&waiter.rank);
+            if line.order.is_empty() {
+                lines.remove(&key.name);
+            }
+        }
+    }
+
+    /// The reply of a granted waiter has reached its client's connection.
+    pub fn delivered(&mut self, id: WaiterId) {
+        if self.waiters.get(id).is_some_and(|waiter| !waiter.is_waiting()) {
+            self.remove(id);
+        }
+    }
+
+    /// A waiter's client has gone. True when it had been granted and that is to be taken back.
+    pub fn lose(&mut self, id: WaiterId) -> bool {
+        match self.waiters.get(id).map(Waiter::grant) {
+            Some(Some(grant)) if !grant.confirmed => {
+                self.lost.push(id);
+                true
+            }
+            _ => {
+                self.remove(id);
+                false
+            }
+        }
+    }
+
+    /// An owner has shown that it knows what it holds on a key.
+    pub(super) fn confirm(&mut self, db: Db, name: &[u8], owner: &Owner) {
+        for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
+            if let Some(waiter) = self.waiters.get_mut(*id)
+                && waiter.owner == *owner
+                && waiter.wants(db, name)
+                && let State::Granted(grant) = &mut waiter.state
+            {
+                grant.confirmed = true;
+            }
+        }
+    }
+
+    /// A line is to be looked at, because of something that was not done by a step on its key.
+    pub fn want_look(&mut self, db: Db, name: &[u8]) {
+        self.want(db, name, Due::Look);
+    }
+
+    /// As [`Room::want_look`], and the lock is another one, so that there may be a deadlock.
+    pub fn want_check(&mut self, db: Db, name: &[u8]) {
+        self.want(db, name, Due::Check);
+    }
+
+    fn want(&mut self, db: Db, name: &[u8], due: Due) {
+        let Some(line) = self.line_mut(db, name) else { return };
+        if line.due.is_none() {
+            line.due = Some(due);
+            self.looks.push_back((db, KeyName::from_slice(name)));
+        } else {
+            line.due = line.due.max(Some(due));
+        }
+    }
+
+    /// All lines of a database are to be looked at; None: of all.
+    pub(super) fn want_looks(&mut self, db: Option<Db>, swapped: bool) {
+        for number in 0..self.lines.len() as u32 {
+            if db.is_none_or(|db| db.0 == number) {
+                let names: Vec<KeyName> = self.lines[number as usize].keys().cloned().collect();
+                for name in names {
+                    self.want(Db(number), &name, if swapped { Due::Check } else { Due::Look });
+                }
+            }
+        }
+    }
+
+    /// An owner has got something: all lines that it stands in are to be looked at, as far as to where it stands.
+    pub(super) fn want_looks_of(&mut self, owner: &Owner) {
+        for (db, name) in self.except(owner) {
+            self.want_look(db, &name);
+        }
+    }
+
+    /// An owner's waiters may be exceptions from now on. Where they stand.
+    pub(super) fn except(&mut self, owner: &Owner) -> Vec<(Db, KeyName)> {
+        let places: Vec<(Db, Rank, KeyName)> = self
+            .waiting_of(owner)
+            .flat_map(|(_, waiter)| waiter.keys.iter().map(|key| (waiter.db, waiter.rank, key.name.clone())))
+            .collect();
+        for (db, rank, name) in &places {
+            if let Some(line) = self.line_mut(*db, name) {
+                line.exceptions.insert(*rank);
+            }
+        }
+        places.into_iter().map(|(db, _, name)| (db, name)).collect()
+    }
+
+    /// The holders of a lock who wait for something.
+    pub(super) fn waiting_holders(&self, lock: &Lock) -> Vec<Owner> {
+        if lock.holds.len() <= self.by_owner.len() {
+            lock.holds.iter().map(|(who, _)| who).filter(|who| self.of(who).next().is_some()).cloned().collect()
+        } else {
+            let waiting = self.all_waiting().map(|waiter| &waiter.owner);
+            waiting.filter(|who| lock.holds.get(who.as_bytes()).is_some()).cloned().collect()
+        }
+    }
+
+    /// Whether there is work for the module's own hand.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.looks.is_empty() || !self.checks.is_empty() || !self.lost.is_empty()
+    }
+
+    /// The next piece of work for the module's own hand. It stays the next one until it is done.
+    #[must_use]
+    pub fn next_work(&mut self) -> Option<Work> {
+        while let Some(id) = self.lost.last() {
+            match self.waiters.get(*id) {
+                Some(waiter) => {
+                    let names = waiter.keys.iter().map(|key| key.name.clone()).collect();
+                    return Some(Work::TakeBack(*id, waiter.db, names));
+                }
+                None => self.lost.pop(),
+            };
+        }
+        while let Some(id) = self.checks.last() {
+            match self.waiters.get(*id).filter(|waiter| waiter.is_waiting()) {
+                Some(waiter) => return Some(Work::Check(*id, waiter.db, waiter.keys[0].name.clone())),
+                None => self.checks.pop(),
+            };
+        }
+        while let Some((db, name)) = self.looks.front() {
+            if self.line(*db, name).is_some_and(|line| line.due.is_some()) {
+                return Some(Work::Look(*db, name.clone()));
+            }
+            self.looks.pop_front();
+        }
+        None
+    }
+
+    /// A waiter is to be checked for deadlocks once more.
+    pub(super) fn want_check_of(&mut self, id: WaiterId) {
+        self.checks.push(id);
+    }
+
+    /// A waiter is being checked now.
+    pub(super) fn checked(&mut self, id: WaiterId) {
+        self.checks.retain(|other| *other != id);
+    }
+
+    /// A line is being looked at now. True when it is to be checked for deadlocks as well.
+    pub(super) fn take_due(&mut self, db: Db, name: &[u8]) -> bool {
+        self.line_mut(db, name).is_some_and(|line| line.due.take() == Some(Due::Check))
+    }
+
+    /// A free key is kept for the first in its line from now on, at most until then.
+    pub(super) fn keep(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
+        if let Some(line) = self.line_mut(db, name)
+            && line.kept.is_none()
+        {
+            line.kept = Some(now);
+            // A bell that rings for nothing, because the key was taken meanwhile, costs one look.
+            self.wheel.arm(Ring::Kept(db, KeyName::from_slice(name)), now + most, &mut self.generations);
+        }
+    }
+
+    /// A key was taken: it is not kept any more.
+    pub(super) fn taken(&mut self, db: Db, name: &[u8]) {
+        if let Some(line) = self.line_mut(db, name) {
+            line.kept = None;
+        }
+    }
+
+    /// The next moment at which [`Room::expired`] is worth calling.
+    #[must_use]
+    pub fn next_look(&self) -> Option<Timestamp> {
+        self.wheel.next_look()
+    }
+
+    /// Finds who waits no more because its time is up, and forgets it; does a bounded piece of work on the way.
+    pub fn expired(&mut self, now: Timestamp) -> Expired {
+        match self.wheel.look(now) {
+            Look::Due(entry, Ring::Kept(db, name)) => {
+                self.wheel.disarm(entry);
+                self.want_look(db, &name);
+                Expired::Again
+            }
+            Look::Due(entry, Ring::Wait(id)) => {
+                self.wheel.disarm(entry);
+                match self.remove(id) {
+                    Some(_) => Expired::Waiter(id),
+                    None => Expired::Again,
+                }
+            }
+            Look::Again => Expired::Again,
+            Look::Nothing => Expired::Nothing,
+        }
+    }
+
+    /// Everybody, waiting or granted.
+    pub(super) fn everybody(&self) -> impl Iterator<Item = WaiterId> {
+        self.by_owner.values().flatten().copied()
+    }
+
+    /// The first of the invariants W1, W3 and W4 that does not hold, by its number.
+    #[must_use]
+    pub fn broken_invariant(&self) -> Option<&'static str> {
+        let mut seats = 0;
+        let mut asked = BTreeSet::new();
+        for (id, waiter) in self.everybody().filter_map(|id| Some((id, self.waiters.get(id)?))) {
+            if !waiter.is_waiting() {
+                continue;
+            }
+            seats += waiter.keys.len();
+            if !waiter.keys.iter().all(|key| {
+                self.line(waiter.db, &key.name).is_some_and(|line| line.order.get(&waiter.rank) == Some(&id))
+            }) {
+                return Some("W1");
+            }
+            if waiter
+                .until
+                .is_some_and(|until| !waiter.entry.is_some_and(|at| self.wheel.covers(at, until, Timestamp(0))))
+            {
+                return Some("W3");
+            }
+            let writes = waiter.ask.mode == Mode::Write;
+            if !waiter.keys.iter().all(|key| asked.insert((waiter.db, key.name.clone(), waiter.owner.clone(), writes)))
+            {
+                return Some("W4");
+            }
+        }
+        let lines = self.lines.iter().flat_map(BTreeMap::values);
+        let stand: usize = lines.clone().map(|line| line.order.len()).sum();
+        (stand != seats || lines.clone().any(|line| line.order.is_empty())).then_some("W1")
+    }
+}
+
+impl Before {
+    /// What is to be known of a hold that is about to change.
+    pub(super) fn of(hold: &Hold) -> Before {
+        Before { fence: hold.fence, granted_in: hold.granted_in, deadline: hold.deadline }
+    }
+}
+
+impl Given {
+    /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it would
+    /// be told that it holds nothing.
+    pub(super) fn undone(&self, hold: &Hold, mode: Mode) -> Hold {
+        let mut hold = hold.clone();
+        hold.set_count(mode, hold.count(mode).saturating_sub(self.added));
+        if let Some(before) = self.before {
+            hold.fence = before.fence;
+            // What was carried here since stays so.
+            if hold.granted_in != Term::CARRIED {
+                hold.granted_in = before.granted_in;
+            }
+            if hold.deadline == self.deadline {
+                hold.deadline = before.deadline;
+            }
+        }
+        hold
+    }
+}
+
+/// Notes of a waiter that its owner waits elsewhere as well.
+fn mark_branching(lines: &mut [BTreeMap<KeyName, Line>], waiter: &Waiter) {
+    let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { return };
+    for key in &waiter.keys {
+        if let Some(line) = lines.get_mut(&key.name) {
+            line.branching.insert(waiter.rank);
+            line.exceptions.insert(waiter.rank);
+        }
+    }
+}
+
+impl Waiter {
+    /// Whether it waits for several keys.
+    #[must_use]
+    pub fn is_many(&self) -> bool {
+        self.keys.len() > 1
+    }
+
+    /// Whether it waits still.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting)
+    }
+
+    /// What it was granted.
+    #[must_use]
+    pub fn grant(&self) -> Option<&Grant> {
+        match &self.state {
+            State::Waiting => None,
+            State::Granted(grant) => Some(grant),
+        }
+    }
+
+    /// Whether this key is one of those that it wants.
+    #[must_use]
+    pub fn wants(&self, db: Db, name: &[u8]) -> bool {
+        self.db == db && self.keys.iter().any(|key| *key.name == *name)
+    }
+}
+
+impl Line {
+    /// How many stand in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether nobody does: such a line does not exist.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Who stands in it, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = WaiterId> {
+        self.order.values().copied()
+    }
+
+    /// The first behind a place, or of all.
+    pub(super) fn next(&self, after: Option<Rank>) -> Option<(Rank, WaiterId)> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        self.order.range((from, Unbounded)).next().map(|(rank, id)| (*rank, *id))
+    }
+
+    /// The writers before a place who wait for this key alone.
+    pub(super) fn writers(&self, before: Rank) -> impl DoubleEndedIterator<Item = WaiterId> {
+        self.those(&self.writers, before)
+    }
+
+    /// Those before a place who wait for other keys as well, or whose owner does.
+    pub(super) fn branching(&self, before: Rank) -> impl Iterator<Item = WaiterId> {
+        self.those(&self.branching, before)
+    }
+
+    /// Whether somebody in it may be served without a change of the lock.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.cut || self.due.is_some() || self.kept.is_some()
+    }
+
+    /// Whether nobody in it waits for other keys as well, nor does anybody's owner.
+    pub(super) fn is_plain(&self) -> bool {
+        self.branching.is_empty()
+    }
+
+    /// Those who hold the key for reading and wait to write.
+    pub(super) fn upgrades(&self) -> impl Iterator<Item = WaiterId> {
+        self.order.iter().take_while(|(rank, _)| rank.class == Class::Upgrade).map(|(_, id)| *id)
+    }
+
+    /// The first behind a place of those who may be exceptions.
+    pub(super) fn next_exception(&self, after: Rank) -> Option<(Rank, WaiterId)> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let rank = self.exceptions.range((Excluded(after), Unbounded)).next()?;
+        Some((*rank, *self.order.get(rank)?))
+    }
+
+    /// Who stands between two places, in order.
+    pub(super) fn between(&self, after: Rank, before: Rank) -> impl Iterator<Item = WaiterId> {
+        use core::ops::Bound::Excluded;
+        // An empty range of a tree must not be asked for with two excluded ends that are the same.
+        let range = (after < before).then(|| self.order.range((Excluded(after), Excluded(before))));
+        range.into_iter().flatten().map(|(_, id)| *id)
+    }
+
+    fn those(&self, ranks: &BTreeSet<Rank>, before: Rank) -> impl DoubleEndedIterator<Item = WaiterId> {
+        ranks.range(..before).filter_map(|rank| self.order.get(rank).copied())
+    }
+}

@@ -1,0 +1,513 @@
+//! Waiting: who is let in when, who is sent away, and what becomes of a grant that nobody received.
+//!
+//! A line is looked at in every step on its key, and by the module's own hand ([`Work`]) after everything that was not
+//! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone, only
+//! those are looked at whose owner has got something since they came, or may: that may make an exception of them.
+
+use super::change::{Answers, Cause, Change, Effects, change, remove, settle};
+use super::deadlock::{self, ClosedBy};
+use super::hold::{Hold, Mode};
+use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
+use super::node::Node;
+use super::order::{Order, Verdict, judge};
+use super::owner::Owner;
+use super::request::{Acquire, Answer, Away, PerKey, Refusal, Wait};
+use super::room::{Expired, Waiter, WaiterId, Wanted, Work};
+use super::serve::{Giver, take};
+use super::time::{Millis, Now, Timestamp};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// How many of a run are let in by one look: each costs the server a reply, some ten microseconds, and the other clients
+/// wait meanwhile.
+pub const RUN: usize = 32;
+
+/// What can be done for a waiter.
+enum Service {
+    /// Let it in, on these keys.
+    Now(PerKey<KeyIndex>),
+    /// It has to wait.
+    Later,
+    /// Answer it so, and forget it.
+    Never(Answer),
+}
+
+/// A waiter as it is to be seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// Which.
+    pub id: WaiterId,
+    /// Itself.
+    pub waiter: &'a Waiter,
+    /// How long it has waited.
+    pub waited: Millis,
+    /// How long it will wait at most; None without a limit.
+    pub left: Option<Millis>,
+}
+
+impl Node {
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.room.waiting()
+    }
+
+    /// How many keys are waited for.
+    #[must_use]
+    pub fn contended(&self) -> usize {
+        self.room.contended()
+    }
+
+    /// Those who wait for a key, in order.
+    pub fn line(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
+        let ids = self.room.line(db, name).into_iter().flat_map(|line| line.iter());
+        ids.filter_map(move |id| {
+            let waiter = self.room.waiter(id)?;
+            let left = waiter.until.map(|until| until.left(now));
+            Some(Waiting { id, waiter, waited: waiter.since.ago(now), left })
+        })
+    }
+
+    /// How many wait for a key.
+    #[must_use]
+    pub fn line_len(&self, db: Db, name: &[u8]) -> usize {
+        self.room.line(db, name).map_or(0, |line| line.len())
+    }
+
+    /// For whom a free key is kept.
+    #[must_use]
+    pub fn reserved_by(&self, db: Db, name: &[u8], now: Timestamp) -> Option<&Owner> {
+        let line = self.room.line(db, name)?;
+        line.kept.filter(|since| *since + self.limits.reserve_max > now)?;
+        Some(&self.room.waiter(line.iter().next()?)?.owner)
+    }
+
+    pub(super) fn order(&self, now: Timestamp) -> Order<'_> {
+        Order { room: &self.room, limits: &self.limits, now }
+    }
+
+    /// Lets a request wait that cannot be served now.
+    pub(super) fn queue<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        named: &[KeyIndex],
+        (owner, ask): (&Owner, &Acquire),
+        now: Timestamp,
+        effects: &mut Effects,
+    ) -> Result<WaiterId, Refusal> {
+        let until = match ask.wait {
+            Wait::For(limit) => Some(now + limit),
+            Wait::Never | Wait::Forever => None,
+        };
+        let mut db = Db(0);
+        let mut wanted = PerKey::new();
+        let mut contested = false;
+        for &key in named {
+            let upgrade = self.upgrades(keys, key, (owner, ask));
+            let place = keys.place(key);
+            db = place.db;
+            let name = KeyName::from_slice(place.name);
+            // Two readers that both want to write wait for each other, whatever else there is.
+            contested |= upgrade
+                && self.room.line(db, &name).is_some_and(|line| {
+                    let mut others = line.upgrades().filter_map(|id| self.room.waiter(id));
+                    others.any(|other| {
+                        other.keys.iter().any(|key| key.upgrade && key.name == name) && other.owner != *owner
+                    })
+                });
+            wanted.push(Wanted { name, upgrade });
+        }
+
+        let waits = |waiter: &Waiter| {
+            waiter.db == db && waiter.ask.mode == ask.mode && wanted.iter().any(|key| waiter.wants(db, &key.name))
+        };
+        let twin = self.room.waiting_of(owner).find(|(_, waiter)| waits(waiter));
+        if let Some((old, waiter)) = twin {
+            let same = waiter.keys.iter().map(|key| &key.name).eq(wanted.iter().map(|key| &key.name));
+            if ask.retry.is_none() || !same {
+                return Err(Refusal::AlreadyWaits);
+            }
+            effects.answers.push((old, Answer::Replaced));
+            return Ok(self.room.take_over(old, ask, until).expect("found above"));
+        }
+        if self.room.waiting() >= self.limits.waiters_max {
+            return Err(Refusal::TooManyWaiters);
+        }
+        if wanted.iter().any(|key| self.line_len(db, &key.name) >= self.limits.waiters_per_key_max) {
+            return Err(Refusal::TooManyWaitersOfKey);
+        }
+
+        let upgrades = wanted.iter().any(|key| key.upgrade);
+        let id = self.room.admit((owner, ask), db, wanted, now, until);
+        let closed_by = if upgrades { ClosedBy::Upgrade } else { ClosedBy::Newcomer(id) };
+        if (contested || self.limits.deadlock_detection)
+            && let Some(cycle) = deadlock::find(self.order(now), keys, owner, closed_by)
+        {
+            self.room.remove(id);
+            return Err(Refusal::Deadlock(Box::new(cycle)));
+        }
+        Ok(id)
+    }
+
+    /// Serves the line of a key, as far as it can be served, at most a slice of it.
+    pub(super) fn look<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        key: KeyIndex,
+        now: Now,
+        most: usize,
+        effects: &mut Effects,
+    ) {
+        let Place { db, name, .. } = keys.place(key);
+        if self.room.line(db, name).is_none() {
+            return;
+        }
+        let name = KeyName::from_slice(name);
+        let mut served = 0;
+        let mut behind = None;
+        let mut cut = false;
+        // Those before who wait for other keys as well.
+        let mut many = Vec::new();
+        // Whether only those are looked at who may be exceptions.
+        let mut stopped = false;
+        while let Some(line) = self.room.line(db, &name) {
+            let next = match behind {
+                Some(rank) if stopped => line.next_exception(rank),
+                _ => line.next(behind),
+            };
+            let Some((rank, id)) = next else { break };
+            let changes = effects.changes.len();
+            let service = self.service(keys, id, now.mono, effects);
+            self.want_looks_after(keys, key, &effects.changes[changes..]);
+            match service {
+                Service::Now(_) if served == most => {
+                    cut = true;
+                    break;
+                }
+                Service::Now(indices) => {
+                    served += 1;
+                    self.let_in(keys, &indices, id, now, effects);
+                }
+                Service::Never(answer) => {
+                    self.room.remove(id);
+                    effects.answers.push((id, answer));
+                }
+                Service::Later => {
+                    behind = Some(rank);
+                    match self.room.waiter(id) {
+                        Some(waiter) if waiter.is_many() => many.push(id),
+                        Some(waiter) if !stopped => {
+                            stopped = true;
+                            if waiter.ask.mode == Mode::Read
+                                && keys.lock(key).is_none_or(|lock| lock.mode() != Some(Mode::Write))
+                            {
+                                self.except_holders(keys, &core::mem::take(&mut many));
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let free = keys.lock(key).is_none_or(|lock| lock.is_free());
+        self.looked(db, &name, cut, free, now.mono);
+    }
+
+    /// A reader is delayed by one of these, who wait for several keys, and for nothing else. The readers behind it whose
+    /// owners hold one of those keys are not.
+    fn except_holders<K: Keyspace>(&mut self, keys: &mut K, many: &[WaiterId]) {
+        let mut holders = Vec::new();
+        for waiter in many.iter().filter_map(|id| self.room.waiter(*id)) {
+            for wanted in &waiter.keys {
+                keys.peek(waiter.db, &wanted.name, |lock| holders.extend(self.room.waiting_holders(lock)));
+            }
+        }
+        for owner in holders {
+            self.room.except(&owner);
+        }
+    }
+
+    /// What ended on other keys than the one that is looked at: their lines are to be looked at as well.
+    fn want_looks_after<K: Keyspace>(&mut self, keys: &mut K, looked: KeyIndex, changes: &[Change]) {
+        for change in changes.iter().filter(|change| change.key != looked) {
+            let Place { db, name, .. } = keys.place(change.key);
+            self.room.want_look(db, name);
+        }
+    }
+
+    fn looked(&mut self, db: Db, name: &[u8], cut: bool, free: bool, now: Timestamp) {
+        let reserve_max = self.limits.reserve_max;
+        let Some(line) = self.room.line_mut(db, name) else { return };
+        line.cut = cut;
+        if cut {
+            self.room.want_look(db, name);
+            return;
+        }
+        if free {
+            // Who is left waits for other keys.
+            self.room.keep(db, name, now, reserve_max);
+        } else {
+            line.kept = None;
+        }
+    }
+
+    /// What can be done for a waiter now.
+    fn service<K: Keyspace>(&self, keys: &mut K, id: WaiterId, now: Timestamp, effects: &mut Effects) -> Service {
+        let Some(waiter) = self.room.waiter(id) else { return Service::Later };
+        let (owner, mode) = (&waiter.owner, waiter.ask.mode);
+        if waiter.until.is_some_and(|until| until <= now) {
+            return Service::Never(Answer::TimedOut);
+        }
+        let mut indices = PerKey::new();
+        // All before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
+        for wanted in &waiter.keys {
+            let Some(key) = keys.open(&wanted.name) else { return Service::Never(Answer::WrongType) };
+            settle(keys, key, now, usize::MAX, effects);
+            if wanted.upgrade && keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
+                return Service::Never(Answer::HoldLost);
+            }
+            indices.push(key);
+        }
+        for (wanted, key) in waiter.keys.iter().zip(&indices) {
+            let lock = keys.lock(*key);
+            match judge(lock.as_deref(), owner, mode, &self.limits) {
+                Ok(Verdict::Again | Verdict::Upgrade) => {}
+                Ok(Verdict::Anew) => {
+                    let place = (waiter.db, &wanted.name[..]);
+                    if self.order(now).is_delayed(keys, place, (owner, mode), waiter.rank) {
+                        return Service::Later;
+                    }
+                }
+                // Too many holders: one of them will leave.
+                Ok(Verdict::Held) | Err(_) => return Service::Later,
+            }
+        }
+        Service::Now(indices)
+    }
+
+    fn let_in<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        indices: &[KeyIndex],
+        id: WaiterId,
+        now: Now,
+        effects: &mut Effects,
+    ) {
+        let giver = Giver { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
+        let Some(Waiter { owner, ask, .. }) = self.room.waiter(id) else { return };
+        let owner = owner.clone();
+        let answer = match take(keys, indices, (&owner, ask), giver, now, effects) {
+            Ok(given) => {
+                self.taken(keys, indices);
+                let fences = given.iter().map(|given| given.fence).collect();
+                self.room.granted(id, given);
+                Answer::Granted(fences)
+            }
+            Err(refusal) => {
+                self.room.remove(id);
+                Answer::Refused(refusal)
+            }
+        };
+        effects.answers.push((id, answer));
+        // What else it waits for, it may have before somebody now whom it keeps waiting.
+        self.room.want_looks_of(&owner);
+    }
+
+    /// Keys were taken: they are not kept for anybody any more.
+    pub(super) fn taken<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
+        for key in indices {
+            let Place { db, name, .. } = keys.place(*key);
+            self.room.taken(db, name);
+        }
+    }
+
+    /// An owner took or extended what it holds on these keys: it knows what it was granted before.
+    pub(super) fn heard_of<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        indices: impl Iterator<Item = KeyIndex>,
+        owner: &Owner,
+    ) {
+        if self.room.is_empty() {
+            return;
+        }
+        for key in indices {
+            let Place { db, name, .. } = keys.place(key);
+            self.room.confirm(db, name, owner);
+        }
+    }
+
+    /// A circle of waits is to be looked for once more, when the step of the one that began to wait is over: in the step not
+    /// all locks could be seen.
+    pub fn check_later(&mut self, id: WaiterId) {
+        self.room.want_check_of(id);
+    }
+
+    /// Looks whether a waiter is in a deadlock, whose key is open.
+    pub fn check_waiter<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Timestamp) -> Effects {
+        let mut effects = Effects::new();
+        self.room.checked(id);
+        let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { return effects };
+        if self.limits.deadlock_detection {
+            self.refuse_if_in_circle(keys, (id, &owner), ClosedBy::Newcomer(id), now, &mut effects);
+        }
+        effects
+    }
+
+    fn refuse_if_in_circle<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        (id, owner): (WaiterId, &Owner),
+        closed_by: ClosedBy,
+        now: Timestamp,
+        effects: &mut Effects,
+    ) {
+        if let Some(cycle) = deadlock::find(self.order(now), keys, owner, closed_by) {
+            self.room.remove(id);
+            effects.answers.push((id, Answer::Refused(Refusal::Deadlock(Box::new(cycle)))));
+        }
+    }
+
+    /// Ends a wait without an answer: nobody is there any more to be told. False when there was none.
+    pub fn cancel(&mut self, id: WaiterId) -> bool {
+        let waits = self.room.waiter(id).is_some_and(Waiter::is_waiting);
+        waits && self.room.remove(id).is_some()
+    }
+
+    /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second case.
+    pub fn lose(&mut self, id: WaiterId) -> bool {
+        self.room.lose(id)
+    }
+
+    /// The reply of a granted waiter has reached its client's connection.
+    pub fn delivered(&mut self, id: WaiterId) {
+        self.room.delivered(id);
+    }
+
+    /// Finds who waits no more because its time is up ([`Answer::TimedOut`]); does a bounded piece of work on the way.
+    pub fn expired(&mut self, now: Timestamp) -> Expired {
+        self.room.expired(now)
+    }
+
+    /// Whether there is work for the module's own hand.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.room.has_work()
+    }
+
+    /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It stays
+    /// the next one until it is done by [`Node::look_at`], [`Node::take_back`] or [`Node::send_away`].
+    #[must_use]
+    pub fn next_work(&mut self) -> Option<Work> {
+        self.room.next_work()
+    }
+
+    /// Looks at a line, whose key is open.
+    pub fn look_at<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now) -> Effects {
+        let mut effects = Effects::new();
+        let Place { db, name, .. } = keys.place(key);
+        let name = KeyName::from_slice(name);
+        let check = self.room.take_due(db, &name);
+        settle(keys, key, now.mono, usize::MAX, &mut effects);
+        if check {
+            self.want_looks_of_holders(keys, key);
+        }
+        self.look(keys, key, now, RUN, &mut effects);
+        if check {
+            self.check(keys, db, &name, now.mono, &mut effects);
+        }
+        for key in keys.all() {
+            self.follow(keys, key, now.mono);
+        }
+        effects
+    }
+
+    /// Who holds a key without having asked for it here may go before somebody now whom it keeps waiting.
+    pub(super) fn want_looks_of_holders<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex) {
+        let waiting = keys.lock(key).map(|lock| self.room.waiting_holders(lock));
+        for owner in waiting.into_iter().flatten() {
+            self.room.want_looks_of(&owner);
+        }
+    }
+
+    /// Refuses those of a line who are in a deadlock since another lock lies there, the last first.
+    fn check<K: Keyspace>(&mut self, keys: &mut K, db: Db, name: &[u8], now: Timestamp, effects: &mut Effects) {
+        if !self.limits.deadlock_detection {
+            return;
+        }
+        // What came here made its waiters wait for its holders. Most of those wait for nobody, and hardly ever is one of them
+        // in a circle: only then it is worth to see who is. (Who waits for several keys may have been made to wait by what
+        // left a key, too.)
+        let holders = keys.peek(db, name, |lock| self.room.waiting_holders(lock)).unwrap_or_default();
+        let in_circle = |owner| deadlock::find(self.order(now), &mut *keys, owner, ClosedBy::Carried).is_some();
+        let waiters = |id: &WaiterId| self.room.waiter(*id);
+        let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter().rev()).collect();
+        if !holders.iter().any(in_circle) && !ids.iter().filter_map(waiters).any(Waiter::is_many) {
+            return;
+        }
+        for id in ids {
+            let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { continue };
+            self.refuse_if_in_circle(keys, (id, &owner), ClosedBy::Carried, now, effects);
+        }
+    }
+
+    /// Takes back what a lost waiter was granted on these keys, and hands it on: only what the grant changed, and only while
+    /// its fence stands and its owner has not shown that it knows.
+    pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
+        let mut effects = Effects::new();
+        for key in keys.all() {
+            settle(keys, key, now.mono, usize::MAX, &mut effects);
+        }
+        let Some(waiter) = self.room.remove(id) else { return effects };
+        let grant = waiter.grant().filter(|grant| !grant.confirmed);
+        let given = grant.map_or(&[][..], |grant| &grant.given);
+        for (key, given) in keys.all().zip(given) {
+            let Some(lock) = keys.lock(key) else { continue };
+            let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(|hold| hold.fence == given.fence) else {
+                continue;
+            };
+            let hold = given.undone(held, waiter.ask.mode);
+            if hold.total() == 0 || hold.deadline <= now.mono {
+                remove(lock, key, Cause::TakeBack, &waiter.owner, &mut effects);
+            } else if hold != *held {
+                change(lock, key, Cause::TakeBack, &waiter.owner, hold, &mut effects);
+            }
+        }
+        for key in keys.all() {
+            self.look(keys, key, now, RUN, &mut effects);
+        }
+        for key in keys.all() {
+            self.follow(keys, key, now.mono);
+        }
+        effects
+    }
+
+    /// Leaves what a lost waiter was granted as it is: its keys are not this node's any more to change.
+    pub fn forgo(&mut self, id: WaiterId) {
+        self.room.remove(id);
+    }
+
+    /// Ends all waits for a key with this answer.
+    pub fn send_away(&mut self, db: Db, name: &[u8], answer: &Answer) -> Answers {
+        let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter()).collect();
+        self.end_all(ids, answer)
+    }
+
+    /// Ends all waits, and leaves grants that were lost as they are: this node is not the one any more to take them back.
+    pub fn dismiss(&mut self) -> Answers {
+        let ids: Vec<WaiterId> = self.room.everybody().collect();
+        self.end_all(ids, &Answer::SentAway(Away::Demoted))
+    }
+
+    fn end_all(&mut self, ids: Vec<WaiterId>, answer: &Answer) -> Answers {
+        let end = |id| Some((id, self.room.remove(id).filter(Waiter::is_waiting)?)).map(|(id, _)| (id, answer.clone()));
+        ids.into_iter().filter_map(end).collect()
+    }
+}
+
+/// The count that an acquisition leads to, and how much it adds.
+pub(super) fn counted(hold: Option<&Hold>, ask: &Acquire) -> (u32, u32) {
+    let before = hold.map_or(0, |hold| hold.count(ask.mode));
+    let after = ask.count_after(before);
+    (after, after - before)
+}

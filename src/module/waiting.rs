@@ -1,0 +1,264 @@
+//! Those who wait, as clients of the server. Parks them, and answers each exactly once: when it is served, when its time
+//! is up, when it is sent away; one that is killed or unblocked by somebody else is answered by the server, and what it was
+//! granted meanwhile is taken back.
+
+use super::open_locks::OpenLocks;
+use super::state::with_node;
+use super::{Publication, alarm, clock, metrics, publish};
+use crate::ffi::blocked::{Blocked, Parked};
+use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
+use crate::lock::change::Answers;
+use crate::lock::keyspace::{Db, KeyIndex, KeyName};
+use crate::lock::owner::Owner;
+use crate::lock::request::{Answer, Away, PerKey};
+use crate::lock::room::{Expired, WaiterId, Work};
+use crate::lock::time::{Millis, Timestamp};
+use crate::lock::wait::RUN;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+
+/// How long one slice of work may last. Between slices the server serves its clients.
+const SLICE: Millis = Millis(1);
+
+/// How a waiter is to be answered.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The owner, if the server made it.
+    pub made: Option<Owner>,
+    /// Writes the answer.
+    pub write: fn(&mut Ctx<'_>, &Answer, Option<&Owner>),
+}
+
+/// A client that waits.
+#[derive(Debug)]
+struct Client {
+    /// None once it has been unblocked.
+    blocked: Option<Blocked>,
+    id: u64,
+    reply: Reply,
+    /// None while it waits.
+    answer: Option<Answer>,
+}
+
+/// The clients that wait, and those that are answered but not let go of yet, each at the index of its waiter: that may
+/// have gone to another meanwhile.
+struct Clients(Vec<SmallVec<[(WaiterId, Client); 1]>>);
+
+impl Clients {
+    fn insert(&mut self, waiter: WaiterId, client: Client) {
+        let at = waiter.index() as usize;
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, SmallVec::new);
+        }
+        self.0[at].push((waiter, client));
+    }
+
+    fn get_mut(&mut self, waiter: WaiterId) -> Option<&mut Client> {
+        let there = self.0.get_mut(waiter.index() as usize)?.iter_mut();
+        there.filter(|(there, _)| *there == waiter).map(|(_, client)| client).next()
+    }
+
+    fn remove(&mut self, waiter: WaiterId) -> Option<Client> {
+        let there = self.0.get_mut(waiter.index() as usize)?;
+        let at = there.iter().position(|(there, _)| *there == waiter)?;
+        let (_, client) = there.remove(at);
+        while self.0.last().is_some_and(SmallVec::is_empty) {
+            self.0.pop();
+        }
+        Some(client)
+    }
+}
+
+thread_local! {
+    static CLIENTS: RefCell<Clients> = const { RefCell::new(Clients(Vec::new())) };
+    /// Whether nothing may be granted by the module's hand before the next tick.
+    static HELD_BACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Parks the client of this call. False when the server does not let it wait.
+pub(crate) fn park(ctx: &mut Ctx<'_>, names: &[Str<'_>], waiter: WaiterId, reply: Reply) -> bool {
+    let Some(blocked) = ctx.block::<Waiter>(names, waiter.to_number()) else { return false };
+    let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, answer: None };
+    CLIENTS.with_borrow_mut(|clients| clients.insert(waiter, client));
+    true
+}
+
+/// The client that waits, by its number at the server.
+pub(crate) fn client_of(waiter: WaiterId) -> Option<u64> {
+    CLIENTS.with_borrow_mut(|clients| clients.get_mut(waiter).map(|client| client.id))
+}
+
+/// Wakes those who wait no more.
+pub(crate) fn wake(answers: Answers) {
+    for (waiter, answer) in answers {
+        metrics::count_answer(&answer);
+        let blocked = CLIENTS.with_borrow_mut(|clients| {
+            let client = clients.get_mut(waiter)?;
+            client.answer = Some(answer);
+            client.blocked.take()
+        });
+        // The server may call `Waiter::answer` from within.
+        if let Some(blocked) = blocked {
+            blocked.unblock();
+        }
+    }
+}
+
+/// What the server says of parked clients.
+struct Waiter;
+
+impl Parked for Waiter {
+    fn answer(ctx: &mut Ctx<'_>, ticket: u64) {
+        let Some(waiter) = WaiterId::from_number(ticket) else { return ctx.reply_null() };
+        let found = CLIENTS.with_borrow_mut(|clients| {
+            let client = clients.get_mut(waiter)?;
+            // The server has unblocked it already, and would not know the handle any more.
+            client.blocked = None;
+            Some((client.answer.clone(), client.reply.clone()))
+        });
+        match found {
+            Some((Some(answer), reply)) => (reply.write)(ctx, &answer, reply.made.as_ref()),
+            Some((None, reply)) => {
+                // CLIENT UNBLOCK TIMEOUT.
+                with_node(|node| node.cancel(waiter));
+                metrics::count_answer(&Answer::TimedOut);
+                (reply.write)(ctx, &Answer::TimedOut, None);
+            }
+            None => unreachable!("the server asks for an answer before it lets go of a client"),
+        }
+    }
+
+    fn lost(ticket: u64) {
+        let Some(waiter) = WaiterId::from_number(ticket) else { return };
+        let client = CLIENTS.with_borrow_mut(|clients| clients.remove(waiter));
+        match client.map(|client| client.answer) {
+            Some(None) => {
+                metrics::count_cancelled();
+                with_node(|node| node.lose(waiter));
+            }
+            Some(Some(Answer::Granted(_))) => {
+                with_node(|node| node.lose(waiter));
+            }
+            _ => {}
+        }
+    }
+
+    fn done(ticket: u64) {
+        let Some(waiter) = WaiterId::from_number(ticket) else { return };
+        if CLIENTS.with_borrow_mut(|clients| clients.remove(waiter)).is_some() {
+            with_node(|node| node.delivered(waiter));
+        }
+    }
+}
+
+/// Answers those whose time is up, until it is time to stop. Also while nothing may be written.
+pub(crate) fn expire(end: Timestamp) {
+    loop {
+        let now = clock::mono();
+        match with_node(|node| node.expired(now)) {
+            Expired::Waiter(waiter) => wake([(waiter, Answer::TimedOut)].into()),
+            Expired::Again => {}
+            Expired::Nothing => return,
+        }
+        if now >= end {
+            return;
+        }
+    }
+}
+
+/// Sends away who waits for a key: this node does not serve it any more.
+pub(crate) fn send_away(db: Db, name: &[u8]) {
+    wake(with_node(|node| node.send_away(db, name, &Answer::SentAway(Away::SlotGone))));
+}
+
+/// Sends everybody away: this node does not grant any more.
+pub(crate) fn dismiss() {
+    wake(with_node(|node| node.dismiss()));
+}
+
+/// The server's tick: what was held back may be tried again.
+pub(crate) fn tick() {
+    HELD_BACK.set(false);
+}
+
+/// Whether there is work that can be done now.
+pub(crate) fn has_work() -> bool {
+    !HELD_BACK.get() && with_node(|node| node.has_work())
+}
+
+/// Does what is left to the module's own hand, one slice of it: looks at lines after something that was not a step on
+/// their key, and takes back what could not be delivered.
+pub(crate) fn work(ctx: &mut Ctx<'_>) {
+    if !has_work() {
+        return;
+    }
+    let end = clock::mono() + SLICE;
+    let mut answered = 0;
+    while let Some(work) = with_node(|node| node.next_work()) {
+        let (db, names) = match &work {
+            Work::Look(db, name) | Work::Check(_, db, name) => (*db, PerKey::from([name.clone()])),
+            Work::TakeBack(_, db, names) => (*db, names.clone()),
+        };
+        ctx.select_db(db.0);
+        match gate(ctx, &names) {
+            Serving::Yes => answered += do_piece(ctx, db, &names, &work),
+            Serving::NotNow => {
+                HELD_BACK.set(true);
+                return;
+            }
+            Serving::Elsewhere => give_up(db, &names, &work, &Answer::SentAway(Away::SlotGone)),
+        }
+        // Each answer costs the server more than we see here.
+        if answered >= RUN || clock::mono() >= end {
+            break;
+        }
+    }
+    alarm::arm(ctx);
+}
+
+/// Whether a grant on these keys may be made by the module's own hand: only if a client's write would be allowed now.
+fn gate(ctx: &mut Ctx<'_>, names: &[KeyName]) -> Serving {
+    let flags = ctx.flags();
+    if !flags.contains(Flags::PRIMARY) || flags.contains(Flags::LOADING) || ctx.is_paused() {
+        return Serving::NotNow;
+    }
+    for name in names {
+        let serving = ctx.serving(OwnedStr::new(name).as_str());
+        if serving != Serving::Yes {
+            return serving;
+        }
+    }
+    Serving::Yes
+}
+
+/// How many were answered.
+fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize {
+    let owned: Vec<OwnedStr> = names.iter().map(|name| OwnedStr::new(name)).collect();
+    let lent: Vec<Str<'_>> = owned.iter().map(OwnedStr::as_str).collect();
+    let now = clock::now();
+    let Ok(mut locks) = OpenLocks::open(ctx, &lent, Access::Write) else {
+        give_up(db, names, work, &Answer::WrongType);
+        return 0;
+    };
+    let effects = with_node(|node| match work {
+        Work::Look(..) => node.look_at(&mut locks, KeyIndex(0), now),
+        Work::Check(waiter, ..) => node.check_waiter(&mut locks, *waiter, now.mono),
+        Work::TakeBack(waiter, ..) => node.take_back(&mut locks, *waiter, now),
+    });
+    let answered = effects.answers.len();
+    let names = locks.tidy(&effects.changes);
+    publish(ctx, Publication { names: &names, changes: &effects.changes, now });
+    wake(effects.answers);
+    answered
+}
+
+/// Neither grants nor takes back: the keys are not ours to change.
+fn give_up(db: Db, names: &[KeyName], work: &Work, answer: &Answer) {
+    let answers = with_node(|node| {
+        if let Work::TakeBack(waiter, ..) = work {
+            node.forgo(*waiter);
+        }
+        names.iter().flat_map(|name| node.send_away(db, name, answer)).collect()
+    });
+    wake(answers);
+}

@@ -1,0 +1,358 @@
+//! The naive model's waiting: one list of who waits, looked through from end to end, and a graph built by definition.
+//! Written from the specification, without a look at the core.
+
+use crate::naive::{Answer, Naive, Row};
+use redis_lock::lock::hold::Mode;
+use redis_lock::lock::request::Wait;
+use std::collections::BTreeSet;
+
+/// A request to hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) db: u32,
+    pub(crate) keys: Vec<u8>,
+    pub(crate) owner: u8,
+    pub(crate) mode: Mode,
+    pub(crate) lease_us: u64,
+    pub(crate) note: Option<u8>,
+    pub(crate) wait: Wait,
+    pub(crate) retry: Option<u32>,
+}
+
+/// One who waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) id: u64,
+    pub(crate) ask: Ask,
+    /// The keys that its owner held for reading when it asked to write.
+    pub(crate) upgraded: Vec<u8>,
+    pub(crate) until_us: Option<u64>,
+    /// Upgrades before all others, then by arrival.
+    pub(crate) rank: (bool, u64),
+}
+
+/// What a waiter was granted, until it is known that it has learnt of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub(crate) id: u64,
+    pub(crate) ask: Ask,
+    pub(crate) given: Vec<Given>,
+    pub(crate) confirmed: bool,
+}
+
+/// What was granted on one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    pub(crate) fence: u64,
+    pub(crate) added: u32,
+    pub(crate) deadline_us: u64,
+    /// What the owner had there before.
+    pub(crate) before: Option<Row>,
+}
+
+/// What is allowed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    pub(crate) holders_max: usize,
+    pub(crate) waiters_max: usize,
+    pub(crate) waiters_per_key_max: usize,
+    pub(crate) reserve_us: u64,
+    pub(crate) detects: bool,
+}
+
+impl Waiter {
+    fn wants(&self, db: u32, key: u8) -> bool {
+        self.ask.db == db && self.ask.keys.contains(&key)
+    }
+
+    fn is_many(&self) -> bool {
+        self.ask.keys.len() > 1
+    }
+
+    pub(crate) fn is_over(&self, now_us: u64) -> bool {
+        self.until_us.is_some_and(|until| until <= now_us)
+    }
+}
+
+/// Whether somebody's hold keeps somebody else from having the key.
+fn conflicts(row: &Row, mode: Mode) -> bool {
+    mode == Mode::Write || row.writes > 0
+}
+
+impl Naive {
+    fn row(&self, db: u32, key: u8, owner: u8) -> Option<&Row> {
+        self.rows.iter().find(|row| (row.db, row.key, row.owner) == (db, key, owner))
+    }
+
+    /// Those who wait for a key, in order.
+    pub(crate) fn line(&self, db: u32, key: u8) -> Vec<&Waiter> {
+        let mut line: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.wants(db, key)).collect();
+        line.sort_by_key(|waiter| waiter.rank);
+        line
+    }
+
+    pub(crate) fn waiter(&self, id: u64) -> Option<&Waiter> {
+        self.waiters.iter().find(|waiter| waiter.id == id)
+    }
+
+    pub(crate) fn contended(&self) -> BTreeSet<(u32, u8)> {
+        self.waiters.iter().flat_map(|waiter| waiter.ask.keys.iter().map(|key| (waiter.ask.db, *key))).collect()
+    }
+
+    /// Whether a waiter delays another, or a newcomer, which stands behind it in the line of this key.
+    fn delays(&self, ahead: &Waiter, behind: &Waiter, key: u8, now_us: u64) -> bool {
+        let (db, owner) = (ahead.ask.db, behind.ask.owner);
+        if ahead.ask.mode == Mode::Read && behind.ask.mode == Mode::Read {
+            return false;
+        }
+        if !ahead.is_many() {
+            return true;
+        }
+        if self.kept.get(&(db, key)).is_some_and(|since| since + self.rules.reserve_us <= now_us) {
+            return false;
+        }
+        let keeps_it_waiting = |key: &u8| {
+            let row = self.row(db, *key, owner);
+            row.is_some_and(|row| conflicts(row, ahead.ask.mode))
+        };
+        owner == ahead.ask.owner || !ahead.ask.keys.iter().any(keeps_it_waiting)
+    }
+
+    /// Who delays it on a key.
+    fn delayers(&self, waiter: &Waiter, key: u8, now_us: u64) -> Vec<&Waiter> {
+        let line = self.line(waiter.ask.db, key).into_iter();
+        line.filter(|ahead| ahead.rank < waiter.rank && self.delays(ahead, waiter, key, now_us)).collect()
+    }
+
+    /// What would be answered to it on a key if it were looked at now; None if it can have it.
+    fn obstacle(&self, waiter: &Waiter, key: u8, now_us: u64) -> Option<Answer> {
+        let Waiter { ask: Ask { db, owner, mode, .. }, .. } = *waiter;
+        let others = self.others(db, key, owner);
+        if others.iter().any(|row| conflicts(row, mode)) {
+            return Some(Answer::Held);
+        }
+        if self.row(db, key, owner).is_some() {
+            return None;
+        }
+        if !others.is_empty() && others.len() >= self.rules.holders_max {
+            return Some(Answer::TooManyHolders);
+        }
+        (!self.delayers(waiter, key, now_us).is_empty()).then_some(Answer::Held)
+    }
+
+    pub(crate) fn has_lost_its_hold(&self, waiter: &Waiter) -> bool {
+        waiter.upgraded.iter().any(|key| self.row(waiter.ask.db, *key, waiter.ask.owner).is_none())
+    }
+
+    /// Whether a waiter can be served now.
+    pub(crate) fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
+        !waiter.is_over(now_us)
+            && !self.has_lost_its_hold(waiter)
+            && waiter.ask.keys.iter().all(|key| self.obstacle(waiter, *key, now_us).is_none())
+    }
+
+    /// Whoever can be served or has lost its hold, of those who wait for none but these keys: what is over on others, the
+    /// alarm ends. Without these owners.
+    pub(crate) fn overlooked_at(
+        &self,
+        (db, keys): (u32, &[u8]),
+        without: &BTreeSet<u8>,
+        now_us: u64,
+    ) -> Option<&Waiter> {
+        let mut waiters = self.waiters.iter().filter(|waiter| {
+            let Ask { owner, keys: wanted, .. } = &waiter.ask;
+            waiter.ask.db == db && wanted.iter().all(|key| keys.contains(key)) && !without.contains(owner)
+        });
+        waiters.find(|waiter| !waiter.is_over(now_us) && self.is_overlooked(waiter, now_us))
+    }
+
+    /// Whoever can be served, has lost its hold, or has waited long enough.
+    pub(crate) fn overlooked(&self, now_us: u64) -> Option<&Waiter> {
+        self.waiters.iter().find(|waiter| waiter.is_over(now_us) || self.is_overlooked(waiter, now_us))
+    }
+
+    fn is_overlooked(&self, waiter: &Waiter, now_us: u64) -> bool {
+        self.is_servable(waiter, now_us) || self.has_lost_its_hold(waiter)
+    }
+
+    /// Serves a waiter, if that is right now. What it gets.
+    pub(crate) fn serve_waiter(&mut self, id: u64, now_us: u64, wall_us: u64) -> Vec<u64> {
+        let waiter = self.waiter(id).expect("waits").clone();
+        assert!(self.is_servable(&waiter, now_us), "served too early: {waiter:?}");
+        // Of those who also wait elsewhere, one may take the last holder's place on a key while another key is looked at.
+        let before = |other: &&Waiter| {
+            let alike = other.ask.db == waiter.ask.db && other.ask.keys == waiter.ask.keys;
+            other.rank < waiter.rank && alike && !waiter.is_many()
+        };
+        let could: Vec<Waiter> = self.waiters.iter().filter(before).cloned().collect();
+        let could: Vec<Waiter> = could.into_iter().filter(|other| self.is_servable(other, now_us)).collect();
+        self.waiters.retain(|waiter| waiter.id != id);
+        let given = self.take(&waiter.ask, now_us, wall_us);
+        for other in could {
+            assert!(self.is_servable(&other, now_us), "{waiter:?} goes before {other:?}");
+        }
+        let fences = given.iter().map(|given| given.fence).collect();
+        self.granted.push(Granted { id, ask: waiter.ask, given, confirmed: false });
+        fences
+    }
+
+    /// A request to hold: served, refused, or queued under the id that is told by [`Naive::call_last`].
+    pub(crate) fn acquire(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Answer {
+        self.tickets += 1;
+        let upgraded: Vec<u8> = ask
+            .keys
+            .iter()
+            .copied()
+            .filter(|key| {
+                ask.mode == Mode::Write && self.row(ask.db, *key, ask.owner).is_some_and(|row| row.writes == 0)
+            })
+            .collect();
+        let until_us = match ask.wait {
+            Wait::For(limit) => Some(now_us + limit.0 * 1000),
+            Wait::Never | Wait::Forever => None,
+        };
+        let rank = (upgraded.is_empty(), self.tickets);
+        let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, until_us, rank };
+        match ask.keys.iter().find_map(|key| self.obstacle(&newcomer, *key, now_us)) {
+            None => {
+                let given = self.take(ask, now_us, wall_us);
+                self.hear_of((ask.db, &ask.keys), ask.owner);
+                Answer::Granted(given.iter().map(|given| given.fence).collect())
+            }
+            Some(Answer::Held) if ask.wait != Wait::Never => self.queue(newcomer, now_us),
+            Some(obstacle) => obstacle,
+        }
+    }
+
+    fn queue(&mut self, newcomer: Waiter, now_us: u64) -> Answer {
+        let ask = newcomer.ask.clone();
+        let twin = self.waiters.iter_mut().find(|waiter| {
+            let shared = ask.keys.iter().any(|key| waiter.wants(ask.db, *key));
+            waiter.ask.owner == ask.owner && waiter.ask.mode == ask.mode && shared
+        });
+        if let Some(twin) = twin {
+            if ask.retry.is_none() || twin.ask.keys != ask.keys {
+                return Answer::AlreadyWaits;
+            }
+            let place = Waiter { rank: twin.rank, upgraded: twin.upgraded.clone(), ..newcomer };
+            self.replaced = Some(twin.id);
+            self.waiters.retain(|waiter| Some(waiter.id) != self.replaced);
+            self.waiters.push(place);
+            return Answer::Queued;
+        }
+        if self.waiters.len() >= self.rules.waiters_max {
+            return Answer::TooManyWaiters;
+        }
+        if ask.keys.iter().any(|key| self.line(ask.db, *key).len() >= self.rules.waiters_per_key_max) {
+            return Answer::TooManyWaitersOfKey;
+        }
+        let contested = newcomer.upgraded.iter().any(|key| {
+            let mut line = self.line(ask.db, *key).into_iter();
+            line.any(|other| other.ask.owner != ask.owner && other.upgraded.contains(key))
+        });
+        self.waiters.push(newcomer);
+        if (contested || self.rules.detects) && self.is_in_circle(ask.owner, now_us) {
+            self.refused = self.waiters.pop();
+            return Answer::Deadlock;
+        }
+        Answer::Queued
+    }
+
+    /// Gives the one that was queued last its name.
+    pub(crate) fn call_last(&mut self, id: u64) {
+        self.waiters.last_mut().expect("somebody was queued").id = id;
+    }
+
+    /// Whom an owner waits for, and at which key.
+    fn edges(&self, owner: u8, now_us: u64) -> BTreeSet<(u8, u8)> {
+        let mut edges = BTreeSet::new();
+        for waiter in self.waiters.iter().filter(|waiter| waiter.ask.owner == owner) {
+            let db = waiter.ask.db;
+            for &key in &waiter.ask.keys {
+                let own = self.row(db, key, owner);
+                if own.is_some_and(|own| own.writes > 0 || waiter.ask.mode == Mode::Read) {
+                    continue;
+                }
+                let conflicting = self.others(db, key, owner).into_iter().filter(|row| conflicts(row, waiter.ask.mode));
+                edges.extend(conflicting.map(|row| (key, row.owner)));
+                if own.is_none() {
+                    edges.extend(self.delayers(waiter, key, now_us).iter().map(|other| (key, other.ask.owner)));
+                }
+            }
+        }
+        edges.retain(|(_, other)| *other != owner);
+        edges
+    }
+
+    /// Whether a path leads from an owner back to it.
+    pub(crate) fn is_in_circle(&self, owner: u8, now_us: u64) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut next = vec![owner];
+        while let Some(at) = next.pop() {
+            for (_, other) in self.edges(at, now_us) {
+                if other == owner {
+                    return true;
+                }
+                if seen.insert(other) {
+                    next.push(other);
+                }
+            }
+        }
+        false
+    }
+
+    /// The first hop of a circle that is none: whose owner does not wait there for the next.
+    pub(crate) fn false_hop(&self, circle: &[(u8, u8)], now_us: u64) -> Option<(u8, u8)> {
+        let next = circle.iter().cycle().skip(1);
+        let hops = circle.iter().zip(next);
+        hops.map(|(hop, (next, _))| (*hop, *next))
+            .find(|((owner, key), next)| !self.edges(*owner, now_us).contains(&(*key, *next)))
+            .map(|(hop, _)| hop)
+    }
+
+    /// A line was looked at: if the key is free and somebody is left, it is kept from now on.
+    pub(crate) fn looked(&mut self, db: u32, key: u8, now_us: u64) {
+        if !self.line(db, key).is_empty() {
+            self.kept.entry((db, key)).or_insert(now_us);
+        }
+        self.end_keeping();
+    }
+
+    /// A key is kept no more when it is taken or nobody waits.
+    pub(crate) fn end_keeping(&mut self) {
+        let (rows, contended) = (&self.rows, self.contended());
+        self.kept.retain(|at, _| contended.contains(at) && !rows.iter().any(|row| (row.db, row.key) == *at));
+    }
+
+    /// An owner acquired or extended what it holds on these keys.
+    pub(crate) fn hear_of(&mut self, (db, keys): (u32, &[u8]), owner: u8) {
+        for granted in self.granted.iter_mut().filter(|granted| granted.ask.owner == owner && granted.ask.db == db) {
+            granted.confirmed |= granted.ask.keys.iter().any(|key| keys.contains(key));
+        }
+    }
+
+    /// Takes back what could not be delivered: what was there before is as if nothing had been asked for.
+    pub(crate) fn take_back(&mut self, id: u64, now_us: u64) {
+        let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
+        let Granted { ask, given, confirmed, .. } = self.granted.remove(at);
+        for (key, given) in ask.keys.iter().zip(given) {
+            let at = (ask.db, *key, ask.owner, given.fence);
+            let row = self.rows.iter_mut().find(|row| (row.db, row.key, row.owner, row.fence) == at);
+            let Some(row) = row.filter(|_| !confirmed) else { continue };
+            match ask.mode {
+                Mode::Read => row.reads = row.reads.saturating_sub(given.added),
+                Mode::Write => row.writes = row.writes.saturating_sub(given.added),
+            }
+            let Some(before) = given.before else { continue };
+            if self.carried.contains(&row.fence) {
+                self.carried.push(before.fence);
+            }
+            row.fence = before.fence;
+            if row.deadline_us == given.deadline_us {
+                row.deadline_us = before.deadline_us;
+            }
+        }
+        self.settle(now_us);
+        self.rows.retain(|row| row.reads + row.writes > 0);
+    }
+}
