@@ -32,4 +32,6 @@ mod replies_hold;
 mod replies_state;
 mod replies_syntax;
 mod stream;
+mod waiter;
+mod waiting;
 mod wire;
