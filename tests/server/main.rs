@@ -34,4 +34,5 @@ mod replies_syntax;
 mod stream;
 mod waiter;
 mod waiting;
+mod waiting_effects;
 mod wire;
