@@ -35,4 +35,5 @@ mod stream;
 mod waiter;
 mod waiting;
 mod waiting_effects;
+mod waiting_nowhere;
 mod wire;

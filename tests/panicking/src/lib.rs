@@ -10,7 +10,9 @@ use ffi::config::{ConfigKind, ConfigSpec};
 use ffi::event::{Listener, ServerEvent};
 use ffi::info::InfoFields;
 use ffi::{Acl, Args, Command, CommandSpec, Ctx, LoadError, Loader, Module, Str};
-use std::ffi::CStr;
+use redis_module::raw;
+use std::ffi::{CStr, CString};
+use std::ptr;
 
 #[global_allocator]
 static ALLOCATOR: ServerAlloc = ServerAlloc;
@@ -77,6 +79,34 @@ impl Command for Timer {
     }
 }
 
+/// `PANIC.CALL command`: panics not, but calls another module's command on the key k, for b, with a BLOCK that may wait,
+/// as modules do that have not heard of waiting; replies with the type of the reply.
+struct Call;
+
+impl Command for Call {
+    const SPEC: CommandSpec = CommandSpec { name: c"panic.call", flags: c"write", ..SPEC };
+
+    #[expect(unsafe_code, reason = "the lock module calls no commands of others")]
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        let command = CString::new(args.get(1).expect("arity").as_bytes()).expect("no NUL");
+        // SAFETY: a context of its own, freed below; the server's lock is held; the format describes the arguments. The
+        // reply, which may be null, is freed once. The server's functions are written once, at load.
+        let kind = unsafe {
+            let call = raw::RedisModule_Call.expect("in every server");
+            let own = raw::RedisModule_GetThreadSafeContext.expect("in every server")(ptr::null_mut());
+            let words = [c"k", c"b", c"BLOCK", c"0"].map(CStr::as_ptr);
+            let reply = call(own, command.as_ptr(), c"Ecccc".as_ptr(), words[0], words[1], words[2], words[3]);
+            let kind = raw::RedisModule_CallReplyType.expect("in every server")(reply);
+            if !reply.is_null() {
+                raw::RedisModule_FreeCallReply.expect("in every server")(reply);
+            }
+            raw::RedisModule_FreeThreadSafeContext.expect("in every server")(own);
+            kind
+        };
+        ctx.reply_integer(kind.into());
+    }
+}
+
 /// Panics in the section `INFO panic`.
 struct Section;
 
@@ -128,6 +158,7 @@ impl Module for Panicking {
         loader.command::<Replied>()?;
         loader.command::<Formatted>()?;
         loader.command::<Timer>()?;
+        loader.command::<Call>()?;
         loader.configs(CONFIGS, "panic", || Ok(()))?;
         loader.listener::<Ear>()?;
         loader.info::<Section>()
