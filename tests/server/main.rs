@@ -36,4 +36,5 @@ mod waiter;
 mod waiting;
 mod waiting_effects;
 mod waiting_nowhere;
+mod waiting_retry;
 mod wire;
