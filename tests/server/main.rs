@@ -34,6 +34,7 @@ mod replies_syntax;
 mod stream;
 mod waiter;
 mod waiting;
+mod waiting_deadlock;
 mod waiting_effects;
 mod waiting_nowhere;
 mod waiting_retry;
