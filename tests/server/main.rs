@@ -36,6 +36,7 @@ mod waiter;
 mod waiting;
 mod waiting_deadlock;
 mod waiting_effects;
+mod waiting_info;
 mod waiting_nowhere;
 mod waiting_retry;
 mod wire;
