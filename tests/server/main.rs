@@ -33,6 +33,7 @@ mod replies;
 mod replies_hold;
 mod replies_state;
 mod replies_syntax;
+mod soak;
 mod stream;
 mod waiter;
 mod waiting;
