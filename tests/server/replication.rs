@@ -2,6 +2,8 @@
 
 use crate::picture::{Ttls, assert_running_on, fill, picture};
 use crate::support::{Client, Server, Setup, wait_for};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Instant;
 
 /// How much later than on the primary a lease may end elsewhere: the time that a fact is under way. Generous, for a
@@ -105,6 +107,70 @@ fn a_partial_sync_brings_what_was_missed() {
         assert_eq!(replica.connect().info("lock", "lock_leases"), conn.info("lock", "lock_leases"));
     }
     assert_eq!(conn.info("stats", "sync_full"), "1");
+}
+
+/// Takes and gives back locks until it is told to stop, so that some lie there at every moment and none for long.
+fn keep_changing(server: &Server, stop: &AtomicBool) {
+    let mut conn = server.connect();
+    let mut n = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        let (new, old) = (format!("k{}", n % 50), format!("k{}", (n + 25) % 50));
+        conn.int(&["LOCK.ACQUIRE", &new, "a", "PX", "600000"]);
+        conn.int(&["LOCK.RELEASE", &old, "a"]);
+        n += 1;
+    }
+}
+
+#[test]
+fn a_replica_that_attaches_at_any_moment_misses_nothing() {
+    // While nobody listens nothing is sent. A stream that begins unnoticed would lack what changes until somebody notices:
+    // hz 1 makes the time in which it could happen a second.
+    for diskless in ["yes", "no"] {
+        let primary = primary().option("repl-diskless-sync", diskless).option("hz", "1").start();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| keep_changing(&primary, &stop));
+            for _ in 0..3 {
+                let replica = Server::new();
+                let mut conn = replica.connect();
+                conn.ok(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+                wait_for("the replica to be in sync", || conn.info("replication", "master_link_status") == "up");
+                let mut here = primary.connect();
+                here.ok(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+                replica.catch_up(&primary);
+                assert_eq!(digest(&mut conn), digest(&mut here), "diskless {diskless}");
+                here.ok(&["CLIENT", "UNPAUSE"]);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+#[test]
+fn a_replica_that_comes_back_alone_gets_what_changed_meanwhile() {
+    // With its only replica away the primary has nobody to send to, but must keep what it would have sent.
+    let (primary, replica) = (primary().option("hz", "100").start(), Server::new());
+    let (mut there, mut here) = (primary.connect(), replica.connect());
+    replica.follow(&primary);
+    let syncs = there.info_number("stats", "sync_full");
+    here.ok(&["REPLICAOF", "127.0.0.1", "1"]);
+    wait_for("the replica to leave", || there.info_number("replication", "connected_slaves") == 0);
+    let_it_work(&mut there);
+    there.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+    replica.follow(&primary);
+    assert_eq!(digest(&mut here), digest(&mut there));
+    assert_eq!(there.info_number("stats", "sync_full"), syncs, "a full sync would have brought it anyway");
+}
+
+#[test]
+fn changes_that_nobody_hears_count_for_the_save_points() {
+    // A server that saves by RDB alone would never save its locks.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let_it_work(&mut conn);
+    let before = conn.info_number("persistence", "rdb_changes_since_last_save");
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+    assert!(conn.info_number("persistence", "rdb_changes_since_last_save") > before);
 }
 
 #[test]
