@@ -162,11 +162,24 @@ async function smoke(client, protocol) {
   // A lease ends by itself; who comes late gets null, and the fences tell the resource.
   key = await freshKey();
   const late = await lock('LOCK.ACQUIRE', key, 'late', 'PX', 50);
-  const giveUp = performance.now() + 10_000;
-  while ((fence = await lock('LOCK.ACQUIRE', key, 'next')) === null && performance.now() < giveUp) await sleep(5);
+  fence = await lock('LOCK.ACQUIRE', key, 'next', 'BLOCK', 10_000);
   check('taken after the lease', fence, (f) => isFence(f) && f > late);
   check('the late one cannot extend', await lock('LOCK.EXTEND', key, 'late', 'PX', 1000), null);
   check('nor release', await lock('LOCK.RELEASE', key, 'late'), null);
+
+  // Who waits is let in by the release, in order; whose time is up gets null. A connection that waits does nothing else.
+  check('waited in vain', await lock('LOCK.ACQUIRE', key, 'bob', 'BLOCK', 20), null);
+  const patient = await client.duplicate().connect();
+  const waits = patient.sendCommand(['LOCK.ACQUIRE', key, 'carol', 'BLOCK', '0']);
+  const giveUp = performance.now() + 10_000;
+  while (asMap(await lock('LOCK.INFO', key)).waiting === 0 && performance.now() < giveUp) await sleep(5);
+  const waiter = asMap(asMap(await lock('LOCK.INFO', key)).waiters[0]);
+  check('who waits, without a limit', [waiter.owner, waiter.left_ms], ['carol', null]);
+  await checkError('twice', 'RETRY', lock('LOCK.ACQUIRE', key, 'carol', 'BLOCK', 0));
+  check('the holder leaves', await lock('LOCK.RELEASE', key, 'next'), 0);
+  check('and carol has it', await waits, (f) => f > fence);
+  check('nobody holds it again', await lock('LOCK.RELEASE', key, 'carol'), 0);
+  await patient.close();
 
   // A pipeline, MULTI/EXEC, a script.
   key = await freshKey();

@@ -6,6 +6,7 @@ ends at the first that fails. Never starts a server, never touches a key but its
 
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import redis
 
@@ -170,12 +171,24 @@ def smoke(client, protocol):
     # A lease ends by itself; who comes late gets null, and the fences tell the resource.
     key = fresh_key()
     late = lock("LOCK.ACQUIRE", key, "late", "PX", 50)
-    give_up = time.monotonic() + 10
-    while (fence := lock("LOCK.ACQUIRE", key, "next")) is None and time.monotonic() < give_up:
-        time.sleep(0.005)
+    fence = lock("LOCK.ACQUIRE", key, "next", "BLOCK", 10_000)
     check("taken after the lease", fence, lambda f: is_fence(f) and f > late)
     check("the late one cannot extend", lock("LOCK.EXTEND", key, "late", "PX", 1000), None)
     check("nor release", lock("LOCK.RELEASE", key, "late"), None)
+
+    # Who waits is let in by the release, in order; whose time is up gets null.
+    check("waited in vain", lock("LOCK.ACQUIRE", key, "bob", "BLOCK", 20), None)
+    with ThreadPoolExecutor() as pool:
+        waits = pool.submit(lock, "LOCK.ACQUIRE", key, "carol", "BLOCK", 0)
+        give_up = time.monotonic() + 10
+        while as_map(lock("LOCK.INFO", key))[b"waiting"] == 0 and time.monotonic() < give_up:
+            time.sleep(0.005)
+        waiter = as_map(as_map(lock("LOCK.INFO", key))[b"waiters"][0])
+        check("who waits, without a limit", (waiter[b"owner"], waiter[b"left_ms"]), (b"carol", None))
+        check_error("twice", "RETRY", lock, "LOCK.ACQUIRE", key, "carol", "BLOCK", 0)
+        check("the holder leaves", lock("LOCK.RELEASE", key, "next"), 0)
+        check("and carol has it", waits.result(), lambda f: f > fence)
+    check("nobody holds it again", lock("LOCK.RELEASE", key, "carol"), 0)
 
     # A pipeline, MULTI/EXEC, a script.
     key, other = fresh_key(), fresh_key()

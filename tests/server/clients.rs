@@ -1,10 +1,11 @@
 //! Client libraries that nobody here wrote, each as its user would write it: redis-py, node-redis, redis-rs.
 
-use crate::support::{Server, file_from, text_of};
+use crate::support::{Server, file_from, text_of, wait_for};
 use redis::{Connection, RedisResult, Value, cmd, pipe};
 use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 /// Runs a script of tests/clients against a server of this test's own.
 fn run(program: &Path, script: &str) {
@@ -121,6 +122,28 @@ fn smoke(conn: Connection, other: Connection) {
     drop(lost);
     assert!(next.extend(30_000).unwrap());
     drop(next);
+
+    // Who waits has it when the guard is dropped.
+    let held = Guard::take(&conn, "k", 30_000).unwrap().expect("free");
+    let fence = held.fence;
+    let mut borrowed = other.borrow_mut();
+    let patient = &mut *borrowed;
+    let wait = |conn: &mut Connection, ms: u64| {
+        cmd("LOCK.ACQUIRE").arg("k").arg("patient").arg("BLOCK").arg(ms).query::<Option<u64>>(conn)
+    };
+    assert_eq!(wait(patient, 20).unwrap(), None);
+    let waited = thread::scope(|scope| {
+        let waits = scope.spawn(|| wait(patient, 10_000));
+        wait_for("somebody to wait", || {
+            let info: String = cmd("INFO").arg("lock").query(&mut *conn.borrow_mut()).unwrap();
+            info.contains("lock_waiters:1")
+        });
+        drop(held);
+        waits.join().unwrap()
+    });
+    assert!(waited.unwrap().is_some_and(|next| next > fence));
+    let _: i64 = cmd("LOCK.RELEASE").arg("k").arg("patient").query(patient).unwrap();
+    drop(borrowed);
 
     let mut conn = conn.into_inner();
     // Bytes, notes, counts.
