@@ -1,0 +1,142 @@
+//! What is measured: the lock of the module, and what people use where there is none.
+
+use crate::clients::{Listeners, Requests, Ring, Then};
+use crate::driver::{Driver, PATIENCE, Workload};
+use crate::support::{COMPARE_AND_DELETE, Server};
+use redis::{Cmd, cmd};
+use std::time::{Duration, Instant};
+
+const KEY: &str = "lock:report";
+const CHANNEL: &str = "lock:report:released";
+/// Long enough that no lease ends in a measurement.
+const LEASE_MS: &str = "60000";
+/// The owner that keeps the lock until the gate opens.
+const GATE: &str = "gate";
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Null when taken, else for how long the lock is still held.
+const TAKE_OR_TTL: &str = "
+    if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
+        redis.call('hincrby', KEYS[1], ARGV[1], 1)
+        redis.call('pexpire', KEYS[1], ARGV[2])
+        return nil
+    end
+    return redis.call('pttl', KEYS[1])";
+
+/// 1 when the last count was given back and all who listen were told.
+const GIVE_AND_TELL: &str = "
+    if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
+        return nil
+    end
+    if redis.call('hincrby', KEYS[1], ARGV[1], -1) > 0 then
+        redis.call('pexpire', KEYS[1], ARGV[2])
+        return 0
+    end
+    redis.call('del', KEYS[1])
+    redis.call('publish', KEYS[2], '0')
+    return 1";
+
+/// As long as a UUID.
+fn owner(client: usize) -> String {
+    format!("client-{client:029}")
+}
+
+fn requests(clients: usize, given: i64, take: impl Fn(&str) -> Cmd, give: impl Fn(&str) -> Cmd) -> Vec<Requests> {
+    let pack = |owner: &str| Requests {
+        take: take(owner).get_packed_command(),
+        give: give(owner).get_packed_command(),
+        given,
+    };
+    (0..clients).map(|client| pack(&owner(client))).collect()
+}
+
+fn command(words: &[&str]) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg(words);
+    command
+}
+
+fn load(server: &mut Server, script: &str) -> String {
+    cmd("SCRIPT").arg("LOAD").arg(script).query(&mut server.conn).unwrap()
+}
+
+/// Clients that wait in the server, and a gate before them: shut while they line up, then opened.
+pub(crate) struct Line {
+    pub(crate) ring: Ring,
+    pub(crate) open: Cmd,
+    shut: Option<Cmd>,
+}
+
+impl Line {
+    /// Lines all of them up behind the gate.
+    pub(crate) fn fill(&mut self, server: &mut Server, driver: &mut Driver) {
+        let () = cmd("FLUSHALL").query(&mut server.conn).unwrap();
+        if let Some(shut) = &self.shut {
+            shut.exec(&mut server.conn).unwrap();
+        }
+        self.ring.start(&mut driver.lines);
+        let (start, all) = (Instant::now(), self.ring.clients().to_string());
+        while server.info("clients", "blocked_clients") != all {
+            assert!(start.elapsed() < PATIENCE, "not all clients wait");
+            // Nobody is answered here but to be refused: that ends the program at once.
+            driver.turn(&mut self.ring, Duration::ZERO);
+        }
+    }
+
+    /// Lets all of them through, once each.
+    pub(crate) fn finish(&mut self, driver: &mut Driver) {
+        self.ring.then = Then::GiveBack;
+        driver.run_until(&mut self.ring, |ring| ring.done == ring.clients());
+    }
+}
+
+/// Our lock: who waits is granted in order.
+pub(crate) fn locks(clients: usize, then: Then) -> Line {
+    let take = |owner: &str| command(&["LOCK.ACQUIRE", KEY, owner, "PX", LEASE_MS, "BLOCK", "0"]);
+    Line {
+        ring: Ring::new(requests(clients, 0, take, release), then, None),
+        shut: Some(command(&["LOCK.ACQUIRE", KEY, GATE, "PX", LEASE_MS])),
+        open: release(GATE),
+    }
+}
+
+/// Our lock, shared: all who wait are granted at once.
+pub(crate) fn readers(clients: usize) -> Line {
+    let take = |owner: &str| command(&["LOCK.RW", KEY, owner, "READ", "PX", LEASE_MS, "BLOCK", "0"]);
+    Line {
+        ring: Ring::new(requests(clients, 0, take, release), Then::Keep, None),
+        shut: Some(command(&["LOCK.RW", KEY, GATE, "WRITE", "PX", LEASE_MS])),
+        open: release(GATE),
+    }
+}
+
+fn release(owner: &str) -> Cmd {
+    command(&["LOCK.RELEASE", KEY, owner])
+}
+
+/// A list as a lock: who waits pops the one element and pushes it again. `elements` are there when the gate opens.
+pub(crate) fn list(clients: usize, then: Then, elements: usize) -> Line {
+    let take = |_: &str| command(&["BLPOP", KEY, "0"]);
+    let give = |_: &str| command(&["LPUSH", KEY, "x"]);
+    let mut open = command(&["RPUSH", KEY]);
+    open.arg(vec!["x"; elements]);
+    Line { ring: Ring::new(requests(clients, 1, take, give), then, None), shut: None, open }
+}
+
+/// SET NX, again and again.
+pub(crate) fn pollers(server: &mut Server, clients: usize) -> Ring {
+    let script = load(server, COMPARE_AND_DELETE);
+    let take = |owner: &str| command(&["SET", KEY, owner, "NX", "PX", LEASE_MS]);
+    let give = |owner: &str| command(&["EVALSHA", &script, "1", KEY, owner]);
+    Ring::new(requests(clients, 1, take, give), Then::AskAgain, Some(RETRY))
+}
+
+/// In the shape of Redisson's lock; its scripts, too, are sent by their hash.
+pub(crate) fn redisson(server: &mut Server, clients: usize) -> Listeners {
+    let (take, give) = (load(server, TAKE_OR_TTL), load(server, GIVE_AND_TELL));
+    let take = |owner: &str| command(&["EVALSHA", &take, "1", KEY, owner, LEASE_MS]);
+    let give = |owner: &str| command(&["EVALSHA", &give, "2", KEY, CHANNEL, owner, LEASE_MS]);
+    let subscribe = command(&["SUBSCRIBE", CHANNEL]).get_packed_command();
+    let unsubscribe = command(&["UNSUBSCRIBE", CHANNEL]).get_packed_command();
+    Listeners::new(requests(clients, 1, take, give), subscribe, unsubscribe)
+}
