@@ -45,11 +45,37 @@ ask() { redis-cli -3 --no-raw -h 127.0.0.1 -p "$port" "$@" </dev/null; }
 play() {
   local text=$1 pattern=$2
   shift 2
-  printf '\n# %s\n$ redis-cli %s\n' "$text" "$*"
+  [ -z "$text" ] || printf '\n# %s\n' "$text"
+  printf '$ redis-cli %s\n' "$*"
   reply=$(ask "$@")
   echo "$reply"
   # shellcheck disable=SC2053 # a pattern, on purpose
   [[ $reply == $pattern ]] || fail "the reply above should be: $pattern"
+}
+
+# begin TEXT COMMAND...: the same for a command that waits; its reply is read by end.
+begin() {
+  printf '\n# %s\n$ redis-cli %s\n' "$1" "${*:2}"
+  ask "${@:2}" >"$run/waiting" &
+  waiting=$!
+}
+
+# end TEXT PATTERN: shows the reply of the command that waited. Sets $reply.
+end() {
+  wait "$waiting" || fail "the command that waited failed"
+  reply=$(<"$run/waiting")
+  printf '\n# %s\n%s\n' "$1" "$reply"
+  # shellcheck disable=SC2053 # a pattern, on purpose
+  [[ $reply == $2 ]] || fail "the reply above should be: $2"
+}
+
+# wait_for_line KEY: until somebody waits for it.
+wait_for_line() {
+  for _ in $(seq 100); do
+    if [[ $(ask LOCK.INFO "$1") == *"\"waiting\" => (integer) 1"* ]]; then return; fi
+    sleep 0.1
+  done
+  fail "nobody waits for $1"
 }
 
 fence() { echo "${reply#(integer) }"; }
@@ -71,18 +97,35 @@ session() {
   alices=$(fence)
   play "Bob asks for it. Null: he does not hold it." \
     "$null" LOCK.ACQUIRE report bob PX 60000
-  play "Who holds it?" \
-    "*\"holding\" => (integer) 1*\"alice\"*\"fence\" => (integer) $alices*\"web-1\"*" LOCK.INFO report
   play "Alice takes it again. It is hers already: same fence, and now she has to release it twice." \
     "(integer) $alices" LOCK.ACQUIRE report alice PX 60000
   play "She needs two minutes from now." \
     "(integer) $alices" LOCK.EXTEND report alice PX 120000
-  play "She releases once; one is left." \
+  begin "Bob waits for it, in line, inside the server." LOCK.ACQUIRE report bob PX 60000 BLOCK 0
+  wait_for_line report
+  play "Who holds it, and who waits?" \
+    "*\"holding\" => (integer) 1*\"alice\"*\"fence\" => (integer) $alices*\"web-1\"*\"waiting\" => (integer) 1*\"bob\"*" \
+    LOCK.INFO report
+  play "Alice releases once; one is left." \
     "(integer) 1" LOCK.RELEASE report alice
-  play "And once more: she has left." \
+  play "And once more: she has left, and in that same step the lock is Bob's." \
     "(integer) 0" LOCK.RELEASE report alice
-  play "Nobody holds it." \
-    "$null" LOCK.INFO report
+  end "Bob's call returns. He has it, with a higher fence." "$number"
+  (($(fence) > alices)) || fail "Bob's fence should be above $alices"
+
+  play "Deadlocks are refused, and named. Alice takes the disk," \
+    "$number" LOCK.ACQUIRE disk alice PX 60000
+  begin "and waits for the report, which Bob holds." LOCK.ACQUIRE report alice BLOCK 0
+  wait_for_line report
+  play "Now Bob wants the disk. That would never end." \
+    "(error) DEADLOCK bob -> disk -> alice -> report -> bob" LOCK.ACQUIRE disk bob BLOCK 0
+  play "So he gives back what he has," \
+    "(integer) 0" LOCK.RELEASE report bob
+  end "and Alice goes on." "$number"
+  play "She is done with both." \
+    "(integer) 0" LOCK.RELEASE report alice
+  play "" \
+    "(integer) 0" LOCK.RELEASE disk alice
 
   play "Readers share: Carol reads," \
     "$number" LOCK.RW shelf carol READ PX 60000
