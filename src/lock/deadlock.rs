@@ -41,10 +41,8 @@ struct Via {
 /// What a circle may be closed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClosedBy {
-    /// This one, who has come last in line.
-    Newcomer(WaiterId),
-    /// One who has come before others in line.
-    Upgrade,
+    /// The asker, who has begun to wait.
+    Asker,
     /// A lock that came here with its holds.
     Carried,
 }
@@ -72,11 +70,7 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, c
     let mut at = 0;
     while at < search.reached.len() {
         let owner = search.reached[at].owner.clone();
-        for (id, waiter) in order.room.waiting_of(&owner) {
-            // Who stands last in line makes nobody else wait: what the asker waited for before was looked at then.
-            if at == 0 && matches!(closed_by, ClosedBy::Newcomer(new) if new != id) {
-                continue;
-            }
+        for (_, waiter) in order.room.waiting_of(&owner) {
             for key in &waiter.keys {
                 if let Some(last) = search.visit(order, keys, at, waiter, &key.name) {
                     return Some(search.circle(last));

@@ -137,11 +137,9 @@ impl Node {
             return Err(Refusal::TooManyWaitersOfKey);
         }
 
-        let upgrades = wanted.iter().any(|key| key.upgrade);
         let id = self.room.admit((owner, ask), db, wanted, now, until);
-        let closed_by = if upgrades { ClosedBy::Upgrade } else { ClosedBy::Newcomer(id) };
         if (contested || self.limits.deadlock_detection)
-            && let Some(cycle) = deadlock::find(self.order(now), keys, owner, closed_by)
+            && let Some(cycle) = deadlock::find(self.order(now), keys, owner, ClosedBy::Asker)
         {
             self.room.remove(id);
             return Err(Refusal::Deadlock(Box::new(cycle)));
@@ -349,7 +347,7 @@ impl Node {
         self.room.checked(id);
         let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { return effects };
         if self.limits.deadlock_detection {
-            self.refuse_if_in_circle(keys, (id, &owner), ClosedBy::Newcomer(id), now, &mut effects);
+            self.refuse_if_in_circle(keys, (id, &owner), ClosedBy::Asker, now, &mut effects);
         }
         effects
     }
