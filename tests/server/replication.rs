@@ -109,6 +109,15 @@ fn a_partial_sync_brings_what_was_missed() {
     assert_eq!(conn.info("stats", "sync_full"), "1");
 }
 
+/// Lets a thread end also when the test fails.
+struct StopsOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopsOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Takes and gives back locks until it is told to stop, so that some lie there at every moment and none for long.
 fn keep_changing(server: &Server, stop: &AtomicBool) {
     let mut conn = server.connect();
@@ -129,6 +138,7 @@ fn a_replica_that_attaches_at_any_moment_misses_nothing() {
         let primary = primary().option("repl-diskless-sync", diskless).option("hz", "1").start();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
+            let _stops = StopsOnDrop(&stop);
             scope.spawn(|| keep_changing(&primary, &stop));
             for _ in 0..3 {
                 let replica = Server::new();
@@ -136,12 +146,11 @@ fn a_replica_that_attaches_at_any_moment_misses_nothing() {
                 conn.ok(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
                 wait_for("the replica to be in sync", || conn.info("replication", "master_link_status") == "up");
                 let mut here = primary.connect();
-                here.ok(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+                here.ok(&["CLIENT", "PAUSE", "25000", "WRITE"]);
                 replica.catch_up(&primary);
                 assert_eq!(digest(&mut conn), digest(&mut here), "diskless {diskless}");
                 here.ok(&["CLIENT", "UNPAUSE"]);
             }
-            stop.store(true, Ordering::Relaxed);
         });
     }
 }
