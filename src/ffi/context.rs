@@ -234,7 +234,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// Counts a change for the save points, without telling anybody: for a server that nobody listens to.
-    pub fn count_change(&mut self, record: &CStr) {
+    pub fn count_unheard(&mut self, record: &CStr) {
         // SAFETY: a valid context, of a command in the first case; the format says that there is no argument.
         unsafe {
             if self.is_command() {

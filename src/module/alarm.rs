@@ -15,7 +15,7 @@ use crate::lock::wheel::EntryId;
 use std::cell::Cell;
 
 /// How long one slice of work may last. Between slices the server serves its clients.
-const SLICE: Millis = Millis(1);
+pub(crate) const SLICE: Millis = Millis(1);
 /// How many readers of one key may lapse between two looks at the clock.
 const BITE: usize = 64;
 

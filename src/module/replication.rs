@@ -20,12 +20,10 @@ thread_local! {
     /// Locks that came by RESTORE and whose facts are yet to be sent. Not at once: what is written in a notification
     /// reaches replicas before what it follows.
     static OWED: RefCell<Vec<(Db, KeyName)>> = const { RefCell::new(Vec::new()) };
-}
-
-thread_local! {
     /// Whether somebody may listen to what is replicated, beside an AOF. To build what nobody hears costs more than all else of
     /// a hand-off. Everything that may begin a stream sets it: a fork, whose snapshot the stream goes on from, and a
-    /// promotion. Only a tick that has found nobody takes it back.
+    /// promotion. Only a tick that has found nobody takes it back. What is counted unheard between the attachment of a first
+    /// replica and the fork for it gets into the backlog alone, and nobody can go on from before the fork.
     static HEARD: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -102,7 +100,7 @@ pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change],
         return;
     }
     if !HEARD.get() && !ctx.flags().contains(Flags::AOF) {
-        return ctx.count_change(COMMAND);
+        return ctx.count_unheard(COMMAND);
     }
     for change in changes {
         send(ctx, names[usize::from(change.key.0)].as_str(), change, now);

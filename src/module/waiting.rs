@@ -2,6 +2,7 @@
 //! is up, when it is sent away; one that is killed or unblocked by somebody else is answered by the server, and what it was
 //! granted meanwhile is taken back.
 
+use super::alarm::SLICE;
 use super::open_locks::OpenLocks;
 use super::state::with_node;
 use super::{Publication, alarm, clock, metrics, publish};
@@ -12,13 +13,10 @@ use crate::lock::keyspace::{Db, KeyIndex, KeyName};
 use crate::lock::owner::Owner;
 use crate::lock::request::{Answer, Away, PerKey};
 use crate::lock::room::{Expired, WaiterId, Work};
-use crate::lock::time::{Millis, Timestamp};
+use crate::lock::time::Timestamp;
 use crate::lock::wait::RUN;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-
-/// How long one slice of work may last. Between slices the server serves its clients.
-const SLICE: Millis = Millis(1);
 
 /// How a waiter is to be answered.
 #[derive(Clone, Debug)]
