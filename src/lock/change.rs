@@ -1,13 +1,14 @@
 //! What a step did: to holds, which replicas must learn, and to those who waited, who must be answered.
 
-use super::fence::Fence;
 use super::hold::Hold;
 use super::keyspace::{KeyIndex, Keyspace};
 use super::owner::Owner;
 use super::request::Answer;
 use super::room::WaiterId;
+use super::session::{Session, Sessions};
 use super::time::Timestamp;
 use super::value::Lock;
+use alloc::vec::Vec;
 use smallvec::SmallVec;
 
 /// Who waits no more, and why.
@@ -20,6 +21,17 @@ pub struct Effects {
     pub changes: SmallVec<[Change; 2]>,
     /// Who waits no more, and why.
     pub answers: Answers,
+    /// What was bound to connections, for the node's own index.
+    pub(super) bonds: Vec<BondChange>,
+}
+
+/// A hold was bound to another connection than before, or to one where there was none, or the other way round.
+#[derive(Clone, Debug)]
+pub(super) struct BondChange {
+    pub(super) key: KeyIndex,
+    pub(super) owner: Owner,
+    pub(super) was: Option<Session>,
+    pub(super) is: Option<Session>,
 }
 
 impl Effects {
@@ -34,6 +46,17 @@ impl Effects {
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.answers.is_empty()
     }
+
+    fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
+        self.note_bond(key, &owner, hold.session(), None);
+        self.changes.push(Change { key, cause, owner, hold, ended: true });
+    }
+
+    fn note_bond(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
+        if was != is {
+            self.bonds.push(BondChange { key, owner: owner.clone(), was, is });
+        }
+    }
 }
 
 /// One hold changed: what replicas, the AOF, subscribers and counters must learn.
@@ -45,10 +68,10 @@ pub struct Change {
     pub cause: Cause,
     /// Whose hold.
     pub owner: Owner,
-    /// The fence it has or had.
-    pub fence: Fence,
-    /// The hold as it is now; None when it is gone.
-    pub hold: Option<Hold>,
+    /// The hold as it is now, or as it was when it ended.
+    pub hold: Hold,
+    /// Whether it is gone.
+    pub ended: bool,
 }
 
 /// What changed a hold.
@@ -64,30 +87,74 @@ pub enum Cause {
     Lapse,
     /// The grant could not be delivered.
     TakeBack,
+    /// The connection that it was bound to has closed.
+    Close,
+    /// An operator ended it.
+    Break,
     /// A LOCK.HOLD said so.
     Told,
 }
 
-/// Ends what is over on a key, the earliest first, at most `most` holds. Keeps I5 when `most` is not reached.
-pub(super) fn settle<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, most: usize, effects: &mut Effects) {
+/// Ends what is over on a key, the earliest first, at most `most` leases. Keeps I5 when `most` is not reached.
+pub(super) fn settle<K: Keyspace>(
+    keys: &mut K,
+    key: KeyIndex,
+    sessions: &Sessions,
+    now: Timestamp,
+    most: usize,
+    effects: &mut Effects,
+) {
     let Some(lock) = keys.lock(key) else { return };
+    if sessions.some_closed() {
+        let orphan = |(owner, hold): (&Owner, &Hold)| {
+            hold.session().is_some_and(|session| sessions.is_closed(session.connection)).then(|| owner.clone())
+        };
+        let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
+        for owner in orphans {
+            close(lock, key, sessions, &owner, now, effects);
+        }
+    }
     for _ in 0..most {
         let Some((owner, hold)) = lock.holds.take_over(now) else { return };
-        effects.changes.push(Change { key, cause: Cause::Lapse, owner, fence: hold.fence, hold: None });
+        effects.ended(key, Cause::Lapse, owner, hold);
     }
+}
+
+/// Cuts a lease to what the closed connection of its hold has left of it. Cannot fail.
+pub(super) fn close(
+    lock: &mut Lock,
+    key: KeyIndex,
+    sessions: &Sessions,
+    owner: &Owner,
+    now: Timestamp,
+    effects: &mut Effects,
+) {
+    let Some(hold) = lock.holds.get(owner.as_bytes()) else { return };
+    let end = sessions.end_of(hold);
+    // A lease that was over before lapses.
+    if hold.deadline <= now {
+        return;
+    }
+    if end <= now {
+        return remove(lock, key, Cause::Close, owner, effects);
+    }
+    let mut hold = hold.clone();
+    hold.deadline = end;
+    hold.orphan();
+    change(lock, key, Cause::Close, owner, hold, effects);
 }
 
 /// Commits a hold as it is to be from now on. Cannot fail.
 pub(super) fn change(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold, effects: &mut Effects) {
-    let fence = hold.fence;
-    lock.holds.put(owner, hold.clone());
-    effects.changes.push(Change { key, cause, owner: owner.clone(), fence, hold: Some(hold) });
+    let old = lock.holds.put(owner, hold.clone());
+    effects.note_bond(key, owner, old.as_ref().and_then(Hold::session), hold.session());
+    effects.changes.push(Change { key, cause, owner: owner.clone(), hold, ended: false });
 }
 
 /// Commits that a hold is gone. Cannot fail.
 pub(super) fn remove(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, effects: &mut Effects) {
-    if let Some(Hold { fence, .. }) = lock.holds.take(owner.as_bytes()) {
-        effects.changes.push(Change { key, cause, owner: owner.clone(), fence, hold: None });
+    if let Some(hold) = lock.holds.take(owner.as_bytes()) {
+        effects.ended(key, cause, owner.clone(), hold);
     }
 }
 
@@ -98,8 +165,8 @@ pub fn all_of(lock: &Lock, key: KeyIndex) -> SmallVec<[Change; 2]> {
         key,
         cause: Cause::Told,
         owner: owner.clone(),
-        fence: hold.fence,
-        hold: Some(hold.clone()),
+        hold: hold.clone(),
+        ended: false,
     };
     lock.holds.iter().map(told).collect()
 }

@@ -39,12 +39,12 @@ struct Via {
 }
 
 /// What a circle may be closed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClosedBy {
     /// The asker, who has begun to wait.
     Asker,
-    /// A lock that came here with its holds.
-    Carried,
+    /// Holds that came after those who wait for them: with a lock from elsewhere, or by a grant that passed them.
+    Latecomer,
 }
 
 struct Search<'a> {
@@ -53,20 +53,20 @@ struct Search<'a> {
     only: Option<WaiterId>,
     reached: SmallVec<[Reached; 1]>,
     seen: BTreeSet<Owner>,
-    /// Whether locks came here with holds that nobody asked for here.
-    carried: bool,
+    /// Whether there may be holds that came after those who wait for them.
+    late: bool,
 }
 
 /// Looks for a circle through an owner.
 pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, closed_by: ClosedBy) -> Option<Cycle> {
-    let carried = closed_by == ClosedBy::Carried;
-    if !carried && nobody_waits_for(order, asker) {
+    let late = closed_by == ClosedBy::Latecomer;
+    if !late && nobody_waits_for(order, asker) {
         return None;
     }
     let mut waiters = order.room.waiting_of(asker).map(|(id, _)| id);
     let only = waiters.next().filter(|_| waiters.next().is_none());
     let first = Reached { owner: asker.clone(), from: None };
-    let mut search = Search { asker, only, reached: SmallVec::from([first]), seen: BTreeSet::new(), carried };
+    let mut search = Search { asker, only, reached: SmallVec::from([first]), seen: BTreeSet::new(), late };
     let mut at = 0;
     while at < search.reached.len() {
         let owner = search.reached[at].owner.clone();
@@ -114,7 +114,7 @@ impl Search<'_> {
         let line = order.room.line(waiter.db, name)?;
         let via = |behind: PerKey<Owner>| Via { reached: at, key: name.clone(), behind };
         let own = keys.peek(waiter.db, name, |lock| {
-            let hold = lock.holds.get(owner.as_bytes()).filter(|hold| hold.deadline > order.now)?;
+            let hold = lock.holds.get(owner.as_bytes()).filter(|hold| order.stands(hold))?;
             Some(is_upgrade(hold, mode))
         });
         let own = own.flatten();
@@ -156,12 +156,12 @@ impl Search<'_> {
         behind: Option<Owner>,
         via: impl Fn(PerKey<Owner>) -> Via,
     ) -> Option<Via> {
-        let none_waits = hold_nothing(order, line) && !self.carried;
+        let none_waits = hold_nothing(order, line) && !self.late;
         let mut found = None;
         let mut next = Vec::new();
         keys.peek(waiter.db, name, |lock: &Lock| {
             let way = |who: &Owner| {
-                let hold = lock.holds.get(who.as_bytes()).filter(|hold| hold.deadline > order.now)?;
+                let hold = lock.holds.get(who.as_bytes()).filter(|hold| order.stands(hold))?;
                 if *who == waiter.owner {
                     return None;
                 }
@@ -228,7 +228,7 @@ fn between<K: Keyspace>(
     };
     // Who holds the key waits for holders alone.
     let delayed = |keys: &mut K, other: &Waiter| {
-        let holds = |lock: &Lock| lock.holds.get(other.owner.as_bytes()).is_some_and(|hold| hold.deadline > order.now);
+        let holds = |lock: &Lock| lock.holds.get(other.owner.as_bytes()).is_some_and(|hold| order.stands(hold));
         order.delays(keys, ahead, line, (&other.owner, other.ask.mode))
             && !keys.peek(waiter.db, name, holds).unwrap_or(false)
     };

@@ -71,7 +71,7 @@ impl Node {
         let mut effects = Effects::new();
         let mut checked = Ok(());
         if origin == Origin::Client {
-            settle(keys, key, now.mono, usize::MAX, &mut effects);
+            settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
             self.look(keys, key, now, RUN, &mut effects);
             checked = check(keys.lock(key).as_deref(), fact, &self.limits, now.wall);
         }
@@ -83,9 +83,7 @@ impl Node {
             // Also where the fact took a hold away.
             self.look(keys, key, now, RUN, &mut effects);
         }
-        for key in keys.all() {
-            self.follow(keys, key, now.mono);
-        }
+        self.follow(keys, &mut effects, now.mono);
         (checked, effects)
     }
 
@@ -182,7 +180,7 @@ impl Fact {
             fence: Some(hold.fence),
             wall_deadline: now.wall_at(hold.deadline),
             left: hold.deadline.left(now.mono),
-            note: hold.note.clone(),
+            note: hold.note().cloned(),
         }
     }
 
@@ -195,14 +193,10 @@ impl Fact {
             Origin::Disk => self.left.min(now.left_until(self.wall_deadline)),
             Origin::Peer | Origin::Client => self.left,
         };
-        Some(Hold {
-            reads: self.reads,
-            writes: self.writes,
-            fence: self.fence?,
-            deadline: now.mono + left.min(LEASE_CEILING),
-            since: now.mono,
-            granted_in: Term::CARRIED,
-            note: self.note.clone(),
-        })
+        let mut hold = Hold::new(self.fence?, now.mono + left.min(LEASE_CEILING), now.mono, Term::CARRIED);
+        hold.reads = self.reads;
+        hold.writes = self.writes;
+        hold.set_note(self.note.clone());
+        Some(hold)
     }
 }

@@ -3,6 +3,7 @@
 use super::fence::Fence;
 use super::heap::{allocated, of_tree};
 use super::owner::{Note, Owner};
+use super::session::Session;
 use super::time::Timestamp;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -52,11 +53,98 @@ pub struct Hold {
     pub since: Timestamp,
     /// When this node granted it, in terms; [`Term::CARRIED`] if it did not.
     pub granted_in: Term,
-    /// What the holder says about itself.
-    pub note: Option<Note>,
+    /// What few holds have.
+    extra: Option<Box<Extra>>,
+}
+
+/// What few holds have, outside of the hold itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Extra {
+    note: Option<Note>,
+    bond: Option<Bond>,
+}
+
+/// That a hold ends with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bond {
+    /// It will.
+    Open(Session),
+    /// The connection has closed: what is left of the lease is the grace that was asked for.
+    Closed,
 }
 
 impl Hold {
+    /// A hold that counts nothing yet.
+    #[must_use]
+    pub fn new(fence: Fence, deadline: Timestamp, since: Timestamp, granted_in: Term) -> Hold {
+        Hold { reads: 0, writes: 0, fence, deadline, since, granted_in, extra: None }
+    }
+
+    /// What the holder says about itself.
+    #[must_use]
+    pub fn note(&self) -> Option<&Note> {
+        self.extra.as_ref()?.note.as_ref()
+    }
+
+    /// Sets what the holder says about itself.
+    pub fn set_note(&mut self, note: Option<Note>) {
+        if note.is_some() || self.extra.is_some() {
+            self.extra.get_or_insert_default().note = note;
+            self.drop_empty_extra();
+        }
+    }
+
+    /// What binds it to a connection.
+    #[must_use]
+    pub fn session(&self) -> Option<Session> {
+        match self.extra.as_ref()?.bond {
+            Some(Bond::Open(session)) => Some(session),
+            Some(Bond::Closed) | None => None,
+        }
+    }
+
+    /// Whether the connection that it was bound to has closed, and its owner has not been heard of since.
+    #[must_use]
+    pub fn is_orphaned(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.bond == Some(Bond::Closed))
+    }
+
+    /// Binds it to a connection, or to none.
+    pub fn bind(&mut self, session: Option<Session>) {
+        self.set_bond(session.map(Bond::Open));
+    }
+
+    /// Its owner was heard of: binds it anew if that is asked for, else only what has been closed is over.
+    pub(super) fn rebind(&mut self, session: Option<Session>) {
+        if session.is_some() || self.is_orphaned() {
+            self.bind(session);
+        }
+    }
+
+    /// The connection that it was bound to has closed.
+    pub(super) fn orphan(&mut self) {
+        self.set_bond(Some(Bond::Closed));
+    }
+
+    fn set_bond(&mut self, bond: Option<Bond>) {
+        if bond.is_some() || self.extra.is_some() {
+            self.extra.get_or_insert_default().bond = bond;
+            self.drop_empty_extra();
+        }
+    }
+
+    fn drop_empty_extra(&mut self) {
+        if self.extra.as_ref().is_some_and(|extra| **extra == Extra::default()) {
+            self.extra = None;
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.extra.as_ref().map_or(0, |extra| {
+            allocated(size_of::<Extra>()) + extra.note.as_ref().map_or(0, |note| allocated(note.0.len()))
+        })
+    }
+
     /// The count in one mode.
     #[must_use]
     pub fn count(&self, mode: Mode) -> u32 {
@@ -167,7 +255,7 @@ impl Holds {
         }
     }
 
-    /// How many holds are over at `now`.
+    /// How many leases are over at `now`.
     #[must_use]
     pub fn over(&self, now: Timestamp) -> usize {
         match &self.0 {
@@ -177,18 +265,22 @@ impl Holds {
         }
     }
 
-    /// Puts an owner's hold, in place of what it held before.
-    pub fn put(&mut self, owner: &Owner, hold: Hold) {
+    /// Puts an owner's hold, in place of what it held before, which is returned.
+    pub fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
         match &mut self.0 {
-            Repr::None => self.0 = Repr::One(owner.clone(), hold),
-            Repr::One(who, old) if who == owner => *old = hold,
+            Repr::None => {
+                self.0 = Repr::One(owner.clone(), hold);
+                None
+            }
+            Repr::One(who, old) if who == owner => Some(core::mem::replace(old, hold)),
             Repr::One(..) => {
                 let mut many = Box::<Many>::default();
                 if let Repr::One(first, held) = core::mem::take(&mut self.0) {
                     many.put(&first, held);
                 }
-                many.put(owner, hold);
+                let old = many.put(owner, hold);
                 self.0 = Repr::Many(many);
+                old
             }
             Repr::Many(many) => many.put(owner, hold),
         }
@@ -242,7 +334,7 @@ impl Holds {
     pub fn heap_bytes(&self) -> usize {
         let of_holds: usize = self
             .iter()
-            .map(|(owner, hold)| owner.heap_bytes() + hold.note.as_ref().map_or(0, |note| allocated(note.0.len())))
+            .map(|(owner, hold)| owner.heap_bytes() + hold.heap_bytes())
             .sum();
         match &self.0 {
             Repr::None | Repr::One(..) => of_holds,
@@ -252,15 +344,17 @@ impl Holds {
 }
 
 impl Many {
-    fn put(&mut self, owner: &Owner, hold: Hold) {
+    fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
         let deadline = hold.deadline;
-        if let Some(old) = self.by_owner.insert(owner.clone(), hold) {
-            if old.deadline == deadline {
-                return;
+        let old = self.by_owner.insert(owner.clone(), hold);
+        let before = old.as_ref().map(|old| old.deadline);
+        if before != Some(deadline) {
+            if let Some(before) = before {
+                self.by_deadline.remove(&(before, owner.clone()));
             }
-            self.by_deadline.remove(&(old.deadline, owner.clone()));
+            self.by_deadline.insert((deadline, owner.clone()));
         }
-        self.by_deadline.insert((deadline, owner.clone()));
+        old
     }
 
     fn take(&mut self, owner: &[u8]) -> Option<Hold> {

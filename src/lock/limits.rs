@@ -22,6 +22,8 @@ pub struct Limits {
     pub waiters_max: usize,
     /// How many requests may wait for one key.
     pub waiters_per_key_max: usize,
+    /// How many keys one request may name.
+    pub keys_max: usize,
     /// How long a free key is kept for a waiter that waits for other keys as well.
     pub reserve_max: Millis,
     /// Whether a wait that would close a circle of waits is refused.

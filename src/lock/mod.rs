@@ -2,8 +2,8 @@
 //!
 //! The caller hands in the state, a request and the time; it gets back an outcome and the list of what happened to
 //! holds, and does the rest (replies, replication, events). Read in this order: [`value`] for the lock and its
-//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`room`] for who waits, [`order`] for who goes
-//! before whom, [`wait`] for how waits end, [`deadlock`] for those that never would; [`fact`] for what other nodes say,
+//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`room`] for who waits, [`mod@line`] for where, [`order`] for who goes
+//! before whom, [`wait`] for how waits end, [`deadlock`] for those that never would; [`session`] for holds that end with a connection; [`fact`] for what other nodes say,
 //! [`node`] for what there is beside locks; [`wheel`], [`fence`] and [`codec`] stand alone.
 
 // It names `core` and `alloc` only, though the crate has std: tests/purity builds this folder by itself without std,
@@ -21,12 +21,15 @@ pub mod heap;
 pub mod hold;
 pub mod keyspace;
 pub mod limits;
+pub mod line;
 pub mod node;
+pub mod operator;
 pub mod order;
 pub mod owner;
 pub mod request;
 pub mod room;
 pub mod serve;
+pub mod session;
 pub mod time;
 pub mod value;
 pub mod wait;

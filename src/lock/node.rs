@@ -1,12 +1,13 @@
 //! What a node knows beside its locks: the fence clock, the index of leases, the term. Requests are served in serve.rs,
 //! facts are taken in in fact.rs; here is what happens to keys and to the node without either.
 
-use super::change::{Effects, settle};
+use super::change::{Effects, close, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::Term;
 use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
 use super::limits::Limits;
 use super::room::Room;
+use super::session::{Connection, Sessions, Trace};
 use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
 use super::wait::RUN;
@@ -23,6 +24,8 @@ pub struct Node {
     pub(super) term: Term,
     /// Who waits.
     pub(super) room: Room,
+    /// Which holds end with which connection.
+    pub(super) sessions: Sessions,
     /// The index of leases of each database, by its number.
     leases: Vec<Option<Box<Leases>>>,
     /// One count for all of them, so that an entry's id means nothing in another database.
@@ -51,6 +54,7 @@ impl Node {
             fences: FenceClock::new(),
             term: Term::FIRST,
             room: Room::new(),
+            sessions: Sessions::new(),
             leases: Vec::new(),
             generations: Generations::new(),
             retired: Vec::new(),
@@ -60,16 +64,22 @@ impl Node {
     /// A lock came to another name or database: it goes on there, carried.
     pub fn carry(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         lock.holds.carry(now);
+        for (owner, hold) in lock.holds.iter() {
+            if let Some(session) = hold.session() {
+                self.sessions.bind(db, name, owner, session.connection);
+            }
+        }
         self.room.want_check(db, name);
         self.follow_lock(db, name, lock, now);
     }
 
     /// A lock left its key, to go elsewhere or away: its lease is no longer looked after here, and who waited for it may
     /// have the key.
-    pub fn forget(&mut self, db: Db, name: &[u8], lease: Option<EntryId>) {
-        if let Some(id) = lease {
+    pub fn forget(&mut self, db: Db, name: &[u8], trace: &Trace) {
+        if let Some(id) = trace.lease {
             index_of(&mut self.leases, db).disarm(id);
         }
+        self.sessions.forget(db, name, trace);
         self.room.want_look(db, name);
     }
 
@@ -83,6 +93,7 @@ impl Node {
         };
         let large = |leases: Option<Box<Leases>>| leases.filter(|leases| leases.len() > AT_ONCE).map(|leases| *leases);
         self.retired.extend(self.leases[flushed].iter_mut().filter_map(|leases| large(leases.take())));
+        self.sessions.flush(db);
         self.room.want_looks(db, false);
     }
 
@@ -94,6 +105,7 @@ impl Node {
         }
         reach(&mut self.leases, one.max(other));
         self.leases.swap(one.0 as usize, other.0 as usize);
+        self.sessions.swap(one, other);
         self.term = self.term.next();
         // Who waits stays with the number of its database.
         for db in [one, other] {
@@ -147,7 +159,7 @@ impl Node {
 
     /// Gives back a bounded piece of the memory of flushed databases' indexes; false when there is none left.
     pub fn shed(&mut self) -> bool {
-        let Some(leases) = self.retired.last_mut() else { return false };
+        let Some(leases) = self.retired.last_mut() else { return self.sessions.shed() };
         if !leases.shed() {
             self.retired.pop();
         }
@@ -176,16 +188,64 @@ impl Node {
             index_of(&mut self.leases, db).disarm(entry);
             return effects;
         }
-        settle(keys, key, now.mono, most, &mut effects);
+        settle(keys, key, &self.sessions, now.mono, most, &mut effects);
         let more =
             keys.lock(key).and_then(|lock| lock.holds.earliest()).is_some_and(|(deadline, _)| deadline <= now.mono);
         if !more {
             self.look(keys, key, now, RUN, &mut effects);
         }
-        for key in keys.all() {
-            self.follow(keys, key, now.mono);
-        }
+        self.follow(keys, &mut effects, now.mono);
         effects
+    }
+
+    /// A connection has closed. True when holds are bound to it, which is work for the module's own hand now
+    /// ([`Work::Close`](super::room::Work::Close)).
+    pub fn close(&mut self, connection: Connection, now: Timestamp) -> bool {
+        self.sessions.close(connection, now)
+    }
+
+    /// Ends at most `most` of the holds on a key that are bound to a connection which has closed, or cuts their leases, and
+    /// lets in who waited for that.
+    pub fn end_session<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        key: KeyIndex,
+        connection: Connection,
+        now: Now,
+        most: usize,
+    ) -> Effects {
+        let mut effects = Effects::new();
+        let Place { db, name, .. } = keys.place(key);
+        let name = KeyName::from_slice(name);
+        for owner in self.sessions.owners_on(db, &name, connection, most) {
+            if let Some(lock) = keys.lock(key) {
+                close(lock, key, &self.sessions, &owner, now.mono, &mut effects);
+            }
+            self.sessions.unbind(db, &name, &owner, connection);
+        }
+        // To look at the line is to settle the key, all of it: not yet, where many of its holders have gone.
+        if keys.lock(key).is_some_and(|lock| lock.holds.len() > most) {
+            self.room.want_look(db, &name);
+        } else {
+            settle(keys, key, &self.sessions, now.mono, most, &mut effects);
+            self.look(keys, key, now, RUN, &mut effects);
+        }
+        self.follow(keys, &mut effects, now.mono);
+        effects
+    }
+
+    /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this node's any
+    /// more to change, or it is no lock.
+    pub fn forgo_session(&mut self, db: Db, name: &[u8], connection: Connection) {
+        for owner in self.sessions.owners_on(db, name, connection, usize::MAX) {
+            self.sessions.unbind(db, name, &owner, connection);
+        }
+    }
+
+    /// Who knows which holds are bound to a connection.
+    #[must_use]
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     /// Whether the index has an entry for this lock that stands no later than `deadline` (I4).
@@ -201,10 +261,21 @@ impl Node {
         self.room.broken_invariant()
     }
 
-    /// Lets the index follow what a step did to a key.
-    pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Timestamp) {
-        if let Place { db, name, lock: Some(lock) } = keys.place(key) {
-            self.follow_lock(db, name, lock, now);
+    /// Lets the indexes follow what a step did.
+    pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects, now: Timestamp) {
+        for key in keys.all() {
+            if let Place { db, name, lock: Some(lock) } = keys.place(key) {
+                self.follow_lock(db, name, lock, now);
+            }
+        }
+        for bond in effects.bonds.drain(..) {
+            let Place { db, name, .. } = keys.place(bond.key);
+            if let Some(was) = bond.was {
+                self.sessions.unbind(db, name, &bond.owner, was.connection);
+            }
+            if let Some(is) = bond.is {
+                self.sessions.bind(db, name, &bond.owner, is.connection);
+            }
         }
     }
 

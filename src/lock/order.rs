@@ -14,6 +14,7 @@ use super::limits::Limits;
 use super::owner::Owner;
 use super::request::Refusal;
 use super::room::{Line, Rank, Room, Waiter};
+use super::session::Sessions;
 use super::time::Timestamp;
 use super::value::Lock;
 
@@ -58,11 +59,16 @@ pub(super) fn conflicts(hold: &Hold, mode: Mode) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order<'r> {
     pub(super) room: &'r Room,
-    pub(super) limits: &'r Limits,
+    pub(super) sessions: &'r Sessions,
     pub(super) now: Timestamp,
 }
 
 impl Order<'_> {
+    /// Whether a hold is not over.
+    pub(super) fn stands(self, hold: &Hold) -> bool {
+        self.sessions.end_of(hold) > self.now
+    }
+
     /// Whether somebody in the line of a key delays a request of this owner in this mode, which stands there.
     pub(super) fn is_delayed<K: Keyspace>(
         self,
@@ -103,7 +109,7 @@ impl Order<'_> {
         if !waiter.is_many() {
             return true;
         }
-        if line.kept.is_some_and(|since| since + self.limits.reserve_max <= self.now) {
+        if line.was_kept(self.now) {
             // The key has been kept for it long enough.
             return false;
         }
@@ -111,7 +117,7 @@ impl Order<'_> {
         let asker_keeps_it_waiting = waiter.keys.iter().any(|key| {
             let held = |lock: &Lock| {
                 let hold = lock.holds.get(owner.as_bytes());
-                hold.is_some_and(|hold| hold.deadline > self.now && conflicts(hold, waiter.ask.mode))
+                hold.is_some_and(|hold| self.stands(hold) && conflicts(hold, waiter.ask.mode))
             };
             waiter.owner != *owner && keys.peek(waiter.db, &key.name, held).unwrap_or(false)
         });

@@ -6,6 +6,7 @@ use super::fence::Fence;
 use super::hold::Mode;
 use super::owner::{Note, Owner};
 use super::room::WaiterId;
+use super::session::Session;
 use super::time::Millis;
 use alloc::boxed::Box;
 use smallvec::SmallVec;
@@ -46,6 +47,8 @@ pub struct Acquire {
     pub wait: Wait,
     /// This repeats a request whose reply was lost: let the count be at least so many, rather than one more.
     pub retry: Option<u32>,
+    /// What to bind the hold to; None leaves it bound as it is.
+    pub session: Option<Session>,
 }
 
 /// How long to wait for a lock.
@@ -86,6 +89,8 @@ pub struct Release {
 pub struct Extend {
     /// How long it is to run from now.
     pub lease: Millis,
+    /// What to bind the hold to; None leaves it bound as it is.
+    pub session: Option<Session>,
     /// Only the hold with this fence.
     pub fence: Option<Fence>,
 }

@@ -18,11 +18,15 @@
 //! - W4: no owner waits twice for a key in the same mode.
 
 use super::arena::{Arena, Generations, Id};
+use super::deadlock::ClosedBy;
 use super::fence::Fence;
 use super::hold::{Hold, Mode, Term};
 use super::keyspace::{Db, KeyName};
+pub use super::line::{Line, Rank};
+use super::line::{Due, Kept};
 use super::owner::Owner;
 use super::request::{Acquire, PerKey};
+use super::session::{Connection, Session};
 use super::time::{Millis, Timestamp};
 use super::value::Lock;
 use super::wheel::{EntryId, Look, Wheel};
@@ -33,21 +37,6 @@ use smallvec::SmallVec;
 
 /// Names one waiter. An old one finds nothing.
 pub type WaiterId = Id;
-
-/// A place in line, the same in every line: upgrades first, then by arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank {
-    class: Class,
-    ticket: u64,
-}
-
-/// Which waiters go before which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Class {
-    // A reader that asks to write holds the key: nobody that excludes it can be served before it anyway.
-    Upgrade,
-    Newcomer,
-}
 
 /// An admitted, unanswered request.
 #[derive(Clone, Debug)]
@@ -103,6 +92,8 @@ pub struct Given {
     pub added: u32,
     /// When its lease ends now.
     pub deadline: Timestamp,
+    /// What it is bound to now.
+    pub session: Option<Session>,
     /// What its owner knew it by; None when it had none.
     pub before: Option<Before>,
 }
@@ -113,33 +104,7 @@ pub struct Before {
     fence: Fence,
     granted_in: Term,
     deadline: Timestamp,
-}
-
-/// Those who wait for one key, in order.
-#[derive(Debug, Default)]
-pub struct Line {
-    order: BTreeMap<Rank, WaiterId>,
-    /// The writers among those who wait for this key alone.
-    writers: BTreeSet<Rank>,
-    /// Who waits for other keys as well, or whose owner does.
-    branching: BTreeSet<Rank>,
-    /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something since
-    /// they came.
-    exceptions: BTreeSet<Rank>,
-    /// Whether a run of readers is being let in, in slices.
-    pub(super) cut: bool,
-    /// Since when the key, being free, has been kept for the first in line, which waits for other keys as well.
-    pub(super) kept: Option<Timestamp>,
-    due: Option<Due>,
-}
-
-/// What is to be done about a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    /// See who can be served.
-    Look,
-    /// And whether those who cannot be are in a deadlock: the lock is another one.
-    Check,
+    session: Option<Session>,
 }
 
 /// Work that is left to the module's own hand.
@@ -151,6 +116,8 @@ pub enum Work {
     TakeBack(WaiterId, Db, PerKey<KeyName>),
     /// See whether this waiter, which waits for this key, is in a deadlock.
     Check(WaiterId, Db, KeyName),
+    /// End the holds on this key that are bound to this connection, which has closed.
+    Close(Connection, Db, KeyName),
 }
 
 /// What the wheel of waits has for a moment.
@@ -184,8 +151,8 @@ pub struct Room {
     tickets: u64,
     /// Lines to be looked at.
     looks: VecDeque<(Db, KeyName)>,
-    /// Waiters to be checked for deadlocks.
-    checks: Vec<WaiterId>,
+    /// Waiters to be checked for deadlocks, and what may have closed the circle.
+    checks: Vec<(WaiterId, ClosedBy)>,
     lost: Vec<WaiterId>,
 }
 
@@ -237,6 +204,15 @@ impl Room {
         self.lines.get(db.0 as usize)?.get(name)
     }
 
+    /// All lines.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (Db, &KeyName, &Line)> {
+        let of = |(number, lines)| {
+            let lines: &BTreeMap<KeyName, Line> = lines;
+            lines.iter().map(move |(name, line)| (Db(number as u32), name, line))
+        };
+        self.lines.iter().enumerate().flat_map(of)
+    }
+
     pub(super) fn line_mut(&mut self, db: Db, name: &[u8]) -> Option<&mut Line> {
         self.lines.get_mut(db.0 as usize)?.get_mut(name)
     }
@@ -267,8 +243,7 @@ impl Room {
 
     /// The place that the next request would have in every line.
     pub(super) fn next_rank(&self, upgrades: bool) -> Rank {
-        let class = if upgrades { Class::Upgrade } else { Class::Newcomer };
-        Rank { class, ticket: self.tickets + 1 }
+        Rank::new(upgrades, self.tickets + 1)
     }
 
     /// Lets a request wait, behind all who wait already, or before all but other upgrades.
@@ -307,7 +282,7 @@ impl Room {
         self.ring_at(id, until);
         for key in keys {
             if let Some(line) = self.line_mut(db, &key.name) {
-                line.order.insert(rank, id);
+                line.hand_over(rank, id);
             }
         }
         for there in self.by_owner.entry(digest).or_default().iter_mut().filter(|there| **there == old) {
@@ -318,21 +293,14 @@ impl Room {
 
     fn seat(&mut self, waiter: Waiter) -> WaiterId {
         let Waiter { db, rank, until, .. } = waiter;
-        let (many, writes) = (waiter.is_many(), waiter.ask.mode == Mode::Write);
+        let (many, mode) = (waiter.is_many(), waiter.ask.mode);
         let (digest, keys) = (waiter.owner.digest(), waiter.keys.clone());
         let id = self.waiters.insert(waiter, &mut self.generations);
         if self.lines.len() <= db.0 as usize {
             self.lines.resize_with(db.0 as usize + 1, BTreeMap::new);
         }
         for key in keys {
-            let line = self.lines[db.0 as usize].entry(key.name).or_default();
-            line.order.insert(rank, id);
-            if writes && !many {
-                line.writers.insert(rank);
-            }
-            if many {
-                line.branching.insert(rank);
-            }
+            self.lines[db.0 as usize].entry(key.name).or_default().join(rank, id, mode, many);
         }
         self.ring_at(id, until);
         self.waiting += 1;
@@ -393,11 +361,11 @@ impl Room {
         let Some(lines) = self.lines.get_mut(waiter.db.0 as usize) else { return };
         for key in &waiter.keys {
             let Some(line) = lines.get_mut(&key.name) else { continue };
-            line.order.remove(&waiter.rank);
-            line.writers.remove(&waiter.rank);
-            line.branching.remove(&waiter.rank);
-            line.exceptions.remove(&waiter.rank);
-            if line.order.is_empty() {
+            line.leave(waiter.rank);
+            if line.is_empty() {
+                if let Some(Kept { bell, .. }) = line.kept {
+                    self.wheel.disarm(bell);
+                }
                 lines.remove(&key.name);
             }
         }
@@ -449,11 +417,8 @@ impl Room {
 
     fn want(&mut self, db: Db, name: &[u8], due: Due) {
         let Some(line) = self.line_mut(db, name) else { return };
-        if line.due.is_none() {
-            line.due = Some(due);
+        if line.want(due) {
             self.looks.push_back((db, KeyName::from_slice(name)));
-        } else {
-            line.due = line.due.max(Some(due));
         }
     }
 
@@ -484,7 +449,7 @@ impl Room {
             .collect();
         for (db, rank, name) in &places {
             if let Some(line) = self.line_mut(*db, name) {
-                line.exceptions.insert(*rank);
+                line.except(*rank);
             }
         }
         places.into_iter().map(|(db, _, name)| (db, name)).collect()
@@ -506,9 +471,9 @@ impl Room {
         !self.looks.is_empty() || !self.checks.is_empty() || !self.lost.is_empty()
     }
 
-    /// The next piece of work for the module's own hand. It stays the next one until it is done.
+    /// The next grant to take back. It stays the next one until that is done.
     #[must_use]
-    pub fn next_work(&mut self) -> Option<Work> {
+    pub(super) fn next_lost(&mut self) -> Option<Work> {
         while let Some(id) = self.lost.last() {
             match self.waiters.get(*id) {
                 Some(waiter) => {
@@ -518,14 +483,20 @@ impl Room {
                 None => self.lost.pop(),
             };
         }
-        while let Some(id) = self.checks.last() {
+        None
+    }
+
+    /// The next piece of other work for the module's own hand. It stays the next one until it is done.
+    #[must_use]
+    pub(super) fn next_work(&mut self) -> Option<Work> {
+        while let Some((id, _)) = self.checks.last() {
             match self.waiters.get(*id).filter(|waiter| waiter.is_waiting()) {
                 Some(waiter) => return Some(Work::Check(*id, waiter.db, waiter.keys[0].name.clone())),
                 None => self.checks.pop(),
             };
         }
         while let Some((db, name)) = self.looks.front() {
-            if self.line(*db, name).is_some_and(|line| line.due.is_some()) {
+            if self.line(*db, name).is_some_and(Line::is_due) {
                 return Some(Work::Look(*db, name.clone()));
             }
             self.looks.pop_front();
@@ -534,35 +505,50 @@ impl Room {
     }
 
     /// A waiter is to be checked for deadlocks once more.
-    pub(super) fn want_check_of(&mut self, id: WaiterId) {
-        self.checks.push(id);
+    pub(super) fn want_check_of(&mut self, id: WaiterId, closed_by: ClosedBy) {
+        self.checks.push((id, closed_by));
     }
 
-    /// A waiter is being checked now.
-    pub(super) fn checked(&mut self, id: WaiterId) {
-        self.checks.retain(|other| *other != id);
+    /// A waiter is being checked now. What may have closed a circle with it.
+    pub(super) fn take_check(&mut self, id: WaiterId) -> Option<ClosedBy> {
+        let closed_by = self.checks.iter().filter(|(other, _)| *other == id).map(|(_, closed_by)| *closed_by).max();
+        self.checks.retain(|(other, _)| *other != id);
+        closed_by
     }
 
     /// A line is being looked at now. True when it is to be checked for deadlocks as well.
     pub(super) fn take_due(&mut self, db: Db, name: &[u8]) -> bool {
-        self.line_mut(db, name).is_some_and(|line| line.due.take() == Some(Due::Check))
+        self.line_mut(db, name).and_then(Line::take_due) == Some(Due::Check)
     }
 
-    /// A free key is kept for the first in its line from now on, at most until then.
+    /// A free key is kept for the first in its line from now on, at most so long.
     pub(super) fn keep(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
-        if let Some(line) = self.line_mut(db, name)
-            && line.kept.is_none()
-        {
-            line.kept = Some(now);
-            // A bell that rings for nothing, because the key was taken meanwhile, costs one look.
-            self.wheel.arm(Ring::Kept(db, KeyName::from_slice(name)), now + most, &mut self.generations);
+        let Room { lines, wheel, generations, .. } = self;
+        if let Some(line) = lines.get_mut(db.0 as usize).and_then(|lines| lines.get_mut(name)) {
+            line.kept.get_or_insert_with(|| {
+                let until = now + most;
+                Kept { until, bell: wheel.arm(Ring::Kept(db, KeyName::from_slice(name)), until, generations) }
+            });
         }
     }
 
     /// A key was taken: it is not kept any more.
     pub(super) fn taken(&mut self, db: Db, name: &[u8]) {
-        if let Some(line) = self.line_mut(db, name) {
-            line.kept = None;
+        if let Some(Kept { bell, .. }) = self.line_mut(db, name).and_then(|line| line.kept.take()) {
+            self.wheel.disarm(bell);
+        }
+    }
+
+    /// A free key is kept no longer for this owner, or whoever it is kept for: those behind who fit pass, as if its time were up.
+    pub(super) fn end_keeping(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
+        let Room { lines, waiters, .. } = self;
+        let Some(line) = lines.get_mut(db.0 as usize).and_then(|lines| lines.get_mut(name)) else { return };
+        let first = line.iter().next().and_then(|id| waiters.get(id));
+        if let Some(kept) = &mut line.kept
+            && owner.is_none_or(|owner| first.is_some_and(|first| first.owner == *owner))
+        {
+            kept.until = kept.until.min(now);
+            self.want_look(db, name);
         }
     }
 
@@ -608,7 +594,7 @@ impl Room {
             }
             seats += waiter.keys.len();
             if !waiter.keys.iter().all(|key| {
-                self.line(waiter.db, &key.name).is_some_and(|line| line.order.get(&waiter.rank) == Some(&id))
+                self.line(waiter.db, &key.name).is_some_and(|line| line.at(waiter.rank) == Some(id))
             }) {
                 return Some("W1");
             }
@@ -625,15 +611,15 @@ impl Room {
             }
         }
         let lines = self.lines.iter().flat_map(BTreeMap::values);
-        let stand: usize = lines.clone().map(|line| line.order.len()).sum();
-        (stand != seats || lines.clone().any(|line| line.order.is_empty())).then_some("W1")
+        let stand: usize = lines.clone().map(Line::len).sum();
+        (stand != seats || !lines.clone().all(Line::is_sound)).then_some("W1")
     }
 }
 
 impl Before {
     /// What is to be known of a hold that is about to change.
     pub(super) fn of(hold: &Hold) -> Before {
-        Before { fence: hold.fence, granted_in: hold.granted_in, deadline: hold.deadline }
+        Before { fence: hold.fence, granted_in: hold.granted_in, deadline: hold.deadline, session: hold.session() }
     }
 }
 
@@ -652,6 +638,9 @@ impl Given {
             if hold.deadline == self.deadline {
                 hold.deadline = before.deadline;
             }
+            if hold.session() == self.session {
+                hold.bind(before.session);
+            }
         }
         hold
     }
@@ -662,8 +651,7 @@ fn mark_branching(lines: &mut [BTreeMap<KeyName, Line>], waiter: &Waiter) {
     let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { return };
     for key in &waiter.keys {
         if let Some(line) = lines.get_mut(&key.name) {
-            line.branching.insert(waiter.rank);
-            line.exceptions.insert(waiter.rank);
+            line.branch(waiter.rank);
         }
     }
 }
@@ -697,72 +685,3 @@ impl Waiter {
     }
 }
 
-impl Line {
-    /// How many stand in it.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    /// Whether nobody does: such a line does not exist.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
-    /// Who stands in it, in order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = WaiterId> {
-        self.order.values().copied()
-    }
-
-    /// The first behind a place, or of all.
-    pub(super) fn next(&self, after: Option<Rank>) -> Option<(Rank, WaiterId)> {
-        use core::ops::Bound::{Excluded, Unbounded};
-        let from = after.map_or(Unbounded, Excluded);
-        self.order.range((from, Unbounded)).next().map(|(rank, id)| (*rank, *id))
-    }
-
-    /// The writers before a place who wait for this key alone.
-    pub(super) fn writers(&self, before: Rank) -> impl DoubleEndedIterator<Item = WaiterId> {
-        self.those(&self.writers, before)
-    }
-
-    /// Those before a place who wait for other keys as well, or whose owner does.
-    pub(super) fn branching(&self, before: Rank) -> impl Iterator<Item = WaiterId> {
-        self.those(&self.branching, before)
-    }
-
-    /// Whether somebody in it may be served without a change of the lock.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.cut || self.due.is_some() || self.kept.is_some()
-    }
-
-    /// Whether nobody in it waits for other keys as well, nor does anybody's owner.
-    pub(super) fn is_plain(&self) -> bool {
-        self.branching.is_empty()
-    }
-
-    /// Those who hold the key for reading and wait to write.
-    pub(super) fn upgrades(&self) -> impl Iterator<Item = WaiterId> {
-        self.order.iter().take_while(|(rank, _)| rank.class == Class::Upgrade).map(|(_, id)| *id)
-    }
-
-    /// The first behind a place of those who may be exceptions.
-    pub(super) fn next_exception(&self, after: Rank) -> Option<(Rank, WaiterId)> {
-        use core::ops::Bound::{Excluded, Unbounded};
-        let rank = self.exceptions.range((Excluded(after), Unbounded)).next()?;
-        Some((*rank, *self.order.get(rank)?))
-    }
-
-    /// Who stands between two places, in order.
-    pub(super) fn between(&self, after: Rank, before: Rank) -> impl Iterator<Item = WaiterId> {
-        use core::ops::Bound::Excluded;
-        // An empty range of a tree must not be asked for with two excluded ends that are the same.
-        let range = (after < before).then(|| self.order.range((Excluded(after), Excluded(before))));
-        range.into_iter().flatten().map(|(_, id)| *id)
-    }
-
-    fn those(&self, ranks: &BTreeSet<Rank>, before: Rank) -> impl DoubleEndedIterator<Item = WaiterId> {
-        ranks.range(..before).filter_map(|rank| self.order.get(rank).copied())
-    }
-}

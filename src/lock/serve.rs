@@ -63,16 +63,14 @@ impl Node {
                 Ok(Outcome::Extended(extended))
             }
         };
-        for key in keys.all() {
-            self.follow(keys, key, now.mono);
-        }
+        self.follow(keys, &mut effects, now.mono);
         Step { outcome, effects }
     }
 
     /// Ends what is over on a key, and serves its line.
     fn settle<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
         let before = effects.changes.len();
-        settle(keys, key, now.mono, usize::MAX, effects);
+        settle(keys, key, &self.sessions, now.mono, usize::MAX, effects);
         let Place { db, name, lock } = keys.place(key);
         let free = lock.is_none_or(|lock| lock.is_free());
         // Else nobody in it can be served (W2).
@@ -120,6 +118,7 @@ impl Node {
         if anew {
             // What else it waits for, it may have before somebody now whom it keeps waiting.
             self.room.want_looks_of(owner);
+            self.check_for_latecomer(owner);
         }
         Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
     }
@@ -207,23 +206,16 @@ pub(super) fn take<K: Keyspace>(
             Some(old) if !new_fence => old.fence,
             _ => giver.fences.next(now.wall).expect("as many are left as are needed"),
         };
-        let mut hold = old.cloned().unwrap_or(Hold {
-            reads: 0,
-            writes: 0,
-            fence,
-            deadline,
-            since: now.mono,
-            granted_in: giver.term,
-            note: None,
-        });
+        let mut hold = old.cloned().unwrap_or_else(|| Hold::new(fence, deadline, now.mono, giver.term));
         hold.set_count(ask.mode, count);
         hold.fence = fence;
         hold.granted_in = giver.term;
         hold.deadline = hold.deadline.max(deadline);
         if ask.note.is_some() {
-            hold.note.clone_from(&ask.note);
+            hold.set_note(ask.note.clone());
         }
-        given.push(Given { fence, added, deadline: hold.deadline, before });
+        hold.rebind(ask.session);
+        given.push(Given { fence, added, deadline: hold.deadline, session: hold.session(), before });
         lock.raise_fence(fence);
         change(lock, *key, Cause::Acquire, owner, hold, effects);
     }
@@ -274,7 +266,9 @@ fn extend<K: Keyspace>(
     effects: &mut Effects,
 ) -> Option<Fence> {
     let lock = keys.lock(key)?;
-    let hold = Hold { deadline: now + ask.lease, ..held(lock, owner, ask.fence)?.clone() };
+    let mut hold = held(lock, owner, ask.fence)?.clone();
+    hold.deadline = now + ask.lease;
+    hold.rebind(ask.session);
     let fence = hold.fence;
     change(lock, key, Cause::Extend, owner, hold, effects);
     Some(fence)

@@ -45,6 +45,13 @@ pub struct Waiting<'a> {
     pub left: Option<Millis>,
 }
 
+impl<'a> Waiting<'a> {
+    fn of(id: WaiterId, waiter: &'a Waiter, now: Timestamp) -> Waiting<'a> {
+        let left = waiter.until.map(|until| until.left(now));
+        Waiting { id, waiter, waited: waiter.since.ago(now), left }
+    }
+}
+
 impl Node {
     /// How many requests wait.
     #[must_use]
@@ -61,11 +68,19 @@ impl Node {
     /// Those who wait for a key, in order.
     pub fn line(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
         let ids = self.room.line(db, name).into_iter().flat_map(|line| line.iter());
-        ids.filter_map(move |id| {
-            let waiter = self.room.waiter(id)?;
-            let left = waiter.until.map(|until| until.left(now));
-            Some(Waiting { id, waiter, waited: waiter.since.ago(now), left })
-        })
+        ids.filter_map(move |id| Some(Waiting::of(id, self.room.waiter(id)?, now)))
+    }
+
+    /// All who wait, in no order.
+    pub(super) fn everybody_waiting(&self, now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
+        let all = self.room.everybody().filter_map(|id| Some((id, self.room.waiter(id)?)));
+        all.filter(|(_, waiter)| waiter.is_waiting()).map(move |(id, waiter)| Waiting::of(id, waiter, now))
+    }
+
+    /// Since when a request waits, or had waited when it was granted.
+    #[must_use]
+    pub fn waited_since(&self, id: WaiterId) -> Option<Timestamp> {
+        Some(self.room.waiter(id)?.since)
     }
 
     /// How many wait for a key.
@@ -78,12 +93,12 @@ impl Node {
     #[must_use]
     pub fn reserved_by(&self, db: Db, name: &[u8], now: Timestamp) -> Option<&Owner> {
         let line = self.room.line(db, name)?;
-        line.kept.filter(|since| *since + self.limits.reserve_max > now)?;
-        Some(&self.room.waiter(line.iter().next()?)?.owner)
+        let first = line.iter().next().filter(|_| line.is_kept(now))?;
+        Some(&self.room.waiter(first)?.owner)
     }
 
     pub(super) fn order(&self, now: Timestamp) -> Order<'_> {
-        Order { room: &self.room, limits: &self.limits, now }
+        Order { room: &self.room, sessions: &self.sessions, now }
     }
 
     /// Lets a request wait that cannot be served now.
@@ -245,7 +260,7 @@ impl Node {
             // Who is left waits for other keys.
             self.room.keep(db, name, now, reserve_max);
         } else {
-            line.kept = None;
+            self.room.taken(db, name);
         }
     }
 
@@ -260,7 +275,7 @@ impl Node {
         // All before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
         for wanted in &waiter.keys {
             let Some(key) = keys.open(&wanted.name) else { return Service::Never(Answer::WrongType) };
-            settle(keys, key, now, usize::MAX, effects);
+            settle(keys, key, &self.sessions, now, usize::MAX, effects);
             if wanted.upgrade && keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
                 return Service::Never(Answer::HoldLost);
             }
@@ -309,6 +324,7 @@ impl Node {
         effects.answers.push((id, answer));
         // What else it waits for, it may have before somebody now whom it keeps waiting.
         self.room.want_looks_of(&owner);
+        self.check_for_latecomer(&owner);
     }
 
     /// Keys were taken: they are not kept for anybody any more.
@@ -338,16 +354,27 @@ impl Node {
     /// A circle of waits is to be looked for once more, when the step of the one that began to wait is over: in the step not
     /// all locks could be seen.
     pub fn check_later(&mut self, id: WaiterId) {
-        self.room.want_check_of(id);
+        self.room.want_check_of(id, ClosedBy::Asker);
+    }
+
+    /// An owner has got something and waits still for something else. Whom it passed on the way waits for it now, and it may
+    /// wait for one of those.
+    pub(super) fn check_for_latecomer(&mut self, owner: &Owner) {
+        if self.limits.deadlock_detection {
+            let waiting: Vec<WaiterId> = self.room.waiting_of(owner).map(|(id, _)| id).collect();
+            for id in waiting {
+                self.room.want_check_of(id, ClosedBy::Latecomer);
+            }
+        }
     }
 
     /// Looks whether a waiter is in a deadlock, whose key is open.
     pub fn check_waiter<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Timestamp) -> Effects {
         let mut effects = Effects::new();
-        self.room.checked(id);
+        let closed_by = self.room.take_check(id).unwrap_or(ClosedBy::Asker);
         let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { return effects };
         if self.limits.deadlock_detection {
-            self.refuse_if_in_circle(keys, (id, &owner), ClosedBy::Asker, now, &mut effects);
+            self.refuse_if_in_circle(keys, (id, &owner), closed_by, now, &mut effects);
         }
         effects
     }
@@ -390,13 +417,20 @@ impl Node {
     /// Whether there is work for the module's own hand.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.room.has_work()
+        self.room.has_work() || self.sessions.some_closed()
     }
 
     /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It stays
-    /// the next one until it is done by [`Node::look_at`], [`Node::take_back`] or [`Node::send_away`].
+    /// the next one until it is done by [`Node::look_at`], [`Node::take_back`], [`Node::end_session`] or [`Node::send_away`].
     #[must_use]
     pub fn next_work(&mut self) -> Option<Work> {
+        if let Some(lost) = self.room.next_lost() {
+            return Some(lost);
+        }
+        // Before lines are looked at: most of those who leave at once hold what others wait for.
+        if let Some((connection, db, name)) = self.sessions.next_closed() {
+            return Some(Work::Close(connection, db, name));
+        }
         self.room.next_work()
     }
 
@@ -406,7 +440,7 @@ impl Node {
         let Place { db, name, .. } = keys.place(key);
         let name = KeyName::from_slice(name);
         let check = self.room.take_due(db, &name);
-        settle(keys, key, now.mono, usize::MAX, &mut effects);
+        settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
         if check {
             self.want_looks_of_holders(keys, key);
         }
@@ -414,9 +448,7 @@ impl Node {
         if check {
             self.check(keys, db, &name, now.mono, &mut effects);
         }
-        for key in keys.all() {
-            self.follow(keys, key, now.mono);
-        }
+        self.follow(keys, &mut effects, now.mono);
         effects
     }
 
@@ -437,7 +469,7 @@ impl Node {
         // in a circle: only then it is worth to see who is. (Who waits for several keys may have been made to wait by what
         // left a key, too.)
         let holders = keys.peek(db, name, |lock| self.room.waiting_holders(lock)).unwrap_or_default();
-        let in_circle = |owner| deadlock::find(self.order(now), &mut *keys, owner, ClosedBy::Carried).is_some();
+        let in_circle = |owner| deadlock::find(self.order(now), &mut *keys, owner, ClosedBy::Latecomer).is_some();
         let waiters = |id: &WaiterId| self.room.waiter(*id);
         let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter().rev()).collect();
         if !holders.iter().any(in_circle) && !ids.iter().filter_map(waiters).any(Waiter::is_many) {
@@ -445,7 +477,7 @@ impl Node {
         }
         for id in ids {
             let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { continue };
-            self.refuse_if_in_circle(keys, (id, &owner), ClosedBy::Carried, now, effects);
+            self.refuse_if_in_circle(keys, (id, &owner), ClosedBy::Latecomer, now, effects);
         }
     }
 
@@ -454,7 +486,7 @@ impl Node {
     pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
         let mut effects = Effects::new();
         for key in keys.all() {
-            settle(keys, key, now.mono, usize::MAX, &mut effects);
+            settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
         }
         let Some(waiter) = self.room.remove(id) else { return effects };
         let grant = waiter.grant().filter(|grant| !grant.confirmed);
@@ -474,9 +506,7 @@ impl Node {
         for key in keys.all() {
             self.look(keys, key, now, RUN, &mut effects);
         }
-        for key in keys.all() {
-            self.follow(keys, key, now.mono);
-        }
+        self.follow(keys, &mut effects, now.mono);
         effects
     }
 
@@ -491,8 +521,10 @@ impl Node {
         self.end_all(ids, answer)
     }
 
-    /// Ends all waits, and leaves grants that were lost as they are: this node is not the one any more to take them back.
+    /// Ends all waits and all sessions, and leaves grants that were lost as they are: this node is not the one any more to
+    /// take them back.
     pub fn dismiss(&mut self) -> Answers {
+        self.sessions.dissolve();
         let ids: Vec<WaiterId> = self.room.everybody().collect();
         self.end_all(ids, &Answer::SentAway(Away::Demoted))
     }

@@ -5,7 +5,7 @@ use super::state::with_node;
 use super::{alarm, clock, persistence, replication, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
-use crate::lock::change::Cause;
+use crate::lock::change::{Cause, Change};
 use crate::lock::keyspace::Db;
 use crate::lock::node::Node;
 use crate::lock::time::Timestamp;
@@ -15,12 +15,15 @@ use std::ffi::CStr;
 
 /// The keyspace event of a change; None for facts, which the primary has announced already.
 #[must_use]
-pub fn name_of(cause: Cause) -> Option<&'static CStr> {
-    match cause {
+pub fn name_of(change: &Change) -> Option<&'static CStr> {
+    match change.cause {
         Cause::Acquire => Some(c"lock.acquire"),
         Cause::Release | Cause::TakeBack => Some(c"lock.release"),
-        Cause::Extend => Some(c"lock.extend"),
+        // A closed connection gives its holds back, or moves the end of their leases.
+        Cause::Close if change.ended => Some(c"lock.release"),
+        Cause::Extend | Cause::Close => Some(c"lock.extend"),
         Cause::Lapse => Some(c"lock.lapse"),
+        Cause::Break => Some(c"lock.break"),
         Cause::Told => None,
     }
 }

@@ -143,8 +143,9 @@ pub(crate) fn publish(ctx: &mut Ctx<'_>, Publication { names, changes, now }: Pu
     for change in changes {
         let name = names[usize::from(change.key.0)].as_str();
         metrics::count_change(change);
+        lost::note(locks.db, name.as_bytes(), change, now);
         ctx.signal_modified(name);
-        if let Some(event) = events::name_of(change.cause) {
+        if let Some(event) = events::name_of(change) {
             ctx.notify(event, name);
         }
     }

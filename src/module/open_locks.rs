@@ -32,7 +32,7 @@ impl<'k, 'n> OpenLocks<'k, 'n> {
             let at = usize::from(change.key.0);
             match self.0.get(at) {
                 Some(lock) if lock.is_free() => self.0.delete(at),
-                Some(_) if change.hold.is_some() => self.0.persist(at),
+                Some(_) if !change.ended => self.0.persist(at),
                 _ => {}
             }
         }

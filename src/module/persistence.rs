@@ -11,6 +11,7 @@ use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
 use crate::lock::keyspace::Db;
 use crate::lock::node::Node;
+use crate::lock::session::Trace;
 use crate::lock::value::Lock;
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -72,13 +73,13 @@ impl Value for Lock {
     /// Times are left out: a replica's clocks are its own.
     fn digest(&self, each: &mut DigestPart<'_>) {
         for (owner, hold) in self.holds.iter() {
-            let note = hold.note.as_ref().map_or(&[][..], |note| &note.0);
+            let note = hold.note().map_or(&[][..], |note| &note.0);
             each(&[owner.as_bytes(), note], &[i64::from(hold.reads), i64::from(hold.writes), hold.fence.get() as i64]);
         }
     }
 
     fn unlinked(&self, db: u32, name: &[u8]) {
-        state::forget(Db(db), name, self.lease);
+        state::forget(Db(db), name, Trace::of(self));
     }
 
     fn save_aside() -> Option<u64> {

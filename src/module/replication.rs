@@ -109,9 +109,10 @@ pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change],
 
 /// Sends a change.
 fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
-    match &change.hold {
-        Some(hold) => with_record(&Fact::of(&change.owner, hold, now), |record| ctx.replicate(key, record)),
-        None => ctx.replicate(key, removal(&change.owner, change.fence.get())),
+    if change.ended {
+        ctx.replicate(key, removal(&change.owner, change.hold.fence.get()));
+    } else {
+        with_record(&Fact::of(&change.owner, &change.hold, now), |record| ctx.replicate(key, record));
     }
 }
 

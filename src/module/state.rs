@@ -3,12 +3,9 @@
 use crate::lock::keyspace::{Db, KeyName};
 use crate::lock::limits::Limits;
 use crate::lock::node::Node;
+use crate::lock::session::Trace;
 use crate::lock::time::Millis;
-use crate::lock::wheel::EntryId;
 use std::cell::RefCell;
-
-/// How long a free key is kept for who waits for other keys as well.
-const RESERVE_MAX: Millis = Millis(5_000);
 
 /// Until the configuration table has set each of these, which it does before the first command.
 const NOTHING_ALLOWED: Limits = Limits {
@@ -19,7 +16,8 @@ const NOTHING_ALLOWED: Limits = Limits {
     holders_per_key_max: 0,
     waiters_max: 0,
     waiters_per_key_max: 0,
-    reserve_max: RESERVE_MAX,
+    keys_max: 0,
+    reserve_max: Millis(0),
     deadlock_detection: true,
     promotion_skew: Millis(0),
 };
@@ -28,7 +26,7 @@ thread_local! {
     // The server calls a module on its main thread alone, but for freeing values, which needs none of this.
     static NODE: RefCell<Node> = const { RefCell::new(Node::new(NOTHING_ALLOWED)) };
     /// Locks that left their keys while the node was at work.
-    static GONE: RefCell<Vec<(Db, KeyName, Option<EntryId>)>> = const { RefCell::new(Vec::new()) };
+    static GONE: RefCell<Vec<(Db, KeyName, Trace)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Works with the node. Must not be called from within itself: nothing that calls the server happens inside, but opening,
@@ -36,17 +34,17 @@ thread_local! {
 pub fn with_node<R>(work: impl FnOnce(&mut Node) -> R) -> R {
     NODE.with_borrow_mut(|node| {
         let result = work(node);
-        for (db, name, lease) in GONE.take() {
-            node.forget(db, &name, lease);
+        for (db, name, trace) in GONE.take() {
+            node.forget(db, &name, &trace);
         }
         result
     })
 }
 
 /// A lock has left its key. Also while the node is at work: the server deletes a key that has expired when it is opened.
-pub fn forget(db: Db, name: &[u8], lease: Option<EntryId>) {
+pub fn forget(db: Db, name: &[u8], trace: Trace) {
     NODE.with(|node| match node.try_borrow_mut() {
-        Ok(mut node) => node.forget(db, name, lease),
-        Err(_) => GONE.with_borrow_mut(|gone| gone.push((db, KeyName::from_slice(name), lease))),
+        Ok(mut node) => node.forget(db, name, &trace),
+        Err(_) => GONE.with_borrow_mut(|gone| gone.push((db, KeyName::from_slice(name), trace))),
     });
 }

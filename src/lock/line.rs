@@ -1,0 +1,208 @@
+//! Those who wait for one key, in the order in which they are served. Knows their places alone, and decides nothing.
+
+use super::hold::Mode;
+use super::room::WaiterId;
+use super::time::Timestamp;
+use super::wheel::EntryId;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// A place in line, the same in every line: upgrades first, then by arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    class: Class,
+    ticket: u64,
+}
+
+/// Which waiters go before which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    // A reader that asks to write holds the key: nobody that excludes it can be served before it anyway.
+    Upgrade,
+    Newcomer,
+}
+
+/// Those who wait for one key, in order.
+#[derive(Debug, Default)]
+pub struct Line {
+    order: BTreeMap<Rank, WaiterId>,
+    /// The writers among those who wait for this key alone.
+    writers: BTreeSet<Rank>,
+    /// Who waits for other keys as well, or whose owner does.
+    branching: BTreeSet<Rank>,
+    /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something since
+    /// they came.
+    exceptions: BTreeSet<Rank>,
+    /// Whether a run of readers is being let in, in slices.
+    pub(super) cut: bool,
+    /// Whether the key, being free, is kept for the first in line, which waits for other keys as well.
+    pub(super) kept: Option<Kept>,
+    due: Option<Due>,
+}
+
+/// That a free key is kept for the first in its line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    /// Until when. After that, those behind who fit pass.
+    pub(super) until: Timestamp,
+    /// What rings then.
+    pub(super) bell: EntryId,
+}
+
+/// What is to be done about a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// See who can be served.
+    Look,
+    /// And whether those who cannot be are in a deadlock: the lock is another one.
+    Check,
+}
+
+impl Rank {
+    pub(super) fn new(upgrades: bool, ticket: u64) -> Rank {
+        Rank { class: if upgrades { Class::Upgrade } else { Class::Newcomer }, ticket }
+    }
+}
+
+impl Line {
+    /// Lets a waiter stand here, who waits for this key alone or for others as well.
+    pub(super) fn join(&mut self, rank: Rank, id: WaiterId, mode: Mode, many: bool) {
+        self.order.insert(rank, id);
+        if many {
+            self.branching.insert(rank);
+        } else if mode == Mode::Write {
+            self.writers.insert(rank);
+        }
+    }
+
+    /// Gives a place to another waiter.
+    pub(super) fn hand_over(&mut self, rank: Rank, id: WaiterId) {
+        self.order.insert(rank, id);
+    }
+
+    /// Lets whoever stands here go.
+    pub(super) fn leave(&mut self, rank: Rank) {
+        self.order.remove(&rank);
+        for ranks in [&mut self.writers, &mut self.branching, &mut self.exceptions] {
+            ranks.remove(&rank);
+        }
+    }
+
+    /// Notes that whoever stands here waits elsewhere as well.
+    pub(super) fn branch(&mut self, rank: Rank) {
+        self.branching.insert(rank);
+        self.except(rank);
+    }
+
+    /// Notes that whoever stands here may be served though somebody before it cannot.
+    pub(super) fn except(&mut self, rank: Rank) {
+        self.exceptions.insert(rank);
+    }
+
+    /// Who stands at a place.
+    #[must_use]
+    pub fn at(&self, rank: Rank) -> Option<WaiterId> {
+        self.order.get(&rank).copied()
+    }
+
+    /// Something is to be done about it. True when nothing was to be done before.
+    pub(super) fn want(&mut self, due: Due) -> bool {
+        let first = self.due.is_none();
+        self.due = self.due.max(Some(due));
+        first
+    }
+
+    /// What is to be done about it; it counts as done from now on.
+    pub(super) fn take_due(&mut self) -> Option<Due> {
+        self.due.take()
+    }
+
+    /// Whether something is to be done about it.
+    pub(super) fn is_due(&self) -> bool {
+        self.due.is_some()
+    }
+
+    /// Whether somebody stands in it, and nobody stands in a part of it but not in the whole (W1).
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let mut parts = [&self.writers, &self.branching, &self.exceptions].into_iter().flatten();
+        !self.order.is_empty() && parts.all(|rank| self.order.contains_key(rank))
+    }
+
+    /// Whether the key is kept for the first in line at this moment.
+    pub(super) fn is_kept(&self, now: Timestamp) -> bool {
+        self.kept.is_some_and(|kept| kept.until > now)
+    }
+
+    /// Whether it has been kept for the first in line long enough.
+    pub(super) fn was_kept(&self, now: Timestamp) -> bool {
+        self.kept.is_some_and(|kept| kept.until <= now)
+    }
+
+    /// How many stand in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether nobody does: such a line does not exist.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Who stands in it, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = WaiterId> {
+        self.order.values().copied()
+    }
+
+    /// The first behind a place, or of all.
+    pub(super) fn next(&self, after: Option<Rank>) -> Option<(Rank, WaiterId)> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        self.order.range((from, Unbounded)).next().map(|(rank, id)| (*rank, *id))
+    }
+
+    /// The writers before a place who wait for this key alone.
+    pub(super) fn writers(&self, before: Rank) -> impl DoubleEndedIterator<Item = WaiterId> {
+        self.those(&self.writers, before)
+    }
+
+    /// Those before a place who wait for other keys as well, or whose owner does.
+    pub(super) fn branching(&self, before: Rank) -> impl Iterator<Item = WaiterId> {
+        self.those(&self.branching, before)
+    }
+
+    /// Whether somebody in it may be served without a change of the lock.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.cut || self.due.is_some() || self.kept.is_some()
+    }
+
+    /// Whether nobody in it waits for other keys as well, nor does anybody's owner.
+    pub(super) fn is_plain(&self) -> bool {
+        self.branching.is_empty()
+    }
+
+    /// Those who hold the key for reading and wait to write.
+    pub(super) fn upgrades(&self) -> impl Iterator<Item = WaiterId> {
+        self.order.iter().take_while(|(rank, _)| rank.class == Class::Upgrade).map(|(_, id)| *id)
+    }
+
+    /// The first behind a place of those who may be exceptions.
+    pub(super) fn next_exception(&self, after: Rank) -> Option<(Rank, WaiterId)> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let rank = self.exceptions.range((Excluded(after), Unbounded)).next()?;
+        Some((*rank, *self.order.get(rank)?))
+    }
+
+    /// Who stands between two places, in order.
+    pub(super) fn between(&self, after: Rank, before: Rank) -> impl Iterator<Item = WaiterId> {
+        use core::ops::Bound::Excluded;
+        // An empty range of a tree must not be asked for with two excluded ends that are the same.
+        let range = (after < before).then(|| self.order.range((Excluded(after), Excluded(before))));
+        range.into_iter().flatten().map(|(_, id)| *id)
+    }
+
+    fn those(&self, ranks: &BTreeSet<Rank>, before: Rank) -> impl DoubleEndedIterator<Item = WaiterId> {
+        ranks.range(..before).filter_map(|rank| self.order.get(rank).copied())
+    }
+}

@@ -1,0 +1,84 @@
+//! What operators do and see: they break holds, and look for who waits longest and where most do.
+
+use super::change::{Cause, Effects, remove, settle};
+use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
+use super::node::Node;
+use super::owner::Owner;
+use super::time::{Millis, Now, Timestamp};
+use super::wait::{RUN, Waiting};
+use alloc::vec::Vec;
+
+/// A key that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crowd {
+    /// In which database.
+    pub db: Db,
+    /// Its name.
+    pub name: KeyName,
+    /// How many wait for it.
+    pub waiting: usize,
+    /// How long the one has waited who came first.
+    pub waited: Millis,
+}
+
+impl Node {
+    /// Ends an owner's hold on a key, or all there are, and keeps the key no longer for who waits for others as well; the
+    /// next in line are let in. How many holds were ended.
+    pub fn break_holds<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        key: KeyIndex,
+        owner: Option<&Owner>,
+        now: Now,
+    ) -> (usize, Effects) {
+        let mut effects = Effects::new();
+        settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
+        let before = effects.changes.len();
+        if let Some(lock) = keys.lock(key) {
+            let holders = lock.holds.iter().map(|(holder, _)| holder);
+            let broken: Vec<Owner> = holders.filter(|holder| owner.is_none_or(|owner| owner == *holder)).cloned().collect();
+            for holder in &broken {
+                remove(lock, key, Cause::Break, holder, &mut effects);
+            }
+        }
+        let broken = effects.changes.len() - before;
+        let Place { db, name, .. } = keys.place(key);
+        self.room.end_keeping(db, name, owner, now.mono);
+        self.look(keys, key, now, RUN, &mut effects);
+        self.follow(keys, &mut effects, now.mono);
+        (broken, effects)
+    }
+
+    /// Those who have waited longest, at most so many, the longest first.
+    #[must_use]
+    pub fn longest_waits(&self, most: usize, now: Timestamp) -> Vec<Waiting<'_>> {
+        top(self.everybody_waiting(now), most, |waiting| (waiting.waiter.since, waiting.id))
+    }
+
+    /// The keys that most wait for, at most so many, the most crowded first.
+    #[must_use]
+    pub fn most_crowded(&self, most: usize, now: Timestamp) -> Vec<Crowd> {
+        let crowds = self.room.lines().map(|(db, name, line)| {
+            let since = line.iter().filter_map(|id| self.room.waiter(id)).map(|waiter| waiter.since).min();
+            let waited = since.map_or(Millis(0), |since| since.ago(now));
+            Crowd { db, name: name.clone(), waiting: line.len(), waited }
+        });
+        top(crowds, most, |crowd| (usize::MAX - crowd.waiting, crowd.db, crowd.name.clone()))
+    }
+}
+
+/// The least of these by a key, at most so many, in order.
+fn top<T, O: Ord>(all: impl Iterator<Item = T>, most: usize, by: impl Fn(&T) -> O) -> Vec<T> {
+    let mut kept = Vec::new();
+    for item in all {
+        kept.push(item);
+        // Now and then, so that it costs no more memory than twice what is asked for.
+        if kept.len() >= most.saturating_mul(2).max(64) {
+            kept.sort_by_key(&by);
+            kept.truncate(most);
+        }
+    }
+    kept.sort_by_key(by);
+    kept.truncate(most);
+    kept
+}

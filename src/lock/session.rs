@@ -1,0 +1,204 @@
+//! Sessions: holds that end with the connection that they are bound to. Saves nothing, and decides nothing about locks.
+//!
+//! That a hold is bound lies in the hold itself, so that it goes where the hold goes. Here is the way back, from a
+//! connection to its holds, and which connections have closed while holds were bound to them. Between that moment and the
+//! piece of work that ends a hold, it counts as over all the same ([`Sessions::end_of`]).
+//!
+//! - S1: every hold that is bound to an open connection is found here, and whatever is found here is such a hold.
+
+use super::arena::Id;
+use super::hold::Hold;
+use super::keyspace::{Db, KeyName};
+use super::owner::Owner;
+use super::time::{Millis, Timestamp};
+use super::value::Lock;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// A connection, by the number that its client has at the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Connection(pub u64);
+
+/// What binds a hold to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Which.
+    pub connection: Connection,
+    /// How long the hold outlives it at most.
+    pub grace: Millis,
+}
+
+/// A hold, as a connection finds it: on which key, whose.
+type Bound = (Connection, KeyName, Owner);
+
+/// The way from connections to their holds.
+#[derive(Debug)]
+pub struct Sessions {
+    /// By database.
+    bound: Vec<BTreeSet<Bound>>,
+    /// Connections that have closed, and when, as long as holds are bound to them.
+    closed: BTreeMap<Connection, Timestamp>,
+    /// Those of flushed databases, whose memory is given back little by little.
+    retired: Vec<BTreeSet<Bound>>,
+}
+
+/// What is to be remembered of a lock that left its key.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    pub(super) lease: Option<Id>,
+    bound: Vec<(Connection, Owner)>,
+}
+
+impl Trace {
+    /// Of this lock.
+    #[must_use]
+    pub fn of(lock: &Lock) -> Trace {
+        let bound = |(owner, hold): (&Owner, &Hold)| Some((hold.session()?.connection, owner.clone()));
+        Trace { lease: lock.lease, bound: lock.holds.iter().filter_map(bound).collect() }
+    }
+}
+
+impl Sessions {
+    /// No connection has any.
+    pub(super) const fn new() -> Sessions {
+        Sessions { bound: Vec::new(), closed: BTreeMap::new(), retired: Vec::new() }
+    }
+
+    /// How many holds are bound to a connection.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bound.iter().map(BTreeSet::len).sum()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The session that a hold is bound by; None when it is not, or not on this node any more.
+    #[must_use]
+    pub fn of(&self, db: Db, name: &[u8], owner: &Owner, hold: &Hold) -> Option<Session> {
+        let session = hold.session()?;
+        let bound = (session.connection, KeyName::from_slice(name), owner.clone());
+        self.bound.get(db.0 as usize)?.contains(&bound).then_some(session)
+    }
+
+    /// When a hold ends as things are: with its lease, or with what its closed connection has left it.
+    #[must_use]
+    pub fn end_of(&self, hold: &Hold) -> Timestamp {
+        let end = hold.deadline;
+        if self.closed.is_empty() {
+            return end;
+        }
+        let closed = |session: Session| self.closed.get(&session.connection).map(|at| *at + session.grace);
+        hold.session().and_then(closed).map_or(end, |closed| closed.min(end))
+    }
+
+    /// Whether there are closed connections whose holds may not have been ended yet.
+    #[must_use]
+    pub fn some_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    /// Whether a connection has closed, and holds are bound to it still.
+    pub(super) fn is_closed(&self, connection: Connection) -> bool {
+        self.closed.contains_key(&connection)
+    }
+
+    /// A hold was bound to a connection.
+    pub(super) fn bind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
+        let at = db.0 as usize;
+        if self.bound.len() <= at {
+            self.bound.resize_with(at + 1, BTreeSet::new);
+        }
+        self.bound[at].insert((connection, KeyName::from_slice(name), owner.clone()));
+    }
+
+    /// A hold is bound to it no more.
+    pub(super) fn unbind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
+        if let Some(bound) = self.bound.get_mut(db.0 as usize) {
+            bound.remove(&(connection, KeyName::from_slice(name), owner.clone()));
+        }
+    }
+
+    /// A lock left its key.
+    pub(super) fn forget(&mut self, db: Db, name: &[u8], trace: &Trace) {
+        for (connection, owner) in &trace.bound {
+            self.unbind(db, name, owner, *connection);
+        }
+    }
+
+    /// A connection has closed. True when holds are bound to it: there is work to do.
+    pub(super) fn close(&mut self, connection: Connection, now: Timestamp) -> bool {
+        let has_some = (0..self.bound.len() as u32).any(|db| self.first_of(Db(db), connection).is_some());
+        if has_some {
+            self.closed.insert(connection, now);
+        }
+        has_some
+    }
+
+    /// The next key on which holds are bound to a connection that has closed.
+    pub(super) fn next_closed(&mut self) -> Option<(Connection, Db, KeyName)> {
+        while let Some((connection, _)) = self.closed.first_key_value() {
+            let connection = *connection;
+            for db in (0..self.bound.len() as u32).map(Db) {
+                if let Some((_, name, _)) = self.first_of(db, connection) {
+                    return Some((connection, db, name.clone()));
+                }
+            }
+            self.closed.remove(&connection);
+        }
+        None
+    }
+
+    fn first_of(&self, db: Db, connection: Connection) -> Option<&Bound> {
+        let from = (connection, KeyName::new(), Owner::new(b""));
+        self.bound.get(db.0 as usize)?.range(from..).next().filter(|(whose, ..)| *whose == connection)
+    }
+
+    /// Whose holds on a key are bound to a connection, at most so many.
+    pub(super) fn owners_on(&self, db: Db, name: &[u8], connection: Connection, most: usize) -> Vec<Owner> {
+        let from = (connection, KeyName::from_slice(name), Owner::new(b""));
+        let bound = self.bound.get(db.0 as usize).into_iter().flat_map(|bound| bound.range(from.clone()..));
+        let same = bound.take_while(|(whose, key, _)| *whose == connection && **key == *name);
+        same.take(most).map(|(_, _, owner)| owner.clone()).collect()
+    }
+
+    /// A database, or all of them, was emptied.
+    pub(super) fn flush(&mut self, db: Option<Db>) {
+        for (number, bound) in self.bound.iter_mut().enumerate() {
+            if db.is_none_or(|db| db.0 as usize == number) && !bound.is_empty() {
+                self.retired.push(core::mem::take(bound));
+            }
+        }
+    }
+
+    /// Two databases changed places.
+    pub(super) fn swap(&mut self, one: Db, other: Db) {
+        let needed = one.max(other).0 as usize + 1;
+        if self.bound.len() < needed {
+            self.bound.resize_with(needed, BTreeSet::new);
+        }
+        self.bound.swap(one.0 as usize, other.0 as usize);
+    }
+
+    /// Nothing is bound any more: this node has become a replica, where no hold ends by its own hand.
+    pub(super) fn dissolve(&mut self) {
+        self.flush(None);
+        self.closed.clear();
+    }
+
+    /// Gives back a bounded piece of the memory of what was flushed; false when there is none left.
+    pub(super) fn shed(&mut self) -> bool {
+        const BITE: usize = 64;
+        let Some(bound) = self.retired.last_mut() else { return false };
+        for _ in 0..BITE {
+            if bound.pop_first().is_none() {
+                self.retired.pop();
+                return true;
+            }
+        }
+        true
+    }
+}
