@@ -3,7 +3,7 @@
 use super::parse::{Asker, Known, Parser};
 use super::reply::{Complaint, complain, refuse, text_of_away, text_of_deadlock};
 use super::{CATEGORY, KEY, LEASE, MODE, OWNER};
-use crate::ffi::command::{ArgKind, ArgSpec, KeyUse};
+use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
@@ -26,7 +26,7 @@ impl Command for Acquire {
         flags: c"write deny-oom blocking fast",
         acl: Acl { known: "write blocking fast", own: CATEGORY },
         arity: -3,
-        key: KeyUse::Create,
+        keys: KeyArgs::First(KeyUse::Create),
         summary:
             c"Takes a lock for one owner alone, or waits for it. Replies with the fence, or null when others hold it.",
         complexity: c"O(log(N)) where N is the number of holders and waiters of the lock; \

@@ -3,7 +3,7 @@
 use super::parse::{Known, Parser};
 use super::reply::{Complaint, complain, refuse};
 use super::{FENCE, KEY, LEASE, OWNER, WRITE};
-use crate::ffi::command::{ArgSpec, KeyUse};
+use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::request::{self as lock, Ask, Outcome, Request};
 use crate::module::{config, serve};
@@ -18,7 +18,7 @@ impl Command for Extend {
         flags: c"write fast",
         acl: WRITE,
         arity: -5,
-        key: KeyUse::Change,
+        keys: KeyArgs::First(KeyUse::Change),
         summary: c"Lets the lease end that long from now, be it earlier or later than before. \
                    Replies with the fence, or null when the owner held nothing.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",

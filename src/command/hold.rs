@@ -3,7 +3,7 @@
 use super::parse::Parser;
 use super::reply::{Complaint, complain, refuse};
 use super::{CATEGORY, KEY, OWNER};
-use crate::ffi::command::{ArgKind, ArgSpec, KeyUse};
+use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags, Str};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
@@ -22,7 +22,7 @@ impl Command for HoldFact {
         flags: c"write fast",
         acl: Acl { known: "write fast admin dangerous", own: CATEGORY },
         arity: -5,
-        key: KeyUse::Create,
+        keys: KeyArgs::First(KeyUse::Create),
         summary: c"Internal: sets one owner's hold to a state, as replicas and the AOF receive it.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
         since: c"0.1.0",

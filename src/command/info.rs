@@ -3,7 +3,7 @@
 use super::parse::{Known, Parser};
 use super::reply::{Complaint, complain, refuse};
 use super::{CATEGORY, KEY};
-use crate::ffi::command::{ArgKind, ArgSpec, KeyUse};
+use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
@@ -25,7 +25,7 @@ impl Command for Info {
         flags: c"readonly",
         acl: Acl { known: "read slow", own: CATEGORY },
         arity: -2,
-        key: KeyUse::Read,
+        keys: KeyArgs::First(KeyUse::Read),
         summary: c"Shows who holds a lock and who waits for it, in which mode and for how long still. \
                    Replies with null when nobody does.",
         complexity: c"O(N) where N is the number of holders and waiters shown",

@@ -3,7 +3,7 @@
 use super::parse::{Known, Parser};
 use super::reply::{Complaint, complain, refuse};
 use super::{FENCE, KEY, MODE, OWNER, WRITE};
-use crate::ffi::command::{ArgKind, ArgSpec, KeyUse};
+use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::request::{self as lock, Amount, Ask, Outcome, Request};
 use crate::module::{config, serve};
@@ -18,7 +18,7 @@ impl Command for Release {
         flags: c"write fast",
         acl: WRITE,
         arity: -3,
-        key: KeyUse::Change,
+        keys: KeyArgs::First(KeyUse::Change),
         summary: c"Gives one count of a lock back, or more. Replies with the counts left, or null when the owner held nothing.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
         since: c"0.1.0",

@@ -3,6 +3,7 @@
 //! A client is parked on its keys, so that the server sends it away by itself when a key's slot moves, and is unblocked
 //! by hand: whatever is signalled under those keys answers nobody.
 
+use super::client::client_exists;
 use super::context::{Ctx, Flags};
 use super::guard::guard;
 use super::string::Str;
@@ -125,13 +126,6 @@ impl Ctx<'_> {
         parking.handle.set(handle);
         self.will_reply();
         Some(Blocked(parking))
-    }
-
-    /// The client's number, which no other client has had or will have.
-    #[must_use]
-    pub fn client_id(&self) -> u64 {
-        // SAFETY: a valid context.
-        unsafe { api!(RedisModule_GetClientId(self.as_ptr())) }
     }
 }
 
@@ -274,9 +268,4 @@ extern "C" fn done<P: Parked>(ctx: *mut raw::RedisModuleCtx, kept: *mut c_void) 
         parking.handle.set(ptr::null_mut());
         P::done(parking.ticket);
     });
-}
-
-fn client_exists(id: u64) -> bool {
-    // SAFETY: with a null place for what is known of the client, the server says only whether there is one.
-    unsafe { api!(RedisModule_GetClientInfoById(ptr::null_mut(), id)) == raw::REDISMODULE_OK as c_int }
 }

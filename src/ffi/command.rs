@@ -28,8 +28,8 @@ pub struct CommandSpec {
     pub acl: Acl,
     /// Number of arguments with the name; negative: at least so many.
     pub arity: i32,
-    /// What it does with its key, the first argument.
-    pub key: KeyUse,
+    /// Where its keys are, and what it does with them.
+    pub keys: KeyArgs,
     /// One line.
     pub summary: &'static CStr,
     /// In what the time it takes grows.
@@ -47,6 +47,17 @@ pub struct Acl {
     pub known: &'static str,
     /// The module's category.
     pub own: &'static CStr,
+}
+
+/// Which arguments of a command are keys. By this a cluster finds the node, and an ACL what is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyArgs {
+    /// None.
+    None,
+    /// The first argument.
+    First(KeyUse),
+    /// As many as the first argument says, right behind it.
+    Counted(KeyUse),
 }
 
 /// What a command does with a key, in the server's words.
@@ -71,6 +82,8 @@ pub struct ArgSpec {
     pub token: Option<&'static CStr>,
     /// Whether it may be left out.
     pub optional: bool,
+    /// Whether it may be given more than once.
+    pub multiple: bool,
 }
 
 /// What an argument is.
@@ -92,25 +105,31 @@ impl ArgSpec {
     /// A required argument.
     #[must_use]
     pub const fn new(name: &'static CStr, kind: ArgKind) -> ArgSpec {
-        ArgSpec { name, kind, token: None, optional: false }
+        ArgSpec { name, kind, token: None, optional: false, multiple: false }
     }
 
     /// An argument behind a word, which may be left out with it.
     #[must_use]
     pub const fn option(token: &'static CStr, name: &'static CStr, kind: ArgKind) -> ArgSpec {
-        ArgSpec { name, kind, token: Some(token), optional: true }
+        ArgSpec { name, kind, token: Some(token), optional: true, multiple: false }
     }
 
     /// A word that stands for itself.
     #[must_use]
     pub const fn token(token: &'static CStr, name: &'static CStr) -> ArgSpec {
-        ArgSpec { name, kind: ArgKind::Token, token: Some(token), optional: false }
+        ArgSpec { name, kind: ArgKind::Token, token: Some(token), optional: false, multiple: false }
     }
 
     /// The same, but it may be left out.
     #[must_use]
     pub const fn optional(self) -> ArgSpec {
         ArgSpec { optional: true, ..self }
+    }
+
+    /// The same, but there may be several.
+    #[must_use]
+    pub const fn multiple(self) -> ArgSpec {
+        ArgSpec { multiple: true, ..self }
     }
 
     /// The same behind a word of its own.
@@ -180,16 +199,21 @@ impl Loader<'_> {
     pub fn command<C: Command>(&mut self) -> Result<(), LoadError> {
         let spec = C::SPEC;
         let failed = || LoadError(format!("the server refused command {}", spec.name.to_string_lossy()));
-        // SAFETY: the context of the load; strings are constants; the one key is the first argument.
+        let (first, last, step) = match spec.keys {
+            KeyArgs::First(_) => (1, 1, 1),
+            // Where the counted ones are no range can say; `describe` does.
+            KeyArgs::None | KeyArgs::Counted(_) => (0, 0, 0),
+        };
+        // SAFETY: the context of the load; strings are constants.
         let created = unsafe {
             api!(RedisModule_CreateCommand(
                 self.as_ptr(),
                 spec.name.as_ptr(),
                 Some(call::<C>),
                 spec.flags.as_ptr(),
-                1,
-                1,
-                1
+                first,
+                last,
+                step
             ))
         };
         if created != raw::REDISMODULE_OK as c_int {
@@ -240,7 +264,11 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &CommandSpec) -> bool {
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
     // The server's lists end with an element of zeros.
-    let mut keys = [key_spec(spec.key), EMPTY_KEY];
+    let mut keys = match spec.keys {
+        KeyArgs::None => [EMPTY_KEY; 2],
+        KeyArgs::First(key) => [first_key(key), EMPTY_KEY],
+        KeyArgs::Counted(key) => [counted_keys(key), EMPTY_KEY],
+    };
     let mut arena = Vec::new();
     let args = arg_list(spec.args, &mut arena);
     let info = raw::RedisModuleCommandInfo {
@@ -272,6 +300,32 @@ const EMPTY_KEY: raw::RedisModuleCommandKeySpec = raw::RedisModuleCommandKeySpec
     },
 };
 
+fn first_key(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
+    raw::RedisModuleCommandKeySpec {
+        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
+        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
+            range: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 },
+        },
+        ..key_spec(key)
+    }
+}
+
+fn counted_keys(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
+    raw::RedisModuleCommandKeySpec {
+        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM,
+        // Counted from the first argument: it is the number, and the keys begin with the next.
+        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
+            keynum: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+                keynumidx: 0,
+                firstkey: 1,
+                keystep: 1,
+            },
+        },
+        ..key_spec(key)
+    }
+}
+
+/// What both have in common: what is done with the key, and that the first argument is where to look.
 fn key_spec(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
     // Exactly one of RO, RW, OW, RM; with it at most one of UPDATE, INSERT, DELETE.
     let flags = match key {
@@ -289,10 +343,6 @@ fn key_spec(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
         bs: raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
             index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 },
         },
-        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
-        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
-            range: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 },
-        },
         ..EMPTY_KEY
     }
 }
@@ -306,7 +356,13 @@ fn arg_list(specs: &[ArgSpec], arena: &mut Vec<Box<[raw::RedisModuleCommandArg]>
 }
 
 fn arg(spec: &ArgSpec, arena: &mut Vec<Box<[raw::RedisModuleCommandArg]>>) -> raw::RedisModuleCommandArg {
-    let flags = if spec.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { raw::REDISMODULE_CMD_ARG_NONE };
+    let mut flags = raw::REDISMODULE_CMD_ARG_NONE;
+    if spec.optional {
+        flags |= raw::REDISMODULE_CMD_ARG_OPTIONAL;
+    }
+    if spec.multiple {
+        flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE;
+    }
     raw::RedisModuleCommandArg {
         flags: flags as c_int,
         token: spec.token.map_or(ptr::null(), CStr::as_ptr),

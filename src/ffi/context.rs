@@ -277,6 +277,13 @@ impl<'a> Ctx<'a> {
         unsafe { api!(RedisModule_ReplyWithLongLong(self.as_ptr(), value)) };
     }
 
+    /// Replies with OK.
+    pub fn reply_ok(&mut self) {
+        self.replied = true;
+        // SAFETY: a valid context; the server copies the text.
+        unsafe { api!(RedisModule_ReplyWithSimpleString(self.as_ptr(), c"OK".as_ptr())) };
+    }
+
     /// Replies with null: `$-1` in RESP2, `_` in RESP3.
     pub fn reply_null(&mut self) {
         self.replied = true;

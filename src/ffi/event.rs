@@ -39,6 +39,9 @@ pub enum ServerEvent {
     Forked,
     /// All that clients have sent was served, and the server is about to wait for more.
     BeforeSleep,
+    /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes once for each,
+    /// from within any command, a tick, or after [`ServerEvent::BeforeSleep`]. Nothing may be written here.
+    ClientGone(u64),
 }
 
 /// Where what is loaded comes from.
@@ -58,6 +61,7 @@ impl Loader<'_> {
     pub fn listener<L: Listener>(&mut self) -> Result<(), LoadError> {
         // The ids below mean the same on Redis and Valkey; those from 18 on do not.
         let events = [
+            raw::REDISMODULE_EVENT_CLIENT_CHANGE,
             raw::REDISMODULE_EVENT_FLUSHDB,
             raw::REDISMODULE_EVENT_SWAPDB,
             raw::REDISMODULE_EVENT_LOADING,
@@ -138,6 +142,11 @@ unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<Server
         (raw::REDISMODULE_EVENT_FORK_CHILD, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) => Some(ServerEvent::Forked),
         (raw::REDISMODULE_EVENT_EVENTLOOP, raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP) => {
             Some(ServerEvent::BeforeSleep)
+        }
+        (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
+            // SAFETY: as required of the caller.
+            let info = unsafe { &*data.cast::<raw::RedisModuleClientInfo>() };
+            Some(ServerEvent::ClientGone(info.id))
         }
         _ => None,
     }

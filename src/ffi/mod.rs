@@ -19,6 +19,7 @@ macro_rules! api {
 
 pub mod alloc;
 pub mod blocked;
+pub mod client;
 pub mod command;
 pub mod config;
 pub mod context;

@@ -62,6 +62,7 @@ impl Listener for Ear {
                 alarm::tick(ctx);
             }
             ServerEvent::BeforeSleep => waiting::work(ctx),
+            ServerEvent::ClientGone(_) => {}
         }
     }
 

@@ -5,7 +5,7 @@
 pub mod ffi;
 
 use ffi::alloc::ServerAlloc;
-use ffi::command::KeyUse;
+use ffi::command::{KeyArgs, KeyUse};
 use ffi::config::{ConfigKind, ConfigSpec};
 use ffi::event::{Listener, ServerEvent};
 use ffi::info::InfoFields;
@@ -37,7 +37,7 @@ const SPEC: CommandSpec = CommandSpec {
     flags: c"readonly",
     acl: Acl { known: "read", own: c"panic" },
     arity: 2,
-    key: KeyUse::Read,
+    keys: KeyArgs::First(KeyUse::Read),
     summary: c"Panics.",
     complexity: c"O(1)",
     since: c"0.1.0",
