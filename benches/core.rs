@@ -24,6 +24,7 @@ const LIMITS: Limits = Limits {
     holders_per_key_max: 65_536,
     waiters_max: 20_000,
     waiters_per_key_max: 20_000,
+    keys_max: 64,
     reserve_max: Millis(5_000),
     deadlock_detection: true,
     promotion_skew: Millis(1_000),
@@ -94,7 +95,7 @@ fn acquire(owner: &str, mode: Mode) -> Request {
 }
 
 fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
-    let ask = Ask::Acquire(Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None });
+    let ask = Ask::Acquire(Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None });
     Request { owner: Owner::new(owner.as_bytes()), ask }
 }
 

@@ -1,8 +1,8 @@
-//! LOCK.ACQUIRE and LOCK.RW: taking a lock.
+//! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: taking a lock, or several at once.
 
 use super::parse::{Asker, Known, Parser};
 use super::reply::{Complaint, complain, refuse, text_of_away, text_of_deadlock};
-use super::{CATEGORY, KEY, LEASE, MODE, OWNER};
+use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::fence::Fence;
@@ -11,14 +11,19 @@ use crate::lock::owner::Owner;
 use crate::lock::request::{self as lock, Answer, Ask, Outcome, Refusal, Request, Wait};
 use crate::module::waiting::Reply;
 use crate::module::{Unserved, config, serve};
+use smallvec::{SmallVec, smallvec};
 
-/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [RETRY n] [NOTE text]`
+/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
 pub struct Acquire;
 
-/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [RETRY n] [NOTE text]`
+/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
 pub struct ReadWrite;
+
+/// `LOCK.MACQUIRE numkeys key [key ...] owner [READ|WRITE] [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
+#[derive(Debug)]
+pub struct AcquireMany;
 
 impl Command for Acquire {
     const SPEC: CommandSpec = CommandSpec {
@@ -32,11 +37,11 @@ impl Command for Acquire {
         complexity: c"O(log(N)) where N is the number of holders and waiters of the lock; \
                       to begin to wait also O(M) where M is the number of owners who wait for locks of each other",
         since: c"0.1.0",
-        args: &[KEY, OWNER, ArgSpec::new(c"lease", LEASE).optional(), BLOCK, RETRY, NOTE],
+        args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, SESSION, RETRY, NOTE],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        acquire(ctx, args, |_| Ok(Mode::Write));
+        acquire(ctx, args, Form::Acquire);
     }
 }
 
@@ -46,30 +51,76 @@ impl Command for ReadWrite {
         arity: -4,
         summary: c"Takes a lock for reading, together with other readers, or for writing, alone, or waits for it. \
                    Replies with the fence, or null when others hold it.",
-        args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE), ArgSpec::new(c"lease", LEASE).optional(), BLOCK, RETRY, NOTE],
+        args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE), LEASE_IF_NAMED, BLOCK, SESSION, RETRY, NOTE],
         ..Acquire::SPEC
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        acquire(ctx, args, |parser| parser.mode());
+        acquire(ctx, args, Form::ReadWrite);
     }
 }
+
+impl Command for AcquireMany {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.macquire",
+        flags: c"write deny-oom blocking",
+        acl: Acl { known: "write blocking slow", own: CATEGORY },
+        arity: -4,
+        keys: KeyArgs::Counted(KeyUse::Create),
+        summary: c"Takes several locks in one step, all or none, or waits for all of them. \
+                   Replies with the fences in the order of the keys, or null when others hold one.",
+        complexity: c"O(K*log(N)) where K is the number of keys and N that of their holders and waiters; \
+                      to begin to wait also O(M) where M is the number of owners who wait for locks of each other",
+        args: &[
+            NUMKEYS,
+            KEYS,
+            OWNER,
+            ArgSpec::new(c"mode", MODE).optional(),
+            LEASE_IF_NAMED,
+            BLOCK,
+            SESSION,
+            RETRY,
+            NOTE,
+        ],
+        ..Acquire::SPEC
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        acquire(ctx, args, Form::Many);
+    }
+}
+
+const LEASE_IF_NAMED: ArgSpec = ArgSpec::new(c"lease", LEASE).optional();
 
 const BLOCK: ArgSpec = ArgSpec::option(c"BLOCK", c"milliseconds", ArgKind::Integer);
 const RETRY: ArgSpec = ArgSpec::option(c"RETRY", c"count", ArgKind::Integer);
 const NOTE: ArgSpec = ArgSpec::option(c"NOTE", c"note", ArgKind::String);
 
-type ReadMode = fn(&mut Parser<'_>) -> Result<Mode, Complaint>;
+/// Which of the three was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Acquire,
+    ReadWrite,
+    Many,
+}
 
-fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, mode: ReadMode) {
-    let (key, request, made) = match parse(args, mode, ctx.can_block()) {
+/// A request, and how it is to be answered.
+struct Parsed<'a> {
+    keys: SmallVec<[Str<'a>; 1]>,
+    request: Request,
+    /// The owner, if it is of our making.
+    made: Option<Owner>,
+}
+
+fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
+    let Parsed { keys, request, made } = match parse(ctx, args, form) {
         Ok(parsed) => parsed,
         Err(complaint) => return complain(ctx, &complaint),
     };
-    let made = made.then(|| request.owner.clone());
-    let reply = Reply { made: made.clone(), write: answer_waiter };
-    match serve(ctx, &[key], &request, Some(reply)) {
-        Ok(Outcome::Granted(fences)) => answer(ctx, fences[0], made.as_ref()),
+    let grant = if form == Form::Many { answer_many } else { answer_one };
+    let write = if form == Form::Many { answer_waiter_of_many } else { answer_waiter_of_one };
+    match serve(ctx, &keys, &request, Some(Reply { made: made.clone(), write })) {
+        Ok(Outcome::Granted(fences)) => grant(ctx, &fences, made.as_ref()),
         // It is answered when its wait is over.
         Ok(Outcome::Queued(_)) => {}
         Ok(_) => ctx.reply_null(),
@@ -81,10 +132,79 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, mode: ReadMode) {
     }
 }
 
+fn parse<'a>(ctx: &Ctx<'_>, args: Args<'a>, form: Form) -> Result<Parsed<'a>, Complaint> {
+    let limits = config::limits();
+    let mut parser = Parser::new(args, limits);
+    let keys = if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
+    let asker = parser.asker()?;
+    let mode = if form == Form::ReadWrite { parser.mode()? } else { Mode::Write };
+    let options = parser.options(if form == Form::Many { &OF_MANY } else { &OF_MANY[MODES..] })?;
+    let (owner, made) = match asker {
+        Asker::Named(owner) => (owner, None),
+        Asker::Made if options.retry.is_some() => return Err(Complaint::RetryMade),
+        Asker::Made => {
+            let owner = make_owner();
+            (owner.clone(), Some(owner))
+        }
+    };
+    let ask = Ask::Acquire(lock::Acquire {
+        mode: options.mode.unwrap_or(mode),
+        lease: options.lease.unwrap_or(limits.lease_default),
+        session: options.session(ctx)?,
+        note: options.note,
+        // Who cannot wait tries once.
+        wait: options.wait.filter(|_| ctx.can_block()).unwrap_or(Wait::Never),
+        retry: options.retry,
+    });
+    Ok(Parsed { keys, request: Request { owner, ask }, made })
+}
+
+/// The options of LOCK.MACQUIRE. The others take all but the first [`MODES`].
+const OF_MANY: [Known; 8] =
+    [Known::Read, Known::Write, Known::Px, Known::Ex, Known::Block, Known::Session, Known::Retry, Known::Note];
+const MODES: usize = 2;
+
+/// 128 random bits in 32 hexadecimal digits.
+fn make_owner() -> Owner {
+    Owner::new(format!("{:032x}", rand::random::<u128>()).as_bytes())
+}
+
+/// Replies what was granted.
+type Grant = fn(&mut Ctx<'_>, &[Fence], Option<&Owner>);
+
+fn answer_one(ctx: &mut Ctx<'_>, fences: &[Fence], made: Option<&Owner>) {
+    begin(ctx, made);
+    ctx.reply_integer(fences[0].get() as i64);
+}
+
+fn answer_many(ctx: &mut Ctx<'_>, fences: &[Fence], made: Option<&Owner>) {
+    begin(ctx, made);
+    ctx.reply_array(fences.len());
+    for fence in fences {
+        ctx.reply_integer(fence.get() as i64);
+    }
+}
+
+/// Who asked as `*` learns first who it is.
+fn begin(ctx: &mut Ctx<'_>, made: Option<&Owner>) {
+    if let Some(owner) = made {
+        ctx.reply_array(2);
+        ctx.reply_bytes(owner.as_bytes());
+    }
+}
+
+fn answer_waiter_of_one(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>) {
+    answer_waiter(ctx, answered, made, answer_one);
+}
+
+fn answer_waiter_of_many(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>) {
+    answer_waiter(ctx, answered, made, answer_many);
+}
+
 /// Answers one that waited.
-fn answer_waiter(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>) {
+fn answer_waiter(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>, grant: Grant) {
     match answered {
-        Answer::Granted(fences) => answer(ctx, fences[0], made),
+        Answer::Granted(fences) => grant(ctx, fences, made),
         Answer::TimedOut | Answer::Replaced | Answer::HoldLost => ctx.reply_null(),
         Answer::WrongType => refuse(ctx, Unserved::WrongType),
         Answer::SentAway(away) => ctx.reply_error(text_of_away(*away)),
@@ -96,37 +216,4 @@ fn answer_waiter(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>) {
         }
         Answer::Refused(refusal) => refuse(ctx, Unserved::Refused(refusal.clone())),
     }
-}
-
-/// The key, the request, and whether the owner is of our making.
-fn parse(args: Args<'_>, mode: ReadMode, can_wait: bool) -> Result<(Str<'_>, Request, bool), Complaint> {
-    let limits = config::limits();
-    let mut parser = Parser::new(args, limits);
-    let key = parser.need("key")?;
-    let asker = parser.asker()?;
-    let mode = mode(&mut parser)?;
-    let options = parser.options(&[Known::Px, Known::Ex, Known::Block, Known::Retry, Known::Note])?;
-    let (owner, made) = match asker {
-        Asker::Named(owner) => (owner, false),
-        Asker::Made if options.retry.is_some() => return Err(Complaint::RetryMade),
-        Asker::Made => (make_owner(), true),
-    };
-    let lease = options.lease.unwrap_or(limits.lease_default);
-    // Who cannot wait tries once.
-    let wait = options.wait.filter(|_| can_wait).unwrap_or(Wait::Never);
-    let ask = Ask::Acquire(lock::Acquire { mode, lease, note: options.note, wait, retry: options.retry });
-    Ok((key, Request { owner, ask }, made))
-}
-
-/// 128 random bits in 32 hexadecimal digits.
-fn make_owner() -> Owner {
-    Owner::new(format!("{:032x}", rand::random::<u128>()).as_bytes())
-}
-
-fn answer(ctx: &mut Ctx<'_>, fence: Fence, made: Option<&Owner>) {
-    if let Some(owner) = made {
-        ctx.reply_array(2);
-        ctx.reply_bytes(owner.as_bytes());
-    }
-    ctx.reply_integer(fence.get() as i64);
 }

@@ -1,16 +1,21 @@
-//! LOCK.EXTEND: moving the end of a lease.
+//! LOCK.EXTEND and LOCK.MEXTEND: moving the end of a lease, or of several at once.
 
 use super::parse::{Known, Parser};
-use super::reply::{Complaint, complain, refuse};
-use super::{FENCE, KEY, LEASE, OWNER, WRITE};
+use super::reply::{Complaint, answer_number, complain, refuse};
+use super::{FENCE, KEY, KEYS, LEASE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Args, Command, CommandSpec, Ctx, Str};
-use crate::lock::request::{self as lock, Ask, Outcome, Request};
-use crate::module::{config, serve};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
+use crate::lock::fence::Fence;
+use crate::lock::request::{self as lock, Ask, Outcome, PerKey, Request};
+use crate::module::{Unserved, config, serve};
 
-/// `LOCK.EXTEND key owner PX ms | EX s [FENCE f]`
+/// `LOCK.EXTEND key owner PX ms | EX s [SESSION ms] [FENCE f]`
 #[derive(Debug)]
 pub struct Extend;
+
+/// `LOCK.MEXTEND numkeys key [key ...] owner PX ms | EX s [SESSION ms]`
+#[derive(Debug)]
+pub struct ExtendMany;
 
 impl Command for Extend {
     const SPEC: CommandSpec = CommandSpec {
@@ -23,31 +28,68 @@ impl Command for Extend {
                    Replies with the fence, or null when the owner held nothing.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
         since: c"0.1.0",
-        args: &[KEY, OWNER, ArgSpec::new(c"lease", LEASE), FENCE],
+        args: &[KEY, OWNER, ArgSpec::new(c"lease", LEASE), SESSION, FENCE],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (key, request) = match parse(args) {
+        let mut parser = Parser::new(args, config::limits());
+        let (key, request) = match parser.need("key").and_then(|key| Ok((key, parse(ctx, parser, &ONE)?))) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
-        match serve(ctx, &[key], &request, None) {
-            Ok(Outcome::Extended(fences)) => match fences[0] {
-                Some(fence) => ctx.reply_integer(fence.get() as i64),
-                None => ctx.reply_null(),
-            },
-            Ok(_) => ctx.reply_null(),
+        match extended(serve(ctx, &[key], &request, None)) {
+            Ok(fences) => answer_number(ctx, fences[0].map(Fence::get)),
             Err(unserved) => refuse(ctx, unserved),
         }
     }
 }
 
-fn parse(args: Args<'_>) -> Result<(Str<'_>, Request), Complaint> {
-    let mut parser = Parser::new(args, config::limits());
-    let key = parser.need("key")?;
+impl Command for ExtendMany {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.mextend",
+        flags: c"write",
+        acl: Acl { known: "write slow", ..WRITE },
+        arity: -6,
+        keys: KeyArgs::Counted(KeyUse::Change),
+        summary: c"Lets several leases end that long from now, in one step. \
+                   Replies for each key with the fence, or null where the owner held nothing.",
+        complexity: c"O(K*log(N)) where K is the number of keys and N that of their holders",
+        since: c"0.1.0",
+        args: &[NUMKEYS, KEYS, OWNER, ArgSpec::new(c"lease", LEASE), SESSION],
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        let mut parser = Parser::new(args, config::limits());
+        let (keys, request) = match parser.keys().and_then(|keys| Ok((keys, parse(ctx, parser, &ONE[..3])?))) {
+            Ok(parsed) => parsed,
+            Err(complaint) => return complain(ctx, &complaint),
+        };
+        match extended(serve(ctx, &keys, &request, None)) {
+            Ok(fences) => {
+                ctx.reply_array(fences.len());
+                for fence in fences {
+                    answer_number(ctx, fence.map(Fence::get));
+                }
+            }
+            Err(unserved) => refuse(ctx, unserved),
+        }
+    }
+}
+
+/// The options of LOCK.EXTEND. The last one is for a single lock alone.
+const ONE: [Known; 4] = [Known::Px, Known::Ex, Known::Session, Known::Fence];
+
+fn parse(ctx: &Ctx<'_>, mut parser: Parser<'_>, options: &[Known]) -> Result<Request, Complaint> {
     let owner = parser.owner()?;
-    let options = parser.options(&[Known::Px, Known::Ex, Known::Fence])?;
+    let options = parser.options(options)?;
     let lease = options.lease.ok_or(Complaint::NoLease)?;
-    let ask = Ask::Extend(lock::Extend { lease, fence: options.fence });
-    Ok((key, Request { owner, ask }))
+    let ask = Ask::Extend(lock::Extend { lease, session: options.session(ctx)?, fence: options.fence });
+    Ok(Request { owner, ask })
+}
+
+fn extended(outcome: Result<Outcome, Unserved>) -> Result<PerKey<Option<Fence>>, Unserved> {
+    match outcome? {
+        Outcome::Extended(fences) => Ok(fences),
+        _ => unreachable!("what is asked is to extend"),
+    }
 }

@@ -66,6 +66,7 @@ const UNLIMITED: Limits = Limits {
     holders_per_key_max: usize::MAX,
     waiters_max: 0,
     waiters_per_key_max: 0,
+    keys_max: 0,
     reserve_max: Millis(0),
     deadlock_detection: false,
     promotion_skew: Millis(0),

@@ -1,13 +1,14 @@
 //! LOCK.INFO: who holds a lock.
 
 use super::parse::{Known, Parser};
-use super::reply::{Complaint, complain, refuse};
-use super::{CATEGORY, KEY};
+use super::reply::{Complaint, answer_number, complain, refuse, word};
+use super::{CATEGORY, COUNT, KEY};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
 use crate::lock::owner::Owner;
+use crate::lock::session::Session;
 use crate::lock::time::Millis;
 use crate::lock::value::{Holder, View};
 use crate::lock::wait::Waiting;
@@ -30,11 +31,7 @@ impl Command for Info {
                    Replies with null when nobody does.",
         complexity: c"O(N) where N is the number of holders and waiters shown",
         since: c"0.1.0",
-        args: &[
-            KEY,
-            ArgSpec::option(c"OWNER", c"owner", ArgKind::String),
-            ArgSpec::option(c"COUNT", c"count", ArgKind::Integer),
-        ],
+        args: &[KEY, ArgSpec::option(c"OWNER", c"owner", ArgKind::String), COUNT],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -50,14 +47,11 @@ impl Command for Info {
     }
 }
 
-/// How many holders are shown when COUNT is not given.
-const COUNT_DEFAULT: u64 = 10;
-
 fn parse(args: Args<'_>) -> Result<(Str<'_>, Option<&[u8]>, usize), Complaint> {
     let mut parser = Parser::new(args, config::limits());
     let key = parser.need("key")?;
     let options = parser.options(&[Known::Owner, Known::Count])?;
-    Ok((key, options.owner, options.count.unwrap_or(COUNT_DEFAULT) as usize))
+    Ok((key, options.owner, options.count_or_default()))
 }
 
 /// What is shown, apart from the lock, which is closed before the reply.
@@ -85,16 +79,17 @@ struct Row {
     note: Option<Vec<u8>>,
     mode: Mode,
     numbers: [(&'static str, u64); 5],
+    session: Option<Session>,
 }
 
 /// None when nobody holds or waits. With OWNER when that one holds nothing: null means that one does not hold it.
 fn show(seen: &Seen<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
-    let view = seen.lock.and_then(|lock| View::of(lock, seen.now));
+    let view = &seen.lock;
     let waiting = seen.node.line_len(seen.db, seen.name);
     if view.is_none() && waiting == 0 {
         return None;
     }
-    let holders = match (owner, &view) {
+    let holders = match (owner, view) {
         (Some(owner), view) => vec![row(&view.as_ref()?.holder(owner)?)],
         (None, Some(view)) => view.holders().take(count).map(|holder| row(&holder)).collect(),
         (None, None) => Vec::new(),
@@ -134,6 +129,7 @@ fn row(holder: &Holder<'_>) -> Row {
             ("ttl_ms", holder.left.0),
             ("held_ms", holder.held.0),
         ],
+        session: holder.session,
     }
 }
 
@@ -167,13 +163,6 @@ fn answer(ctx: &mut Ctx<'_>, shown: &Shown) {
     }
 }
 
-fn answer_number(ctx: &mut Ctx<'_>, number: Option<u64>) {
-    match number {
-        Some(number) => ctx.reply_integer(number as i64),
-        None => ctx.reply_null(),
-    }
-}
-
 fn answer_waiter(ctx: &mut Ctx<'_>, row: &WaiterRow) {
     ctx.reply_map(6);
     ctx.reply_bytes(b"owner");
@@ -191,7 +180,7 @@ fn answer_waiter(ctx: &mut Ctx<'_>, row: &WaiterRow) {
 }
 
 fn answer_row(ctx: &mut Ctx<'_>, row: &Row) {
-    ctx.reply_map(3 + row.numbers.len());
+    ctx.reply_map(5 + row.numbers.len());
     ctx.reply_bytes(b"owner");
     ctx.reply_bytes(&row.owner);
     ctx.reply_bytes(b"mode");
@@ -200,16 +189,13 @@ fn answer_row(ctx: &mut Ctx<'_>, row: &Row) {
         ctx.reply_bytes(name.as_bytes());
         ctx.reply_integer(value as i64);
     }
+    ctx.reply_bytes(b"session");
+    answer_number(ctx, row.session.map(|session| session.grace.0));
+    ctx.reply_bytes(b"client");
+    answer_number(ctx, row.session.map(|session| session.connection.0));
     ctx.reply_bytes(b"note");
     match &row.note {
         Some(note) => ctx.reply_bytes(note),
         None => ctx.reply_null(),
-    }
-}
-
-fn word(mode: Mode) -> &'static [u8] {
-    match mode {
-        Mode::Read => b"read",
-        Mode::Write => b"write",
     }
 }

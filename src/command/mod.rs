@@ -1,12 +1,15 @@
 //! The commands: argv to a typed request, outcome to a reply. After the parser a request cannot be malformed.
 
 pub mod acquire;
+pub mod breaking;
 pub mod extend;
 pub mod hold;
 pub mod info;
+pub mod log;
 pub mod parse;
 pub mod release;
 pub mod reply;
+pub mod top;
 
 use crate::ffi::command::{ArgKind, ArgSpec};
 use crate::ffi::{Acl, Command, CommandSpec, LoadError, Loader};
@@ -22,6 +25,12 @@ pub const TABLE: &[CommandSpec] = &[
     release::Release::SPEC,
     extend::Extend::SPEC,
     info::Info::SPEC,
+    acquire::AcquireMany::SPEC,
+    release::ReleaseMany::SPEC,
+    extend::ExtendMany::SPEC,
+    breaking::Break::SPEC,
+    top::Top::SPEC,
+    log::Log::SPEC,
     hold::HoldFact::SPEC,
 ];
 
@@ -36,15 +45,28 @@ pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
     loader.command::<release::Release>()?;
     loader.command::<extend::Extend>()?;
     loader.command::<info::Info>()?;
+    loader.command::<acquire::AcquireMany>()?;
+    loader.command::<release::ReleaseMany>()?;
+    loader.command::<extend::ExtendMany>()?;
+    loader.command::<breaking::Break>()?;
+    loader.command::<top::Top>()?;
+    loader.command::<log::Log>()?;
     loader.command::<hold::HoldFact>()
 }
 
 /// The categories of a command that changes a lock.
 const WRITE: Acl = Acl { known: "write fast", own: CATEGORY };
 
+/// The categories of a command that shows operators more than one key.
+const OPERATOR: Acl = Acl { known: "read slow admin dangerous", own: CATEGORY };
+
 const KEY: ArgSpec = ArgSpec::new(c"key", ArgKind::Key);
+const NUMKEYS: ArgSpec = ArgSpec::new(c"numkeys", ArgKind::Integer);
+const KEYS: ArgSpec = KEY.multiple();
 const OWNER: ArgSpec = ArgSpec::new(c"owner", ArgKind::String);
 const FENCE: ArgSpec = ArgSpec::option(c"FENCE", c"fence", ArgKind::Integer);
+const SESSION: ArgSpec = ArgSpec::option(c"SESSION", c"milliseconds", ArgKind::Integer);
+const COUNT: ArgSpec = ArgSpec::option(c"COUNT", c"count", ArgKind::Integer);
 const LEASE: ArgKind = ArgKind::OneOf(&[
     ArgSpec::new(c"milliseconds", ArgKind::Integer).after(c"PX"),
     ArgSpec::new(c"seconds", ArgKind::Integer).after(c"EX"),

@@ -1,13 +1,15 @@
 //! Reads arguments. Every complaint names the argument.
 
 use super::reply::Complaint;
-use crate::ffi::{Args, Str};
+use crate::ffi::{Args, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
 use crate::lock::limits::{LEASE_CEILING, Limits};
 use crate::lock::owner::{Note, Owner};
 use crate::lock::request::Wait;
+use crate::lock::session::{Connection, Session};
 use crate::lock::time::Millis;
+use std::collections::HashSet;
 
 /// The arguments of one call, read from left to right.
 #[derive(Debug)]
@@ -40,6 +42,10 @@ pub struct Options<'a> {
     pub wait: Option<Wait>,
     /// `RETRY`.
     pub retry: Option<u32>,
+    /// `RESET`.
+    pub reset: bool,
+    /// `SESSION`: how long the hold outlives its connection.
+    pub session: Option<Millis>,
 }
 
 /// The options there are. A command names those that it takes.
@@ -69,6 +75,10 @@ pub enum Known {
     Block,
     /// `RETRY n`
     Retry,
+    /// `SESSION ms`
+    Session,
+    /// `RESET`
+    Reset,
 }
 
 impl Known {
@@ -88,6 +98,8 @@ impl Known {
             Known::Count => "COUNT",
             Known::Block => "BLOCK",
             Known::Retry => "RETRY",
+            Known::Session => "SESSION",
+            Known::Reset => "RESET",
         }
     }
 }
@@ -99,6 +111,25 @@ pub enum Asker {
     Named(Owner),
     /// `*`: the server is to make one.
     Made,
+}
+
+impl Options<'_> {
+    /// How many rows are to be shown.
+    #[must_use]
+    pub fn count_or_default(&self) -> usize {
+        const COUNT_DEFAULT: u64 = 10;
+        self.count.unwrap_or(COUNT_DEFAULT) as usize
+    }
+
+    /// What a hold is to be bound to: the connection that the command came over.
+    ///
+    /// # Errors
+    /// When it came over none.
+    pub fn session(&self, ctx: &Ctx<'_>) -> Result<Option<Session>, Complaint> {
+        let Some(grace) = self.session else { return Ok(None) };
+        let connection = Connection(ctx.connection().ok_or(Complaint::SessionNowhere)?);
+        Ok(Some(Session { connection, grace }))
+    }
 }
 
 impl<'a> Parser<'a> {
@@ -121,6 +152,26 @@ impl<'a> Parser<'a> {
     /// When it is not.
     pub fn need(&mut self, name: &'static str) -> Result<Str<'a>, Complaint> {
         self.take().ok_or(Complaint::Missing(name))
+    }
+
+    /// As many keys as the argument before them says, all different.
+    ///
+    /// # Errors
+    /// When there are not so many, or too many, or one comes twice.
+    pub fn keys(&mut self) -> Result<Vec<Str<'a>>, Complaint> {
+        let (count, max) = (self.number("numkeys", 1, u64::from(u32::MAX))? as usize, self.limits.keys_max);
+        if count > max {
+            return Err(Complaint::TooManyKeys(max));
+        }
+        let keys: Vec<Str<'a>> = (0..count).map_while(|_| self.take()).collect();
+        if keys.len() < count {
+            return Err(Complaint::TooFewKeys);
+        }
+        let mut seen = HashSet::new();
+        match keys.iter().find(|key| !seen.insert(key.as_bytes())) {
+            Some(key) => Err(Complaint::KeyTwice(key.as_bytes().to_vec())),
+            None => Ok(keys),
+        }
     }
 
     /// An owner, or `*`.
@@ -247,6 +298,7 @@ impl<'a> Parser<'a> {
             Known::Read => options.mode = Some(Mode::Read),
             Known::Write => options.mode = Some(Mode::Write),
             Known::All => options.all = true,
+            Known::Reset => options.reset = true,
             Known::To => options.to = Some(self.number(word, 0, u64::from(u32::MAX))? as u32),
             Known::Owner => options.owner = Some(self.need(word)?.as_bytes()),
             Known::Count => options.count = Some(self.number(word, 0, u64::from(u32::MAX))?),
@@ -257,6 +309,7 @@ impl<'a> Parser<'a> {
                     ms => Wait::For(Millis(ms)),
                 });
             }
+            Known::Session => options.session = Some(Millis(self.number(word, 0, LEASE_CEILING.0)?)),
             Known::Retry => options.retry = Some(self.number(word, 1, u64::from(u32::MAX))? as u32),
         }
         Ok(())
@@ -274,7 +327,10 @@ impl<'a> Parser<'a> {
 
 fn excludes(one: Known, other: Known) -> bool {
     let pair = |a, b| (one == a && other == b) || (one == b && other == a);
-    pair(Known::Px, Known::Ex) || pair(Known::Read, Known::Write) || pair(Known::All, Known::To)
+    pair(Known::Px, Known::Ex)
+        || pair(Known::Read, Known::Write)
+        || pair(Known::All, Known::To)
+        || pair(Known::Count, Known::Reset)
 }
 
 /// Decimal digits without a sign or leading zeros, as the server writes numbers itself.

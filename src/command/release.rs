@@ -1,16 +1,21 @@
-//! LOCK.RELEASE: giving a lock back.
+//! LOCK.RELEASE and LOCK.MRELEASE: giving a lock back, or several at once.
 
 use super::parse::{Known, Parser};
-use super::reply::{Complaint, complain, refuse};
-use super::{FENCE, KEY, MODE, OWNER, WRITE};
+use super::reply::{Complaint, answer_number, complain, refuse};
+use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Args, Command, CommandSpec, Ctx, Str};
-use crate::lock::request::{self as lock, Amount, Ask, Outcome, Request};
-use crate::module::{config, serve};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
+use crate::lock::owner::Owner;
+use crate::lock::request::{self as lock, Amount, Ask, Outcome, PerKey, Request};
+use crate::module::{Unserved, config, serve};
 
 /// `LOCK.RELEASE key owner [READ|WRITE] [ALL | TO n] [FENCE f]`
 #[derive(Debug)]
 pub struct Release;
+
+/// `LOCK.MRELEASE numkeys key [key ...] owner [READ|WRITE] [ALL | TO n]`
+#[derive(Debug)]
+pub struct ReleaseMany;
 
 impl Command for Release {
     const SPEC: CommandSpec = CommandSpec {
@@ -26,16 +31,51 @@ impl Command for Release {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (key, request) = match parse(args) {
+        let mut parser = Parser::new(args, config::limits());
+        let (key, request) = match parser.need("key").and_then(|key| Ok((key, parse(parser, &ONE)?))) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
-        match serve(ctx, &[key], &request, None) {
-            Ok(Outcome::Released(left)) => match left[0] {
-                Some(left) => ctx.reply_integer(left as i64),
-                None => ctx.reply_null(),
-            },
-            Ok(_) => ctx.reply_null(),
+        match released(serve(ctx, &[key], &request, None)) {
+            Ok(left) => answer_number(ctx, left[0]),
+            Err(unserved) => refuse(ctx, unserved),
+        }
+    }
+}
+
+impl Command for ReleaseMany {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.mrelease",
+        flags: c"write",
+        acl: Acl { known: "write slow", ..WRITE },
+        arity: -4,
+        keys: KeyArgs::Counted(KeyUse::Change),
+        summary: c"Gives one count of several locks back in one step, or more. \
+                   Replies for each key with the counts left, or null where the owner held nothing.",
+        complexity: c"O(K*log(N)) where K is the number of keys and N that of their holders",
+        since: c"0.1.0",
+        args: &[
+            NUMKEYS,
+            KEYS,
+            OWNER,
+            ArgSpec::new(c"mode", MODE).optional(),
+            ArgSpec::new(c"amount", AMOUNT).optional(),
+        ],
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        let mut parser = Parser::new(args, config::limits());
+        let (keys, request) = match parser.keys().and_then(|keys| Ok((keys, parse(parser, &ONE[..4])?))) {
+            Ok(parsed) => parsed,
+            Err(complaint) => return complain(ctx, &complaint),
+        };
+        match released(serve(ctx, &keys, &request, None)) {
+            Ok(left) => {
+                ctx.reply_array(left.len());
+                for left in left {
+                    answer_number(ctx, left);
+                }
+            }
             Err(unserved) => refuse(ctx, unserved),
         }
     }
@@ -44,16 +84,24 @@ impl Command for Release {
 const AMOUNT: ArgKind =
     ArgKind::OneOf(&[ArgSpec::token(c"ALL", c"all"), ArgSpec::new(c"count", ArgKind::Integer).after(c"TO")]);
 
-fn parse(args: Args<'_>) -> Result<(Str<'_>, Request), Complaint> {
-    let mut parser = Parser::new(args, config::limits());
-    let key = parser.need("key")?;
-    let owner = parser.owner()?;
-    let options = parser.options(&[Known::Read, Known::Write, Known::All, Known::To, Known::Fence])?;
+/// The options of LOCK.RELEASE. The last one is for a single lock alone.
+const ONE: [Known; 5] = [Known::Read, Known::Write, Known::All, Known::To, Known::Fence];
+
+fn parse(mut parser: Parser<'_>, options: &[Known]) -> Result<Request, Complaint> {
+    let owner: Owner = parser.owner()?;
+    let options = parser.options(options)?;
     let amount = match (options.all, options.to) {
         (true, _) => Amount::All,
         (false, Some(count)) => Amount::To(count),
         (false, None) => Amount::One,
     };
     let ask = Ask::Release(lock::Release { mode: options.mode, amount, fence: options.fence });
-    Ok((key, Request { owner, ask }))
+    Ok(Request { owner, ask })
+}
+
+fn released(outcome: Result<Outcome, Unserved>) -> Result<PerKey<Option<u64>>, Unserved> {
+    match outcome? {
+        Outcome::Released(left) => Ok(left),
+        _ => unreachable!("what is asked is to release"),
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::ffi::Ctx;
 use crate::lock::deadlock::Cycle;
+use crate::lock::hold::Mode;
 use crate::lock::request::{Away, Refusal};
 use crate::module::Unserved;
 use std::fmt;
@@ -40,6 +41,14 @@ pub enum Complaint {
     OwnerTooLong(usize),
     /// A note longer than this.
     NoteTooLong(usize),
+    /// SESSION of a call that came over no connection.
+    SessionNowhere,
+    /// More keys than this.
+    TooManyKeys(usize),
+    /// Fewer keys than numkeys says.
+    TooFewKeys,
+    /// A key is named twice.
+    KeyTwice(Vec<u8>),
     /// LOCK.HOLD from a client.
     HoldRefused,
 }
@@ -59,6 +68,12 @@ impl fmt::Display for Complaint {
             Complaint::RetryMade => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
             Complaint::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
             Complaint::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
+            Complaint::SessionNowhere => {
+                write!(f, "ERR SESSION needs a connection: a script, a function or another module has none of its own")
+            }
+            Complaint::TooManyKeys(max) => write!(f, "LIMIT numkeys is above lock.max-keys ({max})"),
+            Complaint::TooFewKeys => write!(f, "ERR numkeys is greater than the number of arguments that follow"),
+            Complaint::KeyTwice(key) => write!(f, "ERR key {} is given twice", Quoted(key)),
             Complaint::HoldRefused => {
                 write!(f, "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)")
             }
@@ -139,6 +154,23 @@ pub fn text_of_away(away: Away) -> &'static str {
     match away {
         Away::Demoted => "UNBLOCKED lock wait ended: this node is a replica now",
         Away::SlotGone => "UNBLOCKED lock wait ended: the key is served by another node now",
+    }
+}
+
+/// A mode, as it is shown.
+#[must_use]
+pub fn word(mode: Mode) -> &'static [u8] {
+    match mode {
+        Mode::Read => b"read",
+        Mode::Write => b"write",
+    }
+}
+
+/// Replies with a number, or null.
+pub fn answer_number(ctx: &mut Ctx<'_>, number: Option<u64>) {
+    match number {
+        Some(number) => ctx.reply_integer(number as i64),
+        None => ctx.reply_null(),
     }
 }
 

@@ -332,10 +332,7 @@ impl Holds {
     /// Bytes allocated outside of the value itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        let of_holds: usize = self
-            .iter()
-            .map(|(owner, hold)| owner.heap_bytes() + hold.heap_bytes())
-            .sum();
+        let of_holds: usize = self.iter().map(|(owner, hold)| owner.heap_bytes() + hold.heap_bytes()).sum();
         match &self.0 {
             Repr::None | Repr::One(..) => of_holds,
             Repr::Many(many) => of_holds + many.heap_bytes(),

@@ -36,7 +36,8 @@ impl Node {
         let before = effects.changes.len();
         if let Some(lock) = keys.lock(key) {
             let holders = lock.holds.iter().map(|(holder, _)| holder);
-            let broken: Vec<Owner> = holders.filter(|holder| owner.is_none_or(|owner| owner == *holder)).cloned().collect();
+            let broken: Vec<Owner> =
+                holders.filter(|holder| owner.is_none_or(|owner| owner == *holder)).cloned().collect();
             for holder in &broken {
                 remove(lock, key, Cause::Break, holder, &mut effects);
             }

@@ -22,8 +22,8 @@ use super::deadlock::ClosedBy;
 use super::fence::Fence;
 use super::hold::{Hold, Mode, Term};
 use super::keyspace::{Db, KeyName};
-pub use super::line::{Line, Rank};
 use super::line::{Due, Kept};
+pub use super::line::{Line, Rank};
 use super::owner::Owner;
 use super::request::{Acquire, PerKey};
 use super::session::{Connection, Session};
@@ -593,9 +593,11 @@ impl Room {
                 continue;
             }
             seats += waiter.keys.len();
-            if !waiter.keys.iter().all(|key| {
-                self.line(waiter.db, &key.name).is_some_and(|line| line.at(waiter.rank) == Some(id))
-            }) {
+            if !waiter
+                .keys
+                .iter()
+                .all(|key| self.line(waiter.db, &key.name).is_some_and(|line| line.at(waiter.rank) == Some(id)))
+            {
                 return Some("W1");
             }
             if waiter
@@ -684,4 +686,3 @@ impl Waiter {
         self.db == db && self.keys.iter().any(|key| *key.name == *name)
     }
 }
-

@@ -5,7 +5,7 @@
 
 use super::open_locks::OpenLocks;
 use super::state::with_node;
-use super::{Publication, clock, publish, replication, waiting};
+use super::{clock, finish, replication, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving};
 use crate::lock::keyspace::{Db, KeyIndex};
@@ -16,8 +16,8 @@ use std::cell::Cell;
 
 /// How long one slice of work may last. Between slices the server serves its clients.
 pub(crate) const SLICE: Millis = Millis(1);
-/// How many readers of one key may lapse between two looks at the clock.
-const BITE: usize = 64;
+/// How many holds of one key may end between two looks at the clock.
+pub(crate) const BITE: usize = 64;
 
 thread_local! {
     /// The timer, if it is set, and what it is set for.
@@ -111,6 +111,5 @@ fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) {
     };
     let effects = with_node(|node| node.lapse(&mut locks, KeyIndex(0), entry, now, BITE));
     let names = locks.tidy(&effects.changes);
-    publish(ctx, Publication { names: &names, changes: &effects.changes, now });
-    waiting::wake(effects.answers);
+    finish(ctx, &names, effects, now);
 }

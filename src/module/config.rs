@@ -1,5 +1,6 @@
 //! The table of configurations: `CONFIG GET lock.*`, redis.conf, and the arguments of loadmodule.
 
+use super::lost;
 use super::state::with_node;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
 use crate::lock::limits::{LEASE_CEILING, Limits};
@@ -87,6 +88,36 @@ pub static TABLE: &[ConfigSpec] = &[
         reason: "how many requests may wait for one key: a longer line means that its holders are too slow, or lost",
         get: || limit(|limits| limits.waiters_per_key_max as i64),
         set: |value| set_limit(|limits| limits.waiters_per_key_max = value as usize),
+    },
+    ConfigSpec {
+        name: "max-keys",
+        kind: ConfigKind::Number(1, 256),
+        default: 64,
+        fixed: false,
+        unit: "keys",
+        reason: "how many keys one request may name: all are open at once, and a waiter stands in the lines of all",
+        get: || limit(|limits| limits.keys_max as i64),
+        set: |value| set_limit(|limits| limits.keys_max = value as usize),
+    },
+    ConfigSpec {
+        name: "max-reserve-ms",
+        kind: ConfigKind::Number(0, 3_600_000),
+        default: 5_000,
+        fixed: false,
+        unit: "ms",
+        reason: "how long a free key is kept for the first in line, which waits for other keys as well; then others pass it",
+        get: || limit(|limits| limits.reserve_max.0 as i64),
+        set: |value| set_limit(|limits| limits.reserve_max = Millis(value as u64)),
+    },
+    ConfigSpec {
+        name: "log-max-len",
+        kind: ConfigKind::Number(0, 100_000),
+        default: 128,
+        fixed: false,
+        unit: "holds",
+        reason: "how many of the holds lost last LOCK.LOG shows; 0 remembers none",
+        get: || lost::len_max() as i64,
+        set: |value| lost::set_len_max(value as usize),
     },
     ConfigSpec {
         name: "deadlock-detection",

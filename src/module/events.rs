@@ -2,12 +2,13 @@
 
 use super::open_locks::LOCK;
 use super::state::with_node;
-use super::{alarm, clock, persistence, replication, waiting};
+use super::{alarm, clock, metrics, persistence, replication, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
-use crate::lock::change::{Cause, Change};
+use crate::lock::change::Cause;
 use crate::lock::keyspace::Db;
 use crate::lock::node::Node;
+use crate::lock::session::Connection;
 use crate::lock::time::Timestamp;
 use crate::lock::value::Lock;
 use std::cell::Cell;
@@ -15,12 +16,12 @@ use std::ffi::CStr;
 
 /// The keyspace event of a change; None for facts, which the primary has announced already.
 #[must_use]
-pub fn name_of(change: &Change) -> Option<&'static CStr> {
-    match change.cause {
+pub fn name_of(cause: Cause, ended: bool) -> Option<&'static CStr> {
+    match cause {
         Cause::Acquire => Some(c"lock.acquire"),
         Cause::Release | Cause::TakeBack => Some(c"lock.release"),
         // A closed connection gives its holds back, or moves the end of their leases.
-        Cause::Close if change.ended => Some(c"lock.release"),
+        Cause::Close if ended => Some(c"lock.release"),
         Cause::Extend | Cause::Close => Some(c"lock.extend"),
         Cause::Lapse => Some(c"lock.lapse"),
         Cause::Break => Some(c"lock.break"),
@@ -62,7 +63,13 @@ impl Listener for Ear {
                 alarm::tick(ctx);
             }
             ServerEvent::BeforeSleep => waiting::work(ctx),
-            ServerEvent::ClientGone(_) => {}
+            ServerEvent::ClientGone(client) => {
+                if with_node(|node| node.close(Connection(client), clock::mono())) {
+                    metrics::count_session_closed();
+                    // It may come after the event before the server sleeps.
+                    alarm::arm(ctx);
+                }
+            }
         }
     }
 

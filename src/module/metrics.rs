@@ -5,7 +5,8 @@ use crate::ffi::info::InfoFields;
 use crate::lock::change::{Cause, Change};
 use crate::lock::fence::Fence;
 use crate::lock::request::{Answer, Outcome, Refusal};
-use std::cell::RefCell;
+use hdrhistogram::Histogram;
+use std::cell::{LazyCell, RefCell};
 use std::ffi::CStr;
 
 /// What happened since the start.
@@ -21,6 +22,8 @@ struct Counters {
     released: u64,
     extended: u64,
     lapsed: u64,
+    broken: u64,
+    sessions_closed: u64,
     taken_back: u64,
 }
 
@@ -37,9 +40,14 @@ thread_local! {
             released: 0,
             extended: 0,
             lapsed: 0,
+            broken: 0,
+            sessions_closed: 0,
             taken_back: 0,
         })
     };
+    /// How long those waited who were granted what they waited for, in microseconds: to two digits.
+    static WAITS: LazyCell<RefCell<Histogram<u64>>> =
+        LazyCell::new(|| RefCell::new(Histogram::new(2).expect("two digits are allowed")));
 }
 
 /// Counts what a request came to.
@@ -69,14 +77,29 @@ pub(crate) fn count_cancelled() {
     count(|counters| counters.cancelled += 1);
 }
 
+/// Counts how long one waited that was granted what it waited for, in microseconds.
+pub(crate) fn count_wait(us: u64) {
+    // The histogram grows as it must; what it cannot hold for want of range there is none of.
+    WAITS.with(|waits| waits.borrow_mut().saturating_record(us));
+}
+
+/// Counts a connection that closed while holds were bound to it.
+pub(crate) fn count_session_closed() {
+    count(|counters| counters.sessions_closed += 1);
+}
+
 /// Counts a change to a hold.
 pub(crate) fn count_change(change: &Change) {
     count(|counters| match change.cause {
         Cause::Acquire => counters.granted += 1,
         Cause::Release => counters.released += 1,
+        Cause::Close if change.ended => counters.released += 1,
+        Cause::Break => counters.broken += 1,
         Cause::Extend => counters.extended += 1,
         Cause::Lapse => counters.lapsed += 1,
         Cause::TakeBack => counters.taken_back += 1,
+        // The lease was cut, and will lapse.
+        Cause::Close => {}
         Cause::Told => {}
     });
 }
@@ -92,9 +115,7 @@ pub struct Section;
 impl InfoFields for Section {
     fn fields(each: &mut dyn FnMut(&CStr, u64)) {
         let counters = COUNTERS.with_borrow(Counters::clone);
-        let (waiters, contended, leases, fence) = with_node(|node| {
-            (node.waiting(), node.contended(), node.leases_len(), node.last_fence().map_or(0, Fence::get))
-        });
+        let waits = |quantile| WAITS.with(|waits| waits.borrow().value_at_quantile(quantile));
         each(c"granted", counters.granted);
         each(c"refused", counters.refused);
         each(c"queued", counters.queued);
@@ -105,10 +126,18 @@ impl InfoFields for Section {
         each(c"released", counters.released);
         each(c"extended", counters.extended);
         each(c"lapsed", counters.lapsed);
+        each(c"broken", counters.broken);
+        each(c"sessions_closed", counters.sessions_closed);
         each(c"taken_back", counters.taken_back);
-        each(c"waiters", waiters as u64);
-        each(c"contended_keys", contended as u64);
-        each(c"leases", leases as u64);
-        each(c"fence_clock", fence);
+        with_node(|node| {
+            each(c"waiters", node.waiting() as u64);
+            each(c"contended_keys", node.contended() as u64);
+            each(c"leases", node.leases_len() as u64);
+            each(c"session_holds", node.sessions().len() as u64);
+            each(c"fence_clock", node.last_fence().map_or(0, Fence::get));
+        });
+        each(c"wait_p50_us", waits(0.5));
+        each(c"wait_p99_us", waits(0.99));
+        each(c"wait_max_us", waits(1.0));
     }
 }

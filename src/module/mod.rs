@@ -9,6 +9,7 @@ pub mod alarm;
 pub mod clock;
 pub mod config;
 pub mod events;
+pub mod lost;
 pub mod metrics;
 pub mod open_locks;
 pub mod persistence;
@@ -17,13 +18,14 @@ pub mod state;
 pub mod waiting;
 
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, Str, WrongType};
-use crate::lock::change::Change;
+use crate::lock::change::{Change, Effects};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::keyspace::{Db, KeyIndex};
 use crate::lock::node::Node;
+use crate::lock::owner::Owner;
 use crate::lock::request::{Outcome, Refusal, Request};
 use crate::lock::time::{Now, Timestamp};
-use crate::lock::value::Lock;
+use crate::lock::value::{Sight, View};
 use open_locks::{LOCK, OpenLocks};
 use state::with_node;
 use waiting::Reply;
@@ -62,9 +64,8 @@ pub fn serve(
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
     let step = with_node(|node| node.serve(&mut locks, request, now));
-    let names_open = locks.tidy(&step.effects.changes);
-    publish(ctx, Publication { names: &names_open, changes: &step.effects.changes, now });
-    waiting::wake(step.effects.answers);
+    let opened = locks.tidy(&step.effects.changes);
+    finish(ctx, &opened, step.effects, now);
     let outcome = match step.outcome {
         Ok(Outcome::Queued(waiter)) if !reply.is_some_and(|reply| waiting::park(ctx, names, waiter, reply)) => {
             // A client that the server does not let wait has tried once.
@@ -95,11 +96,27 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> R
     let (applied, effects) = with_node(|node| node.apply(&mut locks, KeyIndex(0), fact, origin, now));
     let names = locks.tidy(&effects.changes);
     if origin != Origin::Disk {
-        publish(ctx, Publication { names: &names, changes: &effects.changes, now });
-        waiting::wake(effects.answers);
+        finish(ctx, &names, effects, now);
         alarm::arm(ctx);
     }
     applied.map_err(Unserved::Refused)
+}
+
+/// Ends an owner's hold on a key, or all there are. How many were ended.
+///
+/// # Errors
+/// With nothing changed.
+pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> Result<usize, Unserved> {
+    if !ctx.flags().contains(Flags::PRIMARY) {
+        return Err(Unserved::Replica);
+    }
+    let now = clock::now();
+    let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
+    let (broken, effects) = with_node(|node| node.break_holds(&mut locks, KeyIndex(0), owner, now));
+    let names = locks.tidy(&effects.changes);
+    finish(ctx, &names, effects, now);
+    alarm::arm(ctx);
+    Ok(broken)
 }
 
 /// Shows a key's lock, if there is one, and who waits for it.
@@ -109,16 +126,23 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> R
 pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(Seen<'_>) -> R) -> Result<R, Unserved> {
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
     let seen = |node: &mut Node| {
-        show(Seen { lock: keys.get(0), node, db: Db(keys.db()), name: name.as_bytes(), now: clock::mono() })
+        let (db, name, now) = (Db(keys.db()), name.as_bytes(), clock::mono());
+        let at = Sight { db, name, sessions: node.sessions(), now };
+        show(Seen { lock: keys.get(0).and_then(|lock| View::of(lock, at)), node, db, name, now })
     };
     Ok(with_node(seen))
+}
+
+/// Looks at what the node knows of all keys.
+pub fn survey<R>(look: impl FnOnce(&Node, Timestamp) -> R) -> R {
+    with_node(|node| look(node, clock::mono()))
 }
 
 /// A key as it is to be shown.
 #[derive(Debug)]
 pub struct Seen<'a> {
-    /// Its lock.
-    pub lock: Option<&'a Lock>,
+    /// Its lock, if somebody holds it.
+    pub lock: Option<View<'a>>,
     /// Who knows who waits.
     pub node: &'a Node,
     /// Its database.
@@ -129,23 +153,21 @@ pub struct Seen<'a> {
     pub now: Timestamp,
 }
 
-/// What a step did to holds, and on which keys.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Publication<'a> {
-    pub(crate) names: &'a [Name<'a>],
-    pub(crate) changes: &'a [Change],
-    pub(crate) now: Now,
+/// Does what a step has left to do, whose keys are closed: replicate, notify, wake.
+pub(crate) fn finish(ctx: &mut Ctx<'_>, names: &[Name<'_>], effects: Effects, now: Now) {
+    publish(ctx, names, &effects.changes, now);
+    waiting::wake(effects.answers, now.mono);
 }
 
 /// Tells all who must know: replicas and the AOF first, then watchers and subscribers.
-pub(crate) fn publish(ctx: &mut Ctx<'_>, Publication { names, changes, now }: Publication<'_>) {
+fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) {
     replication::publish(ctx, names, changes, now);
     for change in changes {
         let name = names[usize::from(change.key.0)].as_str();
         metrics::count_change(change);
-        lost::note(locks.db, name.as_bytes(), change, now);
+        lost::note(ctx, name.as_bytes(), change, now);
         ctx.signal_modified(name);
-        if let Some(event) = events::name_of(change) {
+        if let Some(event) = events::name_of(change.cause, change.ended) {
             ctx.notify(event, name);
         }
     }

@@ -2,10 +2,10 @@
 //! is up, when it is sent away; one that is killed or unblocked by somebody else is answered by the server, and what it was
 //! granted meanwhile is taken back.
 
-use super::alarm::SLICE;
+use super::alarm::{BITE, SLICE};
 use super::open_locks::OpenLocks;
 use super::state::with_node;
-use super::{Publication, alarm, clock, metrics, publish};
+use super::{alarm, clock, finish, metrics};
 use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
 use crate::lock::change::Answers;
@@ -87,9 +87,14 @@ pub(crate) fn client_of(waiter: WaiterId) -> Option<u64> {
 }
 
 /// Wakes those who wait no more.
-pub(crate) fn wake(answers: Answers) {
+pub(crate) fn wake(answers: Answers, now: Timestamp) {
     for (waiter, answer) in answers {
         metrics::count_answer(&answer);
+        if let Answer::Granted(_) = answer
+            && let Some(since) = with_node(|node| node.waited_since(waiter))
+        {
+            metrics::count_wait(now.0.saturating_sub(since.0));
+        }
         let blocked = CLIENTS.with_borrow_mut(|clients| {
             let client = clients.get_mut(waiter)?;
             client.answer = Some(answer);
@@ -154,7 +159,7 @@ pub(crate) fn expire(end: Timestamp) {
     loop {
         let now = clock::mono();
         match with_node(|node| node.expired(now)) {
-            Expired::Waiter(waiter) => wake([(waiter, Answer::TimedOut)].into()),
+            Expired::Waiter(waiter) => wake([(waiter, Answer::TimedOut)].into(), now),
             Expired::Again => {}
             Expired::Nothing => return,
         }
@@ -166,12 +171,12 @@ pub(crate) fn expire(end: Timestamp) {
 
 /// Sends away who waits for a key: this node does not serve it any more.
 pub(crate) fn send_away(db: Db, name: &[u8]) {
-    wake(with_node(|node| node.send_away(db, name, &Answer::SentAway(Away::SlotGone))));
+    wake(with_node(|node| node.send_away(db, name, &Answer::SentAway(Away::SlotGone))), clock::mono());
 }
 
 /// Sends everybody away: this node does not grant any more.
 pub(crate) fn dismiss() {
-    wake(with_node(|node| node.dismiss()));
+    wake(with_node(|node| node.dismiss()), clock::mono());
 }
 
 /// The server's tick: what was held back may be tried again.
@@ -194,7 +199,9 @@ pub(crate) fn work(ctx: &mut Ctx<'_>) {
     let mut answered = 0;
     while let Some(work) = with_node(|node| node.next_work()) {
         let (db, names) = match &work {
-            Work::Look(db, name) | Work::Check(_, db, name) => (*db, PerKey::from([name.clone()])),
+            Work::Look(db, name) | Work::Check(_, db, name) | Work::Close(_, db, name) => {
+                (*db, PerKey::from([name.clone()]))
+            }
             Work::TakeBack(_, db, names) => (*db, names.clone()),
         };
         ctx.select_db(db.0);
@@ -239,24 +246,26 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
         return 0;
     };
     let effects = with_node(|node| match work {
+        Work::Close(connection, ..) => node.end_session(&mut locks, KeyIndex(0), *connection, now, BITE),
         Work::Look(..) => node.look_at(&mut locks, KeyIndex(0), now),
         Work::Check(waiter, ..) => node.check_waiter(&mut locks, *waiter, now.mono),
         Work::TakeBack(waiter, ..) => node.take_back(&mut locks, *waiter, now),
     });
     let answered = effects.answers.len();
     let names = locks.tidy(&effects.changes);
-    publish(ctx, Publication { names: &names, changes: &effects.changes, now });
-    wake(effects.answers);
+    finish(ctx, &names, effects, now);
     answered
 }
 
-/// Neither grants nor takes back: the keys are not ours to change.
+/// Neither grants nor takes back, nor ends anything: the keys are not ours to change.
 fn give_up(db: Db, names: &[KeyName], work: &Work, answer: &Answer) {
     let answers = with_node(|node| {
-        if let Work::TakeBack(waiter, ..) = work {
-            node.forgo(*waiter);
+        match work {
+            Work::TakeBack(waiter, ..) => node.forgo(*waiter),
+            Work::Close(connection, db, name) => node.forgo_session(*db, name, *connection),
+            Work::Look(..) | Work::Check(..) => {}
         }
         names.iter().flat_map(|name| node.send_away(db, name, answer)).collect()
     });
-    wake(answers);
+    wake(answers, clock::mono());
 }

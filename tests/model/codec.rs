@@ -23,18 +23,11 @@ fn lock() -> impl Strategy<Value = Lock> {
         for (n, (owner, (reads, writes, deadline, note))) in holds.enumerate() {
             let fence = Fence::new(1_000 + n as u64 * 7).unwrap();
             lock.raise_fence(fence);
-            lock.holds.put(
-                &Owner::new(&owner),
-                Hold {
-                    reads,
-                    writes: if writer { writes } else { 0 },
-                    fence,
-                    deadline: Timestamp(deadline),
-                    since: NOW.mono,
-                    granted_in: Term::FIRST,
-                    note: note.map(|note| Note::new(&note)),
-                },
-            );
+            let mut hold = Hold::new(fence, Timestamp(deadline), NOW.mono, Term::FIRST);
+            hold.reads = reads;
+            hold.writes = if writer { writes } else { 0 };
+            hold.set_note(note.map(|note| Note::new(&note)));
+            lock.holds.put(&Owner::new(&owner), hold);
         }
         lock
     })

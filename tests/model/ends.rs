@@ -12,7 +12,8 @@ use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };
 
 fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
-    let ask = Ask::Acquire(Acquire { mode, lease: Millis(30), note: None, wait: Wait::Never, retry: None });
+    let ask =
+        Ask::Acquire(Acquire { mode, lease: Millis(30), note: None, wait: Wait::Never, retry: None, session: None });
     let request = Request { owner: Owner::new(b"a"), ask };
     side.on(0, keys, |node, side| node.serve(side, &request, NOW))
 }

@@ -336,8 +336,9 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
         let request = Request { owner: Owner::new(owner), ask };
         side.on(0, b"k", |node, side| node.serve(side, &request, now))
     };
-    let acquire =
-        |mode| Ask::Acquire(Acquire { mode, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None });
+    let acquire = |mode| {
+        Ask::Acquire(Acquire { mode, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None, session: None })
+    };
     let leave = || Ask::Release(Release { mode: None, amount: Amount::All, fence: None });
     assert!(matches!(ask(b"w", acquire(Write)).outcome, Ok(Outcome::Granted(_))));
     for n in 0..200u8 {
@@ -459,8 +460,16 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
         let request = Request { owner: Owner::new(&[owner]), ask };
         side.on(0, keys, |node, side| node.serve(side, &request, now))
     };
-    let acquire =
-        || Ask::Acquire(Acquire { mode: Write, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None });
+    let acquire = || {
+        Ask::Acquire(Acquire {
+            mode: Write,
+            lease: Millis(LONG),
+            note: None,
+            wait: Wait::Forever,
+            retry: None,
+            session: None,
+        })
+    };
     assert!(matches!(ask(&mut side, b'x', b"j", acquire()).outcome, Ok(Outcome::Granted(_))));
     let Ok(Outcome::Queued(many)) = ask(&mut side, b'm', b"jk", acquire()).outcome else { panic!("held") };
     let Ok(Outcome::Queued(next)) = ask(&mut side, b'n', b"j", acquire()).outcome else { panic!("held") };

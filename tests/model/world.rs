@@ -13,8 +13,9 @@ use redis_lock::lock::node::{Due, Node};
 use redis_lock::lock::owner::{Note, Owner};
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Away, Extend, Outcome, Refusal, Release, Request, Wait};
 use redis_lock::lock::room::{Expired, WaiterId, Work};
+use redis_lock::lock::session::Trace;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::value::{Lock, View};
+use redis_lock::lock::value::{Lock, Sight, View};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const SKEW: Millis = Millis(7);
@@ -175,7 +176,9 @@ impl Side {
     /// Takes the lock away from its key.
     fn leave(&mut self, db: u32, key: u8) -> Option<Lock> {
         let mut lock = self.locks.remove(&(db, key))?;
-        self.node.forget(Db(db), &[key], lock.lease.take());
+        let trace = Trace::of(&lock);
+        lock.lease = None;
+        self.node.forget(Db(db), &[key], &trace);
         Some(lock)
     }
 
@@ -183,7 +186,7 @@ impl Side {
         self.leave(db, key);
         self.foreign.insert((db, key));
         // As the notification of a key that was overwritten.
-        self.node.forget(Db(db), &[key], None);
+        self.node.forget(Db(db), &[key], &Trace::default());
     }
 
     fn rename(&mut self, db: u32, from: u8, to: u8, now: Timestamp) {
@@ -228,17 +231,24 @@ impl Side {
     fn raw(&self) -> Vec<RawRow> {
         let of = |(&(db, key), lock): (&(u32, u8), &Lock)| {
             let rows = lock.holds.iter();
-            rows.map(|(owner, hold)| (db, key, owner.clone(), hold.reads, hold.writes, hold.fence, hold.note.clone()))
-                .collect::<Vec<_>>()
+            rows.map(|(owner, hold)| {
+                (db, key, owner.clone(), hold.reads, hold.writes, hold.fence, hold.note().cloned())
+            })
+            .collect::<Vec<_>>()
         };
         self.locks.iter().flat_map(of).collect()
+    }
+
+    fn sight<'a>(&'a self, db: u32, name: &'a [u8], now: Timestamp) -> Sight<'a> {
+        Sight { db: Db(db), name, sessions: self.node.sessions(), now }
     }
 
     /// Every hold as LOCK.INFO shows it, as the model's rows.
     fn seen(&self, now: Timestamp) -> Vec<Row> {
         let mut rows = Vec::new();
         for (&(db, key), lock) in &self.locks {
-            let Some(view) = View::of(lock, now) else { continue };
+            let name = [key];
+            let Some(view) = View::of(lock, self.sight(db, &name, now)) else { continue };
             assert_eq!(view.holders().count(), view.holding());
             for holder in view.holders() {
                 assert_eq!(view.holder(holder.owner).unwrap().fence, holder.fence);
@@ -272,6 +282,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         holders_per_key_max: rules.holders_max,
         waiters_max: rules.waiters_max,
         waiters_per_key_max: rules.waiters_per_key_max,
+        keys_max: 9,
         reserve_max: Millis(rules.reserve_us / 1000),
         deadlock_detection: rules.detects,
         promotion_skew: SKEW,
@@ -325,7 +336,7 @@ impl World {
                 }
                 let (mode, wait, retry) = (*mode, *wait, *retry);
                 let note_kept = note.map(|note| Note::new(&[note]));
-                let ask = Acquire { mode, lease: Millis(*lease), note: note_kept, wait, retry };
+                let ask = Acquire { mode, lease: Millis(*lease), note: note_kept, wait, retry, session: None };
                 let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
                 let wish = Wish { db: *db, keys: keys.clone(), owner: *owner, mode, lease_us, note, wait, retry };
                 self.serve((*db, &keys), *owner, Ask::Acquire(ask), |naive| {
@@ -348,7 +359,7 @@ impl World {
                     return;
                 }
                 let fence = self.named(*fence, (0, keys[0]), *owner);
-                let ask = Extend { lease: Millis(*lease), fence };
+                let ask = Extend { lease: Millis(*lease), session: None, fence };
                 let deadline_us = now.mono.0 + lease * 1000;
                 self.serve((0, keys), *owner, Ask::Extend(ask), |naive| {
                     naive.extend((0, keys), *owner, deadline_us, fence.map(Fence::get))
@@ -594,13 +605,14 @@ impl World {
     fn tell(&mut self, changes: &[Change]) {
         let now = self.now;
         for change in changes {
-            let fact = match &change.hold {
-                Some(hold) => Fact::of(&change.owner, hold, now),
-                None => Fact {
+            let fence = change.hold.fence;
+            let fact = match change.ended {
+                false => Fact::of(&change.owner, &change.hold, now),
+                true => Fact {
                     owner: change.owner.clone(),
                     reads: 0,
                     writes: 0,
-                    fence: Some(change.fence),
+                    fence: Some(fence),
                     wall_deadline: WallTime(0),
                     left: Millis(0),
                     note: None,
@@ -611,7 +623,7 @@ impl World {
                 self.replica.on(db, &key, |node, side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, now));
             assert_eq!(told, Ok(()));
             assert!(effects.answers.is_empty());
-            assert!(self.replica.node.last_fence() >= Some(change.fence), "a fence that the replica may give again");
+            assert!(self.replica.node.last_fence() >= Some(fence), "a fence that the replica may give again");
         }
     }
 
@@ -677,6 +689,13 @@ impl World {
                     for (id, answer) in effects.answers {
                         self.hear(id, answer);
                     }
+                }
+                Work::Close(connection, Db(db), name) => {
+                    let key = name[0];
+                    let effects = self
+                        .primary
+                        .on(db, &[key], |node, side| node.end_session(side, KeyIndex(0), connection, now, usize::MAX));
+                    self.after_look(db, &[key], effects);
                 }
                 Work::TakeBack(id, Db(db), names) => {
                     let keys: Vec<u8> = names.iter().map(|name| name[0]).collect();

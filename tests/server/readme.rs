@@ -70,9 +70,9 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
     for spec in command::TABLE {
         tokens(spec.args, &mut documented);
     }
-    use Known::{All, Block, Count, Ex, Fence, Note, Owner, Px, Read, Retry, To, Write};
-    let parsed =
-        [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Retry].map(|known| known.word().to_owned());
+    use Known::{All, Block, Count, Ex, Fence, Note, Owner, Px, Read, Reset, Retry, Session, To, Write};
+    let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Retry, Session, Reset]
+        .map(|known| known.word().to_owned());
     assert_eq!(documented, parsed.into_iter().collect());
 }
 
@@ -92,6 +92,10 @@ fn every_error() -> BTreeSet<String> {
         Complaint::NoteTooLong(256),
         Complaint::HoldRefused,
         Complaint::RetryMade,
+        Complaint::SessionNowhere,
+        Complaint::TooManyKeys(64),
+        Complaint::TooFewKeys,
+        Complaint::KeyTwice(b"k".to_vec()),
     ];
     for complaint in &complaints {
         match complaint {
@@ -107,7 +111,11 @@ fn every_error() -> BTreeSet<String> {
             | Complaint::OwnerTooLong(_)
             | Complaint::NoteTooLong(_)
             | Complaint::HoldRefused
-            | Complaint::RetryMade => {}
+            | Complaint::RetryMade
+            | Complaint::SessionNowhere
+            | Complaint::TooManyKeys(_)
+            | Complaint::TooFewKeys
+            | Complaint::KeyTwice(_) => {}
         }
     }
     let refusals = [
@@ -233,10 +241,10 @@ fn the_readme_names_the_fields_of_lock_info_and_of_info_lock() {
 
 #[test]
 fn the_readme_names_every_keyspace_event() {
-    let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Told];
+    let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Break, Cause::Told];
     let names: Vec<String> = causes
         .iter()
-        .filter_map(|cause| events::name_of(*cause))
+        .filter_map(|cause| events::name_of(*cause, true))
         .map(|name| format!("`{}`", name.to_str().unwrap()))
         .collect();
     assert!(README.contains(&names.join(", ")), "{names:?}");

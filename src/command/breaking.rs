@@ -1,0 +1,44 @@
+//! LOCK.BREAK: an operator takes a lock from those who hold it.
+
+use super::parse::Parser;
+use super::reply::{complain, refuse};
+use super::{CATEGORY, KEY, OWNER};
+use crate::ffi::command::{KeyArgs, KeyUse};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
+use crate::lock::owner::Owner;
+use crate::module::{break_holds, config};
+
+/// `LOCK.BREAK key [owner]`
+#[derive(Debug)]
+pub struct Break;
+
+impl Command for Break {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.break",
+        flags: c"write",
+        acl: Acl { known: "write slow admin dangerous", own: CATEGORY },
+        arity: -2,
+        keys: KeyArgs::First(KeyUse::Change),
+        summary: c"Ends the hold of an owner, or all holds of a lock, whoever holds it; the next in line has it then. \
+                   Replies with the number of holds ended.",
+        complexity: c"O(N*log(N)) where N is the number of holders of the lock",
+        since: c"0.1.0",
+        args: &[KEY, OWNER.optional()],
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        let mut parser = Parser::new(args, config::limits());
+        let parsed = parser.need("key").and_then(|key: Str<'_>| {
+            let owner: Option<Owner> = if parser.is_done() { None } else { Some(parser.owner()?) };
+            parser.done()?;
+            Ok((key, owner))
+        });
+        match parsed {
+            Ok((key, owner)) => match break_holds(ctx, key, owner.as_ref()) {
+                Ok(broken) => ctx.reply_integer(broken as i64),
+                Err(unserved) => refuse(ctx, unserved),
+            },
+            Err(complaint) => complain(ctx, &complaint),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! LOCK.LOG: the holds that were lost last.
+
+use super::parse::{Known, Parser};
+use super::reply::{Complaint, complain, word};
+use super::{COUNT, OPERATOR};
+use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs};
+use crate::ffi::{Args, Command, CommandSpec, Ctx};
+use crate::module::config;
+use crate::module::lost::{self, Lost, Reason};
+
+/// `LOCK.LOG [COUNT n | RESET]`
+#[derive(Debug)]
+pub struct Log;
+
+impl Command for Log {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.log",
+        flags: c"readonly",
+        acl: OPERATOR,
+        arity: -1,
+        keys: KeyArgs::None,
+        summary:
+            c"Shows the holds that their owners lost last, by a lapse, a break or a closed session, the latest first; \
+                   or forgets them.",
+        complexity: c"O(N) where N is the number of holds shown",
+        since: c"0.1.0",
+        args: &[ArgSpec::new(c"action", ACTION).optional()],
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        match parse(args) {
+            Ok(None) => {
+                lost::reset();
+                ctx.reply_ok();
+            }
+            Ok(Some(count)) => {
+                let rows = lost::last(count);
+                ctx.reply_array(rows.len());
+                for row in &rows {
+                    answer(ctx, row);
+                }
+            }
+            Err(complaint) => complain(ctx, &complaint),
+        }
+    }
+}
+
+const ACTION: ArgKind = ArgKind::OneOf(&[ArgSpec { optional: false, ..COUNT }, ArgSpec::token(c"RESET", c"reset")]);
+
+/// How many are to be shown; None: they are to be forgotten.
+fn parse(args: Args<'_>) -> Result<Option<usize>, Complaint> {
+    let options = Parser::new(args, config::limits()).options(&[Known::Count, Known::Reset])?;
+    Ok((!options.reset).then(|| options.count_or_default()))
+}
+
+fn answer(ctx: &mut Ctx<'_>, row: &Lost) {
+    ctx.reply_map(10);
+    ctx.reply_bytes(b"id");
+    ctx.reply_integer(row.id as i64);
+    ctx.reply_bytes(b"time_ms");
+    ctx.reply_integer(row.at_ms as i64);
+    ctx.reply_bytes(b"reason");
+    ctx.reply_bytes(match row.reason {
+        Reason::Lapse => b"lapse",
+        Reason::Break => b"break",
+        Reason::Session => b"session",
+    });
+    ctx.reply_bytes(b"db");
+    ctx.reply_integer(row.db.0.into());
+    ctx.reply_bytes(b"key");
+    ctx.reply_bytes(&row.key);
+    ctx.reply_bytes(b"owner");
+    ctx.reply_bytes(row.owner.as_bytes());
+    ctx.reply_bytes(b"mode");
+    ctx.reply_bytes(word(row.mode));
+    ctx.reply_bytes(b"fence");
+    ctx.reply_integer(row.fence.get() as i64);
+    ctx.reply_bytes(b"held_ms");
+    ctx.reply_integer(row.held.0 as i64);
+    ctx.reply_bytes(b"note");
+    match &row.note {
+        Some(note) => ctx.reply_bytes(&note.0),
+        None => ctx.reply_null(),
+    }
+}

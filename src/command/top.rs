@@ -1,0 +1,109 @@
+//! LOCK.TOP: who waits longest, and where most do.
+
+use super::parse::{Known, Parser};
+use super::reply::{answer_number, complain, word};
+use super::{COUNT, OPERATOR};
+use crate::ffi::command::KeyArgs;
+use crate::ffi::{Args, Command, CommandSpec, Ctx};
+use crate::lock::hold::Mode;
+use crate::lock::keyspace::{Db, KeyName};
+use crate::lock::operator::Crowd;
+use crate::lock::owner::Owner;
+use crate::lock::time::Millis;
+use crate::lock::wait::Waiting;
+use crate::module::waiting::client_of;
+use crate::module::{config, survey};
+
+/// `LOCK.TOP [COUNT n]`
+#[derive(Debug)]
+pub struct Top;
+
+impl Command for Top {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.top",
+        flags: c"readonly",
+        acl: OPERATOR,
+        arity: -1,
+        keys: KeyArgs::None,
+        summary: c"Shows the requests of this node that have waited longest, and the keys that most wait for.",
+        complexity: c"O(N) where N is the number of waiters of the node",
+        since: c"0.1.0",
+        args: &[COUNT],
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        let count = match Parser::new(args, config::limits()).options(&[Known::Count]) {
+            Ok(options) => options.count_or_default(),
+            Err(complaint) => return complain(ctx, &complaint),
+        };
+        let (waits, crowds) = survey(|node, now| {
+            (node.longest_waits(count, now).iter().map(row).collect::<Vec<_>>(), node.most_crowded(count, now))
+        });
+        ctx.reply_map(2);
+        ctx.reply_bytes(b"waits");
+        ctx.reply_array(waits.len());
+        for wait in &waits {
+            answer_wait(ctx, wait);
+        }
+        ctx.reply_bytes(b"keys");
+        ctx.reply_array(crowds.len());
+        for crowd in &crowds {
+            answer_crowd(ctx, crowd);
+        }
+    }
+}
+
+struct Row {
+    db: Db,
+    keys: Vec<KeyName>,
+    owner: Owner,
+    mode: Mode,
+    waited: Millis,
+    left: Option<Millis>,
+    client: Option<u64>,
+}
+
+fn row(waiting: &Waiting<'_>) -> Row {
+    Row {
+        db: waiting.waiter.db,
+        keys: waiting.waiter.keys.iter().map(|key| key.name.clone()).collect(),
+        owner: waiting.waiter.owner.clone(),
+        mode: waiting.waiter.ask.mode,
+        waited: waiting.waited,
+        left: waiting.left,
+        client: client_of(waiting.id),
+    }
+}
+
+fn answer_wait(ctx: &mut Ctx<'_>, row: &Row) {
+    ctx.reply_map(7);
+    ctx.reply_bytes(b"waited_ms");
+    ctx.reply_integer(row.waited.0 as i64);
+    ctx.reply_bytes(b"left_ms");
+    answer_number(ctx, row.left.map(|left| left.0));
+    ctx.reply_bytes(b"owner");
+    ctx.reply_bytes(row.owner.as_bytes());
+    ctx.reply_bytes(b"mode");
+    ctx.reply_bytes(word(row.mode));
+    ctx.reply_bytes(b"db");
+    ctx.reply_integer(row.db.0.into());
+    ctx.reply_bytes(b"keys");
+    ctx.reply_array(row.keys.len());
+    for key in &row.keys {
+        ctx.reply_bytes(key);
+    }
+    ctx.reply_bytes(b"client");
+    answer_number(ctx, row.client);
+}
+
+fn answer_crowd(ctx: &mut Ctx<'_>, crowd: &Crowd) {
+    ctx.reply_map(4);
+    ctx.reply_bytes(b"db");
+    ctx.reply_integer(crowd.db.0.into());
+    ctx.reply_bytes(b"key");
+    ctx.reply_bytes(&crowd.name);
+    ctx.reply_bytes(b"waiting");
+    ctx.reply_integer(crowd.waiting as i64);
+    ctx.reply_bytes(b"waited_ms");
+    ctx.reply_integer(crowd.waited.0 as i64);
+}
