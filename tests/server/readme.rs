@@ -27,6 +27,7 @@ fn syntax(args: &[ArgSpec]) -> String {
             _ => arg.name.to_str().unwrap().to_owned(),
         };
         let token = arg.token.map_or("", |token| token.to_str().unwrap());
+        let name = if arg.multiple { format!("{name} [{name} ...]") } else { name };
         let both = format!("{token} {name}");
         if arg.optional { format!("[{}]", both.trim()) } else { both.trim().to_owned() }
     };
@@ -233,7 +234,7 @@ fn the_readme_names_the_fields_of_lock_info_and_of_info_lock() {
     let text: String = conn.get(&["INFO", "lock"]);
     let real: BTreeSet<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
     let shown: BTreeSet<&str> = README
-        .split(|c: char| !(c.is_ascii_lowercase() || c == '_'))
+        .split(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'))
         .filter(|word| word.starts_with("lock_"))
         .collect();
     assert_eq!(shown, real);
