@@ -218,6 +218,7 @@ pub(super) fn take<K: Keyspace>(
         given.push(Given { fence, added, deadline: hold.deadline, session: hold.session(), before });
         lock.raise_fence(fence);
         change(lock, *key, Cause::Acquire, owner, hold, effects);
+        effects.bound(*key, owner, ask.session);
     }
     Ok(given)
 }
@@ -271,6 +272,7 @@ fn extend<K: Keyspace>(
     hold.rebind(ask.session);
     let fence = hold.fence;
     change(lock, key, Cause::Extend, owner, hold, effects);
+    effects.bound(key, owner, ask.session);
     Some(fence)
 }
 
