@@ -13,6 +13,7 @@ mod boundary_config;
 mod boundary_panic;
 mod boundary_watch;
 mod clients;
+mod dashboard;
 mod effects;
 mod fences;
 mod lapses;
