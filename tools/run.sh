@@ -140,6 +140,17 @@ session() {
   play "Now Erin may write." \
     "$number" LOCK.RW shelf erin WRITE PX 60000
 
+  printf '\n# Frank takes the printer over a connection of his own, for as long as that lasts.\n'
+  exec 3<>"/dev/tcp/127.0.0.1/$port"
+  printf 'LOCK.ACQUIRE printer frank PX 60000 SESSION 0\r\n' | tee /dev/fd/3
+  read -r reply <&3
+  [[ $reply == :[1-9]* ]] || fail "Frank should have the printer"
+  begin "Grace waits for it." LOCK.ACQUIRE printer grace BLOCK 0
+  wait_for_line printer
+  printf "\n# Frank's process dies, and its machine closes the connection.\n"
+  exec 3>&-
+  end "Grace has it, at once: nobody waits for his lease to end." "$number"
+
   play "A lease ends by itself. Alice takes the disk for 200 ms, and then her process hangs." \
     "$number" LOCK.ACQUIRE disk alice PX 200
   alices=$(fence)
