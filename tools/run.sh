@@ -39,7 +39,8 @@ start() {
 }
 
 # ask COMMAND...: the reply as redis-cli shows it to a person.
-ask() { redis-cli -3 --no-raw -h 127.0.0.1 -p "$port" "$@" </dev/null; }
+# Closes the connection of the one session that is played for itself: to inherit it would keep it open.
+ask() { redis-cli -3 --no-raw -h 127.0.0.1 -p "$port" "$@" </dev/null 3>&-; }
 
 # play TEXT PATTERN COMMAND...: says what is about to happen, does it, and fails when the reply is another. Sets $reply.
 play() {
@@ -90,7 +91,7 @@ store() { # FENCE TEXT
 }
 
 session() {
-  local alices bobs number='(integer) [1-9]*' null='(nil)'
+  local alices bobs franks number='(integer) [1-9]*' null='(nil)'
 
   play "Alice takes the lock for a minute. The number is her fence: each new hold gets a higher one." \
     "$number" LOCK.ACQUIRE report alice PX 60000 NOTE web-1
@@ -141,9 +142,11 @@ session() {
     "$number" LOCK.RW shelf erin WRITE PX 60000
 
   printf '\n# Frank takes the printer over a connection of his own, for as long as that lasts.\n'
+  franks='LOCK.ACQUIRE printer frank PX 60000 SESSION 0'
   exec 3<>"/dev/tcp/127.0.0.1/$port"
-  printf 'LOCK.ACQUIRE printer frank PX 60000 SESSION 0\r\n' | tee /dev/fd/3
+  printf '%s\r\n' "$franks" >&3
   read -r reply <&3
+  printf '> %s\n%s\n' "$franks" "$reply"
   [[ $reply == :[1-9]* ]] || fail "Frank should have the printer"
   begin "Grace waits for it." LOCK.ACQUIRE printer grace BLOCK 0
   wait_for_line printer
