@@ -39,8 +39,7 @@ start() {
 }
 
 # ask COMMAND...: the reply as redis-cli shows it to a person.
-# Closes the connection of the one session that is played for itself: to inherit it would keep it open.
-ask() { redis-cli -3 --no-raw -h 127.0.0.1 -p "$port" "$@" </dev/null 3>&-; }
+ask() { redis-cli -3 --no-raw -h 127.0.0.1 -p "$port" "$@" </dev/null; }
 
 # play TEXT PATTERN COMMAND...: says what is about to happen, does it, and fails when the reply is another. Sets $reply.
 play() {
@@ -57,7 +56,8 @@ play() {
 # begin TEXT COMMAND...: the same for a command that waits; its reply is read by end.
 begin() {
   printf '\n# %s\n$ redis-cli %s\n' "$1" "${*:2}"
-  ask "${@:2}" >"$run/waiting" &
+  # Without the connection of the session below: to inherit it would keep it open.
+  (exec 3>&- && ask "${@:2}" >"$run/waiting") &
   waiting=$!
 }
 
@@ -145,14 +145,18 @@ session() {
   franks='LOCK.ACQUIRE printer frank PX 60000 SESSION 0'
   exec 3<>"/dev/tcp/127.0.0.1/$port"
   printf '%s\r\n' "$franks" >&3
-  read -r reply <&3
-  printf '> %s\n%s\n' "$franks" "$reply"
-  [[ $reply == :[1-9]* ]] || fail "Frank should have the printer"
+  printf '> %s\n' "$franks"
+  read -r franks <&3
+  echo "$franks"
+  [[ $franks == :[1-9]* ]] || fail "Frank should have the printer"
+  franks=${franks%$'\r'}
   begin "Grace waits for it." LOCK.ACQUIRE printer grace BLOCK 0
   wait_for_line printer
   printf "\n# Frank's process dies, and its machine closes the connection.\n"
   exec 3>&-
   end "Grace has it, at once: nobody waits for his lease to end." "$number"
+  # Fences of new holds are microseconds.
+  (($(fence) - ${franks#:} < 30000000)) || fail "Grace should have had it at once"
 
   play "A lease ends by itself. Alice takes the disk for 200 ms, and then her process hangs." \
     "$number" LOCK.ACQUIRE disk alice PX 200
