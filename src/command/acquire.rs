@@ -138,7 +138,7 @@ fn parse<'a>(ctx: &Ctx<'_>, args: Args<'a>, form: Form) -> Result<Parsed<'a>, Co
     let keys = if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
     let asker = parser.asker()?;
     let mode = if form == Form::ReadWrite { parser.mode()? } else { Mode::Write };
-    let options = parser.options(if form == Form::Many { &OF_MANY } else { &OF_MANY[MODES..] })?;
+    let options = parser.options(if form == Form::Many { &OPTIONS_OF_MANY } else { &OPTIONS })?;
     let (owner, made) = match asker {
         Asker::Named(owner) => (owner, None),
         Asker::Made if options.retry.is_some() => return Err(Complaint::RetryMade),
@@ -159,10 +159,9 @@ fn parse<'a>(ctx: &Ctx<'_>, args: Args<'a>, form: Form) -> Result<Parsed<'a>, Co
     Ok(Parsed { keys, request: Request { owner, ask }, made })
 }
 
-/// The options of LOCK.MACQUIRE. The others take all but the first [`MODES`].
-const OF_MANY: [Known; 8] =
+const OPTIONS: [Known; 6] = [Known::Px, Known::Ex, Known::Block, Known::Session, Known::Retry, Known::Note];
+const OPTIONS_OF_MANY: [Known; 8] =
     [Known::Read, Known::Write, Known::Px, Known::Ex, Known::Block, Known::Session, Known::Retry, Known::Note];
-const MODES: usize = 2;
 
 /// 128 random bits in 32 hexadecimal digits.
 fn make_owner() -> Owner {

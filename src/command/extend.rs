@@ -33,7 +33,7 @@ impl Command for Extend {
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let mut parser = Parser::new(args, config::limits());
-        let (key, request) = match parser.need("key").and_then(|key| Ok((key, parse(ctx, parser, &ONE)?))) {
+        let (key, request) = match parser.need("key").and_then(|key| Ok((key, parse(ctx, parser, &OPTIONS)?))) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -60,7 +60,7 @@ impl Command for ExtendMany {
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let mut parser = Parser::new(args, config::limits());
-        let (keys, request) = match parser.keys().and_then(|keys| Ok((keys, parse(ctx, parser, &ONE[..3])?))) {
+        let (keys, request) = match parser.keys().and_then(|keys| Ok((keys, parse(ctx, parser, &OPTIONS_OF_MANY)?))) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -76,8 +76,8 @@ impl Command for ExtendMany {
     }
 }
 
-/// The options of LOCK.EXTEND. The last one is for a single lock alone.
-const ONE: [Known; 4] = [Known::Px, Known::Ex, Known::Session, Known::Fence];
+const OPTIONS: [Known; 4] = [Known::Px, Known::Ex, Known::Session, Known::Fence];
+const OPTIONS_OF_MANY: [Known; 3] = [Known::Px, Known::Ex, Known::Session];
 
 fn parse(ctx: &Ctx<'_>, mut parser: Parser<'_>, options: &[Known]) -> Result<Request, Complaint> {
     let owner = parser.owner()?;

@@ -32,7 +32,7 @@ impl Command for Release {
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let mut parser = Parser::new(args, config::limits());
-        let (key, request) = match parser.need("key").and_then(|key| Ok((key, parse(parser, &ONE)?))) {
+        let (key, request) = match parser.need("key").and_then(|key| Ok((key, parse(parser, &OPTIONS)?))) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -65,7 +65,7 @@ impl Command for ReleaseMany {
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let mut parser = Parser::new(args, config::limits());
-        let (keys, request) = match parser.keys().and_then(|keys| Ok((keys, parse(parser, &ONE[..4])?))) {
+        let (keys, request) = match parser.keys().and_then(|keys| Ok((keys, parse(parser, &OPTIONS_OF_MANY)?))) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -84,8 +84,8 @@ impl Command for ReleaseMany {
 const AMOUNT: ArgKind =
     ArgKind::OneOf(&[ArgSpec::token(c"ALL", c"all"), ArgSpec::new(c"count", ArgKind::Integer).after(c"TO")]);
 
-/// The options of LOCK.RELEASE. The last one is for a single lock alone.
-const ONE: [Known; 5] = [Known::Read, Known::Write, Known::All, Known::To, Known::Fence];
+const OPTIONS: [Known; 5] = [Known::Read, Known::Write, Known::All, Known::To, Known::Fence];
+const OPTIONS_OF_MANY: [Known; 4] = [Known::Read, Known::Write, Known::All, Known::To];
 
 fn parse(mut parser: Parser<'_>, options: &[Known]) -> Result<Request, Complaint> {
     let owner: Owner = parser.owner()?;
