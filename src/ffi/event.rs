@@ -6,6 +6,7 @@ use super::context::Ctx;
 use super::guard::guard;
 use super::load::{LoadError, Loader};
 use super::string::Str;
+use super::timer::set_about_to_sleep;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -101,6 +102,9 @@ extern "C" fn on_server<L: Listener>(
     data: *mut c_void,
 ) {
     guard(|| {
+        if event.id == raw::REDISMODULE_EVENT_EVENTLOOP {
+            set_about_to_sleep(subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP);
+        }
         // SAFETY: the server passes the data that belongs to the event.
         if let Some(event) = unsafe { read_event(event.id, subevent, data) } {
             // SAFETY: the context of this call, made into a Ctx once.
