@@ -40,8 +40,10 @@ pub enum ServerEvent {
     Forked,
     /// All that clients have sent was served, and the server is about to wait for more.
     BeforeSleep,
-    /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes once for each,
-    /// from within any command, a tick, or after [`ServerEvent::BeforeSleep`]. Nothing may be written here.
+    /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes from within
+    /// any command, even a script that takes too long, from within a tick, while loading, or after
+    /// [`ServerEvent::BeforeSleep`]; in the latter case a timer that is set here still rings in time. Nothing may be
+    /// written here. Comes once for each that [`Ctx::connection`] names; the link to a primary may come again.
     ClientGone(u64),
 }
 
