@@ -23,19 +23,16 @@ impl Ctx<'_> {
     /// are not ours. In a transaction it is the client's that sent it.
     #[must_use]
     pub fn connection(&self) -> Option<u64> {
-        let flags = self.flags();
-        let alien = flags.intersects(Flags::LUA | Flags::REPLICATED | Flags::LOADING)
-            // Outside of a transaction, only clients without a connection must not wait.
-            || flags.contains(Flags::DENY_BLOCKING) && !flags.contains(Flags::MULTI);
+        let is_alien = self.flags().intersects(Flags::LUA | Flags::REPLICATED | Flags::LOADING);
         let id = self.client_id();
-        (self.is_command() && !alien && is_connected(self, id)).then_some(id)
+        (self.is_command() && !is_alien && is_connected(self, id)).then_some(id)
     }
 }
 
 /// Whether the server has a connection of this number.
 fn is_connected(ctx: &Ctx<'_>, id: u64) -> bool {
-    // Each connection has a user. To ask for more would end servers, and to ask whether the client exists is not enough:
-    // Valkey 9.1 says so of whoever runs the command.
+    // Each connection has a user, and no server says whose user a client without one runs as. To ask whether the client
+    // exists is not enough: Valkey 9.1 says so of whoever runs the command. To ask for its address then ends that server.
     // SAFETY: a valid context; the name is ours, since we do not ask the server to free strings by itself.
     unsafe { OwnedStr::owned(api!(RedisModule_GetClientUserNameById(ctx.as_ptr(), id))) }.is_some()
 }

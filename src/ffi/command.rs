@@ -5,6 +5,7 @@ use super::guard::guard;
 use super::load::{LoadError, Loader};
 use super::string::Str;
 use redis_module::raw;
+use smallvec::SmallVec;
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr;
@@ -57,6 +58,9 @@ pub enum KeyArgs {
     /// The first argument.
     First(KeyUse),
     /// As many as the first argument says, right behind it.
+    ///
+    /// No server looks at any of them for an ACL when there are fewer than that, or when it is no number as servers write
+    /// numbers: the command must refuse both.
     Counted(KeyUse),
 }
 
@@ -172,6 +176,15 @@ impl<'a> Args<'a> {
         // SAFETY: below `argc`, the server's array holds strings that live for the call.
         (at < self.argc).then(|| unsafe { Str::lent(*self.argv.add(at)) }).flatten()
     }
+
+    /// The keys of [`KeyArgs::Counted`]; none when there are fewer than said.
+    fn counted(&self) -> SmallVec<[Str<'a>; 8]> {
+        let said = self.get(1).and_then(|said| str::from_utf8(said.as_bytes()).ok()?.parse::<usize>().ok());
+        match said {
+            Some(said) if said <= self.argc.saturating_sub(2) => (2..2 + said).filter_map(|at| self.get(at)).collect(),
+            _ => SmallVec::new(),
+        }
+    }
 }
 
 extern "C" fn call<C: Command>(
@@ -184,11 +197,21 @@ extern "C" fn call<C: Command>(
     guard(|| {
         // SAFETY: the server passes a context for this call; this is the only Ctx that is made of it.
         let mut ctx = unsafe { Ctx::of_command(ctx) };
-        if guard(|| C::run(&mut ctx, args)).is_none() {
+        if guard(|| serve::<C>(&mut ctx, args)).is_none() {
             ctx.reply_panic();
         }
     });
     raw::REDISMODULE_OK as c_int
+}
+
+fn serve<C: Command>(ctx: &mut Ctx<'_>, args: Args<'_>) {
+    // In a cluster, most servers have looked at the first of counted keys alone: see `signpost`.
+    if let KeyArgs::Counted(_) = C::SPEC.keys
+        && let Some(refusal) = ctx.refuses_together(&args.counted())
+    {
+        return ctx.reply_error(refusal);
+    }
+    C::run(ctx, args);
 }
 
 impl Loader<'_> {
@@ -265,9 +288,9 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &CommandSpec) -> bool {
     };
     // The server's lists end with an element of zeros.
     let mut keys = match spec.keys {
-        KeyArgs::None => [EMPTY_KEY; 2],
-        KeyArgs::First(key) => [first_key(key), EMPTY_KEY],
-        KeyArgs::Counted(key) => [counted_keys(key), EMPTY_KEY],
+        KeyArgs::None => [EMPTY_KEY; 3],
+        KeyArgs::First(key) => [key_at(1, key), EMPTY_KEY, EMPTY_KEY],
+        KeyArgs::Counted(key) => [counted_keys(key), signpost(key), EMPTY_KEY],
     };
     let mut arena = Vec::new();
     let args = arg_list(spec.args, &mut arena);
@@ -300,33 +323,8 @@ const EMPTY_KEY: raw::RedisModuleCommandKeySpec = raw::RedisModuleCommandKeySpec
     },
 };
 
-fn first_key(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
-    raw::RedisModuleCommandKeySpec {
-        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
-        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
-            range: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 },
-        },
-        ..key_spec(key)
-    }
-}
-
-fn counted_keys(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
-    raw::RedisModuleCommandKeySpec {
-        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM,
-        // Counted from the first argument: it is the number, and the keys begin with the next.
-        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
-            keynum: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
-                keynumidx: 0,
-                firstkey: 1,
-                keystep: 1,
-            },
-        },
-        ..key_spec(key)
-    }
-}
-
-/// What both have in common: what is done with the key, and that the first argument is where to look.
-fn key_spec(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
+/// One key at this place.
+fn key_at(pos: c_int, key: KeyUse) -> raw::RedisModuleCommandKeySpec {
     // Exactly one of RO, RW, OW, RM; with it at most one of UPDATE, INSERT, DELETE.
     let flags = match key {
         KeyUse::Read => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
@@ -341,10 +339,39 @@ fn key_spec(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
         flags: u64::from(flags),
         begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX,
         bs: raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
-            index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 },
+            index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos },
+        },
+        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
+        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
+            range: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 },
         },
         ..EMPTY_KEY
     }
+}
+
+/// As many keys as the first argument says, right behind it.
+fn counted_keys(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
+    raw::RedisModuleCommandKeySpec {
+        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM,
+        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
+            keynum: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+                keynumidx: 0,
+                firstkey: 1,
+                keystep: 1,
+            },
+        },
+        ..key_at(1, key)
+    }
+}
+
+/// The way to the node of counted keys: most servers look for that by the place of a key alone, not by a count. It is a key
+/// for this only; what may be done with keys is asked of the counted ones.
+///
+/// That other way to tell them, flag getkeys-api, is closed: Redis 8.6 and Valkey 8.1 then call the module from their I/O
+/// threads, and meddle there with what belongs to the main one.
+fn signpost(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
+    let first = key_at(2, key);
+    raw::RedisModuleCommandKeySpec { flags: first.flags | u64::from(raw::REDISMODULE_CMD_KEY_NOT_KEY), ..first }
 }
 
 /// The server's form of a list of arguments. Its memory is owned by `arena`.

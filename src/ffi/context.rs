@@ -1,9 +1,11 @@
 //! The context of one call from the server: replies, replication, events, what the server is doing.
 
 use super::record::{Record, Rest, emit};
+use super::slot::slot_of;
 use super::string::{OwnedStr, Str};
 use bitflags::bitflags;
 use redis_module::raw;
+use smallvec::SmallVec;
 use std::ffi::{CStr, CString, c_int, c_long, c_void};
 use std::io;
 use std::marker::PhantomData;
@@ -58,6 +60,11 @@ pub enum Serving {
 
 /// Part of what a node says when it takes no writes because its cluster is down.
 const CLUSTER_DOWN: &[u8] = b"cluster is down";
+
+/// What servers say to keys of several slots.
+const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+/// What servers say to keys of a slot that is moving, some of which may be here and some there.
+const TRY_AGAIN: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
 
 impl<'a> Ctx<'a> {
     /// # Safety
@@ -148,6 +155,33 @@ impl<'a> Ctx<'a> {
             }
         }
         if self.takes_writes(key) { Serving::Yes } else { Serving::NotNow }
+    }
+
+    /// Why the server would not serve these keys together, in its own words, though it serves the first of them: in a cluster
+    /// all must lie in one slot, and be here if that slot is moving.
+    pub(super) fn refuses_together(&mut self, keys: &[Str<'_>]) -> Option<&'static str> {
+        if keys.len() < 2 || !self.flags().contains(Flags::CLUSTER) {
+            return None;
+        }
+        let slot = slot_of(keys[0].as_bytes());
+        if keys.iter().any(|key| slot_of(key.as_bytes()) != slot) {
+            return Some(CROSS_SLOT);
+        }
+        let names: SmallVec<[_; 8]> = keys.iter().map(|key| key.as_ptr()).collect();
+        // What reads the keys is looked at like all other commands.
+        // SAFETY: a valid context; the keys live for the call; the format describes them: an array and its length.
+        let reply = unsafe {
+            api!(RedisModule_Call(self.as_ptr(), c"EXISTS".as_ptr(), c"v".as_ptr(), names.as_ptr(), names.len()))
+        };
+        let error = io::Error::last_os_error();
+        match NonNull::new(reply) {
+            Some(reply) => {
+                // SAFETY: a reply of ours, freed once.
+                unsafe { api!(RedisModule_FreeCallReply(reply.as_ptr())) };
+                None
+            }
+            None => (error.kind() == io::ErrorKind::PermissionDenied).then_some(TRY_AGAIN),
+        }
     }
 
     fn takes_writes(&mut self, key: Str<'_>) -> bool {

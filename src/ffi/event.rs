@@ -6,6 +6,7 @@ use super::context::Ctx;
 use super::guard::guard;
 use super::load::{LoadError, Loader};
 use super::string::Str;
+use super::timer::set_about_to_sleep;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -39,8 +40,10 @@ pub enum ServerEvent {
     Forked,
     /// All that clients have sent was served, and the server is about to wait for more.
     BeforeSleep,
-    /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes once for each,
-    /// from within any command, a tick, or after [`ServerEvent::BeforeSleep`]. Nothing may be written here.
+    /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes from within
+    /// any command, even a script that takes too long, from within a tick, while loading, or after
+    /// [`ServerEvent::BeforeSleep`]; in the latter case a timer that is set here still rings in time. Nothing may be
+    /// written here. Comes once for each that [`Ctx::connection`] names; the link to a primary may come again.
     ClientGone(u64),
 }
 
@@ -101,6 +104,9 @@ extern "C" fn on_server<L: Listener>(
     data: *mut c_void,
 ) {
     guard(|| {
+        if event.id == raw::REDISMODULE_EVENT_EVENTLOOP {
+            set_about_to_sleep(subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP);
+        }
         // SAFETY: the server passes the data that belongs to the event.
         if let Some(event) = unsafe { read_event(event.id, subevent, data) } {
             // SAFETY: the context of this call, made into a Ctx once.

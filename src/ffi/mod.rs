@@ -30,6 +30,7 @@ pub mod keys;
 pub mod load;
 mod log;
 pub mod record;
+mod slot;
 pub mod string;
 pub mod timer;
 pub mod value;

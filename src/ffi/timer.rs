@@ -3,6 +3,7 @@
 use super::context::{Ctx, Opaque};
 use super::guard::guard;
 use redis_module::raw;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -13,10 +14,18 @@ pub struct Timer(raw::RedisModuleTimerID);
 /// What a timer calls when it rings.
 pub type Ring = fn(&mut Ctx<'_>);
 
+thread_local! {
+    /// Whether the server has said that it is about to sleep, and has not slept yet.
+    static IS_ABOUT_TO_SLEEP: Cell<bool> = const { Cell::new(false) };
+}
+
 impl Ctx<'_> {
     /// Sets a timer.
     pub fn set_timer(&mut self, after_ms: u64, ring: Ring) -> Timer {
         let after_ms = raw::mstime_t::try_from(after_ms).unwrap_or(raw::mstime_t::MAX);
+        if IS_ABOUT_TO_SLEEP.replace(false) {
+            wake();
+        }
         // SAFETY: a valid context; the data is a function pointer, which `rung` makes one again.
         Timer(unsafe { api!(RedisModule_CreateTimer(self.as_ptr(), after_ms, Some(rung), ring as Opaque)) })
     }
@@ -27,6 +36,26 @@ impl Ctx<'_> {
         unsafe { api!(RedisModule_StopTimer(self.as_ptr(), timer.0, ptr::null_mut())) };
     }
 }
+
+/// The server is about to sleep, or has slept.
+pub(super) fn set_about_to_sleep(is_about_to: bool) {
+    IS_ABOUT_TO_SLEEP.set(is_about_to && sleeps_through_timers());
+}
+
+/// Whether the server has decided for how long it will sleep before it says that it is about to, as Redis 7.0 does: then
+/// it sleeps through the timers that are set later, until its tick.
+fn sleeps_through_timers() -> bool {
+    // SAFETY: takes no argument.
+    unsafe { api!(RedisModule_GetServerVersion()) < 0x0007_0200 }
+}
+
+/// Lets the server's next sleep end at once.
+fn wake() {
+    // SAFETY: a function that takes no data.
+    unsafe { api!(RedisModule_EventLoopAddOneShot(Some(awake), ptr::null_mut())) };
+}
+
+extern "C" fn awake(_: *mut c_void) {}
 
 extern "C" fn rung(ctx: *mut raw::RedisModuleCtx, ring: *mut c_void) {
     // SAFETY: `set_timer` made the data of a `Ring`.

@@ -9,6 +9,7 @@ mod support;
 
 mod agreement;
 mod boundary;
+mod boundary_clients;
 mod boundary_config;
 mod boundary_panic;
 mod boundary_watch;

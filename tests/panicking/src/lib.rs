@@ -11,8 +11,10 @@ use ffi::event::{Listener, ServerEvent};
 use ffi::info::InfoFields;
 use ffi::{Acl, Args, Command, CommandSpec, Ctx, LoadError, Loader, Module, Str};
 use redis_module::raw;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString};
 use std::ptr;
+use std::time::Instant;
 
 #[global_allocator]
 static ALLOCATOR: ServerAlloc = ServerAlloc;
@@ -107,6 +109,79 @@ impl Command for Call {
     }
 }
 
+thread_local! {
+    /// The connections that commands came over, as `PANIC.CLIENT` was told.
+    static CLIENTS: RefCell<Vec<Option<u64>>> = const { RefCell::new(Vec::new()) };
+    /// The connections that were closed, and after how many milliseconds a timer rang that was set then for at once.
+    static GONE: RefCell<Vec<(u64, Option<u128>)>> = const { RefCell::new(Vec::new()) };
+    /// When that timer was set, if it has not rung yet.
+    static SET: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// `PANIC.CLIENT ...`: panics not, but replies with the number of the connection that it came over, or null, and
+/// remembers it; is replicated as it is.
+struct Client;
+
+impl Command for Client {
+    const SPEC: CommandSpec =
+        CommandSpec { name: c"panic.client", flags: c"write", arity: -1, keys: KeyArgs::None, ..SPEC };
+
+    fn run(ctx: &mut Ctx<'_>, _: Args<'_>) {
+        let connection = ctx.connection();
+        CLIENTS.with_borrow_mut(|clients| clients.push(connection));
+        ctx.count_unheard(Self::SPEC.name);
+        reply_number(ctx, connection);
+    }
+}
+
+/// `PANIC.CLIENTS`: panics not, but replies with all that `PANIC.CLIENT` remembers.
+struct Clients;
+
+impl Command for Clients {
+    const SPEC: CommandSpec = CommandSpec { name: c"panic.clients", arity: 1, keys: KeyArgs::None, ..SPEC };
+
+    fn run(ctx: &mut Ctx<'_>, _: Args<'_>) {
+        let clients = CLIENTS.with_borrow(Clone::clone);
+        ctx.reply_array(clients.len());
+        for client in clients {
+            reply_number(ctx, client);
+        }
+    }
+}
+
+/// `PANIC.GONE`: panics not, but replies with the numbers of the connections that were closed, each followed by how late
+/// a timer rang, in milliseconds.
+struct Gone;
+
+impl Command for Gone {
+    const SPEC: CommandSpec = CommandSpec { name: c"panic.gone", arity: 1, keys: KeyArgs::None, ..SPEC };
+
+    fn run(ctx: &mut Ctx<'_>, _: Args<'_>) {
+        let gone = GONE.with_borrow(Clone::clone);
+        ctx.reply_array(2 * gone.len());
+        for (connection, late_ms) in gone {
+            reply_number(ctx, Some(connection));
+            reply_number(ctx, late_ms.map(|ms| ms as u64));
+        }
+    }
+}
+
+fn reply_number(ctx: &mut Ctx<'_>, number: Option<u64>) {
+    match number {
+        Some(number) => ctx.reply_integer(number as i64),
+        None => ctx.reply_null(),
+    }
+}
+
+fn rung(_: &mut Ctx<'_>) {
+    let late_ms = SET.take().map(|set| set.elapsed().as_millis());
+    GONE.with_borrow_mut(|gone| {
+        for (_, late) in gone.iter_mut().filter(|(_, late)| late.is_none()) {
+            *late = late_ms;
+        }
+    });
+}
+
 /// Panics in the section `INFO panic`.
 struct Section;
 
@@ -117,13 +192,21 @@ impl InfoFields for Section {
     }
 }
 
-/// Panics when a key named `panic` is written.
+/// Panics when a key named `panic` is written, or a database emptied.
 struct Ear;
 
 impl Listener for Ear {
-    fn on_server(_: &mut Ctx<'_>, event: ServerEvent) {
-        if let ServerEvent::Flush(_) = event {
-            panic!("in a server event");
+    fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent) {
+        match event {
+            ServerEvent::Flush(_) => panic!("in a server event"),
+            ServerEvent::ClientGone(connection) => {
+                GONE.with_borrow_mut(|gone| gone.push((connection, None)));
+                if SET.get().is_none() {
+                    SET.set(Some(Instant::now()));
+                    ctx.set_timer(0, rung);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -159,6 +242,9 @@ impl Module for Panicking {
         loader.command::<Formatted>()?;
         loader.command::<Timer>()?;
         loader.command::<Call>()?;
+        loader.command::<Client>()?;
+        loader.command::<Clients>()?;
+        loader.command::<Gone>()?;
         loader.configs(CONFIGS, "panic", || Ok(()))?;
         loader.listener::<Ear>()?;
         loader.info::<Section>()
