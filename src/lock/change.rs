@@ -106,9 +106,7 @@ pub(super) fn settle<K: Keyspace>(
 ) {
     let Some(lock) = keys.lock(key) else { return };
     if sessions.some_closed() {
-        let orphan = |(owner, hold): (&Owner, &Hold)| {
-            sessions.end_of_grace(hold).is_some().then(|| owner.clone())
-        };
+        let orphan = |(owner, hold): (&Owner, &Hold)| sessions.end_of_grace(hold).is_some().then(|| owner.clone());
         let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
         for owner in orphans {
             close(lock, key, sessions, &owner, now, effects);
