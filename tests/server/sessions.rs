@@ -150,6 +150,7 @@ const USER: [&str; 8] = ["ACL", "SETUSER", "user", "on", "nopass", "~*", "&*", "
 
 fn end(conn: &mut Client, mut holder: Waiter, how: End) {
     let id = holder.id();
+    println!("{how:?}");
     match how {
         End::Close => drop(holder),
         End::Reset => {
@@ -182,9 +183,11 @@ fn end(conn: &mut Client, mut holder: Waiter, how: End) {
         }
         End::TooMuchOutput => {
             conn.ok(&["CONFIG", "SET", "client-output-buffer-limit", "normal 100kb 0 0"]);
-            conn.ok(&["SET", "large", &"x".repeat(1 << 20)]);
+            // Of small pieces: the newest servers send large ones without copying them to the buffer.
+            let fill = "for _ = 1, 10000 do redis.call('RPUSH', KEYS[1], ARGV[1]) end";
+            conn.call(&["EVAL", fill, "1", "list", &"x".repeat(100)]).unwrap();
             for _ in 0..40 {
-                holder.wire().try_send_bytes(b"GET large\r\n");
+                holder.wire().try_send_bytes(b"LRANGE list 0 -1\r\n");
             }
         }
         End::Protocol => holder.wire().try_send_bytes(b"*x\r\n"),
@@ -236,7 +239,17 @@ fn a_hold_is_handed_on_without_waiting_for_a_tick() {
         let mut waiters: Vec<Waiter> = (0..=ROUNDS).map(|_| Waiter::connect(&server)).collect();
         waiters[0].wire().say("LOCK.ACQUIRE k w0 PX 600000 SESSION 0");
         for (number, waiter) in waiters.iter_mut().enumerate().skip(1) {
-            waiter.wire().send(&["LOCK.ACQUIRE", "k", &format!("w{number}"), "PX", "600000", "BLOCK", "0", "SESSION", "0"]);
+            waiter.wire().send(&[
+                "LOCK.ACQUIRE",
+                "k",
+                &format!("w{number}"),
+                "PX",
+                "600000",
+                "BLOCK",
+                "0",
+                "SESSION",
+                "0",
+            ]);
             waiter.expect_waiting("LOCK.ACQUIRE");
         }
         let mut took = Duration::ZERO;
@@ -486,7 +499,7 @@ fn what_is_no_end_of_a_connection_ends_nothing() {
         ("s: SELECT 5", "OK"),
         ("s: SWAPDB 5 6", "OK"),
         ("s: SELECT 0", "OK"),
-        ("s: NOSUCHCOMMAND", "ERR unknown command 'NOSUCHCOMMAND', with args beginning with: "),
+        ("s: LOCK.ACQUIRE k", "ERR wrong number of arguments for 'lock.acquire' command"),
         ("s: MULTI", "OK"),
         ("s: DISCARD", "OK"),
         ("s: CLIENT SETNAME other", "OK"),
@@ -629,9 +642,11 @@ fn a_restart_leaves_holds_by_lease() {
 fn with_io_threads_the_end_of_a_connection_is_found_as_well() {
     // There other threads read from the sockets, and learn first that one was closed.
     let mut setup = Server::setup().option("io-threads", "3");
-    if Server::new().connect().call(&["CONFIG", "GET", "io-threads-do-reads"]).is_ok_and(|found| {
-        redis::from_redis_value::<Vec<String>>(found).is_ok_and(|pairs| !pairs.is_empty())
-    }) {
+    if Server::new()
+        .connect()
+        .call(&["CONFIG", "GET", "io-threads-do-reads"])
+        .is_ok_and(|found| redis::from_redis_value::<Vec<String>>(found).is_ok_and(|pairs| !pairs.is_empty()))
+    {
         setup = setup.option("io-threads-do-reads", "yes");
     }
     let server = setup.start();

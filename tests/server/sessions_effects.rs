@@ -43,12 +43,12 @@ fn the_end_of_a_session_and_the_grant_that_follows_are_sent_as_one() {
         &["MULTI", "LOCK.HOLD k a 0 0 #1", "LOCK.HOLD k b 1 0 #2 ~ 50000", "LOCK.HOLD k c 1 0 #3 ~ 40000", "EXEC"],
     );
     // One reader of two, and the writer behind them.
-    scene.check(&[("d: LOCK.RW k d WRITE PX 30000 BLOCK 0", "waits"), ("LOCK.RELEASE k c", "0")], &["LOCK.HOLD k c 0 0 #3"]);
-    scene.stage.leave("b");
     scene.check(
-        &[("d:", "#4")],
-        &["MULTI", "LOCK.HOLD k b 0 0 #2", "LOCK.HOLD k d 0 1 #4 ~ 30000", "EXEC"],
+        &[("d: LOCK.RW k d WRITE PX 30000 BLOCK 0", "waits"), ("LOCK.RELEASE k c", "0")],
+        &["LOCK.HOLD k c 0 0 #3"],
     );
+    scene.stage.leave("b");
+    scene.check(&[("d:", "#4")], &["MULTI", "LOCK.HOLD k b 0 0 #2", "LOCK.HOLD k d 0 1 #4 ~ 30000", "EXEC"]);
 }
 
 #[test]
