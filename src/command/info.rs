@@ -192,7 +192,7 @@ fn answer_row(ctx: &mut Ctx<'_>, row: &Row) {
     ctx.reply_bytes(b"session");
     answer_number(ctx, row.session.map(|session| session.grace.0));
     ctx.reply_bytes(b"client");
-    answer_number(ctx, row.session.map(|session| session.connection.0));
+    answer_number(ctx, row.session.map(|session| session.connection.client()));
     ctx.reply_bytes(b"note");
     match &row.note {
         Some(note) => ctx.reply_bytes(note),

@@ -7,8 +7,9 @@ use crate::lock::hold::Mode;
 use crate::lock::limits::{LEASE_CEILING, Limits};
 use crate::lock::owner::{Note, Owner};
 use crate::lock::request::Wait;
-use crate::lock::session::{Connection, Session};
+use crate::lock::session::Session;
 use crate::lock::time::Millis;
+use crate::module::connection_of;
 use std::collections::HashSet;
 
 /// The arguments of one call, read from left to right.
@@ -127,7 +128,7 @@ impl Options<'_> {
     /// When it came over none.
     pub fn session(&self, ctx: &Ctx<'_>) -> Result<Option<Session>, Complaint> {
         let Some(grace) = self.session else { return Ok(None) };
-        let connection = Connection(ctx.connection().ok_or(Complaint::SessionNowhere)?);
+        let connection = connection_of(ctx).ok_or(Complaint::SessionNowhere)?;
         Ok(Some(Session { connection, grace }))
     }
 }

@@ -111,9 +111,7 @@ pub(super) fn settle<K: Keyspace>(
 ) {
     let Some(lock) = keys.lock(key) else { return };
     if sessions.some_closed() {
-        let orphan = |(owner, hold): (&Owner, &Hold)| {
-            hold.session().is_some_and(|session| sessions.is_closed(session.connection)).then(|| owner.clone())
-        };
+        let orphan = |(owner, hold): (&Owner, &Hold)| sessions.end_of_grace(hold).is_some().then(|| owner.clone());
         let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
         for owner in orphans {
             close(lock, key, sessions, &owner, now, effects);
@@ -125,7 +123,8 @@ pub(super) fn settle<K: Keyspace>(
     }
 }
 
-/// Cuts a lease to what the closed connection of its hold has left of it. Cannot fail.
+/// Cuts a lease to what the closed connection of its hold has left of it. Does nothing when it is bound to none. Cannot
+/// fail.
 pub(super) fn close(
     lock: &mut Lock,
     key: KeyIndex,
@@ -135,18 +134,32 @@ pub(super) fn close(
     effects: &mut Effects,
 ) {
     let Some(hold) = lock.holds.get(owner.as_bytes()) else { return };
-    let end = sessions.end_of(hold);
-    // A lease that was over before lapses.
-    if hold.deadline <= now {
-        return;
+    let Some(end) = sessions.end_of_grace(hold) else { return };
+    let mut hold = hold.clone();
+    if hold.deadline <= end {
+        // Nothing is cut, and nobody needs to know: it goes on to the end of its lease, or lapses if that is over.
+        return rebind(lock, key, owner, hold, None, effects);
     }
     if end <= now {
         return remove(lock, key, Cause::Close, owner, effects);
     }
-    let mut hold = hold.clone();
     hold.deadline = end;
     hold.orphan();
     change(lock, key, Cause::Close, owner, hold, effects);
+}
+
+/// Binds a hold to another connection, or to none, which changes nothing for others. Cannot fail.
+pub(super) fn rebind(
+    lock: &mut Lock,
+    key: KeyIndex,
+    owner: &Owner,
+    mut hold: Hold,
+    session: Option<Session>,
+    effects: &mut Effects,
+) {
+    effects.note_bond(key, owner, hold.session(), session);
+    hold.bind(session);
+    lock.holds.put(owner, hold);
 }
 
 /// Commits a hold as it is to be from now on. Cannot fail.

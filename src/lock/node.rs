@@ -198,10 +198,10 @@ impl Node {
         effects
     }
 
-    /// A connection has closed. True when holds are bound to it, which is work for the module's own hand now
+    /// The connection of a client has closed. True when holds are bound to it, which is work for the module's own hand now
     /// ([`Work::Close`](super::room::Work::Close)).
-    pub fn close(&mut self, connection: Connection, now: Timestamp) -> bool {
-        self.sessions.close(connection, now)
+    pub fn close(&mut self, client: u64, now: Timestamp) -> bool {
+        self.sessions.close(self.sessions.connection(client), now)
     }
 
     /// Ends at most `most` of the holds on a key that are bound to a connection which has closed, or cuts their leases, and

@@ -626,6 +626,16 @@ impl Before {
 }
 
 impl Given {
+    /// Whether a hold is bound by this, and by nothing later.
+    pub(super) fn binds(&self, hold: &Hold) -> bool {
+        hold.fence == self.fence && hold.session().is_some() && hold.session() == self.session
+    }
+
+    /// What the hold was bound by before.
+    pub(super) fn session_before(&self) -> Option<Session> {
+        self.before.and_then(|before| before.session)
+    }
+
     /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it would
     /// be told that it holds nothing.
     pub(super) fn undone(&self, hold: &Hold, mode: Mode) -> Hold {

@@ -15,9 +15,22 @@ use super::value::Lock;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// A connection, by the number that its client has at the server.
+/// A connection to this node as it is now. When the node becomes a replica it forgets what is bound to whom, though the
+/// holds themselves go on: a client that is connected still is another connection after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Connection(pub u64);
+pub struct Connection {
+    /// The number that its client has at the server.
+    client: u64,
+    era: u32,
+}
+
+impl Connection {
+    /// The number that its client has at the server.
+    #[must_use]
+    pub fn client(self) -> u64 {
+        self.client
+    }
+}
 
 /// What binds a hold to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +53,8 @@ pub struct Sessions {
     closed: BTreeMap<Connection, Timestamp>,
     /// Those of flushed databases, whose memory is given back little by little.
     retired: Vec<BTreeSet<Bound>>,
+    /// How often all was forgotten.
+    era: u32,
 }
 
 /// What is to be remembered of a lock that left its key.
@@ -61,7 +76,13 @@ impl Trace {
 impl Sessions {
     /// No connection has any.
     pub(super) const fn new() -> Sessions {
-        Sessions { bound: Vec::new(), closed: BTreeMap::new(), retired: Vec::new() }
+        Sessions { bound: Vec::new(), closed: BTreeMap::new(), retired: Vec::new(), era: 0 }
+    }
+
+    /// The connection of a client that is connected now.
+    #[must_use]
+    pub fn connection(&self, client: u64) -> Connection {
+        Connection { client, era: self.era }
     }
 
     /// How many holds are bound to a connection.
@@ -87,12 +108,16 @@ impl Sessions {
     /// When a hold ends as things are: with its lease, or with what its closed connection has left it.
     #[must_use]
     pub fn end_of(&self, hold: &Hold) -> Timestamp {
-        let end = hold.deadline;
         if self.closed.is_empty() {
-            return end;
+            return hold.deadline;
         }
-        let closed = |session: Session| self.closed.get(&session.connection).map(|at| *at + session.grace);
-        hold.session().and_then(closed).map_or(end, |closed| closed.min(end))
+        self.end_of_grace(hold).map_or(hold.deadline, |end| end.min(hold.deadline))
+    }
+
+    /// Until when its closed connection leaves a hold to its owner; None when it is bound to none, or to an open one.
+    pub(super) fn end_of_grace(&self, hold: &Hold) -> Option<Timestamp> {
+        let session = hold.session()?;
+        self.closed.get(&session.connection).map(|at| *at + session.grace)
     }
 
     /// Whether there are closed connections whose holds may not have been ended yet.
@@ -101,13 +126,12 @@ impl Sessions {
         !self.closed.is_empty()
     }
 
-    /// Whether a connection has closed, and holds are bound to it still.
-    pub(super) fn is_closed(&self, connection: Connection) -> bool {
-        self.closed.contains_key(&connection)
-    }
-
     /// A hold was bound to a connection.
     pub(super) fn bind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
+        // What was bound before all was forgotten stays unbound, wherever it goes.
+        if connection.era != self.era {
+            return;
+        }
         let at = db.0 as usize;
         if self.bound.len() <= at {
             self.bound.resize_with(at + 1, BTreeSet::new);
@@ -185,6 +209,7 @@ impl Sessions {
 
     /// Nothing is bound any more: this node has become a replica, where no hold ends by its own hand.
     pub(super) fn dissolve(&mut self) {
+        self.era = self.era.wrapping_add(1);
         self.flush(None);
         self.closed.clear();
     }

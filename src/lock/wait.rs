@@ -4,7 +4,7 @@
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone, only
 //! those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
-use super::change::{Answers, Cause, Change, Effects, change, remove, settle};
+use super::change::{Answers, Cause, Change, Effects, change, rebind, remove, settle};
 use super::deadlock::{self, ClosedBy};
 use super::hold::{Hold, Mode};
 use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
@@ -485,12 +485,20 @@ impl Node {
     /// its fence stands and its owner has not shown that it knows.
     pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
         let mut effects = Effects::new();
-        for key in keys.all() {
-            settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
-        }
         let Some(waiter) = self.room.remove(id) else { return effects };
         let grant = waiter.grant().filter(|grant| !grant.confirmed);
         let given = grant.map_or(&[][..], |grant| &grant.given);
+        // The waiter's connection may have closed. What was never bound to it, as far as its owner knows, must not end with it.
+        for (key, given) in keys.all().zip(given) {
+            let Some(lock) = keys.lock(key) else { continue };
+            if let Some(hold) = lock.holds.get(waiter.owner.as_bytes()).filter(|hold| given.binds(hold)) {
+                let (hold, before) = (hold.clone(), given.session_before());
+                rebind(lock, key, &waiter.owner, hold, before, &mut effects);
+            }
+        }
+        for key in keys.all() {
+            settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
+        }
         for (key, given) in keys.all().zip(given) {
             let Some(lock) = keys.lock(key) else { continue };
             let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(|hold| hold.fence == given.fence) else {

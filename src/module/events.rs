@@ -8,7 +8,6 @@ use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
 use crate::lock::keyspace::Db;
 use crate::lock::node::Node;
-use crate::lock::session::Connection;
 use crate::lock::time::Timestamp;
 use crate::lock::value::Lock;
 use std::cell::Cell;
@@ -64,7 +63,7 @@ impl Listener for Ear {
             }
             ServerEvent::BeforeSleep => waiting::work(ctx),
             ServerEvent::ClientGone(client) => {
-                if with_node(|node| node.close(Connection(client), clock::mono())) {
+                if with_node(|node| node.close(client, clock::mono())) {
                     metrics::count_session_closed();
                     // It may come after the event before the server sleeps.
                     alarm::arm(ctx);

@@ -24,6 +24,7 @@ use crate::lock::keyspace::{Db, KeyIndex};
 use crate::lock::node::Node;
 use crate::lock::owner::Owner;
 use crate::lock::request::{Outcome, Refusal, Request};
+use crate::lock::session::Connection;
 use crate::lock::time::{Now, Timestamp};
 use crate::lock::value::{Sight, View};
 use open_locks::{LOCK, OpenLocks};
@@ -117,6 +118,12 @@ pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> R
     finish(ctx, &names, effects, now);
     alarm::arm(ctx);
     Ok(broken)
+}
+
+/// The connection that a command came over, if it came over one.
+#[must_use]
+pub fn connection_of(ctx: &Ctx<'_>) -> Option<Connection> {
+    ctx.connection().map(|client| with_node(|node| node.sessions().connection(client)))
 }
 
 /// Shows a key's lock, if there is one, and who waits for it.

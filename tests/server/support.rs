@@ -390,6 +390,8 @@ pub(crate) struct HolderInfo {
     pub(crate) fence: i64,
     pub(crate) ttl_ms: i64,
     pub(crate) held_ms: i64,
+    pub(crate) session: Option<i64>,
+    pub(crate) client: Option<i64>,
     pub(crate) note: Option<String>,
 }
 
@@ -433,6 +435,8 @@ impl From<Value> for HolderInfo {
             fence: fields.get("fence"),
             ttl_ms: fields.get("ttl_ms"),
             held_ms: fields.get("held_ms"),
+            session: fields.get("session"),
+            client: fields.get("client"),
             note: fields.get("note"),
         }
     }

@@ -4,6 +4,7 @@
 use crate::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
 use crate::support::{Client, PATIENCE, Server, Setup, wait_for};
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const REPLICA_NOW: &str = "UNBLOCKED lock wait ended: this node is a replica now";
@@ -116,7 +117,7 @@ fn a_grant_that_meets_the_demotion_is_not_made_twice_nor_after_it() {
 }
 
 /// Has a replica that hangs and lags, so that a failover to it cannot end.
-fn start_failover(primary: &Server, replica: &Server) {
+pub(crate) fn start_failover(primary: &Server, replica: &Server) {
     let mut conn = primary.connect();
     replica.signal(libc::SIGSTOP);
     conn.ok(&["SET", "unseen", "x"]);
@@ -208,24 +209,31 @@ fn nobody_is_let_in_without_the_replicas_that_are_asked_for() {
     );
 }
 
+/// Has failed to save, which holds nothing back yet. What is in the way of the next save.
+pub(crate) fn fail_to_save(server: &Server, conn: &mut Client) -> PathBuf {
+    // A directory in place of the dump: writing it fails, for root as well.
+    let dump = server.dir().join("dump.rdb");
+    fs::create_dir(&dump).unwrap();
+    conn.ok(&["CONFIG", "SET", "save", "3600 1000000"]);
+    conn.ok(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    save(conn, "err");
+    dump
+}
+
+/// Saves, which ends like this.
+pub(crate) fn save(conn: &mut Client, expected: &str) {
+    conn.get::<String>(&["BGSAVE"]);
+    wait_for("the save to end", || {
+        conn.info("persistence", "rdb_bgsave_in_progress") == "0"
+            && conn.info("persistence", "rdb_last_bgsave_status") == expected
+    });
+}
+
 #[test]
 fn nobody_is_let_in_while_the_disk_is_out_of_order() {
     // A client would be refused with MISCONF.
     let server = primary().start();
-    // A directory in place of the dump: writing it fails, for root as well.
-    let dump = server.dir().join("dump.rdb");
-    fs::create_dir(&dump).unwrap();
-    let mut conn = server.connect();
-    conn.ok(&["CONFIG", "SET", "save", "3600 1000000"]);
-    let save = |conn: &mut Client, expected: &str| {
-        conn.get::<String>(&["BGSAVE"]);
-        wait_for("the save to end", || {
-            conn.info("persistence", "rdb_bgsave_in_progress") == "0"
-                && conn.info("persistence", "rdb_last_bgsave_status") == expected
-        });
-    };
-    conn.ok(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
-    save(&mut conn, "err");
+    let dump = fail_to_save(&server, &mut server.connect());
     nothing_is_granted_until(
         &server,
         |conn| {

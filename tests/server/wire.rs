@@ -3,7 +3,7 @@
 
 use crate::support::{PATIENCE, Server};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
 /// What the server sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,6 +111,17 @@ impl Wire {
             bytes.extend(b"\r\n");
         }
         self.stream.get_mut().write_all(&bytes).unwrap();
+    }
+
+    /// Sends bytes, unless the server closes the connection.
+    pub(crate) fn try_send_bytes(&mut self, bytes: &[u8]) {
+        // A connection that is closed says so when it is read.
+        let _: std::io::Result<()> = self.stream.get_mut().write_all(bytes);
+    }
+
+    /// Closes the half of the connection that commands go over.
+    pub(crate) fn shut_writing(&mut self) {
+        self.stream.get_ref().shutdown(Shutdown::Write).unwrap();
     }
 
     /// Sends a command and reads its reply.

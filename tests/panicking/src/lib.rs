@@ -81,22 +81,24 @@ impl Command for Timer {
     }
 }
 
-/// `PANIC.CALL command`: panics not, but calls another module's command on the key k, for b, with a BLOCK that may wait,
-/// as modules do that have not heard of waiting; replies with the type of the reply.
+/// `PANIC.CALL command [option]`: panics not, but calls another module's command on the key k, for b, with an option of 0:
+/// BLOCK, which may wait, or another that needs a client, as modules do that have not heard of it; replies with the type of
+/// the reply.
 struct Call;
 
 impl Command for Call {
-    const SPEC: CommandSpec = CommandSpec { name: c"panic.call", flags: c"write", ..SPEC };
+    const SPEC: CommandSpec = CommandSpec { name: c"panic.call", flags: c"write", arity: -2, ..SPEC };
 
     #[expect(unsafe_code, reason = "the lock module calls no commands of others")]
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let command = CString::new(args.get(1).expect("arity").as_bytes()).expect("no NUL");
+        let option = CString::new(args.get(2).map_or(&b"BLOCK"[..], |word| word.as_bytes())).expect("no NUL");
         // SAFETY: a context of its own, freed below; the server's lock is held; the format describes the arguments. The
         // reply, which may be null, is freed once. The server's functions are written once, at load.
         let kind = unsafe {
             let call = raw::RedisModule_Call.expect("in every server");
             let own = raw::RedisModule_GetThreadSafeContext.expect("in every server")(ptr::null_mut());
-            let words = [c"k", c"b", c"BLOCK", c"0"].map(CStr::as_ptr);
+            let words = [c"k", c"b", option.as_c_str(), c"0"].map(CStr::as_ptr);
             let reply = call(own, command.as_ptr(), c"Ecccc".as_ptr(), words[0], words[1], words[2], words[3]);
             let kind = raw::RedisModule_CallReplyType.expect("in every server")(reply);
             if !reply.is_null() {
