@@ -52,11 +52,6 @@ impl Effects {
         self.changes.push(Change { key, cause, owner, hold, ended: true });
     }
 
-    /// A hold was bound by name: also one that says so already may have been bound before this node was a replica.
-    pub(super) fn bound(&mut self, key: KeyIndex, owner: &Owner, session: Option<Session>) {
-        self.note_bond(key, owner, None, session);
-    }
-
     fn note_bond(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
         if was != is {
             self.bonds.push(BondChange { key, owner: owner.clone(), was, is });

@@ -218,7 +218,6 @@ pub(super) fn take<K: Keyspace>(
         given.push(Given { fence, added, deadline: hold.deadline, session: hold.session(), before });
         lock.raise_fence(fence);
         change(lock, *key, Cause::Acquire, owner, hold, effects);
-        effects.bound(*key, owner, ask.session);
     }
     Ok(given)
 }
@@ -272,7 +271,6 @@ fn extend<K: Keyspace>(
     hold.rebind(ask.session);
     let fence = hold.fence;
     change(lock, key, Cause::Extend, owner, hold, effects);
-    effects.bound(key, owner, ask.session);
     Some(fence)
 }
 
