@@ -6,25 +6,26 @@ use crate::waiter::Stage;
 use crate::wire::{Reply, Row, Wire};
 
 /// A transcript, and who listens to what the server sends meanwhile.
-struct Scene<'s> {
+pub(crate) struct Scene<'s> {
     server: &'s Server,
-    stage: Stage<'s>,
+    pub(crate) stage: Stage<'s>,
     stream: Stream,
     in_file: usize,
 }
 
-fn server() -> Server {
+/// One that keeps what it sends in a file as well.
+pub(crate) fn server() -> Server {
     Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start()
 }
 
 impl Scene<'_> {
-    fn new(server: &Server) -> Scene<'_> {
+    pub(crate) fn new(server: &Server) -> Scene<'_> {
         Scene { server, stage: Stage::new(server), stream: Stream::of(server), in_file: 0 }
     }
 
     /// Plays the rows and compares what was sent with what is expected; `#1` is the first fence, `~` any number.
     #[track_caller]
-    fn check(&mut self, rows: &[Row], expected: &[&str]) {
+    pub(crate) fn check(&mut self, rows: &[Row], expected: &[&str]) {
         self.stage.play(rows);
         let sent = self.stream.commands(self.server);
         let file = self.server.aof_tail();
