@@ -159,6 +159,14 @@ impl Node {
             self.room.remove(id);
             return Err(Refusal::Deadlock(Box::new(cycle)));
         }
+        // Those of its keys that are free are kept from now on, not only when the next one asks for them: who comes late must
+        // not find the whole time still to go.
+        for &key in named {
+            let Place { db, name, lock } = keys.place(key);
+            if lock.is_none_or(|lock| lock.is_free()) {
+                self.room.keep(db, name, now, self.limits.reserve_max);
+            }
+        }
         Ok(id)
     }
 
@@ -176,6 +184,10 @@ impl Node {
             return;
         }
         let name = KeyName::from_slice(name);
+        if keys.lock(key).is_some_and(|lock| !lock.is_free()) {
+            // Also by a lock that came from elsewhere, of which the line was not told.
+            self.room.taken(db, &name);
+        }
         let mut served = 0;
         let mut behind = None;
         let mut cut = false;

@@ -255,6 +255,10 @@ impl Naive {
             self.refused = self.waiters.pop();
             return Answer::Deadlock;
         }
+        for key in &ask.keys {
+            self.kept.entry((ask.db, *key)).or_insert(now_us);
+        }
+        self.end_keeping();
         Answer::Queued
     }
 

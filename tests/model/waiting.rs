@@ -103,6 +103,42 @@ fn a_key_that_is_taken_is_kept_no_more() {
 }
 
 #[test]
+fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
+    // Its time would be over as soon as it begins, and whoever comes late passes who waits for several.
+    let mut world = world();
+    world.holds(b'a', Read, b"k");
+    world.waits(b'm', Write, b"jk");
+    world.waits(b'b', Read, b"j");
+    for op in [
+        Op::Acquire {
+            db: 1,
+            keys: b"j".to_vec(),
+            owner: b'a',
+            mode: Read,
+            lease: LONG,
+            note: None,
+            wait: Wait::Never,
+            retry: None,
+        },
+        Op::Late { us: 20_000 },
+        Op::Swap,
+    ] {
+        world.then(&op);
+    }
+    assert_eq!(world.at(b'j'), at(b"a", b"mb"));
+}
+
+#[test]
+fn a_free_key_is_kept_from_the_moment_at_which_its_waiter_came() {
+    // Who asks for it first, an hour later, would find the whole time still to go.
+    let mut world = world();
+    world.holds(b'r', Write, b"j");
+    world.waits(b'm', Write, b"jk");
+    world.pass(20);
+    world.holds(b'x', Write, b"k");
+}
+
+#[test]
 fn a_hold_that_ends_in_a_look_at_another_key_hands_on() {
     // Its lease is taken from the index in that step, so no alarm would ever come.
     let mut world = world();

@@ -8,9 +8,21 @@ struct Shown {
     name: &'static str,
     arity: i64,
     flags: &'static [&'static str],
+    keys: Keys,
+    /// What is done with them.
     key: &'static [&'static str],
-    /// `?` optional, `(a|b)` one of, `WORD:value` behind a word.
+    /// `?` optional, `...` as many as one likes, `(a|b)` one of, `WORD:value` behind a word.
     args: &'static str,
+}
+
+/// Where a command's keys are.
+#[derive(Clone, Copy)]
+enum Keys {
+    None,
+    /// The first argument.
+    First,
+    /// As many as the first argument says, behind it.
+    Counted,
 }
 
 const TAKES: &[&str] = &["blocking", "denyoom", "fast", "module", "write"];
@@ -21,20 +33,23 @@ const COMMANDS: &[Shown] = &[
         name: "lock.acquire",
         arity: -3,
         flags: TAKES,
+        keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? RETRY:count? NOTE:note?",
+        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.rw",
         arity: -4,
         flags: TAKES,
+        keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? RETRY:count? NOTE:note?",
+        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.release",
         arity: -3,
         flags: CHANGES,
+        keys: Keys::First,
         key: &["RW", "access", "delete"],
         args: "key owner (READ|WRITE)? (ALL|TO:count)? FENCE:fence?",
     },
@@ -42,20 +57,72 @@ const COMMANDS: &[Shown] = &[
         name: "lock.extend",
         arity: -5,
         flags: CHANGES,
+        keys: Keys::First,
         key: &["RW", "access", "delete"],
-        args: "key owner (PX:milliseconds|EX:seconds) FENCE:fence?",
+        args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence?",
     },
     Shown {
         name: "lock.info",
         arity: -2,
         flags: &["module", "readonly"],
+        keys: Keys::First,
         key: &["RO", "access"],
         args: "key OWNER:owner? COUNT:count?",
+    },
+    Shown {
+        name: "lock.macquire",
+        arity: -4,
+        flags: &["blocking", "denyoom", "module", "movablekeys", "write"],
+        keys: Keys::Counted,
+        key: &["RW", "access", "update"],
+        args: "numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? \
+               SESSION:milliseconds? RETRY:count? NOTE:note?",
+    },
+    Shown {
+        name: "lock.mrelease",
+        arity: -4,
+        flags: &["module", "movablekeys", "write"],
+        keys: Keys::Counted,
+        key: &["RW", "access", "delete"],
+        args: "numkeys key... owner (READ|WRITE)? (ALL|TO:count)?",
+    },
+    Shown {
+        name: "lock.mextend",
+        arity: -6,
+        flags: &["module", "movablekeys", "write"],
+        keys: Keys::Counted,
+        key: &["RW", "access", "delete"],
+        args: "numkeys key... owner (PX:milliseconds|EX:seconds) SESSION:milliseconds?",
+    },
+    Shown {
+        name: "lock.break",
+        arity: -2,
+        flags: &["module", "write"],
+        keys: Keys::First,
+        key: &["RW", "access", "delete"],
+        args: "key owner?",
+    },
+    Shown {
+        name: "lock.top",
+        arity: -1,
+        flags: &["module", "readonly"],
+        keys: Keys::None,
+        key: &[],
+        args: "COUNT:count?",
+    },
+    Shown {
+        name: "lock.log",
+        arity: -1,
+        flags: &["module", "readonly"],
+        keys: Keys::None,
+        key: &[],
+        args: "(COUNT:count|RESET)?",
     },
     Shown {
         name: "lock.hold",
         arity: -5,
         flags: CHANGES,
+        keys: Keys::First,
         key: &["RW", "access", "update"],
         args: "key owner reads writes fence? wall-deadline-ms? remaining-ms? note?",
     },
@@ -83,8 +150,9 @@ fn shape(arg: &Reply) -> String {
         (_, Some(token)) => format!("{token}:{}", find("name").unwrap().text()),
         (_, None) => find("name").unwrap().text(),
     };
-    let optional = find("flags").is_some_and(|flags| texts(flags).contains(&"optional".to_owned()));
-    if optional { name + "?" } else { name }
+    let flags = find("flags").map(texts).unwrap_or_default();
+    let has = |flag: &str| flags.iter().any(|there| there == flag);
+    format!("{name}{}{}", if has("multiple") { "..." } else { "" }, if has("optional") { "?" } else { "" })
 }
 
 #[test]
@@ -92,22 +160,31 @@ fn command_info_and_docs_tell_clients_all_they_need() {
     // A cluster client finds the node by the key specs; a wrong one sends the command to the wrong node.
     let server = Server::new();
     let mut wire = Wire::resp2(&server);
-    for Shown { name, arity, flags, key, args } in COMMANDS {
+    for Shown { name, arity, flags, keys, key, args } in COMMANDS {
         let info = wire.say(&format!("COMMAND INFO {name}")).items().remove(0).items();
         assert_eq!(info[0].text(), *name);
         assert_eq!(info[1].int(), *arity, "{name}");
         assert_eq!(texts(info[2].clone()), *flags, "{name}");
-        assert_eq!([info[3].int(), info[4].int(), info[5].int()], [1, 1, 1], "{name}");
+        let (kind, spec, place) = match keys {
+            Keys::None => ("", vec![], [0, 0, 0]),
+            Keys::First => ("range", vec![("lastkey", 0), ("keystep", 1), ("limit", 0)], [1, 1, 1]),
+            // No first and last can say where they are: whoever does not know key specs must ask COMMAND GETKEYS.
+            Keys::Counted => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [0, 0, 0]),
+        };
+        assert_eq!([info[3].int(), info[4].int(), info[5].int()], place, "{name}");
         let specs = info[8].clone().items();
-        assert_eq!(specs.len(), 1, "{name}");
-        assert_eq!(texts(specs[0].field("flags")), *key, "{name}");
-        let begin = specs[0].field("begin_search");
-        assert_eq!(begin.field("type").text(), "index", "{name}");
-        assert_eq!(begin.field("spec").field("index").int(), 1, "{name}");
-        let find = specs[0].field("find_keys");
-        assert_eq!(find.field("type").text(), "range", "{name}");
-        let range = find.field("spec");
-        assert_eq!(["lastkey", "keystep", "limit"].map(|field| range.field(field).int()), [0, 1, 0], "{name}");
+        assert_eq!(specs.len(), usize::from(!spec.is_empty()), "{name}");
+        for shown in specs {
+            assert_eq!(texts(shown.field("flags")), *key, "{name}");
+            let begin = shown.field("begin_search");
+            assert_eq!(begin.field("type").text(), "index", "{name}");
+            assert_eq!(begin.field("spec").field("index").int(), 1, "{name}");
+            let find = shown.field("find_keys");
+            assert_eq!(find.field("type").text(), kind, "{name}");
+            for (field, value) in &spec {
+                assert_eq!(find.field("spec").field(field).int(), *value, "{name} {field}");
+            }
+        }
 
         let docs = wire.say(&format!("COMMAND DOCS {name}")).field(name);
         assert!(docs.field("summary").text().ends_with('.'), "{name}");
@@ -135,10 +212,15 @@ fn command_getkeys_finds_the_one_key() {
         "LOCK.RELEASE key owner ALL",
         "LOCK.EXTEND key owner PX 5",
         "LOCK.INFO key",
+        "LOCK.BREAK key owner",
         "LOCK.HOLD key owner 0 0",
     ] {
         let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
         assert_eq!(conn.get::<Vec<String>>(&words), ["key"], "{command}");
+    }
+    for command in ["LOCK.TOP COUNT 5", "LOCK.LOG RESET"] {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
+        assert_eq!(conn.error(&words), "ERR The command has no key arguments", "{command}");
     }
 }
 
@@ -273,11 +355,17 @@ fn info_lock_counts_what_happened() {
         "released",
         "extended",
         "lapsed",
+        "broken",
+        "sessions_closed",
         "taken_back",
         "waiters",
         "contended_keys",
         "leases",
+        "session_holds",
         "fence_clock",
+        "wait_p50_us",
+        "wait_p99_us",
+        "wait_max_us",
     ];
     assert_eq!(names, fields.map(|field| format!("lock_{field}")));
     assert!(text.starts_with("# lock\r\n"), "{text}");

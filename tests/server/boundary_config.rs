@@ -15,6 +15,9 @@ const NUMBERS: &[(&str, i64, i64, i64)] = &[
     ("lock.max-holders-per-key", 65_536, 1, 65_536),
     ("lock.max-waiters", 10_000, 0, 1_000_000),
     ("lock.max-waiters-per-key", 1_000, 0, 1_000_000),
+    ("lock.max-keys", 64, 1, 256),
+    ("lock.max-reserve-ms", 5_000, 0, 3_600_000),
+    ("lock.log-max-len", 128, 0, 100_000),
     ("lock.promotion-skew-ms", 1_000, 0, 3_600_000),
 ];
 

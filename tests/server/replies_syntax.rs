@@ -13,6 +13,11 @@ const ARITY: &[Row] = &[
     ("LOCK.EXTEND k a PX", "ERR wrong number of arguments for 'lock.extend' command"),
     ("LOCK.INFO", "ERR wrong number of arguments for 'lock.info' command"),
     ("LOCK.HOLD k a 0", "ERR wrong number of arguments for 'lock.hold' command"),
+    ("LOCK.MACQUIRE", "ERR wrong number of arguments for 'lock.macquire' command"),
+    ("LOCK.MACQUIRE 1 k", "ERR wrong number of arguments for 'lock.macquire' command"),
+    ("LOCK.MRELEASE 1 k", "ERR wrong number of arguments for 'lock.mrelease' command"),
+    ("LOCK.MEXTEND 1 k a PX", "ERR wrong number of arguments for 'lock.mextend' command"),
+    ("LOCK.BREAK", "ERR wrong number of arguments for 'lock.break' command"),
 ];
 
 /// Owners and notes that cannot be.
@@ -169,6 +174,126 @@ const OPTIONS: &[Row] = &[
     ("LOCK.EXTEND k a PX 5 EX 5", "ERR PX and EX exclude each other"),
 ];
 
+/// Several keys: how many there are is read first, and decides what is a key.
+const MANY: &[Row] = &[
+    ("LOCK.MACQUIRE 0 k a", NUMKEYS),
+    ("LOCK.MACQUIRE 0 a READ", NUMKEYS),
+    ("LOCK.MACQUIRE -1 k a", NUMKEYS),
+    ("LOCK.MACQUIRE +1 k a", NUMKEYS),
+    ("LOCK.MACQUIRE 01 k a", NUMKEYS),
+    ("LOCK.MACQUIRE 1.0 k a", NUMKEYS),
+    ("LOCK.MACQUIRE x k a", NUMKEYS),
+    ("LOCK.MACQUIRE k a PX 5", NUMKEYS),
+    (r#"LOCK.MACQUIRE "" k a"#, NUMKEYS),
+    (r#"LOCK.MACQUIRE "1\x00" k a"#, NUMKEYS),
+    // As an int of 32 bits this is 1.
+    ("LOCK.MACQUIRE 4294967297 k a", NUMKEYS),
+    ("LOCK.MACQUIRE 18446744073709551617 k a", NUMKEYS),
+    ("LOCK.MRELEASE 0 k a", NUMKEYS),
+    ("LOCK.MRELEASE -1 k a", NUMKEYS),
+    ("LOCK.MEXTEND 0 k a PX 5", NUMKEYS),
+    ("LOCK.MEXTEND 01 k a PX 5", NUMKEYS),
+    ("LOCK.MACQUIRE 65 k a", "LIMIT numkeys is above lock.max-keys (64)"),
+    ("LOCK.MACQUIRE 4294967295 k a", "LIMIT numkeys is above lock.max-keys (64)"),
+    ("LOCK.MRELEASE 65 k a", "LIMIT numkeys is above lock.max-keys (64)"),
+    ("LOCK.MEXTEND 65 k a PX 5", "LIMIT numkeys is above lock.max-keys (64)"),
+    ("LOCK.MACQUIRE 3 k a", TOO_FEW_KEYS),
+    ("LOCK.MACQUIRE 64 k a", TOO_FEW_KEYS),
+    ("LOCK.MRELEASE 3 k a", TOO_FEW_KEYS),
+    ("LOCK.MEXTEND 5 k a PX 5", TOO_FEW_KEYS),
+    // The owner was taken for a key, or a key for the owner.
+    ("LOCK.MACQUIRE 2 k a", "ERR owner needs a value"),
+    ("LOCK.MRELEASE 2 k a", "ERR owner needs a value"),
+    ("LOCK.MEXTEND 4 k a PX 5", "ERR owner needs a value"),
+    ("LOCK.MACQUIRE 1 j k a", r#"ERR unknown option "a""#),
+    ("LOCK.MRELEASE 1 j k a", r#"ERR unknown option "a""#),
+    ("LOCK.MEXTEND 1 j k a PX 5", r#"ERR unknown option "a""#),
+    ("LOCK.MACQUIRE 2 k k a", r#"ERR key "k" is given twice"#),
+    ("LOCK.MACQUIRE 3 k j k a", r#"ERR key "k" is given twice"#),
+    (r#"LOCK.MACQUIRE 2 "\x00'" "\x00'" a"#, r#"ERR key "\x00'" is given twice"#),
+    ("LOCK.MRELEASE 2 both both a", r#"ERR key "both" is given twice"#),
+    ("LOCK.MEXTEND 2 both both a PX 5", r#"ERR key "both" is given twice"#),
+    (r#"LOCK.MACQUIRE 2 j k """#, "ERR owner must not be empty"),
+    ("LOCK.MACQUIRE 2 j k @257", "LIMIT owner is longer than lock.max-owner-bytes (256)"),
+    ("LOCK.MACQUIRE 2 j k * RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+    (r#"LOCK.MRELEASE 2 j k """#, "ERR owner must not be empty"),
+    ("LOCK.MRELEASE 2 j k *", "ERR owner * can only acquire: use the owner that the server made"),
+    ("LOCK.MEXTEND 2 j k * PX 5", "ERR owner * can only acquire: use the owner that the server made"),
+    ("LOCK.MACQUIRE 2 j k a PX 0", PX),
+    ("LOCK.MACQUIRE 2 j k a EX 86401", EX),
+    ("LOCK.MACQUIRE 2 j k a BLOCK -1", BLOCK),
+    ("LOCK.MACQUIRE 2 j k a SESSION x", SESSION),
+    ("LOCK.MACQUIRE 2 j k a RETRY 0", RETRY),
+    ("LOCK.MACQUIRE 2 j k a NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
+    ("LOCK.MRELEASE 2 j k a TO -1", TO),
+    ("LOCK.MEXTEND 2 j k a PX 0", PX),
+    ("LOCK.MEXTEND 2 j k a PX 5 SESSION -1", SESSION),
+    ("LOCK.MACQUIRE 2 j k a NOTE", "ERR NOTE needs a value"),
+    ("LOCK.MACQUIRE 2 j k a READ WRITE", "ERR READ and WRITE exclude each other"),
+    ("LOCK.MACQUIRE 2 j k a PX 5 WRITE EX 5", "ERR PX and EX exclude each other"),
+    ("LOCK.MACQUIRE 2 j k a READ read", "ERR READ is given twice"),
+    ("LOCK.MACQUIRE 2 j k a BLOCK 0 PX 5 BLOCK 0", "ERR BLOCK is given twice"),
+    ("LOCK.MACQUIRE 2 j k a SESSION 5 SESSION 5", "ERR SESSION is given twice"),
+    ("LOCK.MACQUIRE 2 j k a FENCE 5", r#"ERR unknown option "FENCE""#),
+    ("LOCK.MACQUIRE 2 j k a ALL", r#"ERR unknown option "ALL""#),
+    ("LOCK.MACQUIRE 2 j k a COUNT 5", r#"ERR unknown option "COUNT""#),
+    ("LOCK.MRELEASE 2 j k a FENCE 5", r#"ERR unknown option "FENCE""#),
+    ("LOCK.MRELEASE 2 j k a SESSION 5", r#"ERR unknown option "SESSION""#),
+    ("LOCK.MRELEASE 2 j k a BLOCK 0", r#"ERR unknown option "BLOCK""#),
+    ("LOCK.MRELEASE 2 j k a ALL TO 1", "ERR ALL and TO exclude each other"),
+    ("LOCK.MRELEASE 2 j k a TO 1 TO 1", "ERR TO is given twice"),
+    ("LOCK.MEXTEND 2 j k a PX 5 FENCE 5", r#"ERR unknown option "FENCE""#),
+    ("LOCK.MEXTEND 2 j k a PX 5 NOTE x", r#"ERR unknown option "NOTE""#),
+    ("LOCK.MEXTEND 2 j k a SESSION 5", "ERR PX or EX is needed"),
+    ("LOCK.MEXTEND 1 j a PX 5 PX 5", "ERR PX is given twice"),
+    // One bad key is enough, wherever it stands.
+    ("LOCK.MACQUIRE 2 k s a", WRONGTYPE),
+    ("LOCK.MACQUIRE 2 s k a READ BLOCK 0", WRONGTYPE),
+    ("LOCK.MACQUIRE 3 both k s a", WRONGTYPE),
+    ("LOCK.MACQUIRE 2 j s *", WRONGTYPE),
+    ("LOCK.MRELEASE 2 both s a ALL", WRONGTYPE),
+    ("LOCK.MEXTEND 2 both s a PX 5", WRONGTYPE),
+    ("LOCK.MACQUIRE 2 k s a NOPE", r#"ERR unknown option "NOPE""#),
+    // And so is one that is held, or that would be unclear.
+    ("LOCK.MACQUIRE 2 k both c", "nil"),
+    ("LOCK.MACQUIRE 2 both k *", "nil"),
+    ("LOCK.MACQUIRE 3 k read j a PX 80000000 NOTE upgrade", "nil"),
+    ("LOCK.MACQUIRE 2 k read c READ", "LIMIT key has lock.max-holders-per-key holders"),
+    ("LOCK.MACQUIRE 2 k read c READ BLOCK 0", "LIMIT key has lock.max-holders-per-key holders"),
+    ("LOCK.MRELEASE 2 read both a", AMBIGUOUS),
+    ("LOCK.MRELEASE 2 both read a TO 0", AMBIGUOUS),
+    ("LOCK.MRELEASE 2 both nobody c", "[nil nil]"),
+    ("LOCK.MRELEASE 2 read nobody a WRITE", "[1 nil]"),
+    ("LOCK.MEXTEND 3 nobody read both c PX 5", "[nil nil nil]"),
+];
+
+const NUMKEYS: &str = "ERR numkeys must be a whole number from 1 to 4294967295";
+const TOO_FEW_KEYS: &str = "ERR numkeys is greater than the number of arguments that follow";
+const SESSION: &str = "ERR SESSION must be a whole number from 0 to 315360000000";
+
+/// What operators may get wrong.
+const OPERATORS: &[Row] = &[
+    ("LOCK.BREAK s", WRONGTYPE),
+    ("LOCK.BREAK s a", WRONGTYPE),
+    ("LOCK.BREAK nobody", "0"),
+    ("LOCK.BREAK both c", "0"),
+    (r#"LOCK.BREAK both """#, "ERR owner must not be empty"),
+    ("LOCK.BREAK both *", "ERR owner * can only acquire: use the owner that the server made"),
+    ("LOCK.BREAK both a ALL", r#"ERR unknown option "ALL""#),
+    ("LOCK.BREAK both a b", r#"ERR unknown option "b""#),
+    ("LOCK.TOP COUNT -1", COUNT),
+    ("LOCK.TOP COUNT", "ERR COUNT needs a value"),
+    ("LOCK.TOP COUNT 1 COUNT 1", "ERR COUNT is given twice"),
+    ("LOCK.TOP RESET", r#"ERR unknown option "RESET""#),
+    ("LOCK.TOP k", r#"ERR unknown option "k""#),
+    ("LOCK.LOG COUNT x", COUNT),
+    ("LOCK.LOG COUNT 5 RESET", "ERR COUNT and RESET exclude each other"),
+    ("LOCK.LOG RESET COUNT 5", "ERR RESET and COUNT exclude each other"),
+    ("LOCK.LOG RESET RESET", "ERR RESET is given twice"),
+    ("LOCK.LOG 5", r#"ERR unknown option "5""#),
+    ("LOCK.LOG", "[]"),
+];
+
 /// LOCK.HOLD is not for clients, whatever they send along.
 const FACTS: &[Row] = &[
     ("LOCK.HOLD k a 0 1 5 99999999999999 5000", HOLD),
@@ -240,7 +365,7 @@ const STATE: &[Row] = &[
 ];
 
 /// All tables, but the first, whose errors the server words differently in scripts.
-const TABLES: &[&[Row]] = &[OWNERS, NUMBERS, OPTIONS, FACTS, WRONG_TYPES, REFUSED_BY_STATE];
+const TABLES: &[&[Row]] = &[OWNERS, NUMBERS, OPTIONS, MANY, OPERATORS, FACTS, WRONG_TYPES, REFUSED_BY_STATE];
 
 #[test]
 fn a_malformed_request_is_answered_with_one_exact_error() {

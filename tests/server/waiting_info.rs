@@ -18,12 +18,12 @@ const SHOWN: &[Row] = &[
     ("LOCK.INFO k COUNT 0", "[mode read fence #1 holding 1 holders [] waiting 2 waiters [] reserved_by nil]"),
     (
         "LOCK.INFO k COUNT 1",
-        "[mode read fence #1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ note nil]] \
+        "[mode read fence #1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ session nil client nil note nil]] \
          waiting 2 waiters [[owner b mode write waited_ms ~ left_ms nil keys 1 client ~]] reserved_by nil]",
     ),
     (
         "LOCK.INFO k",
-        "[mode read fence #1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ note nil]] \
+        "[mode read fence #1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ session nil client nil note nil]] \
          waiting 2 waiters [[owner b mode write waited_ms ~ left_ms nil keys 1 client ~] \
          [owner c mode read waited_ms ~ left_ms ~ keys 1 client ~]] reserved_by nil]",
     ),
@@ -36,7 +36,7 @@ const SHOWN: &[Row] = &[
     ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
     (
         "LOCK.INFO k OWNER a COUNT 10",
-        "[mode read fence #2 holding 2 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ note nil]] \
+        "[mode read fence #2 holding 2 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ session nil client nil note nil]] \
          waiting 2 waiters [[owner a mode write waited_ms ~ left_ms nil keys 1 client ~] \
          [owner w mode write waited_ms ~ left_ms nil keys 1 client ~]] reserved_by nil]",
     ),
