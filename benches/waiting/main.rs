@@ -13,6 +13,7 @@ mod fairness;
 mod handoff;
 mod rivals;
 mod sample;
+mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -66,6 +67,10 @@ fn main() {
     if chosen("fill") {
         crowd::fill_table(&mut server, crowd, rounds);
     }
+    if chosen("sessions") {
+        sessions::handoff_table(&mut server, rounds);
+        sessions::close_table(&mut server, number("crowd"), rounds);
+    }
 }
 
 /// How many connections there may be, here and in the server: as many files as the system lets a process open.
@@ -88,13 +93,13 @@ fn options() -> ArgMatches {
         .about("What waiting for a lock costs, beside its rivals")
         .arg(option(
             "rows",
-            "handoff,fairness,readers,fill",
-            PossibleValuesParser::new(["handoff", "fairness", "readers", "fill"]).into(),
+            "handoff,fairness,readers,fill,sessions",
+            PossibleValuesParser::new(["handoff", "fairness", "readers", "fill", "sessions"]).into(),
             "What to measure",
         ))
         .arg(option("sizes", "2,16,128,1000,10000", count(), "Clients of the hand-offs"))
         .arg(option("contenders", "128,1000", count(), "Clients of fairness"))
-        .arg(one(option("crowd", "10000", count(), "Clients of readers and fill")))
+        .arg(one(option("crowd", "10000", count(), "Clients of readers and fill, holds of sessions")))
         .arg(one(option("rounds", "5", count(), "Rounds; all are measured in each, in turn")))
         .arg(one(option("seconds", "1", value_parser!(f64).into(), "Of each measurement of hand-offs")))
         .arg(one(option("seconds-fairness", "2", value_parser!(f64).into(), "Of each measurement of fairness")))

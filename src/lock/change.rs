@@ -95,13 +95,12 @@ pub enum Cause {
     Told,
 }
 
-/// Ends what is over on a key, the earliest first, at most `most` leases. Keeps I5 when `most` is not reached.
+/// Ends what is over on a key, all of it. Keeps I5.
 pub(super) fn settle<K: Keyspace>(
     keys: &mut K,
     key: KeyIndex,
     sessions: &Sessions,
     now: Timestamp,
-    most: usize,
     effects: &mut Effects,
 ) {
     let Some(lock) = keys.lock(key) else { return };
@@ -112,6 +111,12 @@ pub(super) fn settle<K: Keyspace>(
             close(lock, key, sessions, &owner, now, effects);
         }
     }
+    lapse(keys, key, now, usize::MAX, effects);
+}
+
+/// Ends at most `most` leases that are over on a key, the earliest first.
+pub(super) fn lapse<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, most: usize, effects: &mut Effects) {
+    let Some(lock) = keys.lock(key) else { return };
     for _ in 0..most {
         let Some((owner, hold)) = lock.holds.take_over(now) else { return };
         effects.ended(key, Cause::Lapse, owner, hold);

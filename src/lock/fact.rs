@@ -71,7 +71,7 @@ impl Node {
         let mut effects = Effects::new();
         let mut checked = Ok(());
         if origin == Origin::Client {
-            settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
+            settle(keys, key, &self.sessions, now.mono, &mut effects);
             self.look(keys, key, now, RUN, &mut effects);
             checked = check(keys.lock(key).as_deref(), fact, &self.limits, now.wall);
         }

@@ -1,7 +1,7 @@
 //! What a node knows beside its locks: the fence clock, the index of leases, the term. Requests are served in serve.rs,
 //! facts are taken in in fact.rs; here is what happens to keys and to the node without either.
 
-use super::change::{Effects, close, settle};
+use super::change::{self, Effects, close, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::Term;
 use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
@@ -188,11 +188,11 @@ impl Node {
             index_of(&mut self.leases, db).disarm(entry);
             return effects;
         }
-        settle(keys, key, &self.sessions, now.mono, most, &mut effects);
+        change::lapse(keys, key, now.mono, most, &mut effects);
         let more =
             keys.lock(key).and_then(|lock| lock.holds.earliest()).is_some_and(|(deadline, _)| deadline <= now.mono);
         if !more {
-            self.look(keys, key, now, RUN, &mut effects);
+            self.settle_and_look(keys, key, now, most, &mut effects);
         }
         self.follow(keys, &mut effects, now.mono);
         effects
@@ -223,15 +223,29 @@ impl Node {
             }
             self.sessions.unbind(db, &name, &owner, connection);
         }
-        // To look at the line is to settle the key, all of it: not yet, where many of its holders have gone.
-        if keys.lock(key).is_some_and(|lock| lock.holds.len() > most) {
-            self.room.want_look(db, &name);
-        } else {
-            settle(keys, key, &self.sessions, now.mono, most, &mut effects);
-            self.look(keys, key, now, RUN, &mut effects);
-        }
+        self.settle_and_look(keys, key, now, most, &mut effects);
         self.follow(keys, &mut effects, now.mono);
         effects
+    }
+
+    /// Settles a key, all of it, and looks at its line; or puts both off, where connections have closed and it may take long:
+    /// until the holds that are bound to them have been ended bit by bit.
+    fn settle_and_look<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        key: KeyIndex,
+        now: Now,
+        most: usize,
+        effects: &mut Effects,
+    ) {
+        if self.sessions.some_closed() {
+            let Place { db, name, lock } = keys.place(key);
+            if lock.is_some_and(|lock| lock.holds.len() > most) {
+                return self.room.want_look(db, name);
+            }
+            settle(keys, key, &self.sessions, now.mono, effects);
+        }
+        self.look(keys, key, now, RUN, effects);
     }
 
     /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this node's any

@@ -32,7 +32,7 @@ impl Node {
         now: Now,
     ) -> (usize, Effects) {
         let mut effects = Effects::new();
-        settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
+        settle(keys, key, &self.sessions, now.mono, &mut effects);
         let before = effects.changes.len();
         if let Some(lock) = keys.lock(key) {
             let holders = lock.holds.iter().map(|(holder, _)| holder);

@@ -70,7 +70,7 @@ impl Node {
     /// Ends what is over on a key, and serves its line.
     fn settle<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
         let before = effects.changes.len();
-        settle(keys, key, &self.sessions, now.mono, usize::MAX, effects);
+        settle(keys, key, &self.sessions, now.mono, effects);
         let Place { db, name, lock } = keys.place(key);
         let free = lock.is_none_or(|lock| lock.is_free());
         // Else nobody in it can be served (W2).

@@ -287,7 +287,7 @@ impl Node {
         // All before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
         for wanted in &waiter.keys {
             let Some(key) = keys.open(&wanted.name) else { return Service::Never(Answer::WrongType) };
-            settle(keys, key, &self.sessions, now, usize::MAX, effects);
+            settle(keys, key, &self.sessions, now, effects);
             if wanted.upgrade && keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
                 return Service::Never(Answer::HoldLost);
             }
@@ -452,7 +452,7 @@ impl Node {
         let Place { db, name, .. } = keys.place(key);
         let name = KeyName::from_slice(name);
         let check = self.room.take_due(db, &name);
-        settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
+        settle(keys, key, &self.sessions, now.mono, &mut effects);
         if check {
             self.want_looks_of_holders(keys, key);
         }
@@ -509,7 +509,7 @@ impl Node {
             }
         }
         for key in keys.all() {
-            settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
+            settle(keys, key, &self.sessions, now.mono, &mut effects);
         }
         for (key, given) in keys.all().zip(given) {
             let Some(lock) = keys.lock(key) else { continue };

@@ -38,6 +38,7 @@ mod replies_hold;
 mod replies_state;
 mod replies_syntax;
 mod sessions;
+mod sessions_cluster;
 mod sessions_crowd;
 mod sessions_effects;
 mod sessions_nowhere;

@@ -5,13 +5,14 @@ use crate::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
 use crate::support::{Client, Server, wait_for};
 use std::net::TcpListener;
 
-struct Cluster {
-    nodes: Vec<Server>,
+/// Servers that are the nodes of a cluster.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Server>,
 }
 
 impl Cluster {
     /// Nodes that share the slots out evenly; or the first has all of them, and the others follow it.
-    fn start(count: usize, replicas: bool) -> Cluster {
+    pub(crate) fn start(count: usize, replicas: bool) -> Cluster {
         let node = |_| {
             // The port that the server would choose by itself may be too high.
             let bus = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -55,16 +56,16 @@ impl Cluster {
         cluster
     }
 
-    fn conn(&self, number: usize) -> Client {
+    pub(crate) fn conn(&self, number: usize) -> Client {
         self.nodes[number].connect()
     }
 
-    fn id(&self, number: usize) -> String {
+    pub(crate) fn id(&self, number: usize) -> String {
         self.conn(number).get(&["CLUSTER", "MYID"])
     }
 
     /// A key of the first node, and its slot.
-    fn key(&self) -> (String, String) {
+    pub(crate) fn key(&self) -> (String, String) {
         let mut conn = self.conn(0);
         let slot_of = |key: &str, conn: &mut Client| conn.int(&["CLUSTER", "KEYSLOT", key]).unwrap();
         let key = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key, &mut conn) < 16384 / 4).unwrap();
@@ -84,7 +85,8 @@ impl Cluster {
     }
 }
 
-fn field(conn: &mut Client, name: &str) -> String {
+/// A field of CLUSTER INFO.
+pub(crate) fn field(conn: &mut Client, name: &str) -> String {
     let text: String = conn.get(&["CLUSTER", "INFO"]);
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
     line.unwrap_or_else(|| panic!("CLUSTER INFO has no {name}:\n{text}")).trim().to_owned()
@@ -279,7 +281,7 @@ fn a_failover_in_a_cluster_sends_everybody_to_the_new_primary() {
 }
 
 /// Moves a slot at once from the first node to the second, if the server can; else says why not.
-fn move_at_once(cluster: &Cluster, slot: &str) -> Result<(), String> {
+pub(crate) fn move_at_once(cluster: &Cluster, slot: &str) -> Result<(), String> {
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
     let attempts = [
         new.call(&["CLUSTER", "MIGRATION", "IMPORT", slot, slot]),
