@@ -7,6 +7,7 @@
 
 mod support;
 
+mod acl;
 mod agreement;
 mod boundary;
 mod boundary_config;
@@ -22,6 +23,7 @@ mod leases_index;
 mod leases_mass;
 mod link;
 mod many;
+mod many_cluster;
 mod memory;
 mod operators;
 mod parked;
@@ -37,6 +39,7 @@ mod replies_state;
 mod replies_syntax;
 mod soak;
 mod stream;
+mod tools;
 mod waiter;
 mod waiting;
 mod waiting_clients;

@@ -5,13 +5,14 @@ use crate::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
 use crate::support::{Client, Server, wait_for};
 use std::net::TcpListener;
 
-struct Cluster {
-    nodes: Vec<Server>,
+/// Nodes that form a cluster.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Server>,
 }
 
 impl Cluster {
     /// Nodes that share the slots out evenly; or the first has all of them, and the others follow it.
-    fn start(count: usize, replicas: bool) -> Cluster {
+    pub(crate) fn start(count: usize, replicas: bool) -> Cluster {
         let node = |_| {
             // The port that the server would choose by itself may be too high.
             let bus = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -55,11 +56,11 @@ impl Cluster {
         cluster
     }
 
-    fn conn(&self, number: usize) -> Client {
+    pub(crate) fn conn(&self, number: usize) -> Client {
         self.nodes[number].connect()
     }
 
-    fn id(&self, number: usize) -> String {
+    pub(crate) fn id(&self, number: usize) -> String {
         self.conn(number).get(&["CLUSTER", "MYID"])
     }
 
