@@ -63,7 +63,7 @@ impl Command for ReadWrite {
 impl Command for AcquireMany {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.macquire",
-        flags: c"write deny-oom blocking",
+        flags: c"write deny-oom blocking getkeys-api",
         acl: Acl { known: "write blocking slow", own: CATEGORY },
         arity: -4,
         keys: KeyArgs::Counted(KeyUse::Create),

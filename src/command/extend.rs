@@ -47,7 +47,7 @@ impl Command for Extend {
 impl Command for ExtendMany {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.mextend",
-        flags: c"write",
+        flags: c"write getkeys-api",
         acl: Acl { known: "write slow", ..WRITE },
         arity: -6,
         keys: KeyArgs::Counted(KeyUse::Change),

@@ -46,7 +46,7 @@ impl Command for Release {
 impl Command for ReleaseMany {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.mrelease",
-        flags: c"write",
+        flags: c"write getkeys-api",
         acl: Acl { known: "write slow", ..WRITE },
         arity: -4,
         keys: KeyArgs::Counted(KeyUse::Change),

@@ -56,7 +56,8 @@ pub enum KeyArgs {
     None,
     /// The first argument.
     First(KeyUse),
-    /// As many as the first argument says, right behind it.
+    /// As many as the first argument says, right behind it. Such a command needs the flag `getkeys-api`: to find the node of
+    /// a cluster, servers do not look at what COMMAND INFO says of a module's keys, but ask the module.
     Counted(KeyUse),
 }
 
@@ -181,6 +182,12 @@ extern "C" fn call<C: Command>(
 ) -> c_int {
     // SAFETY: the server's array of `argc` strings, alive for this call.
     let args = unsafe { Args::lent(argv, argc) };
+    // SAFETY: the context of this call.
+    if unsafe { api!(RedisModule_IsKeysPositionRequest(ctx)) } != 0 {
+        // There is no client then, and nothing to be done.
+        guard(|| tell_positions(ctx, args));
+        return raw::REDISMODULE_OK as c_int;
+    }
     guard(|| {
         // SAFETY: the server passes a context for this call; this is the only Ctx that is made of it.
         let mut ctx = unsafe { Ctx::of_command(ctx) };
@@ -189,6 +196,24 @@ extern "C" fn call<C: Command>(
         }
     });
     raw::REDISMODULE_OK as c_int
+}
+
+/// Tells the server which arguments are the keys that the first one counts. A number that cannot be right counts none: the
+/// command will be refused wherever it is served.
+fn tell_positions(ctx: *mut raw::RedisModuleCtx, args: Args<'_>) {
+    const COUNT: usize = 1;
+    let Some(number) = args.get(COUNT) else { return };
+    let mut count = 0;
+    // SAFETY: an argument of this call, and a place for a number.
+    let read = unsafe { api!(RedisModule_StringToLongLong(number.as_ptr(), &raw mut count)) };
+    let most = args.len() - COUNT - 1;
+    let Some(count) = usize::try_from(count).ok().filter(|count| *count <= most) else { return };
+    if read == raw::REDISMODULE_OK as c_int {
+        for at in COUNT + 1..=COUNT + count {
+            // SAFETY: the context of a call that asks for positions; there is an argument at this one.
+            unsafe { api!(RedisModule_KeyAtPos(ctx, at as c_int)) };
+        }
+    }
 }
 
 impl Loader<'_> {
