@@ -181,6 +181,38 @@ async function smoke(client, protocol) {
   check('nobody holds it again', await lock('LOCK.RELEASE', key, 'carol'), 0);
   await patient.close();
 
+  // A hold that ends with the connection that it was taken over, however long its lease.
+  key = await freshKey();
+  const worker = await client.duplicate().connect();
+  fence = await worker.sendCommand(['LOCK.ACQUIRE', key, 'worker', 'EX', '3600', 'SESSION', '0', 'NOTE', 'host-2']);
+  holder = await holderOf(key);
+  check('bound to its connection', [holder.session, holder.client], [0, await worker.clientId()]);
+  check('it keeps others out', await lock('LOCK.ACQUIRE', key, 'next'), null);
+  await worker.close();
+  check('closed, it does not', await lock('LOCK.ACQUIRE', key, 'next', 'BLOCK', 10_000), (f) => f > fence);
+  check('and the next one leaves', await lock('LOCK.RELEASE', key, 'next'), 0);
+
+  // Several locks in one step: all or none.
+  const keys = [await freshKey(), await freshKey(), await freshKey()];
+  const [made, fences] = await lock('LOCK.MACQUIRE', keys.length, ...keys, '*', 'PX', 30_000);
+  check('a fence for each', fences, (all) => all.length === 3 && all.every(isFence) && all[0] < all[1] && all[1] < all[2]);
+  check('none, if one is held', await lock('LOCK.MACQUIRE', 2, await freshKey(), keys[2], 'other', 'READ'), null);
+  check('extend all', await lock('LOCK.MEXTEND', keys.length, ...keys, made, 'PX', 60_000), fences);
+  check('release all', await lock('LOCK.MRELEASE', keys.length, ...keys, made), [0, 0, 0]);
+  check('nobody holds them', await lock('LOCK.MRELEASE', keys.length, ...keys, made), [null, null, null]);
+  await checkError('twice the same key', 'twice', lock('LOCK.MACQUIRE', 2, key, key, 'other'));
+
+  // An operator takes a lock away, and sees later who lost what.
+  check('forget what was', await lock('LOCK.LOG', 'RESET'), 'OK');
+  fence = await lock('LOCK.ACQUIRE', key, 'stuck', 'NOTE', 'host-3 pid 7');
+  check('break', await lock('LOCK.BREAK', key), 1);
+  check('its owner is told so', await lock('LOCK.EXTEND', key, 'stuck', 'PX', 1000), null);
+  const lost = (await lock('LOCK.LOG')).map(asMap);
+  check('the log', lost.map((row) => [row.reason, row.key, row.owner]), [['break', key, 'stuck']]);
+  check('the log: fence and note', [lost[0].fence, lost[0].note], [fence, 'host-3 pid 7']);
+  const top = asMap(await lock('LOCK.TOP'));
+  check('nobody waits', [top.waits, top.keys], [[], []]);
+
   // A pipeline, MULTI/EXEC, a script.
   key = await freshKey();
   const other = await freshKey();

@@ -7,6 +7,7 @@ ends at the first that fails. Never starts a server, never touches a key but its
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import redis
 
@@ -61,7 +62,7 @@ def as_map(reply):
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def smoke(client, protocol):
+def smoke(client, protocol, connect):
     names = iter(range(100))
 
     def fresh_key():
@@ -190,6 +191,37 @@ def smoke(client, protocol):
         check("and carol has it", waits.result(), lambda f: f > fence)
     check("nobody holds it again", lock("LOCK.RELEASE", key, "carol"), 0)
 
+    # A hold that ends with the connection that it was taken over, however long its lease.
+    key = fresh_key()
+    with connect() as worker:
+        fence = worker.execute_command("LOCK.ACQUIRE", key, "worker", "EX", 3600, "SESSION", 0, "NOTE", "host-2")
+        holder = as_map(as_map(lock("LOCK.INFO", key))[b"holders"][0])
+        check("bound to its connection", (holder[b"session"], holder[b"client"]), (0, worker.client_id()))
+        check("it keeps others out", lock("LOCK.ACQUIRE", key, "next"), None)
+    check("closed, it does not", lock("LOCK.ACQUIRE", key, "next", "BLOCK", 10_000), lambda f: f > fence)
+    check("and the next one leaves", lock("LOCK.RELEASE", key, "next"), 0)
+
+    # Several locks in one step: all or none.
+    keys = [fresh_key() for _ in range(3)]
+    owner, fences = lock("LOCK.MACQUIRE", len(keys), *keys, "*", "PX", 30_000)
+    check("a fence for each", fences, lambda f: len(f) == 3 and all(map(is_fence, f)) and f == sorted(f))
+    check("none, if one is held", lock("LOCK.MACQUIRE", 2, fresh_key(), keys[2], "other", "READ"), None)
+    check("extend all", lock("LOCK.MEXTEND", len(keys), *keys, owner, "PX", 60_000), fences)
+    check("release all", lock("LOCK.MRELEASE", len(keys), *keys, owner), [0, 0, 0])
+    check("nobody holds them", lock("LOCK.MRELEASE", len(keys), *keys, owner), [None, None, None])
+    check_error("twice the same key", "twice", lock, "LOCK.MACQUIRE", 2, key, key, "other")
+
+    # An operator takes a lock away, and sees later who lost what.
+    check("forget what was", lock("LOCK.LOG", "RESET"), lambda ok: ok in (b"OK", "OK", True))
+    fence = lock("LOCK.ACQUIRE", key, "stuck", "NOTE", "host-3 pid 7")
+    check("break", lock("LOCK.BREAK", key), 1)
+    check("its owner is told so", lock("LOCK.EXTEND", key, "stuck", "PX", 1000), None)
+    (lost,) = map(as_map, lock("LOCK.LOG"))
+    check("the log: reason", (lost[b"reason"], lost[b"key"], lost[b"owner"]), (b"break", key.encode(), b"stuck"))
+    check("the log: fence and note", (lost[b"fence"], lost[b"note"]), (fence, b"host-3 pid 7"))
+    top = as_map(lock("LOCK.TOP"))
+    check("nobody waits", (top[b"waits"], top[b"keys"]), ([], []))
+
     # A pipeline, MULTI/EXEC, a script.
     key, other = fresh_key(), fresh_key()
     pipe = client.pipeline(transaction=False)
@@ -220,9 +252,10 @@ def smoke(client, protocol):
 
 
 for protocol in (2, 3):
-    with redis.Redis(host="127.0.0.1", port=int(sys.argv[1]), protocol=protocol) as client:
+    connect = partial(redis.Redis, host="127.0.0.1", port=int(sys.argv[1]), protocol=protocol)
+    with connect() as client:
         try:
-            smoke(client, protocol)
+            smoke(client, protocol, partial(connect, single_connection_client=True))
         except redis.RedisError as error:
             raise SystemExit(f"smoke.py: after {checks} checks: {error}") from error
 print(f"smoke.py: {checks} checks passed")

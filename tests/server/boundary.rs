@@ -395,9 +395,17 @@ fn out_of_memory_refuses_grants_and_lets_go_of_locks() {
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
-    for refused in [&["LOCK.ACQUIRE", "k", "a"][..], &["LOCK.ACQUIRE", "free", "a"], &["LOCK.RW", "k", "a", "READ"]] {
+    for refused in [
+        &["LOCK.ACQUIRE", "k", "a"][..],
+        &["LOCK.ACQUIRE", "free", "a"],
+        &["LOCK.RW", "k", "a", "READ"],
+        &["LOCK.MACQUIRE", "2", "k", "free", "a"],
+    ] {
         assert!(conn.error(refused).starts_with("OOM "), "{refused:?}");
     }
+    let extended: Vec<Option<i64>> = conn.get(&["LOCK.MEXTEND", "2", "k", "free", "a", "PX", "60000"]);
+    assert!(extended[0].is_some() && extended[1].is_none());
+    assert_eq!(conn.get::<Vec<Option<i64>>>(&["LOCK.MRELEASE", "2", "free", "k", "a", "TO", "1"]), [None, Some(1)]);
     assert!(conn.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]).is_some());
     assert_eq!(conn.lock_info("k").unwrap().holders[0].writes, 1);
     assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
@@ -418,6 +426,9 @@ fn a_replica_grants_nothing_even_if_it_takes_writes() {
         &["LOCK.RW", "free", "a", "READ"],
         &["LOCK.RELEASE", "k", "a"],
         &["LOCK.EXTEND", "k", "a", "PX", "5"],
+        &["LOCK.MACQUIRE", "2", "free", "k", "a"],
+        &["LOCK.MRELEASE", "2", "free", "k", "a"],
+        &["LOCK.MEXTEND", "2", "free", "k", "a", "PX", "5"],
     ];
     for read_only in ["yes", "no"] {
         here.ok(&["CONFIG", "SET", "replica-read-only", read_only]);

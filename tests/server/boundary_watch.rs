@@ -151,7 +151,7 @@ fn events_come_from_the_database_of_the_lock() {
 }
 
 /// Whether a module can have an ACL category of its own here: Redis from 7.4 on, and Valkey.
-fn has_own_categories(wire: &mut Wire) -> bool {
+pub(crate) fn has_own_categories(wire: &mut Wire) -> bool {
     let info = wire.say("INFO server").text();
     let version = |field: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(field))?;

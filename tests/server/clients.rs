@@ -3,6 +3,7 @@
 use crate::support::{Server, file_from, text_of, wait_for};
 use redis::{Connection, RedisResult, Value, cmd, pipe};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -95,7 +96,7 @@ impl Resource {
     }
 }
 
-fn smoke(conn: Connection, other: Connection) {
+fn smoke(conn: Connection, other: Connection, mut worker: Connection) {
     let (conn, other) = (RefCell::new(conn), RefCell::new(other));
     let mut resource = Resource::default();
 
@@ -146,6 +147,51 @@ fn smoke(conn: Connection, other: Connection) {
     drop(borrowed);
 
     let mut conn = conn.into_inner();
+    // A hold that ends with the connection that it was taken over, however long its lease.
+    let mut command = cmd("LOCK.ACQUIRE");
+    command.arg("k").arg("worker").arg("EX").arg(3600).arg("SESSION").arg(0);
+    let fence: Option<u64> = command.query(&mut worker).unwrap();
+    assert_eq!(cmd("LOCK.ACQUIRE").arg("k").arg("next").query::<Option<u64>>(&mut conn).unwrap(), None);
+    drop(worker);
+    let mut command = cmd("LOCK.ACQUIRE");
+    let next: Option<u64> = command.arg("k").arg("next").arg("BLOCK").arg(10_000).query(&mut conn).unwrap();
+    assert!(fence.is_some() && next > fence);
+    assert_eq!(cmd("LOCK.RELEASE").arg("k").arg("next").query::<u64>(&mut conn).unwrap(), 0);
+
+    // Several locks in one step: all or none.
+    let many = |name: &str, keys: &[&str]| {
+        let mut command = cmd(name);
+        command.arg(keys.len()).arg(keys);
+        command
+    };
+    let granted: Option<(String, Vec<u64>)> =
+        many("LOCK.MACQUIRE", &["i", "j", "k"]).arg("*").query(&mut conn).unwrap();
+    let (owner, fences) = granted.expect("free");
+    assert!(fences.len() == 3 && fences.is_sorted());
+    let refused: Option<Vec<u64>> =
+        many("LOCK.MACQUIRE", &["free", "k"]).arg("b").arg("READ").query(&mut conn).unwrap();
+    assert_eq!(refused, None);
+    let mut command = many("LOCK.MEXTEND", &["k", "free", "i"]);
+    let extended: Vec<Option<u64>> = command.arg(&owner).arg("PX").arg(5000).query(&mut conn).unwrap();
+    assert_eq!(extended, [Some(fences[2]), None, Some(fences[0])]);
+    let left: Vec<Option<u64>> = many("LOCK.MRELEASE", &["i", "j", "k"]).arg(&owner).query(&mut conn).unwrap();
+    assert_eq!(left, [Some(0); 3]);
+
+    // An operator takes a lock away, and sees later who lost what.
+    let _: Value = cmd("LOCK.LOG").arg("RESET").query(&mut conn).unwrap();
+    let fence: u64 = cmd("LOCK.ACQUIRE").arg("k").arg("stuck").arg("NOTE").arg("host 3").query(&mut conn).unwrap();
+    assert_eq!(cmd("LOCK.BREAK").arg("k").query::<u64>(&mut conn).unwrap(), 1);
+    let mut command = cmd("LOCK.EXTEND");
+    let told: Option<u64> = command.arg("k").arg("stuck").arg("PX").arg(1000).query(&mut conn).unwrap();
+    assert_eq!(told, None);
+    let lost: Vec<HashMap<String, Value>> = cmd("LOCK.LOG").query(&mut conn).unwrap();
+    assert_eq!(lost.len(), 1);
+    let text = |field: &str| redis::from_redis_value::<String>(lost[0][field].clone()).unwrap();
+    assert_eq!(
+        ["reason", "key", "owner", "note", "fence"].map(text),
+        ["break", "k", "stuck", "host 3", &fence.to_string()]
+    );
+
     // Bytes, notes, counts.
     let owner: Vec<u8> = (0..=255).collect();
     let acquire = |owner: &[u8]| {
@@ -187,19 +233,19 @@ fn smoke(conn: Connection, other: Connection) {
 fn redis_rs_works_as_its_user_would_write_it_in_resp2() {
     // Null must be None, and not an empty vector or an error.
     let server = Server::new();
-    smoke(server.connect().0, server.connect().0);
+    smoke(server.connect().0, server.connect().0, server.connect().0);
 }
 
 #[test]
 fn redis_rs_works_as_its_user_would_write_it_in_resp3() {
     // The same replies in the other protocol, where null and maps are others.
     let server = Server::new();
-    smoke(server.connect_resp3().0, server.connect_resp3().0);
+    smoke(server.connect_resp3().0, server.connect_resp3().0, server.connect_resp3().0);
     // INFO is a map there: by name, in whatever order.
     let mut conn = server.connect_resp3();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("granted");
     let info = conn.call(&["LOCK.INFO", "k"]).unwrap();
     assert!(matches!(&info, Value::Map(pairs) if pairs.len() >= 4), "{info:?}");
-    let info: std::collections::HashMap<String, Value> = redis::from_redis_value(info).unwrap();
+    let info: HashMap<String, Value> = redis::from_redis_value(info).unwrap();
     assert_eq!(redis::from_redis_value::<String>(info["mode"].clone()).unwrap(), "write");
 }

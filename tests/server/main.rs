@@ -7,6 +7,7 @@
 
 mod support;
 
+mod acl;
 mod agreement;
 mod boundary;
 mod boundary_clients;
@@ -24,6 +25,7 @@ mod leases_index;
 mod leases_mass;
 mod link;
 mod many;
+mod many_cluster;
 mod memory;
 mod operators;
 mod parked;
@@ -46,6 +48,7 @@ mod sessions_races;
 mod sessions_roles;
 mod soak;
 mod stream;
+mod tools;
 mod waiter;
 mod waiting;
 mod waiting_clients;

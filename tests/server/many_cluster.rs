@@ -1,0 +1,91 @@
+//! Several locks in one step, in a cluster: all keys in one slot, found by the number before them.
+
+use crate::parked::{End, Parked, let_it_tick, nobody_waits};
+use crate::support::{Client, file_from, wait_for};
+use crate::waiting_cluster::Cluster;
+use std::process::Command;
+
+/// A tag whose keys the node of this number serves, and its slot.
+fn tag_of(cluster: &Cluster, number: usize) -> (String, String) {
+    let mut conn = cluster.conn(number);
+    let slot_of = |tag: &str, conn: &mut Client| conn.int(&["CLUSTER", "KEYSLOT", tag]).unwrap();
+    let range = 16384 / cluster.nodes.len() as i64;
+    let tags = (0..).map(|number| format!("{{t{number}}}"));
+    let tag = tags.into_iter().find(|tag| slot_of(tag, &mut conn) / range == number as i64).unwrap();
+    let slot = slot_of(&tag, &mut conn).to_string();
+    (tag, slot)
+}
+
+/// How often a node has said this word to somebody.
+fn said(conn: &mut Client, code: &str) -> u64 {
+    let text: String = conn.get(&["INFO", "errorstats"]);
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
+    line.map_or(0, |count| count.trim().parse().unwrap())
+}
+
+#[test]
+fn a_cluster_client_finds_the_node_by_the_number_of_keys() {
+    // What could go wrong: a client takes the number for the key, and every request goes to a wrong node first.
+    let cluster = Cluster::start(3, false);
+    let script = file_from("REDIS_LOCK_CLIENTS", "tests/clients").join("cluster.py");
+    let output = Command::new(file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"))
+        .arg(script)
+        .arg(cluster.nodes[0].port().to_string())
+        .output()
+        .expect("make test installs it");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("checks passed"), "{text}");
+    for number in 0..3 {
+        let mut conn = cluster.conn(number);
+        assert_eq!(said(&mut conn, "MOVED"), 0, "node {number} was asked for keys of another");
+        assert!(conn.info_number("lock", "lock_granted") > 0, "node {number} was never asked");
+    }
+}
+
+#[test]
+fn keys_of_two_slots_or_of_another_node_are_refused_by_the_server() {
+    // What could go wrong: half of the keys are taken here, though another node serves the others.
+    let cluster = Cluster::start(2, false);
+    let ((here, _), (there, slot)) = (tag_of(&cluster, 0), tag_of(&cluster, 1));
+    let mut conn = cluster.conn(0);
+    let moved = format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[1].port());
+    let key = |tag: &str, name: &str| format!("{tag}{name}");
+    for (command, lease) in [("LOCK.MACQUIRE", &[][..]), ("LOCK.MRELEASE", &[]), ("LOCK.MEXTEND", &["PX", "5"])] {
+        let mut refused = |one: &str, other: &str| conn.error(&[&[command, "2", one, other, "a"], lease].concat());
+        assert_eq!(refused(&key(&there, "j"), &key(&there, "k")), moved, "{command}");
+        assert!(refused(&key(&here, "j"), &key(&there, "k")).starts_with("CROSSSLOT "), "{command}");
+        assert!(refused(&key(&there, "k"), &key(&here, "j")).starts_with("CROSSSLOT "), "{command}");
+    }
+    assert!(conn.error(&["LOCK.BREAK", &key(&there, "j")]).starts_with("MOVED "));
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
+    let fences: Vec<i64> = conn.get(&["LOCK.MACQUIRE", "2", &key(&here, "j"), &key(&here, "k"), "a"]);
+    assert_eq!(fences.len(), 2);
+}
+
+#[test]
+fn who_waits_for_several_keys_is_sent_after_them_when_one_has_moved() {
+    // What could go wrong: it is granted the key that is still here, and the one that is elsewhere has another holder.
+    let cluster = Cluster::start(2, false);
+    let (tag, slot) = tag_of(&cluster, 0);
+    let [j, k] = ["j", "k"].map(|name| format!("{tag}{name}"));
+    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    old.int(&["LOCK.ACQUIRE", &j, "a", "PX", "600000"]).expect("free");
+    let mut waiter = Parked::wait(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
+    let granted = old.info("lock", "lock_granted");
+    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
+    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &j, "0", "20000"]);
+    let_it_tick(&mut old);
+    assert_eq!(old.info("lock", "lock_granted"), granted, "granted between MIGRATE and SETSLOT NODE");
+    for conn in [&mut new, &mut old] {
+        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
+    }
+    let end = waiter.end();
+    assert!(end == End::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+    nobody_waits(&mut old);
+    assert_eq!(old.info("lock", "lock_granted"), granted);
+    wait_for("the other to serve it", || new.call(&["EXISTS", &k]).is_ok());
+    assert_eq!(new.int(&["LOCK.RELEASE", &j, "a"]), Some(0));
+    let fences: Vec<i64> = new.get(&["LOCK.MACQUIRE", "2", &j, &k, "m"]);
+    assert_eq!(fences.len(), 2);
+}
