@@ -16,7 +16,7 @@ struct Shown {
 }
 
 /// Where a command's keys are.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Keys {
     None,
     /// The first argument.
@@ -168,11 +168,16 @@ fn command_info_and_docs_tell_clients_all_they_need() {
         let (kind, spec, place) = match keys {
             Keys::None => ("", vec![], [0, 0, 0]),
             Keys::First => ("range", vec![("lastkey", 0), ("keystep", 1), ("limit", 0)], [1, 1, 1]),
-            // No first and last can say where they are: whoever does not know key specs must ask COMMAND GETKEYS.
-            Keys::Counted => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [0, 0, 0]),
+            // The first of them, for servers that find the node by that. Whoever wants all must ask COMMAND GETKEYS.
+            Keys::Counted => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [2, 2, 1]),
         };
         assert_eq!([info[3].int(), info[4].int(), info[5].int()], place, "{name}");
-        let specs = info[8].clone().items();
+        let mut specs = info[8].clone().items();
+        if *keys == Keys::Counted {
+            let signpost = specs.pop().expect("one more, by which the node is found");
+            assert!(texts(signpost.field("flags")).contains(&"not_key".to_owned()), "{name}");
+            assert_eq!(signpost.field("begin_search").field("spec").field("index").int(), 2, "{name}");
+        }
         assert_eq!(specs.len(), usize::from(!spec.is_empty()), "{name}");
         for shown in specs {
             assert_eq!(texts(shown.field("flags")), *key, "{name}");

@@ -54,7 +54,9 @@ fn keys_of_two_slots_or_of_another_node_are_refused_by_the_server() {
         let mut refused = |one: &str, other: &str| conn.error(&[&[command, "2", one, other, "a"], lease].concat());
         assert_eq!(refused(&key(&there, "j"), &key(&there, "k")), moved, "{command}");
         assert!(refused(&key(&here, "j"), &key(&there, "k")).starts_with("CROSSSLOT "), "{command}");
-        assert!(refused(&key(&there, "k"), &key(&here, "j")).starts_with("CROSSSLOT "), "{command}");
+        // Some servers look at the first key alone, and leave the others to us.
+        let other = refused(&key(&there, "k"), &key(&here, "j"));
+        assert!(other == moved || other.starts_with("CROSSSLOT "), "{command}: {other}");
     }
     assert!(conn.error(&["LOCK.BREAK", &key(&there, "j")]).starts_with("MOVED "));
     assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
