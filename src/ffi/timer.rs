@@ -28,6 +28,22 @@ impl Ctx<'_> {
     }
 }
 
+impl Ctx<'_> {
+    /// Keeps the server from going to sleep before it has looked at its timers once more. To be called when one is set where
+    /// [`ServerEvent::BeforeSleep`](super::event::ServerEvent::BeforeSleep) comes from, or later: Redis 7.0 has decided by
+    /// then how long it is going to sleep, at most until its next tick.
+    pub fn stay_awake(&mut self) {
+        // SAFETY: takes no argument. Valkey says its own number, and has had none below 7.2.
+        if unsafe { api!(RedisModule_GetServerVersion()) } < 0x0007_0400 {
+            // SAFETY: a function that needs no data; the server calls it once.
+            unsafe { api!(RedisModule_EventLoopAddOneShot(Some(awake), ptr::null_mut())) };
+        }
+    }
+}
+
+/// That it is called is all that was wanted.
+extern "C" fn awake(_: *mut c_void) {}
+
 extern "C" fn rung(ctx: *mut raw::RedisModuleCtx, ring: *mut c_void) {
     // SAFETY: `set_timer` made the data of a `Ring`.
     let ring = unsafe { std::mem::transmute::<*mut c_void, Ring>(ring) };

@@ -67,6 +67,7 @@ impl Listener for Ear {
                     metrics::count_session_closed();
                     // It may come after the event before the server sleeps.
                     alarm::arm(ctx);
+                    ctx.stay_awake();
                 }
             }
         }

@@ -219,6 +219,7 @@ pub(crate) fn work(ctx: &mut Ctx<'_>) {
         }
     }
     alarm::arm(ctx);
+    ctx.stay_awake();
 }
 
 /// Whether a grant on these keys may be made by the module's own hand: only if a client's write would be allowed now.
