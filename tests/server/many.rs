@@ -578,7 +578,7 @@ fn nobody_starves_where_some_want_one_key_and_some_want_all() {
     const ROUNDS: u64 = 25;
     let server = Server::new();
     let over = AtomicBool::new(false);
-    let singles: Vec<AtomicU64> = (0..9).map(|_| AtomicU64::new(0)).collect();
+    let singles: Vec<AtomicU64> = (0..24).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
         for (number, rounds) in singles.iter().enumerate() {
             let (server, over) = (&server, &over);

@@ -72,7 +72,7 @@ struct Given {
 struct History {
     pieces: Vec<Piece>,
     given: Vec<Given>,
-    /// Keys that were deleted, and between which moments.
+    /// Keys that were deleted or broken, and between which moments.
     deleted: Vec<(u64, Instant, Instant)>,
     /// Owners who were told that they do not hold a key, though they may have: the last of their pieces, and when.
     denied: Vec<(Piece, Instant)>,
@@ -91,6 +91,8 @@ struct Held {
     piece: Piece,
     /// The lease ends no earlier than this.
     until: Instant,
+    /// The connection that it is bound to, by its number among those of this client, and how long it outlives that.
+    session: Option<(usize, Duration)>,
 }
 
 /// What others see of a client.
@@ -112,6 +114,8 @@ struct Actor<'s> {
     owners: u64,
     dice: Dice,
     history: History,
+    /// When each of its connections, the last one too, was certainly open last: it has answered what was sent then.
+    open_at: Vec<Instant>,
 }
 
 /// The connection was closed.
@@ -123,7 +127,8 @@ impl<'s> Actor<'s> {
         seen[number].id.store(link.id, Ordering::Relaxed);
         let dice = Dice(seed.wrapping_add((number as u64) << 32));
         let (owner, history) = (String::new(), History::default());
-        let mut actor = Actor { server, number, seen, link, owner, owners: 0, dice, history };
+        let open_at = vec![Instant::now()];
+        let mut actor = Actor { server, number, seen, link, owner, owners: 0, dice, history, open_at };
         actor.change_owner();
         actor
     }
@@ -142,6 +147,18 @@ impl<'s> Actor<'s> {
             }
         }
         self.seen[self.number].id.store(self.link.id, Ordering::Relaxed);
+        self.open_at.push(Instant::now());
+    }
+
+    /// The number of the connection.
+    fn connection(&self) -> usize {
+        self.open_at.len() - 1
+    }
+
+    /// Until when it certainly holds: a connection may be closed right behind its last answer, without its knowing.
+    fn certain(&self, held: &Held) -> Instant {
+        let session = held.session.map(|(connection, grace)| self.open_at[connection] + grace);
+        session.map_or(held.until, |end| end.min(held.until))
     }
 
     fn ask(&mut self, command: &str) -> (Instant, Line, Instant) {
@@ -149,6 +166,9 @@ impl<'s> Actor<'s> {
         self.link.send(command);
         // Panics when there is no reply for a long time: nobody may be forgotten.
         let line = self.link.read();
+        if line != Line::Closed {
+            *self.open_at.last_mut().expect("there is one from the start") = asked;
+        }
         (asked, line, Instant::now())
     }
 
@@ -167,7 +187,18 @@ impl<'s> Actor<'s> {
     /// Takes a key, perhaps another, does things with them, gives them back or not.
     fn session(&mut self) -> Result<(), Closed> {
         let (mut held, mut left) = (Vec::new(), false);
-        let keys = if self.dice.percent(25) { 2 } else { 1 };
+        let keys = match self.dice.between(0, 99) {
+            0..=19 => {
+                held = self.acquire_many()?.unwrap_or_default();
+                0
+            }
+            20..=39 => 2,
+            _ => 1,
+        };
+        if held.len() > 1 && self.dice.percent(50) {
+            thread::sleep(Duration::from_micros(self.dice.between(0, 5_000)));
+            return self.release_many(held);
+        }
         for _ in 0..keys {
             let key = self.dice.between(0, KEYS - 1);
             if held.iter().any(|held: &Held| held.piece.key == key) {
@@ -186,7 +217,7 @@ impl<'s> Actor<'s> {
                 self.extend(&mut held)?;
             }
             match self.dice.between(0, 99) {
-                0..=4 => {
+                0..=4 if held.session.is_none() => {
                     // Outlived.
                     let left = held.until.saturating_duration_since(Instant::now());
                     thread::sleep(left + Duration::from_millis(self.dice.between(0, 20)));
@@ -196,6 +227,11 @@ impl<'s> Actor<'s> {
             }
             if self.dice.percent(85) {
                 self.release(held)?;
+            } else if held.session.is_some() {
+                // Left to the end of its connection: its lease would outlive the test.
+                self.history.count("session left");
+                self.finish(held, None);
+                return Err(Closed);
             } else {
                 // Left to lapse.
                 self.finish(held, None);
@@ -211,56 +247,151 @@ impl<'s> Actor<'s> {
         Ok(())
     }
 
-    /// Asks for a key, and waits for it, in one of many ways.
-    fn acquire(&mut self, key: u64, writes: bool, before: Option<&Held>) -> Result<Option<Held>, Closed> {
-        let lease = Duration::from_millis(self.dice.between(20, 300));
+    /// How it waits, for which lease it asks, and whether what it holds is to end with its connection.
+    fn terms(&mut self, may_bind: bool) -> (String, Duration, Option<Duration>) {
         let wait = match self.dice.between(0, 9) {
             0..=2 => String::new(),
             3..=6 => " BLOCK 0".to_owned(),
             _ => format!(" BLOCK {}", self.dice.between(1, 200)),
         };
+        if may_bind && self.dice.percent(15) {
+            // A lease that outlives the test, so that only the end of the connection can end it.
+            let grace = Duration::from_millis(if self.dice.percent(50) { 0 } else { self.dice.between(1, 30) });
+            let lease = Duration::from_secs(3600);
+            return (format!(" PX {}{wait} SESSION {}", lease.as_millis(), grace.as_millis()), lease, Some(grace));
+        }
+        let lease = Duration::from_millis(self.dice.between(20, 300));
+        (format!(" PX {}{wait}", lease.as_millis()), lease, None)
+    }
+
+    /// Asks for a key, and waits for it, in one of many ways.
+    fn acquire(&mut self, key: u64, writes: bool, before: Option<&Held>) -> Result<Option<Held>, Closed> {
+        let (terms, lease, grace) = self.terms(before.is_none());
         let mode = if writes { "WRITE" } else { "READ" };
         let retry = if self.dice.percent(20) { " RETRY 1" } else { "" };
-        let command = format!("LOCK.RW k{key} {} {mode} PX {}{wait}", self.owner, lease.as_millis());
+        let command = format!("LOCK.RW k{key} {} {mode}{terms}", self.owner);
         self.seen[self.number].asks_for.store(key + 1, Ordering::Relaxed);
-        let (mut asked, mut line, mut told) = self.ask(&format!("{command}{retry}"));
+        let (asked, mut line, mut told) = self.ask(&format!("{command}{retry}"));
         self.seen[self.number].asks_for.store(0, Ordering::Relaxed);
         if line == Line::Closed && before.is_none() && self.dice.percent(50) {
             // It comes back and asks again, as the same owner.
             self.history.count("retried");
             self.connect();
-            (asked, line, told) = self.ask(&format!("{command} RETRY 1"));
+            // The first request may have been granted, and its reply lost: the fence is then as old as that.
+            (_, line, told) = self.ask(&format!("{command} RETRY 1"));
         }
         let fence = match line {
             Line::Fence(fence) => fence,
-            Line::Null => {
-                self.history.count("null");
-                return Ok(None);
-            }
-            Line::Error(text) if text.starts_with("DEADLOCK ") => {
-                self.history.count("deadlock");
-                return Ok(None);
-            }
-            Line::Error(text) if text.starts_with("UNBLOCKED ") => {
-                self.history.count("unblocked");
-                return Ok(None);
-            }
-            Line::Closed => return Err(Closed),
-            other => panic!("{command}: {other:?}"),
+            other => return self.not_granted(&command, other).map(|()| None),
         };
         self.history.count("granted");
+        // Asked for again, a hold stays bound to what it was bound to.
+        let session = match before {
+            Some(before) => before.session,
+            None => grace.map(|grace| (self.connection(), grace)),
+        };
+        if session.is_some() {
+            self.history.count("session");
+        }
+        Ok(Some(self.held(key, writes, fence, (asked, told), lease, session, before.is_none())))
+    }
+
+    /// Notes why there was no grant.
+    fn not_granted(&mut self, command: &str, line: Line) -> Result<(), Closed> {
+        match line {
+            Line::Null => self.history.count("null"),
+            Line::Error(text) if text.starts_with("DEADLOCK ") => self.history.count("deadlock"),
+            Line::Error(text) if text.starts_with("UNBLOCKED ") => self.history.count("unblocked"),
+            Line::Closed => return Err(Closed),
+            other => panic!("{command}: {other:?}"),
+        }
+        Ok(())
+    }
+
+    /// Asks for several keys at once, as one that holds nothing.
+    fn acquire_many(&mut self) -> Result<Option<Vec<Held>>, Closed> {
+        let mut keys: Vec<u64> = (0..self.dice.between(2, 4)).map(|_| self.dice.between(0, KEYS - 1)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let first = self.dice.between(0, keys.len() as u64 - 1) as usize;
+        // In any order.
+        keys.rotate_left(first);
+        let writes = self.dice.percent(60);
+        let (terms, lease, grace) = self.terms(true);
+        let mode = if writes { "WRITE" } else { "READ" };
+        let command = format!("LOCK.MACQUIRE {}{} {} {mode}{terms}", keys.len(), names(&keys), self.owner);
+        self.seen[self.number].asks_for.store(keys[0] + 1, Ordering::Relaxed);
+        let (asked, line, told) = self.ask(&command);
+        self.seen[self.number].asks_for.store(0, Ordering::Relaxed);
+        let count = match line {
+            Line::Head(count) => count,
+            other => return self.not_granted(&command, other).map(|()| None),
+        };
+        assert_eq!(count, keys.len(), "{command}");
+        let fences = self.numbers(count)?;
+        self.history.count("many");
+        let session = grace.map(|grace| (self.connection(), grace));
+        let held = keys.into_iter().zip(fences);
+        Ok(Some(held.map(|(key, fence)| self.held(key, writes, fence, (asked, told), lease, session, true)).collect()))
+    }
+
+    /// The elements of an array that has begun, none of which is null.
+    fn numbers(&mut self, count: usize) -> Result<Vec<i64>, Closed> {
+        let read = |_| match self.link.read() {
+            Line::Closed => Err(Closed),
+            line => Ok(line.fence()),
+        };
+        (0..count).map(read).collect()
+    }
+
+    /// What was granted just now.
+    #[allow(clippy::too_many_arguments, reason = "all that is known of a grant")]
+    fn held(
+        &mut self,
+        key: u64,
+        writes: bool,
+        fence: i64,
+        (asked, told): (Instant, Instant),
+        lease: Duration,
+        session: Option<(usize, Duration)>,
+        first: bool,
+    ) -> Held {
         // The lease began no earlier than it was asked for, and no earlier than when the fence was given, which tells the
         // time. The wall clock is read last: a thread that has to wait in between finds the fence older than it is.
         let here = Instant::now();
         let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let age = age.saturating_sub(Duration::from_micros(fence as u64)) + SLACK;
-        let is_new = before.is_none() && !self.knows(fence);
+        let is_new = first && !self.knows(fence);
         // Asked for again, the old fence stands and says nothing about the lease.
         let begun = here.checked_sub(age).filter(|_| is_new).map_or(asked, |begun| begun.max(asked));
         let until = begun + lease;
         self.history.given.push(Given { key, owner: self.owner.clone(), fence, asked, told });
         let piece = Piece { key, owner: self.owner.clone(), writes, fence, asked, from: told, to: until };
-        Ok(Some(Held { piece, until }))
+        Held { piece, until, session }
+    }
+
+    /// Gives several keys back in one step.
+    fn release_many(&mut self, held: Vec<Held>) -> Result<(), Closed> {
+        let keys: Vec<u64> = held.iter().map(|held| held.piece.key).collect();
+        let (asked, line, told) = self.ask(&format!("LOCK.MRELEASE {}{} {} ALL", keys.len(), names(&keys), self.owner));
+        let mut left = Vec::new();
+        if line != Line::Closed {
+            assert_eq!(line, Line::Head(keys.len()));
+            left = keys.iter().map(|_| self.link.read()).collect();
+        }
+        for (at, held) in held.into_iter().enumerate() {
+            match left.get(at) {
+                Some(Line::Fence(count)) => assert_eq!(*count, 0),
+                Some(Line::Null) => {
+                    self.history.count("lost");
+                    self.deny(&held, told);
+                }
+                None | Some(Line::Closed) => {}
+                other => panic!("MRELEASE: {other:?}"),
+            }
+            self.finish(held, Some(asked));
+        }
+        if left.is_empty() || left.contains(&Line::Closed) { Err(Closed) } else { Ok(()) }
     }
 
     /// Whether the owner was given this fence before.
@@ -360,14 +491,20 @@ impl<'s> Actor<'s> {
     }
 
     fn deny(&mut self, held: &Held, told: Instant) {
-        self.history.denied.push((Piece { to: held.until, ..held.piece.clone() }, told));
+        self.history.denied.push((Piece { to: self.certain(held), ..held.piece.clone() }, told));
     }
 
     /// It is not certain any more that it is held.
     fn finish(&mut self, held: Held, at: Option<Instant>) {
-        let to = at.map_or(held.until, |at| at.min(held.until));
+        let end = self.certain(&held);
+        let to = at.map_or(end, |at| at.min(end));
         self.history.pieces.push(Piece { to, ..held.piece });
     }
+}
+
+/// The names of keys, as arguments.
+fn names(keys: &[u64]) -> String {
+    keys.iter().map(|key| format!(" k{key}")).collect()
 }
 
 /// Who spoils things for all.
@@ -387,13 +524,15 @@ fn disturb(server: &Server, seen: &[Seen], seed: u64, over: &AtomicBool) -> Hist
             10..=49 => ("unblocked by time-out", format!("CLIENT UNBLOCK {id} TIMEOUT")),
             50..=89 => ("unblocked by error", format!("CLIENT UNBLOCK {id} ERROR")),
             _ => {
+                // Either way, nobody holds it any more.
                 let key = dice.between(0, KEYS - 1);
+                let (what, command) = if dice.percent(50) { ("deleted", "DEL") } else { ("broken", "LOCK.BREAK") };
                 let asked = Instant::now();
-                link.send(&format!("DEL k{key}"));
-                let deleted = link.read().fence() == 1;
+                link.send(&format!("{command} k{key}"));
+                let some = link.read().fence() > 0;
                 history.deleted.push((key, asked, Instant::now()));
-                if deleted {
-                    history.count("deleted");
+                if some {
+                    history.count(what);
                 }
                 continue;
             }
@@ -500,7 +639,8 @@ fn whatever_clients_do_at_random_locks_exclude_and_nobody_is_forgotten() {
     let seed = number_from("REDIS_LOCK_SOAK_SEED")
         .unwrap_or_else(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64);
     println!("REDIS_LOCK_SOAK_SEED={seed} REDIS_LOCK_SOAK_SECONDS={seconds}");
-    let server = Server::new();
+    // Fences that tell the time from the start, not from a second later on: see `Actor::held`.
+    let server = Server::setup().lock_option("promotion-skew-ms", "0").start();
     let mut conn = server.connect();
     // What the module and the server allocate once.
     conn.int(&["LOCK.ACQUIRE", "k0", "a"]).expect("free");
@@ -533,14 +673,28 @@ fn whatever_clients_do_at_random_locks_exclude_and_nobody_is_forgotten() {
         &faults[..faults.len().min(5)]
     );
     // Else it has shown nothing.
-    let wanted =
-        ["granted", "null", "deadlock", "unblocked", "upgraded", "extended", "lost", "closed", "retried", "deleted"];
+    let wanted = [
+        "granted",
+        "null",
+        "deadlock",
+        "unblocked",
+        "upgraded",
+        "extended",
+        "lost",
+        "closed",
+        "retried",
+        "deleted",
+        "broken",
+        "many",
+        "session",
+        "session left",
+    ];
     let missing: BTreeSet<_> = wanted.into_iter().filter(|what| !counts.contains_key(what)).collect();
     assert!(missing.is_empty(), "never seen: {missing:?}");
     assert!(conn.info_number("lock", "lock_taken_back") > 0, "no grant has met the end of its client");
 
     wait_for("all leases to be over", || conn.get::<u64>(&["DBSIZE"]) == 0);
-    for field in ["lock_waiters", "lock_contended_keys", "lock_leases"] {
+    for field in ["lock_waiters", "lock_contended_keys", "lock_leases", "lock_session_holds"] {
         assert_eq!(conn.info("lock", field), "0", "{field}");
     }
     assert_eq!(conn.info("clients", "blocked_clients"), "0");
