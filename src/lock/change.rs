@@ -138,7 +138,10 @@ pub(super) fn close(
     let mut hold = hold.clone();
     if hold.deadline <= end {
         // Nothing is cut, and nobody needs to know: it goes on to the end of its lease, or lapses if that is over.
-        return rebind(lock, key, owner, hold, None, effects);
+        effects.note_bond(key, owner, hold.session(), None);
+        hold.bind(None);
+        lock.holds.put(owner, hold);
+        return;
     }
     if end <= now {
         return remove(lock, key, Cause::Close, owner, effects);
@@ -146,20 +149,6 @@ pub(super) fn close(
     hold.deadline = end;
     hold.orphan();
     change(lock, key, Cause::Close, owner, hold, effects);
-}
-
-/// Binds a hold to another connection, or to none, which changes nothing for others. Cannot fail.
-pub(super) fn rebind(
-    lock: &mut Lock,
-    key: KeyIndex,
-    owner: &Owner,
-    mut hold: Hold,
-    session: Option<Session>,
-    effects: &mut Effects,
-) {
-    effects.note_bond(key, owner, hold.session(), session);
-    hold.bind(session);
-    lock.holds.put(owner, hold);
 }
 
 /// Commits a hold as it is to be from now on. Cannot fail.

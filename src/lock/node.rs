@@ -201,7 +201,9 @@ impl Node {
     /// The connection of a client has closed. True when holds are bound to it, which is work for the module's own hand now
     /// ([`Work::Close`](super::room::Work::Close)).
     pub fn close(&mut self, client: u64, now: Timestamp) -> bool {
-        self.sessions.close(self.sessions.connection(client), now)
+        let connection = self.sessions.connection(client);
+        self.room.closed(connection, now);
+        self.sessions.close(connection, now)
     }
 
     /// Ends at most `most` of the holds on a key that are bound to a connection which has closed, or cuts their leases, and

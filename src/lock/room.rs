@@ -105,6 +105,8 @@ pub struct Before {
     granted_in: Term,
     deadline: Timestamp,
     session: Option<Session>,
+    /// When it would have ended because the connection closed that it was bound to.
+    cut: Option<Timestamp>,
 }
 
 /// Work that is left to the module's own hand.
@@ -405,6 +407,23 @@ impl Room {
         }
     }
 
+    /// A connection has closed: what was bound to it before it was granted anew is to be, when that is taken back, as its
+    /// closing would have left it.
+    pub(super) fn closed(&mut self, connection: Connection, now: Timestamp) {
+        if self.waiters.len() == self.waiting {
+            return;
+        }
+        for id in self.by_owner.values().flatten() {
+            if let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) {
+                for before in grant.given.iter_mut().filter_map(|given| given.before.as_mut()) {
+                    if let Some(session) = before.session.take_if(|session| session.connection == connection) {
+                        before.cut = Some(now + session.grace);
+                    }
+                }
+            }
+        }
+    }
+
     /// A line is to be looked at, because of something that was not done by a step on its key.
     pub fn want_look(&mut self, db: Db, name: &[u8]) {
         self.want(db, name, Due::Look);
@@ -484,6 +503,11 @@ impl Room {
             };
         }
         None
+    }
+
+    /// Whether there are more grants to take back.
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost.iter().any(|id| self.waiters.get(*id).is_some())
     }
 
     /// The next piece of other work for the module's own hand. It stays the next one until it is done.
@@ -621,21 +645,17 @@ impl Room {
 impl Before {
     /// What is to be known of a hold that is about to change.
     pub(super) fn of(hold: &Hold) -> Before {
-        Before { fence: hold.fence, granted_in: hold.granted_in, deadline: hold.deadline, session: hold.session() }
+        Before {
+            fence: hold.fence,
+            granted_in: hold.granted_in,
+            deadline: hold.deadline,
+            session: hold.session(),
+            cut: None,
+        }
     }
 }
 
 impl Given {
-    /// Whether a hold is bound by this, and by nothing later.
-    pub(super) fn binds(&self, hold: &Hold) -> bool {
-        hold.fence == self.fence && hold.session().is_some() && hold.session() == self.session
-    }
-
-    /// What the hold was bound by before.
-    pub(super) fn session_before(&self) -> Option<Session> {
-        self.before.and_then(|before| before.session)
-    }
-
     /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it would
     /// be told that it holds nothing.
     pub(super) fn undone(&self, hold: &Hold, mode: Mode) -> Hold {
@@ -652,6 +672,7 @@ impl Given {
             }
             if hold.session() == self.session {
                 hold.bind(before.session);
+                hold.deadline = before.cut.map_or(hold.deadline, |cut| cut.min(hold.deadline));
             }
         }
         hold

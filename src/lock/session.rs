@@ -97,10 +97,19 @@ impl Sessions {
         self.len() == 0
     }
 
-    /// The session that a hold is bound by; None when it is not, or not on this node any more.
+    /// All holds that are bound to a connection: to which, where they are, whose.
+    pub fn iter(&self) -> impl Iterator<Item = (Connection, Db, &KeyName, &Owner)> {
+        let of = |(db, bound)| {
+            let bound: &BTreeSet<Bound> = bound;
+            bound.iter().map(move |(connection, name, owner)| (*connection, Db(db as u32), name, owner))
+        };
+        self.bound.iter().enumerate().flat_map(of)
+    }
+
+    /// The session that a hold is bound by; None when it is not, or not on this node any more, or its connection has closed.
     #[must_use]
     pub fn of(&self, db: Db, name: &[u8], owner: &Owner, hold: &Hold) -> Option<Session> {
-        let session = hold.session()?;
+        let session = hold.session().filter(|session| !self.closed.contains_key(&session.connection))?;
         let bound = (session.connection, KeyName::from_slice(name), owner.clone());
         self.bound.get(db.0 as usize)?.contains(&bound).then_some(session)
     }

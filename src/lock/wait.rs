@@ -4,7 +4,7 @@
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone, only
 //! those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
-use super::change::{Answers, Cause, Change, Effects, change, rebind, remove, settle};
+use super::change::{Answers, Cause, Change, Effects, change, remove, settle};
 use super::deadlock::{self, ClosedBy};
 use super::hold::{Hold, Mode};
 use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
@@ -500,22 +500,10 @@ impl Node {
         let Some(waiter) = self.room.remove(id) else { return effects };
         let grant = waiter.grant().filter(|grant| !grant.confirmed);
         let given = grant.map_or(&[][..], |grant| &grant.given);
-        // The waiter's connection may have closed. What was never bound to it, as far as its owner knows, must not end with it.
         for (key, given) in keys.all().zip(given) {
             let Some(lock) = keys.lock(key) else { continue };
-            if let Some(hold) = lock.holds.get(waiter.owner.as_bytes()).filter(|hold| given.binds(hold)) {
-                let (hold, before) = (hold.clone(), given.session_before());
-                rebind(lock, key, &waiter.owner, hold, before, &mut effects);
-            }
-        }
-        for key in keys.all() {
-            settle(keys, key, &self.sessions, now.mono, &mut effects);
-        }
-        for (key, given) in keys.all().zip(given) {
-            let Some(lock) = keys.lock(key) else { continue };
-            let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(|hold| hold.fence == given.fence) else {
-                continue;
-            };
+            let stands = |hold: &&Hold| hold.fence == given.fence && hold.deadline > now.mono;
+            let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(stands) else { continue };
             let hold = given.undone(held, waiter.ask.mode);
             if hold.total() == 0 || hold.deadline <= now.mono {
                 remove(lock, key, Cause::TakeBack, &waiter.owner, &mut effects);
@@ -523,8 +511,17 @@ impl Node {
                 change(lock, key, Cause::TakeBack, &waiter.owner, hold, &mut effects);
             }
         }
+        // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it, and
+        // what this grant alone has bound to it is not.
+        let is_last = !self.room.has_lost();
         for key in keys.all() {
-            self.look(keys, key, now, RUN, &mut effects);
+            if is_last {
+                settle(keys, key, &self.sessions, now.mono, &mut effects);
+                self.look(keys, key, now, RUN, &mut effects);
+            } else {
+                let Place { db, name, .. } = keys.place(key);
+                self.room.want_look(db, name);
+            }
         }
         self.follow(keys, &mut effects, now.mono);
         effects
