@@ -4,7 +4,8 @@
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use redis_lock::lock::hold::Mode;
-use redis_lock::lock::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
+use redis_lock::lock::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::Node;
 use redis_lock::lock::owner::Owner;

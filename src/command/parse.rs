@@ -3,11 +3,10 @@
 use super::reply::Complaint;
 use crate::ffi::{Args, Ctx, Str};
 use crate::lock::fence::Fence;
-use crate::lock::hold::Mode;
+use crate::lock::hold::{Mode, Session};
 use crate::lock::limits::{LEASE_CEILING, Limits};
 use crate::lock::owner::{Note, Owner};
 use crate::lock::request::Wait;
-use crate::lock::session::Session;
 use crate::lock::time::Millis;
 use crate::module::connection_of;
 use std::collections::HashSet;

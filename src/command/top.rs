@@ -6,7 +6,7 @@ use super::{COUNT, OPERATOR};
 use crate::ffi::command::KeyArgs;
 use crate::ffi::{Args, Command, CommandSpec, Ctx};
 use crate::lock::hold::Mode;
-use crate::lock::keyspace::{Db, KeyName};
+use crate::lock::key::{Db, KeyName};
 use crate::lock::operator::Crowd;
 use crate::lock::owner::Owner;
 use crate::lock::time::Millis;

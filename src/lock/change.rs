@@ -1,11 +1,12 @@
 //! What a step did: to holds, which replicas must learn, and to those who waited, who must be answered.
 
-use super::hold::Hold;
-use super::keyspace::{KeyIndex, Keyspace};
+use super::hold::{Hold, Session};
+use super::key::KeyIndex;
+use super::keyspace::Keyspace;
 use super::owner::Owner;
 use super::request::Answer;
 use super::room::WaiterId;
-use super::session::{Session, Sessions};
+use super::session::Sessions;
 use super::time::Timestamp;
 use super::value::Lock;
 use alloc::vec::Vec;

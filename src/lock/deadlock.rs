@@ -10,11 +10,12 @@
 //! other keys are visited one by one, and a long line costs no more than a short one.
 
 use super::hold::Mode;
-use super::keyspace::{KeyName, Keyspace};
+use super::key::KeyName;
+use super::keyspace::Keyspace;
 use super::order::{Order, conflicts, is_upgrade};
 use super::owner::Owner;
 use super::request::PerKey;
-use super::room::{Line, Waiter, WaiterId};
+use super::room::{ClosedBy, Line, Waiter, WaiterId};
 use super::value::Lock;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -36,15 +37,6 @@ struct Via {
     key: KeyName,
     /// Those in line between the two, without whom the one would not wait for the other, the nearest first.
     behind: PerKey<Owner>,
-}
-
-/// What a circle may be closed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ClosedBy {
-    /// The asker, who has begun to wait.
-    Asker,
-    /// Holds that came after those who wait for them: with a lock from elsewhere, or by a grant that passed them.
-    Latecomer,
 }
 
 struct Search<'a> {

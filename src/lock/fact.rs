@@ -5,7 +5,8 @@
 use super::change::{Cause, Effects, change, remove, settle};
 use super::fence::Fence;
 use super::hold::{Hold, Term};
-use super::keyspace::{Db, KeyIndex, Keyspace};
+use super::key::{Db, KeyIndex};
+use super::keyspace::Keyspace;
 use super::limits::{LEASE_CEILING, Limits};
 use super::node::Node;
 use super::owner::{Note, Owner};

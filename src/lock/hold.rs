@@ -1,12 +1,10 @@
-//! What one owner has on one key, and the set of such holds on a key.
+//! What one owner has on one key, and what binds that to a connection.
 
 use super::fence::Fence;
-use super::heap::{allocated, of_tree};
+use super::heap::allocated;
 use super::owner::{Note, Owner};
-use super::session::Session;
-use super::time::Timestamp;
+use super::time::{Millis, Timestamp};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
 
 /// How a lock is held or asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +34,32 @@ impl Term {
         // Skips CARRIED after 2^32 promotions.
         Term(self.0.wrapping_add(1).max(1))
     }
+}
+
+/// A connection to this node as it is now. When the node becomes a replica it forgets what is bound to whom, though the
+/// holds themselves go on: a client that is connected still is another connection after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Connection {
+    /// The number that its client has at the server.
+    pub(super) client: u64,
+    pub(super) era: u32,
+}
+
+impl Connection {
+    /// The number that its client has at the server.
+    #[must_use]
+    pub fn client(self) -> u64 {
+        self.client
+    }
+}
+
+/// What binds a hold to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Which.
+    pub connection: Connection,
+    /// How long the hold outlives it at most.
+    pub grace: Millis,
 }
 
 /// What an owner has on one key: counts, one lease, one fence. Valid while now < deadline.
@@ -139,7 +163,8 @@ impl Hold {
         }
     }
 
-    fn heap_bytes(&self) -> usize {
+    /// Bytes allocated outside of the value itself.
+    pub(super) fn heap_bytes(&self) -> usize {
         self.extra.as_ref().map_or(0, |extra| {
             allocated(size_of::<Extra>()) + extra.note.as_ref().map_or(0, |note| allocated(note.0.len()))
         })
@@ -172,199 +197,5 @@ impl Hold {
     #[must_use]
     pub fn mode(&self) -> Mode {
         if self.writes > 0 { Mode::Write } else { Mode::Read }
-    }
-}
-
-/// The holds on one key, by owner and by deadline.
-///
-/// One hold, by far the most frequent case, lives in place. From the second on they move to two trees; they stay there
-/// until the last is gone, so that a reader coming and going beside another does not allocate each time.
-#[derive(Clone, Debug, Default)]
-pub struct Holds(Repr);
-
-#[derive(Clone, Debug, Default)]
-enum Repr {
-    #[default]
-    None,
-    One(Owner, Hold),
-    Many(Box<Many>),
-}
-
-#[derive(Clone, Debug, Default)]
-struct Many {
-    by_owner: BTreeMap<Owner, Hold>,
-    by_deadline: BTreeSet<(Timestamp, Owner)>,
-}
-
-impl Holds {
-    /// How many owners hold.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match &self.0 {
-            Repr::None => 0,
-            Repr::One(..) => 1,
-            Repr::Many(many) => many.by_owner.len(),
-        }
-    }
-
-    /// Whether nobody holds.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The hold of one owner.
-    #[must_use]
-    pub fn get(&self, owner: &[u8]) -> Option<&Hold> {
-        self.entry(owner).map(|(_, hold)| hold)
-    }
-
-    /// The hold of one owner, and the owner as it is kept here.
-    #[must_use]
-    pub fn entry(&self, owner: &[u8]) -> Option<(&Owner, &Hold)> {
-        match &self.0 {
-            Repr::None => None,
-            Repr::One(who, hold) => (who.as_bytes() == owner).then_some((who, hold)),
-            Repr::Many(many) => many.by_owner.get_key_value(owner),
-        }
-    }
-
-    /// Any one of the holds: enough to tell the mode, since holds of one key never differ in it.
-    #[must_use]
-    pub fn any(&self) -> Option<(&Owner, &Hold)> {
-        self.iter().next()
-    }
-
-    /// All holds, in order of owner.
-    pub fn iter(&self) -> impl Iterator<Item = (&Owner, &Hold)> {
-        let (one, many) = match &self.0 {
-            Repr::None => (None, None),
-            Repr::One(owner, hold) => (Some((owner, hold)), None),
-            Repr::Many(many) => (None, Some(many.by_owner.iter())),
-        };
-        one.into_iter().chain(many.into_iter().flatten())
-    }
-
-    /// The earliest deadline and whose it is.
-    #[must_use]
-    pub fn earliest(&self) -> Option<(Timestamp, &Owner)> {
-        match &self.0 {
-            Repr::None => None,
-            Repr::One(owner, hold) => Some((hold.deadline, owner)),
-            Repr::Many(many) => many.by_deadline.first().map(|(deadline, owner)| (*deadline, owner)),
-        }
-    }
-
-    /// How many leases are over at `now`.
-    #[must_use]
-    pub fn over(&self, now: Timestamp) -> usize {
-        match &self.0 {
-            Repr::None => 0,
-            Repr::One(_, hold) => usize::from(hold.deadline <= now),
-            Repr::Many(many) => many.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now).count(),
-        }
-    }
-
-    /// Puts an owner's hold, in place of what it held before, which is returned.
-    pub fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
-        match &mut self.0 {
-            Repr::None => {
-                self.0 = Repr::One(owner.clone(), hold);
-                None
-            }
-            Repr::One(who, old) if who == owner => Some(core::mem::replace(old, hold)),
-            Repr::One(..) => {
-                let mut many = Box::<Many>::default();
-                if let Repr::One(first, held) = core::mem::take(&mut self.0) {
-                    many.put(&first, held);
-                }
-                let old = many.put(owner, hold);
-                self.0 = Repr::Many(many);
-                old
-            }
-            Repr::Many(many) => many.put(owner, hold),
-        }
-    }
-
-    /// Takes an owner's hold away.
-    pub fn take(&mut self, owner: &[u8]) -> Option<Hold> {
-        match &mut self.0 {
-            Repr::None => None,
-            Repr::One(who, _) if who.as_bytes() != owner => None,
-            Repr::One(..) => match core::mem::take(&mut self.0) {
-                Repr::One(_, hold) => Some(hold),
-                Repr::None | Repr::Many(_) => None,
-            },
-            Repr::Many(many) => {
-                let hold = many.take(owner);
-                if many.by_owner.is_empty() {
-                    self.0 = Repr::None;
-                }
-                hold
-            }
-        }
-    }
-
-    /// Takes away the hold that ended first, if it is over at `now`.
-    pub fn take_over(&mut self, now: Timestamp) -> Option<(Owner, Hold)> {
-        let (deadline, owner) = self.earliest()?;
-        if deadline > now {
-            return None;
-        }
-        let owner = owner.clone();
-        let hold = self.take(owner.as_bytes())?;
-        Some((owner, hold))
-    }
-
-    /// Marks all as carried here at `now`.
-    pub fn carry(&mut self, now: Timestamp) {
-        let (one, many) = match &mut self.0 {
-            Repr::None => (None, None),
-            Repr::One(_, hold) => (Some(hold), None),
-            Repr::Many(many) => (None, Some(many.by_owner.values_mut())),
-        };
-        for hold in one.into_iter().chain(many.into_iter().flatten()) {
-            hold.granted_in = Term::CARRIED;
-            hold.since = now;
-        }
-    }
-
-    /// Bytes allocated outside of the value itself.
-    #[must_use]
-    pub fn heap_bytes(&self) -> usize {
-        let of_holds: usize = self.iter().map(|(owner, hold)| owner.heap_bytes() + hold.heap_bytes()).sum();
-        match &self.0 {
-            Repr::None | Repr::One(..) => of_holds,
-            Repr::Many(many) => of_holds + many.heap_bytes(),
-        }
-    }
-}
-
-impl Many {
-    fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
-        let deadline = hold.deadline;
-        let old = self.by_owner.insert(owner.clone(), hold);
-        let before = old.as_ref().map(|old| old.deadline);
-        if before != Some(deadline) {
-            if let Some(before) = before {
-                self.by_deadline.remove(&(before, owner.clone()));
-            }
-            self.by_deadline.insert((deadline, owner.clone()));
-        }
-        old
-    }
-
-    fn take(&mut self, owner: &[u8]) -> Option<Hold> {
-        let (owner, hold) = self.by_owner.remove_entry(owner)?;
-        self.by_deadline.remove(&(hold.deadline, owner));
-        Some(hold)
-    }
-
-    fn heap_bytes(&self) -> usize {
-        let holds = of_tree(self.by_owner.len(), size_of::<(Owner, Hold)>());
-        let deadlines = of_tree(self.by_deadline.len(), size_of::<(Timestamp, Owner)>());
-        // Each deadline has its own copy of the owner.
-        let spilled: usize = self.by_owner.keys().map(Owner::heap_bytes).sum();
-        allocated(size_of::<Many>()) + holds + deadlines + spilled
     }
 }

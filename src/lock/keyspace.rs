@@ -1,18 +1,7 @@
 //! Where the locks of a step lie. The core reaches them through this and nothing else.
 
+use super::key::{Db, KeyIndex};
 use super::value::Lock;
-use smallvec::SmallVec;
-
-/// A key's name within its database. Short ones live in place.
-pub type KeyName = SmallVec<[u8; 24]>;
-
-/// A key of the current step, by its place among the step's keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyIndex(pub u16);
-
-/// The number of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Db(pub u32);
 
 /// Where the locks of one step lie: over Redis in the module, over a map in the tests.
 pub trait Keyspace {

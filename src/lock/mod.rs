@@ -2,9 +2,10 @@
 //!
 //! The caller hands in the state, a request and the time; it gets back an outcome and the list of what happened to
 //! holds, and does the rest (replies, replication, events). Read in this order: [`value`] for the lock and its
-//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`room`] for who waits, [`mod@line`] for where, [`order`] for who goes
-//! before whom, [`wait`] for how waits end, [`deadlock`] for those that never would; [`session`] for holds that end with a connection; [`fact`] for what other nodes say,
-//! [`node`] for what there is beside locks; [`wheel`], [`fence`] and [`codec`] stand alone.
+//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`room`] for who waits, [`mod@line`] for
+//! where, [`order`] for who goes before whom, [`wait`] for how waits end, [`deadlock`] for those that never would;
+//! [`session`] for holds that end with a connection, [`operator`] for what operators do; [`fact`] for what other nodes
+//! say, [`node`] for what there is beside locks; [`wheel`], [`fence`] and [`codec`] stand alone.
 
 // It names `core` and `alloc` only, though the crate has std: tests/purity builds this folder by itself without std,
 // which is the proof that it reads no clock and does no input or output.
@@ -19,6 +20,8 @@ pub mod fact;
 pub mod fence;
 pub mod heap;
 pub mod hold;
+pub mod holds;
+pub mod key;
 pub mod keyspace;
 pub mod limits;
 pub mod line;
@@ -32,5 +35,6 @@ pub mod serve;
 pub mod session;
 pub mod time;
 pub mod value;
+pub mod view;
 pub mod wait;
 pub mod wheel;

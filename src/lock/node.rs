@@ -3,11 +3,12 @@
 
 use super::change::{self, Effects, close, settle};
 use super::fence::{Fence, FenceClock};
-use super::hold::Term;
-use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
+use super::hold::{Connection, Term};
+use super::key::{Db, KeyIndex, KeyName};
+use super::keyspace::{Keyspace, Place};
 use super::limits::Limits;
 use super::room::Room;
-use super::session::{Connection, Sessions, Trace};
+use super::session::{Sessions, Trace};
 use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
 use super::wait::RUN;

@@ -1,7 +1,8 @@
 //! What operators do and see: they break holds, and look for who waits longest and where most do.
 
 use super::change::{Cause, Effects, remove, settle};
-use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
+use super::key::{Db, KeyIndex, KeyName};
+use super::keyspace::{Keyspace, Place};
 use super::node::Node;
 use super::owner::Owner;
 use super::time::{Millis, Now, Timestamp};

@@ -9,7 +9,8 @@
 //! - a free key is kept for who waits for other keys as well for a limited time only.
 
 use super::hold::{Hold, Mode};
-use super::keyspace::{Db, Keyspace};
+use super::key::Db;
+use super::keyspace::Keyspace;
 use super::limits::Limits;
 use super::owner::Owner;
 use super::request::Refusal;

@@ -3,10 +3,9 @@
 use super::change::Effects;
 use super::deadlock::Cycle;
 use super::fence::Fence;
-use super::hold::Mode;
+use super::hold::{Mode, Session};
 use super::owner::{Note, Owner};
 use super::room::WaiterId;
-use super::session::Session;
 use super::time::Millis;
 use alloc::boxed::Box;
 use smallvec::SmallVec;

@@ -18,15 +18,13 @@
 //! - W4: no owner waits twice for a key in the same mode.
 
 use super::arena::{Arena, Generations, Id};
-use super::deadlock::ClosedBy;
 use super::fence::Fence;
-use super::hold::{Hold, Mode, Term};
-use super::keyspace::{Db, KeyName};
+use super::hold::{Connection, Hold, Mode, Session, Term};
+use super::key::{Db, KeyName};
 use super::line::{Due, Kept};
 pub use super::line::{Line, Rank};
 use super::owner::Owner;
 use super::request::{Acquire, PerKey};
-use super::session::{Connection, Session};
 use super::time::{Millis, Timestamp};
 use super::value::Lock;
 use super::wheel::{EntryId, Look, Wheel};
@@ -107,6 +105,15 @@ pub struct Before {
     session: Option<Session>,
     /// When it would have ended because the connection closed that it was bound to.
     cut: Option<Timestamp>,
+}
+
+/// What a circle may be closed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ClosedBy {
+    /// The asker, who has begun to wait.
+    Asker,
+    /// Holds that came after those who wait for them: with a lock from elsewhere, or by a grant that passed them.
+    Latecomer,
 }
 
 /// Work that is left to the module's own hand.

@@ -18,7 +18,8 @@
 use super::change::{Cause, Effects, change, remove, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::{Hold, Mode, Term};
-use super::keyspace::{KeyIndex, KeyName, Keyspace, Place};
+use super::key::{KeyIndex, KeyName};
+use super::keyspace::{Keyspace, Place};
 use super::node::Node;
 use super::order::{Verdict, is_upgrade, judge};
 use super::owner::Owner;

@@ -7,39 +7,13 @@
 //! - S1: every hold that is bound to an open connection is found here, and whatever is found here is such a hold.
 
 use super::arena::Id;
-use super::hold::Hold;
-use super::keyspace::{Db, KeyName};
+use super::hold::{Connection, Hold, Session};
+use super::key::{Db, KeyName};
 use super::owner::Owner;
-use super::time::{Millis, Timestamp};
+use super::time::Timestamp;
 use super::value::Lock;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-
-/// A connection to this node as it is now. When the node becomes a replica it forgets what is bound to whom, though the
-/// holds themselves go on: a client that is connected still is another connection after that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Connection {
-    /// The number that its client has at the server.
-    client: u64,
-    era: u32,
-}
-
-impl Connection {
-    /// The number that its client has at the server.
-    #[must_use]
-    pub fn client(self) -> u64 {
-        self.client
-    }
-}
-
-/// What binds a hold to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Session {
-    /// Which.
-    pub connection: Connection,
-    /// How long the hold outlives it at most.
-    pub grace: Millis,
-}
 
 /// A hold, as a connection finds it: on which key, whose.
 type Bound = (Connection, KeyName, Owner);

@@ -11,11 +11,8 @@
 
 use super::fence::Fence;
 use super::heap::allocated;
-use super::hold::{Hold, Holds, Mode};
-use super::keyspace::Db;
-use super::owner::Owner;
-use super::session::{Session, Sessions};
-use super::time::{Millis, Timestamp};
+use super::hold::Mode;
+use super::holds::Holds;
 use super::wheel::{EntryId, Leases};
 use alloc::collections::BTreeSet;
 
@@ -84,112 +81,3 @@ impl Lock {
 
 // The usual lock, with one holder, is one allocation of 128 bytes.
 const _: () = assert!(size_of::<Lock>() <= 128);
-
-/// A lock as it is to be seen: settled, though nothing was changed.
-#[derive(Clone, Debug)]
-pub struct View<'a> {
-    lock: &'a Lock,
-    at: Sight<'a>,
-}
-
-/// Where and when a lock is looked at.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight<'a> {
-    /// In which database.
-    pub db: Db,
-    /// Under which name.
-    pub name: &'a [u8],
-    /// Who knows which holds are bound to a connection.
-    pub sessions: &'a Sessions,
-    /// When.
-    pub now: Timestamp,
-}
-
-impl Sight<'_> {
-    fn is_over(self, hold: &Hold) -> bool {
-        self.sessions.end_of(hold) <= self.now
-    }
-}
-
-/// One holder as it is to be seen.
-#[derive(Clone, Copy, Debug)]
-pub struct Holder<'a> {
-    /// Who.
-    pub owner: &'a [u8],
-    /// The stronger of the modes held.
-    pub mode: Mode,
-    /// How often for reading.
-    pub reads: u32,
-    /// How often for writing.
-    pub writes: u32,
-    /// The hold's fence.
-    pub fence: Fence,
-    /// What is left of the lease.
-    pub left: Millis,
-    /// How long it has been held, since the grant or since it was carried here.
-    pub held: Millis,
-    /// What binds it to a connection.
-    pub session: Option<Session>,
-    /// What the holder says about itself.
-    pub note: Option<&'a [u8]>,
-}
-
-impl<'a> View<'a> {
-    /// The lock as it is then; None when nobody holds it.
-    #[must_use]
-    pub fn of(lock: &'a Lock, at: Sight<'a>) -> Option<View<'a>> {
-        let view = View { lock, at };
-        (view.holding() > 0).then_some(view)
-    }
-
-    /// How many hold it.
-    #[must_use]
-    pub fn holding(&self) -> usize {
-        if self.at.sessions.some_closed() {
-            return self.lock.holds.iter().filter(|(_, hold)| !self.at.is_over(hold)).count();
-        }
-        self.lock.holds.len() - self.lock.holds.over(self.at.now)
-    }
-
-    /// The mode it is held in.
-    #[must_use]
-    pub fn mode(&self) -> Option<Mode> {
-        self.lock.holds.iter().find(|(_, hold)| !self.at.is_over(hold)).map(|(_, hold)| hold.mode())
-    }
-
-    /// The highest fence given on it.
-    #[must_use]
-    pub fn fence(&self) -> Option<Fence> {
-        self.lock.fence
-    }
-
-    /// The holders, in order of owner.
-    pub fn holders(&self) -> impl Iterator<Item = Holder<'a>> {
-        let at = self.at;
-        self.lock.holds.iter().filter_map(move |(owner, hold)| Holder::of(owner, hold, at))
-    }
-
-    /// One owner's hold.
-    #[must_use]
-    pub fn holder(&self, owner: &[u8]) -> Option<Holder<'a>> {
-        let (owner, hold) = self.lock.holds.entry(owner)?;
-        Holder::of(owner, hold, self.at)
-    }
-}
-
-impl<'a> Holder<'a> {
-    /// None when the hold is over.
-    fn of(owner: &'a Owner, hold: &'a Hold, at: Sight<'a>) -> Option<Holder<'a>> {
-        (!at.is_over(hold)).then(|| Holder {
-            owner: owner.as_bytes(),
-            mode: hold.mode(),
-            reads: hold.reads,
-            writes: hold.writes,
-            fence: hold.fence,
-            left: at.sessions.end_of(hold).left(at.now),
-            held: hold.since.ago(at.now),
-            session: at.sessions.of(at.db, at.name, owner, hold),
-            note: hold.note().map(|note| &*note.0),
-        })
-    }
-}

@@ -5,14 +5,15 @@
 //! those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
 use super::change::{Answers, Cause, Change, Effects, change, remove, settle};
-use super::deadlock::{self, ClosedBy};
+use super::deadlock;
 use super::hold::{Hold, Mode};
-use super::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
+use super::key::{Db, KeyIndex, KeyName};
+use super::keyspace::{Keyspace, Place};
 use super::node::Node;
 use super::order::{Order, Verdict, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Answer, Away, PerKey, Refusal, Wait};
-use super::room::{Expired, Waiter, WaiterId, Wanted, Work};
+use super::room::{ClosedBy, Expired, Waiter, WaiterId, Wanted, Work};
 use super::serve::{Giver, take};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;

@@ -10,7 +10,7 @@
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
 use super::heap::allocated;
-use super::keyspace::KeyName;
+use super::key::KeyName;
 use super::time::Timestamp;
 
 /// Names one entry. An old one finds nothing.

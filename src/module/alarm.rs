@@ -8,7 +8,7 @@ use super::state::with_node;
 use super::{clock, finish, replication, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving};
-use crate::lock::keyspace::{Db, KeyIndex};
+use crate::lock::key::{Db, KeyIndex};
 use crate::lock::node::Due;
 use crate::lock::time::{Millis, Timestamp};
 use crate::lock::wheel::EntryId;

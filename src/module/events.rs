@@ -6,7 +6,7 @@ use super::{alarm, clock, metrics, persistence, replication, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
-use crate::lock::keyspace::Db;
+use crate::lock::key::Db;
 use crate::lock::node::Node;
 use crate::lock::time::Timestamp;
 use crate::lock::value::Lock;

@@ -4,7 +4,7 @@ use crate::ffi::Ctx;
 use crate::lock::change::{Cause, Change};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
-use crate::lock::keyspace::{Db, KeyName};
+use crate::lock::key::{Db, KeyName};
 use crate::lock::owner::{Note, Owner};
 use crate::lock::time::{Millis, Now};
 use std::cell::RefCell;

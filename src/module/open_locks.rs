@@ -3,7 +3,8 @@
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
 use crate::lock::change::Change;
-use crate::lock::keyspace::{Db, KeyIndex, Keyspace, Place};
+use crate::lock::key::{Db, KeyIndex};
+use crate::lock::keyspace::{Keyspace, Place};
 use crate::lock::value::Lock;
 use smallvec::SmallVec;
 

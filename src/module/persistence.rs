@@ -9,7 +9,7 @@ use crate::ffi::value::{DigestPart, Value};
 use crate::lock::codec::{self, Damage};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
-use crate::lock::keyspace::Db;
+use crate::lock::key::Db;
 use crate::lock::node::Node;
 use crate::lock::session::Trace;
 use crate::lock::value::Lock;

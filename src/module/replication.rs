@@ -7,7 +7,7 @@ use crate::ffi::record::{Record, Rest};
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, OwnedStr, Str, WrongType};
 use crate::lock::change::{self, Change};
 use crate::lock::fact::Fact;
-use crate::lock::keyspace::{Db, KeyIndex, KeyName};
+use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::owner::Owner;
 use crate::lock::time::{Now, Timestamp};
 use std::cell::{Cell, RefCell};

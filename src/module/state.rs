@@ -1,6 +1,6 @@
 //! The core's node, for as long as the module is loaded. What else there is to remember lies in the file it belongs to.
 
-use crate::lock::keyspace::{Db, KeyName};
+use crate::lock::key::{Db, KeyName};
 use crate::lock::limits::Limits;
 use crate::lock::node::Node;
 use crate::lock::session::Trace;

@@ -9,7 +9,7 @@ use super::{alarm, clock, finish, metrics};
 use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
 use crate::lock::change::Answers;
-use crate::lock::keyspace::{Db, KeyIndex, KeyName};
+use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::owner::Owner;
 use crate::lock::request::{Answer, Away, PerKey};
 use crate::lock::room::{Expired, WaiterId, Work};

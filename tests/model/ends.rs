@@ -4,7 +4,7 @@ use crate::world::{RULES, Side, limits};
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::Mode;
-use redis_lock::lock::keyspace::KeyIndex;
+use redis_lock::lock::key::KeyIndex;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Ask, Outcome, Refusal, Request, Step, Wait};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};

@@ -4,15 +4,14 @@
 use crate::line::Rules;
 use crate::world::{RULES, Side, limits};
 use proptest::prelude::*;
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::keyspace::{Db, KeyIndex};
+use redis_lock::lock::hold::{Mode, Session};
+use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::node::{Due, Node};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Step, Wait};
 use redis_lock::lock::room::Work;
-use redis_lock::lock::session::Session;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::value::{Sight, View};
+use redis_lock::lock::view::{Sight, View};
 use std::collections::BTreeMap;
 
 fn at(us: u64) -> Now {

@@ -4,7 +4,7 @@ use crate::line::Rules;
 use crate::naive::Answer;
 use crate::world::{Named, Op, RULES, Side, World, limits};
 use redis_lock::lock::hold::Mode::{self, Read, Write};
-use redis_lock::lock::keyspace::KeyIndex;
+use redis_lock::lock::key::KeyIndex;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Release, Request, Wait};
 use redis_lock::lock::room::Work;

@@ -7,7 +7,8 @@ use redis_lock::lock::codec;
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::Mode;
-use redis_lock::lock::keyspace::{Db, KeyIndex, KeyName, Keyspace, Place};
+use redis_lock::lock::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::{Due, Node};
 use redis_lock::lock::owner::{Note, Owner};
@@ -15,7 +16,8 @@ use redis_lock::lock::request::{self, Acquire, Amount, Ask, Away, Extend, Outcom
 use redis_lock::lock::room::{Expired, WaiterId, Work};
 use redis_lock::lock::session::Trace;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::value::{Lock, Sight, View};
+use redis_lock::lock::value::Lock;
+use redis_lock::lock::view::{Sight, View};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const SKEW: Millis = Millis(7);

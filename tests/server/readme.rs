@@ -8,7 +8,7 @@ use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
 use redis_lock::lock::change::Cause;
 use redis_lock::lock::deadlock::Cycle;
-use redis_lock::lock::keyspace::KeyName;
+use redis_lock::lock::key::KeyName;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Away, Refusal};
 use redis_lock::module::config::TABLE;
