@@ -2,7 +2,7 @@
 
 use super::fence::Fence;
 use super::heap::allocated;
-use super::owner::{Note, Owner};
+use super::owner::Note;
 use super::time::{Millis, Timestamp};
 use alloc::boxed::Box;
 
