@@ -5,7 +5,7 @@ use super::keyspace::{KeyIndex, Keyspace};
 use super::owner::Owner;
 use super::request::Answer;
 use super::room::WaiterId;
-use super::session::{Session, Sessions};
+use super::session::{Bond, Sessions};
 use super::time::Timestamp;
 use super::value::Lock;
 use alloc::vec::Vec;
@@ -30,8 +30,8 @@ pub struct Effects {
 pub(super) struct BondChange {
     pub(super) key: KeyIndex,
     pub(super) owner: Owner,
-    pub(super) was: Option<Session>,
-    pub(super) is: Option<Session>,
+    pub(super) was: Option<Bond>,
+    pub(super) is: Option<Bond>,
 }
 
 impl Effects {
@@ -48,11 +48,11 @@ impl Effects {
     }
 
     fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
-        self.note_bond(key, &owner, hold.session(), None);
+        self.note_bond(key, &owner, hold.bond(), None);
         self.changes.push(Change { key, cause, owner, hold, ended: true });
     }
 
-    fn note_bond(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
+    fn note_bond(&mut self, key: KeyIndex, owner: &Owner, was: Option<Bond>, is: Option<Bond>) {
         if was != is {
             self.bonds.push(BondChange { key, owner: owner.clone(), was, is });
         }
@@ -106,9 +106,7 @@ pub(super) fn settle<K: Keyspace>(
 ) {
     let Some(lock) = keys.lock(key) else { return };
     if sessions.some_closed() {
-        let orphan = |(owner, hold): (&Owner, &Hold)| {
-            hold.session().is_some_and(|session| sessions.is_closed(session.connection)).then(|| owner.clone())
-        };
+        let orphan = |(owner, hold): (&Owner, &Hold)| sessions.is_closed(hold).then(|| owner.clone());
         let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
         for owner in orphans {
             close(lock, key, sessions, &owner, now, effects);
@@ -147,7 +145,7 @@ pub(super) fn close(
 /// Commits a hold as it is to be from now on. Cannot fail.
 pub(super) fn change(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold, effects: &mut Effects) {
     let old = lock.holds.put(owner, hold.clone());
-    effects.note_bond(key, owner, old.as_ref().and_then(Hold::session), hold.session());
+    effects.note_bond(key, owner, old.as_ref().and_then(Hold::bond), hold.bond());
     effects.changes.push(Change { key, cause, owner: owner.clone(), hold, ended: false });
 }
 

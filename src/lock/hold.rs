@@ -3,7 +3,7 @@
 use super::fence::Fence;
 use super::heap::{allocated, of_tree};
 use super::owner::{Note, Owner};
-use super::session::Session;
+use super::session::{self, Session};
 use super::time::Timestamp;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -68,7 +68,7 @@ struct Extra {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bond {
     /// It will.
-    Open(Session),
+    Open(session::Bond),
     /// The connection has closed: what is left of the lease is the grace that was asked for.
     Closed,
 }
@@ -97,8 +97,13 @@ impl Hold {
     /// What binds it to a connection.
     #[must_use]
     pub fn session(&self) -> Option<Session> {
+        self.bond().map(|bond| bond.session)
+    }
+
+    /// What binds it to a connection, or did at a time that is over.
+    pub(super) fn bond(&self) -> Option<session::Bond> {
         match self.extra.as_ref()?.bond {
-            Some(Bond::Open(session)) => Some(session),
+            Some(Bond::Open(bond)) => Some(bond),
             Some(Bond::Closed) | None => None,
         }
     }
@@ -110,14 +115,14 @@ impl Hold {
     }
 
     /// Binds it to a connection, or to none.
-    pub fn bind(&mut self, session: Option<Session>) {
-        self.set_bond(session.map(Bond::Open));
+    pub(super) fn bind(&mut self, bond: Option<session::Bond>) {
+        self.set_bond(bond.map(Bond::Open));
     }
 
     /// Its owner was heard of: binds it anew if that is asked for, else only what has been closed is over.
-    pub(super) fn rebind(&mut self, session: Option<Session>) {
-        if session.is_some() || self.is_orphaned() {
-            self.bind(session);
+    pub(super) fn rebind(&mut self, bond: Option<session::Bond>) {
+        if bond.is_some() || self.is_orphaned() {
+            self.bind(bond);
         }
     }
 

@@ -65,8 +65,8 @@ impl Node {
     pub fn carry(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         lock.holds.carry(now);
         for (owner, hold) in lock.holds.iter() {
-            if let Some(session) = hold.session() {
-                self.sessions.bind(db, name, owner, session.connection);
+            if let Some(bond) = hold.bond().filter(|bond| self.sessions.binds(*bond)) {
+                self.sessions.bind(db, name, owner, bond.session.connection);
             }
         }
         self.room.want_check(db, name);
@@ -201,6 +201,7 @@ impl Node {
     /// A connection has closed. True when holds are bound to it, which is work for the module's own hand now
     /// ([`Work::Close`](super::room::Work::Close)).
     pub fn close(&mut self, connection: Connection, now: Timestamp) -> bool {
+        self.room.closed(connection, &self.sessions, now);
         self.sessions.close(connection, now)
     }
 
@@ -271,10 +272,10 @@ impl Node {
         for bond in effects.bonds.drain(..) {
             let Place { db, name, .. } = keys.place(bond.key);
             if let Some(was) = bond.was {
-                self.sessions.unbind(db, name, &bond.owner, was.connection);
+                self.sessions.unbind(db, name, &bond.owner, was.session.connection);
             }
-            if let Some(is) = bond.is {
-                self.sessions.bind(db, name, &bond.owner, is.connection);
+            if let Some(is) = bond.is.filter(|bond| self.sessions.binds(*bond)) {
+                self.sessions.bind(db, name, &bond.owner, is.session.connection);
             }
         }
     }

@@ -194,6 +194,13 @@ pub enum Answer {
     SentAway(Away),
 }
 
+impl Answer {
+    /// Whether it has got what it waited for.
+    pub(super) fn is_grant(&self) -> bool {
+        matches!(self, Answer::Granted(_))
+    }
+}
+
 /// Why this node does not serve a waiter any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Away {

@@ -26,7 +26,7 @@ use super::line::{Due, Kept};
 pub use super::line::{Line, Rank};
 use super::owner::Owner;
 use super::request::{Acquire, PerKey};
-use super::session::{Connection, Session};
+use super::session::{Bond, Connection, Sessions};
 use super::time::{Millis, Timestamp};
 use super::value::Lock;
 use super::wheel::{EntryId, Look, Wheel};
@@ -93,7 +93,7 @@ pub struct Given {
     /// When its lease ends now.
     pub deadline: Timestamp,
     /// What it is bound to now.
-    pub session: Option<Session>,
+    pub(super) bond: Option<Bond>,
     /// What its owner knew it by; None when it had none.
     pub before: Option<Before>,
 }
@@ -104,7 +104,7 @@ pub struct Before {
     fence: Fence,
     granted_in: Term,
     deadline: Timestamp,
-    session: Option<Session>,
+    bond: Option<Bond>,
 }
 
 /// Work that is left to the module's own hand.
@@ -405,6 +405,26 @@ impl Room {
         }
     }
 
+    /// A connection has closed: what was bound to it before it was granted anew is to be, when that is taken back, as its
+    /// closing would have left it.
+    pub(super) fn closed(&mut self, connection: Connection, sessions: &Sessions, now: Timestamp) {
+        if self.waiters.len() == self.waiting {
+            return;
+        }
+        for id in self.by_owner.values().flatten() {
+            if let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) {
+                for before in grant.given.iter_mut().filter_map(|given| given.before.as_mut()) {
+                    let bond =
+                        before.bond.filter(|bond| sessions.binds(*bond) && bond.session.connection == connection);
+                    if let Some(Bond { session, .. }) = bond {
+                        before.deadline = before.deadline.min(now + session.grace);
+                        before.bond = None;
+                    }
+                }
+            }
+        }
+    }
+
     /// A line is to be looked at, because of something that was not done by a step on its key.
     pub fn want_look(&mut self, db: Db, name: &[u8]) {
         self.want(db, name, Due::Look);
@@ -484,6 +504,11 @@ impl Room {
             };
         }
         None
+    }
+
+    /// Whether there are more grants to take back.
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost.iter().any(|id| self.waiters.get(*id).is_some())
     }
 
     /// The next piece of other work for the module's own hand. It stays the next one until it is done.
@@ -621,7 +646,7 @@ impl Room {
 impl Before {
     /// What is to be known of a hold that is about to change.
     pub(super) fn of(hold: &Hold) -> Before {
-        Before { fence: hold.fence, granted_in: hold.granted_in, deadline: hold.deadline, session: hold.session() }
+        Before { fence: hold.fence, granted_in: hold.granted_in, deadline: hold.deadline, bond: hold.bond() }
     }
 }
 
@@ -640,8 +665,8 @@ impl Given {
             if hold.deadline == self.deadline {
                 hold.deadline = before.deadline;
             }
-            if hold.session() == self.session {
-                hold.bind(before.session);
+            if hold.bond() == self.bond {
+                hold.bind(before.bond);
             }
         }
         hold

@@ -24,6 +24,7 @@ use super::order::{Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Step, Wait};
 use super::room::{Before, Given, Line};
+use super::session::{Bond, Sessions};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
 use super::wait::{RUN, counted};
@@ -35,8 +36,15 @@ impl Node {
         // Serving those who wait may open more keys than the request names.
         let count = keys.count();
         let named = || (0..count).map(KeyIndex);
-        for key in named() {
-            self.settle(keys, key, now, &mut effects);
+        for _ in named() {
+            let before = effects.answers.len();
+            for key in named() {
+                self.settle(keys, key, now, &mut effects);
+            }
+            // Who left the line of one key for nothing may have delayed others in another's, which was looked at before.
+            if count == 1 || effects.answers[before..].iter().all(|(_, answer)| answer.is_grant()) {
+                break;
+            }
         }
         let outcome = match &request.ask {
             Ask::Acquire(ask) => {
@@ -55,7 +63,9 @@ impl Node {
                 released
             }
             Ask::Extend(ask) => {
-                let extended = named().map(|key| extend(keys, key, &request.owner, ask, now.mono, &mut effects));
+                let bond = self.sessions.bond(ask.session);
+                let extended =
+                    named().map(|key| extend(keys, key, (&request.owner, ask), bond, now.mono, &mut effects));
                 let extended: PerKey<Option<Fence>> = extended.collect();
                 // Who names a fence that it does not have, or a key that it does not hold, has not learnt of a grant.
                 let done = named().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| key);
@@ -111,7 +121,12 @@ impl Node {
                 hold.is_none_or(|hold| is_upgrade(hold, ask.mode))
             });
         }
-        let giver = Giver { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
+        let giver = Giver {
+            fences: &mut self.fences,
+            term: self.term,
+            skew: self.limits.promotion_skew,
+            sessions: &self.sessions,
+        };
         let given = take(keys, named, (owner, ask), giver, now, effects)?;
         self.taken(keys, named);
         self.heard_of(keys, named.iter().copied(), owner);
@@ -170,6 +185,7 @@ pub(super) struct Giver<'n> {
     pub(super) term: Term,
     /// How far the fence clock jumps before a process's first fence.
     pub(super) skew: Millis,
+    pub(super) sessions: &'n Sessions,
 }
 
 /// Lets an owner have these keys. What each gave.
@@ -214,8 +230,8 @@ pub(super) fn take<K: Keyspace>(
         if ask.note.is_some() {
             hold.set_note(ask.note.clone());
         }
-        hold.rebind(ask.session);
-        given.push(Given { fence, added, deadline: hold.deadline, session: hold.session(), before });
+        hold.rebind(giver.sessions.bond(ask.session));
+        given.push(Given { fence, added, deadline: hold.deadline, bond: hold.bond(), before });
         lock.raise_fence(fence);
         change(lock, *key, Cause::Acquire, owner, hold, effects);
     }
@@ -260,15 +276,15 @@ fn release<K: Keyspace>(
 fn extend<K: Keyspace>(
     keys: &mut K,
     key: KeyIndex,
-    owner: &Owner,
-    ask: &Extend,
+    (owner, ask): (&Owner, &Extend),
+    bond: Option<Bond>,
     now: Timestamp,
     effects: &mut Effects,
 ) -> Option<Fence> {
     let lock = keys.lock(key)?;
     let mut hold = held(lock, owner, ask.fence)?.clone();
     hold.deadline = now + ask.lease;
-    hold.rebind(ask.session);
+    hold.rebind(bond);
     let fence = hold.fence;
     change(lock, key, Cause::Extend, owner, hold, effects);
     Some(fence)

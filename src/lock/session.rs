@@ -28,6 +28,18 @@ pub struct Session {
     pub grace: Millis,
 }
 
+/// A session as a hold keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bond {
+    pub(super) session: Session,
+    era: Era,
+}
+
+/// The period between two moments at which nothing was bound any more. A bond of an earlier one binds to nothing, though
+/// the hold knows nothing of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Era(u32);
+
 /// A hold, as a connection finds it: on which key, whose.
 type Bound = (Connection, KeyName, Owner);
 
@@ -40,6 +52,7 @@ pub struct Sessions {
     closed: BTreeMap<Connection, Timestamp>,
     /// Those of flushed databases, whose memory is given back little by little.
     retired: Vec<BTreeSet<Bound>>,
+    era: Era,
 }
 
 /// What is to be remembered of a lock that left its key.
@@ -61,7 +74,7 @@ impl Trace {
 impl Sessions {
     /// No connection has any.
     pub(super) const fn new() -> Sessions {
-        Sessions { bound: Vec::new(), closed: BTreeMap::new(), retired: Vec::new() }
+        Sessions { bound: Vec::new(), closed: BTreeMap::new(), retired: Vec::new(), era: Era(0) }
     }
 
     /// How many holds are bound to a connection.
@@ -76,10 +89,19 @@ impl Sessions {
         self.len() == 0
     }
 
-    /// The session that a hold is bound by; None when it is not, or not on this node any more.
+    /// All holds that are bound to a connection: to which, where they are, whose.
+    pub fn iter(&self) -> impl Iterator<Item = (Connection, Db, &KeyName, &Owner)> {
+        let of = |(db, bound)| {
+            let bound: &BTreeSet<Bound> = bound;
+            bound.iter().map(move |(connection, name, owner)| (*connection, Db(db as u32), name, owner))
+        };
+        self.bound.iter().enumerate().flat_map(of)
+    }
+
+    /// The session that a hold is bound by; None when it is not, or not on this node any more, or its connection has closed.
     #[must_use]
     pub fn of(&self, db: Db, name: &[u8], owner: &Owner, hold: &Hold) -> Option<Session> {
-        let session = hold.session()?;
+        let session = hold.session().filter(|session| !self.closed.contains_key(&session.connection))?;
         let bound = (session.connection, KeyName::from_slice(name), owner.clone());
         self.bound.get(db.0 as usize)?.contains(&bound).then_some(session)
     }
@@ -91,8 +113,8 @@ impl Sessions {
         if self.closed.is_empty() {
             return end;
         }
-        let closed = |session: Session| self.closed.get(&session.connection).map(|at| *at + session.grace);
-        hold.session().and_then(closed).map_or(end, |closed| closed.min(end))
+        let closed = |bond: Bond| self.closed.get(&bond.session.connection).map(|at| *at + bond.session.grace);
+        hold.bond().filter(|bond| self.binds(*bond)).and_then(closed).map_or(end, |closed| closed.min(end))
     }
 
     /// Whether there are closed connections whose holds may not have been ended yet.
@@ -101,9 +123,20 @@ impl Sessions {
         !self.closed.is_empty()
     }
 
-    /// Whether a connection has closed, and holds are bound to it still.
-    pub(super) fn is_closed(&self, connection: Connection) -> bool {
-        self.closed.contains_key(&connection)
+    /// Whether a hold is bound to a connection that has closed.
+    pub(super) fn is_closed(&self, hold: &Hold) -> bool {
+        let bond = hold.bond().filter(|bond| self.binds(*bond));
+        bond.is_some_and(|bond| self.closed.contains_key(&bond.session.connection))
+    }
+
+    /// A session, as a hold is to keep it.
+    pub(super) fn bond(&self, session: Option<Session>) -> Option<Bond> {
+        session.map(|session| Bond { session, era: self.era })
+    }
+
+    /// Whether a bond binds still.
+    pub(super) fn binds(&self, bond: Bond) -> bool {
+        bond.era == self.era
     }
 
     /// A hold was bound to a connection.
@@ -187,6 +220,7 @@ impl Sessions {
     pub(super) fn dissolve(&mut self) {
         self.flush(None);
         self.closed.clear();
+        self.era = Era(self.era.0.wrapping_add(1));
     }
 
     /// Gives back a bounded piece of the memory of what was flushed; false when there is none left.

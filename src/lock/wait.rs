@@ -306,7 +306,12 @@ impl Node {
         now: Now,
         effects: &mut Effects,
     ) {
-        let giver = Giver { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
+        let giver = Giver {
+            fences: &mut self.fences,
+            term: self.term,
+            skew: self.limits.promotion_skew,
+            sessions: &self.sessions,
+        };
         let Some(Waiter { owner, ask, .. }) = self.room.waiter(id) else { return };
         let owner = owner.clone();
         let answer = match take(keys, indices, (&owner, ask), giver, now, effects) {
@@ -485,17 +490,13 @@ impl Node {
     /// its fence stands and its owner has not shown that it knows.
     pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
         let mut effects = Effects::new();
-        for key in keys.all() {
-            settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
-        }
         let Some(waiter) = self.room.remove(id) else { return effects };
         let grant = waiter.grant().filter(|grant| !grant.confirmed);
         let given = grant.map_or(&[][..], |grant| &grant.given);
         for (key, given) in keys.all().zip(given) {
             let Some(lock) = keys.lock(key) else { continue };
-            let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(|hold| hold.fence == given.fence) else {
-                continue;
-            };
+            let stands = |hold: &&Hold| hold.fence == given.fence && hold.deadline > now.mono;
+            let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(stands) else { continue };
             let hold = given.undone(held, waiter.ask.mode);
             if hold.total() == 0 || hold.deadline <= now.mono {
                 remove(lock, key, Cause::TakeBack, &waiter.owner, &mut effects);
@@ -503,8 +504,17 @@ impl Node {
                 change(lock, key, Cause::TakeBack, &waiter.owner, hold, &mut effects);
             }
         }
+        // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it, and
+        // what this grant alone has bound to it is not.
+        let at_once = !self.room.has_lost();
         for key in keys.all() {
-            self.look(keys, key, now, RUN, &mut effects);
+            if at_once {
+                settle(keys, key, &self.sessions, now.mono, usize::MAX, &mut effects);
+                self.look(keys, key, now, RUN, &mut effects);
+            } else {
+                let Place { db, name, .. } = keys.place(key);
+                self.room.want_look(db, name);
+            }
         }
         self.follow(keys, &mut effects, now.mono);
         effects

@@ -8,5 +8,6 @@ mod exhaustive;
 mod line;
 mod naive;
 mod random;
+mod sessions;
 mod waiting;
 mod world;
