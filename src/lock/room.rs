@@ -105,6 +105,8 @@ pub struct Before {
     granted_in: Term,
     deadline: Timestamp,
     bond: Option<Bond>,
+    /// When it would have ended because the connection closed that it was bound to.
+    cut: Option<Timestamp>,
 }
 
 /// Work that is left to the module's own hand.
@@ -417,7 +419,7 @@ impl Room {
                     let bond =
                         before.bond.filter(|bond| sessions.binds(*bond) && bond.session.connection == connection);
                     if let Some(Bond { session, .. }) = bond {
-                        before.deadline = before.deadline.min(now + session.grace);
+                        before.cut = Some(now + session.grace);
                         before.bond = None;
                     }
                 }
@@ -646,7 +648,7 @@ impl Room {
 impl Before {
     /// What is to be known of a hold that is about to change.
     pub(super) fn of(hold: &Hold) -> Before {
-        Before { fence: hold.fence, granted_in: hold.granted_in, deadline: hold.deadline, bond: hold.bond() }
+        Before { fence: hold.fence, granted_in: hold.granted_in, deadline: hold.deadline, bond: hold.bond(), cut: None }
     }
 }
 
@@ -667,6 +669,7 @@ impl Given {
             }
             if hold.bond() == self.bond {
                 hold.bind(before.bond);
+                hold.deadline = before.cut.map_or(hold.deadline, |cut| cut.min(hold.deadline));
             }
         }
         hold

@@ -85,8 +85,7 @@ impl Naive {
 
     /// Time passes: what is over is gone. What was bound to a connection that has closed ends with it.
     pub(crate) fn settle(&mut self, now_us: u64) {
-        let before = self.granted.iter_mut().flat_map(|granted| &mut granted.given);
-        for row in self.rows.iter_mut().chain(before.filter_map(|given| given.before.as_mut())) {
+        for row in &mut self.rows {
             if let Some((connection, grace_us)) = row.session
                 && let Some(at_us) = self.closed.get(&connection)
             {

@@ -19,7 +19,7 @@ impl World {
         self.ask_for(owner, mode, keys, (LONG, Wait::Forever, None))
     }
 
-    fn ask_for(
+    pub(crate) fn ask_for(
         &mut self,
         owner: u8,
         mode: Mode,

@@ -346,7 +346,10 @@ impl World {
             Op::Reload { key } => self.naive.unbind(Some((0, *key))),
             _ => {}
         }
-        self.naive.settle(self.now.mono.0);
+        // Nobody looks at anything when time passes or a connection closes.
+        if !matches!(op, Op::Late { .. } | Op::Close { .. }) {
+            self.naive.settle(self.now.mono.0);
+        }
         let late = match op {
             // In between, what ends with the connection and what is taken back cannot be told apart.
             Op::Close { client, late: true } => self.granted_to(self.connection(*client)).is_empty(),
