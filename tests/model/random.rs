@@ -155,8 +155,13 @@ fn rules() -> impl Strategy<Value = Rules> {
     )
 }
 
+/// At least so many; more with PROPTEST_CASES.
+fn cases() -> u32 {
+    ProptestConfig::default().cases.max(4_000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn core_replica_and_model_agree_after_every_step(holders_max in 1..4usize, ops in vec(op(), 1..80)) {

@@ -386,3 +386,33 @@ fn the_first_of_many_are_found() {
         side.node.most_crowded(2, now).iter().map(|crowd| (crowd.name[0], crowd.waiting, crowd.waited)).collect();
     assert_eq!(crowds, [(0, 1, Millis(0)), (1, 1, Millis(1))]);
 }
+
+#[test]
+fn a_lost_grant_does_not_revive_a_binding_of_before_a_dismissal() {
+    // What could go wrong: what was there is bound again to a connection that it was bound to when this node was another.
+    let mut world = world();
+    world.binds(b'a', Read, b"j", (0, 0));
+    world.then(&Op::Dismiss);
+    world.holds(b'x', Read, b"j");
+    assert_eq!(world.binds(b'a', Write, b"j", (1, 0)), Answer::Queued);
+    world.release(b'x', b"j");
+    world.then(&Op::Lose { nth: 0 });
+    world.closes(0);
+    assert_eq!(world.at(b'j'), at(b"a", b""));
+}
+
+#[test]
+fn of_two_grants_that_are_lost_with_their_connection_both_are_taken_back() {
+    // What could go wrong: between the two, the connection ends what the first of them alone has bound to it.
+    let mut world = blind();
+    world.holds(b'y', Write, b"k");
+    world.holds(b'x', Write, b"l");
+    world.binds(b'a', Read, b"j", (0, 0));
+    assert_eq!(world.binds(b'a', Read, b"jk", (1, 0)), Answer::Queued);
+    assert_eq!(world.binds(b'a', Write, b"jl", (1, 0)), Answer::Queued);
+    world.release(b'y', b"k");
+    world.release(b'x', b"l");
+    assert_eq!(world.naive.granted.len(), 2);
+    world.closes(1);
+    assert_eq!((world.at(b'j'), world.naive.rows[0].session), (at(b"a", b""), Some((0, 0))));
+}

@@ -499,3 +499,16 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
     assert_eq!(answers[0], (many, request::Answer::WrongType));
     assert!(matches!(&answers[1], (id, request::Answer::Granted(_)) if *id == next), "{answers:?}");
 }
+
+#[test]
+fn who_leaves_the_line_of_a_later_key_makes_room_in_that_of_an_earlier() {
+    // What could go wrong: the line of j is looked at before anybody sees that the wait for k is over, and the request is
+    // judged as if the rest of it still stood there.
+    let mut world = blind();
+    world.holds(b'd', Read, b"j");
+    world.ask_for(b'm', Write, b"jk", (LONG, Wait::For(Millis(1)), None));
+    world.waits(b'a', Read, b"j");
+    world.then(&Op::Late { us: 1_000 });
+    world.ask_for(b'c', Read, b"jk", (LONG, Wait::Never, None));
+    assert_eq!(world.at(b'j'), at(b"acd", b""));
+}
