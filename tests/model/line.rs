@@ -17,6 +17,7 @@ pub(crate) struct Ask {
     pub(crate) note: Option<u8>,
     pub(crate) wait: Wait,
     pub(crate) retry: Option<u32>,
+    pub(crate) session: Option<(u64, u64)>,
 }
 
 /// One who waits.
@@ -26,6 +27,7 @@ pub(crate) struct Waiter {
     pub(crate) ask: Ask,
     /// The keys that its owner held for reading when it asked to write.
     pub(crate) upgraded: Vec<u8>,
+    pub(crate) since_us: u64,
     pub(crate) until_us: Option<u64>,
     /// Upgrades before all others, then by arrival.
     pub(crate) rank: (bool, u64),
@@ -46,6 +48,7 @@ pub(crate) struct Given {
     pub(crate) fence: u64,
     pub(crate) added: u32,
     pub(crate) deadline_us: u64,
+    pub(crate) session: Option<(u64, u64)>,
     /// What the owner had there before.
     pub(crate) before: Option<Row>,
 }
@@ -212,7 +215,7 @@ impl Naive {
             Wait::Never | Wait::Forever => None,
         };
         let rank = (upgraded.is_empty(), self.tickets);
-        let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, until_us, rank };
+        let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, since_us: now_us, until_us, rank };
         match ask.keys.iter().find_map(|key| self.obstacle(&newcomer, *key, now_us)) {
             None => {
                 let given = self.take(ask, now_us, wall_us);
@@ -234,7 +237,8 @@ impl Naive {
             if ask.retry.is_none() || twin.ask.keys != ask.keys {
                 return Answer::AlreadyWaits;
             }
-            let place = Waiter { rank: twin.rank, upgraded: twin.upgraded.clone(), ..newcomer };
+            let Waiter { rank, since_us, ref upgraded, .. } = *twin;
+            let place = Waiter { rank, since_us, upgraded: upgraded.clone(), ..newcomer };
             self.replaced = Some(twin.id);
             self.waiters.retain(|waiter| Some(waiter.id) != self.replaced);
             self.waiters.push(place);
@@ -269,6 +273,11 @@ impl Naive {
 
     /// Whom an owner waits for, and at which key.
     fn edges(&self, owner: u8, now_us: u64) -> BTreeSet<(u8, u8)> {
+        self.edges_to(owner, now_us, |_| true)
+    }
+
+    /// As [`Naive::edges`], of those who delay it in line only to these.
+    fn edges_to(&self, owner: u8, now_us: u64, to: impl Fn(&Waiter) -> bool) -> BTreeSet<(u8, u8)> {
         let mut edges = BTreeSet::new();
         for waiter in self.waiters.iter().filter(|waiter| waiter.ask.owner == owner) {
             let db = waiter.ask.db;
@@ -280,7 +289,8 @@ impl Naive {
                 let conflicting = self.others(db, key, owner).into_iter().filter(|row| conflicts(row, waiter.ask.mode));
                 edges.extend(conflicting.map(|row| (key, row.owner)));
                 if own.is_none() {
-                    edges.extend(self.delayers(waiter, key, now_us).iter().map(|other| (key, other.ask.owner)));
+                    let delayers = self.delayers(waiter, key, now_us).into_iter().filter(|other| to(other));
+                    edges.extend(delayers.map(|other| (key, other.ask.owner)));
                 }
             }
         }
@@ -290,10 +300,20 @@ impl Naive {
 
     /// Whether a path leads from an owner back to it.
     pub(crate) fn is_in_circle(&self, owner: u8, now_us: u64) -> bool {
+        self.leads_back(owner, |at| self.edges(at, now_us))
+    }
+
+    /// Whether a path leads from an owner back to it, which will not be left by itself: a key is kept for who waits for
+    /// several only so long, and then it is passed.
+    pub(crate) fn is_in_lasting_circle(&self, owner: u8, now_us: u64) -> bool {
+        self.leads_back(owner, |at| self.edges_to(at, now_us, |other| !other.is_many()))
+    }
+
+    fn leads_back(&self, owner: u8, edges: impl Fn(u8) -> BTreeSet<(u8, u8)>) -> bool {
         let mut seen = BTreeSet::new();
         let mut next = vec![owner];
         while let Some(at) = next.pop() {
-            for (_, other) in self.edges(at, now_us) {
+            for (_, other) in edges(at) {
                 if other == owner {
                     return true;
                 }
@@ -354,6 +374,9 @@ impl Naive {
             row.fence = before.fence;
             if row.deadline_us == given.deadline_us {
                 row.deadline_us = before.deadline_us;
+            }
+            if row.session == given.session {
+                row.session = before.session;
             }
         }
         self.settle(now_us);

@@ -17,6 +17,8 @@ pub(crate) struct Row {
     pub(crate) fence: u64,
     pub(crate) deadline_us: u64,
     pub(crate) note: Option<u8>,
+    /// The connection that it is bound to, and how long it outlives it.
+    pub(crate) session: Option<(u64, u64)>,
 }
 
 /// What the model answers; the same shapes as the core's outcomes.
@@ -52,6 +54,8 @@ pub(crate) struct Naive {
     pub(crate) kept: BTreeMap<(u32, u8), u64>,
     /// Keys with something else than a lock.
     pub(crate) foreign: BTreeSet<(u32, u8)>,
+    /// When connections closed.
+    pub(crate) closed: BTreeMap<u64, u64>,
     /// Whose place was taken over by the last request.
     pub(crate) replaced: Option<u64>,
     /// Who was refused last, as it would have waited.
@@ -79,8 +83,16 @@ impl Naive {
         self.last_fence
     }
 
-    /// Time passes: what is over is gone.
+    /// Time passes: what is over is gone. What was bound to a connection that has closed ends with it.
     pub(crate) fn settle(&mut self, now_us: u64) {
+        for row in &mut self.rows {
+            if let Some((connection, grace_us)) = row.session
+                && let Some(at_us) = self.closed.get(&connection)
+            {
+                row.deadline_us = row.deadline_us.min(at_us + grace_us);
+                row.session = None;
+            }
+        }
         self.rows.retain(|row| row.deadline_us > now_us);
     }
 
@@ -103,7 +115,17 @@ impl Naive {
                 }
                 None => {
                     let fence = self.next_fence(wall_us);
-                    self.rows.push(Row { db, key, owner, reads: 0, writes: 0, fence, deadline_us, note: None });
+                    self.rows.push(Row {
+                        db,
+                        key,
+                        owner,
+                        reads: 0,
+                        writes: 0,
+                        fence,
+                        deadline_us,
+                        note: None,
+                        session: None,
+                    });
                     self.rows.len() - 1
                 }
             };
@@ -120,7 +142,9 @@ impl Naive {
             let added = *count - before;
             row.deadline_us = row.deadline_us.max(deadline_us);
             row.note = ask.note.or(row.note);
-            given.push(Given { fence: row.fence, added, deadline_us: row.deadline_us, before: held });
+            row.session = ask.session.or(row.session);
+            let (fence, deadline_us, session) = (row.fence, row.deadline_us, row.session);
+            given.push(Given { fence, added, deadline_us, session, before: held });
         }
         self.end_keeping();
         given
@@ -173,7 +197,7 @@ impl Naive {
         &mut self,
         (db, keys): (u32, &[u8]),
         owner: u8,
-        deadline_us: u64,
+        (deadline_us, session): (u64, Option<(u64, u64)>),
         fence: Option<u64>,
     ) -> Answer {
         let extended = keys.iter().map(|&key| {
@@ -183,12 +207,33 @@ impl Naive {
                 return None;
             }
             row.deadline_us = deadline_us;
+            row.session = session.or(row.session);
             Some(row.fence)
         });
         let extended: Vec<Option<u64>> = extended.collect();
         let done: Vec<u8> = keys.iter().zip(&extended).filter_map(|(key, done)| done.map(|_| *key)).collect();
         self.hear_of((db, &done), owner);
         Answer::Extended(extended)
+    }
+
+    /// An operator ends holds, and for how long the key was kept. How many there were.
+    pub(crate) fn break_holds(&mut self, (db, key): (u32, u8), owner: Option<u8>, now_us: u64) -> usize {
+        let before = self.rows.len();
+        self.rows.retain(|row| (row.db, row.key) != (db, key) || owner.is_some_and(|owner| owner != row.owner));
+        let first = self.line(db, key).first().map(|first| first.ask.owner);
+        if owner.is_none_or(|owner| first == Some(owner))
+            && let Some(since) = self.kept.get_mut(&(db, key))
+        {
+            *since = (*since).min(now_us - self.rules.reserve_us);
+        }
+        before - self.rows.len()
+    }
+
+    /// Nothing on this key, or on any, is bound to a connection any more.
+    pub(crate) fn unbind(&mut self, at: Option<(u32, u8)>) {
+        for row in self.rows.iter_mut().filter(|row| at.is_none_or(|at| at == (row.db, row.key))) {
+            row.session = None;
+        }
     }
 
     pub(crate) fn delete(&mut self, db: u32, key: u8) {

@@ -2,7 +2,7 @@
 //! seed is kept beside this file.
 
 use crate::line::Rules;
-use crate::world::{Named, Op, RULES, World};
+use crate::world::{Bound, Named, Op, RULES, World};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -23,6 +23,29 @@ fn keys() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// Those for several keys are what is hard about waiting.
+fn keys_of_waiters() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        6 => (b'j'..=b'l').prop_map(|key| vec![key]),
+        2 => Just(vec![b'j', b'k']),
+        1 => Just(vec![b'k', b'l']),
+        1 => Just(vec![b'l', b'j', b'k']),
+    ]
+}
+
+fn session() -> impl Strategy<Value = Option<Bound>> {
+    let grace = prop_oneof![2 => Just(0u64), 1 => 1..20u64, 1 => Just(100_000)];
+    prop_oneof![3 => Just(None), 2 => (0..3u8, grace).prop_map(Some)]
+}
+
+fn close() -> impl Strategy<Value = Op> {
+    (0..3u8, any::<bool>()).prop_map(|(client, late)| Op::Close { client, late })
+}
+
+fn break_holds() -> impl Strategy<Value = Op> {
+    (b'j'..=b'l', option::of(b'a'..=b'e')).prop_map(|(key, owner)| Op::Break { key, owner })
+}
+
 fn amount() -> impl Strategy<Value = Amount> {
     prop_oneof![4 => Just(Amount::One), 1 => Just(Amount::All), 1 => (0..3u32).prop_map(Amount::To)]
 }
@@ -37,8 +60,8 @@ fn op() -> impl Strategy<Value = Op> {
     let lease = || prop_oneof![1..5u64, 1..200u64, Just(100_000)];
     let us = || prop_oneof![1..3_000u64, 1..200_000u64];
     prop_oneof![
-        10 => (keys(), owner(), mode(), lease(), option::of(b'x'..=b'z'))
-            .prop_map(|(keys, owner, mode, lease, note)| Op::Acquire {
+        10 => (keys(), owner(), mode(), lease(), option::of(b'x'..=b'z'), session())
+            .prop_map(|(keys, owner, mode, lease, note, session)| Op::Acquire {
                 db: 0,
                 keys,
                 owner,
@@ -47,11 +70,14 @@ fn op() -> impl Strategy<Value = Op> {
                 note,
                 wait: Wait::Never,
                 retry: None,
+                session,
             }),
         7 => (keys(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
-        3 => (keys(), owner(), lease(), named())
-            .prop_map(|(keys, owner, lease, fence)| Op::Extend { keys, owner, lease, fence }),
+        3 => (keys(), owner(), lease(), named(), session())
+            .prop_map(|(keys, owner, lease, fence, session)| Op::Extend { keys, owner, lease, fence, session }),
+        2 => close(),
+        1 => break_holds(),
         1 => us().prop_map(|us| Op::Pass { us }),
         3 => us().prop_map(|us| Op::Late { us }),
         1 => (0..2_000_000u64).prop_map(|us| Op::SetWall { us }),
@@ -83,14 +109,16 @@ fn op_with_waiting() -> impl Strategy<Value = Op> {
     let ms = || prop_oneof![1..4u64, 1..60u64].prop_map(|ms| ms * 1000);
     let nth = || 0..100usize;
     let one = prop_oneof![
-        16 => (db(), keys(), owner(), mode(), lease(), option::of(b'x'..=b'z'), wait(), retry())
-            .prop_map(|(db, keys, owner, mode, lease, note, wait, retry)| {
-                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry }
+        16 => (db(), keys_of_waiters(), owner(), mode(), lease(), option::of(b'x'..=b'z'), wait(), retry(), session())
+            .prop_map(|(db, keys, owner, mode, lease, note, wait, retry, session)| {
+                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session }
             }),
-        8 => (db(), keys(), owner(), option::of(mode()), amount(), named())
+        8 => (db(), keys_of_waiters(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(db, keys, owner, mode, amount, fence)| Op::Release { db, keys, owner, mode, amount, fence }),
-        2 => (keys(), owner(), lease(), named())
-            .prop_map(|(keys, owner, lease, fence)| Op::Extend { keys, owner, lease, fence }),
+        2 => (keys_of_waiters(), owner(), lease(), named(), session())
+            .prop_map(|(keys, owner, lease, fence, session)| Op::Extend { keys, owner, lease, fence, session }),
+        2 => close(),
+        1 => break_holds(),
         3 => ms().prop_map(|us| Op::Pass { us }),
         2 => ms().prop_map(|us| Op::Late { us }),
         2 => nth().prop_map(|nth| Op::Lose { nth }),
@@ -127,8 +155,13 @@ fn rules() -> impl Strategy<Value = Rules> {
     )
 }
 
+/// At least so many; more with PROPTEST_CASES.
+fn cases() -> u32 {
+    ProptestConfig::default().cases.max(4_000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn core_replica_and_model_agree_after_every_step(holders_max in 1..4usize, ops in vec(op(), 1..80)) {

@@ -1,242 +1,419 @@
-//! Sessions in the core by itself: connections that close at any moment, beside a model that knows no index and ends all at
-//! once.
+//! Sessions and operators, case by case.
 
 use crate::line::Rules;
-use crate::world::{RULES, Side, limits};
-use proptest::prelude::*;
-use redis_lock::lock::hold::{Mode, Session};
+use crate::naive::Answer;
+use crate::waiting::{LONG, at, blind, world};
+use crate::world::{Bound, Named, Op, RULES, Side, World, limits};
+use redis_lock::lock::change::Cause;
+use redis_lock::lock::hold::Mode::{self, Read, Write};
+use redis_lock::lock::hold::Session;
 use redis_lock::lock::key::{Db, KeyIndex};
-use redis_lock::lock::node::{Due, Node};
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Step, Wait};
+use redis_lock::lock::request::{Acquire, Ask, Outcome, Request, Wait};
 use redis_lock::lock::room::Work;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::view::{Sight, View};
-use std::collections::BTreeMap;
 
-fn at(us: u64) -> Now {
-    Now { mono: Timestamp(us), wall: WallTime(us) }
-}
+const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
 
-fn ask(side: &mut Side, key: u8, owner: &[u8], ask: Ask, now: Now) -> Step {
-    let request = Request { owner: Owner::new(owner), ask };
-    side.on(0, &[key], |node, side| node.serve(side, &request, now))
-}
-
-fn read(lease: Millis, session: Option<Session>) -> Ask {
-    Ask::Acquire(Acquire { mode: Mode::Read, lease, note: None, wait: Wait::Never, retry: None, session })
-}
-
-fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {
-    Session { connection: side.node.sessions().connection(client), grace }
-}
-
-/// Does one piece of the work that closed connections leave, at most so many holds. False when there is none.
-fn work(side: &mut Side, now: Now, most: usize) -> bool {
-    match side.node.next_work() {
-        Some(Work::Close(connection, _, name)) => {
-            let end = |node: &mut Node, side: &mut Side| node.end_session(side, KeyIndex(0), connection, now, most);
-            let changes = side.on(0, &[name[0]], end).changes.len();
-            // The last piece of a key settles what is left of it.
-            assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
-            true
-        }
-        Some(Work::Look(_, name)) => {
-            side.on(0, &[name[0]], |node, side| node.look_at(side, KeyIndex(0), now));
-            true
-        }
-        other => {
-            assert_eq!(other, None);
-            false
-        }
+impl World {
+    /// An owner asks for these keys by a client's connection, which its holds are bound to.
+    fn binds(&mut self, owner: u8, mode: Mode, keys: &[u8], session: Bound) -> Answer {
+        let (keys, wait, session) = (keys.to_vec(), Wait::Forever, Some(session));
+        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease: LONG, note: None, wait, retry: None, session });
+        self.last.clone().expect("was answered")
     }
-}
 
-/// Ends one piece of what the index of leases says is due. False when there is none.
-fn lapse(side: &mut Side, now: Now, most: usize) -> bool {
-    match side.node.due(now.mono) {
-        Due::Key(_, entry, name) => {
-            let end = |node: &mut Node, side: &mut Side| node.lapse(side, KeyIndex(0), entry, now, most);
-            let changes = side.on(0, &[name[0]], end).changes.len();
-            // The last piece of a key settles what is left of it.
-            assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
-            true
-        }
-        Due::Again => true,
-        Due::Nothing => false,
+    fn extends(&mut self, owner: u8, key: u8, session: Option<Bound>) {
+        self.then(&Op::Extend { keys: vec![key], owner, lease: LONG, fence: Named::None, session });
+    }
+
+    fn closes(&mut self, client: u8) {
+        self.then(&Op::Close { client, late: false });
     }
 }
 
 #[test]
-fn many_holds_of_a_closed_connection_end_bit_by_bit_also_where_their_leases_end() {
-    // A lapse that settled all of the key would stand still for as long as that takes.
-    const MOST: usize = 64;
-    let mut side = Side::new(limits(Rules { holders_max: 2000, ..RULES }));
-    for reader in 0..1000u16 {
-        let session = bound_to(&side, 7, Millis(1));
-        let step = ask(&mut side, b'k', &reader.to_be_bytes(), read(Millis(100_000), Some(session)), at(1));
-        assert!(matches!(step.outcome, Ok(Outcome::Granted(_))));
-    }
-    assert!(side.node.close(7, Timestamp(2)));
-    // Some are cut; then the grace is over, for those as well as for the others.
-    (0..3).for_each(|_| assert!(work(&mut side, at(3), MOST)));
-    assert_eq!(side.node.sessions().len(), 1000 - 3 * MOST);
-    while lapse(&mut side, at(10_000), MOST) {}
-    while work(&mut side, at(10_000), MOST) {}
-    assert!(side.locks.is_empty() && side.node.sessions().is_empty());
+fn what_ends_with_its_connection_is_handed_on() {
+    // What could go wrong: the next in line waits for the alarm, or for ever.
+    let mut world = world();
+    world.binds(b'a', Write, b"jk", (0, 0));
+    world.waits(b'b', Write, b"j");
+    world.waits(b'c', Write, b"jk");
+    world.closes(0);
+    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"b", b"c"), at(b"", b"c")));
 }
 
-#[derive(Clone, Debug)]
-enum Op {
-    Acquire { key: u8, owner: u8, client: usize, lease: u64, grace: Option<u64> },
-    Extend { key: u8, owner: u8, client: usize, lease: u64, grace: Option<u64> },
-    Release { key: u8, owner: u8 },
-    Close { client: usize },
-    Pass { ms: u64 },
-    Work { most: usize },
-    Lapse { most: usize },
-    Dissolve,
+#[test]
+fn what_is_bound_outlives_its_connection_by_its_grace_and_no_more() {
+    // What could go wrong: the grace is forgotten, or lengthens a lease.
+    let mut world = world();
+    world.binds(b'a', Write, b"j", (0, 10));
+    world.waits(b'b', Write, b"j");
+    world.closes(0);
+    world.pass(9);
+    assert_eq!(world.at(b'j'), at(b"a", b"b"));
+    world.pass(1);
+    assert_eq!(world.at(b'j'), at(b"b", b""));
+    world.binds(b'b', Write, b"k", (1, LONG * 2));
+    world.closes(1);
+    world.pass(LONG);
+    assert_eq!(world.at(b'k'), at(b"", b""));
 }
 
-fn op() -> impl Strategy<Value = Op> {
-    let who = || (b'j'..=b'k', b'a'..=b'd', 0..3usize);
-    let ms = || prop_oneof![1..5u64, 1..40u64];
-    let grace = || prop_oneof![2 => Just(None), 2 => Just(Some(0)), 3 => (1..20u64).prop_map(Some)];
-    let most = || prop_oneof![Just(1usize), Just(2), Just(usize::MAX)];
-    prop_oneof![
-        8 => (who(), ms(), grace())
-            .prop_map(|((key, owner, client), lease, grace)| Op::Acquire { key, owner, client, lease, grace }),
-        4 => (who(), ms(), grace())
-            .prop_map(|((key, owner, client), lease, grace)| Op::Extend { key, owner, client, lease, grace }),
-        2 => who().prop_map(|(key, owner, _)| Op::Release { key, owner }),
-        4 => (0..3usize).prop_map(|client| Op::Close { client }),
-        4 => prop_oneof![1..4u64, 1..30u64].prop_map(|ms| Op::Pass { ms }),
-        3 => most().prop_map(|most| Op::Work { most }),
-        2 => most().prop_map(|most| Op::Lapse { most }),
-        1 => Just(Op::Dissolve),
-    ]
-}
-
-/// What a hold is in the model: until when, and which client's end cuts it to how many milliseconds.
-type Naive = BTreeMap<(u8, u8), (u64, Option<(u64, u64)>)>;
-
-/// The core, the model, the time in milliseconds, and the clients that are connected, by place.
-struct Pair {
-    side: Side,
-    naive: Naive,
-    now: u64,
-    clients: [u64; 3],
-    clients_so_far: u64,
-}
-
-impl Pair {
-    fn session(&self, client: usize, grace: Option<u64>) -> (Option<Session>, Option<(u64, u64)>) {
-        let bound = grace.map(|grace| (self.clients[client], grace));
-        (bound.map(|(client, grace)| bound_to(&self.side, client, Millis(grace))), bound)
-    }
-
-    fn play(&mut self, op: &Op) {
-        let now = at(self.now * 1000);
-        match *op {
-            Op::Acquire { key, owner, client, lease, grace } => {
-                let (session, bound) = self.session(client, grace);
-                let step = ask(&mut self.side, key, &[owner], read(Millis(lease), session), now);
-                assert!(matches!(step.outcome, Ok(Outcome::Granted(_))));
-                let hold = self.naive.entry((key, owner)).or_insert((0, None));
-                *hold = (hold.0.max(self.now + lease), bound.or(hold.1));
-            }
-            Op::Extend { key, owner, client, lease, grace } => {
-                let (session, bound) = self.session(client, grace);
-                let extend = Ask::Extend(Extend { lease: Millis(lease), session, fence: None });
-                let outcome = ask(&mut self.side, key, &[owner], extend, now).outcome;
-                let Ok(Outcome::Extended(fences)) = outcome else { panic!("{outcome:?}") };
-                assert_eq!(fences[0].is_some(), self.naive.contains_key(&(key, owner)));
-                if let Some(hold) = self.naive.get_mut(&(key, owner)) {
-                    *hold = (self.now + lease, bound.or(hold.1));
-                }
-            }
-            Op::Release { key, owner } => {
-                let all = Ask::Release(Release { mode: None, amount: Amount::All, fence: None });
-                let outcome = ask(&mut self.side, key, &[owner], all, now).outcome;
-                let Ok(Outcome::Released(left)) = outcome else { panic!("{outcome:?}") };
-                assert_eq!(left[0].is_some(), self.naive.remove(&(key, owner)).is_some());
-            }
-            Op::Close { client } => {
-                let gone = self.clients[client];
-                let has_some = self.side.node.close(gone, now.mono);
-                let mut found = false;
-                for (deadline, bound) in self.naive.values_mut() {
-                    if let Some((_, grace)) = bound.take_if(|(client, _)| *client == gone) {
-                        *deadline = (*deadline).min(self.now + grace);
-                        found = true;
-                    }
-                }
-                assert!(has_some || !found);
-                self.clients_so_far += 1;
-                self.clients[client] = self.clients_so_far;
-            }
-            Op::Pass { ms } => self.now += ms,
-            Op::Work { most } => drop(work(&mut self.side, now, most)),
-            Op::Lapse { most } => drop(lapse(&mut self.side, now, most)),
-            Op::Dissolve => {
-                // What was over by then is; the rest lives on by lease, also where its grace was not cut yet.
-                self.finish();
-                self.side.node.dismiss();
-                self.naive.values_mut().for_each(|(_, bound)| *bound = None);
-            }
+#[test]
+fn who_comes_back_inside_the_grace_binds_anew() {
+    // What could go wrong: the grace of the old connection ends what the new one holds.
+    for extends in [true, false] {
+        let mut world = world();
+        world.binds(b'a', Write, b"j", (0, 10));
+        world.closes(0);
+        world.pass(5);
+        if extends {
+            world.extends(b'a', b'j', Some((0, 20)));
+        } else {
+            world.binds(b'a', Write, b"j", (0, 20));
         }
-        let now = self.now;
-        self.naive.retain(|_, (deadline, _)| *deadline > now);
-    }
-
-    /// Does all work that there is.
-    fn finish(&mut self) {
-        let now = at(self.now * 1000);
-        while work(&mut self.side, now, 2) {}
-        while lapse(&mut self.side, now, 2) {}
-    }
-
-    fn check(&self) {
-        let mut seen = Naive::new();
-        let sessions = self.side.node.sessions();
-        for (&(_, key), lock) in &self.side.locks {
-            assert_eq!(lock.broken_invariant(), None);
-            let sight = Sight { db: Db(0), name: &[key], sessions, now: at(self.now * 1000).mono };
-            let Some(view) = View::of(lock, sight) else { continue };
-            assert_eq!(view.holding(), view.holders().count());
-            for holder in view.holders() {
-                let bound = holder.session.map(|session| (session.connection.client(), session.grace.0));
-                // Shown until the work is done, though it has closed.
-                let bound = bound.filter(|(client, _)| self.clients.contains(client));
-                seen.insert((key, holder.owner[0]), (self.now + holder.left.0, bound));
-            }
-        }
-        assert_eq!(seen, self.naive);
+        world.pass(50);
+        assert_eq!(world.at(b'j'), at(b"a", b""));
+        world.closes(0);
+        world.pass(19);
+        assert_eq!(world.at(b'j'), at(b"a", b""));
+        world.pass(1);
+        assert_eq!(world.at(b'j'), at(b"", b""));
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+#[test]
+fn a_binding_goes_to_another_connection_and_stays_where_nobody_says() {
+    // What could go wrong: the first connection ends what the second one holds.
+    let mut world = world();
+    world.binds(b'a', Write, b"j", (0, 0));
+    world.extends(b'a', b'j', Some((1, 0)));
+    world.closes(0);
+    world.extends(b'a', b'j', None);
+    assert_eq!(world.at(b'j'), at(b"a", b""));
+    world.closes(1);
+    assert_eq!(world.at(b'j'), at(b"", b""));
+}
 
-    #[test]
-    fn sessions_end_as_the_model_says_however_late_the_work_is_done(ops in prop::collection::vec(op(), 1..60)) {
-        let mut pair = Pair {
-            side: Side::new(limits(RULES)),
-            naive: Naive::new(),
-            now: 1,
-            clients: [1, 2, 3],
-            clients_so_far: 3,
+#[test]
+fn what_a_closed_connection_held_cannot_be_extended_or_counted_before_it_is_ended() {
+    // What could go wrong: the module's own hand is put off, and its owner or another goes on as if nothing had happened.
+    let late = || {
+        let mut world = world();
+        world.binds(b'a', Write, b"j", (0, 0));
+        world.then(&Op::Close { client: 0, late: true });
+        world
+    };
+    let mut extended = late();
+    extended.extends(b'a', b'j', Some((0, 10)));
+    assert_eq!(extended.last, Some(Answer::Extended(vec![None])));
+    late().holds(b'b', Write, b"j");
+    let mut again = late();
+    let before = again.naive.rows[0].fence;
+    again.holds(b'a', Write, b"j");
+    assert_ne!(again.naive.rows[0].fence, before);
+}
+
+#[test]
+fn a_binding_goes_where_its_hold_goes() {
+    // What could go wrong: the hold outlives its connection under its new name.
+    for op in [Op::Rename { from: b'j', to: b'k' }, Op::Move { key: b'j' }, Op::Swap] {
+        let mut world = world();
+        world.binds(b'a', Write, b"j", (0, 0));
+        world.then(&op);
+        assert_eq!(world.naive.rows.len(), 1);
+        world.closes(0);
+        assert_eq!(world.naive.rows, []);
+    }
+}
+
+#[test]
+fn what_was_dismissed_or_loaded_is_bound_no_more() {
+    // What could go wrong: a connection that is there still ends later what another node has decided about since.
+    for op in [Op::Dismiss, Op::Reload { key: b'j' }] {
+        for late in [false, true] {
+            let mut world = world();
+            world.binds(b'a', Write, b"j", (0, 0));
+            if late {
+                world.then(&Op::Close { client: 0, late });
+            }
+            world.then(&op);
+            world.then(&Op::Rename { from: b'j', to: b'k' });
+            world.binds(b'a', Write, b"l", (0, 0));
+            world.closes(0);
+            assert_eq!((world.at(b'k'), world.at(b'l')), (at(b"a", b""), at(b"", b"")));
+        }
+    }
+}
+
+#[test]
+fn after_a_dismissal_the_same_connection_binds_anew() {
+    // What could go wrong: the hold says that it is bound so already.
+    let mut world = world();
+    world.binds(b'a', Write, b"j", (0, 0));
+    world.then(&Op::Dismiss);
+    world.extends(b'a', b'j', Some((0, 0)));
+    world.closes(0);
+    assert_eq!(world.at(b'j'), at(b"", b""));
+}
+
+#[test]
+fn a_grant_that_is_lost_with_its_connection_leaves_what_was_there() {
+    // What could go wrong: the connection that has closed ends what another one holds for the same owner.
+    let mut world = world();
+    world.holds(b'x', Read, b"j");
+    world.binds(b'a', Read, b"j", (0, 0));
+    assert_eq!(world.binds(b'a', Write, b"j", (1, 0)), Answer::Queued);
+    world.release(b'x', b"j");
+    assert_eq!(world.naive.rows[0].session, Some((1, 0)));
+    world.closes(1);
+    assert_eq!((world.at(b'j'), world.naive.rows[0].session), (at(b"a", b""), Some((0, 0))));
+    world.closes(0);
+    assert_eq!(world.at(b'j'), at(b"", b""));
+}
+
+#[test]
+fn a_grant_that_is_lost_does_not_bind_to_a_connection_that_has_closed_since() {
+    // What could go wrong: nobody ever ends that hold but its lease.
+    let mut world = world();
+    world.holds(b'x', Read, b"j");
+    world.binds(b'a', Read, b"j", (0, 0));
+    world.binds(b'a', Write, b"j", (1, 0));
+    world.release(b'x', b"j");
+    world.closes(0);
+    assert_eq!(world.at(b'j'), at(b"a", b""));
+    world.closes(1);
+    assert_eq!(world.at(b'j'), at(b"", b""));
+}
+
+#[test]
+fn a_waiter_is_bound_when_it_is_granted_by_the_connection_that_asked_last() {
+    // What could go wrong: who takes over a place keeps the binding that the first one asked for.
+    let mut world = world();
+    world.holds(b'x', Write, b"j");
+    world.binds(b'a', Write, b"j", (0, 0));
+    let (keys, wait, retry, session) = (b"j".to_vec(), Wait::Forever, Some(1), Some((1, 0)));
+    let mode = Write;
+    world.then(&Op::Acquire { db: 0, keys, owner: b'a', mode, lease: LONG, note: None, wait, retry, session });
+    world.closes(0);
+    world.release(b'x', b"j");
+    world.then(&Op::Deliver { nth: 0 });
+    assert_eq!(world.at(b'j'), at(b"a", b""));
+    world.closes(1);
+    assert_eq!(world.at(b'j'), at(b"", b""));
+}
+
+#[test]
+fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
+    // What could go wrong: the server stands still while all of them are ended at once.
+    const BITE: usize = 64;
+    for keys in [&b"j"[..], b"jkl"] {
+        let mut side = Side::new(limits(Rules { holders_max: 99_999, ..RULES }));
+        let [holders, waiters] = [7, 8].map(|client| side.node.sessions().connection(client));
+        let session = |connection| Some(Session { connection, grace: Millis(0) });
+        let acquire = |mode, session| {
+            let (lease, note, wait) = (Millis(LONG), None, Wait::Forever);
+            Ask::Acquire(Acquire { mode, lease, note, wait, retry: None, session })
         };
-        for op in &ops {
-            pair.play(op);
-            pair.check();
+        let mut ask = |owner: u16, keys: &[u8], ask: Ask| {
+            let request = Request { owner: Owner::new(&owner.to_be_bytes()), ask };
+            side.on(0, keys, |node, side| node.serve(side, &request, NOW)).outcome
+        };
+        let each = 10_000 / keys.len() as u16;
+        for owner in 0..each {
+            assert!(matches!(ask(owner, keys, acquire(Read, session(holders))), Ok(Outcome::Granted(_))));
         }
-        pair.finish();
-        pair.check();
-        let bound = pair.naive.values().filter(|(_, bound)| bound.is_some()).count();
-        prop_assert_eq!(pair.side.node.sessions().len(), bound, "S1");
-        prop_assert!(!pair.side.node.sessions().some_closed());
-        let held: usize = pair.side.locks.values().map(|lock| lock.holds.len()).sum();
-        prop_assert_eq!(held, pair.naive.len(), "nothing is left that is over");
+        for key in keys {
+            assert!(matches!(ask(u16::MAX, &[*key], acquire(Write, session(waiters))), Ok(Outcome::Queued(_))));
+        }
+        assert!(side.node.close(7, NOW.mono));
+        let (mut ended, mut granted) = (0, 0);
+        while let Some(work) = side.node.next_work() {
+            let (key, effects) = match work {
+                Work::Close(connection, Db(0), name) => {
+                    let bite = |node: &mut redis_lock::lock::node::Node, side: &mut Side| {
+                        node.end_session(side, KeyIndex(0), connection, NOW, BITE)
+                    };
+                    (name[0], side.on(0, &name.clone(), bite))
+                }
+                Work::Look(Db(0), name) => {
+                    (name[0], side.on(0, &name.clone(), |node, side| node.look_at(side, KeyIndex(0), NOW)))
+                }
+                other => panic!("{other:?}"),
+            };
+            assert!(keys.contains(&key));
+            let closed = effects.changes.iter().filter(|change| change.cause == Cause::Close).count();
+            assert!(closed <= 2 * BITE, "{closed} at once");
+            ended += closed;
+            granted += effects.answers.len();
+        }
+        assert_eq!((ended, granted), (usize::from(each) * keys.len(), keys.len()));
+        assert!(!side.node.sessions().some_closed());
+        assert_eq!(side.node.sessions().len(), keys.len());
     }
+}
+
+#[test]
+fn an_operator_ends_one_hold_or_all_and_the_next_are_let_in() {
+    // What could go wrong: a hold is ended that was not meant, or the line stands still.
+    let mut world = world();
+    world.binds(b'a', Read, b"j", (0, 0));
+    world.holds(b'b', Read, b"j");
+    world.waits(b'w', Write, b"j");
+    world.then(&Op::Break { key: b'j', owner: Some(b'x') });
+    world.then(&Op::Break { key: b'j', owner: Some(b'a') });
+    assert_eq!(world.at(b'j'), at(b"b", b"w"));
+    world.then(&Op::Break { key: b'j', owner: None });
+    assert_eq!(world.at(b'j'), at(b"w", b""));
+    world.closes(0);
+}
+
+#[test]
+fn an_operator_ends_for_how_long_a_key_is_kept() {
+    // What could go wrong: a free key stays unusable though somebody said to break what keeps it.
+    for (owner, passed) in [(Some(b'm'), true), (None, true), (Some(b'z'), false)] {
+        let mut world = world();
+        world.holds(b'y', Write, b"j");
+        world.waits(b'm', Write, b"jk");
+        world.waits(b'z', Write, b"k");
+        assert_eq!(world.at(b'k'), at(b"", b"mz"));
+        world.then(&Op::Break { key: b'k', owner });
+        assert_eq!(world.at(b'k'), if passed { at(b"z", b"m") } else { at(b"", b"mz") });
+    }
+}
+
+#[test]
+fn who_holds_what_a_waiter_waits_for_goes_before_it() {
+    // What could go wrong: it is told of a deadlock, or waits for one who waits for it.
+    for mode in [Read, Write] {
+        let mut world = world();
+        world.holds(b'r', Write, b"j");
+        world.waits(b'm', mode, b"jk");
+        world.holds(b'r', mode, b"k");
+        assert_eq!(world.at(b'k'), at(b"r", b"m"));
+        world.release(b'r', b"jk");
+        assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"m", b""), at(b"m", b"")));
+    }
+}
+
+#[test]
+fn no_key_is_kept_longer_than_it_may_be_however_many_wait_for_several() {
+    // What could go wrong: each of them has it kept anew, one after the other.
+    let mut world = world();
+    world.holds(b'y', Write, b"j");
+    for owner in b'1'..=b'5' {
+        world.waits(owner, Write, b"jk");
+    }
+    world.waits(b'z', Write, b"k");
+    world.pass(19);
+    world.then(&Op::Cancel { nth: 0 });
+    world.then(&Op::Cancel { nth: 0 });
+    assert_eq!(world.at(b'k'), at(b"", b"345z"));
+    world.pass(1);
+    assert_eq!(world.at(b'k'), at(b"z", b"345"));
+}
+
+#[test]
+fn nobody_starves_beside_those_who_wait_for_several_keys() {
+    // What could go wrong: two overlapping crowds pass the writer of both keys, or it passes them, without an end.
+    let mut world = world();
+    world.holds(b'1', Write, b"j");
+    world.holds(b'2', Write, b"k");
+    world.waits(b'm', Write, b"jk");
+    world.waits(b's', Write, b"j");
+    let mut turns = 0;
+    while world.at(b'j').0 != b"m" {
+        // Whoever has a key gives it back after 3 ms and asks again.
+        for key in *b"jk" {
+            for owner in world.at(key).0 {
+                world.pass(3);
+                world.release(owner, &[key]);
+                if owner != b'm' {
+                    world.ask(owner, Write, &[key]);
+                }
+            }
+        }
+        turns += 1;
+        assert!(turns < 20, "{:?} {:?}", world.at(b'j'), world.at(b'k'));
+    }
+    world.release(b'm', b"jk");
+    assert_eq!(world.at(b'j').0, b"s");
+}
+
+#[test]
+fn a_deadlock_that_a_grant_closes_is_found() {
+    // What could go wrong: who passes another that waits for several keys keeps it waiting from then on, and waits for it
+    // elsewhere.
+    let mut world = world();
+    world.holds(b'm', Write, b"l");
+    world.holds(b'y', Write, b"j");
+    world.waits(b'm', Write, b"jk");
+    world.waits(b'r', Write, b"l");
+    world.ask_for(b'x', Write, b"k", (LONG, Wait::For(Millis(1)), None));
+    world.pass(20);
+    // The key has been kept for m long enough.
+    world.ask(b'r', Write, b"k");
+    assert_eq!(world.naive.waiters.len(), 1);
+
+    // With detection off nobody is told.
+    let mut world = blind();
+    world.holds(b'm', Write, b"l");
+    world.holds(b'y', Write, b"j");
+    world.waits(b'm', Write, b"jk");
+    world.waits(b'r', Write, b"l");
+    world.ask_for(b'x', Write, b"k", (LONG, Wait::For(Millis(1)), None));
+    world.pass(20);
+    world.holds(b'r', Write, b"k");
+    assert_eq!(world.naive.waiters.len(), 2);
+}
+
+#[test]
+fn the_first_of_many_are_found() {
+    // What could go wrong: what is cut off on the way was one of the first.
+    let mut side = Side::new(limits(RULES));
+    for n in (0..200u8).rev() {
+        let (now, key) = (Now { mono: Timestamp(1_000_000 - u64::from(n) * 1_000), ..NOW }, n % 100);
+        let acquire =
+            Acquire { mode: Write, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None, session: None };
+        let request = Request { owner: Owner::new(&[n]), ask: Ask::Acquire(acquire) };
+        side.on(0, &[key], |node, side| node.serve(side, &request, now)).outcome.expect("held or waits");
+    }
+    let now = Timestamp(1_000_000);
+    let waits: Vec<u8> =
+        side.node.longest_waits(3, now).iter().map(|waiting| waiting.waiter.owner.as_bytes()[0]).collect();
+    assert_eq!(waits, [99, 98, 97]);
+    let crowds: Vec<(u8, usize, Millis)> =
+        side.node.most_crowded(2, now).iter().map(|crowd| (crowd.name[0], crowd.waiting, crowd.waited)).collect();
+    assert_eq!(crowds, [(0, 1, Millis(0)), (1, 1, Millis(1))]);
+}
+
+#[test]
+fn a_lost_grant_does_not_revive_a_binding_of_before_a_dismissal() {
+    // What could go wrong: what was there is bound again to a connection that it was bound to when this node was another.
+    let mut world = world();
+    world.binds(b'a', Read, b"j", (0, 0));
+    world.then(&Op::Dismiss);
+    world.holds(b'x', Read, b"j");
+    assert_eq!(world.binds(b'a', Write, b"j", (1, 0)), Answer::Queued);
+    world.release(b'x', b"j");
+    world.then(&Op::Lose { nth: 0 });
+    world.closes(0);
+    assert_eq!(world.at(b'j'), at(b"a", b""));
+}
+
+#[test]
+fn of_two_grants_that_are_lost_with_their_connection_both_are_taken_back() {
+    // What could go wrong: between the two, the connection ends what the first of them alone has bound to it.
+    let mut world = blind();
+    world.holds(b'y', Write, b"k");
+    world.holds(b'x', Write, b"l");
+    world.binds(b'a', Read, b"j", (0, 0));
+    assert_eq!(world.binds(b'a', Read, b"jk", (1, 0)), Answer::Queued);
+    assert_eq!(world.binds(b'a', Write, b"jl", (1, 0)), Answer::Queued);
+    world.release(b'y', b"k");
+    world.release(b'x', b"l");
+    assert_eq!(world.naive.granted.len(), 2);
+    world.closes(1);
+    assert_eq!((world.at(b'j'), world.naive.rows[0].session), (at(b"a", b""), Some((0, 0))));
 }

@@ -11,50 +11,60 @@ use redis_lock::lock::room::Work;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::wait::RUN;
 
-const LONG: u64 = 100_000;
+pub(crate) const LONG: u64 = 100_000;
 
 impl World {
     /// An owner asks to hold these keys, and waits if it must. What the model, and so the core, answers.
-    fn ask(&mut self, owner: u8, mode: Mode, keys: &[u8]) -> Answer {
+    pub(crate) fn ask(&mut self, owner: u8, mode: Mode, keys: &[u8]) -> Answer {
         self.ask_for(owner, mode, keys, (LONG, Wait::Forever, None))
     }
 
-    fn ask_for(
+    pub(crate) fn ask_for(
         &mut self,
         owner: u8,
         mode: Mode,
         keys: &[u8],
         (lease, wait, retry): (u64, Wait, Option<u32>),
     ) -> Answer {
-        self.then(&Op::Acquire { db: 0, keys: keys.to_vec(), owner, mode, lease, note: None, wait, retry });
+        self.then(&Op::Acquire {
+            db: 0,
+            keys: keys.to_vec(),
+            owner,
+            mode,
+            lease,
+            note: None,
+            wait,
+            retry,
+            session: None,
+        });
         self.last.clone().expect("was answered")
     }
 
-    fn holds(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
+    pub(crate) fn holds(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
         let answer = self.ask(owner, mode, keys);
         assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
     }
 
-    fn waits(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
+    pub(crate) fn waits(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
         assert_eq!(self.ask(owner, mode, keys), Answer::Queued);
     }
 
-    fn release(&mut self, owner: u8, keys: &[u8]) {
+    pub(crate) fn release(&mut self, owner: u8, keys: &[u8]) {
         let (mode, amount, fence) = (None, Amount::All, Named::None);
         self.then(&Op::Release { db: 0, keys: keys.to_vec(), owner, mode, amount, fence });
     }
 
-    fn pass(&mut self, ms: u64) {
+    pub(crate) fn pass(&mut self, ms: u64) {
         self.then(&Op::Pass { us: ms * 1000 });
     }
 
-    fn then(&mut self, op: &Op) {
+    pub(crate) fn then(&mut self, op: &Op) {
         self.step(op);
         self.check();
     }
 
     /// Who holds a key, and who waits for it.
-    fn at(&self, key: u8) -> (Vec<u8>, Vec<u8>) {
+    pub(crate) fn at(&self, key: u8) -> (Vec<u8>, Vec<u8>) {
         let holders = self.naive.rows.iter().filter(|row| (row.db, row.key) == (0, key)).map(|row| row.owner);
         let mut holders: Vec<u8> = holders.collect();
         holders.sort_unstable();
@@ -62,15 +72,15 @@ impl World {
     }
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     World::new(RULES)
 }
 
-fn blind() -> World {
+pub(crate) fn blind() -> World {
     World::new(Rules { detects: false, ..RULES })
 }
 
-fn at(holders: &[u8], line: &[u8]) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn at(holders: &[u8], line: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (holders.to_vec(), line.to_vec())
 }
 
@@ -119,6 +129,7 @@ fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
             note: None,
             wait: Wait::Never,
             retry: None,
+            session: None,
         },
         Op::Late { us: 20_000 },
         Op::Swap,
@@ -204,7 +215,7 @@ fn an_extension_that_failed_confirms_nothing() {
     world.holds(b'x', Write, b"k");
     world.waits(b'a', Write, b"k");
     world.release(b'x', b"k");
-    world.then(&Op::Extend { keys: b"k".to_vec(), owner: b'a', lease: LONG, fence: Named::Other });
+    world.then(&Op::Extend { keys: b"k".to_vec(), owner: b'a', lease: LONG, fence: Named::Other, session: None });
     world.then(&Op::Lose { nth: 0 });
     assert_eq!(world.at(b'k'), at(b"", b""));
 }
@@ -252,7 +263,17 @@ fn a_lock_of_another_database_closes_no_circle() {
     world.holds(b'b', Write, b"k");
     for (owner, key) in [(b'c', b'j'), (b'b', b'j')] {
         let (mode, wait) = (Write, Wait::Forever);
-        world.then(&Op::Acquire { db: 1, keys: vec![key], owner, mode, lease: LONG, note: None, wait, retry: None });
+        world.then(&Op::Acquire {
+            db: 1,
+            keys: vec![key],
+            owner,
+            mode,
+            lease: LONG,
+            note: None,
+            wait,
+            retry: None,
+            session: None,
+        });
     }
     world.waits(b'a', Write, b"k");
 }
@@ -514,4 +535,17 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
     let answers = ask(&mut side, b'x', b"j", leave).effects.answers;
     assert_eq!(answers[0], (many, request::Answer::WrongType));
     assert!(matches!(&answers[1], (id, request::Answer::Granted(_)) if *id == next), "{answers:?}");
+}
+
+#[test]
+fn who_leaves_the_line_of_a_later_key_makes_room_in_that_of_an_earlier() {
+    // What could go wrong: the line of j is looked at before anybody sees that the wait for k is over, and the request is
+    // judged as if the rest of it still stood there.
+    let mut world = blind();
+    world.holds(b'd', Read, b"j");
+    world.ask_for(b'm', Write, b"jk", (LONG, Wait::For(Millis(1)), None));
+    world.waits(b'a', Read, b"j");
+    world.then(&Op::Late { us: 1_000 });
+    world.ask_for(b'c', Read, b"jk", (LONG, Wait::Never, None));
+    assert_eq!(world.at(b'j'), at(b"acd", b""));
 }

@@ -1,12 +1,12 @@
 //! A world without a server: a primary, a replica that is told what the primary's effects say, and the naive model.
 
-use crate::line::{Ask as Wish, Rules};
+use crate::line::{Ask as Wish, Rules, Waiter};
 use crate::naive::{Answer, Naive, Row};
 use redis_lock::lock::change::{Cause, Change, Effects};
 use redis_lock::lock::codec;
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
-use redis_lock::lock::hold::Mode;
+use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
@@ -34,6 +34,7 @@ pub(crate) enum Op {
         note: Option<u8>,
         wait: Wait,
         retry: Option<u32>,
+        session: Option<Bound>,
     },
     Release {
         db: u32,
@@ -48,6 +49,18 @@ pub(crate) enum Op {
         owner: u8,
         lease: u64,
         fence: Named,
+        session: Option<Bound>,
+    },
+    /// A client's connection closes. It comes back as another one.
+    Close {
+        client: u8,
+        /// Whether nothing is done about it before the next thing happens.
+        late: bool,
+    },
+    /// An operator ends holds, of this owner or all, and for how long the key is kept.
+    Break {
+        key: u8,
+        owner: Option<u8>,
     },
     Pass {
         us: u64,
@@ -108,6 +121,9 @@ pub(crate) enum Named {
     Own,
     Other,
 }
+
+/// What a hold is bound to: which of a few clients, and how many milliseconds it outlives its connection.
+pub(crate) type Bound = (u8, u64);
 
 /// A hold as it lies there: database, key, owner, reads, writes, fence, note.
 type RawRow = (u32, u8, Owner, u32, u32, Fence, Option<Note>);
@@ -254,6 +270,8 @@ impl Side {
             assert_eq!(view.holders().count(), view.holding());
             for holder in view.holders() {
                 assert_eq!(view.holder(holder.owner).unwrap().fence, holder.fence);
+                let end = self.node.sessions().end_of(lock.holds.get(holder.owner).unwrap());
+                assert_eq!(holder.left, end.left(now));
                 rows.push(Row {
                     db,
                     key,
@@ -261,8 +279,9 @@ impl Side {
                     reads: holder.reads,
                     writes: holder.writes,
                     fence: holder.fence.get(),
-                    deadline_us: lock.holds.get(holder.owner).unwrap().deadline.0,
+                    deadline_us: end.0,
                     note: holder.note.map(|note| note[0]),
+                    session: holder.session.map(|session| (session.connection.client(), session.grace.0 * 1000)),
                 });
             }
         }
@@ -299,8 +318,10 @@ pub(crate) struct World {
     pub(crate) now: Now,
     /// Lines that another lock came to, not yet checked for deadlocks.
     touched: BTreeSet<(u32, u8)>,
-    /// Whether time has passed unnoticed.
+    /// Whether time has passed unnoticed, or a connection closed.
     late: bool,
+    /// Which connection each client has, by how many it had before.
+    connections: [u64; 3],
     /// What was answered last.
     pub(crate) last: Option<Answer>,
 }
@@ -314,15 +335,30 @@ impl World {
             now: Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) },
             touched: BTreeSet::new(),
             late: false,
+            connections: [0; 3],
             last: None,
         }
     }
 
     /// Does one thing in all three, works off what it leaves to do, and compares what they answer.
     pub(crate) fn step(&mut self, op: &Op) {
-        self.naive.settle(self.now.mono.0);
+        match op {
+            // What is bound to nothing any more, a connection that has closed does not end.
+            Op::Dismiss => self.naive.unbind(None),
+            Op::Reload { key } => self.naive.unbind(Some((0, *key))),
+            _ => {}
+        }
+        // Nobody looks at anything when time passes or a connection closes.
+        if !matches!(op, Op::Late { .. } | Op::Close { .. }) {
+            self.naive.settle(self.now.mono.0);
+        }
+        let late = match op {
+            // In between, what ends with the connection and what is taken back cannot be told apart.
+            Op::Close { client, late: true } => self.granted_to(self.connection(*client)).is_empty(),
+            _ => matches!(op, Op::Late { .. }),
+        };
         self.act(op);
-        self.late = matches!(op, Op::Late { .. });
+        self.late = late;
         if !self.late {
             self.naive.settle(self.now.mono.0);
             self.drain();
@@ -332,15 +368,24 @@ impl World {
     fn act(&mut self, op: &Op) {
         let now = self.now;
         match op {
-            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry } => {
+            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session } => {
                 if self.is_foreign(*db, keys) {
                     return;
                 }
                 let (mode, wait, retry) = (*mode, *wait, *retry);
                 let note_kept = note.map(|note| Note::new(&[note]));
-                let ask = Acquire { mode, lease: Millis(*lease), note: note_kept, wait, retry, session: None };
+                let ask = Acquire {
+                    mode,
+                    lease: Millis(*lease),
+                    note: note_kept,
+                    wait,
+                    retry,
+                    session: self.session(*session),
+                };
                 let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
-                let wish = Wish { db: *db, keys: keys.clone(), owner: *owner, mode, lease_us, note, wait, retry };
+                let (owner_, session) = (*owner, self.bound(*session));
+                let wish =
+                    Wish { db: *db, keys: keys.clone(), owner: owner_, mode, lease_us, note, wait, retry, session };
                 self.serve((*db, &keys), *owner, Ask::Acquire(ask), |naive| {
                     naive.acquire(&wish, now.mono.0, now.wall.0)
                 });
@@ -356,20 +401,31 @@ impl World {
                     naive.release(at, *owner, *mode, *amount, fence.map(Fence::get))
                 });
             }
-            Op::Extend { keys, owner, lease, fence } => {
+            Op::Extend { keys, owner, lease, fence, session } => {
                 if self.is_foreign(0, keys) {
                     return;
                 }
                 let fence = self.named(*fence, (0, keys[0]), *owner);
-                let ask = Extend { lease: Millis(*lease), session: None, fence };
-                let deadline_us = now.mono.0 + lease * 1000;
+                let ask = Extend { lease: Millis(*lease), session: self.session(*session), fence };
+                let wish = (now.mono.0 + lease * 1000, self.bound(*session));
                 self.serve((0, keys), *owner, Ask::Extend(ask), |naive| {
-                    naive.extend((0, keys), *owner, deadline_us, fence.map(Fence::get))
+                    naive.extend((0, keys), *owner, wish, fence.map(Fence::get))
                 });
             }
             Op::Pass { us } | Op::Late { us } => {
                 self.now.mono.0 += us;
                 self.now.wall.0 += us;
+            }
+            Op::Close { client, .. } => self.close(*client),
+            Op::Break { key, owner } => {
+                if self.is_foreign(0, &[*key]) {
+                    return;
+                }
+                let whose = owner.map(|owner| Owner::new(&[owner]));
+                let (broken, effects) =
+                    self.primary.on(0, &[*key], |node, side| node.break_holds(side, KeyIndex(0), whose.as_ref(), now));
+                assert_eq!(broken, self.naive.break_holds((0, *key), *owner, now.mono.0));
+                self.after_look(0, &[*key], effects);
             }
             Op::Lose { nth } => self.lose(*nth),
             Op::Deliver { nth } => {
@@ -485,6 +541,64 @@ impl World {
         }
     }
 
+    fn connection(&self, client: u8) -> u64 {
+        self.connections[usize::from(client)] * 10 + u64::from(client)
+    }
+
+    fn session(&self, session: Option<Bound>) -> Option<Session> {
+        let of = |(client, grace)| Session {
+            connection: self.primary.node.sessions().connection(self.connection(client)),
+            grace: Millis(grace),
+        };
+        session.map(of)
+    }
+
+    fn bound(&self, session: Option<Bound>) -> Option<(u64, u64)> {
+        session.map(|(client, grace)| (self.connection(client), grace * 1000))
+    }
+
+    /// What was granted to a connection that may not have heard of it, and whether its owner has shown that it knows.
+    fn granted_to(&self, connection: u64) -> Vec<(u64, bool)> {
+        let granted = self.naive.granted.iter();
+        let to = granted.filter(|granted| granted.ask.session.is_some_and(|(whose, _)| whose == connection));
+        to.map(|granted| (granted.id, granted.confirmed)).collect()
+    }
+
+    /// A connection closes: its waiters are gone, what it was granted and did not hear of is taken back, and what is bound to
+    /// it ends.
+    fn close(&mut self, client: u8) {
+        let (connection, now) = (self.connection(client), self.now.mono);
+        self.connections[usize::from(client)] += 1;
+        let asked = |ask: &Wish| ask.session.is_some_and(|(whose, _)| whose == connection);
+        let lost = self.granted_to(connection);
+        let node = &mut self.primary.node;
+        // The server says so before or after it says who waits no more.
+        let first = self.naive.tickets.is_multiple_of(2);
+        if first {
+            node.close(connection, now);
+        }
+        for waiter in self.naive.waiters.extract_if(.., |waiter| asked(&waiter.ask)) {
+            assert!(!node.lose(id_of(waiter.id)), "nothing to take back");
+        }
+        self.naive.end_keeping();
+        for (id, confirmed) in &lost {
+            assert_eq!(node.lose(id_of(*id)), !confirmed);
+        }
+        if !first {
+            node.close(connection, now);
+        }
+        // The last first: what one gave may have changed what an earlier one did.
+        for (id, _) in lost.iter().rev() {
+            let granted = self.naive.granted.iter().find(|granted| granted.id == *id).expect("was granted");
+            if self.is_foreign(granted.ask.db, &granted.ask.keys) {
+                self.naive.granted.retain(|granted| granted.id != *id);
+            } else {
+                self.naive.take_back(*id, now.0);
+            }
+        }
+        self.naive.closed.insert(connection, now.0);
+    }
+
     fn lose(&mut self, nth: usize) {
         let waiting = self.naive.waiters.len();
         let Some(at) = nth.checked_rem(waiting + self.naive.granted.len()) else { return };
@@ -507,7 +621,10 @@ impl World {
         let step = self.primary.on(db, keys, |node, side| node.serve(side, &request, now));
         if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
-        } else if matches!(request.ask, Ask::Release(_)) && step.effects.answers.is_empty() {
+        } else if matches!(request.ask, Ask::Release(_))
+            && step.effects.answers.is_empty()
+            && step.effects.changes.iter().all(|change| change.cause != Cause::Close)
+        {
             assert_ne!(self.primary.raw(), before, "an effect without a change");
         }
         self.tell(&step.effects.changes);
@@ -562,6 +679,9 @@ impl World {
         for key in keys {
             let over = self.primary.locks.get(&(db, *key)).map_or(0, |lock| lock.holds.over(now.mono));
             assert_eq!(over, 0, "I5 on {key}");
+            let (lock, sessions) = (self.primary.locks.get(&(db, *key)), self.primary.node.sessions());
+            let mut holds = lock.into_iter().flat_map(|lock| lock.holds.iter());
+            assert!(holds.all(|(_, hold)| sessions.end_of(hold) > now.mono), "a closed session holds {key}");
         }
     }
 
@@ -694,9 +814,15 @@ impl World {
                 }
                 Work::Close(connection, Db(db), name) => {
                     let key = name[0];
+                    if self.is_foreign(db, &[key]) {
+                        self.primary.node.forgo_session(Db(db), &name, connection);
+                        continue;
+                    }
+                    // Bites of several sizes.
+                    let most = 1 + self.naive.tickets as usize % 3;
                     let effects = self
                         .primary
-                        .on(db, &[key], |node, side| node.end_session(side, KeyIndex(0), connection, now, usize::MAX));
+                        .on(db, &[key], |node, side| node.end_session(side, KeyIndex(0), connection, now, most));
                     self.after_look(db, &[key], effects);
                 }
                 Work::TakeBack(id, Db(db), names) => {
@@ -710,7 +836,10 @@ impl World {
                         continue;
                     }
                     let effects = self.primary.on(db, &keys, |node, side| node.take_back(side, id, now));
-                    self.naive.take_back(id.to_number(), now.mono.0);
+                    // Else it was when its connection closed.
+                    if self.naive.granted.iter().any(|granted| granted.id == id.to_number()) {
+                        self.naive.take_back(id.to_number(), now.mono.0);
+                    }
                     self.after_look(db, &keys, effects);
                 }
             }
@@ -756,14 +885,18 @@ impl World {
 
     /// Compares all three, and looks at the invariants.
     pub(crate) fn check(&mut self) {
+        let now = self.now.mono;
+        let mut settled = self.naive.clone();
+        settled.settle(now.0);
+        let mut expected = settled.rows.clone();
+        expected.sort();
+        assert_eq!(self.primary.seen(now), expected, "primary and model");
         if self.late {
             return;
         }
-        let now = self.now.mono;
         self.naive.settle(now.0);
-        let mut expected = self.naive.rows.clone();
-        expected.sort();
-        assert_eq!(self.primary.seen(now), expected, "primary and model");
+        self.check_sessions();
+        self.check_tops();
         assert_eq!(self.primary.raw(), self.replica.raw(), "primary and replica");
         assert_eq!(self.primary.node.last_fence().map_or(0, Fence::get), self.naive.last_fence, "fence clocks");
         self.check_lines();
@@ -774,6 +907,54 @@ impl World {
                 let (earliest, _) = lock.holds.earliest().expect("I6");
                 assert!(side.node.covers(Db(db), lock, earliest), "I4");
             }
+        }
+    }
+
+    /// S1.
+    fn check_sessions(&self) {
+        let bound = self.primary.node.sessions().iter();
+        let bound: BTreeSet<(u32, u8, u8, u64)> =
+            bound.map(|(to, db, name, owner)| (db.0, name[0], owner.as_bytes()[0], to.client())).collect();
+        assert_eq!(self.primary.node.sessions().len(), bound.len());
+        // The index of leases goes by whole milliseconds: some may be over that were not ended.
+        let is_over = |(db, key, owner, _): &(u32, u8, u8, u64)| {
+            let hold = self.primary.locks.get(&(*db, *key)).and_then(|lock| lock.holds.get(&[*owner]));
+            hold.is_some_and(|hold| hold.deadline <= self.now.mono)
+        };
+        let bound: BTreeSet<_> = bound.into_iter().filter(|bound| !is_over(bound)).collect();
+        let rows = self.naive.rows.iter();
+        let expected = rows.filter_map(|row| Some((row.db, row.key, row.owner, row.session?.0))).collect();
+        assert_eq!(bound, expected, "S1");
+        assert!(!self.primary.node.sessions().some_closed(), "everything was ended that was bound");
+        assert!(self.replica.node.sessions().is_empty(), "no hold ends with a connection to another node");
+    }
+
+    /// What operators see.
+    fn check_tops(&self) {
+        let (node, naive, now) = (&self.primary.node, &self.naive, self.now.mono);
+        let of = |waiter: &Waiter| (waiter.since_us, waiter.id);
+        let mut waits: Vec<(u64, u64)> = naive.waiters.iter().map(of).collect();
+        waits.sort_unstable();
+        let mut crowds: Vec<(usize, u32, u8, u64)> = Vec::new();
+        for (db, key) in naive.contended() {
+            let line = naive.line(db, key);
+            let since = line.iter().map(|waiter| waiter.since_us).min().expect("contended");
+            crowds.push((line.len(), db, key, (now.0 - since) / 1000));
+        }
+        crowds.sort_by_key(|(waiting, db, key, _)| (usize::MAX - waiting, *db, *key));
+        for most in [0, 2, 99] {
+            let longest = node.longest_waits(most, now).into_iter();
+            let longest: Vec<(u64, u64)> =
+                longest.map(|waiting| (waiting.waiter.since.0, waiting.id.to_number())).collect();
+            // Those who came in the same moment stand in any order.
+            let since = |waits: &[(u64, u64)]| waits.iter().take(most).map(|wait| wait.0).collect::<Vec<_>>();
+            assert_eq!(since(&longest), since(&waits), "who has waited longest");
+            assert!(longest.iter().all(|wait| waits.contains(wait)));
+            assert_eq!(longest.iter().collect::<BTreeSet<_>>().len(), most.min(waits.len()));
+            let crowded = node.most_crowded(most, now).into_iter();
+            let crowded: Vec<_> =
+                crowded.map(|crowd| (crowd.waiting, crowd.db.0, crowd.name[0], crowd.waited.0)).collect();
+            assert_eq!(crowded, crowds[..most.min(crowds.len())], "where most wait");
         }
     }
 
@@ -789,6 +970,10 @@ impl World {
             assert_eq!(line, expected, "the line of {key}");
         }
         assert_eq!(naive.overlooked(now.0).map(|waiter| waiter.id), None, "W2: {naive:?}");
+        if naive.rules.detects {
+            let stuck = naive.waiters.iter().find(|waiter| naive.is_in_lasting_circle(waiter.ask.owner, now.0));
+            assert_eq!(stuck.map(|waiter| waiter.id), None, "in a deadlock: {naive:?}");
+        }
     }
 }
 

@@ -1,0 +1,242 @@
+//! Sessions in the core by itself: connections that close at any moment, beside a model that knows no index and ends all at
+//! once.
+
+use crate::line::Rules;
+use crate::world::{RULES, Side, limits};
+use proptest::prelude::*;
+use redis_lock::lock::hold::{Mode, Session};
+use redis_lock::lock::key::{Db, KeyIndex};
+use redis_lock::lock::node::{Due, Node};
+use redis_lock::lock::owner::Owner;
+use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Step, Wait};
+use redis_lock::lock::room::Work;
+use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
+use redis_lock::lock::view::{Sight, View};
+use std::collections::BTreeMap;
+
+fn at(us: u64) -> Now {
+    Now { mono: Timestamp(us), wall: WallTime(us) }
+}
+
+fn ask(side: &mut Side, key: u8, owner: &[u8], ask: Ask, now: Now) -> Step {
+    let request = Request { owner: Owner::new(owner), ask };
+    side.on(0, &[key], |node, side| node.serve(side, &request, now))
+}
+
+fn read(lease: Millis, session: Option<Session>) -> Ask {
+    Ask::Acquire(Acquire { mode: Mode::Read, lease, note: None, wait: Wait::Never, retry: None, session })
+}
+
+fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {
+    Session { connection: side.node.sessions().connection(client), grace }
+}
+
+/// Does one piece of the work that closed connections leave, at most so many holds. False when there is none.
+fn work(side: &mut Side, now: Now, most: usize) -> bool {
+    match side.node.next_work() {
+        Some(Work::Close(connection, _, name)) => {
+            let end = |node: &mut Node, side: &mut Side| node.end_session(side, KeyIndex(0), connection, now, most);
+            let changes = side.on(0, &[name[0]], end).changes.len();
+            // The last piece of a key settles what is left of it.
+            assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
+            true
+        }
+        Some(Work::Look(_, name)) => {
+            side.on(0, &[name[0]], |node, side| node.look_at(side, KeyIndex(0), now));
+            true
+        }
+        other => {
+            assert_eq!(other, None);
+            false
+        }
+    }
+}
+
+/// Ends one piece of what the index of leases says is due. False when there is none.
+fn lapse(side: &mut Side, now: Now, most: usize) -> bool {
+    match side.node.due(now.mono) {
+        Due::Key(_, entry, name) => {
+            let end = |node: &mut Node, side: &mut Side| node.lapse(side, KeyIndex(0), entry, now, most);
+            let changes = side.on(0, &[name[0]], end).changes.len();
+            // The last piece of a key settles what is left of it.
+            assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
+            true
+        }
+        Due::Again => true,
+        Due::Nothing => false,
+    }
+}
+
+#[test]
+fn many_holds_of_a_closed_connection_end_bit_by_bit_also_where_their_leases_end() {
+    // A lapse that settled all of the key would stand still for as long as that takes.
+    const MOST: usize = 64;
+    let mut side = Side::new(limits(Rules { holders_max: 2000, ..RULES }));
+    for reader in 0..1000u16 {
+        let session = bound_to(&side, 7, Millis(1));
+        let step = ask(&mut side, b'k', &reader.to_be_bytes(), read(Millis(100_000), Some(session)), at(1));
+        assert!(matches!(step.outcome, Ok(Outcome::Granted(_))));
+    }
+    assert!(side.node.close(7, Timestamp(2)));
+    // Some are cut; then the grace is over, for those as well as for the others.
+    (0..3).for_each(|_| assert!(work(&mut side, at(3), MOST)));
+    assert_eq!(side.node.sessions().len(), 1000 - 3 * MOST);
+    while lapse(&mut side, at(10_000), MOST) {}
+    while work(&mut side, at(10_000), MOST) {}
+    assert!(side.locks.is_empty() && side.node.sessions().is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Acquire { key: u8, owner: u8, client: usize, lease: u64, grace: Option<u64> },
+    Extend { key: u8, owner: u8, client: usize, lease: u64, grace: Option<u64> },
+    Release { key: u8, owner: u8 },
+    Close { client: usize },
+    Pass { ms: u64 },
+    Work { most: usize },
+    Lapse { most: usize },
+    Dissolve,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let who = || (b'j'..=b'k', b'a'..=b'd', 0..3usize);
+    let ms = || prop_oneof![1..5u64, 1..40u64];
+    let grace = || prop_oneof![2 => Just(None), 2 => Just(Some(0)), 3 => (1..20u64).prop_map(Some)];
+    let most = || prop_oneof![Just(1usize), Just(2), Just(usize::MAX)];
+    prop_oneof![
+        8 => (who(), ms(), grace())
+            .prop_map(|((key, owner, client), lease, grace)| Op::Acquire { key, owner, client, lease, grace }),
+        4 => (who(), ms(), grace())
+            .prop_map(|((key, owner, client), lease, grace)| Op::Extend { key, owner, client, lease, grace }),
+        2 => who().prop_map(|(key, owner, _)| Op::Release { key, owner }),
+        4 => (0..3usize).prop_map(|client| Op::Close { client }),
+        4 => prop_oneof![1..4u64, 1..30u64].prop_map(|ms| Op::Pass { ms }),
+        3 => most().prop_map(|most| Op::Work { most }),
+        2 => most().prop_map(|most| Op::Lapse { most }),
+        1 => Just(Op::Dissolve),
+    ]
+}
+
+/// What a hold is in the model: until when, and which client's end cuts it to how many milliseconds.
+type Naive = BTreeMap<(u8, u8), (u64, Option<(u64, u64)>)>;
+
+/// The core, the model, the time in milliseconds, and the clients that are connected, by place.
+struct Pair {
+    side: Side,
+    naive: Naive,
+    now: u64,
+    clients: [u64; 3],
+    clients_so_far: u64,
+}
+
+impl Pair {
+    fn session(&self, client: usize, grace: Option<u64>) -> (Option<Session>, Option<(u64, u64)>) {
+        let bound = grace.map(|grace| (self.clients[client], grace));
+        (bound.map(|(client, grace)| bound_to(&self.side, client, Millis(grace))), bound)
+    }
+
+    fn play(&mut self, op: &Op) {
+        let now = at(self.now * 1000);
+        match *op {
+            Op::Acquire { key, owner, client, lease, grace } => {
+                let (session, bound) = self.session(client, grace);
+                let step = ask(&mut self.side, key, &[owner], read(Millis(lease), session), now);
+                assert!(matches!(step.outcome, Ok(Outcome::Granted(_))));
+                let hold = self.naive.entry((key, owner)).or_insert((0, None));
+                *hold = (hold.0.max(self.now + lease), bound.or(hold.1));
+            }
+            Op::Extend { key, owner, client, lease, grace } => {
+                let (session, bound) = self.session(client, grace);
+                let extend = Ask::Extend(Extend { lease: Millis(lease), session, fence: None });
+                let outcome = ask(&mut self.side, key, &[owner], extend, now).outcome;
+                let Ok(Outcome::Extended(fences)) = outcome else { panic!("{outcome:?}") };
+                assert_eq!(fences[0].is_some(), self.naive.contains_key(&(key, owner)));
+                if let Some(hold) = self.naive.get_mut(&(key, owner)) {
+                    *hold = (self.now + lease, bound.or(hold.1));
+                }
+            }
+            Op::Release { key, owner } => {
+                let all = Ask::Release(Release { mode: None, amount: Amount::All, fence: None });
+                let outcome = ask(&mut self.side, key, &[owner], all, now).outcome;
+                let Ok(Outcome::Released(left)) = outcome else { panic!("{outcome:?}") };
+                assert_eq!(left[0].is_some(), self.naive.remove(&(key, owner)).is_some());
+            }
+            Op::Close { client } => {
+                let gone = self.clients[client];
+                let has_some = self.side.node.close(gone, now.mono);
+                let mut found = false;
+                for (deadline, bound) in self.naive.values_mut() {
+                    if let Some((_, grace)) = bound.take_if(|(client, _)| *client == gone) {
+                        *deadline = (*deadline).min(self.now + grace);
+                        found = true;
+                    }
+                }
+                assert!(has_some || !found);
+                self.clients_so_far += 1;
+                self.clients[client] = self.clients_so_far;
+            }
+            Op::Pass { ms } => self.now += ms,
+            Op::Work { most } => drop(work(&mut self.side, now, most)),
+            Op::Lapse { most } => drop(lapse(&mut self.side, now, most)),
+            Op::Dissolve => {
+                // What was over by then is; the rest lives on by lease, also where its grace was not cut yet.
+                self.finish();
+                self.side.node.dismiss();
+                self.naive.values_mut().for_each(|(_, bound)| *bound = None);
+            }
+        }
+        let now = self.now;
+        self.naive.retain(|_, (deadline, _)| *deadline > now);
+    }
+
+    /// Does all work that there is.
+    fn finish(&mut self) {
+        let now = at(self.now * 1000);
+        while work(&mut self.side, now, 2) {}
+        while lapse(&mut self.side, now, 2) {}
+    }
+
+    fn check(&self) {
+        let mut seen = Naive::new();
+        let sessions = self.side.node.sessions();
+        for (&(_, key), lock) in &self.side.locks {
+            assert_eq!(lock.broken_invariant(), None);
+            let sight = Sight { db: Db(0), name: &[key], sessions, now: at(self.now * 1000).mono };
+            let Some(view) = View::of(lock, sight) else { continue };
+            assert_eq!(view.holding(), view.holders().count());
+            for holder in view.holders() {
+                let bound = holder.session.map(|session| (session.connection.client(), session.grace.0));
+                // Shown until the work is done, though it has closed.
+                let bound = bound.filter(|(client, _)| self.clients.contains(client));
+                seen.insert((key, holder.owner[0]), (self.now + holder.left.0, bound));
+            }
+        }
+        assert_eq!(seen, self.naive);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn sessions_end_as_the_model_says_however_late_the_work_is_done(ops in prop::collection::vec(op(), 1..60)) {
+        let mut pair = Pair {
+            side: Side::new(limits(RULES)),
+            naive: Naive::new(),
+            now: 1,
+            clients: [1, 2, 3],
+            clients_so_far: 3,
+        };
+        for op in &ops {
+            pair.play(op);
+            pair.check();
+        }
+        pair.finish();
+        pair.check();
+        let bound = pair.naive.values().filter(|(_, bound)| bound.is_some()).count();
+        prop_assert_eq!(pair.side.node.sessions().len(), bound, "S1");
+        prop_assert!(!pair.side.node.sessions().some_closed());
+        let held: usize = pair.side.locks.values().map(|lock| lock.holds.len()).sum();
+        prop_assert_eq!(held, pair.naive.len(), "nothing is left that is over");
+    }
+}
