@@ -414,14 +414,16 @@ impl Room {
         }
     }
 
-    /// A connection has closed: what was bound to it before it was granted anew is to be, when that is taken back, as its
-    /// closing would have left it.
+    /// A connection has closed: what was bound to it before it was granted anew by another is to be, when that is taken back,
+    /// as its closing would have left it. (What was granted by this one is taken back before anything ends that is bound.)
     pub(super) fn closed(&mut self, connection: Connection, now: Timestamp) {
         if self.waiters.len() == self.waiting {
             return;
         }
         for id in self.by_owner.values().flatten() {
-            if let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) {
+            if let Some(Waiter { state: State::Granted(grant), ask, .. }) = self.waiters.get_mut(*id)
+                && ask.session.is_none_or(|session| session.connection != connection)
+            {
                 for before in grant.given.iter_mut().filter_map(|given| given.before.as_mut()) {
                     if let Some(session) = before.session.take_if(|session| session.connection == connection) {
                         before.cut = Some(now + session.grace);
