@@ -304,9 +304,14 @@ impl Naive {
     }
 
     /// Whether a path leads from an owner back to it, which will not be left by itself: a key is kept for who waits for
-    /// several only so long, and then it is passed.
+    /// several only so long, and then it is passed; and who stands behind one of an owner's two waits does not wait for the
+    /// other.
     pub(crate) fn is_in_lasting_circle(&self, owner: u8, now_us: u64) -> bool {
-        self.leads_back(owner, |at| self.edges_to(at, now_us, |other| !other.is_many()))
+        let waits_once = |owner| self.waiters.iter().filter(|waiter| waiter.ask.owner == owner).count() == 1;
+        self.leads_back(owner, |at| match waits_once(at) {
+            true => self.edges_to(at, now_us, |other| !other.is_many()),
+            false => BTreeSet::new(),
+        })
     }
 
     fn leads_back(&self, owner: u8, edges: impl Fn(u8) -> BTreeSet<(u8, u8)>) -> bool {

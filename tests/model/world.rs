@@ -316,8 +316,6 @@ pub(crate) struct World {
     replica: Side,
     pub(crate) naive: Naive,
     pub(crate) now: Now,
-    /// Lines that another lock came to, not yet checked for deadlocks.
-    touched: BTreeSet<(u32, u8)>,
     /// Whether time has passed unnoticed, or a connection closed.
     late: bool,
     /// Which connection each client has, by how many it had before.
@@ -333,7 +331,6 @@ impl World {
             replica: Side::new(limits(rules)),
             naive: Naive::new(rules, SKEW.0 * 1000),
             now: Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) },
-            touched: BTreeSet::new(),
             late: false,
             connections: [0; 3],
             last: None,
@@ -475,7 +472,6 @@ impl World {
                 self.naive.rename(0, *from, *to);
                 self.primary.rename(0, *from, *to, now.mono);
                 self.replica.rename(0, *from, *to, now.mono);
-                self.touch(0, *to);
             }
             Op::Move { key } => {
                 if self.is_foreign(0, &[*key]) || self.is_foreign(1, &[*key]) {
@@ -494,19 +490,16 @@ impl World {
                 self.naive.move_to_1(*key);
                 self.primary.move_to_1(*key, now.mono);
                 self.replica.move_to_1(*key, now.mono);
-                self.touch(1, *key);
             }
             Op::Reload { key } => {
                 self.naive.reload(0, *key, now.mono.0);
                 self.primary.reload(0, *key, now);
                 self.replica.reload(0, *key, now);
-                self.touch(0, *key);
             }
             Op::Swap => {
                 self.naive.swap();
                 self.primary.swap();
                 self.replica.swap();
-                self.touched.extend(self.naive.contended());
             }
             Op::Flush { all } => {
                 let db = (!all).then_some(0);
@@ -518,13 +511,6 @@ impl World {
                 self.naive.promote(now.wall.0);
                 self.primary.node.promote(now.wall);
             }
-        }
-    }
-
-    /// A lock may have come to a key.
-    fn touch(&mut self, db: u32, key: u8) {
-        if self.primary.locks.contains_key(&(db, key)) && !self.naive.line(db, key).is_empty() {
-            self.touched.insert((db, key));
         }
     }
 
@@ -796,14 +782,6 @@ impl World {
                     }
                     let effects = self.primary.on(db, &[key], |node, side| node.look_at(side, KeyIndex(0), now));
                     self.after_look(db, &[key], effects);
-                    if self.touched.remove(&(db, key)) && self.naive.rules.detects {
-                        for waiter in self.naive.line(db, key) {
-                            assert!(
-                                !self.naive.is_in_circle(waiter.ask.owner, now.mono.0),
-                                "{waiter:?} is in a deadlock"
-                            );
-                        }
-                    }
                 }
                 Work::Check(id, Db(db), name) => {
                     let effects = self.primary.on(db, &[name[0]], |node, side| node.check_waiter(side, id, now.mono));
