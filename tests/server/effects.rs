@@ -223,10 +223,10 @@ fn several_effects_of_one_step_are_sent_as_one() {
     // Between the end of one hold and the grant to another no replica may see the lock free.
     let mut wire = Wire::new();
     let mut pipe = redis::pipe();
-    pipe.cmd("LOCK.RW").arg(&["k", "a", "READ", "PX", "1"]);
+    pipe.cmd("LOCK.RW").arg(&["k", "a", "READ", "PX", "50"]);
     pipe.cmd("LOCK.RW").arg(&["k", "b", "READ", "PX", "2"]);
     // Nobody comes to see to the alarm before the next command settles the key.
-    pipe.cmd("DEBUG").arg(&["SLEEP", "0.02"]).ignore();
+    pipe.cmd("DEBUG").arg(&["SLEEP", "0.1"]).ignore();
     pipe.cmd("LOCK.ACQUIRE").arg(&["k", "c", "PX", "10000"]);
     let fences: Vec<i64> = pipe.query(&mut wire.conn.0).unwrap();
     wire.fences.insert(("k".to_owned(), "c".to_owned()), fences[2]);
@@ -245,9 +245,9 @@ fn a_refused_request_still_sends_what_settling_ended() {
     // The lapse has happened whatever becomes of the request: unsent, the replica would keep the hold.
     let mut wire = Wire::new();
     let mut pipe = redis::pipe();
-    pipe.cmd("LOCK.RW").arg(&["k", "a", "READ", "PX", "1"]);
+    pipe.cmd("LOCK.RW").arg(&["k", "a", "READ", "PX", "50"]);
     pipe.cmd("LOCK.RW").arg(&["k", "b", "READ", "PX", "10000"]);
-    pipe.cmd("DEBUG").arg(&["SLEEP", "0.02"]).ignore();
+    pipe.cmd("DEBUG").arg(&["SLEEP", "0.1"]).ignore();
     pipe.cmd("LOCK.ACQUIRE").arg(&["k", "c"]);
     let replies: Vec<Option<i64>> = pipe.query(&mut wire.conn.0).unwrap();
     assert_eq!(replies[2], None);
