@@ -512,3 +512,15 @@ fn who_leaves_the_line_of_a_later_key_makes_room_in_that_of_an_earlier() {
     world.ask_for(b'c', Read, b"jk", (LONG, Wait::Never, None));
     assert_eq!(world.at(b'j'), at(b"acd", b""));
 }
+
+#[test]
+fn who_is_told_after_a_release_that_its_time_is_up_makes_room_then() {
+    // What could go wrong: in the model alone, which took that answer for one that was given before the release.
+    let mut world = blind();
+    world.holds(b'e', Read, b"jk");
+    world.ask_for(b'a', Write, b"j", (1, Wait::For(Millis(1)), None));
+    world.ask_for(b'a', Read, b"j", (1, Wait::For(Millis(13)), None));
+    world.then(&Op::Late { us: 1_000 });
+    world.release(b'e', b"jk");
+    assert_eq!(world.at(b'j'), at(b"a", b""));
+}
