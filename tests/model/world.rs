@@ -793,7 +793,8 @@ impl World {
                     }
                     let effects = self.primary.on(db, &[key], |node, side| node.look_at(side, KeyIndex(0), now));
                     self.after_look(db, &[key], effects);
-                    if self.touched.remove(&(db, key)) && self.naive.rules.detects {
+                    // Not before all of them were looked at: a circle may go through several.
+                    if self.touched.remove(&(db, key)) && self.touched.is_empty() && self.naive.rules.detects {
                         for waiter in self.naive.line(db, key) {
                             assert!(
                                 !self.naive.is_in_circle(waiter.ask.owner, now.mono.0),
