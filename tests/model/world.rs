@@ -592,6 +592,11 @@ impl World {
             }
         }
         self.naive.closed.insert(connection, now.0);
+        if !lost.is_empty() {
+            // Before the alarm or a command comes to those keys, which would end what is bound before it is taken back.
+            self.naive.settle(now.0);
+            self.work();
+        }
     }
 
     fn lose(&mut self, nth: usize) {
