@@ -81,7 +81,12 @@ impl Node {
             index_of(&mut self.leases, db).disarm(id);
         }
         self.sessions.forget(db, name, trace);
-        self.room.want_look(db, name);
+        if trace.held {
+            // Whose hold has left may wait for the key with others, behind somebody from now on.
+            self.room.want_check(db, name);
+        } else {
+            self.room.want_look(db, name);
+        }
     }
 
     /// A database, or all of them, was emptied.
@@ -95,7 +100,7 @@ impl Node {
         let large = |leases: Option<Box<Leases>>| leases.filter(|leases| leases.len() > AT_ONCE).map(|leases| *leases);
         self.retired.extend(self.leases[flushed].iter_mut().filter_map(|leases| large(leases.take())));
         self.sessions.flush(db);
-        self.room.want_looks(db, false);
+        self.room.want_checks(db);
     }
 
     /// Two databases changed places. What lay under a key of one lies under the same key of the other now, so every
@@ -110,7 +115,7 @@ impl Node {
         self.term = self.term.next();
         // Who waits stays with the number of its database.
         for db in [one, other] {
-            self.room.want_looks(Some(db), true);
+            self.room.want_checks(Some(db));
         }
     }
 
@@ -283,6 +288,15 @@ impl Node {
         for key in keys.all() {
             if let Place { db, name, lock: Some(lock) } = keys.place(key) {
                 self.follow_lock(db, name, lock, now);
+            }
+        }
+        if self.room.waiting() > 0 {
+            for change in effects.changes.iter().filter(|change| change.ended) {
+                let Place { db, name, .. } = keys.place(change.key);
+                // Who holds a key and asks for it with others waits for nobody there; from now on it does.
+                if self.room.waiting_of(&change.owner).any(|(_, waiter)| waiter.wants(db, name)) {
+                    self.check_for_latecomer(&change.owner);
+                }
             }
         }
         for bond in effects.bonds.drain(..) {

@@ -450,13 +450,13 @@ impl Room {
         }
     }
 
-    /// All lines of a database are to be looked at; None: of all.
-    pub(super) fn want_looks(&mut self, db: Option<Db>, swapped: bool) {
+    /// As [`Room::want_check`], of all lines of a database; None: of all databases.
+    pub(super) fn want_checks(&mut self, db: Option<Db>) {
         for number in 0..self.lines.len() as u32 {
             if db.is_none_or(|db| db.0 == number) {
                 let names: Vec<KeyName> = self.lines[number as usize].keys().cloned().collect();
                 for name in names {
-                    self.want(Db(number), &name, if swapped { Due::Check } else { Due::Look });
+                    self.want_check(Db(number), &name);
                 }
             }
         }

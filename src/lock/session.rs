@@ -35,6 +35,8 @@ pub struct Sessions {
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     pub(super) lease: Option<Id>,
+    /// Whether somebody held it still.
+    pub(super) held: bool,
     bound: Vec<(Connection, Owner)>,
 }
 
@@ -43,7 +45,7 @@ impl Trace {
     #[must_use]
     pub fn of(lock: &Lock) -> Trace {
         let bound = |(owner, hold): (&Owner, &Hold)| Some((hold.session()?.connection, owner.clone()));
-        Trace { lease: lock.lease, bound: lock.holds.iter().filter_map(bound).collect() }
+        Trace { lease: lock.lease, held: !lock.is_free(), bound: lock.holds.iter().filter_map(bound).collect() }
     }
 }
 

@@ -9,7 +9,7 @@ use redis_lock::lock::hold::Mode::{self, Read, Write};
 use redis_lock::lock::hold::Session;
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Ask, Outcome, Request, Wait};
+use redis_lock::lock::request::{Acquire, Amount, Ask, Outcome, Request, Wait};
 use redis_lock::lock::room::Work;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
@@ -416,4 +416,26 @@ fn of_two_grants_that_are_lost_with_their_connection_both_are_taken_back() {
     assert_eq!(world.naive.granted.len(), 2);
     world.closes(1);
     assert_eq!((world.at(b'j'), world.naive.rows[0].session), (at(b"a", b""), Some((0, 0))));
+}
+
+#[test]
+fn a_deadlock_that_the_end_of_a_hold_closes_is_found() {
+    // What could go wrong: who holds a key and asks for it with others stands behind nobody there, until its hold ends.
+    let ends = [
+        Op::Release { db: 0, keys: b"k".to_vec(), owner: b'b', mode: None, amount: Amount::All, fence: Named::None },
+        Op::Break { key: b'k', owner: None },
+        Op::Delete { key: b'k' },
+        Op::Close { client: 0, late: false },
+    ];
+    for end in ends {
+        let mut world = world();
+        world.holds(b'x', Write, b"j");
+        world.holds(b'b', Read, b"l");
+        world.binds(b'b', Write, b"k", (0, 0));
+        world.waits(b'd', Write, b"kl");
+        world.waits(b'd', Read, b"k");
+        world.waits(b'b', Write, b"jk");
+        world.then(&end);
+        assert_eq!(world.naive.waiters.len(), 2, "{end:?}");
+    }
 }

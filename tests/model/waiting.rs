@@ -549,3 +549,31 @@ fn who_leaves_the_line_of_a_later_key_makes_room_in_that_of_an_earlier() {
     world.ask_for(b'c', Read, b"jk", (LONG, Wait::Never, None));
     assert_eq!(world.at(b'j'), at(b"acd", b""));
 }
+
+#[test]
+fn who_is_told_after_a_release_that_its_time_is_up_makes_room_then() {
+    // What could go wrong: in the model alone, which took that answer for one that was given before the release.
+    let mut world = blind();
+    world.holds(b'e', Read, b"jk");
+    world.ask_for(b'a', Write, b"j", (1, Wait::For(Millis(1)), None));
+    world.ask_for(b'a', Read, b"j", (1, Wait::For(Millis(13)), None));
+    world.then(&Op::Late { us: 1_000 });
+    world.release(b'e', b"jk");
+    assert_eq!(world.at(b'j'), at(b"a", b""));
+}
+
+#[test]
+fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_closes_it() {
+    // What could go wrong: each line is looked at as if the others had been already. The lock comes to l, the circle goes
+    // through j as well, which is looked at first.
+    let mut world = World::new(Rules { holders_max: 1, ..RULES });
+    world.holds(b'a', Write, b"j");
+    world.waits(b'b', Read, b"jk");
+    world.waits(b'c', Read, b"j");
+    world.waits(b'c', Write, b"kl");
+    let (mode, wait, retry, session) = (Read, Wait::Never, None, None);
+    let keys = b"l".to_vec();
+    world.then(&Op::Acquire { db: 1, keys, owner: b'e', mode, lease: LONG, note: None, wait, retry, session });
+    world.waits(b'e', Write, b"j");
+    world.then(&Op::Swap);
+}

@@ -583,6 +583,11 @@ impl World {
             }
         }
         self.naive.closed.insert(connection, now.0);
+        if !lost.is_empty() {
+            // Before the alarm or a command comes to those keys, which would end what is bound before it is taken back.
+            self.naive.settle(now.0);
+            self.work();
+        }
     }
 
     fn lose(&mut self, nth: usize) {
@@ -621,7 +626,7 @@ impl World {
         let judged = causes.iter().position(|cause| *cause == Cause::Release);
         let is_grant = |cause: &&Cause| **cause == Cause::Acquire;
         let mut grants = judged.map_or(usize::MAX, |at| causes[..at].iter().filter(is_grant).count());
-        let mut served = BTreeSet::new();
+        let (mut served, mut unsure) = (BTreeSet::new(), false);
         while let Some((id, answer)) = answers.pop_front_if(|(id, answer)| {
             self.is_due(*id, answer) && (grants > 0 || !matches!(answer, request::Answer::Granted(_)))
         }) {
@@ -629,11 +634,13 @@ impl World {
                 grants = grants.saturating_sub(fences.len());
                 served.extend(self.naive.waiter(id.to_number()).map(|waiter| waiter.ask.owner));
             }
+            // Whose time was up may have been told so after the release as well, when it made room for others.
+            unsure |= grants == 0 && answer == request::Answer::TimedOut;
             self.hear(id, answer);
         }
         // Whoever got something may go before others now where else it waits: those lines are looked at later.
         let overlooked = self.naive.overlooked_at((db, keys), &served, now.mono.0);
-        assert_eq!(overlooked.map(|waiter| waiter.id), None, "settles first");
+        assert!(unsure || overlooked.is_none(), "settles first: {overlooked:?}");
         for key in keys {
             self.naive.looked(db, *key, now.mono.0);
         }
