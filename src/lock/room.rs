@@ -57,6 +57,8 @@ pub struct Waiter {
     pub rank: Rank,
     state: State,
     entry: Option<EntryId>,
+    /// The place among its keys of the one that kept it waiting when that was seen last.
+    obstacle: usize,
 }
 
 /// A key that is waited for.
@@ -267,6 +269,7 @@ impl Room {
             rank,
             state: State::Waiting,
             entry: None,
+            obstacle: 0,
         })
     }
 
@@ -349,6 +352,13 @@ impl Room {
         self.leave_lines(id);
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.state = State::Granted(Grant { given, confirmed: false });
+        }
+    }
+
+    /// Which of its keys keeps a waiter waiting.
+    pub(super) fn note_obstacle(&mut self, id: WaiterId, at: usize) {
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.obstacle = at;
         }
     }
 
@@ -679,6 +689,11 @@ impl Waiter {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
+    }
+
+    /// The place among its keys of the one that kept it waiting when that was seen last.
+    pub(super) fn obstacle(&self) -> usize {
+        self.obstacle
     }
 
     /// What it was granted.

@@ -22,12 +22,15 @@ use alloc::vec::Vec;
 /// wait meanwhile.
 pub const RUN: usize = 32;
 
+/// How many keys one look may open: who waits for several may make it open more than can be counted.
+const OPEN: u16 = 1 << 14;
+
 /// What can be done for a waiter.
 enum Service {
     /// Let it in, on these keys.
     Now(PerKey<KeyIndex>),
-    /// It has to wait.
-    Later,
+    /// It has to wait, for this one of its keys or for more.
+    Later(usize),
     /// Answer it so, and forget it.
     Never(Answer),
 }
@@ -201,7 +204,11 @@ impl Node {
                 _ => line.next(behind),
             };
             let Some((rank, id)) = next else { break };
-            let changes = effects.changes.len();
+            let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
+            if open > OPEN {
+                cut = true;
+                break;
+            }
             let service = self.service(keys, id, now.mono, effects);
             self.want_looks_after(keys, key, &effects.changes[changes..]);
             match service {
@@ -217,8 +224,12 @@ impl Node {
                     self.room.remove(id);
                     effects.answers.push((id, answer));
                 }
-                Service::Later => {
+                Service::Later(at) => {
                     behind = Some(rank);
+                    self.room.note_obstacle(id, at);
+                    if effects.changes.len() == changes && effects.bonds.len() == bonds {
+                        keys.close(open);
+                    }
                     match self.room.waiter(id) {
                         Some(waiter) if waiter.is_many() => many.push(id),
                         Some(waiter) if !stopped => {
@@ -278,36 +289,45 @@ impl Node {
 
     /// What can be done for a waiter now.
     fn service<K: Keyspace>(&self, keys: &mut K, id: WaiterId, now: Timestamp, effects: &mut Effects) -> Service {
-        let Some(waiter) = self.room.waiter(id) else { return Service::Later };
+        let Some(waiter) = self.room.waiter(id) else { return Service::Later(0) };
         let (owner, mode) = (&waiter.owner, waiter.ask.mode);
         if waiter.until.is_some_and(|until| until <= now) {
             return Service::Never(Answer::TimedOut);
         }
-        let mut indices = PerKey::new();
-        // All before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
-        for wanted in &waiter.keys {
-            let Some(key) = keys.open(&wanted.name) else { return Service::Never(Answer::WrongType) };
+        // Before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
+        for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
+            let key = match keys.open(&wanted.name) {
+                Ok(key) => key,
+                Err(answer) => return Service::Never(answer),
+            };
             settle(keys, key, &self.sessions, now, effects);
-            if wanted.upgrade && keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
+            if keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
                 return Service::Never(Answer::HoldLost);
             }
-            indices.push(key);
         }
-        for (wanted, key) in waiter.keys.iter().zip(&indices) {
-            let lock = keys.lock(*key);
-            match judge(lock.as_deref(), owner, mode, &self.limits) {
-                Ok(Verdict::Again | Verdict::Upgrade) => {}
-                Ok(Verdict::Anew) => {
-                    let place = (waiter.db, &wanted.name[..]);
-                    if self.order(now).is_delayed(keys, place, (owner, mode), waiter.rank) {
-                        return Service::Later;
-                    }
-                }
+        // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
+        let obstacle = waiter.is_many().then(|| waiter.obstacle());
+        let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
+        for at in obstacle.into_iter().chain(0..waiter.keys.len()) {
+            let key = match keys.open(&waiter.keys[at].name) {
+                Ok(key) => key,
+                Err(answer) => return Service::Never(answer),
+            };
+            settle(keys, key, &self.sessions, now, effects);
+            match judge(keys.lock(key).as_deref(), owner, mode, &self.limits) {
                 // Too many holders: one of them will leave.
-                Ok(Verdict::Held) | Err(_) => return Service::Later,
+                Ok(Verdict::Held) | Err(_) => return Service::Later(at),
+                Ok(verdict) => verdicts.push((key, verdict)),
             }
         }
-        Service::Now(indices)
+        let verdicts = &verdicts[usize::from(obstacle.is_some())..];
+        for (at, (_, verdict)) in verdicts.iter().enumerate() {
+            let place = (waiter.db, &waiter.keys[at].name[..]);
+            if *verdict == Verdict::Anew && self.order(now).is_delayed(keys, place, (owner, mode), waiter.rank) {
+                return Service::Later(at);
+            }
+        }
+        Service::Now(verdicts.iter().map(|(key, _)| *key).collect())
     }
 
     fn let_in<K: Keyspace>(

@@ -7,7 +7,7 @@ use crate::waiter::{Stage, Waiter};
 use crate::wire::Reply;
 
 /// Sends commands that the server serves in one turn, on a connection of their own.
-fn in_one_turn(server: &Server, commands: &[String]) {
+pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {
     let mut parked = Parked::connect(server, 0);
     let all: String = commands.iter().map(|command| format!("{command}\r\n")).collect();
     parked.send_bytes(format!("{all}QUIT\r\n").as_bytes());
