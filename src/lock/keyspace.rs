@@ -33,6 +33,10 @@ pub trait Keyspace {
     fn close(&mut self, left: u16);
     /// Looks at the lock of any key of any database, without making it one of the step's.
     fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R>;
+    /// Takes the traces of locks that left their keys because the step looked there: the server deletes what has expired.
+    fn gone(&mut self) -> Vec<(Db, KeyName, Trace)> {
+        Vec::new()
+    }
     /// Puts a fresh lock under a key that has no value.
     fn create(&mut self, key: KeyIndex) -> &mut Lock;
 

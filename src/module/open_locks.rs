@@ -73,6 +73,10 @@ impl Keyspace for OpenLocks<'_, '_> {
         self.0.peek(db.0, name, look)
     }
 
+    fn gone(&mut self) -> Vec<(Db, KeyName, Trace)> {
+        state::take_gone()
+    }
+
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
         self.0.insert(usize::from(key.0), Lock::default())
     }
