@@ -705,6 +705,13 @@ impl Waiter {
         }
     }
 
+    /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
+    pub(super) fn bound_anew(&self) -> impl Iterator<Item = (Connection, Fence)> {
+        let given = self.grant().map_or(&[][..], |grant| &grant.given);
+        let anew = given.iter().filter(|given| given.before.is_some() && given.session != given.session_before());
+        anew.filter_map(|given| Some((given.session?.connection, given.fence)))
+    }
+
     /// Whether this key is one of those that it wants.
     #[must_use]
     pub fn wants(&self, db: Db, name: &[u8]) -> bool {

@@ -346,6 +346,9 @@ impl Node {
                 self.taken(keys, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
                 self.room.granted(id, given);
+                for (connection, fence) in self.room.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
+                    self.sessions.doubt(connection, fence);
+                }
                 Answer::Granted(fences)
             }
             Err(refusal) => {
@@ -433,11 +436,22 @@ impl Node {
 
     /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second case.
     pub fn lose(&mut self, id: WaiterId) -> bool {
+        if self.room.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
+            self.end_doubt(id);
+        }
         self.room.lose(id)
+    }
+
+    /// What a grant bound stands from now on, or is taken back.
+    fn end_doubt(&mut self, id: WaiterId) {
+        for (connection, fence) in self.room.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
+            self.sessions.end_doubt(connection, fence);
+        }
     }
 
     /// The reply of a granted waiter has reached its client's connection.
     pub fn delivered(&mut self, id: WaiterId) {
+        self.end_doubt(id);
         self.room.delivered(id);
     }
 
@@ -517,6 +531,7 @@ impl Node {
     /// its fence stands and its owner has not shown that it knows.
     pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
         let mut effects = Effects::new();
+        self.end_doubt(id);
         let Some(waiter) = self.room.remove(id) else { return effects };
         let grant = waiter.grant().filter(|grant| !grant.confirmed);
         let given = grant.map_or(&[][..], |grant| &grant.given);
@@ -559,6 +574,7 @@ impl Node {
     pub fn send_away(&mut self, db: Db, name: &[u8], answer: &Answer) -> Answers {
         let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter()).collect();
         self.end_all(ids, answer)
+        self.end_doubt(id);
     }
 
     /// Ends all waits and all sessions, and leaves grants that were lost as they are: this node is not the one any more to
