@@ -12,7 +12,7 @@ use super::node::Node;
 use super::order::{Order, Verdict, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Answer, Away, PerKey, Refusal, Wait};
-use super::room::{Expired, Waiter, WaiterId, Wanted, Work};
+use super::room::{Expired, Given, Waiter, WaiterId, Wanted, Work};
 use super::serve::{Giver, take};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
@@ -535,8 +535,15 @@ impl Node {
         let Some(waiter) = self.room.remove(id) else { return effects };
         let grant = waiter.grant().filter(|grant| !grant.confirmed);
         let given = grant.map_or(&[][..], |grant| &grant.given);
+        // Where something else than a lock lies now, or another node serves it, there is nothing to take back.
+        let given: PerKey<(KeyIndex, &Given)> = waiter
+            .keys
+            .iter()
+            .zip(given)
+            .filter_map(|(wanted, given)| Some((keys.open(&wanted.name).ok()?, given)))
+            .collect();
         // The waiter's connection may have closed. What was never bound to it, as far as its owner knows, must not end with it.
-        for (key, given) in keys.all().zip(given) {
+        for &(key, given) in &given {
             let Some(lock) = keys.lock(key) else { continue };
             if let Some(hold) = lock.holds.get(waiter.owner.as_bytes()).filter(|hold| given.binds(hold)) {
                 let (hold, before) = (hold.clone(), given.session_before());
@@ -546,7 +553,7 @@ impl Node {
         for key in keys.all() {
             settle(keys, key, &self.sessions, now.mono, &mut effects);
         }
-        for (key, given) in keys.all().zip(given) {
+        for &(key, given) in &given {
             let Some(lock) = keys.lock(key) else { continue };
             let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(|hold| hold.fence == given.fence) else {
                 continue;
@@ -567,6 +574,7 @@ impl Node {
 
     /// Leaves what a lost waiter was granted as it is: its keys are not this node's any more to change.
     pub fn forgo(&mut self, id: WaiterId) {
+        self.end_doubt(id);
         self.room.remove(id);
     }
 
@@ -574,7 +582,6 @@ impl Node {
     pub fn send_away(&mut self, db: Db, name: &[u8], answer: &Answer) -> Answers {
         let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter()).collect();
         self.end_all(ids, answer)
-        self.end_doubt(id);
     }
 
     /// Ends all waits and all sessions, and leaves grants that were lost as they are: this node is not the one any more to
