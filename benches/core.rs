@@ -9,7 +9,7 @@ use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::Node;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Ask, Outcome, Refusal, Release, Request, Wait};
+use redis_lock::lock::request::{Acquire, Amount, Answer, Ask, Outcome, Refusal, Release, Request, Wait};
 use redis_lock::lock::room::WaiterId;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
@@ -44,9 +44,11 @@ impl Keyspace for OneKey {
         Place { db: Db(0), name: b"lock:report", lock: self.0.as_deref_mut() }
     }
 
-    fn open(&mut self, _: &[u8]) -> Option<KeyIndex> {
-        Some(KeyIndex(0))
+    fn open(&mut self, _: &[u8]) -> Result<KeyIndex, Answer> {
+        Ok(KeyIndex(0))
     }
+
+    fn close(&mut self, _: u16) {}
 
     fn peek<R>(&mut self, _: Db, _: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
         self.0.as_deref().map(look)
@@ -165,12 +167,16 @@ impl Keyspace for Keys {
         Place { db: Db(0), name, lock: self.locks.get_mut(name) }
     }
 
-    fn open(&mut self, name: &[u8]) -> Option<KeyIndex> {
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, Answer> {
         let at = self.step.iter().position(|open| **open == *name).unwrap_or_else(|| {
             self.step.push(KeyName::from_slice(name));
             self.step.len() - 1
         });
-        Some(KeyIndex(at as u16))
+        Ok(KeyIndex(at as u16))
+    }
+
+    fn close(&mut self, left: u16) {
+        self.step.truncate(usize::from(left));
     }
 
     fn peek<R>(&mut self, _: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {

@@ -141,20 +141,10 @@ impl<'a> Ctx<'a> {
 
     /// Whether this node would serve a write to this key to a client now.
     pub fn serving(&mut self, key: Str<'_>) -> Serving {
-        if self.flags().contains(Flags::CLUSTER) {
-            // What reads the key is refused like all other commands when another node serves it.
-            // SAFETY: a valid context; the key lives for the call; the format describes the argument.
-            let reply = unsafe { api!(RedisModule_Call(self.as_ptr(), c"TYPE".as_ptr(), c"s".as_ptr(), key.as_ptr())) };
-            let error = io::Error::last_os_error();
-            match NonNull::new(reply) {
-                // SAFETY: a reply of ours, freed once.
-                Some(reply) => unsafe { api!(RedisModule_FreeCallReply(reply.as_ptr())) },
-                None if error.kind() == io::ErrorKind::PermissionDenied => return Serving::Elsewhere,
-                // The cluster is down, which it says in different words on different servers.
-                None => return Serving::NotNow,
-            }
+        match answering(self.raw, key) {
+            Serving::Yes if !self.takes_writes(key) => Serving::NotNow,
+            answering => answering,
         }
-        if self.takes_writes(key) { Serving::Yes } else { Serving::NotNow }
     }
 
     /// Why the server would not serve these keys together, in its own words, though it serves the first of them: in a cluster
@@ -352,6 +342,29 @@ impl<'a> Ctx<'a> {
         let text = CString::new(text.split('\0').next().unwrap_or_default()).expect("cut at the first NUL");
         // SAFETY: a valid context; the server copies the text.
         unsafe { api!(RedisModule_ReplyWithError(self.as_ptr(), text.as_ptr())) };
+    }
+}
+
+/// Whether this node would answer a client that reads this key now.
+pub(super) fn answering(ctx: NonNull<raw::RedisModuleCtx>, key: Str<'_>) -> Serving {
+    // SAFETY: a valid context.
+    let flags = Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(ctx.as_ptr())) } as u32);
+    if !flags.contains(Flags::CLUSTER) {
+        return Serving::Yes;
+    }
+    // What reads the key is refused like all other commands when another node serves it.
+    // SAFETY: a valid context; the key lives for the call; the format describes the argument.
+    let reply = unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"TYPE".as_ptr(), c"s".as_ptr(), key.as_ptr())) };
+    let error = io::Error::last_os_error();
+    match NonNull::new(reply) {
+        Some(reply) => {
+            // SAFETY: a reply of ours, freed once.
+            unsafe { api!(RedisModule_FreeCallReply(reply.as_ptr())) };
+            Serving::Yes
+        }
+        None if error.kind() == io::ErrorKind::PermissionDenied => Serving::Elsewhere,
+        // The cluster is down, which it says in different words on different servers.
+        None => Serving::NotNow,
     }
 }
 

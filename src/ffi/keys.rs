@@ -1,6 +1,6 @@
 //! Open keys and the values under them.
 
-use super::context::Ctx;
+use super::context::{Ctx, Serving, answering};
 use super::string::{OwnedStr, Str};
 use super::value::{DataType, Value};
 use redis_module::raw;
@@ -21,6 +21,15 @@ pub enum Access {
 /// A key has a value of another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongType;
+
+/// Why a key was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    /// It has a value of another type.
+    WrongType,
+    /// Another node serves it.
+    Elsewhere,
+}
 
 /// Open keys, closed on drop. Holds the context exclusively, so that no value is open twice.
 #[derive(Debug)]
@@ -86,13 +95,26 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     /// Opens one more key to be written, if it is not open yet, and tells its place.
     ///
     /// # Errors
-    /// When it has a value of another type; then it is not open.
-    pub fn open_more(&mut self, name: &[u8]) -> Result<usize, WrongType> {
+    /// When it has a value of another type, or has none here and another node serves it; then it is not open.
+    pub fn open_more(&mut self, name: &[u8]) -> Result<usize, Unopened> {
         if let Some(at) = self.find(name) {
             return Ok(at);
         }
-        self.push(Name::Owned(OwnedStr::new(name)), Access::Write)?;
-        Ok(self.open.len() - 1)
+        self.push(Name::Owned(OwnedStr::new(name)), Access::Write).map_err(|WrongType| Unopened::WrongType)?;
+        let at = self.open.len() - 1;
+        // While a slot is moving its keys may be there already: the server has been asked for those of the command alone.
+        if self.get(at).is_none() && answering(self.ctx, self.name(at)) == Serving::Elsewhere {
+            self.close_last(at);
+            return Err(Unopened::Elsewhere);
+        }
+        Ok(at)
+    }
+
+    /// Closes the keys that were opened last: so many stay open.
+    pub fn close_last(&mut self, left: usize) {
+        for open in self.open.drain(left.min(self.open.len())..) {
+            open.close();
+        }
     }
 
     /// Looks at the value of a key of any database, which need not be open.

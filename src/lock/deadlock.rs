@@ -7,17 +7,18 @@
 //! Of the many who may stand in a line before somebody, most wait for this key alone: they wait for its holders and for
 //! each other, which adds nothing but that the holders count for a reader too once a writer stands before it, and that who
 //! branches off may go before one of them though not before the one that is looked at. So only those that branch off to
-//! other keys are visited one by one, and a long line costs no more than a short one.
+//! other keys are visited one by one, and a long line costs no more than a short one. Nor is a line looked at again and again
+//! where many wait for the same keys: whoever stands before somebody who was looked at waits for nobody else there.
 
 use super::hold::Mode;
-use super::key::KeyName;
+use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
 use super::order::{Order, conflicts, is_upgrade};
 use super::owner::Owner;
 use super::request::PerKey;
-use super::room::{ClosedBy, Line, Waiter, WaiterId};
+use super::room::{ClosedBy, Line, Rank, Waiter};
 use super::value::Lock;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
@@ -41,10 +42,10 @@ struct Via {
 
 struct Search<'a> {
     asker: &'a Owner,
-    /// The asker's waiter, if it has only one: it branches off to nothing.
-    only: Option<WaiterId>,
     reached: SmallVec<[Reached; 1]>,
     seen: BTreeSet<Owner>,
+    /// Lines of which all was reached that anybody waits for who stands no later than here.
+    covered: BTreeMap<(Db, KeyName), Rank>,
     /// Whether there may be holds that came after those who wait for them.
     late: bool,
 }
@@ -55,10 +56,9 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, c
     if !late && nobody_waits_for(order, asker) {
         return None;
     }
-    let mut waiters = order.room.waiting_of(asker).map(|(id, _)| id);
-    let only = waiters.next().filter(|_| waiters.next().is_none());
     let first = Reached { owner: asker.clone(), from: None };
-    let mut search = Search { asker, only, reached: SmallVec::from([first]), seen: BTreeSet::new(), late };
+    let reached = SmallVec::from([first]);
+    let mut search = Search { asker, reached, seen: BTreeSet::new(), covered: BTreeMap::new(), late };
     let mut at = 0;
     while at < search.reached.len() {
         let owner = search.reached[at].owner.clone();
@@ -104,6 +104,13 @@ impl Search<'_> {
     ) -> Option<Via> {
         let (owner, mode) = (&waiter.owner, waiter.ask.mode);
         let line = order.room.line(waiter.db, name)?;
+        let is_ahead = |other: &Waiter| other.rank < waiter.rank;
+        let asker_ahead = order.room.waiting_of(self.asker).map(|(_, other)| other);
+        let mut asker_ahead = asker_ahead.filter(|other| is_ahead(other) && other.wants(waiter.db, name)).peekable();
+        let place = (waiter.db, name.clone());
+        if asker_ahead.peek().is_none() && self.covered.get(&place).is_some_and(|rank| *rank >= waiter.rank) {
+            return None;
+        }
         let via = |behind: PerKey<Owner>| Via { reached: at, key: name.clone(), behind };
         let own = keys.peek(waiter.db, name, |lock| {
             let hold = lock.holds.get(owner.as_bytes()).filter(|hold| order.stands(hold))?;
@@ -115,25 +122,31 @@ impl Search<'_> {
             return None;
         }
         let mut behind = None;
+        let mut covers = mode == Mode::Write;
         // An upgrade waits for holders alone.
         if own.is_none() {
-            let is_ahead = |other: &Waiter| other.rank < waiter.rank;
-            for id in self.only.into_iter().chain(line.branching(waiter.rank)) {
-                let Some(other) = order.room.waiter(id).filter(|other| is_ahead(other)) else { continue };
-                let is_asker = other.owner == *self.asker && other.wants(waiter.db, name);
-                if !is_asker && (Some(id) == self.only || other.owner == *owner) {
+            for other in asker_ahead {
+                if let Some(behind) = between(order, keys, (line, name), other, waiter) {
+                    return Some(via(behind));
+                }
+            }
+            for other in line.branching(waiter.rank).filter_map(|id| order.room.waiter(id)) {
+                if [self.asker, owner].contains(&&other.owner) || self.seen.contains(&other.owner) {
                     continue;
                 }
                 match between(order, keys, (line, name), other, waiter) {
-                    Some(behind) if is_asker => return Some(via(behind)),
                     Some(behind) => self.reach(&other.owner, via(behind)),
-                    None => {}
+                    None => covers = false,
                 }
             }
             let mut writers = line.writers(waiter.rank).filter_map(|id| order.room.waiter(id));
             behind = writers.find(|other| other.owner != *owner).map(|other| other.owner.clone());
         }
-        self.holders(order, keys, waiter, name, line, behind, via)
+        let found = self.holders(order, keys, waiter, name, line, behind, via);
+        if covers && own.is_none() && found.is_none() {
+            self.covered.insert(place, waiter.rank);
+        }
+        found
     }
 
     /// The holders that a waiter waits for: those that conflict with it, or with a writer before it.

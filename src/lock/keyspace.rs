@@ -1,7 +1,10 @@
 //! Where the locks of a step lie. The core reaches them through this and nothing else.
 
-use super::key::{Db, KeyIndex};
+use super::key::{Db, KeyIndex, KeyName};
+use super::request::Answer;
+use super::session::Trace;
 use super::value::Lock;
+use alloc::vec::Vec;
 
 /// Where the locks of one step lie: over Redis in the module, over a map in the tests.
 pub trait Keyspace {
@@ -9,11 +12,20 @@ pub trait Keyspace {
     fn count(&self) -> u16;
     /// One of them.
     fn place(&mut self, key: KeyIndex) -> Place<'_>;
-    /// Makes a key of the step's database one of the step's, if it is not yet; None when something else than a lock lies
-    /// there.
-    fn open(&mut self, name: &[u8]) -> Option<KeyIndex>;
+    /// Makes a key of the step's database one of the step's, if it is not yet; else what to answer who waits for it:
+    /// something else than a lock lies there, or another node serves it.
+    ///
+    /// # Errors
+    /// That answer.
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, Answer>;
+    /// Makes the last keys of the step, of which nothing was changed, none of the step's any more: so many are left.
+    fn close(&mut self, left: u16);
     /// Looks at the lock of any key of any database, without making it one of the step's.
     fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R>;
+    /// Takes the traces of locks that left their keys because the step looked there: the server deletes what has expired.
+    fn gone(&mut self) -> Vec<(Db, KeyName, Trace)> {
+        Vec::new()
+    }
     /// Puts a fresh lock under a key that has no value.
     fn create(&mut self, key: KeyIndex) -> &mut Lock;
 

@@ -285,6 +285,10 @@ impl Node {
 
     /// Lets the indexes follow what a step did.
     pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects, now: Timestamp) {
+        // Before what the step put in their places: it may be bound just as they were.
+        for (db, name, trace) in keys.gone() {
+            self.forget(db, &name, &trace);
+        }
         for key in keys.all() {
             if let Place { db, name, lock: Some(lock) } = keys.place(key) {
                 self.follow_lock(db, name, lock, now);

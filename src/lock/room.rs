@@ -55,6 +55,8 @@ pub struct Waiter {
     pub rank: Rank,
     state: State,
     entry: Option<EntryId>,
+    /// The place among its keys of the one that kept it waiting when that was seen last.
+    obstacle: usize,
 }
 
 /// A key that is waited for.
@@ -276,6 +278,7 @@ impl Room {
             rank,
             state: State::Waiting,
             entry: None,
+            obstacle: 0,
         })
     }
 
@@ -358,6 +361,13 @@ impl Room {
         self.leave_lines(id);
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.state = State::Granted(Grant { given, confirmed: false });
+        }
+    }
+
+    /// Which of its keys keeps a waiter waiting.
+    pub(super) fn note_obstacle(&mut self, id: WaiterId, at: usize) {
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.obstacle = at;
         }
     }
 
@@ -711,6 +721,11 @@ impl Waiter {
         matches!(self.state, State::Waiting)
     }
 
+    /// The place among its keys of the one that kept it waiting when that was seen last.
+    pub(super) fn obstacle(&self) -> usize {
+        self.obstacle
+    }
+
     /// What it was granted.
     #[must_use]
     pub fn grant(&self) -> Option<&Grant> {
@@ -718,6 +733,15 @@ impl Waiter {
             State::Waiting => None,
             State::Granted(grant) => Some(grant),
         }
+    }
+
+    /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
+    pub(super) fn bound_anew(&self) -> impl Iterator<Item = (Connection, Fence)> {
+        let given = self.grant().map_or(&[][..], |grant| &grant.given);
+        let anew = given
+            .iter()
+            .filter(|given| given.before.is_some() && given.session != given.before.and_then(|before| before.session));
+        anew.filter_map(|given| Some((given.session?.connection, given.fence)))
     }
 
     /// Whether this key is one of those that it wants.

@@ -7,6 +7,7 @@
 //! - S1: every hold that is bound to an open connection is found here, and whatever is found here is such a hold.
 
 use super::arena::Id;
+use super::fence::Fence;
 use super::hold::{Connection, Hold, Session};
 use super::key::{Db, KeyName};
 use super::owner::Owner;
@@ -25,6 +26,9 @@ pub struct Sessions {
     bound: Vec<BTreeSet<Bound>>,
     /// Connections that have closed, and when, as long as holds are bound to them.
     closed: BTreeMap<Connection, Timestamp>,
+    /// Bindings that nobody may know of, by the fences of their holds: the grants that made them are not delivered yet. What
+    /// their owners had before must not end with these connections.
+    unknown: BTreeSet<(Connection, Fence)>,
     /// Those of flushed databases, whose memory is given back little by little.
     retired: Vec<BTreeSet<Bound>>,
     /// How often all was forgotten.
@@ -52,7 +56,7 @@ impl Trace {
 impl Sessions {
     /// No connection has any.
     pub(super) const fn new() -> Sessions {
-        Sessions { bound: Vec::new(), closed: BTreeMap::new(), retired: Vec::new(), era: 0 }
+        Sessions { bound: Vec::new(), closed: BTreeMap::new(), unknown: BTreeSet::new(), retired: Vec::new(), era: 0 }
     }
 
     /// The connection of a client that is connected now.
@@ -101,7 +105,7 @@ impl Sessions {
 
     /// Until when its closed connection leaves a hold to its owner; None when it is bound to none, or to an open one.
     pub(super) fn end_of_grace(&self, hold: &Hold) -> Option<Timestamp> {
-        let session = hold.session()?;
+        let session = hold.session().filter(|session| !self.unknown.contains(&(session.connection, hold.fence)))?;
         self.closed.get(&session.connection).map(|at| *at + session.grace)
     }
 
@@ -129,6 +133,16 @@ impl Sessions {
         if let Some(bound) = self.bound.get_mut(db.0 as usize) {
             bound.remove(&(connection, KeyName::from_slice(name), owner.clone()));
         }
+    }
+
+    /// A hold was bound by a grant that is yet to be delivered.
+    pub(super) fn doubt(&mut self, connection: Connection, fence: Fence) {
+        self.unknown.insert((connection, fence));
+    }
+
+    /// The grant was delivered, or is being taken back.
+    pub(super) fn end_doubt(&mut self, connection: Connection, fence: Fence) {
+        self.unknown.remove(&(connection, fence));
     }
 
     /// A lock left its key.
@@ -197,6 +211,7 @@ impl Sessions {
         self.era = self.era.wrapping_add(1);
         self.flush(None);
         self.closed.clear();
+        self.unknown.clear();
     }
 
     /// Gives back a bounded piece of the memory of what was flushed; false when there is none left.

@@ -13,7 +13,7 @@ use super::node::Node;
 use super::order::{Order, Verdict, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Answer, Away, PerKey, Refusal, Wait};
-use super::room::{ClosedBy, Expired, Waiter, WaiterId, Wanted, Work};
+use super::room::{ClosedBy, Expired, Given, Waiter, WaiterId, Wanted, Work};
 use super::serve::{Giver, take};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
@@ -23,12 +23,15 @@ use alloc::vec::Vec;
 /// wait meanwhile.
 pub const RUN: usize = 32;
 
+/// How many keys one look may open: who waits for several may make it open more than can be counted.
+const OPEN: u16 = 1 << 14;
+
 /// What can be done for a waiter.
 enum Service {
     /// Let it in, on these keys.
     Now(PerKey<KeyIndex>),
-    /// It has to wait.
-    Later,
+    /// It has to wait, for this one of its keys or for more.
+    Later(usize),
     /// Answer it so, and forget it.
     Never(Answer),
 }
@@ -202,7 +205,11 @@ impl Node {
                 _ => line.next(behind),
             };
             let Some((rank, id)) = next else { break };
-            let changes = effects.changes.len();
+            let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
+            if open > OPEN {
+                cut = true;
+                break;
+            }
             let service = self.service(keys, id, now.mono, effects);
             self.want_looks_after(keys, key, &effects.changes[changes..]);
             match service {
@@ -218,8 +225,12 @@ impl Node {
                     self.room.remove(id);
                     effects.answers.push((id, answer));
                 }
-                Service::Later => {
+                Service::Later(at) => {
                     behind = Some(rank);
+                    self.room.note_obstacle(id, at);
+                    if effects.changes.len() == changes && effects.bonds.len() == bonds {
+                        keys.close(open);
+                    }
                     match self.room.waiter(id) {
                         Some(waiter) if waiter.is_many() => many.push(id),
                         Some(waiter) if !stopped => {
@@ -279,36 +290,45 @@ impl Node {
 
     /// What can be done for a waiter now.
     fn service<K: Keyspace>(&self, keys: &mut K, id: WaiterId, now: Timestamp, effects: &mut Effects) -> Service {
-        let Some(waiter) = self.room.waiter(id) else { return Service::Later };
+        let Some(waiter) = self.room.waiter(id) else { return Service::Later(0) };
         let (owner, mode) = (&waiter.owner, waiter.ask.mode);
         if waiter.until.is_some_and(|until| until <= now) {
             return Service::Never(Answer::TimedOut);
         }
-        let mut indices = PerKey::new();
-        // All before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
-        for wanted in &waiter.keys {
-            let Some(key) = keys.open(&wanted.name) else { return Service::Never(Answer::WrongType) };
+        // Before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
+        for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
+            let key = match keys.open(&wanted.name) {
+                Ok(key) => key,
+                Err(answer) => return Service::Never(answer),
+            };
             settle(keys, key, &self.sessions, now, effects);
-            if wanted.upgrade && keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
+            if keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
                 return Service::Never(Answer::HoldLost);
             }
-            indices.push(key);
         }
-        for (wanted, key) in waiter.keys.iter().zip(&indices) {
-            let lock = keys.lock(*key);
-            match judge(lock.as_deref(), owner, mode, &self.limits) {
-                Ok(Verdict::Again | Verdict::Upgrade) => {}
-                Ok(Verdict::Anew) => {
-                    let place = (waiter.db, &wanted.name[..]);
-                    if self.order(now).is_delayed(keys, place, (owner, mode), waiter.rank) {
-                        return Service::Later;
-                    }
-                }
+        // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
+        let obstacle = waiter.is_many().then(|| waiter.obstacle());
+        let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
+        for at in obstacle.into_iter().chain(0..waiter.keys.len()) {
+            let key = match keys.open(&waiter.keys[at].name) {
+                Ok(key) => key,
+                Err(answer) => return Service::Never(answer),
+            };
+            settle(keys, key, &self.sessions, now, effects);
+            match judge(keys.lock(key).as_deref(), owner, mode, &self.limits) {
                 // Too many holders: one of them will leave.
-                Ok(Verdict::Held) | Err(_) => return Service::Later,
+                Ok(Verdict::Held) | Err(_) => return Service::Later(at),
+                Ok(verdict) => verdicts.push((key, verdict)),
             }
         }
-        Service::Now(indices)
+        let verdicts = &verdicts[usize::from(obstacle.is_some())..];
+        for (at, (_, verdict)) in verdicts.iter().enumerate() {
+            let place = (waiter.db, &waiter.keys[at].name[..]);
+            if *verdict == Verdict::Anew && self.order(now).is_delayed(keys, place, (owner, mode), waiter.rank) {
+                return Service::Later(at);
+            }
+        }
+        Service::Now(verdicts.iter().map(|(key, _)| *key).collect())
     }
 
     fn let_in<K: Keyspace>(
@@ -327,6 +347,9 @@ impl Node {
                 self.taken(keys, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
                 self.room.granted(id, given);
+                for (connection, fence) in self.room.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
+                    self.sessions.doubt(connection, fence);
+                }
                 Answer::Granted(fences)
             }
             Err(refusal) => {
@@ -414,11 +437,22 @@ impl Node {
 
     /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second case.
     pub fn lose(&mut self, id: WaiterId) -> bool {
+        if self.room.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
+            self.end_doubt(id);
+        }
         self.room.lose(id)
+    }
+
+    /// What a grant bound stands from now on, or is taken back.
+    fn end_doubt(&mut self, id: WaiterId) {
+        for (connection, fence) in self.room.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
+            self.sessions.end_doubt(connection, fence);
+        }
     }
 
     /// The reply of a granted waiter has reached its client's connection.
     pub fn delivered(&mut self, id: WaiterId) {
+        self.end_doubt(id);
         self.room.delivered(id);
     }
 
@@ -498,10 +532,18 @@ impl Node {
     /// its fence stands and its owner has not shown that it knows.
     pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
         let mut effects = Effects::new();
+        self.end_doubt(id);
         let Some(waiter) = self.room.remove(id) else { return effects };
         let grant = waiter.grant().filter(|grant| !grant.confirmed);
         let given = grant.map_or(&[][..], |grant| &grant.given);
-        for (key, given) in keys.all().zip(given) {
+        // Where something else than a lock lies now, or another node serves it, there is nothing to take back.
+        let given: PerKey<(KeyIndex, &Given)> = waiter
+            .keys
+            .iter()
+            .zip(given)
+            .filter_map(|(wanted, given)| Some((keys.open(&wanted.name).ok()?, given)))
+            .collect();
+        for &(key, given) in &given {
             let Some(lock) = keys.lock(key) else { continue };
             let stands = |hold: &&Hold| hold.fence == given.fence && hold.deadline > now.mono;
             let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(stands) else { continue };
@@ -530,6 +572,7 @@ impl Node {
 
     /// Leaves what a lost waiter was granted as it is: its keys are not this node's any more to change.
     pub fn forgo(&mut self, id: WaiterId) {
+        self.end_doubt(id);
         self.room.remove(id);
     }
 

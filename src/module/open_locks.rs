@@ -1,10 +1,14 @@
 //! The core's keyspace over Redis keys.
 
+use super::state;
+use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
 use crate::lock::change::Change;
-use crate::lock::key::{Db, KeyIndex};
+use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::keyspace::{Keyspace, Place};
+use crate::lock::request::{Answer, Away};
+use crate::lock::session::Trace;
 use crate::lock::value::Lock;
 use smallvec::SmallVec;
 
@@ -54,12 +58,24 @@ impl Keyspace for OpenLocks<'_, '_> {
         Place { db, name: name.as_bytes(), lock }
     }
 
-    fn open(&mut self, name: &[u8]) -> Option<KeyIndex> {
-        self.0.open_more(name).ok().map(|at| KeyIndex(at as u16))
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, Answer> {
+        match self.0.open_more(name) {
+            Ok(at) => Ok(KeyIndex(at as u16)),
+            Err(Unopened::WrongType) => Err(Answer::WrongType),
+            Err(Unopened::Elsewhere) => Err(Answer::SentAway(Away::SlotGone)),
+        }
+    }
+
+    fn close(&mut self, left: u16) {
+        self.0.close_last(usize::from(left));
     }
 
     fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
         self.0.peek(db.0, name, look)
+    }
+
+    fn gone(&mut self) -> Vec<(Db, KeyName, Trace)> {
+        state::take_gone()
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {

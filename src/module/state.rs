@@ -34,11 +34,16 @@ thread_local! {
 pub fn with_node<R>(work: impl FnOnce(&mut Node) -> R) -> R {
     NODE.with_borrow_mut(|node| {
         let result = work(node);
-        for (db, name, trace) in GONE.take() {
+        for (db, name, trace) in take_gone() {
             node.forget(db, &name, &trace);
         }
         result
     })
+}
+
+/// Those of the locks that left their keys while the node was at work that it has not heard of yet.
+pub(crate) fn take_gone() -> Vec<(Db, KeyName, Trace)> {
+    GONE.take()
 }
 
 /// A lock has left its key. Also while the node is at work: the server deletes a key that has expired when it is opened.

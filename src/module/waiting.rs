@@ -244,7 +244,11 @@ fn gate(ctx: &mut Ctx<'_>, names: &[KeyName]) -> Serving {
 /// How many were answered.
 fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize {
     let owned: Vec<OwnedStr> = names.iter().map(|name| OwnedStr::new(name)).collect();
-    let lent: Vec<Str<'_>> = owned.iter().map(OwnedStr::as_str).collect();
+    let lent: Vec<Str<'_>> = match work {
+        // The core opens them: one of them may be no lock any more, which must not keep the others taken.
+        Work::TakeBack(..) => Vec::new(),
+        _ => owned.iter().map(OwnedStr::as_str).collect(),
+    };
     let now = clock::now();
     let Ok(mut locks) = OpenLocks::open(ctx, &lent, Access::Write) else {
         give_up(db, names, work, &Answer::WrongType);

@@ -148,16 +148,20 @@ impl Keyspace for Side {
         Place { db: Db(*db), name, lock: self.locks.get_mut(&(*db, name[0])) }
     }
 
-    fn open(&mut self, name: &[u8]) -> Option<KeyIndex> {
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::Answer> {
         let (db, _) = self.step[0];
         if self.foreign.contains(&(db, name[0])) {
-            return None;
+            return Err(request::Answer::WrongType);
         }
         let at = self.step.iter().position(|(_, open)| open == name).unwrap_or_else(|| {
             self.step.push((db, [name[0]]));
             self.step.len() - 1
         });
-        Some(KeyIndex(at as u16))
+        Ok(KeyIndex(at as u16))
+    }
+
+    fn close(&mut self, left: u16) {
+        self.step.truncate(usize::from(left));
     }
 
     fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {

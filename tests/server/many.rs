@@ -1,12 +1,14 @@
 //! Several locks in one step: LOCK.MACQUIRE, LOCK.MRELEASE and LOCK.MEXTEND. All or none, and who waits stands in all
 //! lines at once. What is malformed is in replies_syntax.rs.
 
+use crate::parked::{Parked, waiters};
 use crate::support::{Server, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::waiting_effects::{self, Scene};
 use crate::wire::{Player, Reply, Row, Way, Wire};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
@@ -517,6 +519,55 @@ fn a_grant_that_meets_the_end_of_its_client_is_taken_back_on_all_keys() {
     );
     scene.stage.play(&[("b:", "#4"), ("EXISTS j", "0"), ("LOCK.RELEASE k b", "0")]);
     assert_eq!(server.connect().info_number("lock", "lock_taken_back"), 2);
+}
+
+#[test]
+fn a_grant_is_taken_back_also_where_one_of_its_keys_is_no_lock_any_more() {
+    // What could go wrong: the other keys stay held by nobody, and who waits for them is told that they are no locks.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE j x PX 60000", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m PX 60000 BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE k b PX 50000 BLOCK 0", "waits"),
+        ("t: MULTI", "OK"),
+        ("t: LOCK.RELEASE j x", "QUEUED"),
+        ("t: CLIENT KILL ID %m", "QUEUED"),
+        ("t: SET j v", "QUEUED"),
+        ("t: EXEC", "[0 1 OK]"),
+        ("b:", "#2"),
+        ("GET j", "v"),
+    ]);
+}
+
+#[test]
+fn many_who_wait_for_many_keys_do_not_stop_the_server() {
+    // What could go wrong: for each of those who wait, all who wait are looked at again, through all of their keys.
+    for detection in ["yes", "no"] {
+        let server = Server::new();
+        let mut conn = server.connect();
+        conn.ok(&["CONFIG", "SET", "lock.deadlock-detection", detection]);
+        for key in ["k", "z"] {
+            conn.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
+        }
+        let crowd: Vec<Parked> = (0..200)
+            .map(|number| {
+                let others = (0..62).map(|other| match detection {
+                    "yes" => format!("s{other} "),
+                    _ => format!("s{number}-{other} "),
+                });
+                let others: String = others.collect();
+                let mut parked = Parked::connect(&server, 0);
+                parked.send(&format!("LOCK.MACQUIRE 64 k {others}z w{number} BLOCK 0"));
+                parked
+            })
+            .collect();
+        wait_for("all to wait", || waiters(&mut conn) == crowd.len() as u64);
+        let began = Instant::now();
+        assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+        let took = began.elapsed();
+        assert!(took < Duration::from_millis(500), "a release took {took:?}, detection {detection}");
+    }
 }
 
 #[test]

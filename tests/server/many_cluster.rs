@@ -1,6 +1,7 @@
 //! Several locks in one step, in a cluster: all keys in one slot, found by the number before them.
 
 use crate::parked::{End, Parked, let_it_tick, nobody_waits};
+use crate::sessions_races::in_one_turn;
 use crate::support::{Client, file_from, wait_for};
 use crate::waiting_cluster::Cluster;
 use std::process::Command;
@@ -90,4 +91,25 @@ fn who_waits_for_several_keys_is_sent_after_them_when_one_has_moved() {
     assert_eq!(new.int(&["LOCK.RELEASE", &j, "a"]), Some(0));
     let fences: Vec<i64> = new.get(&["LOCK.MACQUIRE", "2", &j, &k, "m"]);
     assert_eq!(fences.len(), 2);
+}
+
+#[test]
+fn a_key_that_has_just_moved_is_not_granted_with_one_that_is_still_here() {
+    // What could go wrong: the last key that somebody waits for is released in the turn of the other's MIGRATE, and the one
+    // that has gone is granted here as well as there.
+    let cluster = Cluster::start(2, false);
+    let (tag, slot) = tag_of(&cluster, 0);
+    let [j, k] = ["j", "k"].map(|name| format!("{tag}{name}"));
+    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    for key in [&j, &k] {
+        old.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
+    }
+    let mut waiter = Parked::wait(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
+    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
+    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    let migrate = format!("MIGRATE 127.0.0.1 {} {k} 0 20000", cluster.nodes[1].port());
+    in_one_turn(&cluster.nodes[0], &[migrate, format!("LOCK.RELEASE {j} a")]);
+    let end = waiter.end();
+    assert!(end == End::Closed || ["MOVED", "ASK", "TRYAGAIN", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+    assert_eq!(old.get::<i64>(&["DBSIZE"]), 0);
 }

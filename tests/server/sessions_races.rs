@@ -7,7 +7,7 @@ use crate::waiter::{Stage, Waiter};
 use crate::wire::Reply;
 
 /// Sends commands that the server serves in one turn, on a connection of their own.
-fn in_one_turn(server: &Server, commands: &[String]) {
+pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {
     let mut parked = Parked::connect(server, 0);
     let all: String = commands.iter().map(|command| format!("{command}\r\n")).collect();
     parked.send_bytes(format!("{all}QUIT\r\n").as_bytes());
@@ -119,6 +119,45 @@ fn a_hold_of_before_outlives_an_upgrade_that_nobody_received() {
         let_it_tick(&mut conn);
         assert_eq!(conn.lock_info("k").is_none(), client, "{session}");
     }
+}
+
+#[test]
+fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
+    // What could go wrong: who asks in that moment settles the lock, and the reader loses what it never bound to anything.
+    for grace in ["0", "300"] {
+        let server = Server::new();
+        let mut conn = server.connect();
+        for owner in ["a", "b"] {
+            conn.int(&["LOCK.RW", "k", owner, "READ", "PX", "600000"]).unwrap();
+        }
+        let upgrade = Parked::wait(&server, &format!("LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION {grace}"));
+        let kill = format!("CLIENT KILL ID {}", upgrade.id);
+        in_one_turn(&server, &["LOCK.RELEASE k b".to_owned(), kill, "LOCK.RW k c WRITE".to_owned()]);
+        wait_for("it to be taken back", || conn.info("lock", "lock_taken_back") == "1");
+        let hold = only_hold(&mut conn, "k");
+        assert_eq!((hold.reads, hold.writes, hold.client), (1, 0, None), "SESSION {grace}");
+        assert!(hold.ttl_ms > 500_000, "SESSION {grace}: cut to {} ms", hold.ttl_ms);
+    }
+}
+
+#[test]
+fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
+    // What could go wrong: the news of the old one's end comes after the new one, and takes the way to it away.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("DEBUG SET-ACTIVE-EXPIRE 0", "OK"),
+        ("LOCK.ACQUIRE k x PX 600000", "#1"),
+        ("w: LOCK.ACQUIRE j w PX 600000 SESSION 0", "#2"),
+        ("w: LOCK.MACQUIRE 2 j k w PX 600000 BLOCK 0 SESSION 0", "waits"),
+        ("PEXPIRE j 20", "1"),
+    ]);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    stage.play(&[("LOCK.RELEASE k x", "0"), ("w:", "[#3 #4]")]);
+    assert_eq!(conn.info("lock", "lock_session_holds"), "2");
+    stage.leave("w");
+    wait_for("both to be ended", || conn.int(&["EXISTS", "j", "k"]) == Some(0));
 }
 
 #[test]
