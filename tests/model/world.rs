@@ -354,8 +354,8 @@ impl World {
             self.naive.settle(self.now.mono.0);
         }
         let late = match op {
-            // In between, what ends with the connection and what is taken back cannot be told apart.
-            Op::Close { client, late: true } => self.granted_to(self.connection(*client)).is_empty(),
+            // What ends with the connection and what is taken back may come in either order then.
+            Op::Close { late: true, .. } => self.naive.granted.is_empty(),
             _ => matches!(op, Op::Late { .. }),
         };
         self.act(op);
