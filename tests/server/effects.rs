@@ -224,7 +224,7 @@ fn several_effects_of_one_step_are_sent_as_one() {
     let mut wire = Wire::new();
     let mut pipe = redis::pipe();
     pipe.cmd("LOCK.RW").arg(&["k", "a", "READ", "PX", "50"]);
-    pipe.cmd("LOCK.RW").arg(&["k", "b", "READ", "PX", "2"]);
+    pipe.cmd("LOCK.RW").arg(&["k", "b", "READ", "PX", "60"]);
     // Nobody comes to see to the alarm before the next command settles the key.
     pipe.cmd("DEBUG").arg(&["SLEEP", "0.1"]).ignore();
     pipe.cmd("LOCK.ACQUIRE").arg(&["k", "c", "PX", "10000"]);

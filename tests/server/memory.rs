@@ -187,13 +187,15 @@ fn nothing_is_left(end: impl Fn(&mut Client)) {
     assert!(after <= before + LEFT_MAX, "{} bytes are left", after - before);
 }
 
-/// The least memory in use within a while, or until it is no more than that much: the server shrinks its table of keys,
-/// and the module gives back the index of a flushed database, little by little.
+/// The least memory in use once it shrinks no more, or as soon as it is no more than that much: the server shrinks its
+/// table of keys, and the module gives back the index of a flushed database, little by little.
 fn lowest_memory(conn: &mut Client, enough: u64) -> u64 {
-    let end = Instant::now() + Duration::from_secs(3);
-    let mut lowest = u64::MAX;
-    while lowest > enough && Instant::now() < end {
-        lowest = lowest.min(settled_memory(conn));
+    let (mut lowest, mut shrunk) = (u64::MAX, Instant::now());
+    while lowest > enough && shrunk.elapsed() < Duration::from_secs(2) {
+        let now = settled_memory(conn);
+        if now < lowest {
+            (lowest, shrunk) = (now, Instant::now());
+        }
         thread::sleep(Duration::from_millis(20));
     }
     lowest
