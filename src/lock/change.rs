@@ -104,8 +104,9 @@ pub(super) fn settle<K: Keyspace>(
     now: Timestamp,
     effects: &mut Effects,
 ) {
-    let Some(lock) = keys.lock(key) else { return };
-    if sessions.some_closed() {
+    if sessions.some_closed()
+        && let Some(lock) = keys.lock(key)
+    {
         let orphan = |(owner, hold): (&Owner, &Hold)| sessions.end_of_grace(hold).is_some().then(|| owner.clone());
         let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
         for owner in orphans {
