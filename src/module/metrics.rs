@@ -98,9 +98,8 @@ pub(crate) fn count_change(change: &Change) {
         Cause::Extend => counters.extended += 1,
         Cause::Lapse => counters.lapsed += 1,
         Cause::TakeBack => counters.taken_back += 1,
-        // The lease was cut, and will lapse.
-        Cause::Close => {}
-        Cause::Told => {}
+        // A lease that was cut will lapse; what is told was counted where it was done.
+        Cause::Close | Cause::Told => {}
     });
 }
 
