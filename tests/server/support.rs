@@ -229,6 +229,8 @@ impl Server {
         let whole = file.with_extension("new");
         fs::write(&whole, offset).unwrap();
         fs::rename(whole, file).unwrap();
+        // Valkey 9 looks at it again after a millisecond only.
+        std::thread::sleep(Duration::from_millis(2));
     }
 
     fn try_connect(&self, protocol: ProtocolVersion) -> Result<Connection, RedisError> {

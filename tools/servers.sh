@@ -1,0 +1,230 @@
+#!/usr/bin/env bash
+# Puts the servers that the tests are run on side by side under target/servers, from Debian's packages, each unpacked with
+# the C library and all others that it was built with, and started by its own dynamic loader:
+#
+#   target/servers/redis-8.0/redis-server  to be used like the real one; so redis-cli and the other tools
+#   target/servers/redis-8.0/version       8.0.2, and the suite that it came from
+#   target/servers/redis-8.0/packages      what it was made of, with checksums
+#
+# Folders are named after the versions found. One that is there is left alone: to get it anew, remove it.
+# apt verifies what is downloaded, by signatures, with settings of its own in target/servers: the machine's apt is read
+# (mirrors, proxies, keys), never written. Nothing is installed, and nobody has to be root. Silent when all is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+umask 022
+
+# Where each comes from, and the suites that it and its libraries may be taken from: the newest that they have.
+servers=(
+  "redis  bookworm     bookworm bookworm-updates bookworm-security"
+  "redis  trixie       trixie trixie-updates trixie-security"
+  "valkey trixie       trixie trixie-updates trixie-security"
+  "valkey sid          sid"
+  "redis  experimental sid experimental"
+)
+
+# What modules may need, even if the server itself does not.
+module_libraries="libc6 libgcc-s1 libstdc++6"
+
+out=$PWD/target/servers
+apt=$out/.apt
+keys=/usr/share/keyrings/debian-archive-keyring.gpg
+
+say() { echo "servers: $*"; }
+
+die() {
+  echo "servers: $*" >&2
+  exit 1
+}
+
+# there FAMILY SOURCE: it was brought before.
+there() { grep -qsx "$1 [^ ]* from Debian $2" "$out/$1"-*/version; }
+
+# --- apt, by itself ---
+
+# mirror_of ARCHIVE: where this machine's own apt gets debian or debian-security.
+mirror_of() {
+  local found
+  found=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
+    sed -nE "s#^(deb|URIs:) (.* )?(https?://[^ ]+/$1)/?( .*)?\$#\\3#p" | sed -n 1p || true)
+  echo "${found:-http://deb.debian.org/$1}"
+}
+
+# apt_for SUITE...: lists of these suites, verified; the settings for them are in $apt/apt.conf from here on.
+apt_for() {
+  local suite uri
+  rm -rf "$apt"
+  mkdir -p "$apt"/{lists/partial,cache/archives/partial,debs}
+  : >"$apt/status"
+  # Readable for the user _apt, which downloads when root asks.
+  cp "$keys" "$apt/keys.gpg"
+  chmod 644 "$apt/keys.gpg"
+  if [ "$(id -u)" = 0 ] && id _apt >/dev/null 2>&1; then chown _apt "$apt/debs"; fi
+  for suite in "$@"; do
+    uri=$(mirror_of "$([[ $suite == *-security ]] && echo debian-security || echo debian)")
+    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' "$uri" "$suite" "$apt/keys.gpg"
+  done >"$apt/debian.sources"
+  # Of the machine's settings those that say how to download stay in force; none that turns verification off does.
+  cat >"$apt/apt.conf" <<END
+Dir::State "$apt";
+Dir::State::status "$apt/status";
+Dir::State::lists "$apt/lists";
+Dir::Cache "$apt/cache";
+Dir::Log "$apt";
+Dir::Etc::SourceList "$apt/debian.sources";
+Dir::Etc::SourceParts "/dev/null";
+Dir::Etc::Preferences "/dev/null";
+Dir::Etc::PreferencesParts "/dev/null";
+Dir::Etc::Trusted "/dev/null";
+Dir::Etc::TrustedParts "/dev/null";
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear APT::Architectures;
+APT::Architecture "$arch";
+APT::Architectures { "$arch"; };
+APT::Default-Release "";
+APT::Update::Error-Mode "any";
+APT::Get::AllowUnauthenticated "false";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+Acquire::Languages "none";
+Acquire::PDiffs "false";
+Acquire::Retries "3";
+END
+  apt-get -c "$apt/apt.conf" -qq update >"$apt/log" 2>&1
+}
+
+# download PACKAGE[=VERSION]...: to $apt/debs, each verified by the signed lists.
+download() { (cd "$apt/debs" && apt-get -c "$apt/apt.conf" -qq download "$@" >>"$apt/log" 2>&1); }
+
+# An older machine may lack the keys of newer suites. Debian's path leads there: the newest keys that Debian's packages
+# have, signed by keys that are known here.
+newer_keys() {
+  local suite
+  for suite in bookworm-updates bookworm trixie; do
+    if apt_for "$suite" && download debian-archive-keyring; then
+      say "keys of $(basename "$apt"/debs/debian-archive-keyring_*.deb)"
+      rm -rf "$out/.keys"
+      dpkg-deb -x "$apt"/debs/debian-archive-keyring_*.deb "$out/.keys"
+      # A file beside, because these keys are about to be read from where they are copied to.
+      cat "$keys" "$out/.keys/usr/share/keyrings/debian-archive-keyring.gpg" >"$out/.keys/all.gpg.new"
+      mv "$out/.keys/all.gpg.new" "$out/.keys.gpg"
+      keys=$out/.keys.gpg
+    fi
+  done
+}
+
+lists() {
+  apt_for "$@" && return
+  newer_keys
+  apt_for "$@" || die "no verified package lists of $*: $(cat "$apt/log")"
+}
+
+# newest PACKAGE: its newest version in the lists.
+newest() {
+  local version best=
+  while read -r version; do
+    if [ -z "$best" ] || dpkg --compare-versions "$version" gt "$best"; then best=$version; fi
+  done < <(apt-cache -c "$apt/apt.conf" madison "$1" | awk -F ' *[|] *' '{ print $2 }')
+  [ -n "$best" ] || die "no package $1"
+  echo "$best"
+}
+
+# libraries_of PACKAGE=VERSION...: all libraries that they need, as PACKAGE=VERSION. Read from the packages, to leave out what
+# a server needs to be installed as a service; the libraries of libraries are found by apt.
+libraries_of() {
+  local direct
+  direct=$(apt-cache -c "$apt/apt.conf" show "$@" | sed -nE 's/^(Pre-)?Depends: //p' | tr ',' '\n' |
+    sed -E 's/[|(].*//; s/:any//; s/ //g' | grep -E '^lib' | sort -u)
+  # shellcheck disable=SC2086 # words, on purpose
+  apt-get -c "$apt/apt.conf" -s --no-install-recommends install $direct $module_libraries |
+    sed -nE 's/^Inst ((lib|zlib)[^ :]*)(:[^ ]+)? \(([^ ]+) .*/\1=\4/p' | sort -u
+}
+
+# --- one server ---
+
+# unpack FOLDER: what was downloaded, below FOLDER/root.
+unpack() {
+  local folder deb
+  mkdir -p "$1"/root/usr/{bin,sbin,lib,lib64}
+  for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$1/root/$folder"; done
+  for deb in "$apt"/debs/*.deb; do
+    # As tar, which keeps those links: older packages have files in /lib.
+    dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink --no-same-owner -C "$1/root"
+  done
+  rm -rf "$1"/root/{etc,var,usr/share}
+  (cd "$apt/debs" && sha256sum -- *.deb) >"$1/packages"
+}
+
+# wrap FOLDER PROGRAM LOADER: a command that starts it by the loader, in the same process. It finds its folder by itself,
+# so that folders can be moved; to the server it has the wrapper's name, by which servers start themselves again.
+wrap() {
+  cat >"$1/$2" <<END
+#!/bin/sh
+here=\$(dirname -- "\$(readlink -f -- "\$0")") || exit 127
+exec "\$here/$3" --argv0 "\$here/$2" --library-path "\$here/$(dirname "$3")" "\$here/root/usr/bin/$2" "\$@"
+END
+  chmod 755 "$1/$2"
+}
+
+# check FOLDER PROGRAM LOADER: each library comes from the folder, and it starts.
+check() {
+  local loaded
+  loaded=$("$1/$3" --library-path "$1/$(dirname "$3")" --list "$1/root/usr/bin/$2") || die "$2: $loaded"
+  if grep -v -e linux-vdso -e "$1/root/" <<<"$loaded" >&2; then die "$2 lacks the libraries above"; fi
+  case $2 in
+    *-server | *-cli) "$1/$2" --version >/dev/null || die "$2 does not start" ;;
+  esac
+}
+
+# bring FAMILY SOURCE SUITE...
+bring() {
+  local family=$1 source=$2 new=$out/.new version name packages libraries loader program
+  shift 2
+  say "$family of Debian $source"
+  lists "$@"
+  version=$(newest "$family-server")
+  packages=("$family-server=$version" "$family-tools=$version")
+  libraries=$(libraries_of "${packages[@]}") || die "the libraries of $family-server $version are not in $*"
+  mapfile -t -O 2 packages <<<"$libraries"
+  download "${packages[@]}" || die "download failed: $(cat "$apt/log")"
+
+  # 5:8.0.2-3 is 8.0.2.
+  version=$(sed -E 's/^[0-9]+://; s/^([0-9.]+).*/\1/' <<<"$version")
+  name=$family-${version%.*}
+  # Built beside its place, so that what is in its place is whole.
+  rm -rf "$new"
+  unpack "$new"
+  loader=$(cd "$new" && find root/usr/lib -name 'ld-linux*.so.*' -type f)
+  [ -n "$loader" ] || die "$name has no dynamic loader"
+  for program in "$new/root/usr/bin/$family"-*; do
+    program=$(basename "$program")
+    wrap "$new" "$program" "$loader"
+    check "$new" "$program" "$loader"
+  done
+  echo "$family $version from Debian $source" >"$new/version"
+  rm -rf "${out:?}/$name"
+  mv "$new" "$out/$name"
+  say "$name: $version, in target/servers/$name"
+}
+
+missing=()
+for server in "${servers[@]}"; do
+  read -r family source _ <<<"$server"
+  there "$family" "$source" || missing+=("$server")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+for tool in apt-get apt-cache dpkg dpkg-deb sha256sum; do
+  command -v "$tool" >/dev/null || die "these servers are unpacked from Debian's packages, which needs Debian or a derivative: there is no $tool here"
+done
+[ -r "$keys" ] || die "no $keys: install debian-archive-keyring"
+
+mkdir -p "$out"
+arch=$(dpkg --print-architecture)
+trap 'rm -rf "$apt" "$out/.new" "$out/.keys" "$out/.keys.gpg"' EXIT
+for server in "${missing[@]}"; do
+  read -r -a words <<<"$server"
+  bring "${words[@]}"
+done
