@@ -7,7 +7,6 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 export REDIS_LOCK_MODULE   ?= $(CURDIR)/target/release/libredis_lock.so
 export REDIS_LOCK_PYTHON   ?= $(CURDIR)/target/venv/bin/python
 export REDIS_LOCK_NODE     ?= $(CURDIR)/target/node/bin/node
-export REDIS_LOCK_FAKETIME ?= $(CURDIR)/target/faketime/libfaketime.so
 
 # The file is there when tools/install.sh had to bring libclang without a package manager; it says where.
 cargo = [ ! -f target/libclang/env ] || . ./target/libclang/env; cargo
@@ -32,8 +31,8 @@ stop: ## stop the server that make run left running
 # Servers load the release module, as users do. The tests themselves are built for debugging: with the assertions on, and
 # in less time, because the release profile links every test anew with all its dependencies.
 test: build ## all tests: unit, property, model, real servers, client libraries
-	@tools/install.sh server clients faketime
-	@$(cargo) build --release --locked --package panicking
+	@tools/install.sh server clients
+	@$(cargo) build --release --locked --package panicking --package wallclock
 	@$(cargo) test --workspace --locked
 
 lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/install.sh WHAT...: installs what building and testing need, and of that only what is missing.
 #   libclang  for bindgen, at build time          server    redis-server and redis-cli, 7.0 or newer
-#   clients   redis-py, and node-redis on Node.js  faketime  a wall clock that tests can set
+#   clients   redis-py, and node-redis on Node.js
 # Through apt-get or brew, else into target/. Silent when all is there. Never replaces what the machine has, never leaves
 # a service running, never writes outside target/ by itself.
 set -euo pipefail
@@ -185,30 +185,9 @@ install_clients() {
   fi
 }
 
-faketime_library() {
-  local path
-  for path in /usr/lib/*/faketime/libfaketime.so.1 /usr/lib{,64}/faketime/libfaketime.so.1 {/opt/homebrew,/usr/local}/lib/faketime/libfaketime.1.dylib; do
-    if [ -f "$path" ]; then
-      echo "$path"
-      return
-    fi
-  done
-  return 1
-}
-
-# To preload together with libc.so.6 (LD_PRELOAD=target/faketime/libfaketime.so:libc.so.6): libfaketime 0.9.10 and a
-# redis-server with jemalloc each wait for the other's first call, and the server never comes up.
-install_faketime() {
-  local link=target/faketime/libfaketime.so
-  if [ -e "$link" ]; then return; fi
-  faketime_library >/dev/null || package faketime faketime libfaketime || die "libfaketime is missing, and there is neither apt-get (as root) nor brew"
-  mkdir -p target/faketime
-  ln -sf "$(faketime_library)" "$link" || die "libfaketime is installed, but not where it should be"
-}
-
 for what in "$@"; do
   case $what in
-    libclang | server | clients | faketime) "install_$what" ;;
-    *) die "unknown: $what (libclang, server, clients, faketime)" ;;
+    libclang | server | clients) "install_$what" ;;
+    *) die "unknown: $what (libclang, server, clients)" ;;
   esac
 done

@@ -30,8 +30,8 @@ pub(crate) struct Server {
     dir: TempDir,
     options: Vec<String>,
     child: Option<Child>,
-    /// Where libfaketime reads how far the wall clock is off; None without libfaketime.
-    faketime: Option<PathBuf>,
+    /// Where tests/wallclock reads how far the wall clock is off; None where it is the machine's.
+    wall_offset: Option<PathBuf>,
     with_module: bool,
     config_file: Option<PathBuf>,
 }
@@ -80,8 +80,8 @@ impl Setup {
     /// Starts it and waits until it answers.
     pub(crate) fn start(self) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        let faketime = self.wall_offset.map(|offset| {
-            let path = dir.path().join("faketime");
+        let wall_offset = self.wall_offset.map(|offset| {
+            let path = dir.path().join("wall-offset");
             fs::write(&path, offset).unwrap();
             path
         });
@@ -90,7 +90,7 @@ impl Setup {
             dir,
             options: self.options,
             child: None,
-            faketime,
+            wall_offset,
             with_module: !self.without_module,
             config_file: self.config_file,
         };
@@ -158,15 +158,9 @@ impl Server {
             command.arg("--loadmodule").arg(module());
         }
         command.args(&self.options);
-        if let Some(offset) = &self.faketime {
-            // libc after it: without, libfaketime and jemalloc lock each other out at the server's start.
-            let library = file_from("REDIS_LOCK_FAKETIME", "target/faketime/libfaketime.so");
-            command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
-            command.env("FAKETIME_TIMESTAMP_FILE", offset);
-            command
-                .env("FAKETIME_NO_CACHE", "1")
-                .env("DONT_FAKE_MONOTONIC", "1")
-                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        if let Some(offset) = &self.wall_offset {
+            command.env("LD_PRELOAD", module().with_file_name("libwallclock.so"));
+            command.env("REDIS_LOCK_WALL_OFFSET", offset);
         }
         self.child = Some(command.spawn().expect("redis-server is installed: make test does it"));
     }
@@ -224,7 +218,7 @@ impl Server {
 
     /// Sets the wall clock of a server that was set up with [`Setup::wall_offset`].
     pub(crate) fn set_wall_offset(&self, offset: &str) {
-        let file = self.faketime.as_ref().expect("set up with wall_offset");
+        let file = self.wall_offset.as_ref().expect("set up with wall_offset");
         // Renamed over, so that the server never reads half of it.
         let whole = file.with_extension("new");
         fs::write(&whole, offset).unwrap();
