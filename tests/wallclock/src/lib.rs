@@ -10,7 +10,7 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "stands in for functions of the C library")]
 
-use libc::{CLOCK_REALTIME, CLOCK_REALTIME_COARSE, c_int, c_long, c_void, clockid_t, time_t, timespec, timeval};
+use libc::{CLOCK_REALTIME, CLOCK_REALTIME_COARSE, c_char, c_int, c_long, c_void, clockid_t, time_t, timespec, timeval};
 
 /// What `clock_gettime` of the C library does, with the offset.
 ///
@@ -56,6 +56,21 @@ pub unsafe extern "C" fn time(to: *mut time_t) -> time_t {
         unsafe { *to = now };
     }
     now
+}
+
+/// What `dlopen` of the C library does, but that what is loaded finds the functions above: Valkey binds its modules to their
+/// own libraries first.
+///
+/// # Safety
+///
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    // SAFETY: the next function of that name is the C library's, which is of that type.
+    let real: Option<Dlopen> = unsafe { std::mem::transmute(libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr())) };
+    // SAFETY: passed on as it came, but for a flag.
+    real.map_or(std::ptr::null_mut(), |real| unsafe { real(path, flags & !libc::RTLD_DEEPBIND) })
 }
 
 fn now() -> timespec {
