@@ -9,12 +9,13 @@ export REDIS_LOCK_PYTHON   ?= $(CURDIR)/target/venv/bin/python
 export REDIS_LOCK_NODE     ?= $(CURDIR)/target/node/bin/node
 
 # The file is there when tools/install.sh had to bring libclang without a package manager; it says where.
-cargo = [ ! -f target/libclang/env ] || . ./target/libclang/env; cargo
+env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
+cargo = $(env) cargo
 
-.PHONY: help build run stop test lint bench clean
+.PHONY: help build run stop test servers test-servers lint bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## the module for users: target/release/libredis_lock.so
 	@tools/install.sh libclang
@@ -34,6 +35,15 @@ test: build ## all tests: unit, property, model, real servers, client libraries
 	@tools/install.sh server clients
 	@$(cargo) build --release --locked --package panicking --package wallclock
 	@$(cargo) test --workspace --locked
+
+servers: ## the Redis and Valkey servers of several Debian suites, side by side, under target/servers
+	@tools/servers.sh
+
+test-servers: build servers ## the tests with real servers, on each of those
+	@tools/install.sh clients
+	@$(cargo) build --release --locked --package panicking --package wallclock
+	@$(cargo) test --locked --test server --no-run
+	@$(env) tools/test-servers.sh
 
 lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one
 	@tools/install.sh libclang

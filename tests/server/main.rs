@@ -39,6 +39,7 @@ mod replies;
 mod replies_hold;
 mod replies_state;
 mod replies_syntax;
+mod servers;
 mod sessions;
 mod sessions_cluster;
 mod sessions_crowd;

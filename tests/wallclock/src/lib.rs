@@ -10,7 +10,9 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, reason = "stands in for functions of the C library")]
 
-use libc::{CLOCK_REALTIME, CLOCK_REALTIME_COARSE, c_char, c_int, c_long, c_void, clockid_t, time_t, timespec, timeval};
+use libc::{
+    CLOCK_REALTIME, CLOCK_REALTIME_COARSE, c_char, c_int, c_long, c_void, clockid_t, time_t, timespec, timeval,
+};
 
 /// What `clock_gettime` of the C library does, with the offset.
 ///
