@@ -7,8 +7,8 @@
 #   target/servers/redis-8.0/packages      what it was made of, with checksums
 #
 # Folders are named after the versions found. One that is there is left alone: to get it anew, remove it.
-# apt verifies what is downloaded, by signatures, with settings of its own in target/servers: the machine's apt is read
-# (mirrors, proxies, keys), never written. Nothing is installed, and nobody has to be root. Silent when all is there.
+# apt verifies what is downloaded, by signatures, with settings of its own: the machine's are read (mirrors, proxies, keys),
+# never written. Nothing is installed, and nobody has to be root. Silent when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
@@ -26,7 +26,6 @@ servers=(
 module_libraries="libc6 libgcc-s1 libstdc++6"
 
 out=$PWD/target/servers
-apt=$out/.apt
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
 say() { echo "servers: $*"; }
@@ -52,16 +51,13 @@ mirror_of() {
 # apt_for SUITE...: lists of these suites, verified; the settings for them are in $apt/apt.conf from here on.
 apt_for() {
   local suite uri
-  rm -rf "$apt"
+  rm -rf "${apt:?}"/*
   mkdir -p "$apt"/{lists/partial,cache/archives/partial,debs}
   : >"$apt/status"
-  # Readable for the user _apt, which downloads when root asks.
-  cp "$keys" "$apt/keys.gpg"
-  chmod 644 "$apt/keys.gpg"
   if [ "$(id -u)" = 0 ] && id _apt >/dev/null 2>&1; then chown _apt "$apt/debs"; fi
   for suite in "$@"; do
     uri=$(mirror_of "$([[ $suite == *-security ]] && echo debian-security || echo debian)")
-    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' "$uri" "$suite" "$apt/keys.gpg"
+    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' "$uri" "$suite" "$keys"
   done >"$apt/debian.sources"
   # Of the machine's settings those that say how to download stay in force; none that turns verification off does.
   cat >"$apt/apt.conf" <<END
@@ -97,29 +93,6 @@ END
 
 # download PACKAGE[=VERSION]...: to $apt/debs, each verified by the signed lists.
 download() { (cd "$apt/debs" && apt-get -c "$apt/apt.conf" -qq download "$@" >>"$apt/log" 2>&1); }
-
-# An older machine may lack the keys of newer suites. Debian's path leads there: the newest keys that Debian's packages
-# have, signed by keys that are known here.
-newer_keys() {
-  local suite
-  for suite in bookworm-updates bookworm trixie; do
-    if apt_for "$suite" && download debian-archive-keyring; then
-      say "keys of $(basename "$apt"/debs/debian-archive-keyring_*.deb)"
-      rm -rf "$out/.keys"
-      dpkg-deb -x "$apt"/debs/debian-archive-keyring_*.deb "$out/.keys"
-      # A file beside, because these keys are about to be read from where they are copied to.
-      cat "$keys" "$out/.keys/usr/share/keyrings/debian-archive-keyring.gpg" >"$out/.keys/all.gpg.new"
-      mv "$out/.keys/all.gpg.new" "$out/.keys.gpg"
-      keys=$out/.keys.gpg
-    fi
-  done
-}
-
-lists() {
-  apt_for "$@" && return
-  newer_keys
-  apt_for "$@" || die "no verified package lists of $*: $(cat "$apt/log")"
-}
 
 # newest PACKAGE: its newest version in the lists.
 newest() {
@@ -183,7 +156,7 @@ bring() {
   local family=$1 source=$2 new=$out/.new version name packages libraries loader program
   shift 2
   say "$family of Debian $source"
-  lists "$@"
+  apt_for "$@" || die "no verified package lists of $*: $(cat "$apt/log")"
   version=$(newest "$family-server")
   packages=("$family-server=$version" "$family-tools=$version")
   libraries=$(libraries_of "${packages[@]}") || die "the libraries of $family-server $version are not in $*"
@@ -219,11 +192,14 @@ done
 for tool in apt-get apt-cache dpkg dpkg-deb sha256sum; do
   command -v "$tool" >/dev/null || die "these servers are unpacked from Debian's packages, which needs Debian or a derivative: there is no $tool here"
 done
-[ -r "$keys" ] || die "no $keys: install debian-archive-keyring"
+[ -r "$keys" ] || die "no $keys: install the package debian-archive-keyring"
 
 mkdir -p "$out"
 arch=$(dpkg --print-architecture)
-trap 'rm -rf "$apt" "$out/.new" "$out/.keys" "$out/.keys.gpg"' EXIT
+# Not in target/: when root asks, the user _apt downloads, who must be able to get there.
+apt=$(mktemp -d)
+chmod 755 "$apt"
+trap 'rm -rf "$apt" "$out/.new"' EXIT
 for server in "${missing[@]}"; do
   read -r -a words <<<"$server"
   bring "${words[@]}"
