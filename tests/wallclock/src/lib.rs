@@ -2,13 +2,12 @@
 //! clock; all other clocks stay as they are. The offset is in the file that `REDIS_LOCK_WALL_OFFSET` names, and is read at
 //! each call, so that it may change while the server runs: `+90`, `-1h`; in seconds, or with one of the units m, h, d, y.
 //!
-//! It never allocates: allocators ask for the time before they work. It calls the kernel by itself, so that it needs no
-//! certain C library or allocator, as libfaketime does, which comes up with no jemalloc but the one of Debian 12.
+//! It never allocates, because allocators ask for the time before they work, and asks the kernel by itself: so it goes with
+//! every C library and allocator. libfaketime does not: the servers of Debian 13 never come up with it.
 //!
 //! Linux only. Never part of what is delivered.
 
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code, reason = "stands in for functions of the C library")]
 
 use libc::{
     CLOCK_REALTIME, CLOCK_REALTIME_COARSE, c_char, c_int, c_long, c_void, clockid_t, time_t, timespec, timeval,
