@@ -1,6 +1,7 @@
 //! The server's own tools, run on locks: its command line client, and the commands by which one looks for what is big, slow
 //! or unused. A type and commands that they do not know must not stop them.
 
+use crate::servers::not_run;
 use crate::support::{Server, wait_for};
 use crate::waiter::Waiter;
 use crate::wire::{Reply, Wire};
