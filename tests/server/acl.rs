@@ -2,8 +2,8 @@
 //! key patterns. How the commands are put into categories is in boundary_watch.rs.
 
 use crate::boundary_watch::has_own_categories;
-use crate::support::Server;
 use crate::wire::{Reply, Wire};
+use testbed::Server;
 
 /// What every user of locks needs, on keys of his own.
 const LOCKING: &[&str] = &[

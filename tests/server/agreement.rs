@@ -1,8 +1,8 @@
 //! Primary, replicas and files agree after any history. Random, with a seed that is printed and can be given again by
 //! `REDIS_LOCK_SEED`.
 
-use crate::support::{Client, Server, text_of, wait_for};
 use redis::Value;
+use testbed::{Client, Server, text_of, wait_for};
 
 /// SplitMix64: small, and the same on every machine.
 struct Dice(u64);

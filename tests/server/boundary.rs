@@ -1,7 +1,7 @@
 //! What the server says of the module's commands and type, and what its own commands do to locks.
 
-use crate::support::{Client, Server, wait_for};
 use crate::wire::{Reply, Wire};
+use testbed::{Client, Server, wait_for};
 
 /// A command as COMMAND INFO and COMMAND DOCS must show it.
 struct Shown {

@@ -1,10 +1,10 @@
 //! Connections: which one a command came over, and that the end of each is told. Told with tests/panicking, a module that
 //! is built on the same src/ffi and says what it hears.
 
-use crate::support::{Client, Server, Setup, module, wait_for};
 use crate::wire::{Reply, Way, Wire};
 use std::thread::sleep;
 use std::time::Duration;
+use testbed::{Client, Server, Setup, module, wait_for};
 
 fn setup() -> Setup {
     let path = module().with_file_name("libpanicking.so");

@@ -1,10 +1,10 @@
 //! Configuration: CONFIG, the configuration file, the arguments of loadmodule; and LOCK.HOLD, which one of them opens.
 
-use crate::support::{Client, Server, module, wait_for};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
+use testbed::{Client, Server, module, wait_for};
 
 /// Every configuration: name, default, least, most.
 const NUMBERS: &[(&str, i64, i64, i64)] = &[

@@ -1,8 +1,8 @@
 //! A panic anywhere in the module is a line in the server's log and, in a command, one error; the server lives on. Told
 //! with tests/panicking, a module that is built on the same src/ffi and panics wherever it is called.
 
-use crate::support::{Server, module, wait_for};
 use crate::wire::{Reply, Way, Wire};
+use testbed::{Server, module, wait_for};
 
 /// The server runs with RUST_BACKTRACE=1, as all of these tests' servers do: see support.rs.
 fn server() -> Server {

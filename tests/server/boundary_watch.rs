@@ -1,8 +1,8 @@
 //! Who is told of what happens to locks: WATCH, client-side caches, subscribers to keyspace events; and ACLs, which say
 //! who may do it.
 
-use crate::support::{Server, wait_for};
 use crate::wire::{Reply, Wire};
+use testbed::{Server, wait_for};
 
 fn ok() -> Reply {
     Reply::Simple("OK".to_owned())

@@ -1,12 +1,12 @@
 //! Client libraries that nobody here wrote, each as its user would write it: redis-py, node-redis, redis-rs.
 
-use crate::support::{Server, file_from, text_of, wait_for};
 use redis::{Connection, RedisResult, Value, cmd, pipe};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
+use testbed::{Server, file_from, text_of, wait_for};
 
 /// Runs a script of tests/clients against a server of this test's own.
 fn run(program: &Path, script: &str) {

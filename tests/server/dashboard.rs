@@ -1,11 +1,11 @@
 //! What lies in contrib/: the dashboard, the alerts and the configurations for those who collect metrics. Compared with
 //! what a server shows, because nobody sees a panel that stays empty until it is needed.
 
-use crate::support::{Client, Server};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use testbed::{Client, Server};
 
 /// The name that redis_exporter gives to all that a script returns, and how one field of it is asked for.
 const METRIC: &str = "redis_script_values";

@@ -1,9 +1,9 @@
 //! What replicas and the append-only file receive: facts, not requests. Word by word, for every command and option.
 
 use crate::stream::Stream;
-use crate::support::{Client, Server, wait_for};
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
+use testbed::{Client, Server, wait_for};
 
 /// A primary with an append-only file and somebody who listens to what it sends.
 struct Wire {
@@ -301,7 +301,7 @@ fn a_rewritten_file_has_the_same_command_once_for_each_hold() {
     assert!(server.aof_tail().is_empty(), "all is in the base");
     let base = std::fs::read_dir(server.dir().join("appendonlydir")).unwrap().map(|entry| entry.unwrap().path());
     let base = base.filter(|path| path.to_string_lossy().ends_with(".base.aof")).max().unwrap();
-    let commands = crate::support::parse_commands(&std::fs::read(base).unwrap());
+    let commands = testbed::parse_commands(&std::fs::read(base).unwrap());
     let holds: Vec<&Vec<String>> = commands.iter().filter(|command| command[0] != "SELECT").collect();
     assert_eq!(holds.len(), 2, "{commands:?}");
     for ((hold, reader), fence) in holds.iter().zip(["a", "b"]).zip(fences) {

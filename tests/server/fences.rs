@@ -4,10 +4,10 @@
 //! hour between the two grants.
 
 use crate::payload::{dump, restore};
-use crate::support::{Client, LockInfo, Server, text_of, wait_for};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
+use testbed::{Client, LockInfo, Server, text_of, wait_for};
 
 const LEASE_MS: &str = "3600000";
 

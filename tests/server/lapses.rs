@@ -1,10 +1,10 @@
 //! What the tests of leases share: leases with the moments between which they must end, and an ear for `lock.lapse`.
 
-use crate::support::{Client, PATIENCE, Server};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use testbed::{Client, PATIENCE, Server};
 
 /// How late a lapse may be in tests that ask whether a lease ends on the right key, in the right database, at its own
 /// time and not at another's. They run beside each other on a shared machine, so this only has to be shorter than the

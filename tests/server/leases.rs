@@ -1,9 +1,9 @@
 //! Leases on the clock: that they end in time, and not before. Whether they follow keys about is in leases_index.rs.
 
 use crate::lapses::{Lapses, Lease, alone, lease, sleep_until};
-use crate::support::{Client, Server, wait_for};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use testbed::{Client, Server, wait_for};
 
 /// How late a lease may end on an idle server.
 const PUNCTUAL: Duration = Duration::from_millis(10);

@@ -2,9 +2,9 @@
 //! hand while a client may not write, and all of it ends when writes may flow again.
 
 use crate::lapses::{Lapses, Lease, lease, sleep_until};
-use crate::support::{Client, PATIENCE, Server, wait_for};
 use std::fs;
 use std::time::{Duration, Instant};
+use testbed::{Client, PATIENCE, Server, wait_for};
 
 /// Takes a lock for a millisecond and spins until that is long over: no timer rings and nothing is settled meanwhile.
 /// Then comes what is to be tried.

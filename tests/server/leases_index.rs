@@ -4,8 +4,8 @@
 //! Leases in one test are far enough apart that one ending at another's time is seen.
 
 use crate::lapses::{Lapses, Lease, lease, sleep_until};
-use crate::support::{Client, Server, wait_for};
 use std::time::{Duration, Instant};
+use testbed::{Client, Server, wait_for};
 
 fn leases(conn: &mut Client) -> u64 {
     conn.info_number("lock", "lock_leases")

@@ -1,11 +1,11 @@
 //! A million leases that end together: the server must go on serving, and keep nothing of them.
 
 use crate::lapses::alone;
-use crate::support::{Client, Server};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testbed::{Client, Server};
 
 const LEASES: usize = 1_000_000;
 

@@ -1,8 +1,8 @@
 //! A connection of whose replies each is one line, and that can be closed and killed without a panic.
 
-use crate::support::{PATIENCE, Server};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
+use testbed::{PATIENCE, Server};
 
 /// A line that a server sent as a reply: what the commands of these tests answer has no more than one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 //! lines at once. What is malformed is in replies_syntax.rs.
 
 use crate::parked::{Parked, waiters};
-use crate::support::{Server, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::waiting_effects::{self, Scene};
 use crate::wire::{Player, Reply, Row, Way, Wire};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testbed::{Server, wait_for};
 
 const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
@@ -156,8 +156,7 @@ fn the_lease_is_the_same_on_all_keys() {
     // What could go wrong: the lease of one key only is set, and the others end under the owner's feet.
     let server = Server::new();
     let mut conn = server.connect();
-    let leases =
-        |conn: &mut crate::support::Client| ["j", "k"].map(|key| conn.lock_info(key).unwrap().holders[0].ttl_ms);
+    let leases = |conn: &mut testbed::Client| ["j", "k"].map(|key| conn.lock_info(key).unwrap().holders[0].ttl_ms);
     let mut expect = |command: &str, ms: i64| {
         conn.call(&command.split(' ').collect::<Vec<_>>()).unwrap();
         let left = leases(&mut conn);

@@ -2,9 +2,8 @@
 
 use crate::parked::{End, Parked, let_it_tick, nobody_waits};
 use crate::sessions_races::in_one_turn;
-use crate::support::{Client, file_from, wait_for};
-use crate::waiting_cluster::Cluster;
 use std::process::Command;
+use testbed::{Client, Cluster, file_from, wait_for};
 
 /// A tag whose keys the node of this number serves, and its slot.
 fn tag_of(cluster: &Cluster, number: usize) -> (String, String) {
@@ -27,7 +26,7 @@ fn said(conn: &mut Client, code: &str) -> u64 {
 #[test]
 fn a_cluster_client_finds_the_node_by_the_number_of_keys() {
     // What could go wrong: a client takes the number for the key, and every request goes to a wrong node first.
-    let cluster = Cluster::start(3, false);
+    let cluster = Cluster::start(3, 0);
     let script = file_from("REDIS_LOCK_CLIENTS", "tests/clients").join("cluster.py");
     let output = Command::new(file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"))
         .arg(script)
@@ -46,7 +45,7 @@ fn a_cluster_client_finds_the_node_by_the_number_of_keys() {
 #[test]
 fn keys_of_two_slots_or_of_another_node_are_refused_by_the_server() {
     // What could go wrong: half of the keys are taken here, though another node serves the others.
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let ((here, _), (there, slot)) = (tag_of(&cluster, 0), tag_of(&cluster, 1));
     let mut conn = cluster.conn(0);
     let moved = format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[1].port());
@@ -68,7 +67,7 @@ fn keys_of_two_slots_or_of_another_node_are_refused_by_the_server() {
 #[test]
 fn who_waits_for_several_keys_is_sent_after_them_when_one_has_moved() {
     // What could go wrong: it is granted the key that is still here, and the one that is elsewhere has another holder.
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (tag, slot) = tag_of(&cluster, 0);
     let [j, k] = ["j", "k"].map(|name| format!("{tag}{name}"));
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
@@ -97,7 +96,7 @@ fn who_waits_for_several_keys_is_sent_after_them_when_one_has_moved() {
 fn a_key_that_has_just_moved_is_not_granted_with_one_that_is_still_here() {
     // What could go wrong: the last key that somebody waits for is released in the turn of the other's MIGRATE, and the one
     // that has gone is granted here as well as there.
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (tag, slot) = tag_of(&cluster, 0);
     let [j, k] = ["j", "k"].map(|name| format!("{tag}{name}"));
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));

@@ -2,10 +2,10 @@
 
 use crate::lapses::alone;
 use crate::servers::memory_usage_leaves_out_names;
-use crate::support::{Client, Server, wait_for};
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
+use testbed::{Client, Server, wait_for};
 
 /// Sends many commands in batches.
 fn send_all(conn: &mut Client, commands: impl Iterator<Item = Vec<String>>) {
@@ -76,7 +76,7 @@ fn memory_usage_of_a_lock_is_right_within_a_tenth() {
     let _alone = alone();
     let uuid = |n: usize| format!("{n:08x}-0000-4000-8000-000000000000");
     let mut wrong = Vec::new();
-    for key_len in [12, 24, 25, 60] {
+    for key_len in [12_usize, 24, 25, 60] {
         let unseen = if memory_usage_leaves_out_names() { (20 + key_len).next_multiple_of(16) } else { 0 };
         // What a key costs beyond its MEMORY USAGE, in the server's table of keys: the same for every type of value.
         let string = per_key(key_len, |name, _| words(&format!("SET {name} value")));

@@ -2,11 +2,11 @@
 //! replies_syntax.rs.
 
 use crate::stream::Stream;
-use crate::support::{Client, Server, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::waiting_effects::{self, Scene};
 use crate::wire::{Player, Reply, Row, Way, Wire};
 use std::time::{SystemTime, UNIX_EPOCH};
+use testbed::{Client, Server, wait_for};
 
 /// One owner, or all; nobody is 0 and no error.
 const BROKEN: &[Row] = &[

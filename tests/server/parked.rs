@@ -1,9 +1,9 @@
 //! Clients that wait: each on a connection of its own, whose answer is read when the test wants it.
 
-use crate::support::{Client, Fields, PATIENCE, Server, wait_for};
 use redis::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use testbed::{Client, Fields, PATIENCE, Server, wait_for};
 
 /// A client that has sent something that may wait.
 pub(crate) struct Parked {

@@ -1,9 +1,9 @@
 //! DUMP payloads, taken apart and sealed again: what the server checks itself (length and CRC) is made right, so that
 //! only the module is left to notice what is wrong.
 
-use crate::support::Client;
 use crc::{CRC_64_REDIS, Crc};
 use std::ops::Range;
+use testbed::Client;
 
 /// Two bytes RDB version, eight bytes CRC.
 const FOOTER: usize = 2 + 8;

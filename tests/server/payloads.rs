@@ -1,9 +1,9 @@
 //! DUMP and RESTORE: a lock travels whole, and what is damaged is refused without a trace.
 
 use crate::payload::{dump, own_string, restore, seal, with_own_string};
-use crate::support::{Client, Fields, Server, text_of, wait_for};
 use redis::Value;
 use std::time::Instant;
+use testbed::{Client, Fields, Server, text_of, wait_for};
 
 /// A server whose payloads hold the module's bytes as they are.
 fn plain() -> Server {

@@ -2,10 +2,10 @@
 
 use crate::picture::{KEYS, Picture, Ttls, assert_running_on, fill, picture};
 use crate::servers::not_run;
-use crate::support::{Client, Server, wait_for};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
+use testbed::{Client, Server, wait_for};
 
 /// What was saved is there again, and no lease has become longer, nor shorter than by the time that passed.
 fn assert_back(server: &Server, before: &(Picture, Ttls), taken: Instant, how: &str) {

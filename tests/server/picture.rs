@@ -1,8 +1,8 @@
 //! All locks of a server at one moment, to be compared with those of another moment or of another server.
 
-use crate::support::{Client, LockInfo, Server};
 use std::collections::BTreeMap;
 use std::time::Instant;
+use testbed::{Client, LockInfo, Server};
 
 pub(crate) const DATABASES: [&str; 2] = ["0", "3"];
 const READERS: usize = 300;

@@ -1,6 +1,5 @@
 //! README.md and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
-use crate::support::{Fields, Server, module, wait_for};
 use redis_lock::command;
 use redis_lock::command::parse::Known;
 use redis_lock::command::reply::{Complaint, text_of, text_of_away, text_of_deadlock};
@@ -14,6 +13,7 @@ use redis_lock::lock::request::{Away, Refusal};
 use redis_lock::module::config::TABLE;
 use redis_lock::module::{Unserved, events};
 use std::collections::BTreeSet;
+use testbed::{Fields, Server, module, wait_for};
 
 const README: &str = include_str!("../../README.md");
 const REDIS_CONF: &str = include_str!("../../redis.conf");

@@ -2,10 +2,10 @@
 
 use crate::picture::{Ttls, assert_running_on, fill, picture};
 use crate::servers::not_run;
-use crate::support::{Client, Server, Setup, wait_for};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
+use testbed::{Client, Server, Setup, Signal, wait_for};
 
 /// How much later than on the primary a lease may end elsewhere: the time that a fact is under way. Generous, for a
 /// machine that is busy with other tests.
@@ -327,7 +327,7 @@ fn a_replica_ends_no_lease_itself() {
     primary.connect().int(&["LOCK.RW", "mixed", "b", "READ", "PX", "3000"]).unwrap();
     primary.connect().int(&["LOCK.RW", "mixed", "c", "READ", "PX", "60000"]).unwrap();
     replica.catch_up(&primary);
-    primary.signal(libc::SIGSTOP);
+    primary.signal(Signal::STOP);
     // Shown as they are to be seen.
     wait_for("the lease to be over", || conn.lock_info("k").is_none());
     wait_for("the other to be over", || conn.lock_info("mixed").unwrap().holding == 1);
@@ -335,7 +335,7 @@ fn a_replica_ends_no_lease_itself() {
     let_it_work(&mut conn);
     assert_eq!(conn.int(&["EXISTS", "k", "mixed"]), Some(2), "the keys stay");
     assert_eq!((conn.info("lock", "lock_lapsed"), conn.info("lock", "lock_leases")), ("0".into(), "2".into()));
-    primary.signal(libc::SIGCONT);
+    primary.signal(Signal::CONT);
     wait_for("the primary to end them", || conn.int(&["EXISTS", "k"]) == Some(0));
     assert_eq!(conn.info("lock", "lock_lapsed"), "0");
     assert_eq!(primary.connect().info("lock", "lock_lapsed"), "2");

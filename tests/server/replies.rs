@@ -1,8 +1,8 @@
 //! Replies that a table cannot say: their very bytes in both protocols, how long leases are, and what stands at limits.
 //! The tables are in replies_syntax.rs and replies_state.rs.
 
-use crate::support::{Client, Server, wait_for};
 use crate::wire::{Player, Reply, Row, Way, Wire};
+use testbed::{Client, Server, wait_for};
 
 #[test]
 fn null_is_minus_one_in_resp2_and_underscore_in_resp3() {

@@ -1,8 +1,8 @@
 //! LOCK.HOLD from a client of a server that was started with `lock.allow-hold yes`: it does what it says, as long as the
 //! lock stays one.
 
-use crate::support::{Server, wait_for};
 use crate::wire::{Player, Row, Way, Wire};
+use testbed::{Server, wait_for};
 
 fn server() -> Server {
     Server::setup().option("appendonly", "yes").lock_option("allow-hold", "yes").start()

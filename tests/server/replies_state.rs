@@ -1,8 +1,8 @@
 //! What a request is answered by what is held: transcripts, in which `#1` is the first fence that was given, `#2` the
 //! second, always higher. The same in RESP2 and RESP3, alone, in a transaction, a script and a function.
 
-use crate::support::Server;
 use crate::wire::{Player, Row, Way, Wire};
+use testbed::Server;
 
 /// The same owner again: counted, with the same fence; it leaves with the last count.
 const AGAIN: &[Row] = &[

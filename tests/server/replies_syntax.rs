@@ -1,7 +1,7 @@
 //! What a malformed request is answered: exactly one error, naming the argument, and no trace of it.
 
-use crate::support::Server;
 use crate::wire::{Player, Row, Way, Wire};
+use testbed::Server;
 
 /// Wrong arity: the server's own text.
 const ARITY: &[Row] = &[

@@ -2,11 +2,11 @@
 //! binds a hold anew.
 
 use crate::parked::{holders, let_it_tick};
-use crate::support::{Client, Fields, HolderInfo, PATIENCE, Server, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::wire::{Player, Reply, Row, Way, Wire};
 use redis::Value;
 use std::time::{Duration, Instant};
+use testbed::{Client, Fields, HolderInfo, PATIENCE, Server, wait_for};
 
 /// The hold of the only holder.
 pub(crate) fn only_hold(conn: &mut Client, key: &str) -> HolderInfo {

@@ -4,10 +4,9 @@
 use crate::parked::{holders, let_it_tick};
 use crate::servers::not_run;
 use crate::sessions::{gone, only_hold};
-use crate::support::{Client, wait_for};
 use crate::waiter::Waiter;
-use crate::waiting_cluster::{Cluster, field, move_at_once};
 use crate::wire::Reply;
+use testbed::{Client, Cluster, wait_for};
 
 /// Another key of the first node, in another slot than this one.
 fn other_key(cluster: &Cluster, key: &str) -> String {
@@ -36,7 +35,7 @@ fn close(conn: &mut Client, holder: Waiter) {
 #[test]
 fn holds_in_many_slots_end_with_their_connection() {
     // A step sees the keys of one slot, on some servers: here there are many.
-    let cluster = Cluster::start(1, false);
+    let cluster = Cluster::start(1, 0);
     let mut conn = cluster.conn(0);
     let keys: Vec<String> = (0..300).map(|number| format!("k{number}")).collect();
     let holder = holder_of(&cluster, &keys.iter().map(String::as_str).collect::<Vec<_>>());
@@ -57,7 +56,7 @@ fn holds_in_many_slots_end_with_their_connection() {
 #[test]
 fn a_redirection_ends_nothing() {
     // It is how every client finds its way in a cluster.
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (key, _) = cluster.key();
     let mut conn = cluster.conn(0);
     let mut holder = holder_of(&cluster, &[&key]);
@@ -96,7 +95,7 @@ fn assert_moved_on(cluster: &Cluster, holder: Waiter, moved: &str, stays: &str) 
 #[test]
 fn a_hold_that_was_migrated_lives_on_by_lease() {
     // The new node does not know the connection; the old one must not say anything of the key any more.
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let other = other_key(&cluster, &key);
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
@@ -114,7 +113,7 @@ fn a_hold_that_was_migrated_lives_on_by_lease() {
 #[test]
 fn a_hold_in_a_slot_that_is_on_its_way_ends_where_it_is() {
     // Until the key has gone this node serves it, also by its own hand.
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
     let holder = holder_of(&cluster, &[&key]);
@@ -131,12 +130,12 @@ fn a_hold_whose_slot_was_moved_at_once_lives_on_by_lease() {
     if not_run("sessions_cluster::a_hold_whose_slot_was_moved_at_once_lives_on_by_lease") {
         return;
     }
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let other = other_key(&cluster, &key);
     let mut old = cluster.conn(0);
     let holder = holder_of(&cluster, &[&key, &other]);
-    move_at_once(&cluster, &slot);
+    cluster.move_at_once(&slot);
     wait_for("the slot to be the other's", || old.call(&["EXISTS", &key]).is_err());
     let mut new = cluster.conn(1);
     wait_for("the other to serve it", || new.call(&["EXISTS", &key]).is_ok());
@@ -146,17 +145,17 @@ fn a_hold_whose_slot_was_moved_at_once_lives_on_by_lease() {
 #[test]
 fn a_hold_in_a_slot_that_nobody_serves_lives_on_by_lease() {
     // Somebody else may be about to serve it: what this node says of it then would contradict that one.
-    let cluster = Cluster::start(1, false);
+    let cluster = Cluster::start(1, 0);
     let (key, slot) = cluster.key();
     let mut conn = cluster.conn(0);
     let holder = holder_of(&cluster, &[&key]);
     let facts = cluster.nodes[0].aof_tail().len();
     conn.ok(&["CLUSTER", "DELSLOTS", &slot]);
-    wait_for("the cluster to be down", || field(&mut conn, "cluster_state") == "fail");
+    wait_for("the cluster to be down", || conn.cluster_info("cluster_state") == "fail");
     close(&mut conn, holder);
     let_it_tick(&mut conn);
     conn.ok(&["CLUSTER", "ADDSLOTS", &slot]);
-    wait_for("the cluster to be up", || field(&mut conn, "cluster_state") == "ok");
+    wait_for("the cluster to be up", || conn.cluster_info("cluster_state") == "ok");
     let_it_tick(&mut conn);
     let sent = cluster.nodes[0].aof_tail().split_off(facts);
     assert!(!sent.iter().any(|command| command[0] == "LOCK.HOLD"), "{sent:?}");
@@ -171,13 +170,13 @@ fn a_hold_in_a_slot_that_nobody_serves_lives_on_by_lease() {
 #[test]
 fn a_node_that_has_lost_the_cluster_ends_nothing_until_it_is_back() {
     // The majority may have given its slots to others.
-    let mut cluster = Cluster::start(2, false);
+    let mut cluster = Cluster::start(2, 0);
     let (key, _) = cluster.key();
     let mut conn = cluster.conn(0);
     let holder = holder_of(&cluster, &[&key]);
     let facts = cluster.nodes[0].aof_tail().len();
     cluster.nodes[1].stop(true);
-    wait_for("the cluster to be down", || field(&mut conn, "cluster_state") == "fail");
+    wait_for("the cluster to be down", || conn.cluster_info("cluster_state") == "fail");
     close(&mut conn, holder);
     let_it_tick(&mut conn);
     assert_eq!(cluster.nodes[0].aof_tail().len(), facts);
@@ -191,7 +190,7 @@ fn a_node_that_has_lost_the_cluster_ends_nothing_until_it_is_back() {
 fn after_a_failover_in_a_cluster_holds_live_on_by_lease() {
     // The old primary keeps its clients, and is a replica when they go.
     for how in [&["CLUSTER", "FAILOVER"][..], &["CLUSTER", "FAILOVER", "TAKEOVER"]] {
-        let cluster = Cluster::start(2, true);
+        let cluster = Cluster::start(1, 1);
         let (key, _) = cluster.key();
         let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
         let holder = holder_of(&cluster, &[&key]);

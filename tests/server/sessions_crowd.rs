@@ -1,8 +1,8 @@
 //! Very many holds of one connection, ended at once.
 
-use crate::support::{Client, PATIENCE, Server, wait_for};
 use crate::waiter::Waiter;
 use std::time::Instant;
+use testbed::{Client, PATIENCE, Server, wait_for};
 
 const CROWD: usize = 10_000;
 

@@ -1,8 +1,8 @@
 //! What replicas and the append-only file receive when a connection closes that holds are bound to, word by word.
 
-use crate::support::Server;
 use crate::waiter::Stage;
 use crate::waiting_effects::{Scene, server};
+use testbed::Server;
 
 #[test]
 fn a_closed_connection_is_sent_as_the_holds_that_it_leaves() {

@@ -1,9 +1,9 @@
 //! Where there is no connection that a hold could be bound to: scripts, functions, other modules.
 
 use crate::sessions::only_hold;
-use crate::support::{Server, module};
 use crate::waiter::Stage;
 use crate::wire::{Player, Row, Way, Wire};
+use testbed::{Server, module};
 
 const NOWHERE: &str = "ERR SESSION needs a connection: a script, a function or another module has none of its own";
 

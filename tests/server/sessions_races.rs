@@ -2,9 +2,9 @@
 
 use crate::parked::{Parked, holders, let_it_tick, nobody_waits, waiters};
 use crate::sessions::{gone, lost, only_hold};
-use crate::support::{Client, Server, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::wire::Reply;
+use testbed::{Client, Server, wait_for};
 
 /// Sends commands that the server serves in one turn, on a connection of their own.
 pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {

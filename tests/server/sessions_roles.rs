@@ -4,12 +4,12 @@
 use crate::parked::{End, Parked, holders, let_it_tick, waiters};
 use crate::sessions::{gone, lost, only_hold};
 use crate::stream::Stream;
-use crate::support::{Client, Server, Setup, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::waiting_roles::{fail_to_save, save, start_failover};
 use crate::wire::Reply;
 use std::fs;
 use std::time::{Duration, Instant};
+use testbed::{Client, Server, Setup, Signal, wait_for};
 
 fn primary() -> Setup {
     Server::setup().option("repl-diskless-sync-delay", "0").option("appendonly", "yes")
@@ -88,7 +88,7 @@ fn nothing_ends_while_a_failover_is_under_way() {
     let (one, other) = (primary().start(), Server::new());
     other.follow(&one);
     nothing_ends_until(&one, |_| start_failover(&one, &other), |conn| conn.ok(&["FAILOVER", "ABORT"]));
-    other.signal(libc::SIGCONT);
+    other.signal(Signal::CONT);
     other.catch_up(&one);
     assert_eq!(holders(&mut other.connect(), "k"), ["b"]);
 }

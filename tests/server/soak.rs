@@ -5,11 +5,11 @@
 
 use crate::lapses::alone;
 use crate::link::{Line, Link};
-use crate::support::{Client, Server, wait_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+use testbed::{Client, Server, wait_for};
 
 const CLIENTS: usize = 200;
 const KEYS: u64 = 20;

@@ -1,8 +1,8 @@
 //! What a primary sends to its replicas, word by word: a connection that asks for it as a replica does.
 
-use crate::support::{PATIENCE, Server, parse_commands};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use testbed::{PATIENCE, Server, parse_commands};
 
 /// A replication link that only listens.
 pub(crate) struct Stream {

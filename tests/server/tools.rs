@@ -2,12 +2,12 @@
 //! or unused. A type and commands that they do not know must not stop them.
 
 use crate::servers::not_run;
-use crate::support::{Server, wait_for};
 use crate::waiter::Waiter;
 use crate::wire::{Reply, Wire};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testbed::{Server, wait_for};
 
 /// The command line client that belongs to the server under test.
 fn client() -> PathBuf {

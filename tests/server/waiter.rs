@@ -1,10 +1,10 @@
 //! Clients that wait: connections that have sent a command whose reply they have not read; and transcripts of several
 //! of them.
 
-use crate::support::{PATIENCE, Server, wait_for};
 use crate::wire::{Names, Reply, Row, Wire};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use testbed::{PATIENCE, Server, wait_for};
 
 /// A connection, which may wait for the reply to what it sent; and another one that watches it.
 pub(crate) struct Waiter {

@@ -1,9 +1,9 @@
 //! Waiting for a lock: who is let in when, in which order, and how a wait ends.
 
-use crate::support::{Server, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::wire::{Reply, Row};
 use std::time::{Duration, Instant};
+use testbed::{Server, wait_for};
 
 /// A holder, and one who waits for it: the next fence, and the lock is never free in between.
 const HAND_OFF: &[Row] = &[

@@ -2,7 +2,7 @@
 //! answered at most once, and those behind it are looked at.
 
 use crate::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
-use crate::support::{Server, wait_for};
+use testbed::{Server, Signal, wait_for};
 
 const BY_COMMAND: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
@@ -178,15 +178,15 @@ fn a_server_that_waits_for_its_replicas_before_it_ends_lets_nobody_in() {
     let mut reader = Parked::wait(&primary, "LOCK.RW k r READ BLOCK 0");
     let mut next = Parked::wait(&primary, "LOCK.ACQUIRE l b BLOCK 0");
     let mut short = Parked::wait(&primary, "LOCK.ACQUIRE l c BLOCK 700");
-    replica.signal(libc::SIGSTOP);
+    replica.signal(Signal::STOP);
     conn.ok(&["SET", "unseen", "x"]);
-    primary.signal(libc::SIGTERM);
+    primary.signal(Signal::TERM);
     wait_for("it to wait for its replica", || primary.log().contains("before shutting down"));
     drop(writer);
     assert_eq!(short.end(), End::Null, "time-outs are answered");
     assert_eq!(reader.end(), End::Closed);
     assert_eq!(next.end(), End::Closed);
-    replica.signal(libc::SIGCONT);
+    replica.signal(Signal::CONT);
     primary.stop(false);
     assert!(!primary.log().contains("crashed by signal"), "{}", primary.log());
     assert!(primary.log().contains("ready to exit"), "{}", primary.log());

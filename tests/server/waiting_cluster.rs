@@ -3,94 +3,17 @@
 
 use crate::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
 use crate::servers::not_run;
-use crate::support::{Client, Server, wait_for};
-use std::net::TcpListener;
+use testbed::{Client, Cluster, wait_for};
 
-/// Servers that are the nodes of a cluster.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Vec<Server>,
-}
-
-impl Cluster {
-    /// Nodes that share the slots out evenly; or the first has all of them, and the others follow it.
-    pub(crate) fn start(count: usize, replicas: bool) -> Cluster {
-        let node = |_| {
-            // The port that the server would choose by itself may be too high.
-            let bus = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-            let setup = Server::setup().option("cluster-enabled", "yes").option("cluster-port", &bus);
-            let setup = setup.option("cluster-node-timeout", "1500").option("appendonly", "yes");
-            (setup.option("repl-diskless-sync-delay", "0").start(), bus)
-        };
-        let (nodes, buses): (Vec<Server>, Vec<String>) = (0..count).map(node).unzip();
-        let mut conn = nodes[0].connect();
-        for (node, bus) in nodes.iter().zip(&buses).skip(1) {
-            conn.ok(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), bus]);
-        }
-        for node in &nodes {
-            let mut conn = node.connect();
-            wait_for("the nodes to know each other", || field(&mut conn, "cluster_known_nodes") == count.to_string());
-            let handshakes = |conn: &mut Client| conn.get::<String>(&["CLUSTER", "NODES"]).contains("handshake");
-            wait_for("the nodes to have met", || !handshakes(&mut conn));
-        }
-        let cluster = Cluster { nodes };
-        if replicas {
-            cluster.conn(0).ok(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-            let id = cluster.id(0);
-            for number in 1..count {
-                let mut conn = cluster.conn(number);
-                wait_for("the primary to be known", || conn.call(&["CLUSTER", "REPLICATE", &id]).is_ok());
-                wait_for("the replica to be in sync", || conn.info("replication", "master_link_status") == "up");
-            }
-        } else {
-            let share = 16384 / count;
-            for number in 0..count {
-                let last = if number + 1 == count { 16383 } else { (number + 1) * share - 1 };
-                let (first, last) = ((number * share).to_string(), last.to_string());
-                cluster.conn(number).ok(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
-            }
-        }
-        for number in 0..count {
-            let mut conn = cluster.conn(number);
-            wait_for("the cluster to be up", || field(&mut conn, "cluster_state") == "ok");
-            wait_for("all slots to be known", || field(&mut conn, "cluster_slots_ok") == "16384");
-        }
-        cluster
-    }
-
-    pub(crate) fn conn(&self, number: usize) -> Client {
-        self.nodes[number].connect()
-    }
-
-    pub(crate) fn id(&self, number: usize) -> String {
-        self.conn(number).get(&["CLUSTER", "MYID"])
-    }
-
-    /// A key of the first node, and its slot.
-    pub(crate) fn key(&self) -> (String, String) {
-        let mut conn = self.conn(0);
-        let slot_of = |key: &str, conn: &mut Client| conn.int(&["CLUSTER", "KEYSLOT", key]).unwrap();
-        let key = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key, &mut conn) < 16384 / 4).unwrap();
-        let slot = slot_of(&key, &mut conn).to_string();
-        (key, slot)
-    }
-
-    /// Somebody holds a key of the first node, and others wait there: writers, and readers behind them.
-    fn crowd(&self, key: &str, lease_ms: u64) -> Vec<Parked> {
-        self.conn(0).int(&["LOCK.RW", key, "a", "READ", "PX", &lease_ms.to_string()]).unwrap();
-        (0..6)
-            .map(|number| {
-                let mode = if number < 3 { "WRITE" } else { "READ" };
-                Parked::wait(&self.nodes[0], &format!("LOCK.RW {key} w{number} {mode} PX 600000 BLOCK 0"))
-            })
-            .collect()
-    }
-}
-
-/// A field of CLUSTER INFO.
-pub(crate) fn field(conn: &mut Client, name: &str) -> String {
-    let text: String = conn.get(&["CLUSTER", "INFO"]);
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
-    line.unwrap_or_else(|| panic!("CLUSTER INFO has no {name}:\n{text}")).trim().to_owned()
+/// Somebody holds a key of the first node, and others wait there: writers, and readers behind them.
+fn crowd(cluster: &Cluster, key: &str, lease_ms: u64) -> Vec<Parked> {
+    cluster.conn(0).int(&["LOCK.RW", key, "a", "READ", "PX", &lease_ms.to_string()]).unwrap();
+    (0..6)
+        .map(|number| {
+            let mode = if number < 3 { "WRITE" } else { "READ" };
+            Parked::wait(&cluster.nodes[0], &format!("LOCK.RW {key} w{number} {mode} PX 600000 BLOCK 0"))
+        })
+        .collect()
 }
 
 /// Sent away by the server or by us, to where the key is now.
@@ -117,10 +40,10 @@ fn assert_gone(cluster: &Cluster, key: &str, granted: &str, how: &str) {
 #[test]
 fn who_waits_for_a_key_that_is_migrated_is_sent_after_it() {
     // MIGRATE removes the key as DEL does: the next in line would be granted a lock that its holder has elsewhere.
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
-    let mut crowd = cluster.crowd(&key, 600_000);
+    let mut crowd = crowd(&cluster, &key, 600_000);
     let granted = old.info("lock", "lock_granted");
     new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
     old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
@@ -144,10 +67,10 @@ fn who_waits_for_a_key_that_is_migrated_is_sent_after_it() {
 #[test]
 fn who_waits_for_a_key_in_a_slot_on_its_way_is_served_while_the_key_is_there() {
     // Not before it has gone: until then this node serves it, also by the module's own hand.
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
-    let mut crowd = cluster.crowd(&key, 600_000);
+    let mut crowd = crowd(&cluster, &key, 600_000);
     new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
     old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
     assert_eq!(old.int(&["LOCK.RELEASE", &key, "a"]), Some(0));
@@ -170,10 +93,10 @@ fn who_waits_for_a_key_in_a_slot_on_its_way_is_served_while_the_key_is_there() {
 fn who_waits_for_a_key_in_a_slot_that_nobody_serves_is_not_let_in() {
     // Somebody else may be serving it already, or will.
     for how in ["lapsed", "flushed"] {
-        let cluster = Cluster::start(2, false);
+        let cluster = Cluster::start(2, 0);
         let (key, slot) = cluster.key();
         let mut conn = cluster.conn(0);
-        let mut crowd = cluster.crowd(&key, if how == "flushed" { 600_000 } else { 2000 });
+        let mut crowd = crowd(&cluster, &key, if how == "flushed" { 600_000 } else { 2000 });
         let granted = conn.info("lock", "lock_granted");
         conn.ok(&["CLUSTER", "DELSLOTS", &slot]);
         if how == "flushed" {
@@ -197,13 +120,13 @@ fn who_waits_for_a_key_in_a_slot_that_nobody_serves_is_not_let_in() {
 #[test]
 fn nobody_is_let_in_by_a_node_that_has_lost_the_cluster() {
     // The majority may have given its slots to others.
-    let mut cluster = Cluster::start(2, false);
+    let mut cluster = Cluster::start(2, 0);
     let (key, _) = cluster.key();
     let mut conn = cluster.conn(0);
-    let mut crowd = cluster.crowd(&key, 600_000);
+    let mut crowd = crowd(&cluster, &key, 600_000);
     let granted = conn.info("lock", "lock_granted");
     cluster.nodes[1].stop(true);
-    wait_for("the cluster to be down", || field(&mut conn, "cluster_state") == "fail");
+    wait_for("the cluster to be down", || conn.cluster_info("cluster_state") == "fail");
     assert!(conn.error(&["LOCK.ACQUIRE", &key, "x"]).starts_with("CLUSTERDOWN"));
     // Those who keep the readers from coming in go, if the server has not sent everybody away by now.
     for writer in &crowd[..3] {
@@ -227,7 +150,7 @@ fn nobody_is_let_in_by_a_node_that_has_lost_the_cluster() {
     assert_eq!(still, left);
     // Up again: who waits still is served.
     cluster.nodes[1].start();
-    wait_for("the cluster to be up", || field(&mut conn, "cluster_state") == "ok");
+    wait_for("the cluster to be up", || conn.cluster_info("cluster_state") == "ok");
     for waiter in crowd[3..].iter_mut().rev().take(left as usize) {
         waiter.only_end().fence();
     }
@@ -237,7 +160,7 @@ fn nobody_is_let_in_by_a_node_that_has_lost_the_cluster() {
 #[test]
 fn a_circle_over_two_slots_is_refused_too() {
     // Within a command, some servers show the keys of its own slot alone: whoever closes the circle cannot see that.
-    let cluster = Cluster::start(1, false);
+    let cluster = Cluster::start(1, 0);
     let mut conn = cluster.conn(0);
     for (j, k) in [("j", "k"), ("l", "m")] {
         assert_ne!(conn.int(&["CLUSTER", "KEYSLOT", j]), conn.int(&["CLUSTER", "KEYSLOT", k]));
@@ -266,9 +189,9 @@ fn a_circle_over_two_slots_is_refused_too() {
 fn a_failover_in_a_cluster_sends_everybody_to_the_new_primary() {
     // Valkey 9.1 leaves those who wait where they are, unless they are parked on their keys.
     for how in [&["CLUSTER", "FAILOVER"][..], &["CLUSTER", "FAILOVER", "TAKEOVER"]] {
-        let cluster = Cluster::start(2, true);
+        let cluster = Cluster::start(1, 1);
         let (key, _) = cluster.key();
-        let mut crowd = cluster.crowd(&key, 600_000);
+        let mut crowd = crowd(&cluster, &key, 600_000);
         let mut old = cluster.conn(0);
         let granted = old.info("lock", "lock_granted");
         cluster.nodes[1].catch_up(&cluster.nodes[0]);
@@ -281,30 +204,18 @@ fn a_failover_in_a_cluster_sends_everybody_to_the_new_primary() {
     }
 }
 
-/// Moves a slot at once from the first node to the second, as Redis does or as Valkey does.
-pub(crate) fn move_at_once(cluster: &Cluster, slot: &str) {
-    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
-    let attempts = [
-        new.call(&["CLUSTER", "MIGRATION", "IMPORT", slot, slot]),
-        old.call(&["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", &cluster.id(1)]),
-    ];
-    let refusals: Vec<String> =
-        attempts.iter().filter_map(|reply| reply.as_ref().err().map(ToString::to_string)).collect();
-    assert!(refusals.len() < attempts.len(), "{refusals:?}");
-}
-
 #[test]
 fn who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it() {
     // The newest servers move a slot in one step, and drop what lies in it without a word: Redis from 8.4 on, Valkey from 9.0.
     if not_run("waiting_cluster::who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it") {
         return;
     }
-    let cluster = Cluster::start(2, false);
+    let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let mut old = cluster.conn(0);
-    let mut crowd = cluster.crowd(&key, 600_000);
+    let mut crowd = crowd(&cluster, &key, 600_000);
     let granted = old.info("lock", "lock_granted");
-    move_at_once(&cluster, &slot);
+    cluster.move_at_once(&slot);
     wait_for("the slot to be the other's", || old.call(&["EXISTS", &key]).is_err());
     for waiter in &mut crowd {
         assert_sent_away(waiter, "moved at once");

@@ -1,8 +1,8 @@
 //! Deadlocks: who would wait for itself is told at once, with the circle named, and nobody else is disturbed.
 
-use crate::support::{Server, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::wire::{Reply, Row, Wire};
+use testbed::{Server, wait_for};
 
 /// Each holds what the other wants.
 const TWO: &[Row] = &[

@@ -1,9 +1,9 @@
 //! What replicas, the append-only file and subscribers receive when a lock is handed on: one step, word by word.
 
 use crate::stream::Stream;
-use crate::support::Server;
 use crate::waiter::Stage;
 use crate::wire::{Reply, Row, Wire};
+use testbed::Server;
 
 /// A transcript, and who listens to what the server sends meanwhile.
 pub(crate) struct Scene<'s> {

@@ -3,7 +3,7 @@
 
 use crate::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
 use crate::stream::Stream;
-use crate::support::{Client, Server, Setup, wait_for};
+use testbed::{Client, Server, Setup, Signal, wait_for};
 
 /// A server whose file and whose link to replicas are listened to.
 struct Scene {
@@ -662,13 +662,13 @@ fn waiting_for_replicas_after_a_wait_covers_the_grant() {
     let mut conn = primary.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
     let mut b = Parked::wait(&primary, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
-    replica.signal(libc::SIGSTOP);
+    replica.signal(Signal::STOP);
     b.send("WAIT 1 300");
     conn.int(&["DEL", "k"]).unwrap();
     b.end().fence();
     assert_eq!(b.end(), End::Int(0), "no replica has it");
     b.send("WAIT 1 0");
-    replica.signal(libc::SIGCONT);
+    replica.signal(Signal::CONT);
     assert_eq!(b.only_end(), End::Int(1));
     assert_eq!(holders(&mut replica.connect(), "k"), ["b"]);
 }

@@ -1,9 +1,9 @@
 //! What LOCK.INFO and INFO say of those who wait, and how many may.
 
-use crate::support::{PATIENCE, Server, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::wire::{Reply, Row, Wire};
 use std::time::Instant;
+use testbed::{PATIENCE, Server, wait_for};
 
 const FIELDS: &[&str] = &["mode", "fence", "holding", "holders", "waiting", "waiters", "reserved_by"];
 const WAITER_FIELDS: &[&str] = &["owner", "mode", "waited_ms", "left_ms", "keys", "client"];

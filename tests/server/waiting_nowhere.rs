@@ -1,9 +1,9 @@
 //! Where nobody can wait: transactions, scripts, functions, connections that must listen. A request that may wait is
 //! tried once there.
 
-use crate::support::{Server, module, wait_for};
 use crate::waiter::{Stage, Waiter};
 use crate::wire::{Player, Reply, Row, Way, Wire};
+use testbed::{Server, module, wait_for};
 
 /// BLOCK means: try once. Everything else as outside.
 const ONCE: &[Row] = &[

@@ -7,11 +7,11 @@
 use crate::lapses::alone;
 use crate::link::{Line, Link};
 use crate::stream::Stream;
-use crate::support::{Client, Server, wait_for};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use testbed::{Client, Server, Signal, wait_for};
 
 /// How long a lock may take to be handed on after it could not be delivered. The leases here are far longer.
 const PROMPT: Duration = Duration::from_secs(3);
@@ -197,7 +197,7 @@ fn while_stopped(server: &Server, work: impl FnOnce()) {
         };
         let deadline = Instant::now() + Duration::from_millis(100);
         while !is_asleep() && Instant::now() < deadline {}
-        server.signal(libc::SIGSTOP);
+        server.signal(Signal::STOP);
         wait_for("the server to stand still", || {
             state("stat").rsplit(')').next().unwrap().trim_start().starts_with('T')
         });
@@ -205,11 +205,11 @@ fn while_stopped(server: &Server, work: impl FnOnce()) {
             break;
         }
         // It slept no more.
-        server.signal(libc::SIGCONT);
+        server.signal(Signal::CONT);
         assert_eq!(sleeper.read(), Line::Simple("OK".to_owned()));
     }
     work();
-    server.signal(libc::SIGCONT);
+    server.signal(Signal::CONT);
     assert_eq!(sleeper.read(), Line::Simple("OK".to_owned()));
 }
 

@@ -1,8 +1,8 @@
 //! RETRY: a request whose reply was lost, sent again.
 
-use crate::support::Server;
 use crate::waiter::Stage;
 use crate::wire::Row;
+use testbed::Server;
 
 /// A new connection takes over the place of the old one, which is told that it holds nothing.
 const PLACE: &[Row] = &[
@@ -159,7 +159,7 @@ fn a_lease_asked_for_again_is_the_later_of_both() {
     // A repeated request that ended the lease earlier would take the lock from under its holder.
     let server = Server::new();
     let mut conn = server.connect();
-    let ttl = |conn: &mut crate::support::Client| conn.lock_info("k").unwrap().holders[0].ttl_ms;
+    let ttl = |conn: &mut testbed::Client| conn.lock_info("k").unwrap().holders[0].ttl_ms;
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "10", "RETRY", "1"]);
     assert!((30_001..=60_000).contains(&ttl(&mut conn)));

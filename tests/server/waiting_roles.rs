@@ -3,10 +3,10 @@
 
 use crate::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
 use crate::servers::not_run;
-use crate::support::{Client, PATIENCE, Server, Setup, wait_for};
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use testbed::{Client, PATIENCE, Server, Setup, Signal, wait_for};
 
 const REPLICA_NOW: &str = "UNBLOCKED lock wait ended: this node is a replica now";
 
@@ -120,7 +120,7 @@ fn a_grant_that_meets_the_demotion_is_not_made_twice_nor_after_it() {
 /// Has a replica that hangs and lags, so that a failover to it cannot end.
 pub(crate) fn start_failover(primary: &Server, replica: &Server) {
     let mut conn = primary.connect();
-    replica.signal(libc::SIGSTOP);
+    replica.signal(Signal::STOP);
     conn.ok(&["SET", "unseen", "x"]);
     conn.ok(&["FAILOVER"]);
     assert_eq!(conn.info("replication", "master_failover_state"), "waiting-for-sync");
@@ -191,7 +191,7 @@ fn nobody_is_let_in_while_a_failover_is_under_way() {
     let (one, other) = (primary().start(), Server::new());
     other.follow(&one);
     nothing_is_granted_until(&one, |_| start_failover(&one, &other), |conn| conn.ok(&["FAILOVER", "ABORT"]));
-    other.signal(libc::SIGCONT);
+    other.signal(Signal::CONT);
     other.catch_up(&one);
     assert_eq!(holders(&mut other.connect(), "shared"), ["a", "r0", "r1", "r2"]);
 }

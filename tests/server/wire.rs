@@ -1,9 +1,9 @@
 //! A connection that shows what the server sends, byte by byte, where a client library would already have chosen a type;
 //! and transcripts: a table "command -> exact reply" that is played over it.
 
-use crate::support::{PATIENCE, Server};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use testbed::{PATIENCE, Server};
 
 /// What the server sent.
 #[derive(Clone, Debug, PartialEq)]

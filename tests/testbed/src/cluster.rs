@@ -1,0 +1,85 @@
+//! Servers that are the nodes of a cluster.
+
+use crate::{Client, Server, free_port, wait_for};
+
+/// The nodes of a cluster: its primaries in the order of their slots, then the replicas of the first, of the second, and so on.
+pub struct Cluster {
+    /// All nodes.
+    pub nodes: Vec<Server>,
+}
+
+impl Cluster {
+    /// Primaries that share the slots out evenly, each with so many replicas; ready when all of them agree.
+    pub fn start(primaries: usize, replicas: usize) -> Cluster {
+        let node = |_| {
+            // The port that the server would choose by itself may be too high.
+            let bus = free_port().to_string();
+            let setup = Server::setup().option("cluster-enabled", "yes").option("cluster-port", &bus);
+            let setup = setup.option("cluster-node-timeout", "1500").option("appendonly", "yes");
+            (setup.option("repl-diskless-sync-delay", "0").start(), bus)
+        };
+        let count = primaries * (1 + replicas);
+        let (nodes, buses): (Vec<Server>, Vec<String>) = (0..count).map(node).unzip();
+        let mut conn = nodes[0].connect();
+        for (node, bus) in nodes.iter().zip(&buses).skip(1) {
+            conn.ok(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), bus]);
+        }
+        for node in &nodes {
+            let mut conn = node.connect();
+            wait_for("the nodes to know each other", || conn.cluster_info("cluster_known_nodes") == count.to_string());
+            let handshakes = |conn: &mut Client| conn.get::<String>(&["CLUSTER", "NODES"]).contains("handshake");
+            wait_for("the nodes to have met", || !handshakes(&mut conn));
+        }
+        let cluster = Cluster { nodes };
+        let share = 16384 / primaries;
+        for number in 0..primaries {
+            let last = if number + 1 == primaries { 16383 } else { (number + 1) * share - 1 };
+            let (first, last) = ((number * share).to_string(), last.to_string());
+            cluster.conn(number).ok(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            let id = cluster.id(number);
+            for replica in 0..replicas {
+                let mut conn = cluster.conn(primaries + number * replicas + replica);
+                wait_for("the primary to be known", || conn.call(&["CLUSTER", "REPLICATE", &id]).is_ok());
+                wait_for("the replica to be in sync", || conn.info("replication", "master_link_status") == "up");
+            }
+        }
+        for number in 0..count {
+            let mut conn = cluster.conn(number);
+            wait_for("the cluster to be up", || conn.cluster_info("cluster_state") == "ok");
+            wait_for("all slots to be known", || conn.cluster_info("cluster_slots_ok") == "16384");
+        }
+        cluster
+    }
+
+    /// A new connection to one of the nodes.
+    pub fn conn(&self, number: usize) -> Client {
+        self.nodes[number].connect()
+    }
+
+    /// The name that the cluster has for one of the nodes.
+    pub fn id(&self, number: usize) -> String {
+        self.conn(number).get(&["CLUSTER", "MYID"])
+    }
+
+    /// A key of the first node, and its slot.
+    pub fn key(&self) -> (String, String) {
+        let mut conn = self.conn(0);
+        let slot_of = |key: &str, conn: &mut Client| conn.int(&["CLUSTER", "KEYSLOT", key]).unwrap();
+        let key = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key, &mut conn) < 16384 / 4).unwrap();
+        let slot = slot_of(&key, &mut conn).to_string();
+        (key, slot)
+    }
+
+    /// Moves a slot at once from the first node to the second, as Redis does from 8.4 on, or as Valkey does from 9.0 on. Fails on
+    /// others.
+    pub fn move_at_once(&self, slot: &str) {
+        let (mut old, mut new) = (self.conn(0), self.conn(1));
+        let attempts = [
+            new.call(&["CLUSTER", "MIGRATION", "IMPORT", slot, slot]),
+            old.call(&["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", &self.id(1)]),
+        ];
+        let refusals: Vec<String> =
+            attempts.iter().filter_map(|reply| reply.as_ref().err().map(ToString::to_string)).collect();
+        assert!(refusals.len() < attempts.len(), "{refusals:?}");
+    }
+}

@@ -1,0 +1,50 @@
+//! Real servers for whatever tests the module from outside: started on a free port, in a directory of their own, killed by
+//! their handle when dropped. Never by name, never one that somebody else runs.
+
+mod client;
+mod cluster;
+mod commands;
+#[expect(missing_docs, reason = "the fields are those that LOCK.INFO shows")]
+mod lock_info;
+mod server;
+
+pub use client::{Client, text_of};
+pub use cluster::Cluster;
+pub use commands::parse_commands;
+pub use lock_info::{Fields, HolderInfo, LockInfo, WaiterInfo};
+pub use rustix::process::Signal;
+pub use server::{Server, Setup};
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a condition may take to come true before a test gives up. Generous: it ends early when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A file of this machine that the tests need: from the environment, else where make puts it.
+pub fn file_from(variable: &str, default: &str) -> PathBuf {
+    std::env::var_os(variable)
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(default), PathBuf::from)
+}
+
+/// The module under test.
+pub fn module() -> PathBuf {
+    let path = file_from("REDIS_LOCK_MODULE", "target/release/libredis_lock.so");
+    assert!(path.exists(), "{} is missing: run the tests with make test", path.display());
+    path
+}
+
+/// Waits until a condition holds; fails loudly if it does not.
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A port that nobody listens on now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}

@@ -1,0 +1,274 @@
+//! A server process: how it is started, stopped, and what it leaves behind.
+
+use crate::client::{Client, text_of};
+use crate::{PATIENCE, commands::parse_commands, free_port, module, wait_for};
+use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError, cmd};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A running server with the module, and its data directory, which outlives restarts.
+pub struct Server {
+    port: u16,
+    dir: TempDir,
+    options: Vec<String>,
+    child: Option<Child>,
+    /// Where tests/wallclock reads how far the wall clock is off; None where it is the machine's.
+    wall_offset: Option<PathBuf>,
+    with_module: bool,
+    config_file: Option<PathBuf>,
+}
+
+/// How a server is to be started.
+#[derive(Default)]
+pub struct Setup {
+    options: Vec<String>,
+    wall_offset: Option<String>,
+    without_module: bool,
+    config_file: Option<PathBuf>,
+}
+
+impl Setup {
+    /// Adds an option of the server, as on its command line: `option("appendonly", "yes")`.
+    pub fn option(mut self, name: &str, value: &str) -> Setup {
+        self.options.push(format!("--{name}"));
+        self.options.extend(value.split(' ').map(str::to_owned));
+        self
+    }
+
+    /// Adds a configuration of the module, or any other line that must stand behind loadmodule.
+    pub fn lock_option(self, name: &str, value: &str) -> Setup {
+        self.option(&format!("lock.{name}"), value)
+    }
+
+    /// Lets the server's wall clock be off by this much (`+1h`, `-3600s`, `+0`), so that [`Server::set_wall_offset`] can
+    /// change it while it runs. Its monotonic clock is not touched.
+    pub fn wall_offset(mut self, offset: &str) -> Setup {
+        self.wall_offset = Some(offset.to_owned());
+        self
+    }
+
+    /// A plain server, without the module.
+    pub fn without_module(mut self) -> Setup {
+        self.without_module = true;
+        self
+    }
+
+    /// Starts from a configuration file; all other options override it.
+    pub fn config_file(mut self, path: &Path) -> Setup {
+        self.config_file = Some(path.to_owned());
+        self
+    }
+
+    /// Starts it and waits until it answers.
+    pub fn start(self) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let wall_offset = self.wall_offset.map(|offset| {
+            let path = dir.path().join("wall-offset");
+            fs::write(&path, offset).unwrap();
+            path
+        });
+        let mut server = Server {
+            port: free_port(),
+            dir,
+            options: self.options,
+            child: None,
+            wall_offset,
+            with_module: !self.without_module,
+            config_file: self.config_file,
+        };
+        server.start();
+        server
+    }
+}
+
+impl Server {
+    /// A server with the module and nothing saved to disk.
+    #[expect(clippy::new_without_default, reason = "it starts a process")]
+    pub fn new() -> Server {
+        Setup::default().start()
+    }
+
+    /// To choose options first.
+    pub fn setup() -> Setup {
+        Setup::default()
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
+    /// The server's data directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What the server has logged since its first start.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir().join("log")).unwrap_or_default()
+    }
+
+    /// Starts it (again), on the same port, with the same data.
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "runs already");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.spawn();
+            if self.comes_up(deadline) {
+                return;
+            }
+            // Somebody took the port between the choice and the start.
+            assert!(self.log().contains("Address already in use"), "the server did not start:\n{}", self.log());
+            self.stop(true);
+            self.port = free_port();
+        }
+    }
+
+    fn spawn(&mut self) {
+        let program = std::env::var_os("REDIS_LOCK_SERVER").unwrap_or_else(|| "redis-server".into());
+        let log = File::options().create(true).append(true).open(self.dir().join("log")).unwrap();
+        let mut command = Command::new(program);
+        command.current_dir(self.dir()).stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
+        // As an operator may have set it: a panic must not take the server along whatever it says.
+        command.env("RUST_BACKTRACE", "1");
+        command.args(&self.config_file);
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
+        command.args(["--save", "", "--enable-debug-command", "yes"]);
+        if self.with_module {
+            command.arg("--loadmodule").arg(module());
+        }
+        command.args(&self.options);
+        if let Some(offset) = &self.wall_offset {
+            command.env("LD_PRELOAD", module().with_file_name("libwallclock.so"));
+            command.env("REDIS_LOCK_WALL_OFFSET", offset);
+        }
+        self.child = Some(command.spawn().expect("redis-server is installed: make test does it"));
+    }
+
+    fn comes_up(&mut self, deadline: Instant) -> bool {
+        loop {
+            if self.child.as_mut().expect("spawned").try_wait().unwrap().is_some() {
+                return false;
+            }
+            if let Ok(mut conn) = self.try_connect(ProtocolVersion::RESP2) {
+                match cmd("PING").query::<String>(&mut conn) {
+                    Ok(_) => return true,
+                    // Loading its data still.
+                    Err(error) => assert!(text_of(&error).starts_with("LOADING"), "{error}"),
+                }
+            }
+            assert!(Instant::now() < deadline, "the server does not answer:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends it: at once (`kill -9`), or after it has saved what it saves at a shutdown.
+    pub fn stop(&mut self, at_once: bool) {
+        if self.child.is_some() && !at_once {
+            self.signal(Signal::TERM);
+        }
+        if let Some(mut child) = self.child.take() {
+            // Does nothing to one that has ended already.
+            if at_once {
+                child.kill().unwrap();
+            }
+            child.wait().unwrap();
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.child.as_ref().expect("running")), signal).unwrap();
+    }
+
+    /// `kill -9` and start again.
+    pub fn crash(&mut self) {
+        self.stop(true);
+        self.start();
+    }
+
+    /// Shutdown and start again.
+    pub fn restart(&mut self) {
+        self.stop(false);
+        self.start();
+    }
+
+    /// Sets the wall clock of a server that was set up with [`Setup::wall_offset`].
+    pub fn set_wall_offset(&self, offset: &str) {
+        let file = self.wall_offset.as_ref().expect("set up with wall_offset");
+        // Renamed over, so that the server never reads half of it.
+        let whole = file.with_extension("new");
+        fs::write(&whole, offset).unwrap();
+        fs::rename(whole, file).unwrap();
+        // Valkey 9 looks at it again after a millisecond only.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+
+    fn try_connect(&self, protocol: ProtocolVersion) -> Result<Connection, RedisError> {
+        let info: ConnectionInfo = format!("redis://127.0.0.1:{}", self.port).into_connection_info()?;
+        let settings = info.redis_settings().clone().set_protocol(protocol);
+        redis::Client::open(info.set_redis_settings(settings))?.get_connection()
+    }
+
+    /// A new connection.
+    pub fn connect(&self) -> Client {
+        Client(self.try_connect(ProtocolVersion::RESP2).unwrap())
+    }
+
+    /// A new connection that speaks RESP3.
+    pub fn connect_resp3(&self) -> Client {
+        Client(self.try_connect(ProtocolVersion::RESP3).unwrap())
+    }
+
+    /// Makes it a replica of another and waits until it has all of its data.
+    pub fn follow(&self, primary: &Server) {
+        let mut conn = self.connect();
+        conn.ok(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+        wait_for("the replica to be in sync", || conn.info("replication", "master_link_status") == "up");
+        self.catch_up(primary);
+    }
+
+    /// Waits until this replica has seen all that its primary sent.
+    pub fn catch_up(&self, primary: &Server) {
+        let (mut here, mut there) = (self.connect(), primary.connect());
+        wait_for("the replica to catch up", || {
+            there.info("replication", "master_repl_offset") == here.info("replication", "slave_repl_offset")
+        });
+    }
+
+    /// The commands in the append-only file, in order, each as its arguments; without SELECT.
+    pub fn aof_tail(&self) -> Vec<Vec<String>> {
+        let mut conn = self.connect();
+        // Whatever is in the server's buffer is in the file after this.
+        wait_for("the append-only file to be written", || {
+            conn.info("persistence", "aof_buffer_length") == "0"
+                && conn.info("persistence", "aof_rewrite_in_progress") == "0"
+        });
+        let mut files: Vec<PathBuf> = fs::read_dir(self.dir().join("appendonlydir"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.to_string_lossy().ends_with(".incr.aof"))
+            .collect();
+        files.sort();
+        let bytes: Vec<u8> = files.iter().flat_map(|path| fs::read(path).unwrap()).collect();
+        parse_commands(&bytes).into_iter().filter(|command| command[0] != "SELECT").collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop(true);
+        if std::thread::panicking() {
+            eprintln!("--- log of the server on port {} ---\n{}", self.port, self.log());
+        }
+    }
+}
