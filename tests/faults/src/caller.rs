@@ -1,0 +1,100 @@
+//! A connection that may fail at any moment, and says so instead of ending the program.
+
+use crate::history::Moment;
+use redis::{Cmd, Connection, Value};
+use std::time::Duration;
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Any reply but an error and null.
+    Value(Value),
+    /// Null: you do not hold it.
+    Null,
+    /// An error of the server: code, blank, text.
+    Error(String),
+    /// The connection was lost, or could not be made: whether the request was served, nobody here knows.
+    Lost,
+    /// No answer within the time that there was for it. The connection is given up.
+    Silence,
+}
+
+impl Answer {
+    /// The number in it, if it is one.
+    pub fn int(&self) -> Option<i64> {
+        if let Answer::Value(Value::Int(number)) = self { Some(*number) } else { None }
+    }
+}
+
+/// Who asks servers on this machine.
+pub struct Caller {
+    port: u16,
+    connection: Option<Connection>,
+    patience: Duration,
+}
+
+impl Caller {
+    /// Of the server on a port; waits so long for an answer, beyond what the request itself may wait.
+    pub fn new(port: u16, patience: Duration) -> Caller {
+        Caller { port, connection: None, patience }
+    }
+
+    /// Where it asks.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Asks another server from now on.
+    pub fn turn_to(&mut self, port: u16) {
+        if port != self.port {
+            *self = Caller::new(port, self.patience);
+        }
+    }
+
+    /// Closes the connection; the next request makes a new one.
+    pub fn hang_up(&mut self) {
+        self.connection = None;
+    }
+
+    /// Asks, and tells when the request was sent and its answer read.
+    pub fn ask(&mut self, request: &str) -> (Moment, Answer, Moment) {
+        self.ask_long(request, Duration::ZERO)
+    }
+
+    /// Asks what may wait this long by itself.
+    pub fn ask_long(&mut self, request: &str, wait: Duration) -> (Moment, Answer, Moment) {
+        let connected = self.connect();
+        let asked = Moment::now();
+        let answer = if connected { self.served(request, wait) } else { Answer::Lost };
+        (asked, answer, Moment::now())
+    }
+
+    fn connect(&mut self) -> bool {
+        if self.connection.is_none() {
+            let client = redis::Client::open(("127.0.0.1", self.port)).expect("a plain address");
+            self.connection = client.get_connection_with_timeout(self.patience).ok();
+        }
+        self.connection.is_some()
+    }
+
+    fn served(&mut self, request: &str, wait: Duration) -> Answer {
+        let connection = self.connection.as_mut().expect("connected");
+        let mut command = Cmd::new();
+        request.split(' ').for_each(|word| {
+            command.arg(word);
+        });
+        let served = connection
+            .set_read_timeout(Some(wait + self.patience))
+            .and_then(|()| connection.set_write_timeout(Some(self.patience)))
+            .and_then(|()| command.query::<Value>(connection));
+        match served {
+            Ok(Value::Nil) => Answer::Null,
+            Ok(value) => Answer::Value(value),
+            Err(error) if error.code().is_some() => Answer::Error(testbed::text_of(&error)),
+            Err(error) => {
+                self.connection = None;
+                if error.is_timeout() { Answer::Silence } else { Answer::Lost }
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! What the fault programs share. Each program in `bin/` starts real servers, lets clients lock and unlock on them, breaks
+//! something meanwhile, and judges the clients' own histories.
+//!
+//! A program is a number of rounds with one seed; it prints both, then its figures, and fails if it has found a violation, or if it
+//! has not seen what it must see to have shown anything.
+
+pub mod caller;
+pub mod history;
+pub mod options;
+pub mod proxy;
+pub mod report;
+pub mod worker;

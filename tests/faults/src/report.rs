@@ -1,0 +1,54 @@
+//! What a program has found.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// Figures by name, and violations of what is promised.
+#[derive(Debug, Default)]
+pub struct Report {
+    figures: BTreeMap<String, u64>,
+    violations: Vec<String>,
+    blind: Vec<String>,
+}
+
+impl Report {
+    /// Adds to a figure.
+    pub fn add(&mut self, figure: &str, count: u64) {
+        *self.figures.entry(figure.to_owned()).or_default() += count;
+    }
+
+    /// What a figure is now.
+    pub fn figure(&self, figure: &str) -> u64 {
+        self.figures.get(figure).copied().unwrap_or_default()
+    }
+
+    /// Something promised did not hold.
+    pub fn violation(&mut self, what: String) {
+        println!("VIOLATION: {what}");
+        self.violations.push(what);
+    }
+
+    /// All of these did not hold.
+    pub fn violations(&mut self, all: impl IntoIterator<Item = String>) {
+        all.into_iter().for_each(|what| self.violation(what));
+    }
+
+    /// The run has shown nothing unless this figure is above zero.
+    pub fn must_see(&mut self, figure: &str) {
+        if self.figure(figure) == 0 {
+            self.blind.push(figure.to_owned());
+        }
+    }
+
+    /// Prints all; a failure if something promised did not hold, or if what had to be seen was not.
+    pub fn finish(self) -> ExitCode {
+        for (name, count) in &self.figures {
+            println!("{name}: {count}");
+        }
+        for figure in &self.blind {
+            println!("BLIND: never seen: {figure}");
+        }
+        println!("violations: {}", self.violations.len());
+        if self.violations.is_empty() && self.blind.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}

@@ -1,0 +1,170 @@
+//! Clients that lock, hold and unlock, and remember what they saw.
+
+use crate::caller::{Answer, Caller};
+use crate::history::{Freed, Grant, Moment, Release};
+use rand::rngs::StdRng;
+use rand::{RngExt, seq::IndexedRandom};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::thread;
+use std::time::Duration;
+
+/// What clients do.
+#[derive(Clone, Debug)]
+pub struct Habits {
+    /// What they lock.
+    pub keys: Vec<String>,
+    /// How many of a hundred requests are for reading.
+    pub readers: u32,
+    /// Leases, in milliseconds.
+    pub lease_ms: RangeInclusive<u64>,
+    /// How long they hold, in milliseconds; may be longer than the lease.
+    pub hold_ms: RangeInclusive<u64>,
+    /// How long they wait in line, in milliseconds.
+    pub block_ms: RangeInclusive<u64>,
+    /// Sent after each grant, and the answer waited for: `WAIT 2 1000`. An error or an answer below the first number makes
+    /// the client give the hold back at once, and not count it.
+    pub confirm: Option<(u64, u64)>,
+}
+
+/// What one client saw.
+#[derive(Debug, Default)]
+pub struct Saw {
+    /// What it was granted.
+    pub grants: Vec<Grant>,
+    /// How often it was answered what.
+    pub answers: BTreeMap<String, u64>,
+    /// Requests that had no answer in time, though their connection stood.
+    pub forgotten: Vec<String>,
+}
+
+impl Saw {
+    fn count(&mut self, what: &str) {
+        *self.answers.entry(what.to_owned()).or_default() += 1;
+    }
+}
+
+/// All that was seen, put together.
+pub fn together(all: impl IntoIterator<Item = Saw>) -> Saw {
+    let mut sum = Saw::default();
+    for saw in all {
+        sum.grants.extend(saw.grants);
+        sum.forgotten.extend(saw.forgotten);
+        for (what, count) in saw.answers {
+            *sum.answers.entry(what).or_default() += count;
+        }
+    }
+    sum
+}
+
+/// Where the lock with this name is to be asked for now; None while nobody knows.
+pub type Where<'w> = &'w dyn Fn(&str) -> Option<u16>;
+
+/// One client, which does one thing after the other.
+pub struct Worker<'h> {
+    name: String,
+    habits: &'h Habits,
+    dice: StdRng,
+    patience: Duration,
+    owners: u64,
+    saw: Saw,
+}
+
+impl<'h> Worker<'h> {
+    /// With a name that no other has. An answer that does not come `patience` after it was due is missing.
+    pub fn new(name: String, habits: &'h Habits, dice: StdRng, patience: Duration) -> Worker<'h> {
+        Worker { name, habits, dice, patience, owners: 0, saw: Saw::default() }
+    }
+
+    /// Locks and unlocks while it may go on.
+    pub fn live(mut self, place: Where, goes_on: &dyn Fn() -> bool) -> Saw {
+        let mut caller: Option<Caller> = None;
+        while goes_on() {
+            let key = self.habits.keys.choose(&mut self.dice).expect("there are keys").clone();
+            let Some(port) = place(&key) else {
+                self.pause();
+                continue;
+            };
+            let caller = caller.get_or_insert_with(|| Caller::new(port, self.patience));
+            caller.turn_to(port);
+            if !self.once(caller, &key) {
+                self.pause();
+            }
+        }
+        self.saw
+    }
+
+    /// Nothing can be done just now.
+    fn pause(&mut self) {
+        thread::sleep(Duration::from_millis(self.dice.random_range(1..=20)));
+    }
+
+    /// One hold, from the request to the release. False when there was none.
+    fn once(&mut self, caller: &mut Caller, key: &str) -> bool {
+        self.owners += 1;
+        let owner = format!("{}.{}", self.name, self.owners);
+        let writes = self.dice.random_range(0..100) >= self.habits.readers;
+        let mode = if writes { "WRITE" } else { "READ" };
+        let lease = self.dice.random_range(self.habits.lease_ms.clone());
+        let block = self.dice.random_range(self.habits.block_ms.clone());
+        let block_text = if block == 0 { String::new() } else { format!(" BLOCK {block}") };
+        let request = format!("LOCK.RW {key} {owner} {mode} PX {lease}{block_text}");
+        let (asked, answer, told) = caller.ask_long(&request, Duration::from_millis(block));
+        let Some(fence) = answer.int() else {
+            self.not_granted(&request, answer);
+            return false;
+        };
+        self.saw.count("granted");
+        let lease_ends = asked.after_ms(lease);
+        let (key, node) = (key.to_owned(), caller.port());
+        let mut grant = Grant { key, owner, writes, fence, node, asked, told, lease_ends, release: None };
+        if self.confirmed(caller) {
+            // From here on it relies on the hold.
+            grant.told = Moment::now();
+            thread::sleep(Duration::from_millis(self.dice.random_range(self.habits.hold_ms.clone())));
+            self.release(caller, &mut grant);
+            self.saw.grants.push(grant);
+        } else {
+            self.release(caller, &mut grant);
+        }
+        true
+    }
+
+    /// Whether as many replicas as there must be have the grant.
+    fn confirmed(&mut self, caller: &mut Caller) -> bool {
+        let Some((replicas, ms)) = self.habits.confirm else { return true };
+        let (_, answer, _) = caller.ask_long(&format!("WAIT {replicas} {ms}"), Duration::from_millis(ms));
+        let confirmed = answer.int().is_some_and(|had| had >= replicas as i64);
+        self.saw.count(if confirmed { "confirmed" } else { "not confirmed" });
+        confirmed
+    }
+
+    /// Gives it back, and notes the answer.
+    fn release(&mut self, caller: &mut Caller, grant: &mut Grant) {
+        let (asked, answer, told) = caller.ask(&format!("LOCK.RELEASE {} {}", grant.key, grant.owner));
+        let freed = match &answer {
+            Answer::Null => Some(Freed::NotHeld),
+            Answer::Value(_) => Some(Freed::Left),
+            Answer::Error(_) | Answer::Lost | Answer::Silence => None,
+        };
+        self.saw.count(match freed {
+            Some(Freed::Left) => "released",
+            Some(Freed::NotHeld) => "not held at release",
+            None => "release without answer",
+        });
+        grant.release = Some(Release { asked, answer: freed.map(|freed| (told, freed)) });
+    }
+
+    fn not_granted(&mut self, request: &str, answer: Answer) {
+        match answer {
+            Answer::Null => self.saw.count("null"),
+            Answer::Lost => self.saw.count("connection lost"),
+            Answer::Silence => {
+                self.saw.count("no answer");
+                self.saw.forgotten.push(request.to_owned());
+            }
+            Answer::Error(text) => self.saw.count(&format!("error {}", text.split(' ').next().unwrap_or_default())),
+            Answer::Value(value) => panic!("{request} -> {value:?}"),
+        }
+    }
+}
