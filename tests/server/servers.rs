@@ -12,7 +12,7 @@ struct Row {
     reason: &'static str,
 }
 
-const TABLE: [Row; 4] = [
+const TABLE: [Row; 6] = [
     Row {
         test: "persistence::an_rdb_of_a_server_that_never_had_a_lock_loads_without_the_module",
         cannot: |server| server.is_redis_below(7, 2),
@@ -22,6 +22,16 @@ const TABLE: [Row; 4] = [
         test: "replication::a_replica_whose_wall_clock_is_off_restarts_from_its_own_file_with_every_lease",
         cannot: |server| server.is_valkey_from(9, 1),
         reason: "with aof-use-rdb-preamble it takes its primary's RDB for its own file, and that goes by the primary's clock",
+    },
+    Row {
+        test: "sessions_cluster::a_hold_whose_slot_was_moved_at_once_lives_on_by_lease",
+        cannot: |server| server.is_redis_below(8, 4) || server.is_valkey_below(9, 0),
+        reason: "it does not move slots at once",
+    },
+    Row {
+        test: "tools::the_tools_that_look_for_big_keys_count_locks_and_go_on",
+        cannot: |server| server.valkey || server.is_redis_below(8, 0),
+        reason: "its client has no --keystats",
     },
     Row {
         test: "waiting_cluster::who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it",
