@@ -6,6 +6,7 @@
 
 pub mod caller;
 pub mod history;
+pub mod linear;
 pub mod options;
 pub mod proxy;
 pub mod report;
