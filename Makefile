@@ -12,7 +12,7 @@ export REDIS_LOCK_NODE     ?= $(CURDIR)/target/node/bin/node
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build run stop test servers test-servers lint bench clean
+.PHONY: help build run stop test servers test-servers faults torture lint bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,14 @@ test-servers: build servers ## the tests with real servers, on each of those
 	@$(cargo) build --release --locked --package panicking --package wallclock
 	@$(cargo) test --locked --test server --no-run
 	@$(env) tools/test-servers.sh
+
+faults: ## programs that break things around servers, and judge what clients saw: a few rounds of each
+torture: ## the same for hours
+faults torture: build
+	@tools/install.sh server
+	@$(cargo) build --release --locked --package wallclock
+	@$(cargo) build --locked --package faults
+	@tools/faults.sh $(if $(filter torture,$@),long,short)
 
 lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one
 	@tools/install.sh libclang
