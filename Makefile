@@ -8,6 +8,9 @@ export REDIS_LOCK_MODULE   ?= $(CURDIR)/target/release/libredis_lock.so
 export REDIS_LOCK_PYTHON   ?= $(CURDIR)/target/venv/bin/python
 export REDIS_LOCK_NODE     ?= $(CURDIR)/target/node/bin/node
 
+# The tests wait more than they compute.
+export RUST_TEST_THREADS ?= 4
+
 # The file is there when tools/install.sh had to bring libclang without a package manager; it says where.
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
