@@ -5,6 +5,7 @@ use redis::{FromRedisValue, Value};
 /// What LOCK.INFO says.
 #[derive(Debug, Clone)]
 pub struct LockInfo {
+    /// Empty when it is only waited for.
     pub mode: String,
     pub fence: i64,
     pub holding: usize,
@@ -44,7 +45,7 @@ impl From<Value> for LockInfo {
         let Value::Array(holders) = fields.value("holders") else { panic!("holders is an array") };
         let Value::Array(waiters) = fields.value("waiters") else { panic!("waiters is an array") };
         LockInfo {
-            mode: fields.get("mode"),
+            mode: fields.get::<Option<String>>("mode").unwrap_or_default(),
             fence: fields.get("fence"),
             holding: fields.get("holding"),
             holders: holders.into_iter().map(HolderInfo::from).collect(),

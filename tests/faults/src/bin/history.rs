@@ -169,9 +169,17 @@ impl Client {
                 _ => self.again(&mut held, !writes)?,
             }
         }
-        // Sometimes longer than the lease.
-        let most = if self.chance(5) { 2_500 } else { 30 };
-        self.hold(&held, most);
+        match self.dice.random_range(0..100) {
+            // Longer than the lease.
+            0..5 => self.hold(&held, 2_500),
+            // Until about the moment at which it ends.
+            5..15 => {
+                let left = held.piece.lease_ends.0.saturating_sub(Moment::now().0);
+                thread::sleep(Duration::from_micros(left + self.dice.random_range(0..20_000)));
+                self.saw.count("released about when the lease ends");
+            }
+            _ => self.hold(&held, 30),
+        }
         self.release(held)
     }
 
@@ -444,8 +452,16 @@ fn main() -> ExitCode {
         }
         report.add("rounds", 1);
     }
-    let seen =
-        ["granted", "null", "released", "lapsed before the release", "extended", "held again", "upgraded or anew"];
+    let seen = [
+        "granted",
+        "null",
+        "released",
+        "lapsed before the release",
+        "released about when the lease ends",
+        "extended",
+        "held again",
+        "upgraded or anew",
+    ];
     let done =
         ["repeated", "looks", "connections cut", "connections lost in a request", "clients stopped", "server stopped"];
     seen.iter().chain(&done).for_each(|figure| report.must_see(figure));
