@@ -7,6 +7,7 @@ use redis::{FromRedisValue, Value};
 pub struct LockInfo {
     /// Empty when it is only waited for.
     pub mode: String,
+    /// 0 then.
     pub fence: i64,
     pub holding: usize,
     pub holders: Vec<HolderInfo>,
@@ -46,7 +47,7 @@ impl From<Value> for LockInfo {
         let Value::Array(waiters) = fields.value("waiters") else { panic!("waiters is an array") };
         LockInfo {
             mode: fields.get::<Option<String>>("mode").unwrap_or_default(),
-            fence: fields.get("fence"),
+            fence: fields.get::<Option<i64>>("fence").unwrap_or_default(),
             holding: fields.get("holding"),
             holders: holders.into_iter().map(HolderInfo::from).collect(),
             waiting: fields.get("waiting"),
