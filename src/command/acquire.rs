@@ -1,10 +1,10 @@
 //! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: taking a lock, or several at once.
 
-use super::parse::{Asker, Known, Parser};
+use super::parse::{Arguments, Asker, Caller, Known, Parser};
 use super::reply::{Complaint, complain, refuse, text_of_away, text_of_deadlock};
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
 use crate::lock::owner::Owner;
@@ -98,22 +98,28 @@ const NOTE: ArgSpec = ArgSpec::option(c"NOTE", c"note", ArgKind::String);
 
 /// Which of the three was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub enum Form {
+    /// LOCK.ACQUIRE
     Acquire,
+    /// LOCK.RW
     ReadWrite,
+    /// LOCK.MACQUIRE
     Many,
 }
 
 /// A request, and how it is to be answered.
-struct Parsed<'a> {
-    keys: SmallVec<[Str<'a>; 1]>,
-    request: Request,
+#[derive(Debug)]
+pub struct Parsed<W> {
+    /// Of what: at least one, all different.
+    pub keys: SmallVec<[W; 1]>,
+    /// The request.
+    pub request: Request,
     /// The owner, if it is of our making.
-    made: Option<Owner>,
+    pub made: Option<Owner>,
 }
 
 fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
-    let Parsed { keys, request, made } = match parse(ctx, args, form) {
+    let Parsed { keys, request, made } = match parse(Parser::new(args, config::limits()), ctx, form) {
         Ok(parsed) => parsed,
         Err(complaint) => return complain(ctx, &complaint),
     };
@@ -132,9 +138,16 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
     }
 }
 
-fn parse<'a>(ctx: &Ctx<'_>, args: Args<'a>, form: Form) -> Result<Parsed<'a>, Complaint> {
-    let limits = config::limits();
-    let mut parser = Parser::new(args, limits);
+/// Reads the arguments of any of the three.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse<'a, A: Arguments<'a>>(
+    mut parser: Parser<A>,
+    caller: &impl Caller,
+    form: Form,
+) -> Result<Parsed<A::Word>, Complaint> {
+    let lease_default = parser.limits().lease_default;
     let keys = if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
     let asker = parser.asker()?;
     let mode = if form == Form::ReadWrite { parser.mode()? } else { Mode::Write };
@@ -149,11 +162,11 @@ fn parse<'a>(ctx: &Ctx<'_>, args: Args<'a>, form: Form) -> Result<Parsed<'a>, Co
     };
     let ask = Ask::Acquire(lock::Acquire {
         mode: options.mode.unwrap_or(mode),
-        lease: options.lease.unwrap_or(limits.lease_default),
-        session: options.session(ctx)?,
+        lease: options.lease.unwrap_or(lease_default),
+        session: options.session(caller)?,
         note: options.note,
         // Who cannot wait tries once.
-        wait: options.wait.filter(|_| ctx.can_block()).unwrap_or(Wait::Never),
+        wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
         retry: options.retry,
     });
     Ok(Parsed { keys, request: Request { owner, ask }, made })

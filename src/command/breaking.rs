@@ -1,10 +1,10 @@
 //! LOCK.BREAK: an operator takes a lock from those who hold it.
 
-use super::parse::Parser;
-use super::reply::{complain, refuse};
+use super::parse::{Arguments, Parser};
+use super::reply::{Complaint, complain, refuse};
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::command::{KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::owner::Owner;
 use crate::module::{break_holds, config};
 
@@ -27,13 +27,7 @@ impl Command for Break {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let mut parser = Parser::new(args, config::limits());
-        let parsed = parser.need("key").and_then(|key: Str<'_>| {
-            let owner: Option<Owner> = if parser.is_done() { None } else { Some(parser.owner()?) };
-            parser.done()?;
-            Ok((key, owner))
-        });
-        match parsed {
+        match parse(Parser::new(args, config::limits())) {
             Ok((key, owner)) => match break_holds(ctx, key, owner.as_ref()) {
                 Ok(broken) => ctx.reply_integer(broken as i64),
                 Err(unserved) => refuse(ctx, unserved),
@@ -41,4 +35,15 @@ impl Command for Break {
             Err(complaint) => complain(ctx, &complaint),
         }
     }
+}
+
+/// Reads which key, and whose hold if not all.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Option<Owner>), Complaint> {
+    let key = parser.need("key")?;
+    let owner = if parser.is_done() { None } else { Some(parser.owner()?) };
+    parser.done()?;
+    Ok((key, owner))
 }

@@ -1,6 +1,6 @@
 //! LOCK.EXTEND and LOCK.MEXTEND: moving the end of a lease, or of several at once.
 
-use super::parse::{Known, Parser};
+use super::parse::{Arguments, Caller, Known, Parser};
 use super::reply::{Complaint, answer_number, complain, refuse};
 use super::{FENCE, KEY, KEYS, LEASE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
@@ -32,8 +32,7 @@ impl Command for Extend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let mut parser = Parser::new(args, config::limits());
-        let (key, request) = match parser.need("key").and_then(|key| Ok((key, parse(ctx, parser, &OPTIONS)?))) {
+        let (key, request) = match parse_one(Parser::new(args, config::limits()), ctx) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -59,8 +58,7 @@ impl Command for ExtendMany {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let mut parser = Parser::new(args, config::limits());
-        let (keys, request) = match parser.keys().and_then(|keys| Ok((keys, parse(ctx, parser, &OPTIONS_OF_MANY)?))) {
+        let (keys, request) = match parse_many(Parser::new(args, config::limits()), ctx) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -79,11 +77,37 @@ impl Command for ExtendMany {
 const OPTIONS: [Known; 4] = [Known::Px, Known::Ex, Known::Session, Known::Fence];
 const OPTIONS_OF_MANY: [Known; 3] = [Known::Px, Known::Ex, Known::Session];
 
-fn parse(ctx: &Ctx<'_>, mut parser: Parser<'_>, options: &[Known]) -> Result<Request, Complaint> {
+/// Reads the arguments of LOCK.EXTEND: the key, and what is asked.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse_one<'a, A: Arguments<'a>>(
+    mut parser: Parser<A>,
+    caller: &impl Caller,
+) -> Result<(A::Word, Request), Complaint> {
+    Ok((parser.need("key")?, parse(parser, caller, &OPTIONS)?))
+}
+
+/// Reads the arguments of LOCK.MEXTEND: the keys, and what is asked.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse_many<'a, A: Arguments<'a>>(
+    mut parser: Parser<A>,
+    caller: &impl Caller,
+) -> Result<(Vec<A::Word>, Request), Complaint> {
+    Ok((parser.keys()?, parse(parser, caller, &OPTIONS_OF_MANY)?))
+}
+
+fn parse<'a, A: Arguments<'a>>(
+    mut parser: Parser<A>,
+    caller: &impl Caller,
+    options: &[Known],
+) -> Result<Request, Complaint> {
     let owner = parser.owner()?;
     let options = parser.options(options)?;
     let lease = options.lease.ok_or(Complaint::NoLease)?;
-    let ask = Ask::Extend(lock::Extend { lease, session: options.session(ctx)?, fence: options.fence });
+    let ask = Ask::Extend(lock::Extend { lease, session: options.session(caller)?, fence: options.fence });
     Ok(Request { owner, ask })
 }
 

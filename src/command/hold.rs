@@ -1,10 +1,10 @@
 //! LOCK.HOLD: facts from the primary, from a slot's source and from the AOF. Not for clients, unless `lock.allow-hold`.
 
-use super::parse::Parser;
+use super::parse::{Arguments, Parser};
 use super::reply::{Complaint, complain, refuse};
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags, Str};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
 use crate::lock::limits::Limits;
@@ -58,7 +58,7 @@ impl Command for HoldFact {
 }
 
 /// What the primary or this node's own past has allowed is not judged again by today's configuration.
-const UNLIMITED: Limits = Limits {
+pub const UNLIMITED: Limits = Limits {
     lease_default: Millis(0),
     lease_max: Millis(u64::MAX),
     owner_bytes_max: usize::MAX,
@@ -84,7 +84,11 @@ fn origin(flags: Flags) -> Result<Origin, Complaint> {
     }
 }
 
-fn parse(mut parser: Parser<'_>) -> Result<(Str<'_>, Fact), Complaint> {
+/// Reads the key and the fact.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Fact), Complaint> {
     let key = parser.need("key")?;
     let owner = parser.new_owner()?;
     let reads = parser.number("reads", 0, u64::from(u32::MAX))? as u32;

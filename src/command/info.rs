@@ -1,10 +1,10 @@
 //! LOCK.INFO: who holds a lock.
 
-use super::parse::{Known, Parser};
+use super::parse::{Arguments, Known, Parser};
 use super::reply::{Complaint, answer_number, complain, refuse, word};
 use super::{CATEGORY, COUNT, KEY};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::fence::Fence;
 use crate::lock::hold::{Mode, Session};
 use crate::lock::owner::Owner;
@@ -34,7 +34,7 @@ impl Command for Info {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (key, owner, count) = match parse(args) {
+        let Wanted { key, owner, count } = match parse(Parser::new(args, config::limits())) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -46,11 +46,25 @@ impl Command for Info {
     }
 }
 
-fn parse(args: Args<'_>) -> Result<(Str<'_>, Option<&[u8]>, usize), Complaint> {
-    let mut parser = Parser::new(args, config::limits());
+/// What is to be shown.
+#[derive(Debug)]
+pub struct Wanted<'a, W> {
+    /// The key.
+    pub key: W,
+    /// Whose hold alone; None: all.
+    pub owner: Option<&'a [u8]>,
+    /// How many holders and waiters at most.
+    pub count: usize,
+}
+
+/// Reads what is to be shown.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, Complaint> {
     let key = parser.need("key")?;
     let options = parser.options(&[Known::Owner, Known::Count])?;
-    Ok((key, options.owner, options.count_or_default()))
+    Ok(Wanted { key, owner: options.owner, count: options.count_or_default() })
 }
 
 /// What is shown, apart from the lock, which is closed before the reply.

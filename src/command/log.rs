@@ -1,6 +1,6 @@
 //! LOCK.LOG: the holds that were lost last.
 
-use super::parse::{Known, Parser};
+use super::parse::{Arguments, Known, Parser};
 use super::reply::{Complaint, complain, word};
 use super::{COUNT, OPERATOR};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs};
@@ -28,7 +28,7 @@ impl Command for Log {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        match parse(args) {
+        match parse(Parser::new(args, config::limits())) {
             Ok(None) => {
                 lost::reset();
                 ctx.reply_ok();
@@ -47,9 +47,12 @@ impl Command for Log {
 
 const ACTION: ArgKind = ArgKind::OneOf(&[ArgSpec { optional: false, ..COUNT }, ArgSpec::token(c"RESET", c"reset")]);
 
-/// How many are to be shown; None: they are to be forgotten.
-fn parse(args: Args<'_>) -> Result<Option<usize>, Complaint> {
-    let options = Parser::new(args, config::limits()).options(&[Known::Count, Known::Reset])?;
+/// Reads how many are to be shown; None: they are to be forgotten.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<Option<usize>, Complaint> {
+    let options = parser.options(&[Known::Count, Known::Reset])?;
     Ok((!options.reset).then(|| options.count_or_default()))
 }
 

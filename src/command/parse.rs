@@ -3,7 +3,7 @@
 use super::reply::Complaint;
 use crate::ffi::{Args, Ctx, Str};
 use crate::lock::fence::Fence;
-use crate::lock::hold::{Mode, Session};
+use crate::lock::hold::{Connection, Mode, Session};
 use crate::lock::limits::{LEASE_CEILING, Limits};
 use crate::lock::owner::{Note, Owner};
 use crate::lock::request::Wait;
@@ -11,10 +11,52 @@ use crate::lock::time::Millis;
 use crate::module::connection_of;
 use std::collections::HashSet;
 
+/// The arguments of one call, the command's name first: the server's, or plain bytes where there is no server.
+pub trait Arguments<'a>: Copy {
+    /// One of them.
+    type Word: Copy + Into<&'a [u8]>;
+    /// The argument at this place; the name is at 0.
+    fn get(self, at: usize) -> Option<Self::Word>;
+}
+
+impl<'a> Arguments<'a> for Args<'a> {
+    type Word = Str<'a>;
+
+    fn get(self, at: usize) -> Option<Str<'a>> {
+        Args::get(&self, at)
+    }
+}
+
+impl<'a> Arguments<'a> for &[&'a [u8]] {
+    type Word = &'a [u8];
+
+    fn get(self, at: usize) -> Option<&'a [u8]> {
+        <[_]>::get(self, at).copied()
+    }
+}
+
+/// What a request depends on besides its arguments.
+pub trait Caller {
+    /// The connection that the call came over, if it came over one.
+    fn connected(&self) -> Option<Connection>;
+    /// Whether it can be made to wait.
+    fn can_wait(&self) -> bool;
+}
+
+impl Caller for Ctx<'_> {
+    fn connected(&self) -> Option<Connection> {
+        connection_of(self)
+    }
+
+    fn can_wait(&self) -> bool {
+        self.can_block()
+    }
+}
+
 /// The arguments of one call, read from left to right.
 #[derive(Debug)]
-pub struct Parser<'a> {
-    args: Args<'a>,
+pub struct Parser<A> {
+    args: A,
     at: usize,
     limits: Limits,
 }
@@ -125,22 +167,28 @@ impl Options<'_> {
     ///
     /// # Errors
     /// When it came over none.
-    pub fn session(&self, ctx: &Ctx<'_>) -> Result<Option<Session>, Complaint> {
+    pub fn session(&self, caller: &impl Caller) -> Result<Option<Session>, Complaint> {
         let Some(grace) = self.session else { return Ok(None) };
-        let connection = connection_of(ctx).ok_or(Complaint::SessionNowhere)?;
+        let connection = caller.connected().ok_or(Complaint::SessionNowhere)?;
         Ok(Some(Session { connection, grace }))
     }
 }
 
-impl<'a> Parser<'a> {
+impl<'a, A: Arguments<'a>> Parser<A> {
     /// Begins after the command's name.
     #[must_use]
-    pub fn new(args: Args<'a>, limits: Limits) -> Parser<'a> {
+    pub fn new(args: A, limits: Limits) -> Parser<A> {
         Parser { args, at: 1, limits }
     }
 
+    /// What is allowed.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// The next argument, if there is one.
-    pub fn take(&mut self) -> Option<Str<'a>> {
+    pub fn take(&mut self) -> Option<A::Word> {
         let arg = self.args.get(self.at)?;
         self.at += 1;
         Some(arg)
@@ -150,26 +198,30 @@ impl<'a> Parser<'a> {
     ///
     /// # Errors
     /// When it is not.
-    pub fn need(&mut self, name: &'static str) -> Result<Str<'a>, Complaint> {
+    pub fn need(&mut self, name: &'static str) -> Result<A::Word, Complaint> {
         self.take().ok_or(Complaint::Missing(name))
+    }
+
+    fn need_bytes(&mut self, name: &'static str) -> Result<&'a [u8], Complaint> {
+        self.need(name).map(Into::into)
     }
 
     /// As many keys as the argument before them says, all different.
     ///
     /// # Errors
     /// When there are not so many, or too many, or one comes twice.
-    pub fn keys(&mut self) -> Result<Vec<Str<'a>>, Complaint> {
+    pub fn keys(&mut self) -> Result<Vec<A::Word>, Complaint> {
         let (count, max) = (self.number("numkeys", 1, u64::from(u32::MAX))? as usize, self.limits.keys_max);
         if count > max {
             return Err(Complaint::TooManyKeys(max));
         }
-        let keys: Vec<Str<'a>> = (0..count).map_while(|_| self.take()).collect();
+        let keys: Vec<A::Word> = (0..count).map_while(|_| self.take()).collect();
         if keys.len() < count {
             return Err(Complaint::TooFewKeys);
         }
         let mut seen = HashSet::new();
-        match keys.iter().find(|key| !seen.insert(key.as_bytes())) {
-            Some(key) => Err(Complaint::KeyTwice(key.as_bytes().to_vec())),
+        match keys.iter().map(|key| (*key).into()).find(|key: &&[u8]| !seen.insert(*key)) {
+            Some(key) => Err(Complaint::KeyTwice(key.to_vec())),
             None => Ok(keys),
         }
     }
@@ -179,7 +231,7 @@ impl<'a> Parser<'a> {
     /// # Errors
     /// When it is empty or too long.
     pub fn asker(&mut self) -> Result<Asker, Complaint> {
-        match self.need("owner")?.as_bytes() {
+        match self.need_bytes("owner")? {
             b"*" => Ok(Asker::Made),
             bytes => self.new_owner_of(bytes).map(Asker::Named),
         }
@@ -190,7 +242,7 @@ impl<'a> Parser<'a> {
     /// # Errors
     /// When it is empty, too long, or `*`.
     pub fn new_owner(&mut self) -> Result<Owner, Complaint> {
-        let bytes = self.need("owner")?.as_bytes();
+        let bytes = self.need_bytes("owner")?;
         self.new_owner_of(bytes)
     }
 
@@ -199,7 +251,7 @@ impl<'a> Parser<'a> {
     /// # Errors
     /// When it is empty or `*`.
     pub fn owner(&mut self) -> Result<Owner, Complaint> {
-        match self.need("owner")?.as_bytes() {
+        match self.need_bytes("owner")? {
             b"" => Err(Complaint::OwnerEmpty),
             b"*" => Err(Complaint::OwnerMade),
             bytes => Ok(Owner::new(bytes)),
@@ -221,18 +273,18 @@ impl<'a> Parser<'a> {
     /// # Errors
     /// When it is too long.
     pub fn note(&mut self) -> Result<Option<Note>, Complaint> {
-        self.take().map(|text| self.note_of(text)).transpose()
+        self.take().map(|text| self.note_of(text.into())).transpose()
     }
 
-    fn note_of(&self, text: Str<'_>) -> Result<Note, Complaint> {
-        let (bytes, max) = (text.as_bytes(), self.limits.note_bytes_max);
+    fn note_of(&self, bytes: &[u8]) -> Result<Note, Complaint> {
+        let max = self.limits.note_bytes_max;
         if bytes.len() > max { Err(Complaint::NoteTooLong(max)) } else { Ok(Note::new(bytes)) }
     }
 
     /// Whether all arguments are read.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.at >= self.args.len()
+        self.args.get(self.at).is_none()
     }
 
     /// Nothing may follow.
@@ -241,7 +293,7 @@ impl<'a> Parser<'a> {
     /// When something does.
     pub fn done(mut self) -> Result<(), Complaint> {
         match self.take() {
-            Some(word) => Err(Complaint::UnknownOption(word.as_bytes().to_vec())),
+            Some(word) => Err(Complaint::UnknownOption(word.into().to_vec())),
             None => Ok(()),
         }
     }
@@ -251,7 +303,7 @@ impl<'a> Parser<'a> {
     /// # Errors
     /// When it is another word.
     pub fn mode(&mut self) -> Result<Mode, Complaint> {
-        let word = self.need("mode")?.as_bytes();
+        let word = self.need_bytes("mode")?;
         if word.eq_ignore_ascii_case(b"READ") {
             Ok(Mode::Read)
         } else if word.eq_ignore_ascii_case(b"WRITE") {
@@ -269,7 +321,7 @@ impl<'a> Parser<'a> {
         let mut options = Options::default();
         let mut seen: Vec<Known> = Vec::new();
         while let Some(word) = self.take() {
-            let word = word.as_bytes();
+            let word = word.into();
             let known = taken.iter().find(|known| word.eq_ignore_ascii_case(known.word().as_bytes()));
             let known = *known.ok_or_else(|| Complaint::UnknownOption(word.to_vec()))?;
             if seen.contains(&known) {
@@ -291,7 +343,7 @@ impl<'a> Parser<'a> {
             Known::Px => options.lease = Some(Millis(self.number(word, 1, lease_max)?)),
             Known::Ex => options.lease = Some(Millis(self.number(word, 1, lease_max / 1000)? * 1000)),
             Known::Note => {
-                let text = self.need(word)?;
+                let text = self.need_bytes(word)?;
                 options.note = Some(self.note_of(text)?);
             }
             Known::Fence => options.fence = Fence::new(self.number(word, 1, Fence::MAX.get())?),
@@ -300,7 +352,7 @@ impl<'a> Parser<'a> {
             Known::All => options.all = true,
             Known::Reset => options.reset = true,
             Known::To => options.to = Some(self.number(word, 0, u64::from(u32::MAX))? as u32),
-            Known::Owner => options.owner = Some(self.need(word)?.as_bytes()),
+            Known::Owner => options.owner = Some(self.need_bytes(word)?),
             Known::Count => options.count = Some(self.number(word, 0, u64::from(u32::MAX))?),
             Known::Block => {
                 options.wait = Some(match self.number(word, 0, LEASE_CEILING.0)? {
@@ -320,7 +372,7 @@ impl<'a> Parser<'a> {
     /// # Errors
     /// When it is anything else.
     pub fn number(&mut self, name: &'static str, min: u64, max: u64) -> Result<u64, Complaint> {
-        let bytes = self.need(name)?.as_bytes();
+        let bytes = self.need_bytes(name)?;
         decimal(bytes).filter(|value| (min..=max).contains(value)).ok_or(Complaint::Number { name, min, max })
     }
 }

@@ -1,6 +1,6 @@
 //! LOCK.RELEASE and LOCK.MRELEASE: giving a lock back, or several at once.
 
-use super::parse::{Known, Parser};
+use super::parse::{Arguments, Known, Parser};
 use super::reply::{Complaint, answer_number, complain, refuse};
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
@@ -31,8 +31,7 @@ impl Command for Release {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let mut parser = Parser::new(args, config::limits());
-        let (key, request) = match parser.need("key").and_then(|key| Ok((key, parse(parser, &OPTIONS)?))) {
+        let (key, request) = match parse_one(Parser::new(args, config::limits())) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -64,8 +63,7 @@ impl Command for ReleaseMany {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let mut parser = Parser::new(args, config::limits());
-        let (keys, request) = match parser.keys().and_then(|keys| Ok((keys, parse(parser, &OPTIONS_OF_MANY)?))) {
+        let (keys, request) = match parse_many(Parser::new(args, config::limits())) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -87,7 +85,23 @@ const AMOUNT: ArgKind =
 const OPTIONS: [Known; 5] = [Known::Read, Known::Write, Known::All, Known::To, Known::Fence];
 const OPTIONS_OF_MANY: [Known; 4] = [Known::Read, Known::Write, Known::All, Known::To];
 
-fn parse(mut parser: Parser<'_>, options: &[Known]) -> Result<Request, Complaint> {
+/// Reads the arguments of LOCK.RELEASE: the key, and what is asked.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse_one<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Request), Complaint> {
+    Ok((parser.need("key")?, parse(parser, &OPTIONS)?))
+}
+
+/// Reads the arguments of LOCK.MRELEASE: the keys, and what is asked.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse_many<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(Vec<A::Word>, Request), Complaint> {
+    Ok((parser.keys()?, parse(parser, &OPTIONS_OF_MANY)?))
+}
+
+fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Known]) -> Result<Request, Complaint> {
     let owner: Owner = parser.owner()?;
     let options = parser.options(options)?;
     let amount = match (options.all, options.to) {

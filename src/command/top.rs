@@ -1,7 +1,7 @@
 //! LOCK.TOP: who waits longest, and where most do.
 
-use super::parse::{Known, Parser};
-use super::reply::{answer_number, complain, word};
+use super::parse::{Arguments, Known, Parser};
+use super::reply::{Complaint, answer_number, complain, word};
 use super::{COUNT, OPERATOR};
 use crate::ffi::command::KeyArgs;
 use crate::ffi::{Args, Command, CommandSpec, Ctx};
@@ -32,8 +32,8 @@ impl Command for Top {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let count = match Parser::new(args, config::limits()).options(&[Known::Count]) {
-            Ok(options) => options.count_or_default(),
+        let count = match parse(Parser::new(args, config::limits())) {
+            Ok(count) => count,
             Err(complaint) => return complain(ctx, &complaint),
         };
         let (waits, crowds) = survey(|node, now| {
@@ -51,6 +51,14 @@ impl Command for Top {
             answer_crowd(ctx, crowd);
         }
     }
+}
+
+/// Reads how many are to be shown of each.
+///
+/// # Errors
+/// With what is wrong.
+pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<usize, Complaint> {
+    parser.options(&[Known::Count]).map(|options| options.count_or_default())
 }
 
 struct Row {

@@ -35,6 +35,12 @@ impl<'a> Str<'a> {
     }
 }
 
+impl<'a> From<Str<'a>> for &'a [u8] {
+    fn from(text: Str<'a>) -> &'a [u8] {
+        text.as_bytes()
+    }
+}
+
 /// A string of the server's that we own.
 #[derive(Debug)]
 pub struct OwnedStr(NonNull<raw::RedisModuleString>);
