@@ -4,7 +4,7 @@
 //! version  1 byte
 //! checksum 8 bytes: FNV-1a (64 bits) of the version and of all that follows the checksum
 //! fence    8 bytes: the highest given on this lock
-//! holds    4 bytes: how many, then each:
+//! holds    4 bytes: how many, then each, in order of owner:
 //!   owner         2 bytes length, bytes
 //!   reads writes  4 bytes each
 //!   fence         8 bytes
@@ -98,13 +98,12 @@ fn checksum(bytes: &[u8]) -> u64 {
     summed.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Whether the parts make a lock: I1, I2, I3 and I6.
+/// Whether the parts make a lock (I1, I2, I3 and I6), each owner once and in the order in which they are saved.
 fn is_sound(saved: &Saved) -> bool {
-    let owners: BTreeSet<_> = saved.holds.iter().map(|fact| &fact.owner).collect();
     let fences: BTreeSet<_> = saved.holds.iter().map(|fact| fact.fence).collect();
     let alone = saved.holds.len() == 1;
     !saved.holds.is_empty()
-        && owners.len() == saved.holds.len()
+        && saved.holds.is_sorted_by(|one, other| one.owner < other.owner)
         && fences.len() == saved.holds.len()
         && saved.holds.iter().all(|fact| {
             !fact.is_removal() && fact.fence.is_some() && fact.fence <= saved.fence && (alone || fact.writes == 0)
