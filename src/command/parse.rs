@@ -5,7 +5,7 @@ use crate::ffi::{Args, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::{Connection, Mode, Session};
 use crate::lock::limits::{LEASE_CEILING, Limits};
-use crate::lock::owner::{Note, Owner};
+use crate::lock::owner::{NOBODY, Note, Owner};
 use crate::lock::request::Wait;
 use crate::lock::time::Millis;
 use crate::module::connection_of;
@@ -232,7 +232,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     /// When it is empty or too long.
     pub fn asker(&mut self) -> Result<Asker, Complaint> {
         match self.need_bytes("owner")? {
-            b"*" => Ok(Asker::Made),
+            NOBODY => Ok(Asker::Made),
             bytes => self.new_owner_of(bytes).map(Asker::Named),
         }
     }
@@ -253,7 +253,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     pub fn owner(&mut self) -> Result<Owner, Complaint> {
         match self.need_bytes("owner")? {
             b"" => Err(Complaint::OwnerEmpty),
-            b"*" => Err(Complaint::OwnerMade),
+            NOBODY => Err(Complaint::OwnerMade),
             bytes => Ok(Owner::new(bytes)),
         }
     }
@@ -262,7 +262,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         let max = self.limits.owner_bytes_max;
         match bytes {
             b"" => Err(Complaint::OwnerEmpty),
-            b"*" => Err(Complaint::OwnerMade),
+            NOBODY => Err(Complaint::OwnerMade),
             _ if bytes.len() > max => Err(Complaint::OwnerTooLong(max)),
             _ => Ok(Owner::new(bytes)),
         }

@@ -18,7 +18,7 @@
 
 use super::fact::{Fact, Saved};
 use super::fence::Fence;
-use super::owner::{Note, Owner};
+use super::owner::{NOBODY, Note, Owner};
 use super::time::{Millis, Now, WallTime};
 use super::value::Lock;
 use alloc::collections::BTreeSet;
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
     }
 
     fn fact(&mut self) -> Option<Fact> {
-        let owner = self.bytes().filter(|owner| !owner.is_empty()).map(Owner::new)?;
+        let owner = self.bytes().filter(|owner| !owner.is_empty() && *owner != NOBODY).map(Owner::new)?;
         let reads = self.u32()?;
         let writes = self.u32()?;
         let fence = Some(Fence::new(self.u64()?)?);

@@ -6,6 +6,9 @@ use core::borrow::Borrow;
 use core::fmt;
 use smallvec::SmallVec;
 
+/// What no owner is called: who asks as this is to be given a name. A hold of such an owner could not be released.
+pub const NOBODY: &[u8] = b"*";
+
 /// An owner: one thread of control, named by 1 to `lock.max-owner-bytes` opaque bytes.
 ///
 /// The usual UUID (36 bytes) and the server-made 32 characters live in place, without an allocation of their own.

@@ -299,6 +299,27 @@ fn a_payload_made_to_deceive_is_an_error_or_a_sound_lock() {
 }
 
 #[test]
+fn a_payload_whose_owner_nobody_could_name_is_refused() {
+    // It would be held until its lease ends: RELEASE takes * for an owner that is still to be made. (Mutated payloads.)
+    let server = plain();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
+    let payload = dump(&mut conn, "k");
+    conn.int(&["DEL", "k"]);
+    let string = payload[own_string(&payload)].to_vec();
+    let owner_at = 1 + 8 + 8 + 4 + 2;
+    assert_eq!(string[owner_at], b'a');
+    let named = |owner| {
+        let mut string = string.clone();
+        string[owner_at] = owner;
+        with_own_string(&payload, &with_own_sum(string))
+    };
+    assert_refused(&mut conn, &named(b'*'), "owner *");
+    assert_no_trace(&mut conn, "owner *");
+    restore(&mut conn, "k", &named(b'b')).expect("any other will do");
+}
+
+#[test]
 fn damage_around_the_module_s_bytes_never_ends_the_server() {
     // The type, the module's id, the marks between its fields: the server's own, but it calls the module half-way.
     let server = plain();
