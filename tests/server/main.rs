@@ -29,6 +29,7 @@ mod operators;
 mod parked;
 mod payload;
 mod payloads;
+mod payloads_mutated;
 mod persistence;
 mod picture;
 mod readme;

@@ -10,6 +10,8 @@ const FOOTER: usize = 2 + 8;
 /// One byte type, nine bytes module id, one byte "a string follows".
 const STRING_AT: usize = 1 + 9 + 1;
 
+static CRC: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
+
 /// DUMP of a key that exists.
 pub(crate) fn dump(conn: &mut Client, key: &str) -> Vec<u8> {
     let payload: Option<Vec<u8>> = redis::from_redis_value(conn.call(&["DUMP", key]).unwrap()).unwrap();
@@ -24,7 +26,7 @@ pub(crate) fn restore(conn: &mut Client, key: &str, payload: &[u8]) -> Result<re
 /// The same payload with a CRC that fits what it says now.
 pub(crate) fn seal(mut payload: Vec<u8>) -> Vec<u8> {
     let end = payload.len() - 8;
-    let sum = Crc::<u64>::new(&CRC_64_REDIS).checksum(&payload[..end]);
+    let sum = CRC.checksum(&payload[..end]);
     payload[end..].copy_from_slice(&sum.to_le_bytes());
     payload
 }
