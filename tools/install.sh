@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/install.sh WHAT...: installs what building and testing need, and of that only what is missing.
 #   libclang  for bindgen, at build time          server    redis-server and redis-cli, 7.0 or newer
-#   clients   redis-py, and node-redis on Node.js
+#   clients   redis-py, and node-redis on Node.js  fuzz      cargo-fuzz, and g++ for libFuzzer
 # Through apt-get or brew, else into target/. Silent when all is there. Never replaces what the machine has, never leaves
 # a service running, never writes outside target/ by itself.
 set -euo pipefail
@@ -13,6 +13,7 @@ node_major_min=20 # what node-redis asks for
 node_wheel=24.19.0
 libclang_wheel=18.1.1
 server_version_min=7.0
+cargo_fuzz=0.13.2
 
 mkdir -p target
 log=$PWD/target/install.log
@@ -185,9 +186,18 @@ install_clients() {
   fi
 }
 
+install_fuzz() {
+  have c++ || have g++ || package g++ g++ gcc || die "a compiler of C++ is missing, and there is neither apt-get (as root) nor brew"
+  local home=$PWD/target/cargo-fuzz
+  if [ "$("$home/bin/cargo-fuzz" --version 2>/dev/null)" = "cargo-fuzz $cargo_fuzz" ]; then return; fi
+  say "fuzz: cargo-fuzz $cargo_fuzz into target/cargo-fuzz"
+  quietly cargo install --quiet --locked --root "$home" --target-dir "$home/build" "cargo-fuzz@$cargo_fuzz" ||
+    die "cargo install cargo-fuzz@$cargo_fuzz failed: see $log"
+}
+
 for what in "$@"; do
   case $what in
-    libclang | server | clients) "install_$what" ;;
-    *) die "unknown: $what (libclang, server, clients)" ;;
+    libclang | server | clients | fuzz) "install_$what" ;;
+    *) die "unknown: $what (libclang, server, clients, fuzz)" ;;
   esac
 done

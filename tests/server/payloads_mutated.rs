@@ -4,13 +4,13 @@
 //! `REDIS_LOCK_PAYLOADS` says how many (100,000), `REDIS_LOCK_PAYLOADS_SEED` where chance begins; both are printed.
 
 use crate::payload::{dump, own_string, seal, with_own_string};
-use crate::support::{Client, Fields, Server, text_of};
 use rand::prelude::IndexedRandom;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redis::{RedisResult, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
+use testbed::{Client, Fields, Server, text_of};
 
 /// As many in one go.
 const BATCH: usize = 250;

@@ -185,6 +185,20 @@ impl Server {
         }
     }
 
+    /// Lets it end by itself, if it does so in time: who is killed cannot tell valgrind what was lost.
+    fn shut_down(&mut self) {
+        if let Some(mut child) = self.child.take_if(|child| child.try_wait().is_ok_and(|ended| ended.is_none())) {
+            for signal in [Signal::CONT, Signal::TERM] {
+                kill_process(Pid::from_child(&child), signal).unwrap();
+            }
+            let deadline = Instant::now() + PATIENCE;
+            while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            self.child = Some(child);
+        }
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(self.child.as_ref().expect("running")), signal).unwrap();
@@ -266,6 +280,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if std::env::var_os("REDIS_LOCK_SHUTDOWN").is_some() {
+            self.shut_down();
+        }
         self.stop(true);
         if std::thread::panicking() {
             eprintln!("--- log of the server on port {} ---\n{}", self.port, self.log());
