@@ -353,6 +353,13 @@ impl Naive {
         self.kept.retain(|at, _| contended.contains(at) && !rows.iter().any(|row| (row.db, row.key) == *at));
     }
 
+    /// Of these keys, those that are taken are kept no more.
+    pub(crate) fn end_keeping_of(&mut self, db: u32, keys: &[u8]) {
+        let rows = &self.rows;
+        let is_taken = |at: &(u32, u8)| rows.iter().any(|row| (row.db, row.key) == *at);
+        self.kept.retain(|at, _| at.0 != db || !keys.contains(&at.1) || !is_taken(at));
+    }
+
     /// An owner acquired or extended what it holds on these keys.
     pub(crate) fn hear_of(&mut self, (db, keys): (u32, &[u8]), owner: u8) {
         for granted in self.granted.iter_mut().filter(|granted| granted.ask.owner == owner && granted.ask.db == db) {

@@ -140,6 +140,24 @@ fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
 }
 
 #[test]
+fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
+    // What could go wrong: whoever waits for it, once the time it was kept is over, is not taken to wait for the first in
+    // line. (Fuzzing: so did the model, as long as nobody had looked at the line.)
+    let mut world = world();
+    world.holds(b'a', Read, b"j");
+    world.holds(b'd', Read, b"l");
+    let (mode, wait, note, retry, session) = (Read, Wait::Never, None, None, None);
+    world.then(&Op::Acquire { db: 1, keys: b"k".to_vec(), owner: b'a', mode, lease: LONG, note, wait, retry, session });
+    world.then(&Op::Swap);
+    world.waits(b'c', Write, b"ljk");
+    world.waits(b'c', Read, b"ljk");
+    world.waits(b'd', Write, b"jk");
+    world.then(&Op::Break { key: b'j', owner: None });
+    world.then(&Op::Swap);
+    assert_eq!(world.naive.waiters.len(), 2);
+}
+
+#[test]
 fn a_free_key_is_kept_from_the_moment_at_which_its_waiter_came() {
     // Who asks for it first, an hour later, would find the whole time still to go.
     let mut world = world();

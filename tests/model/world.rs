@@ -749,6 +749,8 @@ impl World {
     /// A look by the module's own hand at these keys was taken.
     fn after_look(&mut self, db: u32, keys: &[u8], effects: Effects) {
         self.tell(&effects.changes);
+        // A lock may have come from elsewhere, of which the line learns by the look alone, before anybody is answered.
+        self.naive.end_keeping_of(db, keys);
         for (id, answer) in effects.answers {
             self.hear(id, answer);
         }
