@@ -15,7 +15,7 @@ export RUST_TEST_THREADS ?= 4
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build run stop test servers test-servers faults torture lint bench clean
+.PHONY: help build run stop test servers test-servers faults torture fuzz lint bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -56,10 +56,18 @@ faults torture: build
 	@$(cargo) build --locked --package faults
 	@tools/faults.sh $(if $(filter torture,$@),long,short)
 
+SECONDS = 60
+
+fuzz: ## what is fuzzed (arguments, codec, the core beside its model), each for SECONDS=60
+	@tools/install.sh libclang fuzz
+	@tools/fuzz.sh $(SECONDS)
+
 lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one
 	@tools/install.sh libclang
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@$(cargo) clippy --workspace --all-targets --locked -- -D warnings
+	@$(cargo) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
 	@$(cargo) doc --no-deps --document-private-items --locked
 	tools/purity.sh
 	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run

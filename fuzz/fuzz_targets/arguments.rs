@@ -1,0 +1,315 @@
+//! Any arguments of any command: never a panic; what is parsed is what the documented syntax says, within the limits; and
+//! what is complained of is one harmless line.
+//!
+//! An input is a command line: words between blanks, the command's name first.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use redis_lock::command::acquire::{self, Form};
+use redis_lock::command::parse::{Caller, Parser};
+use redis_lock::command::reply::Complaint;
+use redis_lock::command::{self, breaking, extend, hold, info, log, release, top};
+use redis_lock::ffi::CommandSpec;
+use redis_lock::ffi::command::{ArgKind, ArgSpec};
+use redis_lock::lock::hold::{Connection, Mode, Session};
+use redis_lock::lock::limits::{LEASE_CEILING, Limits};
+use redis_lock::lock::node::Node;
+use redis_lock::lock::owner::Owner;
+use redis_lock::lock::request::{Amount, Ask, Request, Wait};
+use redis_lock::lock::time::{Millis, WallTime};
+use std::collections::BTreeMap;
+
+/// As narrow as the configuration may be, but for the owner: else hardly any would do.
+const TIGHT: Limits = Limits {
+    lease_default: Millis(7),
+    lease_max: Millis(1_500),
+    owner_bytes_max: 3,
+    note_bytes_max: 0,
+    holders_per_key_max: 1,
+    waiters_max: 1,
+    waiters_per_key_max: 1,
+    keys_max: 1,
+    reserve_max: Millis(0),
+    deadlock_detection: false,
+    promotion_skew: Millis(0),
+};
+
+const WIDE: Limits = Limits {
+    lease_default: Millis(30_000),
+    lease_max: LEASE_CEILING,
+    owner_bytes_max: 65_535,
+    note_bytes_max: 65_535,
+    keys_max: 4_096,
+    ..TIGHT
+};
+
+struct Someone(Option<Connection>);
+
+impl Caller for Someone {
+    fn connected(&self) -> Option<Connection> {
+        self.0
+    }
+
+    /// Who has no connection cannot wait either: as a script.
+    fn can_wait(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+fuzz_target!(|line: &[u8]| {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let name = words[0].to_ascii_lowercase();
+    let Some(spec) = command::TABLE.iter().find(|spec| spec.name.to_bytes() == name) else { return };
+    // The server looks at their number itself.
+    if words.len() < spec.arity.unsigned_abs() as usize {
+        return;
+    }
+    for limits in [WIDE, TIGHT] {
+        for connected in [Some(Node::new(limits).sessions().connection(7)), None] {
+            let parsed = parse(spec, &words, limits, &Someone(connected));
+            check(spec, &words, parsed);
+        }
+    }
+});
+
+/// What the module's parser must have made of a reading by the documented syntax.
+type Parsed = Result<Box<dyn Fn(&Reading)>, Complaint>;
+
+fn parse(spec: &CommandSpec, words: &[&[u8]], limits: Limits, someone: &Someone) -> Parsed {
+    let parser = Parser::new(words, limits);
+    let bound = someone.0;
+    let form = match spec.name.to_bytes() {
+        b"lock.acquire" => Form::Acquire,
+        b"lock.rw" => Form::ReadWrite,
+        b"lock.macquire" => Form::Many,
+        b"lock.release" => {
+            let (key, request) = release::parse_one(parser)?;
+            return released(vec![key.to_vec()], request, limits);
+        }
+        b"lock.mrelease" => {
+            let (keys, request) = release::parse_many(parser)?;
+            return released(keys.iter().map(|key| key.to_vec()).collect(), request, limits);
+        }
+        b"lock.extend" => {
+            let (key, request) = extend::parse_one(parser, someone)?;
+            return extended(vec![key.to_vec()], request, limits, bound);
+        }
+        b"lock.mextend" => {
+            let (keys, request) = extend::parse_many(parser, someone)?;
+            return extended(keys.iter().map(|key| key.to_vec()).collect(), request, limits, bound);
+        }
+        b"lock.break" => {
+            let (key, owner) = breaking::parse(parser)?;
+            let key = vec![key.to_vec()];
+            return Ok(Box::new(move |reading| {
+                assert_eq!(key, reading.keys);
+                assert_eq!(owner.as_ref().map(Owner::as_bytes), reading.get("owner"));
+            }));
+        }
+        b"lock.info" => {
+            let wanted = info::parse(parser)?;
+            let (key, owner, count) = (vec![wanted.key.to_vec()], wanted.owner.map(<[u8]>::to_vec), wanted.count);
+            return Ok(Box::new(move |reading| {
+                assert_eq!(key, reading.keys);
+                assert_eq!(owner.as_deref(), reading.get("OWNER"));
+                assert_eq!(count as u64, reading.number("COUNT").unwrap_or(10));
+            }));
+        }
+        b"lock.top" => {
+            let count = top::parse(parser)?;
+            return Ok(Box::new(move |reading| assert_eq!(count as u64, reading.number("COUNT").unwrap_or(10))));
+        }
+        b"lock.log" => {
+            let count = log::parse(parser)?.map(|count| count as u64);
+            return Ok(Box::new(move |reading| match reading.get("RESET") {
+                Some(_) => assert_eq!(count, None),
+                None => assert_eq!(count, Some(reading.number("COUNT").unwrap_or(10))),
+            }));
+        }
+        b"lock.hold" => return told(Parser::new(words, limits)),
+        other => panic!("{} is not tried", other.escape_ascii()),
+    };
+    let parsed = acquire::parse(parser, someone, form)?;
+    let keys: Vec<Vec<u8>> = parsed.keys.iter().map(|key| key.to_vec()).collect();
+    let (request, made) = (parsed.request, parsed.made);
+    let Ask::Acquire(ask) = request.ask else { panic!("{:?}", request.ask) };
+    assert!(request.owner.as_bytes().len() <= limits.owner_bytes_max.max(32));
+    assert!((Millis(1)..=limits.lease_max.max(limits.lease_default)).contains(&ask.lease));
+    assert!(ask.note.as_ref().is_none_or(|note| note.0.len() <= limits.note_bytes_max));
+    assert!(keys.len() <= limits.keys_max && (keys.len() == 1 || form == Form::Many));
+    Ok(Box::new(move |reading| {
+        assert_eq!(keys, reading.keys);
+        match &made {
+            Some(made) => {
+                assert_eq!((reading.get("owner"), made, ask.retry), (Some(&b"*"[..]), &request.owner, None));
+                assert!(made.as_bytes().len() == 32 && made.as_bytes().iter().all(u8::is_ascii_hexdigit));
+            }
+            None => assert_eq!(reading.get("owner"), Some(request.owner.as_bytes())),
+        }
+        assert_eq!(ask.mode, reading.mode().unwrap_or(Mode::Write));
+        assert_eq!(ask.lease, reading.lease().unwrap_or(limits.lease_default));
+        assert_eq!(ask.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
+        assert_eq!(ask.retry.map(u64::from), reading.number("RETRY"));
+        assert_eq!(ask.session, reading.session(bound));
+        let wait = match reading.number("BLOCK") {
+            Some(0) => Wait::Forever,
+            Some(ms) => Wait::For(Millis(ms)),
+            None => Wait::Never,
+        };
+        assert_eq!(ask.wait, if bound.is_some() { wait } else { Wait::Never });
+    }))
+}
+
+fn released(keys: Vec<Vec<u8>>, request: Request, limits: Limits) -> Parsed {
+    let Ask::Release(ask) = request.ask else { panic!("{:?}", request.ask) };
+    assert!((1..=limits.keys_max).contains(&keys.len()));
+    Ok(Box::new(move |reading| {
+        assert_eq!((&keys, Some(request.owner.as_bytes())), (&reading.keys, reading.get("owner")));
+        assert_eq!((ask.mode, ask.fence.map(|fence| fence.get())), (reading.mode(), reading.number("FENCE")));
+        let to = reading.number("TO").map_or(Amount::One, |to| Amount::To(u32::try_from(to).unwrap()));
+        assert_eq!(ask.amount, if reading.get("ALL").is_some() { Amount::All } else { to });
+    }))
+}
+
+fn extended(keys: Vec<Vec<u8>>, request: Request, limits: Limits, bound: Option<Connection>) -> Parsed {
+    let Ask::Extend(ask) = request.ask else { panic!("{:?}", request.ask) };
+    assert!((1..=limits.keys_max).contains(&keys.len()));
+    assert!((Millis(1)..=limits.lease_max).contains(&ask.lease));
+    Ok(Box::new(move |reading| {
+        assert_eq!((&keys, Some(request.owner.as_bytes())), (&reading.keys, reading.get("owner")));
+        assert_eq!((Some(ask.lease), ask.session), (reading.lease(), reading.session(bound)));
+        assert_eq!(ask.fence.map(|fence| fence.get()), reading.number("FENCE"));
+    }))
+}
+
+fn told(parser: Parser<&[&[u8]]>) -> Parsed {
+    let limits = *parser.limits();
+    let (key, fact) = hold::parse(parser)?;
+    let key = vec![key.to_vec()];
+    assert!(fact.owner.as_bytes().len() <= limits.owner_bytes_max);
+    assert!(fact.note.as_ref().is_none_or(|note| note.0.len() <= limits.note_bytes_max));
+    assert!(fact.is_removal() || fact.fence.is_some());
+    Ok(Box::new(move |reading| {
+        assert_eq!((&key, Some(fact.owner.as_bytes())), (&reading.keys, reading.get("owner")));
+        let counts = [fact.reads, fact.writes].map(|count| Some(u64::from(count)));
+        assert_eq!(counts, [reading.number("reads"), reading.number("writes")]);
+        assert_eq!(fact.fence.map(|fence| fence.get()), reading.number("fence"));
+        let wall_deadline = reading.number("wall-deadline-ms").unwrap_or(0);
+        assert_eq!(fact.wall_deadline, WallTime::from_millis(wall_deadline));
+        assert_eq!(fact.left.0, reading.number("remaining-ms").unwrap_or(0));
+        assert_eq!(fact.note.as_ref().map(|note| &*note.0), reading.get("note"));
+    }))
+}
+
+fn check(spec: &CommandSpec, words: &[&[u8]], parsed: Parsed) {
+    let reading = Reading::of(spec.args, &words[1..]);
+    let complaint = match parsed {
+        Ok(is) => return is(&reading.expect("not the documented syntax")),
+        Err(complaint) => complaint,
+    };
+    let text = complaint.to_string();
+    assert!(text.starts_with("ERR ") || text.starts_with("LIMIT "), "{text}");
+    assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && text.len() < 400, "{text}");
+    let is_of_syntax = match complaint {
+        // A hold that is no removal needs what is documented as optional.
+        Complaint::Missing(_) => spec.name != c"lock.hold",
+        Complaint::UnknownOption(_)
+        | Complaint::Twice(_)
+        | Complaint::Exclude(..)
+        | Complaint::NoLease
+        | Complaint::Mode
+        | Complaint::TooFewKeys => true,
+        _ => false,
+    };
+    assert!(!is_of_syntax || reading.is_none(), "{text}, but it is the documented syntax");
+}
+
+/// Arguments as the documented syntax reads them: by the name of an argument, or by the word before it.
+#[derive(Debug, Default)]
+struct Reading<'a> {
+    keys: Vec<Vec<u8>>,
+    given: BTreeMap<&'static str, &'a [u8]>,
+}
+
+impl<'a> Reading<'a> {
+    fn of(specs: &'static [ArgSpec], words: &[&'a [u8]]) -> Option<Reading<'a>> {
+        let mut reading = Reading::default();
+        let mut left: Vec<ArgSpec> = specs.to_vec();
+        let mut words = words.iter().copied();
+        // What has its place comes first; all else in any order.
+        while let Some(at) = left.iter().position(|spec| is_placed(spec) && !(spec.optional && words.len() == 0)) {
+            if at > 0 && left[at].optional {
+                break;
+            }
+            let spec = left.remove(at);
+            if spec.multiple {
+                let count = usize::try_from(reading.number("numkeys")?).ok()?;
+                reading.keys = words.by_ref().take(count).map(<[u8]>::to_vec).collect();
+                if reading.keys.len() != count || count == 0 {
+                    return None;
+                }
+                continue;
+            }
+            let word = words.next()?;
+            match spec.kind {
+                ArgKind::Key => reading.keys.push(word.to_vec()),
+                ArgKind::OneOf(choices) => {
+                    let chosen = choices.iter().find(|choice| says(choice, word))?;
+                    reading.given.insert(chosen.token?.to_str().unwrap(), b"");
+                }
+                _ => drop(reading.given.insert(spec.name.to_str().unwrap(), word)),
+            }
+        }
+        while let Some(word) = words.next() {
+            let at = left.iter().position(|spec| choices(spec).iter().any(|choice| says(choice, word)))?;
+            let spec = left.remove(at);
+            let chosen = *choices(&spec).iter().find(|choice| says(choice, word))?;
+            let value = if let ArgKind::Token = chosen.kind { &b""[..] } else { words.next()? };
+            reading.given.insert(chosen.token?.to_str().unwrap(), value);
+        }
+        left.iter().all(|spec| spec.optional).then_some(reading)
+    }
+
+    fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.given.get(name).copied()
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.get(name).map(|word| String::from_utf8_lossy(word).parse().unwrap_or(u64::MAX))
+    }
+
+    fn mode(&self) -> Option<Mode> {
+        let read = self.get("READ").map(|_| Mode::Read);
+        read.or(self.get("WRITE").map(|_| Mode::Write))
+    }
+
+    fn lease(&self) -> Option<Millis> {
+        self.number("PX").or(self.number("EX").map(|s| s * 1000)).map(Millis)
+    }
+
+    fn session(&self, connection: Option<Connection>) -> Option<Session> {
+        let grace = Millis(self.number("SESSION")?);
+        Some(Session { connection: connection.expect("SESSION needs a connection"), grace })
+    }
+}
+
+/// Whether an argument is known by its place rather than by a word before it.
+fn is_placed(spec: &ArgSpec) -> bool {
+    match spec.kind {
+        // A mode that must be given.
+        ArgKind::OneOf(choices) => !spec.optional && choices.iter().all(|one| matches!(one.kind, ArgKind::Token)),
+        _ => spec.token.is_none(),
+    }
+}
+
+fn choices(spec: &ArgSpec) -> Vec<ArgSpec> {
+    match spec.kind {
+        ArgKind::OneOf(choices) => choices.to_vec(),
+        _ => vec![*spec],
+    }
+}
+
+fn says(spec: &ArgSpec, word: &[u8]) -> bool {
+    spec.token.is_some_and(|token| word.eq_ignore_ascii_case(token.to_bytes()))
+}

@@ -1,0 +1,108 @@
+//! Any bytes as a saved lock: never a panic, never more memory than a few times their length; what is read keeps the
+//! invariants of a lock, and is the same when it is saved and read again.
+
+#![no_main]
+
+use cap::Cap;
+use libfuzzer_sys::fuzz_target;
+use purity::lock::codec::{Damage, VERSION, decode, encode};
+use purity::lock::fact::Origin;
+use purity::lock::key::Db;
+use purity::lock::limits::{LEASE_CEILING, Limits};
+use purity::lock::node::Node;
+use purity::lock::time::{Millis, Now, Timestamp, WallTime};
+use std::alloc::System;
+
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+// Of this year, so that some fences are too far ahead.
+const NOW: Now = Now { mono: Timestamp(5_000_000), wall: WallTime(1_790_000_000_000_000) };
+
+/// None of these decides what is read.
+const LIMITS: Limits = Limits {
+    lease_default: Millis(1),
+    lease_max: Millis(1),
+    owner_bytes_max: 1,
+    note_bytes_max: 1,
+    holders_per_key_max: 1,
+    waiters_max: 1,
+    waiters_per_key_max: 1,
+    keys_max: 1,
+    reserve_max: Millis(0),
+    deadlock_detection: false,
+    promotion_skew: Millis(0),
+};
+
+fuzz_target!(|bytes: &[u8]| {
+    check(bytes);
+    // The sum would keep nearly all from being read at all.
+    check(&sealed(bytes));
+});
+
+fn check(bytes: &[u8]) {
+    let before = ALLOCATOR.total_allocated();
+    let decoded = decode(bytes);
+    let allocated = ALLOCATOR.total_allocated() - before;
+    // A fact takes 4 times the bytes of the smallest hold, a list that grows twice as much, and there are sets of them.
+    assert!(allocated <= 1_000 + 20 * bytes.len(), "{allocated} bytes for {}", bytes.len());
+    let saved = match decoded {
+        Ok(saved) => saved,
+        Err(Damage::Newer(version)) => return assert!(version > VERSION && version == bytes[0]),
+        Err(Damage::Broken) => return,
+    };
+    let mut lock = Node::load(&saved, Origin::Peer, NOW).expect("a peer is believed");
+    assert_eq!(lock.broken_invariant(), None);
+    assert!(!lock.is_free());
+    assert_eq!((lock.fence, lock.holds.len()), (saved.fence, saved.holds.len()));
+
+    // Nobody could release what has no owner, or one that is to be made.
+    assert!(saved.holds.iter().all(|fact| !matches!(fact.owner.as_bytes(), b"" | b"*")));
+
+    // As many bytes, of which only the times may differ.
+    let again = encode(&lock, NOW);
+    assert_eq!(again.len(), bytes.len());
+    let mut expected = saved.clone();
+    for fact in &mut expected.holds {
+        // By the clock of who reads it; and no lease is longer than any lease can be.
+        fact.left = fact.left.min(LEASE_CEILING);
+        let deadline = NOW.wall_at(NOW.mono + fact.left);
+        fact.wall_deadline = WallTime::from_millis(deadline.millis());
+    }
+    assert_eq!(decode(&again).as_ref(), Ok(&expected));
+
+    // Whatever the disk or a client say.
+    for origin in [Origin::Disk, Origin::Client] {
+        match Node::load(&saved, origin, NOW) {
+            Ok(other) => {
+                assert_eq!(other.broken_invariant(), None);
+                assert!(other.holds.iter().all(|(owner, hold)| {
+                    let fact = saved.holds.iter().find(|fact| fact.owner == *owner).expect("was saved");
+                    (hold.reads, hold.writes, Some(hold.fence)) == (fact.reads, fact.writes, fact.fence)
+                        && hold.deadline <= lock.holds.get(owner.as_bytes()).expect("has it").deadline
+                }));
+            }
+            Err(_) => {
+                assert!(origin == Origin::Client && saved.fence.is_some_and(|fence| fence.is_far_ahead(NOW.wall)))
+            }
+        }
+    }
+    // It lies under a key, and its time comes.
+    let mut node = Node::new(LIMITS);
+    node.arrive(Db(0), b"k", &mut lock, NOW.mono);
+    let (earliest, _) = lock.holds.earliest().expect("is held");
+    assert!(node.covers(Db(0), &lock, earliest), "I4");
+    assert_eq!(node.last_fence(), saved.fence);
+}
+
+/// With the version and the sum of what follows: FNV-1a of all but the sum.
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let mut made = vec![VERSION];
+    made.extend_from_slice(&[0; 8]);
+    made.extend_from_slice(bytes.get(9..).unwrap_or_default());
+    let summed = made[..1].iter().chain(&made[9..]);
+    let sum =
+        summed.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    made[1..9].copy_from_slice(&sum.to_le_bytes());
+    made
+}
