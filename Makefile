@@ -15,7 +15,7 @@ export RUST_TEST_THREADS ?= 4
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build run stop test servers test-servers faults torture fuzz lint bench clean
+.PHONY: help build run stop test servers test-servers faults torture fuzz valgrind lint bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,10 @@ SECONDS = 60
 fuzz: ## what is fuzzed (arguments, codec, the core beside its model), each for SECONDS=60
 	@tools/install.sh libclang fuzz
 	@tools/fuzz.sh $(SECONDS)
+
+valgrind: build ## the server tests with their servers under valgrind: nothing invalid, nothing lost; half an hour
+	@tools/install.sh server valgrind
+	@tools/valgrind.sh
 
 lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one
 	@tools/install.sh libclang
