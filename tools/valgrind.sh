@@ -22,7 +22,7 @@ mkdir -p "$dir/logs"
 cat >"$dir/server" <<END
 #!/bin/sh
 exec valgrind --leak-check=full --show-leak-kinds=definite,indirect --num-callers=40 \\
-  --soname-synonyms='somalloc=*jemalloc*' --log-file=$dir/logs/%p '$server' "\$@"
+  --suppressions='$PWD/tools/valgrind.supp' --soname-synonyms='somalloc=*jemalloc*' --log-file=$dir/logs/%p '$server' "\$@"
 END
 chmod +x "$dir/server"
 
@@ -43,8 +43,9 @@ grep -aE '^test result' "$dir/tests.log" || {
   exit 1
 }
 
-# A paragraph of a log is an error, or what is lost, with its stack: at, by, by.
-awk -v RS= -v ORS='\n\n' '/ at 0x/ && /libredis_lock/' < <(
+# A paragraph of a log is an error, or what is lost, with its stack: at, by, by. Where lines are known, the name of the
+# library is not shown, but those of Rust are.
+awk -v RS= -v ORS='\n\n' '/ at 0x/ && /redis_lock|\.rs:[0-9]/' < <(
   for log in "$dir"/logs/*; do
     sed -E 's/^==[0-9]+== ?//' "$log"
     echo
