@@ -64,6 +64,7 @@ fuzz: ## what is fuzzed (arguments, codec, the core beside its model), each for 
 
 valgrind: build ## the server tests with their servers under valgrind: nothing invalid, nothing lost; half an hour
 	@tools/install.sh server valgrind
+	@$(cargo) build --release --locked --package panicking --package wallclock
 	@tools/valgrind.sh
 
 lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one
