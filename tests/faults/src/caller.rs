@@ -34,6 +34,9 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Two nodes that do not agree may send a client to and fro for a while.
+    const HOPS_MAX: usize = 5;
+
     /// Of the server on a port; waits so long for an answer, beyond what the request itself may wait.
     pub fn new(port: u16, patience: Duration) -> Caller {
         Caller { port, connection: None, patience }
@@ -61,12 +64,28 @@ impl Caller {
         self.ask_long(request, Duration::ZERO)
     }
 
-    /// Asks what may wait this long by itself.
+    /// Asks what may wait this long by itself. A node of a cluster that sends it to another is followed, as clients of
+    /// clusters do; the moment is that at which the last one was asked, because an error leaves no trace.
     pub fn ask_long(&mut self, request: &str, wait: Duration) -> (Moment, Answer, Moment) {
-        let connected = self.connect();
+        for _ in 0..Caller::HOPS_MAX {
+            let connected = self.connect();
+            let asked = Moment::now();
+            let answer = if connected { self.served(request, wait) } else { Answer::Lost };
+            let told = Moment::now();
+            let Some((port, only_once)) = sent_to(&answer) else { return (asked, answer, told) };
+            self.turn_to(port);
+            if only_once && self.connect() {
+                // Without it the other would send us back. Whatever it says, the request's own answer tells.
+                self.served("ASKING", Duration::ZERO);
+            }
+        }
         let asked = Moment::now();
-        let answer = if connected { self.served(request, wait) } else { Answer::Lost };
-        (asked, answer, Moment::now())
+        (asked, Answer::Error("MOVED too often".to_owned()), asked)
+    }
+
+    /// Whether the server answers now, so that a connection that has died meanwhile is not taken for a request that was lost.
+    pub fn is_heard(&mut self) -> bool {
+        matches!(self.ask("PING").1, Answer::Value(_))
     }
 
     fn connect(&mut self) -> bool {
@@ -97,4 +116,16 @@ impl Caller {
             }
         }
     }
+}
+
+/// Where a node of a cluster sends a client, and whether for this one request only.
+fn sent_to(answer: &Answer) -> Option<(u16, bool)> {
+    let Answer::Error(text) = answer else { return None };
+    let mut words = text.split(' ');
+    let only_once = match words.next() {
+        Some("ASK") => true,
+        Some("MOVED") => false,
+        _ => return None,
+    };
+    Some((words.nth(1)?.rsplit(':').next()?.parse().ok()?, only_once))
 }
