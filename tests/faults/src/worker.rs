@@ -87,7 +87,7 @@ impl<'h> Worker<'h> {
             };
             let caller = caller.get_or_insert_with(|| Caller::new(port, self.patience));
             caller.turn_to(port);
-            if !self.once(caller, &key) {
+            if !self.once(caller, &key, place) {
                 self.pause();
             }
         }
@@ -100,7 +100,7 @@ impl<'h> Worker<'h> {
     }
 
     /// One hold, from the request to the release. False when there was none.
-    fn once(&mut self, caller: &mut Caller, key: &str) -> bool {
+    fn once(&mut self, caller: &mut Caller, key: &str, place: Where) -> bool {
         self.owners += 1;
         let owner = format!("{}.{}", self.name, self.owners);
         let writes = self.dice.random_range(0..100) >= self.habits.readers;
@@ -122,10 +122,10 @@ impl<'h> Worker<'h> {
             // From here on it relies on the hold.
             grant.told = Moment::now();
             thread::sleep(Duration::from_millis(self.dice.random_range(self.habits.hold_ms.clone())));
-            self.release(caller, &mut grant);
+            self.release(caller, &mut grant, place);
             self.saw.grants.push(grant);
         } else {
-            self.release(caller, &mut grant);
+            self.release(caller, &mut grant, place);
         }
         true
     }
@@ -139,9 +139,23 @@ impl<'h> Worker<'h> {
         confirmed
     }
 
-    /// Gives it back, and notes the answer.
-    fn release(&mut self, caller: &mut Caller, grant: &mut Grant) {
-        let (asked, answer, told) = caller.ask(&format!("LOCK.RELEASE {} {}", grant.key, grant.owner));
+    /// Gives it back, and notes the answer. What is known not to have been served is repeated while the lease runs: the
+    /// server may be on its way up, or another one be taking its place.
+    fn release(&mut self, caller: &mut Caller, grant: &mut Grant, place: Where) {
+        let request = format!("LOCK.RELEASE {} {}", grant.key, grant.owner);
+        let (asked, answer, told) = loop {
+            let ready = caller.is_heard();
+            let (asked, answer, told) =
+                if ready { caller.ask(&request) } else { (Moment::now(), Answer::Lost, Moment::now()) };
+            let served = ready && !matches!(answer, Answer::Error(_));
+            if served || Moment::now() > grant.lease_ends {
+                break (asked, answer, told);
+            }
+            self.pause();
+            if let Some(port) = place(&grant.key) {
+                caller.turn_to(port);
+            }
+        };
         let freed = match &answer {
             Answer::Null => Some(Freed::NotHeld),
             Answer::Value(_) => Some(Freed::Left),
