@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A moment of this machine's monotonic clock, in microseconds: the same for all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -60,6 +60,21 @@ pub enum Freed {
     Left,
     /// It was not held: null.
     NotHeld,
+}
+
+/// Who held a key at some moment, as the server that serves it said.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sighting {
+    /// What is held.
+    pub key: String,
+    /// By whom.
+    pub owners: BTreeSet<String>,
+    /// The port of the server that said so.
+    pub node: u16,
+    /// When it was asked.
+    pub asked: Moment,
+    /// When it had answered.
+    pub told: Moment,
 }
 
 impl Grant {
@@ -130,6 +145,53 @@ pub fn lost(grants: &[Grant]) -> Vec<&Grant> {
     grants.iter().filter(denied).collect()
 }
 
+/// Holds that were not there when somebody looked, though the lease ran for certain and no release had been sent.
+pub fn missing<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h Grant, &'h Sighting)> {
+    first_looks(grants, sightings, |grant, look| {
+        grant.told < look.asked && look.told < grant.held_until() && !look.owners.contains(&grant.owner)
+    })
+}
+
+/// Holds that were there again, or still, when somebody looked, though their release had been acknowledged.
+pub fn returned<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h Grant, &'h Sighting)> {
+    first_looks(grants, sightings, |grant, look| {
+        let answer = grant.release.and_then(|release| release.answer);
+        answer.is_some_and(|(told, freed)| freed == Freed::Left && told < look.asked)
+            && look.owners.contains(&grant.owner)
+    })
+}
+
+/// Holds that were there when somebody looked, though their lease had ended for so long.
+pub fn overdue<'h>(grants: &'h [Grant], sightings: &'h [Sighting], ms: u64) -> Vec<(&'h Grant, &'h Sighting)> {
+    first_looks(grants, sightings, |grant, look| {
+        // The lease began between the request and its answer.
+        let latest_end = Moment(grant.lease_ends.0 + (grant.told.0 - grant.asked.0)).after_ms(ms);
+        latest_end < look.asked && look.owners.contains(&grant.owner)
+    })
+}
+
+/// For how long both of a pair held, in milliseconds.
+pub fn overlap_ms((one, other): (&Grant, &Grant)) -> u64 {
+    one.held_until().min(other.held_until()).0.saturating_sub(one.told.max(other.told).0) / 1_000
+}
+
+/// Each grant with the first look at its key that shows this of it.
+fn first_looks<'h>(
+    grants: &'h [Grant],
+    sightings: &'h [Sighting],
+    shows: impl Fn(&Grant, &Sighting) -> bool,
+) -> Vec<(&'h Grant, &'h Sighting)> {
+    let mut keys: BTreeMap<&str, Vec<&Sighting>> = BTreeMap::new();
+    for sighting in sightings {
+        keys.entry(&sighting.key).or_default().push(sighting);
+    }
+    let first = |grant: &'h Grant| {
+        let looks = keys.get(grant.key.as_str())?;
+        Some((grant, *looks.iter().find(|look| shows(grant, look))?))
+    };
+    grants.iter().filter_map(first).collect()
+}
+
 fn by_key(grants: &[Grant]) -> BTreeMap<&str, Vec<&Grant>> {
     let mut keys: BTreeMap<&str, Vec<&Grant>> = BTreeMap::new();
     for grant in grants {
@@ -186,5 +248,26 @@ mod tests {
         let denied = |told| lost(&[released(grant("a", true, 1, 0, 10, 100), 50, told, Freed::NotHeld)]).len();
         assert_eq!((denied(99), denied(100)), (1, 0));
         assert!(lost(&[released(grant("a", true, 1, 0, 10, 100), 50, 60, Freed::Left)]).is_empty());
+    }
+    #[test]
+    fn a_look_shows_what_is_missing_what_has_returned_and_what_is_overdue() {
+        let look = |owners: &[&str], at| {
+            let owners = owners.iter().map(|owner| (*owner).to_owned()).collect();
+            [Sighting { key: "k".to_owned(), owners, node: 1, asked: Moment(at), told: Moment(at + 1) }]
+        };
+        let held = [grant("a", true, 1, 0, 10, 5000)];
+        let missed = |owners: &[&str], at| missing(&held, &look(owners, at)).len();
+        assert_eq!((missed(&[], 11), missed(&["a"], 11), missed(&[], 9), missed(&[], 4999)), (1, 0, 0, 0));
+        let left = [released(grant("a", true, 1, 0, 10, 5000), 20, 30, Freed::Left)];
+        let back = |owners: &[&str], at| returned(&left, &look(owners, at)).len();
+        assert_eq!((back(&["a"], 31), back(&["b"], 31), back(&["a"], 29)), (1, 0, 0));
+        let late = |at| overdue(&held, &look(&["a"], at), 1).len();
+        assert_eq!((late(6010), late(6011)), (0, 1));
+    }
+
+    #[test]
+    fn two_hold_together_from_the_later_grant_to_the_first_end() {
+        let (one, other) = (grant("a", true, 1, 0, 10_000, 90_000), grant("b", true, 2, 0, 30_000, 99_000));
+        assert_eq!(overlap_ms((&one, &other)), 60);
     }
 }
