@@ -4,7 +4,9 @@
 //! A program is a number of rounds with one seed; it prints both, then its figures, and fails if it has found a violation, or if it
 //! has not seen what it must see to have shown anything.
 
+pub mod audit;
 pub mod caller;
+pub mod crowd;
 pub mod history;
 pub mod linear;
 pub mod options;

@@ -1,0 +1,53 @@
+//! One who looks at the locks all the time, beside those who use them.
+
+use crate::caller::{Answer, Caller};
+use crate::crowd::Stop;
+use crate::history::Sighting;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use testbed::LockInfo;
+
+/// How long a look may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Looks at all these keys, over and over, while something is done; what that returned, and what was seen.
+pub fn during<R>(
+    keys: &[String],
+    place: &(dyn Fn(&str) -> Option<u16> + Sync),
+    body: impl FnOnce() -> R,
+) -> (R, Vec<Sighting>) {
+    let goes_on = AtomicBool::new(true);
+    thread::scope(|scope| {
+        let auditor = scope.spawn(|| {
+            let mut seen = Vec::new();
+            let mut eyes: Vec<(&String, Caller)> = keys.iter().map(|key| (key, Caller::new(0, PATIENCE))).collect();
+            while goes_on.load(Ordering::Relaxed) {
+                for (key, caller) in &mut eyes {
+                    if let Some(port) = place(key) {
+                        caller.turn_to(port);
+                        seen.extend(look(caller, key));
+                    }
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            seen
+        });
+        let stop = Stop(&goes_on);
+        let returned = body();
+        drop(stop);
+        (returned, auditor.join().expect("looking does not panic"))
+    })
+}
+
+/// Who holds the key; None if the server cannot say just now.
+fn look(caller: &mut Caller, key: &str) -> Option<Sighting> {
+    let (asked, answer, told) = caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
+    let holders = match answer {
+        Answer::Value(value) => LockInfo::from(value).holders,
+        Answer::Null => Vec::new(),
+        Answer::Error(_) | Answer::Lost | Answer::Silence => return None,
+    };
+    let owners = holders.into_iter().map(|holder| String::from_utf8_lossy(&holder.owner).into_owned()).collect();
+    Some(Sighting { key: key.to_owned(), owners, node: caller.port(), asked, told })
+}

@@ -1,0 +1,47 @@
+//! Many clients that live while something is done to the servers.
+
+use crate::options::Options;
+use crate::worker::{Habits, Saw, Worker, together};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// The clients.
+pub struct Crowd<'c> {
+    /// What they do: so many of them have these habits.
+    pub clients: &'c [(u64, Habits)],
+    /// An answer that does not come so long after it was due is missing.
+    pub patience: Duration,
+    /// Where the lock with this name is to be asked for now; None while nobody knows.
+    pub place: &'c (dyn Fn(&str) -> Option<u16> + Sync),
+}
+
+impl Crowd<'_> {
+    /// Lets them live while something is done; what that returned, and what they saw.
+    pub fn during<R>(&self, options: &Options, body: impl FnOnce() -> R) -> (R, Saw) {
+        let goes_on = AtomicBool::new(true);
+        thread::scope(|scope| {
+            let habits = self.clients.iter().flat_map(|(count, habits)| (0..*count).map(move |_| habits));
+            let clients: Vec<_> = (1..)
+                .zip(habits)
+                .map(|(number, habits)| {
+                    let worker = Worker::new(format!("c{number}"), habits, options.dice(number), self.patience);
+                    scope.spawn(|| worker.live(self.place, &|| goes_on.load(Ordering::Relaxed)))
+                })
+                .collect();
+            let stop = Stop(&goes_on);
+            let returned = body();
+            drop(stop);
+            (returned, together(clients.into_iter().map(|client| client.join().expect("clients do not panic"))))
+        })
+    }
+}
+
+/// Ends what goes on, also when the one who has it panics: a scope waits for its threads.
+pub(crate) struct Stop<'f>(pub(crate) &'f AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
