@@ -144,7 +144,9 @@ impl<'h> Worker<'h> {
     fn release(&mut self, caller: &mut Caller, grant: &mut Grant, place: Where) {
         let request = format!("LOCK.RELEASE {} {}", grant.key, grant.owner);
         let (asked, answer, told) = loop {
-            let ready = caller.is_heard();
+            let place = place(&grant.key);
+            place.into_iter().for_each(|port| caller.turn_to(port));
+            let ready = place.is_some() && caller.is_heard();
             let (asked, answer, told) =
                 if ready { caller.ask(&request) } else { (Moment::now(), Answer::Lost, Moment::now()) };
             let served = ready && !matches!(answer, Answer::Error(_));
@@ -152,9 +154,6 @@ impl<'h> Worker<'h> {
                 break (asked, answer, told);
             }
             self.pause();
-            if let Some(port) = place(&grant.key) {
-                caller.turn_to(port);
-            }
         };
         let freed = match &answer {
             Answer::Null => Some(Freed::NotHeld),
