@@ -3,10 +3,11 @@
 use crate::caller::{Answer, Caller};
 use crate::crowd::Stop;
 use crate::history::Sighting;
+use redis::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use testbed::LockInfo;
+use testbed::Fields;
 
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -43,11 +44,11 @@ pub fn during<R>(
 /// Who holds the key; None if the server cannot say just now.
 fn look(caller: &mut Caller, key: &str) -> Option<Sighting> {
     let (asked, answer, told) = caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
-    let holders = match answer {
-        Answer::Value(value) => LockInfo::from(value).holders,
+    let holders: Vec<Value> = match answer {
+        Answer::Value(value) => Fields::from(value).get("holders"),
         Answer::Null => Vec::new(),
         Answer::Error(_) | Answer::Lost | Answer::Silence => return None,
     };
-    let owners = holders.into_iter().map(|holder| String::from_utf8_lossy(&holder.owner).into_owned()).collect();
+    let owners = holders.into_iter().map(|holder| Fields::from(holder).get("owner")).collect();
     Some(Sighting { key: key.to_owned(), owners, node: caller.port(), asked, told })
 }
