@@ -20,6 +20,7 @@ pub struct Server {
     wall_offset: Option<PathBuf>,
     with_module: bool,
     config_file: Option<PathBuf>,
+    is_sentinel: bool,
 }
 
 /// How a server is to be started.
@@ -29,6 +30,7 @@ pub struct Setup {
     wall_offset: Option<String>,
     without_module: bool,
     config_file: Option<PathBuf>,
+    sentinel: Option<String>,
 }
 
 impl Setup {
@@ -63,9 +65,21 @@ impl Setup {
         self
     }
 
+    /// A Sentinel with this configuration, instead of a server that has keys.
+    pub fn sentinel(mut self, config: &str) -> Setup {
+        self.sentinel = Some(config.to_owned());
+        self
+    }
+
     /// Starts it and waits until it answers.
     pub fn start(self) -> Server {
         let dir = tempfile::tempdir().unwrap();
+        let is_sentinel = self.sentinel.is_some();
+        let sentinel_file = self.sentinel.map(|config| {
+            let path = dir.path().join("sentinel.conf");
+            fs::write(&path, config).unwrap();
+            path
+        });
         let wall_offset = self.wall_offset.map(|offset| {
             let path = dir.path().join("wall-offset");
             fs::write(&path, offset).unwrap();
@@ -77,8 +91,9 @@ impl Setup {
             options: self.options,
             child: None,
             wall_offset,
-            with_module: !self.without_module,
-            config_file: self.config_file,
+            with_module: !self.without_module && !is_sentinel,
+            config_file: sentinel_file.or(self.config_file),
+            is_sentinel,
         };
         server.start();
         server
@@ -141,8 +156,12 @@ impl Server {
         // As an operator may have set it: a panic must not take the server along whatever it says.
         command.env("RUST_BACKTRACE", "1");
         command.args(&self.config_file);
+        if self.is_sentinel {
+            command.arg("--sentinel");
+        } else {
+            command.args(["--save", "", "--enable-debug-command", "yes"]);
+        }
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
-        command.args(["--save", "", "--enable-debug-command", "yes"]);
         if self.with_module {
             command.arg("--loadmodule").arg(module());
         }
