@@ -1,9 +1,9 @@
 //! A wire between clients and a server that can be cut, frozen and slowed.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ struct Wire {
     to: AtomicU16,
     /// Bytes are held back, in both directions, and new connections are taken but go nowhere: a partition that nobody notices.
     frozen: AtomicBool,
+    /// The same for connections from these addresses alone.
+    frozen_from: RwLock<Vec<IpAddr>>,
     /// After so many bytes more, on whichever connection, that connection is cut. Negative: never.
     cut_after: AtomicI64,
     /// Nobody listens any more.
@@ -36,6 +38,7 @@ impl Proxy {
         let wire = Arc::new(Wire {
             to: AtomicU16::new(port),
             frozen: AtomicBool::new(false),
+            frozen_from: RwLock::default(),
             cut_after: AtomicI64::new(-1),
             over: AtomicBool::new(false),
             cuts: AtomicI64::new(0),
@@ -63,6 +66,11 @@ impl Proxy {
     /// Holds all bytes back from now on, or lets them pass again.
     pub fn freeze(&self, frozen: bool) {
         self.wire.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    /// Holds the bytes of connections from these addresses back, and lets all others pass.
+    pub fn freeze_from(&self, sources: &[IpAddr]) {
+        *self.wire.frozen_from.write().expect("nobody panics with it") = sources.to_vec();
     }
 
     /// Cuts the connection on which this many bytes more have passed: in the middle of a request or reply, maybe.
@@ -98,6 +106,7 @@ impl Wire {
         let Ok(server) = TcpStream::connect(("127.0.0.1", self.to.load(Ordering::Relaxed))) else {
             return;
         };
+        let source = client.peer_addr().map_or(IpAddr::from([0; 4]), |address| address.ip());
         let both = [(&client, &server), (&server, &client)].map(|(from, to)| {
             let _: std::io::Result<()> = from.set_nodelay(true);
             (from.try_clone().expect("enough files"), to.try_clone().expect("enough files"))
@@ -106,19 +115,29 @@ impl Wire {
         for (from, to) in both {
             let wire = Arc::clone(self);
             thread::spawn(move || {
-                wire.pass(&from, &to);
+                wire.pass(&from, &to, source);
                 // Whichever side ended, the other is told; unless nothing passes at all.
-                while wire.frozen.load(Ordering::Relaxed) && !wire.over.load(Ordering::Relaxed) {
-                    thread::sleep(Duration::from_millis(1));
-                }
+                wire.await_thaw(source);
                 let _: std::io::Result<()> = from.shutdown(Shutdown::Both);
                 let _: std::io::Result<()> = to.shutdown(Shutdown::Both);
             });
         }
     }
 
+    /// Waits while connections from this address are frozen; false if nobody listens any more.
+    fn await_thaw(&self, source: IpAddr) -> bool {
+        let frozen_from = || self.frozen_from.read().expect("nobody panics with it").contains(&source);
+        while self.frozen.load(Ordering::Relaxed) || frozen_from() {
+            if self.over.load(Ordering::Relaxed) {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     /// Passes bytes on until one side ends, or the wire is cut.
-    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream) {
+    fn pass(&self, mut from: &TcpStream, mut to: &TcpStream, source: IpAddr) {
         let mut bytes = [0; 16 * 1024];
         loop {
             let count = match from.read(&mut bytes) {
@@ -127,11 +146,8 @@ impl Wire {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return,
             };
-            while self.frozen.load(Ordering::Relaxed) {
-                if self.over.load(Ordering::Relaxed) {
-                    return;
-                }
-                thread::sleep(Duration::from_millis(1));
+            if !self.await_thaw(source) {
+                return;
             }
             let left = self.cut_after.load(Ordering::Relaxed);
             let passed = if left < 0 { count } else { count.min(usize::try_from(left).expect("not negative")) };
