@@ -38,7 +38,7 @@ impl Crowd<'_> {
 }
 
 /// Ends what goes on, also when the one who has it panics: a scope waits for its threads.
-pub(crate) struct Stop<'f>(pub(crate) &'f AtomicBool);
+pub struct Stop<'f>(pub &'f AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

@@ -1,0 +1,294 @@
+//! A primary with two replicas under three Sentinels, and clients that ask those who the primary is. Every few seconds the
+//! primary is killed, or stopped and let go on when it has a successor: a round is one of these.
+//!
+//! Fences go never back. Who was granted a lock within the last moments of a primary may hold it beside another, because
+//! replication is asynchronous: that is counted. To have such moments at all, the wire to the replicas (with `WAIT 1`: to one of
+//! them) is frozen shortly before, and what lies in it is lost. With `WAIT` for both replicas it must be nobody.
+//!
+//! Only grants of the node that is primary at the time count. Each node is asked for its role all the time. From the last moment
+//! at which it said "replica", before it first said "primary", its reign is taken to have begun and that of the one before
+//! to be over: so a deposed primary's grants are left out rather than too many than too few, and none of the new one's, which
+//! grants nothing while it is a replica.
+
+use faults::caller::{Answer, Caller};
+use faults::crowd::{Crowd, Stop};
+use faults::history::{self, Grant, Moment};
+use faults::options::{Choice, Options};
+use faults::proxy::Proxy;
+use faults::report::Report;
+use faults::worker::{Habits, Saw};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use redis::Value;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use testbed::{Server, Setup, Signal, wait_for};
+
+const CONFIRM: Choice = Choice {
+    name: "confirm",
+    help: "For how many replicas clients wait after each acquisition",
+    values: &["0", "1", "2"],
+};
+
+/// What replication takes on a busy machine when nothing is in its way.
+const REPLICATION_MS: u64 = 100;
+
+fn main() -> ExitCode {
+    let about = "Kills or stops primaries under Sentinels, and looks at fences and at locks that are held twice";
+    let (options, chosen) = Options::read_choosing("failover", about, "60", &CONFIRM);
+    let mut report = Report::default();
+    for confirm in chosen {
+        run(&options, confirm, &mut report);
+    }
+    report.finish()
+}
+
+fn run(options: &Options, confirm: &str, report: &mut Report) {
+    let replicas: usize = confirm.parse().expect("one of the choices");
+    let mut nodes: Vec<Node> = (0..3).map(Node::start).collect();
+    let sentinels = watch_over(&nodes);
+    let reigns = Reigns(Mutex::new(vec![(Moment(0), nodes[0].server.port())]));
+    let doors: Vec<(u16, u16)> = nodes.iter().map(|node| (node.door.port(), node.server.port())).collect();
+    let primary = Mutex::new(Some(nodes[0].server.port()));
+    let place = |_: &str| *primary.lock().expect("nobody panics with it");
+    let clients = clients(replicas as u64);
+    let crowd = Crowd { clients: &clients, patience: Duration::from_secs(3), place: &place };
+    let mut dice = options.dice(0);
+    let goes_on = AtomicBool::new(true);
+    let on = || goes_on.load(Ordering::Relaxed);
+    let (strikes, saw) = thread::scope(|scope| {
+        for &(_, port) in &doors {
+            let (reigns, on) = (&reigns, &on);
+            scope.spawn(move || reigns.watch(port, on));
+        }
+        scope.spawn(|| follow(&sentinels[0], &doors, &primary, &on));
+        let _stop = Stop(&goes_on);
+        crowd.during(options, || {
+            let mut strike = |_| strike(&mut nodes, &sentinels, &reigns, replicas, &mut dice);
+            (0..options.rounds).map(&mut strike).collect::<Vec<Strike>>()
+        })
+    });
+    judge(confirm, &strikes, &reigns, &saw, report);
+}
+
+/// A node, and the door in front of it: replicas and Sentinels come through that, clients do not.
+struct Node {
+    server: Server,
+    door: Proxy,
+    /// Where its own connections come from, by which a door tells one replica from the other.
+    source: IpAddr,
+}
+
+impl Node {
+    fn start(number: u8) -> Node {
+        let source = IpAddr::from([127, 0, 0, number + 2]);
+        let setup = Setup::default().option("bind-source-addr", &source.to_string());
+        let server = setup.option("repl-diskless-sync-delay", "0").option("repl-timeout", "5").start();
+        let door = Proxy::to(server.port());
+        Node { server, door, source }
+    }
+
+    /// Follows another from now on, through its door, and says which its own is.
+    fn follow(&self, primary: &Node) {
+        let mut conn = self.server.connect();
+        conn.ok(&["CONFIG", "SET", "replica-announce-port", &self.door.port().to_string()]);
+        conn.ok(&["REPLICAOF", "127.0.0.1", &primary.door.port().to_string()]);
+    }
+}
+
+/// Lets two nodes follow the first, and three Sentinels watch them; ready when all know of each other.
+fn watch_over(nodes: &[Node]) -> Vec<Server> {
+    nodes[1..].iter().for_each(|node| node.follow(&nodes[0]));
+    wait_for("the replicas", || online_replicas(&nodes[0]) == 2);
+    let config = format!(
+        "sentinel monitor locks 127.0.0.1 {} 2\nsentinel down-after-milliseconds locks 700\n\
+         sentinel failover-timeout locks 2000\n",
+        nodes[0].door.port()
+    );
+    let sentinels: Vec<Server> = (0..3).map(|_| Setup::default().sentinel(&config).start()).collect();
+    for sentinel in &sentinels {
+        let mut conn = sentinel.connect();
+        wait_for("the Sentinels to know all", || {
+            let state = conn.info("sentinel", "master0");
+            state.contains("status=ok") && state.contains("slaves=2,sentinels=3")
+        });
+    }
+    sentinels
+}
+
+fn online_replicas(primary: &Node) -> usize {
+    let state: String = primary.server.connect().get(&["INFO", "replication"]);
+    state.matches("state=online").count()
+}
+
+/// Some hold for long, so that a lock that was lost is taken by another meanwhile; some write all the time.
+fn clients(confirm: u64) -> [(u64, Habits); 2] {
+    let keys = |kind: &str, count: u32| (0..count).map(|number| format!("{kind}{number}")).collect();
+    let slow = Habits {
+        keys: keys("slow", 16),
+        readers: 20,
+        lease_ms: 3000..=8000,
+        hold_ms: 1000..=6000,
+        block_ms: 0..=2000,
+        confirm: (confirm > 0).then_some((confirm, 500)),
+    };
+    let quick = Habits { keys: keys("quick", 3), lease_ms: 300..=2000, hold_ms: 0..=10, ..slow.clone() };
+    [(24, slow), (6, quick)]
+}
+
+/// Which node was primary from when on, in order.
+struct Reigns(Mutex<Vec<(Moment, u16)>>);
+
+impl Reigns {
+    /// Asks the node on a port for its role while it may go on.
+    fn watch(&self, port: u16, goes_on: &dyn Fn() -> bool) {
+        let mut caller = Caller::new(port, Duration::from_millis(200));
+        let mut replica_at = None;
+        while goes_on() {
+            let (asked, answer, _) = caller.ask("ROLE");
+            match role(&answer) {
+                Some("slave") => replica_at = Some(asked),
+                // One that has just started, or was stopped, has not become primary by that.
+                Some("master") => replica_at.take().into_iter().for_each(|since| self.list().push((since, port))),
+                _ => {}
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn list(&self) -> std::sync::MutexGuard<'_, Vec<(Moment, u16)>> {
+        self.0.lock().expect("nobody panics with it")
+    }
+
+    /// Who is primary.
+    fn last(&self) -> u16 {
+        self.list().last().expect("there was one from the start").1
+    }
+
+    /// Who was.
+    fn at(&self, moment: Moment) -> u16 {
+        let list = self.list();
+        list.iter().rev().find(|(since, _)| *since <= moment).expect("there was one from the start").1
+    }
+}
+
+fn role(answer: &Answer) -> Option<&str> {
+    let Answer::Value(Value::Array(fields)) = answer else { return None };
+    let Some(Value::BulkString(role)) = fields.first() else { return None };
+    std::str::from_utf8(role).ok()
+}
+
+/// Keeps asking a Sentinel who the primary is.
+fn follow(sentinel: &Server, doors: &[(u16, u16)], primary: &Mutex<Option<u16>>, goes_on: &dyn Fn() -> bool) {
+    let mut conn = sentinel.connect();
+    while goes_on() {
+        let (_, door): (String, u16) = conn.get(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "locks"]);
+        *primary.lock().expect("nobody panics with it") =
+            doors.iter().find(|(front, _)| *front == door).map(|(_, port)| *port);
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What was done to a primary.
+struct Strike {
+    killed: bool,
+    /// From here on the replicas, or one of them, were not told everything.
+    unheard_from: Moment,
+    at: Moment,
+}
+
+impl Strike {
+    /// Whether the replicas may not have heard of the first grant before the second was made.
+    fn may_have_lost(&self, first: &Grant, second: &Grant) -> bool {
+        self.unheard_from < first.told.after_ms(REPLICATION_MS) && first.asked < self.at && self.at < second.told
+    }
+}
+
+fn strike(nodes: &mut [Node], sentinels: &[Server], reigns: &Reigns, confirm: usize, dice: &mut StdRng) -> Strike {
+    let port = reigns.last();
+    let old = nodes.iter().position(|node| node.server.port() == port).expect("one of them");
+    let replicas = [(old + 1) % 3, (old + 2) % 3].map(|number| nodes[number].source);
+    wait_for("both replicas to follow", || online_replicas(&nodes[old]) == 2);
+    thread::sleep(Duration::from_millis(dice.random_range(1000..=2500)));
+
+    let unheard_from = Moment::now();
+    // With WAIT 1 one replica hears all. That may be the one that is not chosen.
+    let deaf = if confirm == 1 { &replicas[dice.random_range(0..2)..][..1] } else { &replicas[..] };
+    if dice.random_range(0..4) > 0 {
+        nodes[old].door.freeze_from(deaf);
+        thread::sleep(Duration::from_millis(dice.random_range(100..=600)));
+    }
+    let killed = dice.random();
+    let at = Moment::now();
+    if killed {
+        nodes[old].server.stop(true);
+    } else {
+        nodes[old].server.signal(Signal::STOP);
+    }
+    // What lies in the wire is lost.
+    nodes[old].door.cut_all();
+    nodes[old].door.freeze_from(&[]);
+
+    wait_for("another primary", || reigns.last() != port);
+    let new = nodes.iter().position(|node| node.server.port() == reigns.last()).expect("one of them");
+    if !killed {
+        // Deposed, and knows nothing of it: for a moment it goes on granting to those who have asked it.
+        nodes[old].server.signal(Signal::CONT);
+    }
+    let named = format!("127.0.0.1:{},", nodes[new].door.port());
+    for sentinel in sentinels {
+        let mut conn = sentinel.connect();
+        wait_for("the Sentinels to agree", || conn.info("sentinel", "master0").contains(&named));
+    }
+    thread::sleep(Duration::from_millis(dice.random_range(100..=1000)));
+    if killed {
+        // Not before: it comes up with nothing, and clients must not take it for the primary.
+        nodes[old].server.start();
+        assert_eq!(nodes[old].server.port(), port, "somebody has taken its port");
+    }
+    nodes[old].follow(&nodes[new]);
+    Strike { killed, unheard_from, at }
+}
+
+fn judge(confirm: &str, strikes: &[Strike], reigns: &Reigns, saw: &Saw, report: &mut Report) {
+    let name = |what: &str| format!("WAIT {confirm}: {what}");
+    let (counted, deposed): (Vec<Grant>, Vec<Grant>) =
+        saw.grants.iter().cloned().partition(|grant| reigns.at(grant.told) == grant.node);
+    let killed = strikes.iter().filter(|strike| strike.killed).count() as u64;
+    report.add(&name("primaries killed"), killed);
+    report.add(&name("primaries stopped"), strikes.len() as u64 - killed);
+    report.add(&name("grants"), counted.len() as u64);
+    report.add(&name("grants of deposed primaries, not counted"), deposed.len() as u64);
+    report.violations(history::fences_back(&counted).iter().map(|pair| name(&format!("fences back: {pair:?}"))));
+    report.violations(history::fences_repeated(&counted).iter().map(|pair| name(&format!("fence repeated: {pair:?}"))));
+
+    let lost = history::lost(&counted);
+    report.add(&name("denied to their owners"), lost.len() as u64);
+    let twice = history::held_twice(&counted);
+    report.add(&name("held twice"), twice.len() as u64);
+    for pair in &twice {
+        let cause = strikes.iter().find(|strike| strike.may_have_lost(pair.0, pair.1));
+        match cause {
+            Some(strike) if strike.killed => report.add(&name("held twice after a kill"), 1),
+            Some(_) => report.add(&name("held twice after a stop"), 1),
+            None => {}
+        }
+        if cause.is_none() || confirm == "2" {
+            report.violation(name(&format!("held twice: {pair:?}")));
+        }
+    }
+    if confirm == "2" {
+        report.violations(lost.iter().map(|grant| name(&format!("lost: {grant:?}"))));
+    }
+    let longest = twice.iter().map(|pair| history::overlap_ms(*pair)).max().unwrap_or_default();
+    report.add(&name("held twice, longest ms"), longest);
+    if confirm == "0" {
+        report.must_see(&name("held twice"));
+    }
+    report.must_see(&name("grants"));
+    saw.answers.iter().for_each(|(answer, count)| report.add(&name(&format!("answered {answer}")), *count));
+}
