@@ -147,49 +147,58 @@ pub fn lost(grants: &[Grant]) -> Vec<&Grant> {
 
 /// Holds that were not there when somebody looked, though the lease ran for certain and no release had been sent.
 pub fn missing<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h Grant, &'h Sighting)> {
-    first_looks(grants, sightings, |grant, look| {
-        grant.told < look.asked && look.told < grant.held_until() && !look.owners.contains(&grant.owner)
-    })
+    let mut keys: BTreeMap<&str, Vec<&Sighting>> = BTreeMap::new();
+    for look in sightings {
+        keys.entry(&look.key).or_default().push(look);
+    }
+    keys.values_mut().for_each(|looks| looks.sort_by_key(|look| look.asked));
+    let first = |grant: &'h Grant| {
+        let looks = keys.get(grant.key.as_str())?;
+        let meanwhile = &looks[looks.partition_point(|look| look.asked <= grant.told)..];
+        let mut meanwhile = meanwhile.iter().take_while(|look| look.asked < grant.held_until());
+        let gone = |look: &&&Sighting| look.told < grant.held_until() && !look.owners.contains(&grant.owner);
+        Some((grant, *meanwhile.find(gone)?))
+    };
+    grants.iter().filter_map(first).collect()
 }
 
 /// Holds that were there again, or still, when somebody looked, though their release had been acknowledged.
 pub fn returned<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h Grant, &'h Sighting)> {
-    first_looks(grants, sightings, |grant, look| {
+    seen(grants, sightings, |grant, look| {
         let answer = grant.release.and_then(|release| release.answer);
         answer.is_some_and(|(told, freed)| freed == Freed::Left && told < look.asked)
-            && look.owners.contains(&grant.owner)
     })
 }
 
 /// Holds that were there when somebody looked, though their lease had ended for so long.
 pub fn overdue<'h>(grants: &'h [Grant], sightings: &'h [Sighting], ms: u64) -> Vec<(&'h Grant, &'h Sighting)> {
-    first_looks(grants, sightings, |grant, look| {
+    seen(grants, sightings, |grant, look| {
         // The lease began between the request and its answer.
         let latest_end = Moment(grant.lease_ends.0 + (grant.told.0 - grant.asked.0)).after_ms(ms);
-        latest_end < look.asked && look.owners.contains(&grant.owner)
+        latest_end < look.asked
     })
+}
+
+/// Each grant with the first look that shows its hold, and this of it.
+fn seen<'h>(
+    grants: &'h [Grant],
+    sightings: &'h [Sighting],
+    shows: impl Fn(&Grant, &Sighting) -> bool,
+) -> Vec<(&'h Grant, &'h Sighting)> {
+    let mut looks: BTreeMap<&str, Vec<&Sighting>> = BTreeMap::new();
+    for look in sightings {
+        look.owners.iter().for_each(|owner| looks.entry(owner).or_default().push(look));
+    }
+    let first = |grant: &'h Grant| {
+        let looks = looks.get(grant.owner.as_str())?;
+        Some((grant, *looks.iter().find(|look| look.key == grant.key && shows(grant, look))?))
+    };
+    grants.iter().filter_map(first).collect()
 }
 
 /// For how long both of a pair held, in milliseconds.
 pub fn overlap_ms((one, other): (&Grant, &Grant)) -> u64 {
     one.held_until().min(other.held_until()).0.saturating_sub(one.told.max(other.told).0) / 1_000
-}
-
-/// Each grant with the first look at its key that shows this of it.
-fn first_looks<'h>(
-    grants: &'h [Grant],
-    sightings: &'h [Sighting],
-    shows: impl Fn(&Grant, &Sighting) -> bool,
-) -> Vec<(&'h Grant, &'h Sighting)> {
-    let mut keys: BTreeMap<&str, Vec<&Sighting>> = BTreeMap::new();
-    for sighting in sightings {
-        keys.entry(&sighting.key).or_default().push(sighting);
-    }
-    let first = |grant: &'h Grant| {
-        let looks = keys.get(grant.key.as_str())?;
-        Some((grant, *looks.iter().find(|look| shows(grant, look))?))
-    };
-    grants.iter().filter_map(first).collect()
 }
 
 fn by_key(grants: &[Grant]) -> BTreeMap<&str, Vec<&Grant>> {
