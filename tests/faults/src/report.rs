@@ -12,6 +12,9 @@ pub struct Report {
 }
 
 impl Report {
+    /// So many violations are printed; all are counted.
+    const SHOWN_MAX: usize = 20;
+
     /// Adds to a figure.
     pub fn add(&mut self, figure: &str, count: u64) {
         *self.figures.entry(figure.to_owned()).or_default() += count;
@@ -24,7 +27,10 @@ impl Report {
 
     /// Something promised did not hold.
     pub fn violation(&mut self, what: String) {
-        println!("VIOLATION: {what}");
+        // One cause may have thousands of them.
+        if self.violations.len() < Report::SHOWN_MAX {
+            println!("VIOLATION: {what}");
+        }
         self.violations.push(what);
     }
 
