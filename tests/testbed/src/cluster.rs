@@ -73,13 +73,23 @@ impl Cluster {
     /// Moves a slot at once from the first node to the second, as Redis does from 8.4 on, or as Valkey does from 9.0 on. Fails on
     /// others.
     pub fn move_at_once(&self, slot: &str) {
-        let (mut old, mut new) = (self.conn(0), self.conn(1));
+        self.move_at_once_between(slot, 0, 1);
+    }
+
+    /// The same between any two nodes. When this returns the slot is on its way.
+    pub fn move_at_once_between(&self, slot: &str, old: usize, new: usize) {
         let attempts = [
-            new.call(&["CLUSTER", "MIGRATION", "IMPORT", slot, slot]),
-            old.call(&["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", &self.id(1)]),
+            self.conn(new).call(&["CLUSTER", "MIGRATION", "IMPORT", slot, slot]),
+            self.conn(old).call(&["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", &self.id(new)]),
         ];
         let refusals: Vec<String> =
             attempts.iter().filter_map(|reply| reply.as_ref().err().map(ToString::to_string)).collect();
         assert!(refusals.len() < attempts.len(), "{refusals:?}");
+    }
+
+    /// Whether the nodes can do that.
+    pub fn can_move_at_once(&self) -> bool {
+        let help: Vec<String> = self.conn(0).get(&["CLUSTER", "HELP"]);
+        help.iter().any(|line| line.starts_with("MIGRATION ") || line.starts_with("MIGRATESLOTS "))
     }
 }
