@@ -13,7 +13,7 @@ pub mod module;
 
 use ffi::alloc::ServerAlloc;
 use ffi::{LoadError, Loader, Module};
-use module::{config, events, metrics, open_locks};
+use module::{config, events, metrics, open_locks, peers};
 use std::ffi::CStr;
 
 #[global_allocator]
@@ -33,6 +33,7 @@ impl Module for LockModule {
         command::load(loader)?;
         loader.configs(config::TABLE, "lock", config::check)?;
         loader.listener::<events::Ear>()?;
+        loader.peers::<peers::Nodes>();
         loader.info::<metrics::Section>()
     }
 }

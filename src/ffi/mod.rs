@@ -29,6 +29,7 @@ pub mod info;
 pub mod keys;
 pub mod load;
 mod log;
+pub mod peers;
 pub mod record;
 mod slot;
 pub mod string;

@@ -2,7 +2,7 @@
 
 use super::open_locks::LOCK;
 use super::state::with_node;
-use super::{alarm, clock, metrics, persistence, replication, waiting};
+use super::{alarm, clock, metrics, peers, persistence, replication, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
@@ -51,6 +51,7 @@ impl Listener for Ear {
             ServerEvent::BecamePrimary => {
                 replication::begin_stream();
                 with_node(|node| node.promote(clock::now().wall));
+                peers::tell(ctx);
                 alarm::arm(ctx);
             }
             ServerEvent::BecameReplica => {
@@ -61,7 +62,10 @@ impl Listener for Ear {
                 replication::tick(ctx);
                 alarm::tick(ctx);
             }
-            ServerEvent::BeforeSleep => waiting::work(ctx),
+            ServerEvent::BeforeSleep => {
+                waiting::work(ctx);
+                peers::tell(ctx);
+            }
             ServerEvent::ClientGone(client) => {
                 if with_node(|node| node.close(client, clock::mono())) {
                     metrics::count_session_closed();

@@ -12,6 +12,7 @@ pub mod events;
 pub mod lost;
 pub mod metrics;
 pub mod open_locks;
+pub mod peers;
 pub mod persistence;
 pub mod replication;
 pub mod state;

@@ -7,7 +7,7 @@ use crate::payload::{dump, restore};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
-use testbed::{Client, LockInfo, Server, text_of, wait_for};
+use testbed::{Client, Cluster, LockInfo, Server, text_of, wait_for};
 
 const LEASE_MS: &str = "3600000";
 
@@ -391,6 +391,29 @@ fn fences_rise_over_a_crash_right_after_a_failover() {
     let before = take(&mut conn, "k", "a");
     replica.crash();
     let after = take(&mut replica.connect(), "k", "a");
+    assert!(after > before, "{after} is not above {before}");
+}
+
+#[test]
+fn fences_rise_over_a_slot_that_is_moved_right_after_a_failover() {
+    // The promoted node's clock is ahead of the wall clock, and a key that is free takes no fence along: the new node would go by
+    // its wall clock, and give the same fences once more.
+    let cluster = Cluster::start(2, 1);
+    let (key, slot) = cluster.key();
+    let [mut promoted, mut other] = [2, 1].map(|number| cluster.conn(number));
+    // The other has been giving fences for long: it does not jump any more.
+    let there = (0..).map(|number| format!("j{number}")).find(|key| other.call(&["EXISTS", key]).is_ok()).unwrap();
+    take(&mut other, &there, "x");
+    promoted.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "60000"]);
+    promoted.ok(&["CLUSTER", "FAILOVER"]);
+    wait_for("the replica to take over", || promoted.call(&["EXISTS", &key]).is_ok());
+    let before = take(&mut promoted, &key, "a");
+    leave(&mut promoted, &key, "a");
+    wait_for("the other node to hear how far that was", || fence_clock(&mut other) >= before);
+    for conn in [&mut other, &mut promoted] {
+        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
+    }
+    let after = take(&mut other, &key, "b");
     assert!(after > before, "{after} is not above {before}");
 }
 

@@ -1,0 +1,60 @@
+//! What the modules on the nodes of a cluster tell each other, over the connections that the nodes have anyway.
+
+use super::context::Ctx;
+use super::guard::guard;
+use super::load::Loader;
+use redis_module::raw;
+use std::ffi::{c_char, c_uchar};
+use std::ptr;
+
+/// The kind of message; a module numbers its own.
+const KIND: u8 = 1;
+
+/// Who is told.
+pub trait Peer {
+    /// Another node, which the cluster knows and so do we, has told this number.
+    fn told(number: u64);
+}
+
+impl Loader<'_> {
+    /// Listens to the other nodes, if this is one of a cluster.
+    pub fn peers<P: Peer>(&mut self) {
+        // SAFETY: the context of the load.
+        unsafe { api!(RedisModule_RegisterClusterMessageReceiver(self.as_ptr(), KIND, Some(told::<P>))) }
+    }
+}
+
+impl Ctx<'_> {
+    /// Tells all other nodes of the cluster a number. Those that cannot be reached now will not hear of it.
+    pub fn tell_peers(&mut self, number: u64) {
+        let bytes = number.to_be_bytes();
+        let bytes_len = bytes.len() as u32;
+        // SAFETY: a valid context; no node in particular; bytes that outlive the call, and how many these are.
+        unsafe {
+            api!(RedisModule_SendClusterMessage(
+                self.as_ptr(),
+                ptr::null(),
+                KIND,
+                bytes.as_ptr().cast::<c_char>(),
+                bytes_len
+            ))
+        };
+    }
+}
+
+extern "C" fn told<P: Peer>(
+    _ctx: *mut raw::RedisModuleCtx,
+    _sender: *const c_char,
+    _kind: u8,
+    bytes: *const c_uchar,
+    bytes_len: u32,
+) {
+    guard(|| {
+        if bytes.is_null() || bytes_len as usize != size_of::<u64>() {
+            // A later version of this module, which has more to tell.
+            return;
+        }
+        // SAFETY: the server passes as many bytes as it says, and there are eight.
+        P::told(u64::from_be_bytes(unsafe { bytes.cast::<[u8; 8]>().read_unaligned() }));
+    });
+}
