@@ -87,6 +87,8 @@ impl Node {
     fn start(number: u8) -> Node {
         let source = IpAddr::from([127, 0, 0, number + 2]);
         let setup = Setup::default().option("bind-source-addr", &source.to_string());
+        // Sentinels go by this before they look who has heard most: so they may well choose the one that has not.
+        let setup = setup.option("replica-priority", &(10 + number).to_string());
         let server = setup.option("repl-diskless-sync-delay", "0").option("repl-timeout", "5").start();
         let door = Proxy::to(server.port());
         Node { server, door, source }
