@@ -2,6 +2,7 @@
 
 use crate::history::Moment;
 use redis::{Cmd, Connection, Value};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// What became of a request.
@@ -24,6 +25,14 @@ impl Answer {
     pub fn int(&self) -> Option<i64> {
         if let Answer::Value(Value::Int(number)) = self { Some(*number) } else { None }
     }
+}
+
+/// A request that is under way on a connection of its own: when it was sent, its answer, and when that was read.
+pub type Asking = JoinHandle<(Moment, Answer, Moment)>;
+
+/// Asks on a connection of its own what may wait this long by itself, and does not wait for the answer.
+pub fn ask_apart(port: u16, request: String, wait: Duration, patience: Duration) -> Asking {
+    thread::spawn(move || Caller::new(port, patience).ask_long(&request, wait))
 }
 
 /// Who asks servers on this machine.

@@ -9,6 +9,7 @@ pub mod caller;
 pub mod crowd;
 pub mod history;
 pub mod linear;
+pub mod load;
 pub mod options;
 pub mod proxy;
 pub mod report;
