@@ -3,7 +3,7 @@
 use crate::client::{Client, text_of};
 use crate::{PATIENCE, commands::parse_commands, free_port, module, wait_for};
 use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError, cmd};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,6 +21,7 @@ pub struct Server {
     with_module: bool,
     config_file: Option<PathBuf>,
     is_sentinel: bool,
+    outlives_full_files: bool,
 }
 
 /// How a server is to be started.
@@ -31,6 +32,7 @@ pub struct Setup {
     without_module: bool,
     config_file: Option<PathBuf>,
     sentinel: Option<String>,
+    outlives_full_files: bool,
 }
 
 impl Setup {
@@ -71,6 +73,12 @@ impl Setup {
         self
     }
 
+    /// Lets writing to a file that may not grow further fail, as on a full disk, rather than end the process.
+    pub fn outlives_full_files(mut self) -> Setup {
+        self.outlives_full_files = true;
+        self
+    }
+
     /// Starts it and waits until it answers.
     pub fn start(self) -> Server {
         let dir = tempfile::tempdir().unwrap();
@@ -94,6 +102,7 @@ impl Setup {
             with_module: !self.without_module && !is_sentinel,
             config_file: sentinel_file.or(self.config_file),
             is_sentinel,
+            outlives_full_files: self.outlives_full_files,
         };
         server.start();
         server
@@ -151,7 +160,14 @@ impl Server {
     fn spawn(&mut self) {
         let program = std::env::var_os("REDIS_LOCK_SERVER").unwrap_or_else(|| "redis-server".into());
         let log = File::options().create(true).append(true).open(self.dir().join("log")).unwrap();
-        let mut command = Command::new(program);
+        let mut command = if self.outlives_full_files {
+            // What ignores a signal leaves that to the program that takes its place.
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
+            shell
+        } else {
+            Command::new(program)
+        };
         command.current_dir(self.dir()).stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
         // As an operator may have set it: a panic must not take the server along whatever it says.
         command.env("RUST_BACKTRACE", "1");
@@ -216,6 +232,13 @@ impl Server {
             }
             self.child = Some(child);
         }
+    }
+
+    /// Lets none of its files grow beyond so many bytes, or as far as they will. Set it up with
+    /// [`Setup::outlives_full_files`] first.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let pid = Pid::from_child(self.child.as_ref().expect("running"));
+        prlimit(Some(pid), Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
     }
 
     /// Sends it a signal.
