@@ -1,0 +1,61 @@
+//! Somebody who pings a server all the time. What came late on a busy machine is told from what the module forgot: the machine
+//! keeps a PING waiting as well.
+
+use crate::caller::Caller;
+use crate::history::Moment;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How often it pings.
+const PAUSE: Duration = Duration::from_millis(5);
+/// What is not worth remembering, in microseconds.
+const QUICK_US: u64 = 10_000;
+
+/// Pings until it is dropped.
+#[derive(Debug)]
+pub struct Witness {
+    over: Arc<AtomicBool>,
+    slow: Arc<Mutex<Vec<(Moment, Moment)>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Witness {
+    /// Pings the server on this port.
+    pub fn of(port: u16) -> Witness {
+        let (over, slow) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (ends, notes) = (Arc::clone(&over), Arc::clone(&slow));
+        let thread = Some(thread::spawn(move || {
+            let mut caller = Caller::new(port, Duration::from_secs(60));
+            let mut before = Moment::now();
+            while !ends.load(Ordering::Relaxed) {
+                // The pause counts: this thread may be kept waiting as those are who wait for a lock.
+                thread::sleep(PAUSE);
+                let (_, _, told) = caller.ask("PING");
+                if told.0 - before.0 > QUICK_US {
+                    notes.lock().expect("nobody panics with it").push((before, told));
+                }
+                before = told;
+            }
+        }));
+        Witness { over, slow, thread }
+    }
+
+    /// For how long between two moments it got no answer, in microseconds.
+    pub fn stalled_us(&self, from: Moment, to: Moment) -> u64 {
+        // Whatever began until then is noted when it has ended.
+        thread::sleep(PAUSE * 3);
+        let slow = self.slow.lock().expect("nobody panics with it");
+        slow.iter().map(|(began, ended)| ended.0.min(to.0).saturating_sub(began.0.max(from.0))).sum()
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("does not panic");
+        }
+    }
+}
