@@ -1,0 +1,294 @@
+//! Wires that hold back what is sent, that are cut, and that are cut in the middle of a request or of its reply: between a
+//! primary and its clients, and between it and its replica. Nothing is held twice, nobody is forgotten when the wire heals, a
+//! request that is repeated with RETRY counts once, a session whose end nobody tells lives by its lease, and nothing is left
+//! behind.
+//!
+//! A round is a few seconds under load, with both wires at the mercy of chance; then some locks that are taken and given back
+//! over a wire that is cut again and again; then two clients that vanish.
+//!
+//! The wire is a proxy, which needs no rights and runs anywhere. To the server, a frozen one looks as a half-open connection
+//! does before keepalive finds out.
+
+use faults::caller::{Answer, Asking, Caller, ask_apart};
+use faults::history::Moment;
+use faults::load::{Load, judge};
+use faults::look::{left_ms, waiting};
+use faults::options::Options;
+use faults::proxy::Proxy;
+use faults::report::Report;
+use faults::witness::Witness;
+use faults::worker::Habits;
+use rand::{RngExt, rngs::StdRng};
+use redis::Value;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+use testbed::{Client, Server, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(8);
+/// What is due may come so many milliseconds later.
+const LATE_MS: u64 = 500;
+
+fn main() -> ExitCode {
+    let options = Options::read("partition", "Wires that are frozen, and cut in the middle of requests", "3");
+    let mut report = Report::default();
+    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let replica = Server::new();
+    let (to_clients, to_replica) = (Proxy::to(primary.port()), Proxy::to(primary.port()));
+    replica.connect().ok(&["REPLICAOF", "127.0.0.1", &to_replica.port().to_string()]);
+    replica.catch_up(&primary);
+    let habits = Habits {
+        keys: (0..6).map(|number| format!("load{number}")).collect(),
+        readers: 30,
+        lease_ms: 100..=1500,
+        hold_ms: 0..=100,
+        block_ms: 0..=1000,
+        confirm: None,
+    };
+    let witness = Witness::of(primary.port());
+    let dice = options.dice(0);
+    let mut scene =
+        Scene { primary: &primary, replica: &replica, to_clients, to_replica, witness, dice, report: &mut report };
+    for round in 0..options.rounds {
+        // Some over the wire that breaks, some beside it: those go on meanwhile.
+        let over =
+            Load { clients: 8, port: scene.to_clients.port(), habits: &habits, patience: PATIENCE, number: 2 * round };
+        let beside = Load { clients: 4, port: primary.port(), number: 2 * round + 1, ..over.clone() };
+        let (((), seen_beside), mut saw) = over.during(&options, || beside.during(&options, || scene.break_wires()));
+        saw.grants.extend(seen_beside.grants);
+        judge(scene.report, "load", &saw);
+        scene.nothing_is_left(round);
+        for number in 0..20 {
+            scene.repeat_until_answered(&format!("repeated{round}.{number}"));
+        }
+        scene.vanish(&format!("frozen{round}"), false);
+        scene.vanish(&format!("cut{round}"), true);
+        scene.nothing_is_left(round);
+    }
+    for figure in ["load: granted", "load: connection lost", "connections cut at some byte"] {
+        report.must_see(figure);
+    }
+    report.finish()
+}
+
+struct Scene<'s> {
+    primary: &'s Server,
+    replica: &'s Server,
+    to_clients: Proxy,
+    to_replica: Proxy,
+    witness: Witness,
+    dice: StdRng,
+    report: &'s mut Report,
+}
+
+impl Scene<'_> {
+    /// One thing after the other happens to the wires; at the end they are whole.
+    fn break_wires(&mut self) {
+        for number in 0..12 {
+            let ms = self.dice.random_range(50..800);
+            let part = Duration::from_millis(ms);
+            match self.dice.random_range(0..6) {
+                0 => {
+                    self.to_clients.freeze(true);
+                    thread::sleep(part);
+                    self.report.add("partitions of clients, healed", 1);
+                }
+                1 => {
+                    self.to_clients.freeze(true);
+                    thread::sleep(part);
+                    self.to_clients.cut_all();
+                    self.report.add("partitions of clients, cut", 1);
+                }
+                2 => {
+                    let cuts = self.to_clients.cuts();
+                    for _ in 0..20 {
+                        self.to_clients.cut_after(self.dice.random_range(0..300));
+                        thread::sleep(part / 20);
+                    }
+                    self.report.add("connections cut at some byte", self.to_clients.cuts() - cuts);
+                }
+                kind => self.part_replica(number, part, kind),
+            }
+            self.to_clients.freeze(false);
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The replica hears nothing for a while, or loses its connection, or misses more than the primary remembers. What it is
+    /// told late, it has with the lease that was left when it was sent.
+    fn part_replica(&mut self, number: u64, part: Duration, kind: u32) {
+        let (mut here, mut there) = (self.primary.connect(), self.replica.connect());
+        // The smallest that there is.
+        here.ok(&["CONFIG", "SET", "repl-backlog-size", if kind == 5 { "16384" } else { "1048576" }]);
+        self.to_replica.freeze(true);
+        let told_late = format!("late{number}");
+        here.int(&["LOCK.ACQUIRE", &told_late, "holder", "PX", "60000"]).expect("free");
+        let began = Moment::now();
+        thread::sleep(part);
+        if kind == 5 {
+            here.ok(&["SET", "filler", &"x".repeat(100_000)]);
+        }
+        if kind > 3 {
+            self.to_replica.cut_all();
+        }
+        self.to_replica.freeze(false);
+        wait_for("the replica to hear of the lock", || left_ms(&mut there, &told_late).is_some());
+        let left = [left_ms(&mut there, &told_late), left_ms(&mut here, &told_late), left_ms(&mut there, &told_late)];
+        let [before, on_primary, after] = left.map(Option::unwrap_or_default);
+        let on_its_way = (Moment::now().0 - began.0).div_ceil(1000) as i64 + 1;
+        if before < on_primary || after > on_primary + on_its_way {
+            self.report.violation(format!("{on_primary} ms left on the primary, {before} to {after} on the replica"));
+        }
+        here.int(&["LOCK.RELEASE", &told_late, "holder"]);
+        self.report.add(["replica parted", "replica cut off", "replica cut off for long"][kind as usize - 3], 1);
+    }
+
+    /// All leases end, everybody who waited has been answered or has left, and the replica has come to the same.
+    fn nothing_is_left(&mut self, round: u64) {
+        let mut conn = self.primary.connect();
+        for (section, field) in [
+            ("lock", "lock_leases"),
+            ("lock", "lock_waiters"),
+            ("lock", "lock_contended_keys"),
+            ("lock", "lock_session_holds"),
+            ("clients", "blocked_clients"),
+        ] {
+            wait_for(&format!("{field} to be 0"), || conn.info(section, field) == "0");
+        }
+        // Something held, so that there is something to compare.
+        conn.int(&["LOCK.ACQUIRE", &format!("compared{round}"), "holder", "PX", "60000"]).expect("free");
+        self.replica.catch_up(self.primary);
+        let digest = |conn: &mut Client| conn.get::<String>(&["DEBUG", "DIGEST"]);
+        let (here, there) = (digest(&mut conn), digest(&mut self.replica.connect()));
+        if here != there {
+            self.report.violation(format!("the primary's digest is {here}, the replica's {there}"));
+        }
+        conn.int(&["LOCK.RELEASE", &format!("compared{round}"), "holder"]);
+        self.report.add("compared with the replica", 1);
+        for figure in ["sync_full", "sync_partial_ok"] {
+            let now = conn.info_number("stats", figure);
+            self.report.add(figure, now - self.report.figure(figure));
+        }
+    }
+
+    /// Takes and gives back over a wire that is cut again and again, and repeats until there is an answer. It counts once.
+    fn repeat_until_answered(&mut self, key: &str) {
+        let mut conn = self.primary.connect();
+        let wire = Proxy::to(self.primary.port());
+        let several = self.dice.random_bool(0.3);
+        let keys = if several { vec![format!("{key}a"), format!("{key}b")] } else { vec![key.to_owned()] };
+        let (prefix, named) = if several { ("M", format!("2 {}", keys.join(" "))) } else { ("", key.to_owned()) };
+        let is_held = self.dice.random_bool(0.5);
+        if is_held {
+            conn.int(&["LOCK.ACQUIRE", &keys[0], "holder", "PX", "60000"]).expect("free");
+        }
+        let request = format!("LOCK.{prefix}ACQUIRE {named} repeats PX 60000 BLOCK 0 RETRY 1");
+        let asking = repeat(wire.port(), request.clone());
+        self.cut(&wire, &request);
+        if is_held {
+            wait_for("it to wait in line", || waiting(&mut conn, &keys[0]) == 1);
+            wire.cut_all();
+            self.cut(&wire, &request);
+            conn.int(&["LOCK.RELEASE", &keys[0], "holder"]);
+        }
+        self.cut(&wire, &request);
+        let (attempts, answer) = asking.join().expect("does not panic");
+        self.report.add("repeated: acquired", 1);
+        self.report.add("repeated: attempts", attempts);
+        let fences: Vec<i64> = match answer {
+            Answer::Value(Value::Int(fence)) => vec![fence],
+            Answer::Value(value) => redis::from_redis_value(value).expect("fences"),
+            other => panic!("{request}: {other:?}"),
+        };
+        for (key, fence) in keys.iter().zip(fences) {
+            let info = conn.lock_info(key);
+            let once = info.as_ref().is_some_and(|info| {
+                let [holder] = &info.holders[..] else { return false };
+                (holder.owner == b"repeats" && holder.reads + holder.writes == 1 && holder.fence == fence)
+                    && info.waiting == 0
+            });
+            if !once {
+                self.report.violation(format!("{request}, {attempts} times, gave {fence}: {info:?}"));
+            }
+        }
+        let what = if self.dice.random_bool(0.5) { "TO 0" } else { "ALL" };
+        let request = format!("LOCK.{prefix}RELEASE {named} repeats {what}");
+        let asking = repeat(wire.port(), request.clone());
+        self.cut(&wire, &request);
+        let (attempts, answer) = asking.join().expect("does not panic");
+        self.report.add("repeated: released", 1);
+        self.report.add("repeated: attempts", attempts);
+        // Null only if an earlier one was served.
+        let left = format!("{answer:?}");
+        if left.contains("nil") && attempts == 1 || keys.iter().any(|key| conn.lock_info(key).is_some()) {
+            self.report.violation(format!("{request}, {attempts} times: {answer:?}"));
+        }
+        self.report.add("connections cut at some byte", wire.cuts());
+    }
+
+    /// Cuts the wire some times while a request, or its reply, may be on it.
+    fn cut(&mut self, wire: &Proxy, request: &str) {
+        for _ in 0..4 {
+            wire.cut_after(self.dice.random_range(0..2 * request.len() as u32));
+            thread::sleep(Duration::from_millis(self.dice.random_range(1..10)));
+        }
+    }
+
+    /// A client with a session vanishes, and its connection tells nobody. The hold lives by its lease; or by the grace from the
+    /// moment on at which the server learns that the connection is gone.
+    fn vanish(&mut self, key: &str, learns: bool) {
+        const LEASE_MS: u64 = 1200;
+        const GRACE_MS: u64 = 200;
+        let mut conn = self.primary.connect();
+        let wire = Proxy::to(self.primary.port());
+        let mut client = Caller::new(wire.port(), PATIENCE);
+        let (from, answer, to) = client.ask(&format!("LOCK.ACQUIRE {key} vanishes PX {LEASE_MS} SESSION {GRACE_MS}"));
+        assert!(answer.int().is_some(), "{answer:?}");
+        let next: Asking =
+            ask_apart(self.primary.port(), format!("LOCK.ACQUIRE {key} next BLOCK 0"), PATIENCE, PATIENCE);
+        wait_for("it to wait in line", || waiting(&mut conn, key) == 1);
+        wire.freeze(true);
+        client.hang_up();
+        thread::sleep(Duration::from_millis(2 * GRACE_MS));
+        let session = conn.lock_info(key).and_then(|info| info.holders.first().and_then(|holder| holder.session));
+        if session != Some(GRACE_MS as i64) {
+            self.report.violation(format!("{key}: the session is {session:?} while nobody knows that it has ended"));
+        }
+        let due = if learns {
+            let from = Moment::now();
+            wire.cut_all();
+            (from.after_ms(GRACE_MS), Moment::now().after_ms(GRACE_MS))
+        } else {
+            (from.after_ms(LEASE_MS), to.after_ms(LEASE_MS))
+        };
+        let (_, answer, told) = next.join().expect("does not panic");
+        let stalled = self.witness.stalled_us(due.1, told);
+        if answer.int().is_none() || told < due.0 || told.0 > due.1.after_ms(LATE_MS).0 + stalled {
+            self.report.violation(format!("{key}: the next got {answer:?} at {told:?}, due {due:?}"));
+        }
+        // The news that come now are of nobody's hold.
+        wire.freeze(false);
+        wire.cut_all();
+        thread::sleep(Duration::from_millis(GRACE_MS));
+        let holder = conn.lock_info(key).map(|info| info.holders[0].owner.clone());
+        if holder.as_deref() != Some(b"next") || conn.int(&["LOCK.RELEASE", key, "next"]) != Some(0) {
+            self.report.violation(format!("{key} is held by {holder:?} after the end of an older session"));
+        }
+        self.report.add(if learns { "sessions cut" } else { "sessions half open until the lease ended" }, 1);
+    }
+}
+
+/// Asks on one connection after the other until one of them brings an answer; how many it took.
+fn repeat(port: u16, request: String) -> thread::JoinHandle<(u64, Answer)> {
+    thread::spawn(move || {
+        let mut caller = Caller::new(port, PATIENCE);
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let (_, answer, _) = caller.ask_long(&request, PATIENCE);
+            if answer != Answer::Lost {
+                return (attempts, answer);
+            }
+        }
+    })
+}
