@@ -22,10 +22,17 @@ pub(crate) const BITE: usize = 64;
 thread_local! {
     /// The timer, if it is set, and what it is set for.
     static TIMER: Cell<Option<(Timestamp, Timer)>> = const { Cell::new(None) };
+    /// Whether it has rung since the server last said that it is about to sleep.
+    static RANG: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sees to it that the timer rings for the earliest lease.
 pub(crate) fn arm(ctx: &mut Ctx<'_>) {
+    // The server rings what is due by the wall clock as it was when it began to ring. If that is set back meanwhile, a timer
+    // that is set now is due at once, and the next, and the server would do nothing else until the clock is where it was.
+    if RANG.get() {
+        return;
+    }
     let at_once = replication::owes() || waiting::has_work();
     let next = if at_once { Some(clock::mono()) } else { with_node(|node| node.next_look()) };
     let set = TIMER.get().map(|(at, _)| at);
@@ -46,6 +53,13 @@ pub(crate) fn disarm(ctx: &mut Ctx<'_>) {
     }
 }
 
+/// The server is about to sleep, and rings no timers any more.
+pub(crate) fn before_sleep(ctx: &mut Ctx<'_>) {
+    if RANG.take() {
+        arm(ctx);
+    }
+}
+
 /// The server's tick: looks for itself, and sets the timer anew in case the wall clock was set meanwhile.
 pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     disarm(ctx);
@@ -58,6 +72,7 @@ pub(crate) fn tick(ctx: &mut Ctx<'_>) {
 fn ring(ctx: &mut Ctx<'_>) {
     // It has rung and must not be stopped any more.
     TIMER.set(None);
+    RANG.set(true);
     work(ctx);
 }
 

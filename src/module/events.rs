@@ -64,6 +64,7 @@ impl Listener for Ear {
             }
             ServerEvent::BeforeSleep => {
                 waiting::work(ctx);
+                alarm::before_sleep(ctx);
                 peers::tell(ctx);
             }
             ServerEvent::ClientGone(client) => {

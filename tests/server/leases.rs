@@ -257,3 +257,27 @@ fn a_wall_clock_that_jumps_about_moves_no_end() {
     assert!(lapse.at <= end.latest + TWO_TICKS, "{:?} late", lapse.at - end.latest);
     wait_for("the key to go", || conn.get::<i64>(&["EXISTS", "k"]) == 0);
 }
+
+#[test]
+fn a_wall_clock_that_is_set_back_while_the_timer_rings_does_not_keep_the_server_ringing() {
+    // The server rings all timers that are due by the wall clock as it was when it began: one that is set anew by a clock
+    // that was set back meanwhile is due at once, and so on, and nobody is served for as long as there is a lease.
+    let server = Server::setup().wall_offset("+0").start();
+    let mut conn = server.connect();
+    let end = lease(&mut conn, "LOCK.ACQUIRE long a PX 30000");
+    conn.0.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    for attempt in 0..8 {
+        // Some end at each millisecond, so that the timer rings all the time.
+        let mut pipe = redis::pipe();
+        (0..5000).for_each(|n| {
+            pipe.cmd("LOCK.ACQUIRE").arg(format!("k{attempt}.{n}")).arg("a").arg("PX").arg(100 + n / 10).ignore();
+        });
+        pipe.query::<()>(&mut conn.0).unwrap();
+        while conn.info("lock", "lock_leases") != "1" {
+            server.set_wall_offset("+3600");
+            server.set_wall_offset("+0");
+            assert_eq!(conn.get::<String>(&["PING"]), "PONG");
+        }
+    }
+    assert!(Instant::now() < end.earliest, "the machine is too slow for this test");
+}
