@@ -1,6 +1,6 @@
 //! Clients that live beside what a program does to their server, and the judgement on what they saw.
 
-use crate::history;
+use crate::history::{self, Grant};
 use crate::options::Options;
 use crate::report::Report;
 use crate::worker::{Habits, Saw, Worker, together};
@@ -55,19 +55,19 @@ impl Drop for Stop<'_> {
 
 /// What must be true of what clients saw where leases alone end holds; counts the answers.
 pub fn judge(report: &mut Report, what: &str, saw: &Saw) {
-    let pair =
-        |name: &str, (one, other): (&history::Grant, &history::Grant)| format!("{what}: {name}: {one:?} and {other:?}");
-    report.violations(history::held_twice(&saw.grants).into_iter().map(|both| pair("held twice", both)));
+    report.violations(told(what, "held twice", history::held_twice(&saw.grants)));
     report.violations(history::lost(&saw.grants).into_iter().map(|grant| format!("{what}: lost: {grant:?}")));
     judge_fences(report, what, saw);
 }
 
 /// What must be true of what clients saw even where holds are taken from them; counts the answers.
 pub fn judge_fences(report: &mut Report, what: &str, saw: &Saw) {
-    let pair =
-        |name: &str, (one, other): (&history::Grant, &history::Grant)| format!("{what}: {name}: {one:?} and {other:?}");
-    report.violations(history::fences_back(&saw.grants).into_iter().map(|both| pair("fences go back", both)));
-    report.violations(history::fences_repeated(&saw.grants).into_iter().map(|both| pair("fence repeated", both)));
+    report.violations(told(what, "fences go back", history::fences_back(&saw.grants)));
+    report.violations(told(what, "fence repeated", history::fences_repeated(&saw.grants)));
     report.violations(saw.forgotten.iter().map(|request| format!("{what}: never answered: {request}")));
     saw.answers.iter().for_each(|(answer, count)| report.add(&format!("{what}: {answer}"), *count));
+}
+
+fn told(what: &str, name: &str, pairs: Vec<(&Grant, &Grant)>) -> impl Iterator<Item = String> {
+    pairs.into_iter().map(move |(one, other)| format!("{what}: {name}: {one:?} and {other:?}"))
 }
