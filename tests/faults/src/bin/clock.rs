@@ -2,7 +2,8 @@
 //! the order of service go on as if nothing had been, and fences rise. So they do on a replica, whose wall clock steps by itself,
 //! when it takes over.
 //!
-//! A round is one step of both clocks and one promotion of the replica, which follows again after it.
+//! A round is one step of both clocks and one promotion of the replica, which follows again after it. One round in two is
+//! under load, and begins with many small steps of the primary's clock while its timer rings.
 
 use faults::caller::{Answer, Asking, Caller, ask_apart};
 use faults::history::{Grant, Moment, fences_back, fences_repeated};
@@ -109,6 +110,9 @@ struct Span {
 impl Scene<'_> {
     fn round(&mut self, round: u64) {
         let [lease, grace, line, long] = ["lease", "grace", "line", "long"].map(|name| format!("{name}{round}"));
+        if round.is_multiple_of(2) {
+            self.step_while_ringing(round);
+        }
         // All is held by one who says nothing more, and waited for.
         let lease_ends = self.hold(&lease, SPAN_MS);
         let after_lease = self.wait(&lease, "next", 0);
@@ -130,6 +134,28 @@ impl Scene<'_> {
         self.expect("a time-out", null, time_out, false);
         self.served_in_order(&line, in_line);
         self.promote(round, &long, long_ends);
+    }
+
+    /// Keeps the server's timer ringing, and sets its clock forward and back meanwhile: the server compares what it read of
+    /// the clock before it rang with what it reads afterwards.
+    fn step_while_ringing(&mut self, round: u64) {
+        let mut pipe = redis::pipe();
+        for number in 10..4000 {
+            let key = format!("ringing{round}.{number}");
+            pipe.cmd("LOCK.ACQUIRE").arg(key).arg("holder").arg("PX").arg(number / 10).ignore();
+        }
+        pipe.query::<()>(&mut self.primary.connect().0).expect("all are free");
+        let mut caller = Caller::new(self.primary.port(), PATIENCE);
+        for _ in 0..60 {
+            for offset in [self.offsets[0] + 3_600, self.offsets[0]] {
+                self.primary.set_wall_offset(&format!("{offset:+}"));
+                thread::sleep(Duration::from_micros(self.dice.random_range(0..1500)));
+            }
+            if let (_, answer @ (Answer::Silence | Answer::Lost), _) = caller.ask("PING") {
+                self.report.violation(format!("a PING after a step back got {answer:?}"));
+            }
+        }
+        self.report.add("steps of a wall clock while its timer rings", 120);
     }
 
     /// Sets both clocks.
