@@ -140,6 +140,7 @@ fn main() -> ExitCode {
         survive(&mut server, &mut report);
         replica.catch_up(&server);
     }
+    report.must_see("leases that were over while nothing could end");
     report.finish()
 }
 
@@ -195,6 +196,7 @@ impl Scene<'_> {
         conn.ok(&["SET", "volatile", "v", "PX", "60000"]);
 
         self.state.set(self.server, true);
+        let in_time = Moment::now() < due.0;
         self.report.add("states", 1);
         self.refused(&mut conn, &held);
         match self.state {
@@ -227,8 +229,10 @@ impl Scene<'_> {
                     session.hang_up();
                     scene.null(timed);
                     thread::sleep(Duration::from_millis(BRIEF_MS / 2));
+                    scene.report.add("leases that were over while nothing could end", u64::from(in_time));
                     for (what, asking) in [("held", &after_held), ("bound", &after_bound), ("brief", &after_brief)] {
-                        if asking.is_finished() {
+                        // On a slow machine that lease was over before.
+                        if asking.is_finished() && (what != "brief" || in_time) {
                             scene.report.violation(format!("{:?}: who waits for {what} was answered", scene.state));
                         }
                     }
