@@ -28,6 +28,8 @@ use testbed::{Client, Server, wait_for};
 const PATIENCE: Duration = Duration::from_secs(8);
 /// What is due may come so many milliseconds later.
 const LATE_MS: u64 = 500;
+/// About as many as a client sends and receives from the connection to the reply: any of them may be the last.
+const BYTES: u32 = 300;
 
 fn main() -> ExitCode {
     let options = Options::read("partition", "Wires that are frozen, and cut in the middle of requests", "3");
@@ -102,7 +104,7 @@ impl Scene<'_> {
                 2 => {
                     let cuts = self.to_clients.cuts();
                     for _ in 0..20 {
-                        self.to_clients.cut_after(self.dice.random_range(0..300));
+                        self.to_clients.cut_after(self.dice.random_range(0..BYTES));
                         thread::sleep(part / 20);
                     }
                     self.report.add("connections cut at some byte", self.to_clients.cuts() - cuts);
@@ -122,8 +124,8 @@ impl Scene<'_> {
         here.ok(&["CONFIG", "SET", "repl-backlog-size", if kind == 5 { "16384" } else { "1048576" }]);
         self.to_replica.freeze(true);
         let told_late = format!("late{number}");
-        here.int(&["LOCK.ACQUIRE", &told_late, "holder", "PX", "60000"]).expect("free");
         let began = Moment::now();
+        here.int(&["LOCK.ACQUIRE", &told_late, "holder", "PX", "60000"]).expect("free");
         thread::sleep(part);
         if kind == 5 {
             here.ok(&["SET", "filler", &"x".repeat(100_000)]);
@@ -183,15 +185,19 @@ impl Scene<'_> {
             conn.int(&["LOCK.ACQUIRE", &keys[0], "holder", "PX", "60000"]).expect("free");
         }
         let request = format!("LOCK.{prefix}ACQUIRE {named} repeats PX 60000 BLOCK 0 RETRY 1");
+        wire.cut_after(self.dice.random_range(0..BYTES));
         let asking = repeat(wire.port(), request.clone());
-        self.cut(&wire, &request);
+        self.cut(&wire);
         if is_held {
             wait_for("it to wait in line", || waiting(&mut conn, &keys[0]) == 1);
             wire.cut_all();
-            self.cut(&wire, &request);
+            self.cut(&wire);
+            wait_for("it to wait in line", || waiting(&mut conn, &keys[0]) == 1);
+            // In the middle of the reply, or before it: it is granted, and does not know.
+            wire.cut_after(self.dice.random_range(0..20));
             conn.int(&["LOCK.RELEASE", &keys[0], "holder"]);
         }
-        self.cut(&wire, &request);
+        self.cut(&wire);
         let (attempts, answer) = asking.join().expect("does not panic");
         self.report.add("repeated: acquired", 1);
         self.report.add("repeated: attempts", attempts);
@@ -213,8 +219,9 @@ impl Scene<'_> {
         }
         let what = if self.dice.random_bool(0.5) { "TO 0" } else { "ALL" };
         let request = format!("LOCK.{prefix}RELEASE {named} repeats {what}");
+        wire.cut_after(self.dice.random_range(0..BYTES));
         let asking = repeat(wire.port(), request.clone());
-        self.cut(&wire, &request);
+        self.cut(&wire);
         let (attempts, answer) = asking.join().expect("does not panic");
         self.report.add("repeated: released", 1);
         self.report.add("repeated: attempts", attempts);
@@ -227,9 +234,9 @@ impl Scene<'_> {
     }
 
     /// Cuts the wire some times while a request, or its reply, may be on it.
-    fn cut(&mut self, wire: &Proxy, request: &str) {
+    fn cut(&mut self, wire: &Proxy) {
         for _ in 0..4 {
-            wire.cut_after(self.dice.random_range(0..2 * request.len() as u32));
+            wire.cut_after(self.dice.random_range(0..BYTES));
             thread::sleep(Duration::from_millis(self.dice.random_range(1..10)));
         }
     }
