@@ -107,8 +107,9 @@ impl Node {
 fn watch_over(nodes: &[Node]) -> Vec<Server> {
     nodes[1..].iter().for_each(|node| node.follow(&nodes[0]));
     wait_for("the replicas", || online_replicas(&nodes[0]) == 2);
+    // Newer Sentinels take a second to reach a primary they have just made, and would take it for dead.
     let config = format!(
-        "sentinel monitor locks 127.0.0.1 {} 2\nsentinel down-after-milliseconds locks 1000\n\
+        "sentinel monitor locks 127.0.0.1 {} 2\nsentinel down-after-milliseconds locks 2000\n\
          sentinel failover-timeout locks 3000\n",
         nodes[0].door.port()
     );
@@ -140,15 +141,15 @@ fn names(sentinel: &Server, node: &Node) -> bool {
 fn clients(confirm: u64) -> [(u64, Habits); 2] {
     let keys = |kind: &str, count: u32| (0..count).map(|number| format!("{kind}{number}")).collect();
     let slow = Habits {
-        keys: keys("slow", 16),
+        keys: keys("slow", 32),
         readers: 20,
-        lease_ms: 3000..=8000,
-        hold_ms: 1000..=6000,
+        lease_ms: 5000..=12000,
+        hold_ms: 2000..=9000,
         block_ms: 0..=2000,
         confirm: (confirm > 0).then_some((confirm, 500)),
     };
     let quick = Habits { keys: keys("quick", 3), lease_ms: 300..=2000, hold_ms: 0..=10, ..slow.clone() };
-    [(24, slow), (6, quick)]
+    [(32, slow), (6, quick)]
 }
 
 /// Which node was primary from when on, in order.
@@ -173,6 +174,14 @@ impl Reigns {
 
     fn list(&self) -> std::sync::MutexGuard<'_, Vec<(Moment, u16)>> {
         self.0.lock().expect("nobody panics with it")
+    }
+
+    /// When some node became primary though nobody had struck the one before: on a busy machine the Sentinels may think so.
+    fn unasked(&self, strikes: &[Strike]) -> Vec<Moment> {
+        let list = self.list();
+        let changes = list.windows(2).map(|two| (two[0].0, two[1].0));
+        let is_asked = |from: Moment, to: Moment| strikes.iter().any(|strike| (from..to).contains(&strike.at));
+        changes.filter(|(from, to)| !is_asked(*from, *to)).map(|(_, to)| to).collect()
     }
 
     /// Who is primary.
@@ -290,24 +299,32 @@ fn judge(confirm: &str, strikes: &[Strike], reigns: &Reigns, saw: &Saw, report: 
     report.add(&name("denied to their owners"), lost.len() as u64);
     let twice = history::held_twice(&counted);
     report.add(&name("held twice"), twice.len() as u64);
+    // The next primary may even be one that was still copying from the one before: nothing is promised then.
+    let unasked = reigns.unasked(strikes);
+    report.add(&name("failovers nobody asked for"), unasked.len() as u64);
+    let by_itself = |from: Moment, to: Moment| unasked.iter().any(|at| from < *at && *at < to);
     for pair in &twice {
         let cause = strikes.iter().find(|strike| strike.may_have_lost(pair.0, pair.1));
         match cause {
-            Some(strike) if strike.killed => report.add(&name("held twice after a kill"), 1),
-            Some(_) => report.add(&name("held twice after a stop"), 1),
-            None => {}
-        }
-        if cause.is_none() || confirm == "2" {
-            report.violation(name(&format!("held twice: {pair:?}")));
+            _ if by_itself(pair.0.told, pair.1.told) => {
+                report.add(&name("held twice after a failover nobody asked for"), 1)
+            }
+            Some(strike) if confirm != "2" => {
+                let how = if strike.killed { "held twice after a kill" } else { "held twice after a stop" };
+                report.add(&name(how), 1);
+            }
+            _ => report.violation(name(&format!("held twice: {pair:?}"))),
         }
     }
     if confirm == "2" {
-        report.violations(lost.iter().map(|grant| name(&format!("lost: {grant:?}"))));
+        let promised = lost.iter().filter(|grant| !by_itself(grant.told, grant.lease_ends));
+        report.violations(promised.map(|grant| name(&format!("lost: {grant:?}"))));
     }
     let longest = twice.iter().map(|pair| history::overlap_ms(*pair)).max().unwrap_or_default();
     report.add(&name("held twice, longest ms"), longest);
+    report.add(&name("traces of lost grants"), (lost.len() + twice.len()) as u64);
     if confirm == "0" {
-        report.must_see(&name("held twice"));
+        report.must_see(&name("traces of lost grants"));
     }
     report.must_see(&name("grants"));
     saw.answers.iter().for_each(|(answer, count)| report.add(&name(&format!("answered {answer}")), *count));
