@@ -7,7 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 /// The clients.
+#[derive(Clone, Copy)]
 pub struct Crowd<'c> {
+    /// Tells them apart from those of the program's other crowds, also in their dice.
+    pub number: u64,
     /// What they do: so many of them have these habits.
     pub clients: &'c [(u64, Habits)],
     /// An answer that does not come so long after it was due is missing.
@@ -24,8 +27,10 @@ impl Crowd<'_> {
             let habits = self.clients.iter().flat_map(|(count, habits)| (0..*count).map(move |_| habits));
             let clients: Vec<_> = (1..)
                 .zip(habits)
-                .map(|(number, habits)| {
-                    let worker = Worker::new(format!("c{number}"), habits, options.dice(number), self.patience);
+                .map(|(client, habits)| {
+                    let (name, dice) =
+                        (format!("c{}.{client}", self.number), options.dice((self.number << 16) + client));
+                    let worker = Worker::new(name, habits, dice, self.patience);
                     scope.spawn(|| worker.live(self.place, &|| goes_on.load(Ordering::Relaxed)))
                 })
                 .collect();

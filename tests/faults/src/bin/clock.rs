@@ -6,8 +6,9 @@
 //! under load, and begins with many small steps of the primary's clock while its timer rings.
 
 use faults::caller::{Answer, Asking, Caller, ask_apart};
+use faults::crowd::Crowd;
 use faults::history::{Grant, Moment, fences_back, fences_repeated};
-use faults::load::{Load, judge};
+use faults::judge::judge;
 use faults::look::{left_ms, waiting};
 use faults::options::Options;
 use faults::report::Report;
@@ -37,15 +38,19 @@ fn main() -> ExitCode {
     let start = || setup().wall_offset("+0").start();
     let (primary, replica) = (start(), start());
     replica.follow(&primary);
-    let habits = Habits {
-        keys: (0..4).map(|number| format!("load{number}")).collect(),
-        readers: 30,
-        lease_ms: 50..=500,
-        hold_ms: 0..=300,
-        block_ms: 0..=500,
-        confirm: None,
-    };
-    let load = Load { clients: 8, port: primary.port(), habits: &habits, patience: PATIENCE, number: 0 };
+    let clients = [(
+        8,
+        Habits {
+            keys: (0..4).map(|number| format!("load{number}")).collect(),
+            readers: 30,
+            lease_ms: 50..=500,
+            hold_ms: 0..=300,
+            block_ms: 0..=500,
+            confirm: None,
+        },
+    )];
+    let port = primary.port();
+    let crowd = Crowd { number: 0, clients: &clients, patience: PATIENCE, place: &|_| Some(port) };
     let witness = Witness::of(primary.port());
     let mut scene = Scene {
         primary,
@@ -58,7 +63,7 @@ fn main() -> ExitCode {
         report: &mut report,
     };
     // One round in two under load. On a server that has nothing else to do, nothing but its timers looks at the time.
-    let ((), saw) = load.during(&options, || (0..options.rounds).step_by(2).for_each(|round| scene.round(round)));
+    let ((), saw) = crowd.during(&options, || (0..options.rounds).step_by(2).for_each(|round| scene.round(round)));
     let under_load = std::mem::take(&mut scene.late);
     (1..options.rounds).step_by(2).for_each(|round| scene.round(round));
     let Scene { grants, late: alone, .. } = scene;

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     let map = Map::of(&cluster, &keys);
     let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port()).collect();
     let place = |key: &str| map.place(key);
-    let crowd = Crowd { clients: &clients, patience: Duration::from_secs(5), place: &place };
+    let crowd = Crowd { number: 0, clients: &clients, patience: Duration::from_secs(5), place: &place };
     let mut dice = options.dice(0);
     let goes_on = AtomicBool::new(true);
     let ((events, sightings), saw) = thread::scope(|scope| {

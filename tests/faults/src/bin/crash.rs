@@ -50,7 +50,7 @@ fn run(options: &Options, saving: &'static str, report: &mut Report) {
     let place = |_: &str| Some(port.load(Ordering::Relaxed));
     let clients = clients();
     let keys: Vec<String> = clients.iter().flat_map(|(_, habits)| habits.keys.clone()).collect();
-    let crowd = Crowd { clients: &clients, patience: Duration::from_secs(5), place: &place };
+    let crowd = Crowd { number: 0, clients: &clients, patience: Duration::from_secs(5), place: &place };
     let mut dice = options.dice(0);
     let ((kills, sightings), saw) = crowd.during(options, || {
         audit::during(&keys, &place, || {

@@ -56,7 +56,7 @@ fn run(options: &Options, confirm: &str, report: &mut Report) {
     let primary = Mutex::new(Some(nodes[0].server.port()));
     let place = |_: &str| *primary.lock().expect("nobody panics with it");
     let clients = clients(replicas as u64);
-    let crowd = Crowd { clients: &clients, patience: Duration::from_secs(3), place: &place };
+    let crowd = Crowd { number: 0, clients: &clients, patience: Duration::from_secs(3), place: &place };
     let mut dice = options.dice(0);
     let goes_on = AtomicBool::new(true);
     let on = || goes_on.load(Ordering::Relaxed);

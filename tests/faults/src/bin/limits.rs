@@ -6,8 +6,9 @@
 //! A round is each of these once, while clients lock and wait. It ends with `kill -9` and a start from the append-only file.
 
 use faults::caller::{Answer, Asking, Caller, ask_apart};
+use faults::crowd::Crowd;
 use faults::history::Moment;
-use faults::load::{Load, judge, judge_fences};
+use faults::judge::{judge, judge_fences};
 use faults::look::waiting;
 use faults::options::Options;
 use faults::report::Report;
@@ -112,22 +113,25 @@ fn main() -> ExitCode {
     let setup = setup.option("repl-ping-replica-period", "3600").option("repl-diskless-sync-delay", "0");
     let (mut server, replica) = (setup.outlives_full_files().start(), Server::new());
     replica.follow(&server);
-    let habits = Habits {
-        keys: (0..4).map(|number| format!("load{number}")).collect(),
-        readers: 30,
-        lease_ms: 50..=500,
-        hold_ms: 0..=300,
-        block_ms: 0..=500,
-        confirm: None,
-    };
+    let clients = [(
+        8,
+        Habits {
+            keys: (0..4).map(|number| format!("load{number}")).collect(),
+            readers: 30,
+            lease_ms: 50..=500,
+            hold_ms: 0..=300,
+            block_ms: 0..=500,
+            confirm: None,
+        },
+    )];
     let mut number = 0;
     for _ in 0..options.rounds {
         for state in STATES {
             number += 1;
-            let load = Load { clients: 8, port: server.port(), habits: &habits, patience: PATIENCE, number };
+            let crowd = Crowd { number, clients: &clients, patience: PATIENCE, place: &|_| Some(server.port()) };
             let witness = Witness::of(server.port());
             let mut scene = Scene { server: &server, replica: &replica, state, number, witness, report: &mut report };
-            let ((), saw) = load.during(&options, || scene.play());
+            let ((), saw) = crowd.during(&options, || scene.play());
             let what = format!("{state:?}");
             match state {
                 // Locks are taken from their holders.

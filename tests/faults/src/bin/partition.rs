@@ -10,14 +10,15 @@
 //! does before keepalive finds out.
 
 use faults::caller::{Answer, Asking, Caller, ask_apart};
+use faults::crowd::Crowd;
 use faults::history::Moment;
-use faults::load::{Load, judge};
+use faults::judge::judge;
 use faults::look::{left_ms, waiting};
 use faults::options::Options;
 use faults::proxy::Proxy;
 use faults::report::Report;
 use faults::witness::Witness;
-use faults::worker::Habits;
+use faults::worker::{Habits, together};
 use rand::{RngExt, rngs::StdRng};
 use redis::Value;
 use std::process::ExitCode;
@@ -47,17 +48,18 @@ fn main() -> ExitCode {
         block_ms: 0..=1000,
         confirm: None,
     };
+    let (over, beside) = ([(8, habits.clone())], [(4, habits)]);
     let witness = Witness::of(primary.port());
     let dice = options.dice(0);
     let mut scene =
         Scene { primary: &primary, replica: &replica, to_clients, to_replica, witness, dice, report: &mut report };
     for round in 0..options.rounds {
         // Some over the wire that breaks, some beside it: those go on meanwhile.
-        let over =
-            Load { clients: 8, port: scene.to_clients.port(), habits: &habits, patience: PATIENCE, number: 2 * round };
-        let beside = Load { clients: 4, port: primary.port(), number: 2 * round + 1, ..over.clone() };
-        let (((), seen_beside), mut saw) = over.during(&options, || beside.during(&options, || scene.break_wires()));
-        saw.grants.extend(seen_beside.grants);
+        let (over_port, port) = (scene.to_clients.port(), primary.port());
+        let crowd = Crowd { number: 2 * round, clients: &over, patience: PATIENCE, place: &|_| Some(over_port) };
+        let others = Crowd { number: 2 * round + 1, clients: &beside, place: &|_| Some(port), ..crowd };
+        let (((), saw_beside), saw) = crowd.during(&options, || others.during(&options, || scene.break_wires()));
+        let saw = together([saw, saw_beside]);
         judge(scene.report, "load", &saw);
         scene.nothing_is_left(round);
         for number in 0..20 {
