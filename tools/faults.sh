@@ -7,7 +7,14 @@ cd "$(dirname "$0")/.."
 
 # program, rounds when short, rounds when long, further options
 programs=(
-  "history 3 720"
+  "history 4 720"
+  "resource 1 60"
+  "crash 3 100"
+  "failover 3 60"
+  "cluster 5 60"
+  "clock 8 240"
+  "limits 2 60"
+  "partition 3 120"
 )
 
 length=${1:-}
