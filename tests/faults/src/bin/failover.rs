@@ -271,7 +271,10 @@ fn strike(nodes: &mut [Node], sentinels: &[Server], reigns: &Reigns, confirm: us
         // Deposed, and knows nothing of it: for a moment it goes on granting to those who have asked it.
         nodes[old].server.signal(Signal::CONT);
     }
-    wait_for("the Sentinels to agree", || sentinels.iter().all(|sentinel| names(sentinel, &nodes[new])));
+    wait_for("the Sentinels to agree", || {
+        new = primary(nodes, reigns);
+        new != old && sentinels.iter().all(|sentinel| names(sentinel, &nodes[new]))
+    });
     thread::sleep(Duration::from_millis(dice.random_range(100..=1000)));
     if killed {
         // Not before: it comes up with nothing, and clients must not take it for the primary.
