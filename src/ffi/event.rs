@@ -34,6 +34,9 @@ pub enum ServerEvent {
     BecamePrimary,
     /// The server has become a replica.
     BecameReplica,
+    /// This node serves slots that were moved to it at once: Redis says so from 8.4 on, Valkey from 9.0 on. Nobody says it of
+    /// slots that are moved key by key.
+    SlotsGained,
     /// The server's regular tick.
     Tick,
     /// The server has forked a child, which saves what there is now, to disk or for a replica.
@@ -62,7 +65,7 @@ impl Loader<'_> {
     /// # Errors
     /// When the server refuses.
     pub fn listener<L: Listener>(&mut self) -> Result<(), LoadError> {
-        // The ids below mean the same on Redis and Valkey; those from 18 on do not.
+        // The ids below mean the same on Redis and Valkey.
         let events = [
             raw::REDISMODULE_EVENT_CLIENT_CHANGE,
             raw::REDISMODULE_EVENT_FLUSHDB,
@@ -73,15 +76,11 @@ impl Loader<'_> {
             raw::REDISMODULE_EVENT_FORK_CHILD,
             raw::REDISMODULE_EVENT_EVENTLOOP,
         ];
-        for id in events {
-            let event = raw::RedisModuleEvent { id, dataver: 1 };
-            // SAFETY: the context of the load.
-            let subscribed =
-                unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), event, Some(on_server::<L>))) };
-            if subscribed != raw::REDISMODULE_OK as c_int {
-                return Err(LoadError(format!("the server refused a subscription to its event {id}")));
-            }
+        if let Some(id) = events.into_iter().find(|id| !self.subscribe::<L>(*id)) {
+            return Err(LoadError(format!("the server refused a subscription to its event {id}")));
         }
+        // Where slots are not moved at once, the server does not know it.
+        self.subscribe::<L>(if self.is_valkey() { VALKEY_SLOTS_MOVED.0 } else { REDIS_SLOTS_MOVED.0 });
         // SAFETY: the context of the load.
         let subscribed = unsafe {
             api!(RedisModule_SubscribeToKeyspaceEvents(
@@ -95,7 +94,20 @@ impl Loader<'_> {
         }
         Ok(())
     }
+
+    fn subscribe<L: Listener>(&mut self, id: u64) -> bool {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the context of the load.
+        let subscribed =
+            unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), event, Some(on_server::<L>))) };
+        subscribed == raw::REDISMODULE_OK as c_int
+    }
 }
+
+/// The event of slots that are moved at once, and its part that says that they have come. From 18 on the ids mean other things on
+/// Redis than on Valkey.
+const REDIS_SLOTS_MOVED: (u64, u64) = (18, 2);
+const VALKEY_SLOTS_MOVED: (u64, u64) = (19, 4);
 
 extern "C" fn on_server<L: Listener>(
     ctx: *mut raw::RedisModuleCtx,
@@ -144,6 +156,8 @@ unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<Server
             Some(ServerEvent::BecamePrimary)
         }
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, _) => Some(ServerEvent::BecameReplica),
+        // To one of the two at most is subscribed.
+        REDIS_SLOTS_MOVED | VALKEY_SLOTS_MOVED => Some(ServerEvent::SlotsGained),
         (raw::REDISMODULE_EVENT_CRON_LOOP, _) => Some(ServerEvent::Tick),
         (raw::REDISMODULE_EVENT_FORK_CHILD, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) => Some(ServerEvent::Forked),
         (raw::REDISMODULE_EVENT_EVENTLOOP, raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP) => {

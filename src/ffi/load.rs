@@ -77,7 +77,7 @@ impl<'a> Loader<'a> {
         known & VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION != 0 && self.is_valkey()
     }
 
-    fn is_valkey(&self) -> bool {
+    pub(super) fn is_valkey(&self) -> bool {
         // SAFETY: the context of the load; what the server says lives until it is freed, after the last look at it.
         unsafe {
             let server = api!(RedisModule_GetServerInfo(self.ctx, c"server".as_ptr()));

@@ -93,6 +93,14 @@ impl FenceClock {
         self.begun = true;
     }
 
+    /// On gaining slots: leaves room for what the node that had them may have given on keys that are free, while its wall clock
+    /// was ahead by up to `skew`. Many slots that come one after the other lead no further than one.
+    pub fn lead(&mut self, wall: WallTime, skew: Millis) {
+        let mut led = FenceClock::new();
+        led.jump(wall, skew);
+        self.last = self.last.max(led.last);
+    }
+
     /// The last fence given or seen; None when there was none yet.
     #[must_use]
     pub fn last(self) -> Option<Fence> {

@@ -126,6 +126,11 @@ impl Node {
         self.fences.jump(wall, self.limits.promotion_skew);
     }
 
+    /// This node serves slots that another one served until now.
+    pub fn gain_slots(&mut self, wall: WallTime) {
+        self.fences.lead(wall, self.limits.promotion_skew);
+    }
+
     /// A fence was given elsewhere or before.
     pub fn observe_fence(&mut self, fence: Fence) {
         self.fences.observe(fence);

@@ -58,6 +58,7 @@ impl Listener for Ear {
                 alarm::disarm(ctx);
                 waiting::dismiss();
             }
+            ServerEvent::SlotsGained => with_node(|node| node.gain_slots(clock::now().wall)),
             ServerEvent::Tick => {
                 replication::tick(ctx);
                 alarm::tick(ctx);

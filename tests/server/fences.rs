@@ -4,6 +4,7 @@
 //! hour between the two grants.
 
 use crate::payload::{dump, restore};
+use crate::servers::not_run;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -415,6 +416,27 @@ fn fences_rise_over_a_slot_that_is_moved_right_after_a_failover() {
     }
     let after = take(&mut other, &key, "b");
     assert!(after > before, "{after} is not above {before}");
+}
+
+#[test]
+fn fences_rise_over_a_slot_that_is_moved_at_once_to_a_node_whose_clock_is_behind() {
+    // A key that is free takes no fence along: the new node leaves room for what the old one may have given.
+    if not_run("fences::fences_rise_over_a_slot_that_is_moved_at_once_to_a_node_whose_clock_is_behind") {
+        return;
+    }
+    let cluster = Cluster::start(2, 0);
+    let (key, slot) = cluster.key();
+    let [mut old, mut new] = [0, 1].map(|number| cluster.conn(number));
+    // It has been giving fences for long: it does not jump any more.
+    let there = (0..).map(|number| format!("j{number}")).find(|key| new.call(&["EXISTS", key]).is_ok()).unwrap();
+    take(&mut new, &there, "x");
+    new.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "60000"]);
+    let before = take(&mut old, &key, "a");
+    leave(&mut old, &key, "a");
+    cluster.move_at_once(&slot);
+    wait_for("the new node to serve it", || new.call(&["EXISTS", &key]).is_ok());
+    let after = take(&mut new, &key, "b");
+    assert!(after >= before + 50_000_000, "{after} leaves no room above {before} for a clock that is ahead");
 }
 
 #[test]

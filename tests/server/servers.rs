@@ -12,7 +12,12 @@ struct Row {
     reason: &'static str,
 }
 
-const TABLE: [Row; 6] = [
+const TABLE: [Row; 7] = [
+    Row {
+        test: "fences::fences_rise_over_a_slot_that_is_moved_at_once_to_a_node_whose_clock_is_behind",
+        cannot: |server| server.is_redis_below(8, 4) || server.is_valkey_below(9, 0),
+        reason: "it does not move slots at once",
+    },
     Row {
         test: "persistence::an_rdb_of_a_server_that_never_had_a_lock_loads_without_the_module",
         cannot: |server| server.is_redis_below(7, 2),
