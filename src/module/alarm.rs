@@ -22,15 +22,16 @@ pub(crate) const BITE: usize = 64;
 thread_local! {
     /// The timer, if it is set, and what it is set for.
     static TIMER: Cell<Option<(Timestamp, Timer)>> = const { Cell::new(None) };
-    /// Whether it has rung since the server last said that it is about to sleep.
-    static RANG: Cell<bool> = const { Cell::new(false) };
+    /// While the server rings, from our ring until it says that it is about to sleep: whether the timer is to be set then.
+    static RINGING: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// Sees to it that the timer rings for the earliest lease.
 pub(crate) fn arm(ctx: &mut Ctx<'_>) {
     // The server rings what is due by the wall clock as it was when it began to ring. If that is set back meanwhile, a timer
     // that is set now is due at once, and the next, and the server would do nothing else until the clock is where it was.
-    if RANG.get() {
+    if RINGING.get().is_some() {
+        RINGING.set(Some(true));
         return;
     }
     let at_once = replication::owes() || waiting::has_work();
@@ -55,7 +56,7 @@ pub(crate) fn disarm(ctx: &mut Ctx<'_>) {
 
 /// The server is about to sleep, and rings no timers any more.
 pub(crate) fn before_sleep(ctx: &mut Ctx<'_>) {
-    if RANG.take() {
+    if RINGING.take() == Some(true) {
         arm(ctx);
     }
 }
@@ -72,7 +73,7 @@ pub(crate) fn tick(ctx: &mut Ctx<'_>) {
 fn ring(ctx: &mut Ctx<'_>) {
     // It has rung and must not be stopped any more.
     TIMER.set(None);
-    RANG.set(true);
+    RINGING.set(Some(false));
     work(ctx);
 }
 

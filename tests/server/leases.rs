@@ -281,3 +281,29 @@ fn a_wall_clock_that_is_set_back_while_the_timer_rings_does_not_keep_the_server_
     }
     assert!(Instant::now() < end.earliest, "the machine is too slow for this test");
 }
+
+#[test]
+fn a_lease_that_may_not_end_now_does_not_keep_the_server_busy() {
+    // Until the server may write again, each tick looks; a timer for what is due already would ring all the time.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let cpu_s = |conn: &mut Client| {
+        let of = |conn: &mut Client, field: &str| conn.info("cpu", field).parse::<f64>().unwrap();
+        of(conn, "used_cpu_user") + of(conn, "used_cpu_sys")
+    };
+    for (off, on) in [
+        ("CONFIG SET min-replicas-to-write 3", "CONFIG SET min-replicas-to-write 0"),
+        ("CLIENT PAUSE 600000 WRITE", "CLIENT UNPAUSE"),
+    ] {
+        let say = |conn: &mut Client, command: &str| conn.ok(&command.split(' ').collect::<Vec<_>>());
+        let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 50");
+        say(&mut conn, off);
+        sleep_until(end.latest + TWO_TICKS);
+        let (began, before) = (Instant::now(), cpu_s(&mut conn));
+        std::thread::sleep(Duration::from_secs(1));
+        let used = (cpu_s(&mut conn) - before) / began.elapsed().as_secs_f64();
+        assert!(used < 0.1, "{off}: {used:.2} of a CPU for nothing");
+        say(&mut conn, on);
+        wait_for("the lease to end", || conn.get::<i64>(&["EXISTS", "k"]) == 0);
+    }
+}
