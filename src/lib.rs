@@ -33,8 +33,10 @@ impl Module for LockModule {
         command::load(loader)?;
         loader.configs(config::TABLE, "lock", config::check)?;
         loader.listener::<events::Ear>()?;
+        loader.info::<metrics::Section>()?;
+        // Last: nothing takes it back if the load fails.
         loader.peers::<peers::Nodes>();
-        loader.info::<metrics::Section>()
+        Ok(())
     }
 }
 

@@ -7,8 +7,12 @@ use redis_module::raw;
 use std::ffi::{c_char, c_uchar};
 use std::ptr;
 
-/// The kind of message; a module numbers its own.
-const KIND: u8 = 1;
+/// The kind of message. The server tells modules whose names are not of nine letters apart by this alone, so others may use the same
+/// number: see [`MARK`].
+const KIND: u8 = 0x6c;
+
+/// How our messages begin, with the version of their form; a number follows.
+const MARK: [u8; 8] = *b"lockfnc1";
 
 /// Who is told.
 pub trait Peer {
@@ -27,8 +31,7 @@ impl Loader<'_> {
 impl Ctx<'_> {
     /// Tells all other nodes of the cluster a number. Those that cannot be reached now will not hear of it.
     pub fn tell_peers(&mut self, number: u64) {
-        let bytes = number.to_be_bytes();
-        let bytes_len = bytes.len() as u32;
+        let bytes = [MARK, number.to_be_bytes()].concat();
         // SAFETY: a valid context; no node in particular; bytes that outlive the call, and how many these are.
         unsafe {
             api!(RedisModule_SendClusterMessage(
@@ -36,7 +39,7 @@ impl Ctx<'_> {
                 ptr::null(),
                 KIND,
                 bytes.as_ptr().cast::<c_char>(),
-                bytes_len
+                bytes.len() as u32
             ))
         };
     }
@@ -50,11 +53,15 @@ extern "C" fn told<P: Peer>(
     bytes_len: u32,
 ) {
     guard(|| {
-        if bytes.is_null() || bytes_len as usize != size_of::<u64>() {
-            // A later version of this module, which has more to tell.
+        if bytes.is_null() {
             return;
         }
-        // SAFETY: the server passes as many bytes as it says, and there are eight.
-        P::told(u64::from_be_bytes(unsafe { bytes.cast::<[u8; 8]>().read_unaligned() }));
+        // SAFETY: the server passes as many bytes as it says, alive for this call.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes, bytes_len as usize) };
+        // Whatever else comes is another module's, or a later version's of this one.
+        let number = bytes.strip_prefix(&MARK).and_then(|number| number.try_into().ok());
+        if let Some(number) = number {
+            P::told(u64::from_be_bytes(number));
+        }
     });
 }

@@ -62,6 +62,7 @@ impl Listener for Ear {
             ServerEvent::Tick => {
                 replication::tick(ctx);
                 alarm::tick(ctx);
+                peers::tick(ctx);
             }
             ServerEvent::BeforeSleep => {
                 waiting::work(ctx);

@@ -10,31 +10,58 @@ use crate::ffi::peers::Peer;
 use crate::ffi::{Ctx, Flags};
 use crate::lock::fence::Fence;
 use crate::lock::time::Timestamp;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 
-/// The other nodes hear of it at most so often: each message is some 2 KB to every node.
-const PAUSE_US: u64 = 1_000;
+/// The others hear of a fence at most so often: each message is some 2 KB to every node.
+const PAUSE_US: u64 = 10_000;
+/// A fence so far ahead is not from a promotion or a start but from a wall clock that was set back, and may be ahead for hours.
+const FAR_US: u64 = 10_000_000;
+/// Then they hear of it at most so often. And so often they are told again: some could not be reached, or were not there yet.
+const LONG_PAUSE_US: u64 = 1_000_000;
+/// What is ahead of our wall clock by more is not taken from others: one clock that was wrong would lift those of all.
+const HEARD_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
 thread_local! {
-    /// The last fence that the others were told, and when.
-    static TOLD: Cell<Option<(Fence, Timestamp)>> = const { Cell::new(None) };
+    static IS_CLUSTER: OnceCell<bool> = const { OnceCell::new() };
+    /// The highest fence that all have been told, by us or another node, and when we told one last.
+    static TOLD: Cell<(Option<Fence>, Timestamp)> = const { Cell::new((None, Timestamp(0))) };
 }
 
 /// Tells the others where this node's fence clock is, if it is ahead of the wall clock and they do not know.
 pub(crate) fn tell(ctx: &mut Ctx<'_>) {
-    let flags = ctx.flags();
-    if !flags.contains(Flags::CLUSTER | Flags::PRIMARY) || flags.contains(Flags::LOADING) {
-        return;
+    if is_cluster(ctx) {
+        let fence = with_node(|node| node.last_fence());
+        if fence > TOLD.get().0 {
+            tell_after(ctx, fence, PAUSE_US);
+        }
     }
-    let Some(fence) = with_node(|node| node.last_fence()) else { return };
-    let told = TOLD.get();
-    if told.is_some_and(|(told, _)| fence <= told) {
-        return;
+}
+
+/// The same for those who did not hear of it.
+pub(crate) fn tick(ctx: &mut Ctx<'_>) {
+    if is_cluster(ctx) {
+        let fence = with_node(|node| node.last_fence());
+        tell_after(ctx, fence, LONG_PAUSE_US);
     }
+}
+
+fn is_cluster(ctx: &Ctx<'_>) -> bool {
+    IS_CLUSTER.with(|known| *known.get_or_init(|| ctx.flags().contains(Flags::CLUSTER)))
+}
+
+fn tell_after(ctx: &mut Ctx<'_>, fence: Option<Fence>, pause_us: u64) {
+    let Some(fence) = fence else { return };
     let now = clock::now();
-    let is_early = told.is_some_and(|(_, at)| now.mono.0 < at.0 + PAUSE_US);
-    if fence.get() > now.wall.0 && !is_early {
-        TOLD.set(Some((fence, now.mono)));
+    let ahead_us = fence.get().saturating_sub(now.wall.0);
+    let pause_us = if ahead_us > FAR_US { LONG_PAUSE_US } else { pause_us };
+    let (told, at) = TOLD.get();
+    let flags = ctx.flags();
+    if ahead_us > 0
+        && now.mono.0 >= at.0 + pause_us
+        && flags.contains(Flags::PRIMARY)
+        && !flags.contains(Flags::LOADING)
+    {
+        TOLD.set((told.max(Some(fence)), now.mono));
         ctx.tell_peers(fence.get());
     }
 }
@@ -45,9 +72,11 @@ pub struct Nodes;
 
 impl Peer for Nodes {
     fn told(number: u64) {
-        // None of ours made one that is far ahead, and it would poison this clock, too.
-        if let Some(fence) = Fence::new(number).filter(|fence| !fence.is_far_ahead(clock::now().wall)) {
+        let believed = number.saturating_sub(clock::now().wall.0) <= HEARD_US_MAX;
+        if let Some(fence) = Fence::new(number).filter(|_| believed) {
             with_node(|node| node.observe_fence(fence));
+            let (told, at) = TOLD.get();
+            TOLD.set((told.max(Some(fence)), at));
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::payload::{dump, restore};
 use crate::servers::not_run;
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testbed::{Client, Cluster, LockInfo, Server, text_of, wait_for};
 
 const LEASE_MS: &str = "3600000";
@@ -416,6 +416,28 @@ fn fences_rise_over_a_slot_that_is_moved_right_after_a_failover() {
     }
     let after = take(&mut other, &key, "b");
     assert!(after > before, "{after} is not above {before}");
+}
+
+#[test]
+fn nodes_do_not_talk_of_fences_all_the_time() {
+    // Ahead of the wall clock for a minute, each new fence would be told by its node, and by all that heard of it.
+    let cluster = Cluster::start(3, 0);
+    let (key, _) = cluster.key();
+    let mut conns = [0, 1, 2].map(|number| cluster.conn(number));
+    conns[0].ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "60000"]);
+    let began = Instant::now();
+    let mut fence = 0;
+    while began.elapsed() < Duration::from_secs(2) {
+        fence = take(&mut conns[0], &key, "a");
+        leave(&mut conns[0], &key, "a");
+    }
+    for conn in &mut conns {
+        wait_for("all to know how far that was", || fence_clock(conn) >= fence);
+        let sent: f64 = conn.cluster_info("cluster_stats_messages_module_sent").parse().unwrap();
+        // To two others, each second, and once more.
+        let most = 2.0 * (began.elapsed().as_secs_f64() + 2.0);
+        assert!(sent <= most, "{sent} messages where {most} would do");
+    }
 }
 
 #[test]
