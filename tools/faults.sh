@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# program, rounds when short, rounds when long, further options
+# program, rounds when short, rounds when long
 programs=(
   "history 4 720"
   "resource 1 60"
@@ -27,13 +27,11 @@ esac
 mkdir -p target/faults
 failed=()
 for row in "${programs[@]}"; do
-  read -r program short long options <<<"$row"
+  read -r program short long <<<"$row"
   rounds=$short
   if [ "$length" = long ]; then rounds=$long; fi
-  log=target/faults/$program${options:+ $options}.log
-  echo "== $program $options"
-  # shellcheck disable=SC2086 # words, on purpose
-  "target/debug/$program" --rounds "$rounds" $options 2>&1 | tee "$log" || failed+=("$program $options")
+  echo "== $program"
+  "target/debug/$program" --rounds "$rounds" 2>&1 | tee "target/faults/$program.log" || failed+=("$program")
 done
 if [ ${#failed[@]} -gt 0 ]; then
   echo "FAILED: ${failed[*]}"

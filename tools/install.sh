@@ -2,7 +2,7 @@
 # tools/install.sh WHAT...: installs what building and testing need, and of that only what is missing.
 #   libclang  for bindgen, at build time          server    redis-server and redis-cli, 7.0 or newer
 #   clients   redis-py, and node-redis on Node.js  fuzz      cargo-fuzz, and g++ for libFuzzer
-#   valgrind
+#   valgrind                                        keyring   Debian's keys, to verify its packages
 # Through apt-get or brew, else into target/. Silent when all is there. Never replaces what the machine has, never leaves
 # a service running, never writes outside target/ by itself.
 set -euo pipefail
@@ -200,9 +200,14 @@ install_valgrind() {
   have valgrind || package valgrind valgrind valgrind || die "valgrind is missing, and there is neither apt-get (as root) nor brew"
 }
 
+install_keyring() {
+  [ -r /usr/share/keyrings/debian-archive-keyring.gpg ] || package keyring debian-archive-keyring "" ||
+    die "debian-archive-keyring is missing, and there is no apt-get (as root)"
+}
+
 for what in "$@"; do
   case $what in
-    libclang | server | clients | fuzz | valgrind) "install_$what" ;;
-    *) die "unknown: $what (libclang, server, clients, fuzz, valgrind)" ;;
+    libclang | server | clients | fuzz | valgrind | keyring) "install_$what" ;;
+    *) die "unknown: $what (libclang, server, clients, fuzz, valgrind, keyring)" ;;
   esac
 done

@@ -192,7 +192,7 @@ done
 for tool in apt-get apt-cache dpkg dpkg-deb sha256sum; do
   command -v "$tool" >/dev/null || die "these servers are unpacked from Debian's packages, which needs Debian or a derivative: there is no $tool here"
 done
-[ -r "$keys" ] || die "no $keys: install the package debian-archive-keyring"
+tools/install.sh keyring
 
 mkdir -p "$out"
 arch=$(dpkg --print-architecture)

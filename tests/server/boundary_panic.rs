@@ -4,7 +4,7 @@
 use crate::wire::{Reply, Way, Wire};
 use testbed::{Server, module, wait_for};
 
-/// The server runs with RUST_BACKTRACE=1, as all of these tests' servers do: see support.rs.
+/// The server runs with RUST_BACKTRACE=1, as all of these tests' servers do: see the crate testbed.
 fn server() -> Server {
     let path = module().with_file_name("libpanicking.so");
     assert!(path.exists(), "{} is missing: cargo build --release --workspace makes it", path.display());

@@ -1,4 +1,4 @@
-//! Tests against real servers. Each test starts its own; see support.rs.
+//! Tests against real servers. Each test starts its own; see the crate testbed.
 //!
 //! `REDIS_LOCK_SERVER` names another server than the `redis-server` in the path, so that the same tests run on every
 //! server that is supported.
