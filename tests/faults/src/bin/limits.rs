@@ -1,7 +1,7 @@
 //! Servers that may not write, or are full: no memory (without eviction, and with it), no room for the append-only file, a dump
 //! that cannot be written, too few replicas, a primary that was made a replica. Requests are refused with the server's own
-//! codes and leave no trace; nothing ends or is granted by the module's own hand while nothing may be written; what is held
-//! can be given back when memory alone is short; and all goes on afterwards.
+//! codes and leave no trace; nothing ends or is granted by the module's own hand while nothing may be written, and the
+//! server does not spin meanwhile; what is held can be given back when memory alone is short; and all goes on afterwards.
 //!
 //! A round is each of these once, while clients lock and wait. It ends with `kill -9` and a start from the append-only file.
 
@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LATE_MS: u64 = 500;
 /// Leases of the scene that end while the state lasts.
 const BRIEF_MS: u64 = 400;
+/// So much of the time, in percent, a server may be busy that has nothing to do but to refuse: with the clients here it is a few.
+const BUSY_MAX: u64 = 30;
 
 /// What is wrong with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +236,7 @@ impl Scene<'_> {
                     scene.null(timed);
                     thread::sleep(Duration::from_millis(BRIEF_MS / 2));
                     scene.report.add("leases that were over while nothing could end", u64::from(in_time));
+                    scene.rests();
                     for (what, asking) in [("held", &after_held), ("bound", &after_bound), ("brief", &after_brief)] {
                         // On a slow machine that lease was over before.
                         if asking.is_finished() && (what != "brief" || in_time) {
@@ -257,7 +260,7 @@ impl Scene<'_> {
                             .violation(format!("who waited on a primary that was made a replica got {answer:?}"));
                     }
                 }
-                self.frozen(&mut conn, |_| thread::sleep(Duration::from_millis(BRIEF_MS)));
+                self.frozen(&mut conn, |scene| scene.rests());
                 self.state.set(self.server, false);
                 let again = self.wait(&mut conn, &brief, "next", 0);
                 let now = Moment::now();
@@ -355,6 +358,24 @@ impl Scene<'_> {
         self.report.add("compared before and after", 1);
         if before != after {
             self.report.violation(format!("{:?}: changed from {before} to {after}", self.state));
+        }
+    }
+
+    /// For a second, longer than the brief lease runs, the server does not spin: leases are due, and must not end.
+    fn rests(&mut self) {
+        let mut conn = self.server.connect();
+        let mut spent_us = || {
+            let mut seconds = |field| conn.info("cpu", field).parse::<f64>().expect("seconds");
+            ((seconds("used_cpu_user") + seconds("used_cpu_sys")) * 1e6) as u64
+        };
+        let (from, before) = (Moment::now(), spent_us());
+        thread::sleep(Duration::from_secs(1));
+        let (spent, took) = (spent_us() - before, Moment::now().0 - from.0);
+        let busy = 100 * spent / took;
+        let figure = "busy while nothing could end, at most percent";
+        self.report.add(figure, busy.saturating_sub(self.report.figure(figure)));
+        if busy > BUSY_MAX {
+            self.report.violation(format!("{:?}: busy for {busy} % of the time while nothing may end", self.state));
         }
     }
 
