@@ -29,6 +29,9 @@ use testbed::{Cluster, wait_for};
 /// Grants so shortly before a kill may be lost by it: far more than replication takes.
 const WINDOW_MS: u64 = 1_000;
 
+/// So long after its server was killed an answer may still be read, on a busy machine.
+const READ_MS: u64 = 100;
+
 /// So long it may take until all nodes know of a fence that is ahead of the wall clock: a tick of the server, and more on a busy
 /// machine. A slot that is moved may be faster, and then its free keys get lower ones, as the README says.
 const HEARSAY_MS: u64 = 200;
@@ -41,6 +44,10 @@ const OVERDUE_MS: u64 = 1_000;
 
 /// What happened to a primary whose last grants may be lost.
 const KILLED: &str = "primaries killed";
+/// What else is done.
+const FAILOVER: &str = "CLUSTER FAILOVER";
+const BY_KEYS: &str = "slots moved key by key";
+const AT_ONCE: &str = "slots moved at once";
 
 /// Several keys in each of so many slots.
 const SLOTS: usize = 6;
@@ -63,11 +70,19 @@ fn main() -> ExitCode {
         let _stop = Stop(&goes_on);
         crowd.during(&options, || {
             audit::during(&keys, &place, || {
-                (0..options.rounds).map(|round| event(round, &mut cluster, &map, &mut dice)).collect::<Vec<Event>>()
+                (0..options.rounds)
+                    .flat_map(|round| event(round, &mut cluster, &map, &mut dice))
+                    .collect::<Vec<Event>>()
             })
         })
     });
-    judge(&events, &saw, &sightings)
+    let mut must_happen = Vec::new();
+    for (what, rounds, can_be) in [(FAILOVER, 2, true), (AT_ONCE, 3, cluster.can_move_at_once()), (KILLED, 4, true)] {
+        if options.rounds >= rounds && can_be {
+            must_happen.push(what);
+        }
+    }
+    judge(&events, &must_happen, &map, &saw, &sightings)
 }
 
 /// Some hold for long, so that slots are moved with locks in them that are held and waited for; some write all the time.
@@ -150,26 +165,27 @@ fn ranges(value: Value) -> Ranges {
     entries.iter().map(|entry| range(entry).expect("first, last, and the primary's address and port")).collect()
 }
 
-/// What was done to the cluster, and when.
+/// What was done to the cluster.
 #[derive(Debug)]
 struct Event {
     what: &'static str,
-    at: Moment,
+    /// The slot, if it was moved.
+    slot: Option<i64>,
+    /// When it began, and when it was done; a kill is done when the process is gone.
+    from: Moment,
+    to: Moment,
 }
 
-fn event(round: u64, cluster: &mut Cluster, map: &Map, dice: &mut StdRng) -> Event {
+fn event(round: u64, cluster: &mut Cluster, map: &Map, dice: &mut StdRng) -> Vec<Event> {
     // Sometimes at once after the one before.
     thread::sleep(Duration::from_millis(dice.random_range(0..=2000)));
     match round % 4 {
-        1 => take_over(cluster, dice),
-        3 => kill(cluster, dice),
-        turn => move_slots(cluster, map, turn == 2 && cluster.can_move_at_once(), dice),
-    }
-}
-
-impl Event {
-    fn now(what: &'static str) -> Event {
-        Event { what, at: Moment::now() }
+        1 => vec![take_over(cluster, dice)],
+        3 => vec![kill(cluster, dice)],
+        turn => {
+            let at_once = turn == 2 && cluster.can_move_at_once();
+            (0..2).map(|_| move_slot(cluster, map, at_once, dice)).collect()
+        }
     }
 }
 
@@ -197,30 +213,23 @@ fn is_primary(cluster: &Cluster, number: usize) -> bool {
 
 fn take_over(cluster: &Cluster, dice: &mut StdRng) -> Event {
     let (_, replica) = pair(cluster, dice);
-    let event = Event::now("CLUSTER FAILOVER");
+    let from = Moment::now();
     cluster.conn(replica).ok(&["CLUSTER", "FAILOVER"]);
     wait_for("the replica to take over", || is_primary(cluster, replica));
-    event
+    Event { what: FAILOVER, slot: None, from, to: Moment::now() }
 }
 
 fn kill(cluster: &mut Cluster, dice: &mut StdRng) -> Event {
     let (primary, replica) = pair(cluster, dice);
-    let event = Event::now(KILLED);
+    let from = Moment::now();
     cluster.nodes[primary].stop(true);
+    let to = Moment::now();
     wait_for("the replica to take over", || is_primary(cluster, replica));
     cluster.nodes[primary].start();
-    event
+    Event { what: KILLED, slot: None, from, to }
 }
 
-fn move_slots(cluster: &Cluster, map: &Map, at_once: bool, dice: &mut StdRng) -> Event {
-    let event = Event::now(if at_once { "slots moved at once" } else { "slots moved key by key" });
-    for _ in 0..2 {
-        move_slot(cluster, map, at_once, dice);
-    }
-    event
-}
-
-fn move_slot(cluster: &Cluster, map: &Map, at_once: bool, dice: &mut StdRng) {
+fn move_slot(cluster: &Cluster, map: &Map, at_once: bool, dice: &mut StdRng) -> Event {
     let slot = *map.slots().choose(dice).expect("there are slots");
     let (old, new) = {
         let (primary, replica) = pair(cluster, dice);
@@ -229,6 +238,7 @@ fn move_slot(cluster: &Cluster, map: &Map, at_once: bool, dice: &mut StdRng) {
         let mut others = (0..cluster.nodes.len()).filter(|number| *number != old && is_primary(cluster, *number));
         (old, if primary == old { others.next().expect("there are three") } else { primary })
     };
+    let from = Moment::now();
     if at_once {
         cluster.move_at_once_between(&slot.to_string(), old, new);
     } else {
@@ -237,6 +247,7 @@ fn move_slot(cluster: &Cluster, map: &Map, at_once: bool, dice: &mut StdRng) {
     wait_for("all to know where the slot is", || {
         (0..cluster.nodes.len()).all(|number| serving(cluster, number, slot) == new)
     });
+    Event { what: if at_once { AT_ONCE } else { BY_KEYS }, slot: Some(slot), from, to: Moment::now() }
 }
 
 /// Who serves a slot, as one of the nodes says.
@@ -266,7 +277,25 @@ fn move_by_keys(cluster: &Cluster, slot: &str, old: usize, new: usize, dice: &mu
     from.ok(&["CLUSTER", "SETSLOT", slot, "NODE", &id]);
 }
 
-fn judge(events: &[Event], saw: &Saw, sightings: &[Sighting]) -> ExitCode {
+impl Event {
+    /// Whether what was done shortly before this can be undone at the last moment, because the replica may not have heard of it.
+    fn may_have_lost(&self, first: Moment, last: Moment) -> bool {
+        self.what == KILLED
+            && first < self.to.after_ms(READ_MS)
+            && self.from < first.after_ms(WINDOW_MS)
+            && self.to < last
+    }
+
+    /// Whether the slot was free to be moved between two grants on one of its keys, and the node that made the second may not
+    /// have heard of the first's fence. A key that is held takes its fence along.
+    fn outran(&self, slot: i64, first: &Grant, second: &Grant) -> bool {
+        (self.what == BY_KEYS && self.slot == Some(slot) && first.node != second.node)
+            && (first.asked < self.to && first.held_until() < self.to && self.from < second.told)
+            && (second.asked <= first.told.after_ms(HEARSAY_MS) && first.fence - second.fence < HEARSAY_FENCES)
+    }
+}
+
+fn judge(events: &[Event], must_happen: &[&str], map: &Map, saw: &Saw, sightings: &[Sighting]) -> ExitCode {
     let mut report = Report::default();
     events.iter().for_each(|event| report.add(event.what, 1));
     let grants = &saw.grants;
@@ -277,10 +306,7 @@ fn judge(events: &[Event], saw: &Saw, sightings: &[Sighting]) -> ExitCode {
         |look: &&Sighting| look.owners.iter().any(|owner| granted_at.get(owner).is_some_and(|node| *node != look.node));
     report.add("holds seen at another node than granted", sightings.iter().filter(elsewhere).count() as u64);
 
-    let killed: Vec<Moment> = events.iter().filter(|event| event.what == KILLED).map(|event| event.at).collect();
-    // Whether a kill came shortly after the first and before the last.
-    let by_a_kill =
-        |first: Moment, last: Moment| killed.iter().any(|kill| *kill < first.after_ms(WINDOW_MS) && *kill < last);
+    let by_a_kill = |first: Moment, last: Moment| events.iter().any(|event| event.may_have_lost(first, last));
     let mut found = Vec::new();
     let pairs = history::held_twice(grants).into_iter();
     found.extend(pairs.map(|(one, other)| ("held twice", by_a_kill(one.told, other.told), text(&(one, other)))));
@@ -300,8 +326,7 @@ fn judge(events: &[Event], saw: &Saw, sightings: &[Sighting]) -> ExitCode {
     {
         for pair in pairs {
             let (first, second) = if pair.0.told < pair.1.told { pair } else { (pair.1, pair.0) };
-            let is_late = second.asked > first.told.after_ms(HEARSAY_MS);
-            if first.node != second.node && !is_late && first.fence - second.fence < HEARSAY_FENCES {
+            if events.iter().any(|event| event.outran(map.slots[&first.key], first, second)) {
                 report.add(&format!("{name}, faster than the nodes could tell"), 1);
             } else {
                 found.push((name, false, text(&pair)));
@@ -317,11 +342,58 @@ fn judge(events: &[Event], saw: &Saw, sightings: &[Sighting]) -> ExitCode {
         }
     }
     report.must_see("holds seen at another node than granted");
-    report.must_see("slots moved key by key");
+    report.must_see(BY_KEYS);
+    must_happen.iter().for_each(|what| report.must_see(what));
     saw.answers.iter().for_each(|(answer, count)| report.add(&format!("answered {answer}"), *count));
     report.finish()
 }
 
 fn text(what: &impl Debug) -> String {
     format!("{what:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Moment {
+        Moment(ms * 1_000)
+    }
+
+    fn event(what: &'static str, slot: Option<i64>) -> Event {
+        Event { what, slot, from: ms(10_000), to: ms(10_010) }
+    }
+
+    #[test]
+    fn a_kill_excuses_what_was_done_shortly_before_it_and_undone_after() {
+        let kill = event(KILLED, None);
+        assert!(kill.may_have_lost(ms(9_900), ms(12_000)));
+        assert!(kill.may_have_lost(ms(10_015), ms(12_000)), "read when the server was gone");
+        assert!(!kill.may_have_lost(ms(8_900), ms(12_000)), "long replicated");
+        assert!(!kill.may_have_lost(ms(9_900), ms(9_950)), "undone before");
+        assert!(!kill.may_have_lost(ms(11_000), ms(12_000)), "done afterwards");
+        assert!(!event(FAILOVER, None).may_have_lost(ms(9_900), ms(12_000)));
+    }
+
+    #[test]
+    fn only_a_free_key_in_a_slot_moved_by_keys_may_have_a_lower_fence() {
+        let grant = |node, asked, fence| {
+            let (key, owner) = ("key".to_owned(), format!("{fence}"));
+            let (asked, told, lease_ends) = (ms(asked), ms(asked + 1), ms(asked + 5_000));
+            let release = Some(faults::history::Release { asked: told, answer: None });
+            Grant { key, owner, writes: true, fence, node, asked, told, lease_ends, release }
+        };
+        let (first, second) = (grant(1, 9_990, 100), grant(2, 10_100, 90));
+        let moved = event(BY_KEYS, Some(7));
+        assert!(moved.outran(7, &first, &second));
+        assert!(!moved.outran(8, &first, &second), "another slot");
+        assert!(!event(AT_ONCE, Some(7)).outran(7, &first, &second));
+        assert!(!event(FAILOVER, None).outran(7, &first, &second));
+        assert!(!moved.outran(7, &first, &grant(1, 10_100, 90)), "the same node");
+        assert!(!moved.outran(7, &first, &grant(2, 10_300, 90)), "long known");
+        assert!(!moved.outran(7, &first, &grant(2, 10_100, -1_000)), "much lower");
+        assert!(!moved.outran(7, &grant(1, 9_800, 100), &grant(2, 9_900, 90)), "before the move");
+        assert!(!moved.outran(7, &grant(1, 10_100, 100), &grant(2, 10_200, 90)), "after the move");
+        assert!(!moved.outran(7, &Grant { release: None, ..first.clone() }, &second), "held while it was moved");
+    }
 }
