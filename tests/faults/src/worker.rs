@@ -32,6 +32,8 @@ pub struct Habits {
 pub struct Saw {
     /// What it was granted.
     pub grants: Vec<Grant>,
+    /// What it gave back at once, because not as many replicas confirmed it as [`Habits::confirm`] asks for: only the fences tell.
+    pub unconfirmed: Vec<Grant>,
     /// How often it was answered what.
     pub answers: BTreeMap<String, u64>,
     /// Requests that had no answer in time, though their connection stood.
@@ -49,6 +51,7 @@ pub fn together(all: impl IntoIterator<Item = Saw>) -> Saw {
     let mut sum = Saw::default();
     for saw in all {
         sum.grants.extend(saw.grants);
+        sum.unconfirmed.extend(saw.unconfirmed);
         sum.forgotten.extend(saw.forgotten);
         for (what, count) in saw.answers {
             *sum.answers.entry(what).or_default() += count;
@@ -126,6 +129,7 @@ impl<'h> Worker<'h> {
             self.saw.grants.push(grant);
         } else {
             self.release(caller, &mut grant, place);
+            self.saw.unconfirmed.push(grant);
         }
         true
     }

@@ -36,8 +36,13 @@ pub fn module() -> PathBuf {
 }
 
 /// Waits until a condition holds; fails loudly if it does not.
-pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub fn wait_for(what: &str, condition: impl FnMut() -> bool) {
+    wait_so_long(PATIENCE, what, condition);
+}
+
+/// The same with a time limit of its own, for what takes long on a busy machine.
+pub fn wait_so_long(patience: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(1));
