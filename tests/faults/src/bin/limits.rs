@@ -223,6 +223,12 @@ impl Scene<'_> {
             State::FullMemoryAllKeys => {
                 // Evicted, all of them, and what the next are granted as well.
                 let now = Moment::now();
+                let refused = |conn: &mut Client| -> u64 {
+                    let count = conn.info("errorstats", "errorstat_OOM");
+                    count.strip_prefix("count=").expect("a count").parse().expect("a number")
+                };
+                let before = refused(&mut conn);
+                wait_for("clients to be refused", || refused(&mut conn) > before + 10);
                 self.granted("after an eviction", after_held, (from, now));
                 self.granted("after an eviction", after_bound, (from, now));
                 self.granted("after an eviction", after_brief, (from, now));
