@@ -378,7 +378,7 @@ impl Scene<'_> {
         thread::sleep(Duration::from_secs(1));
         let (spent, took) = (spent_us() - before, Moment::now().0 - from.0);
         let busy = 100 * spent / took;
-        let figure = "busy while nothing could end, at most percent";
+        let figure = &format!("{:?}: busy while nothing could end, at most percent", self.state);
         self.report.add(figure, busy.saturating_sub(self.report.figure(figure)));
         if busy > BUSY_MAX {
             self.report.violation(format!("{:?}: busy for {busy} % of the time while nothing may end", self.state));
