@@ -16,6 +16,7 @@ use redis::Value;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -477,7 +478,9 @@ fn judge(all: &Saw, report: &mut Report) {
     for (key, events) in &all.events {
         report.add("events explained", events.len() as u64);
         if !explained(events, &all.uncertain) {
-            let file = std::env::temp_dir().join(format!("history-{key}.json"));
+            let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/faults");
+            std::fs::create_dir_all(&directory).expect("a place for it");
+            let file = directory.join(format!("history-{key}.json"));
             std::fs::write(&file, serde_json::to_string(events).expect("plain data")).expect("a place for it");
             report.violation(format!("no order explains what happened to {key}: see {}", file.display()));
         }
