@@ -52,7 +52,8 @@ pub enum What {
         /// Instead of all leases before.
         lease: u32,
     },
-    /// A lease came to its end.
+    /// A lease came to its end, which it can only after it began; so each lease that began has one end, even where nothing
+    /// was held by it any more.
     Lapsed {
         /// This one.
         lease: u32,
@@ -76,6 +77,9 @@ struct Hold {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Lock {
     holds: BTreeMap<usize, Hold>,
+    /// Leases that began and whose end has not come, by owner and number. Who stood in line longer than his lease is may
+    /// else be taken to have lapsed before he was let in, and to hold for ever.
+    running: BTreeSet<(usize, u32)>,
     last: i64,
 }
 
@@ -118,9 +122,13 @@ impl Lock {
             What::Extended { fence, lease } => {
                 let Some(hold) = self.holds.get_mut(&owner) else { return fence.is_none() };
                 hold.leases = BTreeSet::from([lease]);
+                self.running.insert((owner, lease));
                 fence.is_some() && hold.fence.is_none_or(|known| Some(known) == fence)
             }
             What::Lapsed { lease } => {
+                if !self.running.remove(&(owner, lease)) {
+                    return false;
+                }
                 if let Some(hold) = self.holds.get_mut(&owner) {
                     let ran = hold.leases.remove(&lease);
                     if ran && hold.leases.is_empty() {
@@ -162,6 +170,7 @@ impl Lock {
         let empty = Hold { reads: 0, writes: 0, fence: None, leases: BTreeSet::new() };
         let hold = self.holds.entry(owner).or_insert(empty);
         hold.leases.insert(lease);
+        self.running.insert((owner, lease));
         *(if writes { &mut hold.writes } else { &mut hold.reads }) += 1;
         if !again {
             hold.fence = fence;
@@ -262,6 +271,20 @@ mod tests {
         // Unless somebody has given him longer.
         let extended = event(20, 30, "a", What::Extended { fence: Some(1), lease: 1 });
         assert!(fits(&[first, lapsed, extended, event(61, 70, "a", RELEASED)]));
+    }
+
+    #[test]
+    fn a_lease_ends_after_it_began_even_for_one_who_waited_longer_than_it_lasts() {
+        // Asked at 0, with a lease of 50: for all that is known from outside it may have ended from 50 on.
+        let (waited, lapsed) = (event(0, 100, "a", locked(1)), event(50, 150, "a", LAPSED));
+        assert!(fits(&[waited.clone(), lapsed.clone(), event(90, 160, "b", locked(2))]));
+        assert!(!fits(&[waited, lapsed.clone(), event(151, 160, "a", RELEASED)]), "it had lapsed by then");
+        // The end of a lease that was replaced, or that nothing is held by any more, changes nothing.
+        let (early, extended) = (event(0, 10, "a", locked(1)), What::Extended { fence: Some(1), lease: 1 });
+        let second = event(200, 210, "a", What::Lapsed { lease: 1 });
+        let both = [early.clone(), event(20, 30, "a", extended), lapsed.clone(), second];
+        assert!(fits(&[&both[..], &[event(160, 170, "a", RELEASED)]].concat()));
+        assert!(fits(&[early, event(20, 30, "a", RELEASED), event(31, 35, "b", locked(2)), lapsed]));
     }
 
     #[test]
