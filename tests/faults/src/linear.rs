@@ -52,6 +52,11 @@ pub enum What {
         /// Instead of all leases before.
         lease: u32,
     },
+    /// Told null when it asked once more, without waiting.
+    Refused {
+        /// For writing.
+        writes: bool,
+    },
     /// A lease came to its end, which it can only after it began; so each lease that began has one end, even where nothing
     /// was held by it any more.
     Lapsed {
@@ -125,6 +130,8 @@ impl Lock {
                 self.running.insert((owner, lease));
                 fence.is_some() && hold.fence.is_none_or(|known| Some(known) == fence)
             }
+            // Who has what it asks for is never refused. What it takes others to leave, nobody knows for certain.
+            What::Refused { writes } => self.holds.get(&owner).is_none_or(|hold| writes && hold.writes == 0),
             What::Lapsed { lease } => {
                 if !self.running.remove(&(owner, lease)) {
                     return false;
@@ -285,6 +292,18 @@ mod tests {
         let both = [early.clone(), event(20, 30, "a", extended), lapsed.clone(), second];
         assert!(fits(&[&both[..], &[event(160, 170, "a", RELEASED)]].concat()));
         assert!(fits(&[early, event(20, 30, "a", RELEASED), event(31, 35, "b", locked(2)), lapsed]));
+    }
+
+    #[test]
+    fn who_has_what_he_asks_for_is_not_refused() {
+        let refused = |writes| event(20, 30, "a", What::Refused { writes });
+        let [reads, writes] = [event(0, 10, "a", read(1)), event(0, 10, "a", locked(1))];
+        assert!(!fits(&[reads.clone(), refused(false)]));
+        assert!(!fits(&[writes.clone(), refused(true)]));
+        assert!(!fits(&[writes.clone(), refused(false)]), "down to reading");
+        assert!(fits(&[reads, refused(true)]), "up to writing, beside others");
+        assert!(fits(&[writes, event(25, 40, "a", LAPSED), refused(true)]));
+        assert!(fits(&[refused(true)]));
     }
 
     #[test]

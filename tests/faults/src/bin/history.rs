@@ -249,6 +249,7 @@ impl Client {
         let (asked, answer, told) = self.ask_as(held, &request)?;
         let Some(fence) = answer.int() else {
             self.saw.count("again refused");
+            self.note(&held.key, asked, told, &held.owner, What::Refused { writes });
             return Ok(());
         };
         self.saw.count(if held.piece.fence == fence { "held again" } else { "upgraded or anew" });
