@@ -77,6 +77,12 @@ pub struct Sighting {
     pub told: Moment,
 }
 
+/// Whether somebody in line was answered null before the time was up that he had given it, in milliseconds. Servers that count
+/// whole ones may be that much off.
+pub fn is_early(asked: Moment, told: Moment, ms: u64) -> bool {
+    told.after_ms(1) < asked.after_ms(ms)
+}
+
 impl Grant {
     /// The moment until which it was held for certain.
     pub fn held_until(&self) -> Moment {
@@ -258,6 +264,13 @@ mod tests {
         assert_eq!((denied(99), denied(100)), (1, 0));
         assert!(lost(&[released(grant("a", true, 1, 0, 10, 100), 50, 60, Freed::Left)]).is_empty());
     }
+
+    #[test]
+    fn a_null_is_early_before_the_time_in_line_is_up() {
+        let early = |told, ms| is_early(Moment(500), Moment(told), ms);
+        assert_eq!((early(9_499, 10), early(9_500, 10), early(10_500, 10), early(500, 0)), (true, false, false, false));
+    }
+
     #[test]
     fn a_look_shows_what_is_missing_what_has_returned_and_what_is_overdue() {
         let look = |owners: &[&str], at| {

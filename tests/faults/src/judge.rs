@@ -16,6 +16,7 @@ pub fn judge_fences(report: &mut Report, what: &str, saw: &Saw) {
     report.violations(told(what, "fences go back", history::fences_back(&saw.grants)));
     report.violations(told(what, "fence repeated", history::fences_repeated(&saw.grants)));
     report.violations(saw.forgotten.iter().map(|request| format!("{what}: never answered: {request}")));
+    report.violations(saw.too_early.iter().map(|request| format!("{what}: null before its time: {request}")));
     saw.answers.iter().for_each(|(answer, count)| report.add(&format!("{what}: {answer}"), *count));
 }
 

@@ -1,7 +1,7 @@
 //! Clients that lock, hold and unlock, and remember what they saw.
 
 use crate::caller::{Answer, Caller};
-use crate::history::{Freed, Grant, Moment, Release};
+use crate::history::{Freed, Grant, Moment, Release, is_early};
 use rand::rngs::StdRng;
 use rand::{RngExt, seq::IndexedRandom};
 use std::collections::BTreeMap;
@@ -38,6 +38,8 @@ pub struct Saw {
     pub answers: BTreeMap<String, u64>,
     /// Requests that had no answer in time, though their connection stood.
     pub forgotten: Vec<String>,
+    /// Requests that were answered null before their time in line was up.
+    pub too_early: Vec<String>,
 }
 
 impl Saw {
@@ -53,6 +55,7 @@ pub fn together(all: impl IntoIterator<Item = Saw>) -> Saw {
         sum.grants.extend(saw.grants);
         sum.unconfirmed.extend(saw.unconfirmed);
         sum.forgotten.extend(saw.forgotten);
+        sum.too_early.extend(saw.too_early);
         for (what, count) in saw.answers {
             *sum.answers.entry(what).or_default() += count;
         }
@@ -114,6 +117,9 @@ impl<'h> Worker<'h> {
         let request = format!("LOCK.RW {key} {owner} {mode} PX {lease}{block_text}");
         let (asked, answer, told) = caller.ask_long(&request, Duration::from_millis(block));
         let Some(fence) = answer.int() else {
+            if answer == Answer::Null && is_early(asked, told, block) {
+                self.saw.too_early.push(format!("{request}: asked {asked:?}, told {told:?}"));
+            }
             self.not_granted(&request, answer);
             return false;
         };

@@ -333,6 +333,7 @@ fn judge(events: &[Event], must_happen: &[&str], map: &Map, saw: &Saw, sightings
             }
         }
     }
+    found.extend(saw.too_early.iter().map(|request| ("null before its time", false, text(request))));
     found.extend(saw.forgotten.iter().map(|request| ("never answered", false, text(request))));
     for (name, by_a_kill, text) in found {
         if by_a_kill {

@@ -142,11 +142,13 @@ fn judge(saving: &str, kills: &[Kill], saw: &Saw, sightings: &[Sighting], report
         ("fences back", texts(history::fences_back(grants))),
         ("fences repeated", texts(history::fences_repeated(grants))),
         ("never answered", texts(saw.forgotten.iter().collect())),
+        ("null before its time", texts(saw.too_early.iter().collect())),
     ];
     for (name, found) in gone_wrong {
         count(report, name, found.len());
-        let promised = saving == "always"
-            || ["there after its lease", "fences back", "fences repeated", "never answered"].contains(&name);
+        let always =
+            ["there after its lease", "fences back", "fences repeated", "never answered", "null before its time"];
+        let promised = saving == "always" || always.contains(&name);
         if promised {
             report.violations(found.into_iter().map(|text| format!("{saving}: {name}: {text}")));
         }

@@ -313,6 +313,7 @@ fn judge(confirm: &str, strikes: &[Strike], reigns: &Reigns, saw: &Saw, report: 
     report.add(&name("fences compared"), fenced.len() as u64);
     report.violations(history::fences_back(&fenced).iter().map(|pair| name(&format!("fences back: {pair:?}"))));
     report.violations(history::fences_repeated(&fenced).iter().map(|pair| name(&format!("fence repeated: {pair:?}"))));
+    report.violations(saw.too_early.iter().map(|request| name(&format!("null before its time: {request}"))));
 
     let lost = history::lost(&counted);
     report.add(&name("denied to their owners"), lost.len() as u64);

@@ -5,7 +5,7 @@
 //! A round is five seconds of that on fresh locks. The clients are four processes of eight, so that they can be stopped.
 
 use faults::caller::{Answer, Caller};
-use faults::history::{Grant, Moment, Release, fences_back, fences_repeated, held_twice};
+use faults::history::{Grant, Moment, Release, fences_back, fences_repeated, held_twice, is_early};
 use faults::linear::{Event, What, explained};
 use faults::options::Options;
 use faults::proxy::Proxy;
@@ -43,6 +43,7 @@ struct Saw {
     uncertain: BTreeSet<String>,
     counts: BTreeMap<String, u64>,
     forgotten: Vec<String>,
+    too_early: Vec<String>,
 }
 
 impl Saw {
@@ -61,6 +62,7 @@ impl Saw {
             *self.counts.entry(what).or_default() += count;
         }
         self.forgotten.extend(other.forgotten);
+        self.too_early.extend(other.too_early);
     }
 }
 
@@ -215,7 +217,12 @@ impl Client {
                 self.saw.count("repeated");
                 (again, answer, told)
             }
-            _ => (asked, answer, told),
+            _ => {
+                if answer == Answer::Null && is_early(asked, told, block) {
+                    self.saw.too_early.push(format!("{request}: asked {asked:?}, told {told:?}"));
+                }
+                (asked, answer, told)
+            }
         };
         let Some(fence) = answer.int() else {
             self.saw.count(match &answer {
@@ -473,6 +480,7 @@ fn main() -> ExitCode {
 fn judge(all: &Saw, report: &mut Report) {
     all.counts.iter().for_each(|(what, count)| report.add(what, *count));
     report.violations(all.forgotten.iter().map(|request| format!("forgotten: {request}")));
+    report.violations(all.too_early.iter().map(|request| format!("null before its time: {request}")));
     report.violations(held_twice(&all.pieces).iter().map(|pair| format!("held twice: {pair:?}")));
     report.violations(fences_back(&all.grants).iter().map(|pair| format!("a fence went back: {pair:?}")));
     report.violations(fences_repeated(&all.grants).iter().map(|pair| format!("a fence twice: {pair:?}")));
