@@ -62,6 +62,45 @@ pub enum Freed {
     NotHeld,
 }
 
+/// A request that said how long it may wait in line, and that was answered: let in, or null.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stay {
+    /// What was waited for.
+    pub key: String,
+    /// By whom.
+    pub owner: String,
+    /// When the request was sent.
+    pub asked: Moment,
+    /// When its answer was read.
+    pub told: Moment,
+}
+
+/// A stretch in which somebody may have held a key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Maybe {
+    /// What may have been held.
+    pub key: String,
+    /// By whom.
+    pub owner: String,
+    /// When it was asked for.
+    pub asked: Moment,
+    /// When the grant was read. Where it is not known whether there was one, or when: the moment at which it was asked for.
+    pub told: Moment,
+    /// The latest moment at which it can have ended, if the server does what it must.
+    pub until: Moment,
+}
+
+/// A stretch in which somebody who has a part in it did not run. No two of them overlap.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    /// What the names of the owners begin with that it concerns; nothing if it concerns all, and the server.
+    pub whose: String,
+    /// From when.
+    pub from: Moment,
+    /// To when.
+    pub to: Moment,
+}
+
 /// Who held a key at some moment, as the server that serves it said.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sighting {
@@ -88,6 +127,49 @@ impl Grant {
     pub fn held_until(&self) -> Moment {
         self.release.map_or(self.lease_ends, |release| release.asked.min(self.lease_ends))
     }
+}
+
+/// Who stood in line while nobody can have held the key. The first in line is let in at once, so there must be somebody
+/// at every moment. What happens at once is known outside within `prompt_ms` milliseconds in which those concerned run.
+pub fn passed_over<'h>(stays: &'h [Stay], maybes: &[Maybe], stops: &[Stop], prompt_ms: u64) -> Vec<&'h Stay> {
+    let mut stops = stops.to_vec();
+    stops.sort_by_key(|stop| stop.from);
+    let mut held: BTreeMap<&str, Vec<(Moment, Moment)>> = BTreeMap::new();
+    for maybe in maybes {
+        let from = maybe.asked.max(running_before(&stops, &maybe.owner, maybe.told, prompt_ms));
+        held.entry(&maybe.key).or_default().push((from, running_after(&stops, "", maybe.until, prompt_ms)));
+    }
+    held.values_mut().for_each(|spans| spans.sort_unstable());
+    let alone = |stay: &&Stay| {
+        // In line for certain from here to there.
+        let mut from = running_after(&stops, &stay.owner, stay.asked, prompt_ms);
+        let to = running_before(&stops, &stay.owner, stay.told, prompt_ms);
+        for (begin, end) in held.get(stay.key.as_str()).into_iter().flatten() {
+            if *begin <= from {
+                from = from.max(*end);
+            }
+        }
+        from < to
+    };
+    stays.iter().filter(alone).collect()
+}
+
+/// When this owner will have run for so many milliseconds; the empty name is the server's.
+fn running_after(stops: &[Stop], owner: &str, at: Moment, ms: u64) -> Moment {
+    let ends = |end: Moment, stop: &Stop| {
+        if stop.from < end && stop.to > at { Moment(end.0 + stop.to.0 - stop.from.max(at).0) } else { end }
+    };
+    stops.iter().filter(|stop| owner.starts_with(&stop.whose)).fold(at.after_ms(ms), ends)
+}
+
+/// Since when it has run for so many milliseconds.
+fn running_before(stops: &[Stop], owner: &str, at: Moment, ms: u64) -> Moment {
+    let begins = |begin: Moment, stop: &Stop| {
+        let stopped = stop.to.min(at).0.saturating_sub(stop.from.0);
+        if stop.to > begin && stop.from < at { Moment(begin.0.saturating_sub(stopped)) } else { begin }
+    };
+    let begin = Moment(at.0.saturating_sub(ms * 1_000));
+    stops.iter().rev().filter(|stop| owner.starts_with(&stop.whose)).fold(begin, begins)
 }
 
 /// Pairs that held the same key at once though one of them was a writer.
@@ -176,7 +258,9 @@ pub fn returned<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h 
     })
 }
 
-/// Holds that were there when somebody looked, though their lease had ended for so long.
+/// Holds that were there when somebody looked, though their lease had ended for so long. A look leaves out itself what is
+/// over; so this sees leases that end too late, by a wrong clock or a wrong deadline, and not an alarm that does not ring:
+/// that, those who wait in line see ([`passed_over`]).
 pub fn overdue<'h>(grants: &'h [Grant], sightings: &'h [Sighting], ms: u64) -> Vec<(&'h Grant, &'h Sighting)> {
     seen(grants, sightings, |grant, look| {
         // The lease began between the request and its answer.
@@ -269,6 +353,41 @@ mod tests {
     fn a_null_is_early_before_the_time_in_line_is_up() {
         let early = |told, ms| is_early(Moment(500), Moment(told), ms);
         assert_eq!((early(9_499, 10), early(9_500, 10), early(10_500, 10), early(500, 0)), (true, false, false, false));
+    }
+
+    #[test]
+    fn somebody_in_line_is_passed_over_where_nobody_can_hold() {
+        let (key, owner) = ("k".to_owned(), "a".to_owned());
+        let maybe = |asked: u64, told: u64, until: u64| {
+            let [asked, told, until] = [asked, told, until].map(|ms| Moment(ms * 1_000));
+            Maybe { key: key.clone(), owner: owner.clone(), asked, told, until }
+        };
+        let stay = Stay { key: key.clone(), owner: owner.clone(), asked: Moment(0), told: Moment(1_000_000) };
+        let alone =
+            |maybes: &[Maybe], stops: &[Stop]| !passed_over(std::slice::from_ref(&stay), maybes, stops, 100).is_empty();
+        assert!(alone(&[], &[]));
+        assert!(!alone(&[maybe(0, 0, 800)], &[]), "what follows a hold takes its time");
+        assert!(alone(&[maybe(0, 0, 799)], &[]));
+        assert!(!alone(&[maybe(0, 0, 300), maybe(0, 500, 900)], &[]), "one after the other");
+        assert!(
+            alone(&[maybe(0, 0, 300), maybe(0, 501, 900)], &[]),
+            "too long between them, whenever it was asked for"
+        );
+        assert!(!alone(&[maybe(0, 0, 300), maybe(350, 350, 900)], &[]));
+        assert!(alone(&[Maybe { key: "other".to_owned(), ..maybe(0, 0, 900) }], &[]));
+        // The hold ends at 300, which is known at 400; the one in line is told at 1000, which may have been so since 900.
+        let stopped = |whose: &str, from: u64, to: u64| {
+            [Stop { whose: whose.to_owned(), from: Moment(from * 1_000), to: Moment(to * 1_000) }]
+        };
+        let held = [maybe(0, 0, 300)];
+        assert!(!alone(&held, &stopped("", 350, 850)));
+        assert!(alone(&held, &stopped("", 350, 849)));
+        assert!(alone(&held, &stopped("b", 350, 850)), "somebody else");
+        assert!(!alone(&held, &stopped("a", 350, 960)), "answered at 290 at the earliest");
+        assert!(alone(&held, &stopped("a", 480, 960)), "answered at 420 at the earliest");
+        let other = |told| Maybe { owner: "b".to_owned(), ..maybe(0, told, 1_900) };
+        assert!(alone(&[maybe(0, 0, 300), other(800)], &[]));
+        assert!(!alone(&[maybe(0, 0, 300), other(800)], &stopped("b", 450, 790)), "let in before, and told later");
     }
 
     #[test]

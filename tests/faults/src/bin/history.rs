@@ -1,11 +1,16 @@
 //! Clients lock, lock again, upgrade, extend, hold too long and release, while they and the server are stopped and their connections are
 //! cut in the middle of a request or a reply. From what they were told it is checked that some order of events explains it all: at
-//! every moment one writer or only readers, fences that rise, every release that was acknowledged has freed, nobody forgotten.
+//! every moment one writer or only readers, fences that rise, every release that was acknowledged has freed, nobody forgotten: nobody
+//! is answered null before his time is up, nor waits while nobody can hold what he waits for.
 //!
-//! A round is five seconds of that on fresh locks. The clients are four processes of eight, so that they can be stopped.
+//! A round is five seconds of that on fresh locks. The clients are four processes of eight, so that they can be stopped. Half of
+//! them share a few locks, of which something is asked all the time. The others are quiet, two to a lock: whoever has been
+//! forgotten in line there stays so, because no other request makes the module look again.
 
 use faults::caller::{Answer, Caller};
-use faults::history::{Grant, Moment, Release, fences_back, fences_repeated, held_twice, is_early};
+use faults::history::{
+    Grant, Maybe, Moment, Release, Stay, Stop, fences_back, fences_repeated, held_twice, is_early, passed_over,
+};
 use faults::linear::{Event, What, explained};
 use faults::options::Options;
 use faults::proxy::Proxy;
@@ -24,11 +29,14 @@ use testbed::{LockInfo, Server, wait_for};
 
 const PROCESSES: u64 = 4;
 const CLIENTS: u64 = 8;
-const KEYS: u64 = 8;
+const KEYS: u64 = 4;
 const LOAD_MS: u64 = 5_000;
 
 /// How long an answer may be late, all stops taken together: whoever waits longer is forgotten.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What happens at once is known outside after so long, stops apart.
+const PROMPT_MS: u64 = 300;
 
 /// What one client saw.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -44,6 +52,8 @@ struct Saw {
     counts: BTreeMap<String, u64>,
     forgotten: Vec<String>,
     too_early: Vec<String>,
+    stays: Vec<Stay>,
+    maybes: Vec<Maybe>,
 }
 
 impl Saw {
@@ -63,6 +73,8 @@ impl Saw {
         }
         self.forgotten.extend(other.forgotten);
         self.too_early.extend(other.too_early);
+        self.stays.extend(other.stays);
+        self.maybes.extend(other.maybes);
     }
 }
 
@@ -86,15 +98,17 @@ struct Client {
     /// What its owners' names begin with.
     name: String,
     round: u64,
+    /// The only lock that it asks for, at its leisure.
+    quiet: Option<String>,
     owners: u64,
     dice: StdRng,
     saw: Saw,
 }
 
 impl Client {
-    fn new(port: u16, name: String, round: u64, dice: StdRng) -> Client {
+    fn new(port: u16, name: String, round: u64, quiet: Option<String>, dice: StdRng) -> Client {
         let caller = Caller::new(port, PATIENCE);
-        let mut client = Client { caller, connection: 0, name, round, owners: 0, dice, saw: Saw::default() };
+        let mut client = Client { caller, connection: 0, name, round, quiet, owners: 0, dice, saw: Saw::default() };
         client.connect();
         client
     }
@@ -122,11 +136,17 @@ impl Client {
             } else if self.session().is_err() {
                 self.saw.count("connections lost in a request");
             }
+            if self.quiet.is_some() {
+                thread::sleep(Duration::from_millis(self.dice.random_range(0..=1_500)));
+            }
         }
         self.saw
     }
 
     fn key(&mut self) -> String {
+        if let Some(key) = &self.quiet {
+            return key.clone();
+        }
         format!("r{}.k{}", self.round, self.dice.random_range(0..KEYS))
     }
 
@@ -172,7 +192,9 @@ impl Client {
                 _ => self.again(&mut held, !writes)?,
             }
         }
-        match self.dice.random_range(0..100) {
+        // Those whom the alarm alone lets in are to be found where it is quiet.
+        let sure = if self.quiet.is_some() { 30 } else { 100 };
+        match self.dice.random_range(0..sure) {
             // Longer than the lease.
             0..5 => self.hold(&held, 2_500),
             // Until about the moment at which it ends.
@@ -215,11 +237,16 @@ impl Client {
                 // The older connection is closed, so the older request is over. The repetition finds what it left.
                 let (again, answer, told) = self.until_answered(&format!("{plain} RETRY 1"));
                 self.saw.count("repeated");
+                // Whenever the first of the two was let in.
+                self.may_hold(key, owner, asked, asked, told);
                 (again, answer, told)
             }
             _ => {
                 if answer == Answer::Null && is_early(asked, told, block) {
                     self.saw.too_early.push(format!("{request}: asked {asked:?}, told {told:?}"));
+                }
+                if block > 0 && !matches!(answer, Answer::Error(_)) {
+                    self.saw.stays.push(Stay { key: key.to_owned(), owner: owner.to_owned(), asked, told });
                 }
                 (asked, answer, told)
             }
@@ -240,6 +267,7 @@ impl Client {
         self.saw.grants.push(piece.clone());
         self.note(&key, asked, told, &owner, What::Locked { writes, fence: Some(fence), lease: 0 });
         self.lapse(&key, &owner, 0, lease_from, told, lease);
+        self.may_hold(&key, &owner, lease_from, told, told.after_ms(lease));
         Ok(Some(Held { key, owner, leases: 1, piece }))
     }
 
@@ -247,6 +275,18 @@ impl Client {
     /// same millisecond, nobody is told.
     fn lapse(&mut self, key: &str, owner: &str, lease: u32, asked: Moment, told: Moment, ms: u64) {
         self.note(key, asked.after_ms(ms - 1), told.after_ms(ms + 1), owner, What::Lapsed { lease });
+    }
+
+    /// Whatever else is not known: until then at the latest.
+    fn may_hold(&mut self, key: &str, owner: &str, asked: Moment, told: Moment, until: Moment) {
+        self.saw.maybes.push(Maybe { key: key.to_owned(), owner: owner.to_owned(), asked, told, until });
+    }
+
+    /// Holds nothing any more.
+    fn is_over(&mut self, owner: &str, at: Moment) {
+        for maybe in self.saw.maybes.iter_mut().rev().take_while(|maybe| maybe.owner == owner) {
+            maybe.until = maybe.until.min(at);
+        }
     }
 
     /// Asks once more, without waiting.
@@ -264,6 +304,7 @@ impl Client {
         held.leases += 1;
         self.note(&held.key, asked, told, &held.owner, What::Locked { writes, fence: Some(fence), lease });
         self.lapse(&held.key, &held.owner, lease, asked, told, ms);
+        self.may_hold(&held.key, &held.owner, asked, told, told.after_ms(ms));
         let anew = held.piece.fence != fence;
         let before = held.piece.clone();
         self.end_piece(&before, asked);
@@ -297,6 +338,7 @@ impl Client {
         if fence.is_some() {
             self.saw.count("extended");
             self.lapse(&held.key, &held.owner, lease, asked, told, ms);
+            self.may_hold(&held.key, &held.owner, asked, told, told.after_ms(ms));
             held.piece = Grant { asked, told, lease_ends: asked.after_ms(ms), ..before };
         } else {
             held.piece = Grant { told: asked, lease_ends: asked, ..before };
@@ -309,6 +351,7 @@ impl Client {
         let left = answer.int().map(|left| u32::try_from(left).expect("a count"));
         self.saw.count(if left.is_some() { "released" } else { "lapsed before the release" });
         self.end_piece(&held.piece, asked);
+        self.is_over(&held.owner, told);
         self.note(&held.key, asked, told, &held.owner, What::Released { writes: None, left });
         Ok(())
     }
@@ -324,6 +367,9 @@ impl Client {
             self.end_piece(&held.piece, asked);
             let (_, _, told) = self.until_answered(&format!("LOCK.RELEASE {} {} ALL", held.key, held.owner));
             self.note(&held.key, asked, told, &held.owner, What::Gone);
+            self.is_over(&held.owner, told);
+            // What was asked for last may have been granted.
+            self.may_hold(&held.key, &held.owner, asked, asked, told);
             return Err(Cut);
         }
         Ok((asked, answer, told))
@@ -350,6 +396,7 @@ impl Client {
     fn give_up(&mut self, key: &str, owner: &str, writes: bool, lease: u64, asked: Moment) -> Result<(), Cut> {
         let cut = Moment::now();
         let (_, answer, told) = self.until_answered(&format!("LOCK.RELEASE {key} {owner} ALL"));
+        self.may_hold(key, owner, asked, asked, told);
         if answer.int().is_some() {
             self.note(key, asked, cut, owner, What::Locked { writes, fence: None, lease: 0 });
             self.note(key, asked.after_ms(lease - 1), told.after_ms(lease + 1), owner, What::Lapsed { lease: 0 });
@@ -384,7 +431,10 @@ fn clients(words: &[String]) {
         let living: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let dice = options.dice((round * PROCESSES + process) * CLIENTS + client);
-                scope.spawn(move || Client::new(port, format!("r{round}.c{process}.{client}"), round, dice).live(end))
+                // One of them is in this process, the other in the one beside.
+                let quiet = (client % 2 == 1).then(|| format!("r{round}.quiet{}.{client}", process / 2));
+                let name = format!("r{round}.c{process}.{client}");
+                scope.spawn(move || Client::new(port, name, round, quiet, dice).live(end))
             })
             .collect();
         living.into_iter().for_each(|client| all.add(client.join().expect("see above")));
@@ -392,11 +442,25 @@ fn clients(words: &[String]) {
     println!("{}", serde_json::to_string(&all).expect("plain data"));
 }
 
-/// Stops clients and the server, and cuts connections, until the clients have ended.
-fn disturb(server: &Server, proxies: &[Proxy], children: &mut [Child], dice: &mut StdRng, report: &mut Report) {
+/// Stops clients and the server, and cuts connections, until the clients have ended. When somebody did not run, because it was
+/// stopped or because the machine had other things to do.
+fn disturb(
+    server: &Server,
+    proxies: &[Proxy],
+    children: &mut [Child],
+    dice: &mut StdRng,
+    round: u64,
+    report: &mut Report,
+) -> Vec<Stop> {
     let running = |child: &mut Child| child.try_wait().expect("a child").is_none();
+    let mut stops = Vec::new();
     while children.iter_mut().any(running) {
-        thread::sleep(Duration::from_millis(dice.random_range(1..=60)));
+        let ms = dice.random_range(1..=60);
+        let awake = Moment::now().after_ms(ms);
+        thread::sleep(Duration::from_millis(ms));
+        let from = Moment::now();
+        stops.push(Stop { whose: String::new(), from: awake, to: from });
+        let mut whose = String::new();
         let nth = dice.random_range(0..children.len());
         match dice.random_range(0..100) {
             0..90 => proxies[nth].cut_after(dice.random_range(0..200)),
@@ -405,6 +469,7 @@ fn disturb(server: &Server, proxies: &[Proxy], children: &mut [Child], dice: &mu
                 kill_process(pid, Signal::STOP).expect("it runs");
                 thread::sleep(Duration::from_millis(dice.random_range(50..=1_500)));
                 kill_process(pid, Signal::CONT).expect("it was stopped");
+                whose = format!("r{round}.c{nth}.");
                 report.add("clients stopped", CLIENTS);
             }
             _ => {
@@ -414,7 +479,9 @@ fn disturb(server: &Server, proxies: &[Proxy], children: &mut [Child], dice: &mu
                 report.add("server stopped", 1);
             }
         }
+        stops.push(Stop { whose, from, to: Moment::now() });
     }
+    stops
 }
 
 fn main() -> ExitCode {
@@ -425,7 +492,7 @@ fn main() -> ExitCode {
         clients(words);
         return ExitCode::SUCCESS;
     }
-    let options = Options::read("history", "Checks the histories of 32 clients on 8 locks; a round is 5 s", "4");
+    let options = Options::read("history", "Checks the histories of 32 clients on 12 locks; a round is 5 s", "4");
     let mut dice = options.dice(u64::MAX);
     let mut report = Report::default();
     let server = Server::new();
@@ -450,11 +517,11 @@ fn main() -> ExitCode {
                 thread::spawn(move || serde_json::from_reader::<_, Saw>(output))
             })
             .collect();
-        disturb(&server, &proxies, &mut children, &mut dice, &mut report);
+        let stops = disturb(&server, &proxies, &mut children, &mut dice, round, &mut report);
         let mut all = Saw::default();
         outputs.into_iter().for_each(|output| all.add(output.join().expect("no panic").expect("whole")));
         report.add("connections cut", proxies.iter().map(Proxy::cuts).sum());
-        judge(&all, &mut report);
+        judge(&all, &stops, &mut report);
         wait_for("all leases to be over", || conn.get::<u64>(&["DBSIZE"]) == 0);
         for field in ["lock_waiters", "lock_leases"] {
             assert_eq!(conn.info("lock", field), "0", "{field}");
@@ -470,6 +537,7 @@ fn main() -> ExitCode {
         "extended",
         "held again",
         "upgraded or anew",
+        "stood in line for long",
     ];
     let done =
         ["repeated", "looks", "connections cut", "connections lost in a request", "clients stopped", "server stopped"];
@@ -477,10 +545,14 @@ fn main() -> ExitCode {
     report.finish()
 }
 
-fn judge(all: &Saw, report: &mut Report) {
+fn judge(all: &Saw, stops: &[Stop], report: &mut Report) {
     all.counts.iter().for_each(|(what, count)| report.add(what, *count));
     report.violations(all.forgotten.iter().map(|request| format!("forgotten: {request}")));
     report.violations(all.too_early.iter().map(|request| format!("null before its time: {request}")));
+    let alone = passed_over(&all.stays, &all.maybes, stops, PROMPT_MS);
+    report.violations(alone.iter().map(|stay| format!("in line while nobody held: {stay:?}")));
+    // Among no holds at all, these had been passed over: they are those of whom it could have been seen.
+    report.add("stood in line for long", passed_over(&all.stays, &[], stops, PROMPT_MS).len() as u64);
     report.violations(held_twice(&all.pieces).iter().map(|pair| format!("held twice: {pair:?}")));
     report.violations(fences_back(&all.grants).iter().map(|pair| format!("a fence went back: {pair:?}")));
     report.violations(fences_repeated(&all.grants).iter().map(|pair| format!("a fence twice: {pair:?}")));
