@@ -35,6 +35,9 @@ struct Said {
 /// A lock as a payload says it: its fence, and its holds by owner.
 type SaidLock = (u64, BTreeMap<Vec<u8>, Said>);
 
+/// A key with what was accepted there, as a payload and as a digest, if that is known to be of no hold that is over.
+type Accepted<'a> = (&'a [u8], SaidLock, Vec<u8>, Option<Value>);
+
 /// Takes numbers and bytes off the front.
 struct Rest<'a>(&'a [u8]);
 
@@ -268,7 +271,7 @@ fn restore_all(conn: &mut Client, payloads: &[Vec<u8>], dice: &mut StdRng, count
         commands.push(vec![b"DEBUG", b"DIGEST-VALUE", name]);
     }
     let mut replies = all(conn, &commands).into_iter();
-    let mut held: Vec<(&[u8], SaidLock, Vec<u8>, Value)> = Vec::new();
+    let mut held: Vec<Accepted<'_>> = Vec::new();
     for (name, (payload, expected)) in names.iter().zip(&batch) {
         let [restored, info, dumped, digest] = [(); 4].map(|()| replies.next().unwrap());
         let shows = || format!("{}: {restored:?} {info:?}", payload.escape_ascii());
@@ -288,7 +291,7 @@ fn restore_all(conn: &mut Client, payloads: &[Vec<u8>], dice: &mut StdRng, count
                 let lock = shown(info.clone());
                 assert_sound(&lock, &shows);
                 let Ok(Value::BulkString(dumped)) = dumped else { panic!("{dumped:?}") };
-                held.push((name, lock, dumped, digest.unwrap()));
+                held.push((name, lock, dumped, None));
             }
             continue;
         };
@@ -319,7 +322,12 @@ fn restore_all(conn: &mut Client, payloads: &[Vec<u8>], dice: &mut StdRng, count
         assert_eq!(lock.0, expected.0, "{}", shows());
         assert_sound(&lock, &shows);
         match (dumped, digest) {
-            (Ok(Value::BulkString(dumped)), Ok(digest)) => held.push((name, lock, dumped, digest)),
+            (Ok(Value::BulkString(dumped)), Ok(digest)) => {
+                // A hold that is over is shown no more, and is in the digest until its end has been seen to. So the digest is compared
+                // only where it is known that there is none.
+                let digest = (lock.1.len() == expected.1.len()).then_some(digest);
+                held.push((name, lock, dumped, digest));
+            }
             // It ended between two of the commands.
             _ => assert!(lock.1.values().any(|hold| hold.left_ms < 60_000), "{}", shows()),
         }
@@ -337,7 +345,7 @@ fn assert_sound((fence, holds): &SaidLock, shows: &dyn Fn() -> String) {
 }
 
 /// What was accepted goes to another key and is the same there.
-fn send_on(conn: &mut Client, held: &[(&[u8], SaidLock, Vec<u8>, Value)]) {
+fn send_on(conn: &mut Client, held: &[Accepted<'_>]) {
     let mut commands: Vec<Vec<&[u8]>> = Vec::new();
     for (_, _, payload, _) in held {
         commands.push(vec![b"RESTORE", b"again", b"0", payload]);
@@ -349,19 +357,16 @@ fn send_on(conn: &mut Client, held: &[(&[u8], SaidLock, Vec<u8>, Value)]) {
         let [restored, again, _] = [(); 3].map(|()| replies.next().unwrap());
         let shows = || format!("{lock:?} {}", payload.escape_ascii());
         assert!(restored.is_ok(), "{restored:?}: {}", shows());
-        if lock.1.values().all(|hold| hold.left_ms >= 60_000) {
+        if let Some(digest) = digest
+            && lock.1.values().all(|hold| hold.left_ms >= 60_000)
+        {
             assert_eq!(again.as_ref().unwrap(), digest, "{}", shows());
         }
     }
 }
 
 /// Every owner gives back what it has: no key may be left. What is left of the others is deleted.
-fn release(
-    conn: &mut Client,
-    names: &[Vec<u8>],
-    held: &[(&[u8], SaidLock, Vec<u8>, Value)],
-    batch: &[(Vec<u8>, Option<Option<SaidLock>>)],
-) {
+fn release(conn: &mut Client, names: &[Vec<u8>], held: &[Accepted<'_>], batch: &[(Vec<u8>, Option<Option<SaidLock>>)]) {
     let mut commands: Vec<Vec<&[u8]>> = Vec::new();
     for (name, lock, ..) in held {
         commands.extend(lock.1.keys().map(|owner| vec![&b"LOCK.RELEASE"[..], name, owner, b"ALL"]));
