@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 # program, rounds when short, rounds when long
 programs=(
-  "history 4 720"
+  "history 6 720"
   "resource 1 60"
   "crash 3 100"
   "failover 3 60"

@@ -3,8 +3,8 @@
 //! every moment one writer or only readers, fences that rise, every release that was acknowledged has freed, nobody forgotten: nobody
 //! is answered null before his time is up, nor waits while nobody can hold what he waits for.
 //!
-//! A round is five seconds of that on fresh locks. The clients are four processes of eight, so that they can be stopped. Half of
-//! them share a few locks, of which something is asked all the time. The others are quiet, two to a lock: whoever has been
+//! A round is five seconds of that on fresh locks. The clients are four processes of eight, so that they can be stopped. Most of
+//! them share four locks, of which something is asked all the time. The others are quiet, two to a lock of another four: whoever has been
 //! forgotten in line there stays so, because no other request makes the module look again.
 
 use faults::caller::{Answer, Caller};
@@ -432,7 +432,7 @@ fn clients(words: &[String]) {
             .map(|client| {
                 let dice = options.dice((round * PROCESSES + process) * CLIENTS + client);
                 // One of them is in this process, the other in the one beside.
-                let quiet = (client % 2 == 1).then(|| format!("r{round}.quiet{}.{client}", process / 2));
+                let quiet = (client % 4 == 1).then(|| format!("r{round}.quiet{}.{client}", process / 2));
                 let name = format!("r{round}.c{process}.{client}");
                 scope.spawn(move || Client::new(port, name, round, quiet, dice).live(end))
             })
