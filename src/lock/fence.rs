@@ -146,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn slots_that_come_one_after_the_other_lead_no_further_than_one() {
+        let mut clock = FenceClock::default();
+        clock.observe(Fence::new(6_000).unwrap());
+        clock.lead(WallTime(5_000), Millis(2));
+        clock.lead(WallTime(5_000), Millis(2));
+        assert_eq!(clock.last().unwrap().get(), 7_000);
+        clock.lead(WallTime(1_000), Millis(2));
+        assert_eq!(clock.last().unwrap().get(), 7_000, "never back");
+    }
+
+    #[test]
     fn a_process_begins_above_what_the_one_before_may_have_given_after_a_promotion() {
         // Promoted, one grant, killed with nothing saved, started again within the second: its fence went back.
         let (mut before, mut after) = (FenceClock::default(), FenceClock::default());

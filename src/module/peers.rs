@@ -80,3 +80,18 @@ impl Peer for Nodes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_whose_clock_is_wrong_by_days_lifts_nobody_elses() {
+        let ahead = |us: u64| clock::now().wall.0 + us;
+        Nodes::told(ahead(2 * HEARD_US_MAX));
+        assert_eq!(with_node(|node| node.last_fence()), None);
+        let told = ahead(HEARD_US_MAX / 2);
+        Nodes::told(told);
+        assert_eq!(with_node(|node| node.last_fence()).map(Fence::get), Some(told));
+    }
+}
