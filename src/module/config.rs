@@ -135,7 +135,7 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 1_000,
         fixed: false,
         unit: "ms",
-        reason: "how far the fence clock jumps at a promotion and at a start: wall clocks may differ by that without a fence going back",
+        reason: "how far the fence clock jumps at a promotion, at a start, and where slots come at once: wall clocks may differ by that without a fence going back",
         get: || limit(|limits| limits.promotion_skew.0 as i64),
         set: |value| set_limit(|limits| limits.promotion_skew = Millis(value as u64)),
     },
