@@ -156,7 +156,10 @@ fn judge(saving: &str, kills: &[Kill], saw: &Saw, sightings: &[Sighting], report
     report.must_see(&format!("{saving}: holds that outlived a kill"));
     if saving != "always" {
         // Else it would have shown nothing of fences over a loss.
-        report.must_see(&format!("{saving}: missing"));
+        let traces = ["held twice", "denied to its owner", "missing", "released, and there again"];
+        let lost = traces.iter().map(|trace| report.figure(&format!("{saving}: {trace}"))).sum();
+        report.add(&format!("{saving}: traces of a loss"), lost);
+        report.must_see(&format!("{saving}: traces of a loss"));
     }
     saw.answers.iter().for_each(|(answer, number)| report.add(&format!("{saving}: answered {answer}"), *number));
 }
