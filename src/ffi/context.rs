@@ -275,6 +275,14 @@ impl<'a> Ctx<'a> {
         unsafe { emit!(RedisModule_Replicate(self.as_ptr()), key.as_ptr(), record) };
     }
 
+    /// Sends when a key's time to live ends, in milliseconds of the wall clock, as the server would.
+    pub fn replicate_expiry(&mut self, key: Str<'_>, at_ms: i64) {
+        // SAFETY: a valid context; the format describes a key name and a number, which the server copies.
+        unsafe {
+            api!(RedisModule_Replicate(self.as_ptr(), c"PEXPIREAT".as_ptr(), c"sl".as_ptr(), key.as_ptr(), at_ms))
+        };
+    }
+
     /// Tells watchers and tracking clients that a key changed.
     pub fn signal_modified(&mut self, key: Str<'_>) {
         // SAFETY: a valid context and key name.

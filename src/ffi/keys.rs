@@ -253,6 +253,18 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         unsafe { api!(RedisModule_DeleteKey(open.key)) };
     }
 
+    /// When a key's time to live ends, in milliseconds of the wall clock, if somebody gave it one.
+    #[must_use]
+    pub fn expires_at(&self, at: usize) -> Option<i64> {
+        let key = self.open[at].key;
+        if key.is_null() {
+            return None;
+        }
+        // SAFETY: an open key.
+        let at_ms = unsafe { api!(RedisModule_GetAbsExpire(key)) };
+        (at_ms != raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE)).then_some(at_ms)
+    }
+
     /// Takes away a key's time to live, if somebody gave it one.
     pub fn persist(&mut self, at: usize) {
         let key = self.open[at].key;

@@ -84,12 +84,19 @@ pub(crate) fn settle_debts(ctx: &mut Ctx<'_>, end: Timestamp) {
         let Some((db, name)) = OWED.with_borrow_mut(Vec::pop) else { return };
         let name = OwnedStr::new(&name);
         ctx.select_db(db.0);
-        let facts = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {
-            Ok(keys) => keys.get(0).map(|lock| change::all_of(lock, KeyIndex(0))).unwrap_or_default(),
+        let (facts, expires_at) = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {
+            Ok(keys) => match keys.get(0) {
+                Some(lock) => (change::all_of(lock, KeyIndex(0)), keys.expires_at(0)),
+                None => continue,
+            },
             Err(WrongType) => continue,
         };
         for fact in &facts {
             send(ctx, name.as_str(), fact, clock::now());
+        }
+        // A time to live that came with it, or was set since, ends where the facts are read.
+        if let Some(at_ms) = expires_at {
+            ctx.replicate_expiry(name.as_str(), at_ms);
         }
     }
 }

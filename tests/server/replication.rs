@@ -1,5 +1,7 @@
 //! Replicas: they have what the primary has, end nothing themselves, and take over with every lease still running.
 
+use crate::parked::let_it_tick;
+use crate::payload::dump;
 use crate::picture::{Ttls, assert_running_on, fill, picture};
 use crate::servers::not_run;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -435,4 +437,27 @@ fn facts_from_clients_are_refused_unless_allowed() {
     }
     assert_eq!(conn.lock_info("k").unwrap().holders[0].owner, b"a");
     assert_eq!(conn.int(&["DBSIZE"]), Some(1));
+}
+
+#[test]
+fn a_time_to_live_that_is_set_just_after_a_restore_is_the_same_on_both() {
+    // The holds of a restored lock are told a millisecond later, and would end a time to live on the replica alone.
+    let (primary, replica) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
+    replica.follow(&primary);
+    let (mut conn, mut there) = (primary.connect(), replica.connect());
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).expect("free");
+    let payload = dump(&mut conn, "k");
+    for ttl in ["0", "500000"] {
+        conn.ok(&["MULTI"]);
+        conn.call(&[b"RESTORE", &b"k"[..], ttl.as_bytes(), &payload, b"REPLACE"]).unwrap();
+        conn.call(&["PEXPIRE", "k", "400000"]).unwrap();
+        conn.call(&["EXEC"]).unwrap();
+        let at_ms = |conn: &mut Client| conn.int(&["PEXPIRETIME", "k"]).unwrap();
+        let set = at_ms(&mut conn);
+        assert!(set > 0);
+        // By then they are told.
+        let_it_tick(&mut conn);
+        replica.catch_up(&primary);
+        assert_eq!((at_ms(&mut conn), at_ms(&mut there)), (set, set));
+    }
 }
