@@ -144,6 +144,21 @@ impl Known {
             Known::Reset => "RESET",
         }
     }
+
+    /// The option that cannot be given together with this one.
+    fn excluded(self) -> Option<Known> {
+        match self {
+            Known::Px => Some(Known::Ex),
+            Known::Ex => Some(Known::Px),
+            Known::Read => Some(Known::Write),
+            Known::Write => Some(Known::Read),
+            Known::All => Some(Known::To),
+            Known::To => Some(Known::All),
+            Known::Count => Some(Known::Reset),
+            Known::Reset => Some(Known::Count),
+            Known::Note | Known::Fence | Known::Owner | Known::Block | Known::Retry | Known::Session => None,
+        }
+    }
 }
 
 /// Who asks, as ACQUIRE takes it.
@@ -319,18 +334,18 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     /// When one is unknown, given twice, without its value or out of range, or excludes another.
     pub fn options(mut self, taken: &[Known]) -> Result<Options<'a>, Complaint> {
         let mut options = Options::default();
-        let mut seen: Vec<Known> = Vec::new();
+        let mut seen = Seen::default();
         while let Some(word) = self.take() {
             let word = word.into();
             let known = taken.iter().find(|known| word.eq_ignore_ascii_case(known.word().as_bytes()));
             let known = *known.ok_or_else(|| Complaint::UnknownOption(word.to_vec()))?;
-            if seen.contains(&known) {
+            if seen.has(known) {
                 return Err(Complaint::Twice(known.word()));
             }
-            if let Some(other) = seen.iter().find(|other| excludes(**other, known)) {
+            if let Some(other) = known.excluded().filter(|other| seen.has(*other)) {
                 return Err(Complaint::Exclude(other.word(), known.word()));
             }
-            seen.push(known);
+            seen.add(known);
             self.value(known, &mut options)?;
         }
         Ok(options)
@@ -377,21 +392,30 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     }
 }
 
-fn excludes(one: Known, other: Known) -> bool {
-    let pair = |a, b| (one == a && other == b) || (one == b && other == a);
-    pair(Known::Px, Known::Ex)
-        || pair(Known::Read, Known::Write)
-        || pair(Known::All, Known::To)
-        || pair(Known::Count, Known::Reset)
+/// The options that were given so far, a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen(u16);
+
+impl Seen {
+    fn has(self, known: Known) -> bool {
+        self.0 & 1 << known as u16 != 0
+    }
+
+    fn add(&mut self, known: Known) {
+        self.0 |= 1 << known as u16;
+    }
 }
 
 /// Decimal digits without a sign or leading zeros, as the server writes numbers itself.
 fn decimal(bytes: &[u8]) -> Option<u64> {
-    let canonical = bytes == b"0" || (bytes.first() != Some(&b'0') && bytes.iter().all(u8::is_ascii_digit));
-    if !canonical {
-        return None;
+    match bytes {
+        b"0" => Some(0),
+        b"" | [b'0', ..] => None,
+        _ => bytes.iter().try_fold(0_u64, |number, byte| {
+            let digit = char::from(*byte).to_digit(10)?;
+            number.checked_mul(10)?.checked_add(u64::from(digit))
+        }),
     }
-    std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
 #[cfg(test)]
