@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use redis_lock::lock::change::Effects;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
@@ -82,12 +83,13 @@ impl World {
     }
 
     fn serve(&mut self, request: &Request) -> Outcome {
-        let step = self.node.serve(&mut self.key, request, self.now);
+        let mut effects = Effects::new();
+        let outcome = self.node.serve(&mut self.key, request, self.now, &mut effects);
         if self.key.0.as_ref().is_some_and(|lock| lock.is_free()) {
             self.key.0 = None;
         }
-        black_box(&step.effects);
-        step.outcome.unwrap()
+        black_box(&effects);
+        outcome.unwrap()
     }
 }
 
@@ -225,11 +227,12 @@ impl Crowd {
 
     fn serve(&mut self, key: &str, request: &Request) -> Result<Outcome, Refusal> {
         self.keys.step = vec![KeyName::from_slice(key.as_bytes())];
-        let step = self.node.serve(&mut self.keys, request, NOW);
-        for (waiter, _) in &step.effects.answers {
+        let mut effects = Effects::new();
+        let outcome = self.node.serve(&mut self.keys, request, NOW, &mut effects);
+        for (waiter, _) in &effects.answers {
             self.node.delivered(*waiter);
         }
-        step.outcome
+        outcome
     }
 
     fn wait(&mut self, key: &str, owner: &str) -> WaiterId {

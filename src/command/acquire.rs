@@ -125,8 +125,9 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
     };
     let grant = if form == Form::Many { answer_many } else { answer_one };
     let write = if form == Form::Many { answer_waiter_of_many } else { answer_waiter_of_one };
-    match serve(ctx, &keys, &request, Some(Reply { made: made.clone(), write })) {
-        Ok(Outcome::Granted(fences)) => grant(ctx, &fences, made.as_ref()),
+    let reply = Reply { made, write };
+    match serve(ctx, &keys, &request, Some(&reply)) {
+        Ok(Outcome::Granted(fences)) => grant(ctx, &fences, reply.made.as_ref()),
         // It is answered when its wait is over.
         Ok(Outcome::Queued(_)) => {}
         Ok(_) => ctx.reply_null(),

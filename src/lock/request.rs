@@ -1,6 +1,5 @@
 //! What is asked, and what came of it.
 
-use super::change::Effects;
 use super::deadlock::Cycle;
 use super::fence::Fence;
 use super::hold::{Mode, Session};
@@ -123,15 +122,6 @@ impl Amount {
             Amount::To(most) => count.min(most),
         }
     }
-}
-
-/// What a step came to and what it leaves to do.
-#[derive(Clone, Debug)]
-pub struct Step {
-    /// The answer.
-    pub outcome: Result<Outcome, Refusal>,
-    /// What happened to holds, in order. Settling leaves effects also when the request is refused.
-    pub effects: Effects,
 }
 
 /// The answer to a request.

@@ -23,23 +23,32 @@ use super::keyspace::{Keyspace, Place};
 use super::node::Node;
 use super::order::{Verdict, is_upgrade, judge};
 use super::owner::Owner;
-use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Step, Wait};
+use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Wait};
 use super::room::{Before, Given, Line};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
 use super::wait::{RUN, counted};
 
 impl Node {
-    /// Settles the request's keys, then serves it: all of it or nothing.
-    pub fn serve<K: Keyspace>(&mut self, keys: &mut K, request: &Request, now: Now) -> Step {
-        let mut effects = Effects::new();
+    /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also
+    /// when it is refused.
+    ///
+    /// # Errors
+    /// When it cannot be served.
+    pub fn serve<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        request: &Request,
+        now: Now,
+        effects: &mut Effects,
+    ) -> Result<Outcome, Refusal> {
         // Serving those who wait may open more keys than the request names.
         let count = keys.count();
         let named = || (0..count).map(KeyIndex);
         for _ in named() {
             let before = effects.answers.len();
             for key in named() {
-                self.settle(keys, key, now, &mut effects);
+                self.settle(keys, key, now, effects);
             }
             // Who left the line of one key for nothing may have delayed others in another's, which was looked at before.
             if count == 1 || effects.answers[before..].iter().all(|(_, answer)| answer.is_grant()) {
@@ -49,21 +58,21 @@ impl Node {
         let outcome = match &request.ask {
             Ask::Acquire(ask) => {
                 let named: PerKey<KeyIndex> = named().collect();
-                self.acquire(keys, &named, (&request.owner, ask), now, &mut effects)
+                self.acquire(keys, &named, (&request.owner, ask), now, effects)
             }
             Ask::Release(ask) => {
                 let before = effects.changes.len();
-                let released = release(keys, named(), request, ask, &mut effects);
+                let released = release(keys, named(), request, ask, effects);
                 // What was given back goes to the next in line, in the same step.
                 if effects.changes.len() > before {
                     for key in named() {
-                        self.look_for_step(keys, key, now, &mut effects);
+                        self.look_for_step(keys, key, now, effects);
                     }
                 }
                 released
             }
             Ask::Extend(ask) => {
-                let extended = named().map(|key| extend(keys, key, &request.owner, ask, now.mono, &mut effects));
+                let extended = named().map(|key| extend(keys, key, &request.owner, ask, now.mono, effects));
                 let extended: PerKey<Option<Fence>> = extended.collect();
                 // Who names a fence that it does not have, or a key that it does not hold, has not learnt of a grant.
                 let done = named().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| key);
@@ -71,8 +80,8 @@ impl Node {
                 Ok(Outcome::Extended(extended))
             }
         };
-        self.follow(keys, &mut effects, now.mono);
-        Step { outcome, effects }
+        self.follow(keys, effects, now.mono);
+        outcome
     }
 
     /// Ends what is over on a key, and serves its line.
@@ -139,8 +148,6 @@ impl Node {
         (owner, ask): (&Owner, &Acquire),
         now: Timestamp,
     ) -> Result<bool, Refusal> {
-        let upgrades = named.iter().any(|key| self.upgrades(keys, *key, (owner, ask)));
-        let rank = self.room.next_rank(upgrades);
         for &key in named {
             let Place { db, name, lock } = keys.place(key);
             let lock = lock.as_deref();
@@ -148,6 +155,8 @@ impl Node {
                 Verdict::Held => return Ok(false),
                 Verdict::Anew if self.room.line(db, name).is_some() => {
                     let name = KeyName::from_slice(name);
+                    let upgrades = named.iter().any(|key| self.upgrades(keys, *key, (owner, ask)));
+                    let rank = self.room.next_rank(upgrades);
                     if self.order(now).is_delayed(keys, (db, &name), (owner, ask.mode), rank) {
                         return Ok(false);
                     }

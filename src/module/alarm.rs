@@ -34,8 +34,10 @@ pub(crate) fn arm(ctx: &mut Ctx<'_>) {
         RINGING.set(Some(true));
         return;
     }
-    let at_once = replication::owes() || waiting::has_work();
-    let next = if at_once { Some(clock::mono()) } else { with_node(|node| node.next_look()) };
+    let next = with_node(|node| match replication::owes() || waiting::has_work_in(node) {
+        true => Some(clock::mono()),
+        false => node.next_look(),
+    });
     let set = TIMER.get().map(|(at, _)| at);
     if let Some(next) = next
         && set.is_none_or(|at| next < at)
@@ -125,7 +127,7 @@ fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) {
         with_node(|node| node.drop_entry(db, entry));
         return;
     };
-    let effects = with_node(|node| node.lapse(&mut locks, KeyIndex(0), entry, now, BITE));
+    let mut effects = with_node(|node| node.lapse(&mut locks, KeyIndex(0), entry, now, BITE));
     let names = locks.tidy(&effects.changes);
-    finish(ctx, &names, effects, now);
+    finish(ctx, &names, &mut effects, now);
 }

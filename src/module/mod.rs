@@ -57,7 +57,7 @@ pub fn serve(
     ctx: &mut Ctx<'_>,
     names: &[Str<'_>],
     request: &Request,
-    reply: Option<Reply>,
+    reply: Option<&Reply>,
 ) -> Result<Outcome, Unserved> {
     // The server keeps clients from writing to a replica, unless it is configured not to.
     if !ctx.flags().contains(Flags::PRIMARY) {
@@ -65,11 +65,12 @@ pub fn serve(
     }
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
-    let step = with_node(|node| node.serve(&mut locks, request, now));
-    let opened = locks.tidy(&step.effects.changes);
-    finish(ctx, &opened, step.effects, now);
-    let outcome = match step.outcome {
-        Ok(Outcome::Queued(waiter)) if !reply.is_some_and(|reply| waiting::park(ctx, names, waiter, reply)) => {
+    let mut effects = Effects::new();
+    let outcome = with_node(|node| node.serve(&mut locks, request, now, &mut effects));
+    let opened = locks.tidy(&effects.changes);
+    finish(ctx, &opened, &mut effects, now);
+    let outcome = match outcome {
+        Ok(Outcome::Queued(waiter)) if !reply.is_some_and(|reply| waiting::park(ctx, names, waiter, reply.clone())) => {
             // A client that the server does not let wait has tried once.
             with_node(|node| node.cancel(waiter));
             Ok(Outcome::Held)
@@ -95,10 +96,10 @@ pub fn serve(
 pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> Result<(), Unserved> {
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (applied, effects) = with_node(|node| node.apply(&mut locks, KeyIndex(0), fact, origin, now));
+    let (applied, mut effects) = with_node(|node| node.apply(&mut locks, KeyIndex(0), fact, origin, now));
     let names = locks.tidy(&effects.changes);
     if origin != Origin::Disk {
-        finish(ctx, &names, effects, now);
+        finish(ctx, &names, &mut effects, now);
         alarm::arm(ctx);
     }
     applied.map_err(Unserved::Refused)
@@ -114,9 +115,9 @@ pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> R
     }
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (broken, effects) = with_node(|node| node.break_holds(&mut locks, KeyIndex(0), owner, now));
+    let (broken, mut effects) = with_node(|node| node.break_holds(&mut locks, KeyIndex(0), owner, now));
     let names = locks.tidy(&effects.changes);
-    finish(ctx, &names, effects, now);
+    finish(ctx, &names, &mut effects, now);
     alarm::arm(ctx);
     Ok(broken)
 }
@@ -162,9 +163,9 @@ pub struct Seen<'a> {
 }
 
 /// Does what a step has left to do, whose keys are closed: replicate, notify, wake.
-pub(crate) fn finish(ctx: &mut Ctx<'_>, names: &[Name<'_>], effects: Effects, now: Now) {
+pub(crate) fn finish(ctx: &mut Ctx<'_>, names: &[Name<'_>], effects: &mut Effects, now: Now) {
     publish(ctx, names, &effects.changes, now);
-    waiting::wake(effects.answers, now.mono);
+    waiting::wake(effects.answers.drain(..), now.mono);
 }
 
 /// Tells all who must know: replicas and the AOF first, then watchers and subscribers.

@@ -34,8 +34,10 @@ thread_local! {
 pub fn with_node<R>(work: impl FnOnce(&mut Node) -> R) -> R {
     NODE.with_borrow_mut(|node| {
         let result = work(node);
-        for (db, name, trace) in take_gone() {
-            node.forget(db, &name, &trace);
+        if GONE.with_borrow(|gone| !gone.is_empty()) {
+            for (db, name, trace) in take_gone() {
+                node.forget(db, &name, &trace);
+            }
         }
         result
     })

@@ -10,6 +10,7 @@ use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
 use crate::lock::change::Answers;
 use crate::lock::key::{Db, KeyIndex, KeyName};
+use crate::lock::node::Node;
 use crate::lock::owner::Owner;
 use crate::lock::request::{Answer, Away, PerKey};
 use crate::lock::room::{Expired, WaiterId, Work};
@@ -87,7 +88,7 @@ pub(crate) fn client_of(waiter: WaiterId) -> Option<u64> {
 }
 
 /// Wakes those who wait no more.
-pub(crate) fn wake(answers: Answers, now: Timestamp) {
+pub(crate) fn wake(answers: impl IntoIterator<Item = (WaiterId, Answer)>, now: Timestamp) {
     for (waiter, answer) in answers {
         metrics::count_answer(&answer);
         if let Answer::Granted(_) = answer
@@ -159,7 +160,7 @@ pub(crate) fn expire(end: Timestamp) {
     loop {
         let now = clock::mono();
         match with_node(|node| node.expired(now)) {
-            Expired::Waiter(waiter) => wake([(waiter, Answer::TimedOut)].into(), now),
+            Expired::Waiter(waiter) => wake([(waiter, Answer::TimedOut)], now),
             Expired::Again => {}
             Expired::Nothing => return,
         }
@@ -185,14 +186,14 @@ pub(crate) fn tick() {
 }
 
 /// Whether there is work that can be done now.
-pub(crate) fn has_work() -> bool {
-    !HELD_BACK.get() && with_node(|node| node.has_work())
+pub(crate) fn has_work_in(node: &Node) -> bool {
+    node.has_work() && !HELD_BACK.get()
 }
 
 /// Does what is left to the module's own hand, one slice of it: looks at lines after something that was not a step on
 /// their key, and takes back what could not be delivered.
 pub(crate) fn work(ctx: &mut Ctx<'_>) {
-    if !has_work() {
+    if !with_node(|node| has_work_in(node)) {
         return;
     }
     let end = clock::mono() + SLICE;
@@ -254,7 +255,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
         give_up(db, names, work, &Answer::WrongType);
         return 0;
     };
-    let effects = with_node(|node| match work {
+    let mut effects = with_node(|node| match work {
         Work::Close(connection, ..) => node.end_session(&mut locks, KeyIndex(0), *connection, now, BITE),
         Work::Look(..) => node.look_at(&mut locks, KeyIndex(0), now),
         Work::Check(waiter, ..) => node.check_waiter(&mut locks, *waiter, now.mono),
@@ -262,7 +263,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
     });
     let answered = effects.answers.len();
     let names = locks.tidy(&effects.changes);
-    finish(ctx, &names, effects, now);
+    finish(ctx, &names, &mut effects, now);
     answered
 }
 
@@ -274,7 +275,7 @@ fn give_up(db: Db, names: &[KeyName], work: &Work, answer: &Answer) {
             Work::Close(connection, db, name) => node.forgo_session(*db, name, *connection),
             Work::Look(..) | Work::Check(..) => {}
         }
-        names.iter().flat_map(|name| node.send_away(db, name, answer)).collect()
+        names.iter().flat_map(|name| node.send_away(db, name, answer)).collect::<Answers>()
     });
     wake(answers, clock::mono());
 }

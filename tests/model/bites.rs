@@ -2,13 +2,13 @@
 //! once.
 
 use crate::line::Rules;
-use crate::world::{RULES, Side, limits};
+use crate::world::{RULES, Side, Step, limits};
 use proptest::prelude::*;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::node::{Due, Node};
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Step, Wait};
+use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait};
 use redis_lock::lock::room::Work;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::view::{Sight, View};
@@ -20,7 +20,7 @@ fn at(us: u64) -> Now {
 
 fn ask(side: &mut Side, key: u8, owner: &[u8], ask: Ask, now: Now) -> Step {
     let request = Request { owner: Owner::new(owner), ask };
-    side.on(0, &[key], |node, side| node.serve(side, &request, now))
+    side.serve(0, &[key], &request, now)
 }
 
 fn read(lease: Millis, session: Option<Session>) -> Ask {

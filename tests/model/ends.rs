@@ -1,12 +1,12 @@
 //! Where numbers end: refusals that no history of sane length meets.
 
-use crate::world::{RULES, Side, limits};
+use crate::world::{RULES, Side, Step, limits};
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::KeyIndex;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Ask, Outcome, Refusal, Request, Step, Wait};
+use redis_lock::lock::request::{Acquire, Ask, Outcome, Refusal, Request, Wait};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };
@@ -15,7 +15,7 @@ fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
     let ask =
         Ask::Acquire(Acquire { mode, lease: Millis(30), note: None, wait: Wait::Never, retry: None, session: None });
     let request = Request { owner: Owner::new(b"a"), ask };
-    side.on(0, keys, |node, side| node.serve(side, &request, NOW))
+    side.serve(0, keys, &request, NOW)
 }
 
 fn refused(step: &Step, why: Refusal) {

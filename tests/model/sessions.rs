@@ -218,7 +218,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         };
         let mut ask = |owner: u16, keys: &[u8], ask: Ask| {
             let request = Request { owner: Owner::new(&owner.to_be_bytes()), ask };
-            side.on(0, keys, |node, side| node.serve(side, &request, NOW)).outcome
+            side.serve(0, keys, &request, NOW).outcome
         };
         let each = 10_000 / keys.len() as u16;
         for owner in 0..each {
@@ -377,7 +377,7 @@ fn the_first_of_many_are_found() {
         let acquire =
             Acquire { mode: Write, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None, session: None };
         let request = Request { owner: Owner::new(&[n]), ask: Ask::Acquire(acquire) };
-        side.on(0, &[key], |node, side| node.serve(side, &request, now)).outcome.expect("held or waits");
+        side.serve(0, &[key], &request, now).outcome.expect("held or waits");
     }
     let now = Timestamp(1_000_000);
     let waits: Vec<u8> =

@@ -409,7 +409,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
         (Side::new(limits(Rules { holders_max: 999, ..RULES })), Now { mono: Timestamp(9), wall: WallTime(9) });
     let mut ask = |owner: &[u8], ask: Ask| {
         let request = Request { owner: Owner::new(owner), ask };
-        side.on(0, b"k", |node, side| node.serve(side, &request, now))
+        side.serve(0, b"k", &request, now)
     };
     let acquire = |mode| {
         Ask::Acquire(Acquire { mode, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None, session: None })
@@ -533,7 +533,7 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
     let (mut side, now) = (Side::new(limits(RULES)), Now { mono: Timestamp(9), wall: WallTime(9) });
     let ask = |side: &mut Side, owner: u8, keys: &[u8], ask: Ask| {
         let request = Request { owner: Owner::new(&[owner]), ask };
-        side.on(0, keys, |node, side| node.serve(side, &request, now))
+        side.serve(0, keys, &request, now)
     };
     let acquire = || {
         Ask::Acquire(Acquire {

@@ -128,6 +128,12 @@ pub(crate) type Bound = (u8, u64);
 /// A hold as it lies there: database, key, owner, reads, writes, fence, note.
 type RawRow = (u32, u8, Owner, u32, u32, Fence, Option<Note>);
 
+/// What a request came to and what it left to do.
+pub(crate) struct Step {
+    pub(crate) outcome: Result<Outcome, Refusal>,
+    pub(crate) effects: Effects,
+}
+
 /// A node and its keys.
 pub(crate) struct Side {
     pub(crate) node: Node,
@@ -178,6 +184,13 @@ impl Keyspace for Side {
 impl Side {
     pub(crate) fn new(limits: Limits) -> Side {
         Side { node: Node::new(limits), locks: BTreeMap::new(), foreign: BTreeSet::new(), step: Vec::new() }
+    }
+
+    /// Serves a request on these keys.
+    pub(crate) fn serve(&mut self, db: u32, keys: &[u8], request: &Request, now: Now) -> Step {
+        let mut effects = Effects::new();
+        let outcome = self.on(db, keys, |node, side| node.serve(side, request, now, &mut effects));
+        Step { outcome, effects }
     }
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
@@ -613,7 +626,7 @@ impl World {
     fn serve(&mut self, (db, keys): (u32, &[u8]), owner: u8, ask: Ask, expected: impl FnOnce(&mut Naive) -> Answer) {
         let request = Request { owner: Owner::new(&[owner]), ask };
         let (now, before) = (self.now, self.primary.raw());
-        let step = self.primary.on(db, keys, |node, side| node.serve(side, &request, now));
+        let step = self.primary.serve(db, keys, &request, now);
         if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
         } else if matches!(request.ask, Ask::Release(_))
