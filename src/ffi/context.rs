@@ -6,6 +6,7 @@ use super::string::{OwnedStr, Str};
 use bitflags::bitflags;
 use redis_module::raw;
 use smallvec::SmallVec;
+use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_int, c_long, c_void};
 use std::io;
 use std::marker::PhantomData;
@@ -19,6 +20,8 @@ pub struct Ctx<'a> {
     replied: bool,
     /// Whether this is the call of a command, with a client that waits for the reply.
     command: bool,
+    /// What the server is and is doing, which does not change in one call. Asked for when it is needed first.
+    flags: OnceCell<Flags>,
     lent: PhantomData<&'a mut raw::RedisModuleCtx>,
 }
 
@@ -71,7 +74,7 @@ impl<'a> Ctx<'a> {
     /// `raw` must be the context that the server passed to the call that lasts for `'a`, and this the only `Ctx` of it.
     pub(super) unsafe fn lent(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
         let raw = NonNull::new(raw).expect("the server passes a context");
-        Ctx { raw, replied: false, command: false, lent: PhantomData }
+        Ctx { raw, replied: false, command: false, flags: OnceCell::new(), lent: PhantomData }
     }
 
     /// # Safety
@@ -115,7 +118,7 @@ impl<'a> Ctx<'a> {
     #[must_use]
     pub fn flags(&self) -> Flags {
         // SAFETY: a valid context.
-        Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(self.as_ptr())) } as u32)
+        *self.flags.get_or_init(|| unsafe { flags_of(self.as_ptr()) })
     }
 
     /// The number of the selected database.
@@ -356,8 +359,7 @@ impl<'a> Ctx<'a> {
 /// Whether this node would answer a client that reads this key now.
 pub(super) fn answering(ctx: NonNull<raw::RedisModuleCtx>, key: Str<'_>) -> Serving {
     // SAFETY: a valid context.
-    let flags = Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(ctx.as_ptr())) } as u32);
-    if !flags.contains(Flags::CLUSTER) {
+    if !unsafe { flags_of(ctx.as_ptr()) }.contains(Flags::CLUSTER) {
         return Serving::Yes;
     }
     // What reads the key is refused like all other commands when another node serves it.
@@ -397,7 +399,14 @@ unsafe fn error_text<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> &'a [u8] 
 #[must_use]
 pub fn flags() -> Flags {
     // SAFETY: a null context is allowed: it leaves out what belongs to a client.
-    Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(ptr::null_mut())) } as u32)
+    unsafe { flags_of(ptr::null_mut()) }
+}
+
+/// # Safety
+/// `ctx` must be a valid context, or null.
+unsafe fn flags_of(ctx: *mut raw::RedisModuleCtx) -> Flags {
+    // SAFETY: as required of the caller.
+    Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(ctx)) } as u32)
 }
 
 /// Hands an error text over to the server through one of its out-parameters.
