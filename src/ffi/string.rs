@@ -1,7 +1,6 @@
 //! The server's strings: bytes with a length.
 
 use redis_module::raw;
-use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::slice;
 
@@ -9,14 +8,21 @@ use std::slice;
 #[derive(Clone, Copy, Debug)]
 pub struct Str<'a> {
     raw: NonNull<raw::RedisModuleString>,
-    lent: PhantomData<&'a raw::RedisModuleString>,
+    bytes: &'a [u8],
 }
 
 impl<'a> Str<'a> {
     /// # Safety
     /// `raw` must be a string that lives unchanged for `'a`.
     pub(super) unsafe fn lent(raw: *mut raw::RedisModuleString) -> Option<Str<'a>> {
-        NonNull::new(raw).map(|raw| Str { raw, lent: PhantomData })
+        let raw = NonNull::new(raw)?;
+        let mut len = 0;
+        // SAFETY: the string lives for 'a, and its bytes do not change meanwhile: as required of the caller.
+        let bytes = unsafe {
+            let bytes = api!(RedisModule_StringPtrLen(raw.as_ptr(), &raw mut len));
+            slice::from_raw_parts(bytes.cast(), len)
+        };
+        Some(Str { raw, bytes })
     }
 
     pub(super) fn as_ptr(self) -> *mut raw::RedisModuleString {
@@ -26,12 +32,7 @@ impl<'a> Str<'a> {
     /// The bytes: any, NUL and 0xFF too.
     #[must_use]
     pub fn as_bytes(self) -> &'a [u8] {
-        let mut len = 0;
-        // SAFETY: the string lives for 'a (see `lent`), and its bytes do not change meanwhile.
-        unsafe {
-            let bytes = api!(RedisModule_StringPtrLen(self.raw.as_ptr(), &raw mut len));
-            slice::from_raw_parts(bytes.cast(), len)
-        }
+        self.bytes
     }
 }
 
@@ -63,7 +64,8 @@ impl OwnedStr {
     /// To lend it.
     #[must_use]
     pub fn as_str(&self) -> Str<'_> {
-        Str { raw: self.0, lent: PhantomData }
+        // SAFETY: ours, and nobody changes it while it is borrowed.
+        unsafe { Str::lent(self.0.as_ptr()) }.expect("it is not null")
     }
 
     pub(super) fn into_ptr(self) -> *mut raw::RedisModuleString {
