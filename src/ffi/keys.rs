@@ -48,6 +48,8 @@ struct Open<'n, V> {
     /// Null for a key that was opened to be read and is not there.
     key: *mut raw::RedisModuleKey,
     value: Option<NonNull<V>>,
+    /// Whether the value was put there since the key was opened: then nobody has given it a time to live yet.
+    is_fresh: bool,
 }
 
 /// The name of an open key.
@@ -165,7 +167,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
             // SAFETY: an open key.
             self.db = unsafe { api!(RedisModule_GetDbIdFromModuleKey(key)) }.max(0) as u32;
         }
-        let mut open = Open { name, key, value: None };
+        let mut open = Open { name, key, value: None, is_fresh: false };
         // SAFETY: an open key, or null, which counts as empty.
         let kind = unsafe { api!(RedisModule_KeyType(key)) } as isize;
         if kind != raw::REDISMODULE_KEYTYPE_EMPTY {
@@ -241,6 +243,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         let set = unsafe { api!(RedisModule_ModuleTypeSetValue(open.key, self.data_type.as_ptr(), value.cast())) };
         assert_eq!(set, raw::REDISMODULE_OK as c_int, "the key is open for writing");
         open.value = NonNull::new(value);
+        open.is_fresh = true;
         self.get_mut(at).expect("set on the line above")
     }
 
@@ -267,8 +270,11 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
 
     /// Takes away a key's time to live, if somebody gave it one.
     pub fn persist(&mut self, at: usize) {
-        let key = self.open[at].key;
+        let Open { key, is_fresh, .. } = self.open[at];
         assert!(!key.is_null(), "it was opened to be written");
+        if is_fresh {
+            return;
+        }
         // SAFETY: an open key.
         unsafe {
             if api!(RedisModule_GetExpire(key)) != raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE) {
