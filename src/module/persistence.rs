@@ -79,6 +79,10 @@ impl Value for Lock {
     }
 
     fn unlinked(&self, db: u32, name: &[u8]) {
+        if self.is_free() {
+            // The step that has freed it knows.
+            return;
+        }
         state::forget(Db(db), name, Trace::of(self));
     }
 
