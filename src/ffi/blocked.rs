@@ -130,8 +130,8 @@ impl Ctx<'_> {
 }
 
 impl Blocked {
-    /// Ends the wait: the server asks for the answer, at once or soon. On Redis 7.0 the module needs a
-    /// [`Listener`](super::event::Listener) for that.
+    /// Ends the wait: the server asks for the answer, at once or soon. On Redis 7.0 the module must [`Ctx::hear_turns`] for
+    /// that.
     pub fn unblock(self) {
         let moment = Moment::of_server();
         let handle = self.0.handle.get();

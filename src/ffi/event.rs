@@ -41,7 +41,7 @@ pub enum ServerEvent {
     Tick,
     /// The server has forked a child, which saves what there is now, to disk or for a replica.
     Forked,
-    /// All that clients have sent was served, and the server is about to wait for more.
+    /// All that clients have sent was served, and the server is about to wait for more. Only while [`Ctx::hear_turns`].
     BeforeSleep,
     /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes from within
     /// any command, even a script that takes too long, from within a tick, while loading, or after
@@ -60,7 +60,8 @@ pub enum LoadedFrom {
 }
 
 impl Loader<'_> {
-    /// Subscribes to what [`ServerEvent`] names, and to the events of keys of the generic class and of loading.
+    /// Subscribes to what [`ServerEvent`] names, but for [`ServerEvent::BeforeSleep`], and to the events of keys of the
+    /// generic class and of loading.
     ///
     /// # Errors
     /// When the server refuses.
@@ -74,7 +75,6 @@ impl Loader<'_> {
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             raw::REDISMODULE_EVENT_CRON_LOOP,
             raw::REDISMODULE_EVENT_FORK_CHILD,
-            raw::REDISMODULE_EVENT_EVENTLOOP,
         ];
         if let Some(id) = events.into_iter().find(|id| !self.subscribe::<L>(*id)) {
             return Err(LoadError(format!("the server refused a subscription to its event {id}")));
@@ -103,6 +103,26 @@ impl Loader<'_> {
         subscribed == raw::REDISMODULE_OK as c_int
     }
 }
+
+impl Ctx<'_> {
+    /// Hears of the turns of the server's loop from now on: [`ServerEvent::BeforeSleep`]. That costs the server most of a
+    /// microsecond for each, whatever is done in it.
+    pub fn hear_turns<L: Listener>(&mut self) {
+        // SAFETY: a valid context.
+        unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), TURNS, Some(on_server::<L>))) };
+    }
+
+    /// Hears of them no more. To be called from a timer: the server may be going through the list of listeners in any event,
+    /// and in a command that another module calls from one, and would go on with one that is freed.
+    pub fn ignore_turns(&mut self) {
+        // SAFETY: a valid context; without a function the subscription ends.
+        unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), TURNS, None)) };
+        set_about_to_sleep(false);
+    }
+}
+
+/// The event of the turns of the server's loop.
+const TURNS: raw::RedisModuleEvent = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
 
 /// The event of slots that are moved at once, and its part that says that they have come. From 18 on the ids mean other things on
 /// Redis than on Valkey.

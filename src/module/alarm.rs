@@ -5,7 +5,7 @@
 
 use super::open_locks::OpenLocks;
 use super::state::with_node;
-use super::{clock, finish, replication, waiting};
+use super::{clock, finish, replication, turns, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving};
 use crate::lock::key::{Db, KeyIndex};
@@ -26,7 +26,7 @@ thread_local! {
     static RINGING: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Sees to it that the timer rings for the earliest lease.
+/// Sees to it that the timer rings for the earliest lease, and that the module hears of the server's turns if it must.
 pub(crate) fn arm(ctx: &mut Ctx<'_>) {
     // The server rings what is due by the wall clock as it was when it began to ring. If that is set back meanwhile, a timer
     // that is set now is due at once, and the next, and the server would do nothing else until the clock is where it was.
@@ -34,10 +34,13 @@ pub(crate) fn arm(ctx: &mut Ctx<'_>) {
         RINGING.set(Some(true));
         return;
     }
-    let next = with_node(|node| match replication::owes() || waiting::has_work_in(node) {
-        true => Some(clock::mono()),
-        false => node.next_look(),
+    let (next, is_deaf) = with_node(|node| {
+        let at_once = replication::owes() || waiting::has_work_in(node);
+        (if at_once { Some(clock::mono()) } else { node.next_look() }, turns::is_missing(node))
     });
+    if is_deaf {
+        turns::listen(ctx);
+    }
     let set = TIMER.get().map(|(at, _)| at);
     if let Some(next) = next
         && set.is_none_or(|at| next < at)
@@ -54,6 +57,11 @@ pub(crate) fn disarm(ctx: &mut Ctx<'_>) {
     if let Some((_, timer)) = TIMER.take() {
         ctx.stop_timer(timer);
     }
+}
+
+/// Whether the server rings timers, ours among them.
+pub(crate) fn is_ringing() -> bool {
+    RINGING.get().is_some()
 }
 
 /// The server is about to sleep, and rings no timers any more.
@@ -75,6 +83,7 @@ pub(crate) fn tick(ctx: &mut Ctx<'_>) {
 fn ring(ctx: &mut Ctx<'_>) {
     // It has rung and must not be stopped any more.
     TIMER.set(None);
+    turns::listen(ctx);
     RINGING.set(Some(false));
     work(ctx);
 }

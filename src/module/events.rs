@@ -2,7 +2,7 @@
 
 use super::open_locks::LOCK;
 use super::state::with_node;
-use super::{alarm, clock, metrics, peers, persistence, replication, waiting};
+use super::{alarm, clock, metrics, peers, persistence, replication, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
@@ -63,6 +63,7 @@ impl Listener for Ear {
                 replication::tick(ctx);
                 alarm::tick(ctx);
                 peers::tick(ctx);
+                turns::tick(ctx);
             }
             ServerEvent::BeforeSleep => {
                 waiting::work(ctx);

@@ -16,6 +16,7 @@ pub mod peers;
 pub mod persistence;
 pub mod replication;
 pub mod state;
+pub mod turns;
 pub mod waiting;
 
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, Str, WrongType};

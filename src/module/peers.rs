@@ -45,7 +45,8 @@ pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     }
 }
 
-fn is_cluster(ctx: &Ctx<'_>) -> bool {
+/// Whether this node is one of a cluster.
+pub(crate) fn is_cluster(ctx: &Ctx<'_>) -> bool {
     IS_CLUSTER.with(|known| *known.get_or_init(|| ctx.flags().contains(Flags::CLUSTER)))
 }
 

@@ -5,7 +5,7 @@
 use super::alarm::{BITE, SLICE};
 use super::open_locks::OpenLocks;
 use super::state::with_node;
-use super::{alarm, clock, finish, metrics};
+use super::{alarm, clock, finish, metrics, turns};
 use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
 use crate::lock::change::Answers;
@@ -77,9 +77,15 @@ thread_local! {
 /// Parks the client of this call. False when the server does not let it wait.
 pub(crate) fn park(ctx: &mut Ctx<'_>, names: &[Str<'_>], waiter: WaiterId, reply: Reply) -> bool {
     let Some(blocked) = ctx.block::<Waiter>(names, waiter.to_number()) else { return false };
+    turns::listen(ctx);
     let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, answer: None };
     CLIENTS.with_borrow_mut(|clients| clients.insert(waiter, client));
     true
+}
+
+/// Whether there are clients that wait, or that have not been let go of yet.
+pub(crate) fn has_clients() -> bool {
+    CLIENTS.with_borrow(|clients| !clients.0.is_empty())
 }
 
 /// The client that waits, by its number at the server.

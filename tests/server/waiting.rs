@@ -1,5 +1,6 @@
 //! Waiting for a lock: who is let in when, in which order, and how a wait ends.
 
+use crate::parked::let_it_tick;
 use crate::waiter::{Stage, Waiter};
 use crate::wire::{Reply, Row};
 use std::time::{Duration, Instant};
@@ -497,6 +498,23 @@ fn commands_sent_behind_one_that_waits_are_answered_behind_it() {
         stage.waiter("b").wire().send(command);
     }
     stage.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2"), ("b:", "0"), ("b:", "#3"), ("b:", "PONG")]);
+}
+
+#[test]
+fn who_waits_after_a_time_in_which_nobody_did_is_let_in_all_the_same() {
+    // The module listens to the turns of the server while somebody waits, and stops when it has seen that nobody does.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for _ in 0..3 {
+        for end in [&["LOCK.RELEASE", "k", "a"][..], &["DEL", "k"]] {
+            conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+            let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b PX 60000 BLOCK 0");
+            conn.int(end);
+            assert!(waiter.reply().int() > 0);
+            assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
+            let_it_tick(&mut conn);
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,46 @@
+//! The turns of the server's loop. To hear of each costs the server most of a microsecond, whatever it does in it, and that
+//! is a sixth of what a client's lone command costs it. So we listen only while there may be something to do between two
+//! turns: while somebody waits, while holds are bound to connections, and while timers ring; and always in a cluster.
+
+use super::events::Ear;
+use super::state::with_node;
+use super::{alarm, peers, waiting};
+use crate::ffi::Ctx;
+use crate::lock::node::Node;
+use std::cell::Cell;
+
+thread_local! {
+    static LISTENS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Listens from now on, at least until the next tick.
+pub(crate) fn listen(ctx: &mut Ctx<'_>) {
+    if !LISTENS.replace(true) {
+        ctx.hear_turns::<Ear>();
+    }
+}
+
+/// Whether the node may have to do something between two turns, while nobody listens to them.
+pub(crate) fn is_missing(node: &Node) -> bool {
+    !LISTENS.get() && (!node.sessions().is_empty() || node.has_work())
+}
+
+/// The server's tick: listens no more when there is no need.
+pub(crate) fn tick(ctx: &mut Ctx<'_>) {
+    if peers::is_cluster(ctx) {
+        listen(ctx);
+    } else if LISTENS.get() && !is_needed() {
+        ctx.set_timer(0, stop);
+    }
+}
+
+fn stop(ctx: &mut Ctx<'_>) {
+    if !is_needed() {
+        LISTENS.set(false);
+        ctx.ignore_turns();
+    }
+}
+
+fn is_needed() -> bool {
+    alarm::is_ringing() || waiting::has_clients() || with_node(|node| !node.sessions().is_empty() || node.has_work())
+}
