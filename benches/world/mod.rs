@@ -1,0 +1,104 @@
+//! A node with one key of its own, for what is measured in the pure core without a server.
+
+use redis_lock::lock::change::Effects;
+use redis_lock::lock::hold::Mode;
+use redis_lock::lock::key::{Db, KeyIndex};
+use redis_lock::lock::keyspace::{Keyspace, Place};
+use redis_lock::lock::limits::Limits;
+use redis_lock::lock::node::Node;
+use redis_lock::lock::owner::Owner;
+use redis_lock::lock::request::{Acquire, Amount, Answer, Ask, Outcome, Release, Request, Wait};
+use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
+use redis_lock::lock::value::Lock;
+use std::hint::black_box;
+
+pub(crate) const LIMITS: Limits = Limits {
+    lease_default: Millis(30_000),
+    lease_max: Millis(86_400_000),
+    owner_bytes_max: 256,
+    note_bytes_max: 256,
+    holders_per_key_max: 65_536,
+    waiters_max: 20_000,
+    waiters_per_key_max: 20_000,
+    keys_max: 64,
+    reserve_max: Millis(5_000),
+    deadlock_detection: true,
+    promotion_skew: Millis(1_000),
+};
+
+/// A keyspace of one key.
+#[derive(Default)]
+pub(crate) struct OneKey(Option<Box<Lock>>);
+
+impl Keyspace for OneKey {
+    fn count(&self) -> u16 {
+        1
+    }
+
+    fn place(&mut self, _: KeyIndex) -> Place<'_> {
+        Place { db: Db(0), name: b"lock:report", lock: self.0.as_deref_mut() }
+    }
+
+    fn open(&mut self, _: &[u8]) -> Result<KeyIndex, Answer> {
+        Ok(KeyIndex(0))
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    fn peek<R>(&mut self, _: Db, _: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.0.as_deref().map(look)
+    }
+
+    fn create(&mut self, _: KeyIndex) -> &mut Lock {
+        self.0.insert(Box::default())
+    }
+}
+
+pub(crate) struct World {
+    node: Node,
+    key: OneKey,
+    pub(crate) now: Now,
+}
+
+impl World {
+    /// A node on which `leases` other keys are held, and one key with `readers`.
+    pub(crate) fn new(leases: u64, readers: u64) -> World {
+        let now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
+        let mut world = World { node: Node::new(LIMITS), key: OneKey::default(), now };
+        for n in 0..leases {
+            world.now.mono.0 += 50;
+            world.serve(&acquire(&format!("other-{n}"), Mode::Write));
+            world.key.0 = None;
+        }
+        for n in 0..readers {
+            world.serve(&acquire(&format!("reader-{n:029}"), Mode::Read));
+        }
+        world
+    }
+
+    pub(crate) fn serve(&mut self, request: &Request) -> Outcome {
+        let mut effects = Effects::new();
+        let outcome = self.node.serve(&mut self.key, request, self.now, &mut effects);
+        if self.key.0.as_ref().is_some_and(|lock| lock.is_free()) {
+            self.key.0 = None;
+        }
+        black_box(&effects);
+        outcome.unwrap()
+    }
+}
+
+pub(crate) const OWNER: &str = "5f0c2f1e-4f9b-4a1c-9d62-8f3f6f0f4c11";
+
+pub(crate) fn acquire(owner: &str, mode: Mode) -> Request {
+    acquire_or(owner, mode, Wait::Never)
+}
+
+pub(crate) fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
+    let ask = Ask::Acquire(Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None });
+    Request { owner: Owner::new(owner.as_bytes()), ask }
+}
+
+pub(crate) fn release(owner: &str) -> Request {
+    let ask = Ask::Release(Release { mode: None, amount: Amount::One, fence: None });
+    Request { owner: Owner::new(owner.as_bytes()), ask }
+}
