@@ -15,7 +15,7 @@ export RUST_TEST_THREADS ?= 4
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build run stop test servers test-servers faults torture fuzz valgrind lint bench clean
+.PHONY: help build run stop test servers test-servers faults torture fuzz valgrind instructions lint bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,12 @@ valgrind: build ## the server tests with their servers under valgrind: nothing i
 	@tools/install.sh server valgrind
 	@$(cargo) build --release --locked --package panicking --package wallclock
 	@tools/valgrind.sh
+
+RECORD =
+
+instructions: ## instructions per command in the core, beside the committed figures; RECORD=1 writes these anew
+	@tools/install.sh libclang valgrind
+	@$(cargo) bench --quiet --locked --bench instructions -- $(if $(RECORD),--record)
 
 lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one
 	@tools/install.sh libclang

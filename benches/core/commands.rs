@@ -1,6 +1,6 @@
 //! What serving a request costs.
 
-use crate::world::{OWNER, World, acquire, release};
+use crate::world::{OWNER, World, acquire, extend, release};
 use criterion::{BatchSize, Criterion};
 use redis_lock::lock::hold::Mode;
 use std::cell::RefCell;
@@ -37,6 +37,8 @@ pub(crate) fn commands(c: &mut Criterion) {
             world.serve(black_box(&give))
         });
     });
+    let longer = extend(OWNER);
+    c.bench_function("EXTEND", |b| b.iter(|| world.serve(black_box(&longer))));
     let (read, leave) = (acquire(OWNER, Mode::Read), release(OWNER));
     for readers in [1, 100, 10_000] {
         let mut world = World::new(0, readers);

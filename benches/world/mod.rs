@@ -7,7 +7,7 @@ use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::Node;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Answer, Ask, Outcome, Release, Request, Wait};
+use redis_lock::lock::request::{Acquire, Amount, Answer, Ask, Extend, Outcome, Release, Request, Wait};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use std::hint::black_box;
@@ -100,5 +100,10 @@ pub(crate) fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
 
 pub(crate) fn release(owner: &str) -> Request {
     let ask = Ask::Release(Release { mode: None, amount: Amount::One, fence: None });
+    Request { owner: Owner::new(owner.as_bytes()), ask }
+}
+
+pub(crate) fn extend(owner: &str) -> Request {
+    let ask = Ask::Extend(Extend { lease: Millis(30_000), fence: None, session: None });
     Request { owner: Owner::new(owner.as_bytes()), ask }
 }
