@@ -92,10 +92,13 @@ impl<T> Arena<T> {
         self.len == 0
     }
 
+    /// Bytes that one slot takes.
+    pub(super) const SLOT: usize = size_of::<Slot<T>>();
+
     /// Bytes that one slot costs.
     #[must_use]
     pub fn slot_bytes() -> usize {
-        allocated(CHUNK as usize * size_of::<Slot<T>>()) / CHUNK as usize
+        allocated(CHUNK as usize * Self::SLOT) / CHUNK as usize
     }
 
     /// The value of this id, if it is still there.

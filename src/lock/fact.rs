@@ -109,7 +109,7 @@ impl Node {
         };
         let lock = keys.lock_or_create(key);
         if let Some(old) = lock.holds.get(owner.as_bytes()) {
-            hold.since = old.since;
+            hold.set_since(old.since());
         }
         lock.raise_fence(hold.fence);
         change(lock, key, Cause::Told, owner, hold, effects);

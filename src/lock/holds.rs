@@ -1,7 +1,7 @@
 //! The set of holds on one key.
 
 use super::heap::{allocated, of_tree};
-use super::hold::{Hold, Term};
+use super::hold::Hold;
 use super::owner::Owner;
 use super::time::Timestamp;
 use alloc::boxed::Box;
@@ -156,8 +156,7 @@ impl Holds {
             Repr::Many(many) => (None, Some(many.by_owner.values_mut())),
         };
         for hold in one.into_iter().chain(many.into_iter().flatten()) {
-            hold.granted_in = Term::CARRIED;
-            hold.since = now;
+            hold.carry(now);
         }
     }
 

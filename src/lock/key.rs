@@ -1,9 +1,9 @@
 //! What a key is called: by its name, in a database, or by its place in a step.
 
-use smallvec::SmallVec;
+use super::bytes::Bytes;
 
 /// A key's name within its database. Short ones live in place.
-pub type KeyName = SmallVec<[u8; 24]>;
+pub type KeyName = Bytes<22>;
 
 /// A key of the current step, by its place among the step's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arena;
+pub mod bytes;
 pub mod change;
 pub mod codec;
 pub mod deadlock;

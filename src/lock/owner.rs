@@ -1,10 +1,9 @@
 //! Who asks, and what they say about themselves. Opaque bytes, never text.
 
-use super::heap::allocated;
+use super::bytes::Bytes;
 use alloc::boxed::Box;
 use core::borrow::Borrow;
 use core::fmt;
-use smallvec::SmallVec;
 
 /// What no owner is called: who asks as this is to be given a name. A hold of such an owner could not be released.
 pub const NOBODY: &[u8] = b"*";
@@ -12,21 +11,14 @@ pub const NOBODY: &[u8] = b"*";
 /// An owner: one thread of control, named by 1 to `lock.max-owner-bytes` opaque bytes.
 ///
 /// The usual UUID (36 bytes) and the server-made 32 characters live in place, without an allocation of their own.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner(SmallVec<[u8; 40]>);
-
-impl Clone for Owner {
-    fn clone(&self) -> Owner {
-        // As one block: SmallVec's own goes byte by byte.
-        Owner::new(&self.0)
-    }
-}
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(Bytes<38>);
 
 impl Owner {
     /// An owner of these bytes. Length is the parser's concern.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Owner {
-        Owner(SmallVec::from_slice(bytes))
+        Owner(Bytes::from_slice(bytes))
     }
 
     /// The bytes as the client sent them.
@@ -52,11 +44,11 @@ impl Owner {
     /// Bytes allocated outside of the value itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        if self.0.spilled() { allocated(self.0.capacity()) } else { 0 }
+        Bytes::<38>::heap_bytes_of(self.0.len())
     }
 }
 
-// Lets maps keyed by Owner be asked with the client's bytes. Sound because SmallVec orders and compares as its slice.
+// Lets maps keyed by Owner be asked with the client's bytes.
 impl Borrow<[u8]> for Owner {
     fn borrow(&self) -> &[u8] {
         &self.0

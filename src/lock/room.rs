@@ -666,7 +666,7 @@ impl Before {
     pub(super) fn of(hold: &Hold) -> Before {
         Before {
             fence: hold.fence,
-            granted_in: hold.granted_in,
+            granted_in: hold.granted_in(),
             deadline: hold.deadline,
             session: hold.session(),
             cut: None,
@@ -683,8 +683,8 @@ impl Given {
         if let Some(before) = self.before {
             hold.fence = before.fence;
             // What was carried here since stays so.
-            if hold.granted_in != Term::CARRIED {
-                hold.granted_in = before.granted_in;
+            if hold.granted_in() != Term::CARRIED {
+                hold.set_granted_in(before.granted_in);
             }
             if hold.deadline == self.deadline {
                 hold.deadline = before.deadline;

@@ -202,7 +202,7 @@ pub(super) fn take<K: Keyspace>(
     for key in indices {
         let lock = keys.lock(*key);
         let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
-        new_fences.push(hold.is_none_or(|hold| is_upgrade(hold, ask.mode) || hold.granted_in != giver.term));
+        new_fences.push(hold.is_none_or(|hold| is_upgrade(hold, ask.mode) || hold.granted_in() != giver.term));
     }
     let fences_new = new_fences.iter().filter(|new| **new).count() as u64;
     if fences_new > 0 {
@@ -226,7 +226,7 @@ pub(super) fn take<K: Keyspace>(
         let mut hold = old.cloned().unwrap_or_else(|| Hold::new(fence, deadline, now.mono, giver.term));
         hold.set_count(ask.mode, count);
         hold.fence = fence;
-        hold.granted_in = giver.term;
+        hold.set_granted_in(giver.term);
         hold.deadline = hold.deadline.max(deadline);
         if ask.note.is_some() {
             hold.set_note(ask.note.clone());

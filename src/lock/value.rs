@@ -79,5 +79,5 @@ impl Lock {
     }
 }
 
-// The usual lock, with one holder, is one allocation of 128 bytes.
-const _: () = assert!(size_of::<Lock>() <= 128);
+// The usual lock, with one holder, is one allocation of 96 bytes.
+const _: () = assert!(size_of::<Lock>() == 96);

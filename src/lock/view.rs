@@ -110,7 +110,7 @@ impl<'a> Holder<'a> {
             writes: hold.writes,
             fence: hold.fence,
             left: at.sessions.end_of(hold).left(at.now),
-            held: hold.since.ago(at.now),
+            held: hold.since().ago(at.now),
             session: at.sessions.of(at.db, at.name, owner, hold),
             note: hold.note().map(|note| &*note.0),
         })

@@ -9,7 +9,6 @@
 
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
-use super::heap::allocated;
 use super::key::KeyName;
 use super::time::Timestamp;
 
@@ -44,13 +43,36 @@ pub struct Wheel<T> {
 
 #[derive(Debug)]
 struct Entry<T> {
-    tick: Tick,
+    due: Due,
     prev: Link,
     next: Link,
-    /// Where it is linked: its level and slot.
-    level: u8,
-    slot: u8,
     what: T,
+}
+
+/// When an entry is due, and where it is linked meanwhile, in eight bytes: the tick in 55 bits, which is enough for every deadline
+/// that there can be, the level in 3 and the slot in 6.
+#[derive(Clone, Copy, Debug)]
+struct Due(u64);
+
+impl Due {
+    const PLACE_BITS: u32 = 9;
+
+    fn at(tick: Tick) -> Due {
+        Due(tick << Due::PLACE_BITS)
+    }
+
+    fn tick(self) -> Tick {
+        self.0 >> Due::PLACE_BITS
+    }
+
+    fn linked_at(self, level: usize, slot: usize) -> Due {
+        Due(self.tick() << Due::PLACE_BITS | (level << SLOT_BITS | slot) as u64)
+    }
+
+    fn place(self) -> (usize, usize) {
+        let place = (self.0 % (1 << Due::PLACE_BITS)) as usize;
+        (place >> SLOT_BITS, place % SLOTS)
+    }
 }
 
 /// The index of the next entry in a list, or its end, in four bytes.
@@ -97,8 +119,7 @@ impl Leases {
     /// Bytes that the entry of a key with a name of this length costs.
     #[must_use]
     pub fn entry_bytes(key_len: usize) -> usize {
-        let spilled = if key_len > KeyName::new().inline_size() { allocated(key_len) } else { 0 };
-        Arena::<Entry<KeyName>>::slot_bytes() + spilled
+        Arena::<Entry<KeyName>>::slot_bytes() + KeyName::heap_bytes_of(key_len)
     }
 }
 
@@ -131,7 +152,7 @@ impl<T: Clone> Wheel<T> {
 
     /// Adds an entry.
     pub fn arm(&mut self, what: T, deadline: Timestamp, generations: &mut Generations) -> EntryId {
-        let entry = Entry { tick: tick_of(deadline), prev: Link::END, next: Link::END, level: 0, slot: 0, what };
+        let entry = Entry { due: Due::at(tick_of(deadline)), prev: Link::END, next: Link::END, what };
         let id = self.entries.insert(entry, generations);
         self.link(id.index());
         id
@@ -153,7 +174,7 @@ impl<T: Clone> Wheel<T> {
             return false;
         }
         self.unlink(id.index());
-        self.entry(id.index()).tick = tick_of(deadline);
+        self.entry(id.index()).due = Due::at(tick_of(deadline));
         self.link(id.index());
         true
     }
@@ -161,7 +182,10 @@ impl<T: Clone> Wheel<T> {
     /// Whether this entry stands no later than the deadline and is not yet due: then it may stay where it is.
     #[must_use]
     pub fn covers(&self, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
-        self.entries.get(id).is_some_and(|entry| entry.tick <= tick_of(deadline) && entry.tick > now.0 / 1000)
+        self.entries.get(id).is_some_and(|entry| {
+            let tick = entry.due.tick();
+            tick <= tick_of(deadline) && tick > now.0 / 1000
+        })
     }
 
     /// The next moment at which a look is worth while; None when there is no entry.
@@ -235,7 +259,7 @@ impl<T: Clone> Wheel<T> {
         let entry = self.entry(index);
         // What is due already goes into the slot that is looked at next; what lies beyond the wheel's reach into the
         // last one, and is looked at on its way.
-        let tick = entry.tick.clamp(elapsed, elapsed + REACH);
+        let tick = entry.due.tick().clamp(elapsed, elapsed + REACH);
         let level = level_of(elapsed, tick);
         let slot = slot_of(level, tick);
         let head = core::mem::replace(&mut self.levels[level].heads[slot], Link::to(index));
@@ -244,8 +268,7 @@ impl<T: Clone> Wheel<T> {
             self.entry(head).prev = Link::to(index);
         }
         let entry = self.entry(index);
-        entry.level = level as u8;
-        entry.slot = slot as u8;
+        entry.due = entry.due.linked_at(level, slot);
         entry.next = head;
         entry.prev = Link::END;
     }
@@ -253,7 +276,7 @@ impl<T: Clone> Wheel<T> {
     fn unlink(&mut self, index: u32) {
         let entry = self.entry(index);
         let (prev, next) = (entry.prev, entry.next);
-        let (level, slot) = (usize::from(entry.level), usize::from(entry.slot));
+        let (level, slot) = entry.due.place();
         if let Some(next) = next.index() {
             self.entry(next).prev = prev;
         }
@@ -268,6 +291,9 @@ impl<T: Clone> Wheel<T> {
         }
     }
 }
+
+// A key with a short name costs this much in the index.
+const _: () = assert!(Arena::<Entry<KeyName>>::SLOT == 48);
 
 fn tick_of(deadline: Timestamp) -> Tick {
     deadline.0.div_ceil(1000)
@@ -369,7 +395,7 @@ mod tests {
         while let Some(at) = leases.next_look() {
             wakes += 1;
             for key in drain(&mut leases, at) {
-                let tick = u64::from_le_bytes(key.as_slice().try_into().unwrap());
+                let tick = u64::from_le_bytes((*key).try_into().unwrap());
                 assert_eq!(ms(tick), at, "found in its own millisecond");
                 found.push(tick);
             }
@@ -390,7 +416,7 @@ mod tests {
         leases.arm(name(b"past"), ms(10), &mut count);
         let at_once = drain(&mut leases, ms(4_096));
         assert_eq!(at_once.len(), 201, "a fifth of the thousand, and the one armed in the past");
-        assert!(at_once.iter().any(|key| key.as_slice() == b"past"));
+        assert!(at_once.iter().any(|key| **key == *b"past"));
         assert_eq!(drain(&mut leases, ms(4_097)).len(), 201);
         assert_eq!(drain(&mut leases, ms(5_000)).len(), 600);
     }

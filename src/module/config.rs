@@ -45,7 +45,7 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 256,
         fixed: false,
         unit: "bytes",
-        reason: "the longest owner: it is kept with every hold and sent with every change; 40 bytes are kept for free",
+        reason: "the longest owner: it is kept with every hold and sent with every change; 38 bytes are kept for free",
         get: || limit(|limits| limits.owner_bytes_max as i64),
         set: |value| set_limit(|limits| limits.owner_bytes_max = value as usize),
     },

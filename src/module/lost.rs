@@ -84,7 +84,7 @@ pub(crate) fn note(ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
             owner: change.owner.clone(),
             mode: change.hold.mode(),
             fence: change.hold.fence,
-            held: change.hold.since.ago(now.mono),
+            held: change.hold.since().ago(now.mono),
             note: change.hold.note().cloned(),
         });
     });
