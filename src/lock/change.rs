@@ -45,7 +45,7 @@ impl Effects {
     /// Whether nothing was done.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.answers.is_empty()
+        self.changes.is_empty() && self.answers.is_empty() && self.bonds.is_empty()
     }
 
     fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {

@@ -291,9 +291,7 @@ impl Node {
     /// Lets the indexes follow what a step did.
     pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects, now: Timestamp) {
         // Before what the step put in their places: it may be bound just as they were.
-        for (db, name, trace) in keys.gone() {
-            self.forget(db, &name, &trace);
-        }
+        self.forget_gone(keys);
         for key in keys.all() {
             if let Place { db, name, lock: Some(lock) } = keys.place(key) {
                 self.follow_lock(db, name, lock, now);
@@ -316,6 +314,13 @@ impl Node {
             if let Some(is) = bond.is {
                 self.sessions.bind(db, name, &bond.owner, is.connection);
             }
+        }
+    }
+
+    /// Forgets locks that left their keys because the step looked there.
+    pub(super) fn forget_gone<K: Keyspace>(&mut self, keys: &mut K) {
+        for (db, name, trace) in keys.gone() {
+            self.forget(db, &name, &trace);
         }
     }
 

@@ -80,7 +80,12 @@ impl Node {
                 Ok(Outcome::Extended(extended))
             }
         };
-        self.follow(keys, effects, now.mono);
+        // What changed nothing has left every index as it is to be.
+        if effects.is_empty() {
+            self.forget_gone(keys);
+        } else {
+            self.follow(keys, effects, now.mono);
+        }
         outcome
     }
 

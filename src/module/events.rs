@@ -2,7 +2,7 @@
 
 use super::open_locks::LOCK;
 use super::state::with_node;
-use super::{alarm, clock, metrics, peers, persistence, replication, turns, waiting};
+use super::{alarm, clock, metrics, peers, persistence, replication, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
@@ -49,17 +49,20 @@ impl Listener for Ear {
             ServerEvent::LoadingEnded => persistence::set_loading(None),
             ServerEvent::Forked => replication::begin_stream(),
             ServerEvent::BecamePrimary => {
+                role::set_primary(true);
                 replication::begin_stream();
                 with_node(|node| node.promote(clock::now().wall));
                 peers::tell(ctx);
                 alarm::arm(ctx);
             }
             ServerEvent::BecameReplica => {
+                role::set_primary(false);
                 alarm::disarm(ctx);
                 waiting::dismiss();
             }
             ServerEvent::SlotsGained => with_node(|node| node.gain_slots(clock::now().wall)),
             ServerEvent::Tick => {
+                role::tick(ctx);
                 replication::tick(ctx);
                 alarm::tick(ctx);
                 peers::tick(ctx);

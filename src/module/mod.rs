@@ -15,6 +15,7 @@ pub mod open_locks;
 pub mod peers;
 pub mod persistence;
 pub mod replication;
+pub mod role;
 pub mod state;
 pub mod turns;
 pub mod waiting;
@@ -61,7 +62,7 @@ pub fn serve(
     reply: Option<&Reply>,
 ) -> Result<Outcome, Unserved> {
     // The server keeps clients from writing to a replica, unless it is configured not to.
-    if !ctx.flags().contains(Flags::PRIMARY) {
+    if !role::is_primary(ctx) {
         return Err(Unserved::Replica);
     }
     let now = clock::now();
@@ -69,6 +70,7 @@ pub fn serve(
     let mut effects = Effects::new();
     let outcome = with_node(|node| node.serve(&mut locks, request, now, &mut effects));
     let opened = locks.tidy(&effects.changes);
+    let is_changed = !effects.is_empty();
     finish(ctx, &opened, &mut effects, now);
     let outcome = match outcome {
         Ok(Outcome::Queued(waiter)) if !reply.is_some_and(|reply| waiting::park(ctx, names, waiter, reply.clone())) => {
@@ -86,7 +88,9 @@ pub fn serve(
         outcome => outcome,
     };
     metrics::count_outcome(&outcome);
-    alarm::arm(ctx);
+    if is_changed || matches!(outcome, Ok(Outcome::Queued(_))) {
+        alarm::arm(ctx);
+    }
     outcome.map_err(Unserved::Refused)
 }
 
@@ -111,7 +115,7 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> R
 /// # Errors
 /// With nothing changed.
 pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> Result<usize, Unserved> {
-    if !ctx.flags().contains(Flags::PRIMARY) {
+    if !role::is_primary(ctx) {
         return Err(Unserved::Replica);
     }
     let now = clock::now();

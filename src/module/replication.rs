@@ -20,9 +20,9 @@ thread_local! {
     /// Locks that came by RESTORE and whose facts are yet to be sent. Not at once: what is written in a notification
     /// reaches replicas before what it follows.
     static OWED: RefCell<Vec<(Db, KeyName)>> = const { RefCell::new(Vec::new()) };
-    /// Whether somebody may listen to what is replicated, beside an AOF. To build what nobody hears costs more than all else of
-    /// a hand-off. Everything that may begin a stream sets it: a fork, whose snapshot the stream goes on from, and a
-    /// promotion. Only a tick that has found nobody takes it back. What is counted unheard between the attachment of a first
+    /// Whether somebody may listen to what is replicated: replicas, or an AOF. To build what nobody hears costs more than all
+    /// else of a hand-off. Everything that may begin a stream sets it: a fork, whose snapshot the stream or the AOF goes on
+    /// from, and a promotion. Only a tick that has found nobody takes it back. What is counted unheard between the attachment of a first
     /// replica and the fork for it gets into the backlog alone, and nobody can go on from before the fork.
     static HEARD: Cell<bool> = const { Cell::new(true) };
 }
@@ -35,7 +35,7 @@ pub(crate) fn begin_stream() {
 /// The server's tick: looks whether somebody listens still.
 pub(crate) fn tick(ctx: &Ctx<'_>) {
     // In a cluster, those who take over slots listen too, and are in no list.
-    if HEARD.get() && !ctx.flags().contains(Flags::CLUSTER) && !ctx.has_replicas() {
+    if HEARD.get() && !ctx.flags().intersects(Flags::CLUSTER | Flags::AOF) && !ctx.has_replicas() {
         HEARD.set(false);
     }
 }
@@ -106,7 +106,7 @@ pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change],
     if changes.is_empty() {
         return;
     }
-    if !HEARD.get() && !ctx.flags().contains(Flags::AOF) {
+    if !HEARD.get() {
         return ctx.count_unheard(COMMAND);
     }
     for change in changes {
