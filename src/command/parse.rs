@@ -398,7 +398,7 @@ struct Seen(u16);
 
 impl Seen {
     fn has(self, known: Known) -> bool {
-        self.0 & 1 << known as u16 != 0
+        self.0 & (1 << known as u16) != 0
     }
 
     fn add(&mut self, known: Known) {

@@ -1,6 +1,6 @@
 //! The context of one call from the server: replies, replication, events, what the server is doing.
 
-use super::record::{Record, Rest, emit};
+use super::record::Record;
 use super::slot::slot_of;
 use super::string::{OwnedStr, Str};
 use bitflags::bitflags;
@@ -274,8 +274,12 @@ impl<'a> Ctx<'a> {
 
     /// Sends a record to replicas and the AOF, in the selected database.
     pub fn replicate(&mut self, key: Str<'_>, record: Record<'_>) {
-        // SAFETY: a valid context; the formats in `emit!` describe the arguments; the server copies them.
-        unsafe { emit!(RedisModule_Replicate(self.as_ptr()), key.as_ptr(), record) };
+        let command = record.command.as_ptr();
+        let (ctx, key) = (self.as_ptr(), key.as_ptr());
+        // SAFETY: a valid context and key name; the format describes a string, an array of strings and its length.
+        record.with_args(|args| unsafe {
+            api!(RedisModule_Replicate(ctx, command, c"sv".as_ptr(), key, args.as_ptr(), args.len()))
+        });
     }
 
     /// Sends when a key's time to live ends, in milliseconds of the wall clock, as the server would.

@@ -1,6 +1,7 @@
 //! The server's strings: bytes with a length.
 
 use redis_module::raw;
+use std::cell::OnceCell;
 use std::ptr::{self, NonNull};
 use std::slice;
 
@@ -42,6 +43,11 @@ impl<'a> From<Str<'a>> for &'a [u8] {
     }
 }
 
+thread_local! {
+    /// 0 and 1 as strings.
+    static SHARED: [OnceCell<*mut raw::RedisModuleString>; 2] = const { [const { OnceCell::new() }; 2] };
+}
+
 /// A string of the server's that we own.
 #[derive(Debug)]
 pub struct OwnedStr(NonNull<raw::RedisModuleString>);
@@ -53,6 +59,26 @@ impl OwnedStr {
         // SAFETY: the server copies the bytes; without a context the string is ours until freed.
         let raw = unsafe { api!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())) };
         OwnedStr(NonNull::new(raw).expect("the server aborts when memory runs out"))
+    }
+
+    /// A number in decimal digits. The smallest, which are counts as a rule, are made once and shared.
+    pub(super) fn of_number(number: i64) -> OwnedStr {
+        // SAFETY: without a context the string is ours until freed.
+        let make = |number| unsafe { api!(RedisModule_CreateStringFromLongLong(ptr::null_mut(), number)) };
+        let raw = match number {
+            0 | 1 => SHARED.with(|shared| {
+                let raw = *shared[number as usize].get_or_init(|| make(number));
+                // SAFETY: a string that is never freed; without a context the server counts one more owner of it.
+                unsafe { api!(RedisModule_RetainString(ptr::null_mut(), raw)) };
+                raw
+            }),
+            _ => make(number),
+        };
+        OwnedStr(NonNull::new(raw).expect("the server aborts when memory runs out"))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleString {
+        self.0.as_ptr()
     }
 
     /// # Safety

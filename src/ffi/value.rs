@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use super::log::log_warning;
-use super::record::{Record, Rest, emit};
+use super::record::Record;
 use super::string::Str;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -163,8 +163,11 @@ extern "C" fn aof_rewrite<V: Value>(
         // SAFETY: the server passes a value of this type, which lives for this call.
         let value = unsafe { value_of::<V>(value) };
         value.rewrite(&mut |record| {
-            // SAFETY: `aof` and `key` are valid; the formats in `emit!` describe the arguments; the server copies them.
-            unsafe { emit!(RedisModule_EmitAOF(aof), key, record) };
+            let command = record.command.as_ptr();
+            // SAFETY: `aof` and `key` are valid; the format describes a string, an array of strings and its length.
+            record.with_args(|args| unsafe {
+                api!(RedisModule_EmitAOF(aof, command, c"sv".as_ptr(), key, args.as_ptr(), args.len()))
+            });
         });
     });
 }

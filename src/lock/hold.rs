@@ -87,7 +87,7 @@ struct Granted(u64);
 
 impl Granted {
     fn new(at: Timestamp, term: Term) -> Granted {
-        Granted(at.0 / 1000 << TERM_BITS | u64::from(term.0))
+        Granted(((at.0 / 1000) << TERM_BITS) | u64::from(term.0))
     }
 
     fn since(self) -> Timestamp {

@@ -66,7 +66,7 @@ impl Due {
     }
 
     fn linked_at(self, level: usize, slot: usize) -> Due {
-        Due(self.tick() << Due::PLACE_BITS | (level << SLOT_BITS | slot) as u64)
+        Due((self.tick() << Due::PLACE_BITS) | ((level << SLOT_BITS) | slot) as u64)
     }
 
     fn place(self) -> (usize, usize) {

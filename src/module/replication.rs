@@ -3,12 +3,11 @@
 
 use super::clock;
 use super::open_locks::LOCK;
-use crate::ffi::record::{Record, Rest};
+use crate::ffi::record::Record;
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, OwnedStr, Str, WrongType};
 use crate::lock::change::{self, Change};
 use crate::lock::fact::Fact;
 use crate::lock::key::{Db, KeyIndex, KeyName};
-use crate::lock::owner::Owner;
 use crate::lock::time::{Now, Timestamp};
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -117,7 +116,9 @@ pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change],
 /// Sends a change.
 fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
     if change.ended {
-        ctx.replicate(key, removal(&change.owner, change.hold.fence.get()));
+        // `key owner 0 0 fence`
+        let numbers = [0, 0, change.hold.fence.get() as i64];
+        ctx.replicate(key, Record { command: COMMAND, name: change.owner.as_bytes(), numbers: &numbers, text: None });
     } else {
         with_record(&Fact::of(&change.owner, &change.hold, now), |record| ctx.replicate(key, record));
     }
@@ -132,14 +133,6 @@ pub(crate) fn with_record<R>(fact: &Fact, each: impl FnOnce(Record<'_>) -> R) ->
         fact.wall_deadline.millis() as i64,
         fact.left.0 as i64,
     ];
-    let rest = match &fact.note {
-        Some(note) => Rest::FiveAndText(numbers, &note.0),
-        None => Rest::Five(numbers),
-    };
-    each(Record { command: COMMAND, name: fact.owner.as_bytes(), rest })
-}
-
-/// The record of a hold that is gone: `key owner 0 0 fence`.
-fn removal(owner: &Owner, fence: u64) -> Record<'_> {
-    Record { command: COMMAND, name: owner.as_bytes(), rest: Rest::Three([0, 0, fence as i64]) }
+    let text = fact.note.as_ref().map(|note| &*note.0);
+    each(Record { command: COMMAND, name: fact.owner.as_bytes(), numbers: &numbers, text })
 }
