@@ -35,8 +35,9 @@ pub(super) enum Verdict {
 /// Judges by the holds on a key alone, which must be settled.
 pub(super) fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Limits) -> Result<Verdict, Refusal> {
     let Some(lock) = lock else { return Ok(Verdict::Anew) };
-    let alone = !lock.held_by_other(owner.as_bytes());
-    match lock.holds.get(owner.as_bytes()) {
+    let hold = lock.holds.get(owner.as_bytes());
+    let alone = lock.holds.len() == usize::from(hold.is_some());
+    match hold {
         None if alone => Ok(Verdict::Anew),
         None if mode == Mode::Write || lock.mode() == Some(Mode::Write) => Ok(Verdict::Held),
         None if lock.holds.len() >= limits.holders_per_key_max => Err(Refusal::TooManyHolders),

@@ -203,13 +203,14 @@ pub(super) fn take<K: Keyspace>(
     now: Now,
     effects: &mut Effects,
 ) -> Result<PerKey<Given>, Refusal> {
-    let mut new_fences = PerKey::new();
+    // What it has on each key, and whether that is to have a new fence.
+    let mut held: PerKey<(Option<Hold>, bool)> = PerKey::new();
     for key in indices {
-        let lock = keys.lock(*key);
-        let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
-        new_fences.push(hold.is_none_or(|hold| is_upgrade(hold, ask.mode) || hold.granted_in() != giver.term));
+        let old = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
+        let new_fence = old.as_ref().is_none_or(|old| is_upgrade(old, ask.mode) || old.granted_in() != giver.term);
+        held.push((old, new_fence));
     }
-    let fences_new = new_fences.iter().filter(|new| **new).count() as u64;
+    let fences_new = held.iter().filter(|(_, new_fence)| *new_fence).count() as u64;
     if fences_new > 0 {
         giver.fences.begin(now.wall, giver.skew);
     }
@@ -219,16 +220,14 @@ pub(super) fn take<K: Keyspace>(
 
     let deadline = now.mono + ask.lease;
     let mut given = PerKey::new();
-    for (key, new_fence) in indices.iter().zip(new_fences) {
-        let lock = keys.lock_or_create(*key);
-        let old = lock.holds.get(owner.as_bytes());
-        let (count, added) = counted(old, ask);
-        let before = old.map(Before::of);
-        let fence = match old {
+    for (key, (old, new_fence)) in indices.iter().zip(held) {
+        let (count, added) = counted(old.as_ref(), ask);
+        let before = old.as_ref().map(Before::of);
+        let fence = match &old {
             Some(old) if !new_fence => old.fence,
             _ => giver.fences.next(now.wall).expect("as many are left as are needed"),
         };
-        let mut hold = old.cloned().unwrap_or_else(|| Hold::new(fence, deadline, now.mono, giver.term));
+        let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, now.mono, giver.term));
         hold.set_count(ask.mode, count);
         hold.fence = fence;
         hold.set_granted_in(giver.term);
@@ -238,6 +237,7 @@ pub(super) fn take<K: Keyspace>(
         }
         hold.rebind(ask.session);
         given.push(Given { fence, added, deadline: hold.deadline, session: hold.session(), before });
+        let lock = keys.lock_or_create(*key);
         lock.raise_fence(fence);
         change(lock, *key, Cause::Acquire, owner, hold, effects);
     }
@@ -252,16 +252,16 @@ fn release<K: Keyspace>(
     effects: &mut Effects,
 ) -> Result<Outcome, Refusal> {
     let owner = &request.owner;
+    let mut holds: PerKey<Option<Hold>> = PerKey::new();
     for key in named.clone() {
-        let lock = keys.lock(key);
-        let hold = lock.as_deref().and_then(|lock| held(lock, owner, ask.fence));
-        if ask.is_ambiguous() && hold.is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
+        let hold = keys.lock(key).and_then(|lock| held(lock, owner, ask.fence)).cloned();
+        if ask.is_ambiguous() && hold.as_ref().is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
             return Err(Refusal::AmbiguousRelease);
         }
+        holds.push(hold);
     }
-    let left = named.map(|key| {
-        let lock = keys.lock(key)?;
-        let mut hold = held(lock, owner, ask.fence)?.clone();
+    let left = named.zip(holds).map(|(key, hold)| {
+        let (mut hold, lock) = (hold?, keys.lock(key)?);
         let before = hold.total();
         for mode in [Mode::Read, Mode::Write] {
             if ask.mode.is_none_or(|named| named == mode) {
