@@ -12,6 +12,7 @@ pub use client::{Client, text_of};
 pub use cluster::Cluster;
 pub use commands::parse_commands;
 pub use lock_info::{Fields, HolderInfo, LockInfo, WaiterInfo};
+pub use redis::Value;
 pub use rustix::process::Signal;
 pub use server::{Server, Setup};
 

@@ -4,6 +4,7 @@ use crate::client::{Client, text_of};
 use crate::{PATIENCE, commands::parse_commands, free_port, module, wait_for};
 use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError, cmd};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,6 +23,7 @@ pub struct Server {
     config_file: Option<PathBuf>,
     is_sentinel: bool,
     outlives_full_files: bool,
+    program: OsString,
 }
 
 /// How a server is to be started.
@@ -33,6 +35,7 @@ pub struct Setup {
     config_file: Option<PathBuf>,
     sentinel: Option<String>,
     outlives_full_files: bool,
+    program: Option<OsString>,
 }
 
 impl Setup {
@@ -79,6 +82,12 @@ impl Setup {
         self
     }
 
+    /// The program of the server, instead of the one that REDIS_LOCK_SERVER names.
+    pub fn program(mut self, path: &Path) -> Setup {
+        self.program = Some(path.into());
+        self
+    }
+
     /// Starts it and waits until it answers.
     pub fn start(self) -> Server {
         let dir = tempfile::tempdir().unwrap();
@@ -103,6 +112,10 @@ impl Setup {
             config_file: sentinel_file.or(self.config_file),
             is_sentinel,
             outlives_full_files: self.outlives_full_files,
+            program: self
+                .program
+                .or_else(|| std::env::var_os("REDIS_LOCK_SERVER"))
+                .unwrap_or_else(|| "redis-server".into()),
         };
         server.start();
         server
@@ -158,15 +171,14 @@ impl Server {
     }
 
     fn spawn(&mut self) {
-        let program = std::env::var_os("REDIS_LOCK_SERVER").unwrap_or_else(|| "redis-server".into());
         let log = File::options().create(true).append(true).open(self.dir().join("log")).unwrap();
         let mut command = if self.outlives_full_files {
             // What ignores a signal leaves that to the program that takes its place.
             let mut shell = Command::new("sh");
-            shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
+            shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(&self.program);
             shell
         } else {
-            Command::new(program)
+            Command::new(&self.program)
         };
         command.current_dir(self.dir()).stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
         // As an operator may have set it: a panic must not take the server along whatever it says.
