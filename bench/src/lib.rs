@@ -1,0 +1,25 @@
+//! A load generator, and what is measured with it: server CPU and memory of one way to lock beside another.
+//!
+//! Server CPU is the server's own account of its user and system time: on a noisy machine it is steadier than throughput,
+//! and ratios of the same round are steadier than either.
+
+pub mod driver;
+pub mod measure;
+pub mod ratio;
+pub mod reply;
+pub mod server;
+pub mod template;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+/// How a program ends: with the reason, if it failed.
+pub fn finish(result: Result<(), Box<dyn Error>>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The server that is measured, perhaps with a replica, and its own account of what it used.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use testbed::{Client, Server};
+
+/// How the server is to be started.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The program; without it the one that testbed chooses.
+    pub program: Option<PathBuf>,
+    /// Options as on its command line: a name, and what it is set to.
+    pub options: Vec<(String, String)>,
+    /// Whether it has a replica.
+    pub replica: bool,
+}
+
+/// A running server.
+pub struct Bench {
+    /// For whatever is not measured.
+    pub conn: Client,
+    server: Server,
+    replica: Option<Server>,
+}
+
+impl Plan {
+    /// Starts it, and a replica of the same kind.
+    pub fn start(&self) -> Bench {
+        let server = self.server(&self.options);
+        let replica = self.replica.then(|| {
+            let replica = self.server(&[]);
+            replica.follow(&server);
+            replica
+        });
+        Bench { conn: server.connect(), server, replica }
+    }
+
+    fn server(&self, options: &[(String, String)]) -> Server {
+        let setup = Server::setup().option("repl-diskless-sync-delay", "0");
+        let setup = options.iter().fold(setup, |setup, (name, value)| setup.option(name, value));
+        match &self.program {
+            Some(program) => setup.program(program).start(),
+            None => setup.start(),
+        }
+    }
+}
+
+impl Bench {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.server.port()).into()
+    }
+
+    /// User and system time of the server so far, in microseconds.
+    pub fn cpu_us(&mut self) -> f64 {
+        let info: String = self.conn.get(&["INFO", "cpu"]);
+        let seconds = |name: &str| {
+            let field = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            field.and_then(|value| value.parse::<f64>().ok()).expect("a field of INFO")
+        };
+        (seconds("used_cpu_user") + seconds("used_cpu_sys")) * 1e6
+    }
+
+    /// What its allocator has given out, in bytes.
+    pub fn memory(&mut self) -> f64 {
+        self.conn.info_number("memory", "used_memory") as f64
+    }
+
+    /// Waits until what was measured last has no further effect: the replica has caught up.
+    pub fn settle(&mut self) {
+        if let Some(replica) = &self.replica {
+            replica.catch_up(&self.server);
+        }
+    }
+
+    /// Removes all keys, and has forgotten them when it returns.
+    pub fn clear(&mut self) {
+        self.conn.ok(&["FLUSHALL", "SYNC"]);
+        self.settle();
+    }
+
+    /// Whether it has a command.
+    pub fn knows(&mut self, command: &str) -> bool {
+        let known: Vec<Option<Vec<testbed::Value>>> = self.conn.get(&["COMMAND", "INFO", command]);
+        known.iter().any(Option::is_some)
+    }
+
+    /// What it is and its version: `redis` and `8.6.3`.
+    pub fn version(&mut self) -> (&'static str, String) {
+        let info: String = self.conn.get(&["INFO", "server"]);
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        match field("valkey_version:") {
+            Some(version) => ("valkey", version),
+            None => ("redis", field("redis_version:").expect("in every server")),
+        }
+    }
+
+    /// The version of the lock module.
+    pub fn module_version(&mut self) -> String {
+        let info: String = self.conn.get(&["INFO", "modules"]);
+        let line = info.lines().find(|line| line.starts_with("module:name=lock,"));
+        let version = line.and_then(|line| line.split(',').find_map(|field| field.strip_prefix("ver=")));
+        version.expect("the module is loaded").to_owned()
+    }
+}
