@@ -4,9 +4,15 @@
 //! and ratios of the same round are steadier than either.
 
 pub mod driver;
+pub mod machine;
 pub mod measure;
+pub mod plot;
 pub mod ratio;
 pub mod reply;
+pub mod results;
+pub mod rivals;
+pub mod row;
+pub mod scripts;
 pub mod server;
 pub mod template;
 

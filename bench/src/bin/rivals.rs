@@ -1,0 +1,265 @@
+//! What the module's locks cost a server beside what people use without it, each row in turn on one server process, with what
+//! it is to cost. Leaves what it found in a file and a picture.
+
+use bench::driver::{Driver, Load};
+use bench::machine::Machine;
+use bench::measure::{self, Sample, Shape, Slice};
+use bench::ratio::Spread;
+use bench::rivals::{self, Fill, Group, HELD, HELD_FEW, HELD_GOAL, KEYS, LOCK, LOCK_NAME, SET_DEL, SET_DEL_NAME};
+use bench::row::Row;
+use bench::server::Plan;
+use bench::template::Sequence;
+use bench::{plot, results, scripts};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Command, value_parser};
+use serde_json::{Value, json};
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const ROWS: [&str; 9] = ["pair", "replicated", "refused", "again", "extend", "readers", "matrix", "held", "memory"];
+/// A slice of a measurement: so much of the server's CPU, or so much time where it waits for the disk.
+const SLICE_CPU: Duration = Duration::from_millis(250);
+const SLICE_TIME: Duration = Duration::from_millis(600);
+const CPU: &str = "server CPU, us";
+
+fn main() -> ExitCode {
+    bench::finish(run(&options()))
+}
+
+/// What was chosen.
+struct Choice {
+    server: Option<PathBuf>,
+    rounds: usize,
+    slice: Slice,
+    held: usize,
+}
+
+fn run(options: &ArgMatches) -> Outcome<()> {
+    let number = |name: &str| options.get_one::<usize>(name).copied();
+    let choice = Choice {
+        server: options.get_one::<PathBuf>("server").cloned(),
+        rounds: number("rounds").expect("has a default").max(1),
+        slice: number("count").map_or(Slice::Cpu(SLICE_CPU, SLICE_TIME), Slice::Count),
+        held: number("held").expect("has a default"),
+    };
+    let chosen = |row: &str| options.get_many::<String>("rows").is_none_or(|mut rows| rows.any(|chosen| chosen == row));
+
+    let (kind, version, module) = {
+        let mut server = choice.plan().start();
+        let (kind, version) = server.version();
+        (kind, version, server.module_version())
+    };
+    let machine = Machine::this();
+    let command: Vec<String> = std::env::args().collect();
+    println!("{}", command.join(" "));
+    println!("{kind} {version}, module {module}; {machine}; {} rounds; ratios: min - median - max", choice.rounds);
+
+    let mut rows = Vec::new();
+    for group in rivals::groups().into_iter().filter(|group| chosen(group.name)) {
+        rows.extend(choice.measure(&group)?);
+    }
+    if chosen("held") {
+        rows.extend(choice.held()?);
+    }
+    if chosen("memory") {
+        rows.extend(choice.memory(kind, &version)?);
+    }
+
+    // Some rows only are no results to keep.
+    let folder = options.get_one::<PathBuf>("results").cloned();
+    let folder = folder.or_else(|| (!options.contains_id("rows")).then(results::folder));
+    if let Some(folder) = folder {
+        let all: Vec<Value> = rows.iter().map(Row::json).collect();
+        let found = json!({ "module": module, "rounds": choice.rounds, "rows": all });
+        let file = results::write(&folder, kind, &version, "rivals", found)?;
+        let mut picture = results::stem(&folder, kind, &version).into_os_string();
+        picture.push(".svg");
+        let picture = PathBuf::from(picture);
+        plot::draw(&picture, &format!("{kind} {version}: what locks cost, to what else one could do"), &rows)?;
+        println!("\nresults: {}, {}", file.display(), picture.display());
+    }
+    Ok(())
+}
+
+impl Choice {
+    fn plan(&self) -> Plan {
+        Plan { program: self.server.clone(), ..Plan::default() }
+    }
+
+    fn shape(&self, pipeline: usize) -> Shape {
+        Shape { pipeline, keys: KEYS, slice: self.slice, rounds: self.rounds }
+    }
+
+    /// A group, on a server of its own.
+    fn measure(&self, group: &Group) -> Outcome<Vec<Row>> {
+        let environment = group.environment;
+        let noop = testbed::file_from("REDIS_LOCK_NOOP", "target/release/libnoop.so");
+        let mut options = environment.options();
+        options.push(("loadmodule".to_owned(), noop.to_string_lossy().into_owned()));
+        let mut server = Plan { options, replica: environment.replica, ..self.plan() }.start();
+        let names = scripts::load(&mut server);
+        let mut driver = Driver::connect(server.address(), environment.connections())?;
+        fill(&mut driver, &group.fills, &names)?;
+        server.settle();
+
+        // In the place of each contestant its place among those that are measured.
+        let mut places = Vec::new();
+        let mut sequences = Vec::new();
+        for contestant in &group.contestants {
+            let known = contestant.needs.is_none_or(|command| server.knows(command));
+            places.push(known.then_some(sequences.len()));
+            if known {
+                sequences.push(Sequence::parse(&contestant.run, &names)?);
+            }
+        }
+        let sequences: Vec<&Sequence> = sequences.iter().collect();
+        let samples = measure::in_turn(&mut server, &mut driver, &sequences, self.shape(environment.pipeline))?;
+
+        headline(group.name, &environment.to_string(), CPU);
+        let mut rows = Vec::new();
+        for comparison in &group.comparisons {
+            if let (Some(what), Some(with)) = (places[comparison.what], places[comparison.with]) {
+                let names = [comparison.what, comparison.with].map(|place| group.contestants[place].name.clone());
+                let mut row = by_cpu(group.name, names, &samples[what], &samples[with]);
+                (row.environment, row.goal) = (environment.to_string(), comparison.goal);
+                rows.push(row);
+            }
+        }
+        if let Some((count, goal)) = group.flat {
+            let medians = samples[..count].iter().map(|samples| Spread::of(measure::cpu_us(samples)).median);
+            let medians = Spread::of(medians);
+            rows.push(Row {
+                group: group.name,
+                environment: environment.to_string(),
+                what: "the dearest of the medians".to_owned(),
+                with: "the cheapest".to_owned(),
+                unit: CPU,
+                ours: Spread::of([medians.max]),
+                theirs: Spread::of([medians.min]),
+                ratio: Spread::of([medians.max / medians.min]),
+                goal: Some(goal),
+            });
+        }
+        rows.iter().for_each(|row| println!("{row}"));
+        Ok(rows)
+    }
+
+    /// The pair while very many locks are held, and while few are: two servers, in turn.
+    fn held(&self) -> Outcome<Vec<Row>> {
+        let environment = rivals::groups()[0].environment;
+        let mut beds = Vec::new();
+        for count in [self.held, HELD_FEW] {
+            let server = Plan { options: environment.options(), ..self.plan() }.start();
+            let mut driver = Driver::connect(server.address(), environment.connections())?;
+            let run = HELD[0].replace("{key}", "held:{n}");
+            fill(&mut driver, &[Fill { count, run }], &[])?;
+            beds.push((server, driver));
+        }
+        let names = [format!("among {} held", self.held), format!("among {HELD_FEW} held")];
+        headline("held", &environment.to_string(), CPU);
+        let mut rows = Vec::new();
+        for (name, run, goal) in [(LOCK_NAME, LOCK, Some(HELD_GOAL)), (SET_DEL_NAME, SET_DEL, None)] {
+            let sequence = Sequence::parse(run, &[])?;
+            let shape = self.shape(environment.pipeline);
+            let (server, driver) = &mut beds[0];
+            let count = measure::count(server, driver, &sequence, shape)?;
+            let mut samples = [Vec::new(), Vec::new()];
+            for round in 0..=self.rounds {
+                for ((server, driver), samples) in beds.iter_mut().zip(&mut samples) {
+                    let sample = measure::one(server, driver, &sequence, shape, count)?;
+                    if round > 0 {
+                        samples.push(sample);
+                    }
+                }
+            }
+            let names = names.clone().map(|among| format!("{name}, {among}"));
+            let mut row = by_cpu("held", names, &samples[0], &samples[1]);
+            (row.environment, row.goal) = (environment.to_string(), goal);
+            println!("{row}");
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    /// What many held locks take of the server's memory, each: one measurement of each kind, on a server of its own.
+    fn memory(&self, kind: &str, version: &str) -> Outcome<Vec<Row>> {
+        let environment = format!("{} held locks, owners of 36 bytes", self.held);
+        let mut bytes = Vec::new();
+        for run in HELD {
+            let mut server = self.plan().start();
+            let names = scripts::load(&mut server);
+            let mut driver = Driver::connect(server.address(), 16)?;
+            // All under the same names, of the same length.
+            let run = run.replace("str:{n}", "{key}").replace("hash:{n}", "{key}");
+            let before = server.memory();
+            fill(&mut driver, &[Fill { count: self.held, run }], &names)?;
+            bytes.push(Spread::of([(server.memory() - before) / self.held as f64]));
+        }
+        headline("memory", &environment, "bytes each");
+        let goals = [Some(rivals::memory_goal(kind, version)), None];
+        let names = ["SET NX PX", "a hash in Redisson's shape"];
+        let rows = bytes[1..].iter().zip(names).zip(goals).map(|((theirs, name), goal)| Row {
+            group: "memory",
+            environment: environment.clone(),
+            what: "LOCK.ACQUIRE".to_owned(),
+            with: name.to_owned(),
+            unit: "bytes each",
+            ours: bytes[0],
+            theirs: *theirs,
+            ratio: Spread::of_ratios(&[bytes[0].median], &[theirs.median]),
+            goal,
+        });
+        let rows: Vec<Row> = rows.collect();
+        rows.iter().for_each(|row| println!("{row}"));
+        Ok(rows)
+    }
+}
+
+fn fill(driver: &mut Driver, fills: &[Fill], names: &[(String, String)]) -> Outcome<()> {
+    for Fill { count, run } in fills {
+        driver.run(&Sequence::parse(run, names)?, Load { pipeline: 64, keys: *count, count: *count })?;
+    }
+    Ok(())
+}
+
+fn headline(name: &str, environment: &str, unit: &str) {
+    println!("\n{name}: {environment}; medians of {unit}");
+}
+
+fn by_cpu(group: &'static str, [what, with]: [String; 2], ours: &[Sample], theirs: &[Sample]) -> Row {
+    let (ours, theirs) = (measure::cpu_us(ours), measure::cpu_us(theirs));
+    Row {
+        group,
+        environment: String::new(),
+        what,
+        with,
+        unit: CPU,
+        ratio: Spread::of_ratios(&ours, &theirs),
+        ours: Spread::of(ours),
+        theirs: Spread::of(theirs),
+        goal: None,
+    }
+}
+
+fn options() -> ArgMatches {
+    let number = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_parser(value_parser!(usize)).help(help)
+    };
+    let path = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
+    };
+    let rows = Arg::new("rows").long("rows").value_delimiter(',').value_parser(PossibleValuesParser::new(ROWS));
+    Command::new("rivals")
+        .about("What the module's locks cost a server beside what people use without it")
+        .arg(path("server", "The program of the server"))
+        .arg(rows.help("What to measure; without this everything"))
+        .arg(number("rounds", "Rounds; one more before them does not count").default_value("5"))
+        .arg(number("count", "Runs of each sequence in a round, instead of as many as take 0.25 s of server CPU"))
+        .arg(number("held", "Locks that are held where very many are").default_value("1000000"))
+        .arg(path("results", "The folder to write to; without it bench/results, or none with --rows"))
+        .get_matches()
+}

@@ -1,0 +1,274 @@
+//! What is measured beside what, under which circumstances, and what it is to be.
+
+use crate::row::Goal;
+
+/// Whether the server writes an append-only file, and how often it waits for the disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Aof {
+    /// No file.
+    Off,
+    /// It waits each second, and not on the thread that serves clients.
+    Everysec,
+    /// It waits before it replies.
+    Always,
+}
+
+/// The circumstances.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Environment {
+    /// The append-only file.
+    pub aof: Aof,
+    /// Whether there is a replica.
+    pub replica: bool,
+    /// Commands under way on each connection.
+    pub pipeline: usize,
+}
+
+/// A sequence that is measured.
+#[derive(Clone, Debug)]
+pub struct Contestant {
+    /// What it is called.
+    pub name: String,
+    /// Its commands, as in [`crate::template`].
+    pub run: String,
+    /// A command that not every server has: where it lacks, this is not measured.
+    pub needs: Option<&'static str>,
+}
+
+/// What is compared: contestants, by their place in the list.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison {
+    /// The one.
+    pub what: usize,
+    /// The other.
+    pub with: usize,
+    /// What the ratio of their costs is to be.
+    pub goal: Option<Goal>,
+}
+
+/// Locks that are there before, one for each number: so many, taken by this sequence.
+#[derive(Clone, Debug)]
+pub struct Fill {
+    /// How many.
+    pub count: usize,
+    /// How each is taken.
+    pub run: String,
+}
+
+/// Contestants that are measured in turn, on one server process.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// As one can choose it.
+    pub name: &'static str,
+    /// The circumstances.
+    pub environment: Environment,
+    /// What is there before.
+    pub fills: Vec<Fill>,
+    /// Who is measured.
+    pub contestants: Vec<Contestant>,
+    /// What is compared.
+    pub comparisons: Vec<Comparison>,
+    /// The dearest of the first so many to the cheapest: that is to be flat.
+    pub flat: Option<(usize, Goal)>,
+}
+
+/// How many keys the locks that are taken and given back have.
+pub const KEYS: usize = 100_000;
+
+/// The pair that all is about.
+pub const LOCK: &str = "LOCK.ACQUIRE {key} {owner} PX 600000; LOCK.RELEASE {key} {owner} -> 0";
+/// The cheapest pair there is. No safe lock: it deletes whoever's lock is there.
+pub const SET_DEL: &str = "SET {key} {owner} NX PX 600000 -> OK; DEL {key} -> 1";
+/// The name of the first.
+pub const LOCK_NAME: &str = "LOCK.ACQUIRE + LOCK.RELEASE";
+/// The name of the second.
+pub const SET_DEL_NAME: &str = "SET NX PX + DEL";
+
+/// One lock that is held, in three ways: by the module, as a string, and as a hash in the shape of Redisson's.
+pub const HELD: [&str; 3] = [
+    "LOCK.ACQUIRE {key} {id} PX 600000",
+    "SET str:{n} {id} NX PX 600000 -> OK",
+    "EVALSHA {take} 1 hash:{n} {id} 600000 -> null",
+];
+
+const BUSY: Environment = Environment { aof: Aof::Off, replica: false, pipeline: 16 };
+const REPLICATED: Environment = Environment { aof: Aof::Everysec, replica: true, ..BUSY };
+const READERS: [usize; 4] = [10, 100, 1_000, 10_000];
+/// Redisson's shape costs more the more readers there are: among 10,000 a slice would take minutes.
+const READERS_BY_SCRIPT: usize = 3;
+
+impl Environment {
+    /// So many that the server always has something to do, whichever way commands come.
+    pub fn connections(&self) -> usize {
+        match (self.aof, self.pipeline) {
+            (Aof::Always, _) => 64,
+            (_, 1) => 48,
+            _ => 16,
+        }
+    }
+
+    /// What the server is to be told.
+    pub fn options(&self) -> Vec<(String, String)> {
+        let (file, fsync) = match self.aof {
+            Aof::Off => ("no", "everysec"),
+            Aof::Everysec => ("yes", "everysec"),
+            Aof::Always => ("yes", "always"),
+        };
+        // A rewrite in the middle would be measured with whoever runs by then.
+        let options = [("appendonly", file), ("appendfsync", fsync), ("auto-aof-rewrite-percentage", "0")];
+        options.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+}
+
+impl std::fmt::Display for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let aof = match self.aof {
+            Aof::Off => "no AOF",
+            Aof::Everysec => "AOF everysec",
+            Aof::Always => "AOF always",
+        };
+        let replica = if self.replica { "a replica" } else { "no replica" };
+        write!(f, "pipeline {}, {} connections, {aof}, {replica}", self.pipeline, self.connections())
+    }
+}
+
+fn contestant(name: &str, run: &str) -> Contestant {
+    Contestant { name: name.to_owned(), run: run.to_owned(), needs: None }
+}
+
+fn goal(at_most: f64, aim: f64) -> Option<Goal> {
+    Some(Goal { at_most, aim: Some(aim) })
+}
+
+/// The first beside each other one, with these goals.
+fn first_to_others(goals: &[Option<Goal>]) -> Vec<Comparison> {
+    goals.iter().enumerate().map(|(place, goal)| Comparison { what: 0, with: place + 1, goal: *goal }).collect()
+}
+
+/// Everything but memory and what depends on how many locks are held.
+pub fn groups() -> Vec<Group> {
+    let mut groups = vec![pairs("pair", BUSY), pairs("replicated", REPLICATED)];
+    groups.extend([refused(), again(), extend(), readers()]);
+    for pipeline in [16, 1] {
+        for aof in [Aof::Off, Aof::Everysec, Aof::Always] {
+            for replica in [false, true] {
+                let environment = Environment { aof, replica, pipeline };
+                if ![BUSY, REPLICATED].contains(&environment) {
+                    groups.push(pairs("matrix", environment));
+                }
+            }
+        }
+    }
+    groups
+}
+
+/// A lock taken and given back, beside all ways to do so without the module, and the floor: what the same number of
+/// commands costs that do nothing.
+fn pairs(name: &'static str, environment: Environment) -> Group {
+    let set = |release: &str| format!("SET {{key}} {{owner}} NX PX 600000 -> OK; {release} -> 1");
+    let needing = |command: &'static str, contestant: Contestant| Contestant { needs: Some(command), ..contestant };
+    let redisson = "EVALSHA {take} 1 {key} {owner} 600000 -> null; \
+                    EVALSHA {give} 3 {key} channel:{n} latch:{n}:{id} {owner} 600000 20000 -> 1; DEL latch:{n}:{id} -> 1";
+    let contestants = vec![
+        contestant(LOCK_NAME, LOCK),
+        needing("DELEX", contestant("SET NX PX + DELEX IFEQ", &set("DELEX {key} IFEQ {owner}"))),
+        needing("DELIFEQ", contestant("SET NX PX + DELIFEQ", &set("DELIFEQ {key} {owner}"))),
+        contestant("SET NX PX + EVALSHA", &set("EVALSHA {compare_and_delete} 1 {key} {owner}")),
+        contestant("SET NX PX + FCALL", &set("FCALL compare_and_delete 1 {key} {owner}")),
+        contestant("Redisson's shape, with its latch", redisson),
+        contestant(SET_DEL_NAME, SET_DEL),
+        contestant("two empty module commands", "NOOP {key} {owner} PX 600000; NOOP {key} {owner}"),
+        contestant("two PINGs", "PING; PING"),
+    ];
+    let mut goals = [None; 8];
+    if environment == BUSY {
+        goals[0] = goal(1.3, 1.0);
+        goals[1] = goal(1.3, 1.0);
+        goals[2] = goal(0.7, 0.5);
+        goals[4] = goal(0.27, 0.2);
+    }
+    if environment == REPLICATED {
+        goals[5] = goal(1.8, 1.3);
+    }
+    Group { name, environment, fills: Vec::new(), contestants, comparisons: first_to_others(&goals), flat: None }
+}
+
+/// Two contestants on locks that are held, and on strings as many.
+fn on_held(name: &'static str, contestants: Vec<Contestant>, goal: Option<Goal>) -> Group {
+    let fills = HELD[..2].iter().map(|run| Fill { count: KEYS, run: (*run).to_owned() }).collect();
+    Group { name, environment: BUSY, fills, contestants, comparisons: first_to_others(&[goal]), flat: None }
+}
+
+fn refused() -> Group {
+    let ours = contestant("refused LOCK.ACQUIRE", "LOCK.ACQUIRE {key} {owner} PX 600000 -> null");
+    let theirs = contestant("SET NX PX on a held key", "SET str:{n} {owner} NX PX 600000 -> null");
+    on_held("refused", vec![ours, theirs], goal(1.25, 1.0))
+}
+
+fn again() -> Group {
+    let ours = "LOCK.ACQUIRE {key} {id} PX 600000; LOCK.RELEASE {key} {id} -> 1";
+    let ours = contestant("LOCK.ACQUIRE again + LOCK.RELEASE", ours);
+    on_held("again", vec![ours, contestant("two GETs", "GET str:{n}; GET str:{n}")], goal(1.4, 1.25))
+}
+
+fn extend() -> Group {
+    let ours = contestant("LOCK.EXTEND", "LOCK.EXTEND {key} {id} PX 600000");
+    let theirs = contestant("PEXPIRE", "PEXPIRE str:{n} 600000 -> 1");
+    on_held("extend", vec![ours, theirs], Some(Goal { at_most: 1.3, aim: None }))
+}
+
+/// A read lock taken and given back among few and among many other readers.
+fn readers() -> Group {
+    let lock = |readers: usize| {
+        let take = format!("LOCK.RW shared:{readers} {{owner}} READ PX 600000");
+        let name = format!("LOCK.RW + RELEASE among {readers}");
+        contestant(&name, &format!("{take}; LOCK.RELEASE shared:{readers} {{owner}} -> 0"))
+    };
+    let script = |readers: usize| {
+        let take = format!("EVALSHA {{take_read}} 2 hash:{readers} until:{readers}:{{owner}} {{owner}} 600000 -> null");
+        let give = format!(
+            "EVALSHA {{give_read}} 5 hash:{readers} channel until:{readers}:{{owner}} until:{readers} latch:{{n}}:{{owner}} \
+             {{owner}} 20000 -> 0"
+        );
+        let name = format!("Redisson's shape among {readers}");
+        contestant(&name, &format!("{take}; {give}; DEL latch:{{n}}:{{owner}} -> 1"))
+    };
+    let by_script = &READERS[..READERS_BY_SCRIPT];
+    let fills = READERS
+        .iter()
+        .map(|&readers| Fill { count: readers, run: format!("LOCK.RW shared:{readers} {{id}} READ PX 600000") });
+    let script_fills = by_script.iter().map(|&readers| Fill {
+        count: readers,
+        run: format!("EVALSHA {{take_read}} 2 hash:{readers} until:{readers}:{{id}} {{id}} 600000 -> null"),
+    });
+    let beside = |what, with| Comparison { what, with, goal: None };
+    Group {
+        name: "readers",
+        environment: BUSY,
+        fills: fills.chain(script_fills).collect(),
+        contestants: READERS
+            .iter()
+            .map(|&readers| lock(readers))
+            .chain(by_script.iter().map(|&readers| script(readers)))
+            .collect(),
+        comparisons: (1..READERS.len())
+            .map(|place| beside(place, 0))
+            .chain((0..READERS_BY_SCRIPT).map(|place| beside(place, READERS.len() + place)))
+            .collect(),
+        flat: Some((READERS.len(), Goal { at_most: 1.3, aim: None })),
+    }
+}
+
+/// What a held lock may cost in memory, to a string with the same owner: newer servers need less for a string.
+pub fn memory_goal(kind: &str, version: &str) -> Goal {
+    if kind == "redis" && version.starts_with("7.") {
+        Goal { at_most: 1.5, aim: Some(1.3) }
+    } else {
+        Goal { at_most: 1.9, aim: Some(1.5) }
+    }
+}
+
+/// What a lock taken and given back may cost among very many held ones, to what it costs among few.
+pub const HELD_GOAL: Goal = Goal { at_most: 1.5, aim: None };
+/// Few.
+pub const HELD_FEW: usize = 1_000;
