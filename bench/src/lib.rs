@@ -4,6 +4,7 @@
 //! and ratios of the same round are steadier than either.
 
 pub mod driver;
+pub mod instructions;
 pub mod machine;
 pub mod measure;
 pub mod plot;

@@ -11,6 +11,7 @@ const MARGIN: u32 = 12;
 const TITLE_HEIGHT: u32 = 40;
 const AXIS_HEIGHT: u32 = 60;
 const NAMES_WIDTH: u32 = 560;
+const NAME_SIZE: i32 = 17;
 
 /// Draws all rows that have a goal.
 pub fn draw(path: &Path, title: &str, rows: &[Row]) -> Result<(), Box<dyn Error>> {
@@ -20,7 +21,7 @@ pub fn draw(path: &Path, title: &str, rows: &[Row]) -> Result<(), Box<dyn Error>
     let area = SVGBackend::new(path, (WIDTH, height)).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 18))
+        .caption(title, ("sans-serif", 20))
         .margin(MARGIN)
         .x_label_area_size(AXIS_HEIGHT)
         .margin_left(NAMES_WIDTH)
@@ -29,6 +30,7 @@ pub fn draw(path: &Path, title: &str, rows: &[Row]) -> Result<(), Box<dyn Error>
         .configure_mesh()
         .disable_y_mesh()
         .disable_y_axis()
+        .label_style(("sans-serif", 15))
         .light_line_style(TRANSPARENT)
         .x_desc("ratio, least - median - most; the red mark is what it may be at most, the blue one the aim")
         .draw()?;
@@ -48,8 +50,9 @@ pub fn draw(path: &Path, title: &str, rows: &[Row]) -> Result<(), Box<dyn Error>
         chart.draw_series([mark(goal.at_most, RED)])?;
         chart.draw_series(goal.aim.map(|aim| mark(aim, BLUE)))?;
         let name = format!("{} / {} ({:.2})", row.what, row.with, row.ratio.median);
-        let top = TITLE_HEIGHT - 4 + ROW_HEIGHT * place as u32 + MARGIN + 8;
-        area.draw(&Text::new(name, (MARGIN as i32, top as i32), ("sans-serif", 14).into_font().color(&color)))?;
+        let (_, y) = chart.backend_coord(&(0.0, middle));
+        let font = ("sans-serif", NAME_SIZE).into_font().color(&color);
+        area.draw(&Text::new(name, (MARGIN as i32, y - NAME_SIZE / 2), font))?;
     }
     area.present()?;
     Ok(())

@@ -1,6 +1,7 @@
 //! What is measured beside what, under which circumstances, and what it is to be.
 
 use crate::row::Goal;
+use std::path::PathBuf;
 
 /// Whether the server writes an append-only file, and how often it waits for the disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,7 +92,8 @@ pub const HELD: [&str; 3] = [
     "EVALSHA {take} 1 hash:{n} {id} 600000 -> null",
 ];
 
-const BUSY: Environment = Environment { aof: Aof::Off, replica: false, pipeline: 16 };
+/// Nothing is saved, and the server is kept busy: where not said otherwise.
+pub const BUSY: Environment = Environment { aof: Aof::Off, replica: false, pipeline: 16 };
 const REPLICATED: Environment = Environment { aof: Aof::Everysec, replica: true, ..BUSY };
 const READERS: [usize; 4] = [10, 100, 1_000, 10_000];
 /// Redisson's shape costs more the more readers there are: among 10,000 a slice would take minutes.
@@ -130,6 +132,11 @@ impl std::fmt::Display for Environment {
         let replica = if self.replica { "a replica" } else { "no replica" };
         write!(f, "pipeline {}, {} connections, {aof}, {replica}", self.pipeline, self.connections())
     }
+}
+
+/// The module with the empty command.
+pub fn noop() -> PathBuf {
+    testbed::file_from("REDIS_LOCK_NOOP", "target/release/libnoop.so")
 }
 
 fn contestant(name: &str, run: &str) -> Contestant {

@@ -51,6 +51,11 @@ impl Bench {
         (Ipv4Addr::LOCALHOST, self.server.port()).into()
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.server.pid()
+    }
+
     /// User and system time of the server so far, in microseconds.
     pub fn cpu_us(&mut self) -> f64 {
         let info: String = self.conn.get(&["INFO", "cpu"]);

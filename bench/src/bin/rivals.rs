@@ -97,9 +97,8 @@ impl Choice {
     /// A group, on a server of its own.
     fn measure(&self, group: &Group) -> Outcome<Vec<Row>> {
         let environment = group.environment;
-        let noop = testbed::file_from("REDIS_LOCK_NOOP", "target/release/libnoop.so");
         let mut options = environment.options();
-        options.push(("loadmodule".to_owned(), noop.to_string_lossy().into_owned()));
+        options.push(("loadmodule".to_owned(), rivals::noop().to_string_lossy().into_owned()));
         let mut server = Plan { options, replica: environment.replica, ..self.plan() }.start();
         let names = scripts::load(&mut server);
         let mut driver = Driver::connect(server.address(), environment.connections())?;
@@ -150,7 +149,7 @@ impl Choice {
 
     /// The pair while very many locks are held, and while few are: two servers, in turn.
     fn held(&self) -> Outcome<Vec<Row>> {
-        let environment = rivals::groups()[0].environment;
+        let environment = rivals::BUSY;
         let mut beds = Vec::new();
         for count in [self.held, HELD_FEW] {
             let server = Plan { options: environment.options(), ..self.plan() }.start();

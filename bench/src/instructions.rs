@@ -1,0 +1,61 @@
+//! Counts the instructions that a server runs, under valgrind's callgrind: the same from run to run, however busy the machine.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Programs that start a server under callgrind, and the counts that it leaves.
+#[derive(Debug)]
+pub struct Counter {
+    dir: TempDir,
+    dumps: usize,
+}
+
+impl Counter {
+    /// For a server whose program this is.
+    pub fn new(server: &Path) -> io::Result<Counter> {
+        let dir = tempfile::tempdir()?;
+        let counter = Counter { dir, dumps: 0 };
+        let text = format!(
+            "#!/bin/sh\nexec valgrind --quiet --tool=callgrind --trace-children=yes --callgrind-out-file='{}' '{}' \"$@\"\n",
+            counter.file("%p").display(),
+            server.display()
+        );
+        fs::write(counter.program(), text)?;
+        fs::set_permissions(counter.program(), fs::Permissions::from_mode(0o755))?;
+        Ok(counter)
+    }
+
+    /// What to start instead of the server's own program.
+    pub fn program(&self) -> PathBuf {
+        self.dir.path().join("server")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("counts.{name}"))
+    }
+
+    /// The instructions that a process runs while something is done.
+    pub fn count<T, E: From<io::Error>>(&mut self, pid: u32, work: impl FnOnce() -> Result<T, E>) -> Result<u64, E> {
+        tell(pid, "zero")?;
+        work()?;
+        tell(pid, "dump")?;
+        self.dumps += 1;
+        let file = self.file(&format!("{pid}.{}", self.dumps));
+        let text = fs::read_to_string(&file)?;
+        let summary = text.lines().find_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
+        Ok(summary.ok_or_else(|| io::Error::other(format!("no summary in {}", file.display())))?)
+    }
+}
+
+/// A command to the valgrind that a process runs in.
+fn tell(pid: u32, command: &str) -> io::Result<()> {
+    let output = Command::new("vgdb").arg(format!("--pid={pid}")).arg(command).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("vgdb {command}: {}", String::from_utf8_lossy(&output.stderr))))
+}
