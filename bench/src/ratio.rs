@@ -36,7 +36,9 @@ impl Spread {
 
 impl Display for Spread {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        f.pad(&format!("{:.2} - {:.2} - {:.2}", self.min, self.median, self.max))
+        // Two digits that say something, also of what is hundreds of times cheaper.
+        let digits = if self.median < 0.1 { 4 } else { 2 };
+        f.pad(&format!("{:.digits$} - {:.digits$} - {:.digits$}", self.min, self.median, self.max))
     }
 }
 
@@ -50,6 +52,11 @@ mod tests {
         let spread = Spread::of_ratios(&[2.0, 4.0, 6.0], &[3.0, 1.0, 2.0]);
         assert_eq!(spread, Spread { min: 2.0 / 3.0, median: 3.0, max: 4.0 });
         assert_eq!(spread.to_string(), "0.67 - 3.00 - 4.00");
+    }
+
+    #[test]
+    fn a_small_ratio_is_no_nothing() {
+        assert_eq!(Spread::of([0.0021, 0.003, 0.0024]).to_string(), "0.0021 - 0.0024 - 0.0030");
     }
 
     #[test]

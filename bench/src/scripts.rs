@@ -3,7 +3,7 @@
 use crate::server::Bench;
 
 /// Deletes a lock that is a string, if it is the owner's.
-const COMPARE_AND_DELETE: &str =
+pub const COMPARE_AND_DELETE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
 /// The same as a function.
@@ -14,7 +14,7 @@ const LIBRARY: &str = "#!lua name=bench
 
 /// The shape of Redisson's lock, a hash of counts: null when taken, else for how long the lock is still held.
 /// Lock; owner, lease.
-const TAKE: &str = "
+pub const TAKE: &str = "
     if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
         redis.call('hincrby', KEYS[1], ARGV[1], 1)
         redis.call('pexpire', KEYS[1], ARGV[2])

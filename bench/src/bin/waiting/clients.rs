@@ -1,6 +1,7 @@
 //! Clients that want one lock, as state machines: ask, hold, give back. What they send is not said here.
 
-use crate::driver::{Lines, Reply, Workload};
+use crate::driver::{Lines, Workload};
+use bench::reply::Reply;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 

@@ -1,17 +1,18 @@
 //! A crowd in one line: how long it takes to line up, and how long others stand still while all are let in at once.
 
+use crate::alone;
 use crate::clients::{Ring, Then};
 use crate::driver::Driver;
 use crate::rivals::{Line, list, locks, readers};
 use crate::sample::median;
-use crate::support::Server;
+use bench::server::Bench;
 use hdrhistogram::Histogram;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Lines a crowd up and lets it through.
-pub(crate) fn fill_table(server: &mut Server, size: usize, rounds: usize) {
+pub(crate) fn fill_table(server: &mut Bench, size: usize, rounds: usize) {
     println!("\nfilling one line with {size} clients, medians of {rounds} rounds");
     println!("{:<30} {:>10} {:>14}", "", "all ms", "cpu us each");
     let mut driver = Driver::connect(server.address(), size);
@@ -19,7 +20,7 @@ pub(crate) fn fill_table(server: &mut Server, size: usize, rounds: usize) {
         let (cpu_us, start) = (server.cpu_us(), Instant::now());
         line.fill(server, &mut driver);
         let sample = (start.elapsed().as_secs_f64() * 1e3, (server.cpu_us() - cpu_us) / size as f64);
-        line.open.exec(&mut server.conn).unwrap();
+        line.open.exec(&mut server.conn.0).unwrap();
         line.finish(&mut driver);
         sample
     };
@@ -36,7 +37,7 @@ pub(crate) fn fill_table(server: &mut Server, size: usize, rounds: usize) {
         );
     }
     drop(driver);
-    server.alone();
+    alone(server);
 }
 
 /// What somebody else saw of the server meanwhile.
@@ -46,7 +47,7 @@ struct Pings {
 }
 
 /// Lets a crowd of readers in.
-pub(crate) fn readers_table(server: &mut Server, size: usize, rounds: usize) {
+pub(crate) fn readers_table(server: &mut Bench, size: usize, rounds: usize) {
     println!("\n{size} clients that are let in at once, and a PING meanwhile; medians of {rounds} rounds");
     println!("{:<30} {:>10} {:>10} {:>10} {:>10} {:>10}", "", "all ms", "PINGs", "p99 ms", "max ms", "worst ms");
     let mut driver = Driver::connect(server.address(), size);
@@ -64,17 +65,17 @@ pub(crate) fn readers_table(server: &mut Server, size: usize, rounds: usize) {
     row("BLPOP, by one RPUSH", &theirs);
     row("nothing, for the time of LOCK", &quiet);
     drop((driver, other));
-    server.alone();
+    alone(server);
 }
 
-fn let_in(server: &mut Server, driver: &mut Driver, other: &mut TcpStream, mut line: Line) -> Pings {
+fn let_in(server: &mut Bench, driver: &mut Driver, other: &mut TcpStream, mut line: Line) -> Pings {
     line.fill(server, driver);
     let all = line.ring.clients();
     // Its reply is read afterwards.
     let open = line.open.get_packed_command();
-    server.conn.send_packed_command(&open).unwrap();
+    server.conn.0.send_packed_command(&open).unwrap();
     let pings = ping_while(driver, other, &mut line.ring, |ring| ring.done < all);
-    server.conn.recv_response().unwrap();
+    server.conn.0.recv_response().unwrap();
     pings
 }
 

@@ -2,6 +2,7 @@
 //! reply, so that what is measured is the server. Knows nothing of locks: a `Workload` says what a client sends next.
 
 use crate::clients::Tally;
+use bench::reply::Reply;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
@@ -14,52 +15,6 @@ const EVENTS: usize = 32;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Nothing that is waited for here takes as long on a server that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A reply, as much of it as clients of locks look at.
-#[derive(Debug)]
-pub(crate) enum Reply<'a> {
-    Null,
-    Int(i64),
-    Text(&'a [u8]),
-    Error(&'a [u8]),
-    /// Only its first text: the kind of a pub/sub message.
-    Array(&'a [u8]),
-}
-
-impl Reply<'_> {
-    /// The first reply in `bytes` and its length; nothing while it is not whole.
-    fn parse(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
-        let end = bytes.iter().position(|&byte| byte == b'\n')?;
-        let (line, body) = (&bytes[1..end - 1], end + 1);
-        let number = || std::str::from_utf8(line).unwrap().parse::<i64>().expect("a number of RESP");
-        let reply = match bytes[0] {
-            b':' => (Reply::Int(number()), body),
-            b'+' => (Reply::Text(line), body),
-            b'-' => (Reply::Error(line), body),
-            b'$' | b'*' if number() < 0 => (Reply::Null, body),
-            b'$' => {
-                let stop = body + number() as usize;
-                if bytes.len() < stop + 2 {
-                    return None;
-                }
-                (Reply::Text(&bytes[body..stop]), stop + 2)
-            }
-            b'*' => {
-                let (mut first, mut at) = (&b""[..], body);
-                for n in 0..number() {
-                    let (item, len) = Reply::parse(&bytes[at..])?;
-                    if let (0, Reply::Text(text)) = (n, item) {
-                        first = text;
-                    }
-                    at += len;
-                }
-                (Reply::Array(first), at)
-            }
-            other => panic!("a reply of RESP2 begins with {other:#x}"),
-        };
-        Some(reply)
-    }
-}
 
 /// What the clients do. Connections are counted from 0.
 pub(crate) trait Workload {

@@ -1,16 +1,17 @@
 //! How long who wants a lock waits, and whether all get it equally often: waiting in the server beside asking again and
 //! again, and beside a lock that tells all who listen when it is free.
 
+use crate::alone;
 use crate::clients::Then;
 use crate::driver::{Driver, Workload};
 use crate::rivals::{locks, pollers, redisson};
-use crate::sample::{Ratio, Sample, median};
-use crate::support::Server;
+use crate::sample::{Sample, median, ratio};
+use bench::server::Bench;
 use std::time::Duration;
 
 const WARM_UP: Duration = Duration::from_millis(300);
 
-pub(crate) fn table(server: &mut Server, sizes: &[usize], rounds: usize, time: Duration) {
+pub(crate) fn table(server: &mut Bench, sizes: &[usize], rounds: usize, time: Duration) {
     println!("\nwaiting for one lock, no pause between; medians of {rounds} rounds of {time:?}");
     println!(
         "{:<30} {:>9} {:>8} {:>8}   {:>8} {:>8} {:>8} {:>8}",
@@ -31,23 +32,23 @@ pub(crate) fn table(server: &mut Server, sizes: &[usize], rounds: usize, time: D
         println!(
             "{size} clients: p99 is {:.3} of SET NX's, {:.3} of Redisson's shape; locks/s {:.1} times SET NX's, {:.1} times \
              Redisson's shape",
-            Ratio::of(&ours, &polled, |sample| sample.wait_p99_ms).median,
-            Ratio::of(&ours, &told, |sample| sample.wait_p99_ms).median,
-            Ratio::of(&ours, &polled, |sample| sample.rate).median,
-            Ratio::of(&ours, &told, |sample| sample.rate).median,
+            ratio(&ours, &polled, |sample| sample.wait_p99_ms).median,
+            ratio(&ours, &told, |sample| sample.wait_p99_ms).median,
+            ratio(&ours, &polled, |sample| sample.rate).median,
+            ratio(&ours, &told, |sample| sample.rate).median,
         );
     }
     println!("sent, run: commands per lock that clients sent, that the server ran (those of scripts and INFO too)");
     println!("a wait that had not ended counts as long as it was by then; max/min: locks of one client to another's");
 }
 
-fn measure(server: &mut Server, mut workload: impl Workload, conns: usize, time: Duration) -> Sample {
+fn measure(server: &mut Bench, mut workload: impl Workload, conns: usize, time: Duration) -> Sample {
     let mut driver = Driver::connect(server.address(), conns);
     workload.start(&mut driver.lines);
     driver.run(&mut workload, WARM_UP);
     let sample = Sample::take(server, &mut driver, &mut workload, time);
     drop(driver);
-    server.alone();
+    alone(server);
     sample
 }
 

@@ -1,22 +1,27 @@
 //! Hand-offs of one lock, without a pause, among few and among many who wait; beside a list's only element.
 
+use crate::alone;
 use crate::clients::Then;
 use crate::driver::Driver;
 use crate::rivals::{Line, list, locks};
-use crate::sample::{Ratio, Sample, median};
-use crate::support::Server;
+use crate::sample::{Sample, ratio, spread};
+use bench::ratio::Spread;
+use bench::server::Bench;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 const WARM_UP: Duration = Duration::from_millis(100);
 /// With fewer clients the line is empty at times.
 const CROWDED: usize = 16;
 
-pub(crate) fn table(server: &mut Server, sizes: &[usize], rounds: usize, time: Duration) {
+/// Measures it, and returns what was found for other programs.
+pub(crate) fn table(server: &mut Bench, sizes: &[usize], rounds: usize, time: Duration) -> Value {
     println!("\nhand-offs of one lock: LOCK.ACQUIRE BLOCK 0 + LOCK.RELEASE beside BLPOP 0 + LPUSH");
     println!(
-        "{:>8} {:>10} {:>10} {:>18}   {:>10} {:>10} {:>18}",
+        "{:>8} {:>10} {:>10} {:>20}   {:>10} {:>10} {:>20}",
         "clients", "LOCK/s", "BLPOP/s", "ratio", "LOCK cpu", "BLPOP cpu", "ratio"
     );
+    let mut found = Vec::new();
     let (mut lock_rates, mut list_rates) = (Vec::new(), Vec::new());
     for &size in sizes {
         let mut driver = Driver::connect(server.address(), size);
@@ -25,44 +30,50 @@ pub(crate) fn table(server: &mut Server, sizes: &[usize], rounds: usize, time: D
             ours.push(measure(server, &mut driver, locks(size, Then::AskAgain), time));
             theirs.push(measure(server, &mut driver, list(size, Then::AskAgain, 1), time));
         }
-        let (lock_rate, list_rate) = (median(&ours, |sample| sample.rate), median(&theirs, |sample| sample.rate));
+        let (lock_rate, list_rate) = (spread(&ours, |sample| sample.rate), spread(&theirs, |sample| sample.rate));
+        let (lock_cpu, list_cpu) = (spread(&ours, |sample| sample.cpu_us), spread(&theirs, |sample| sample.cpu_us));
+        let rate_ratio = ratio(&ours, &theirs, |sample| sample.rate);
+        let cpu_ratio = ratio(&ours, &theirs, |sample| sample.cpu_us);
         println!(
-            "{size:>8} {lock_rate:>10.0} {list_rate:>10.0} {:>18}   {:>10.2} {:>10.2} {:>18}",
-            Ratio::of(&ours, &theirs, |sample| sample.rate).to_string(),
-            median(&ours, |sample| sample.cpu_us),
-            median(&theirs, |sample| sample.cpu_us),
-            Ratio::of(&ours, &theirs, |sample| sample.cpu_us).to_string(),
+            "{size:>8} {:>10.0} {:>10.0} {rate_ratio:>20}   {:>10.2} {:>10.2} {cpu_ratio:>20}",
+            lock_rate.median, list_rate.median, lock_cpu.median, list_cpu.median
         );
+        found.push(json!({
+            "clients": size,
+            "lock": { "rate": lock_rate.json(), "cpu_us": lock_cpu.json() },
+            "list": { "rate": list_rate.json(), "cpu_us": list_cpu.json() },
+            "ratio": { "rate": rate_ratio.json(), "cpu": cpu_ratio.json() },
+        }));
         if size >= CROWDED {
-            lock_rates.push(lock_rate);
-            list_rates.push(list_rate);
+            lock_rates.push(lock_rate.median);
+            list_rates.push(list_rate.median);
         }
         drop(driver);
-        server.alone();
+        alone(server);
     }
     if lock_rates.len() > 1 {
         println!(
             "fastest to slowest, {CROWDED} clients and more: LOCK {:.2}, BLPOP {:.2}",
-            spread(&lock_rates),
-            spread(&list_rates)
+            fastest_to_slowest(lock_rates),
+            fastest_to_slowest(list_rates)
         );
     }
     println!(
-        "cpu: server CPU, microseconds per hand-off; ratio: of the same round, median [least, most] of {rounds} rounds"
+        "cpu: server CPU, microseconds per hand-off; ratio: of the same round, min - median - max of {rounds} rounds"
     );
+    json!({ "rounds": rounds, "sizes": found })
 }
 
-fn measure(server: &mut Server, driver: &mut Driver, mut line: Line, time: Duration) -> Sample {
+fn measure(server: &mut Bench, driver: &mut Driver, mut line: Line, time: Duration) -> Sample {
     line.fill(server, driver);
-    line.open.exec(&mut server.conn).unwrap();
+    line.open.exec(&mut server.conn.0).unwrap();
     driver.run(&mut line.ring, WARM_UP);
     let sample = Sample::take(server, driver, &mut line.ring, time);
     line.finish(driver);
     sample
 }
 
-fn spread(rates: &[f64]) -> f64 {
-    let (most, least) =
-        rates.iter().fold((0.0, f64::INFINITY), |(most, least), &rate| (rate.max(most), rate.min(least)));
-    most / least
+fn fastest_to_slowest(rates: Vec<f64>) -> f64 {
+    let rates = Spread::of(rates);
+    rates.max / rates.min
 }

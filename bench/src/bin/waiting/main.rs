@@ -1,10 +1,4 @@
-//! What waiting for a lock costs, beside its rivals, in the same server and in turn: `cargo bench --bench waiting`, and
-//! `-- --help` for what can be chosen.
-//!
-//! Server CPU is the server's own account; on a noisy machine it is steadier than throughput, and ratios of the same
-//! round are steadier than either.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
+//! What waiting for a lock costs, beside its rivals, in the same server and in turn.
 
 mod clients;
 mod crowd;
@@ -14,15 +8,14 @@ mod handoff;
 mod rivals;
 mod sample;
 mod sessions;
-#[path = "../support/mod.rs"]
-mod support;
 
+use bench::results;
+use bench::server::{Bench, Plan};
 use clap::builder::{PossibleValuesParser, ValueParser};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
-use support::Server;
 
 /// Files that a process needs beside those of the clients.
 const FILES_SPARE: u64 = 200;
@@ -49,14 +42,18 @@ fn main() {
 
     let all = sizes.iter().copied().chain(contenders.iter().map(|size| 2 * size)).chain([crowd]).max().unwrap();
     let all = (all + 100).to_string();
-    let mut server =
-        Server::start(&["--maxclients", &all, "--lock.max-waiters", &all, "--lock.max-waiters-per-key", &all]);
-    println!(
-        "server {}, nothing saved, no replica; the clients are one thread",
-        server.info("server", "redis_version")
-    );
+    let limits = ["maxclients", "lock.max-waiters", "lock.max-waiters-per-key"];
+    let limits = limits.map(|name| (name.to_owned(), all.clone())).into();
+    let program = options.get_one::<PathBuf>("server").cloned();
+    let mut server = Plan { program, options: limits, replica: false }.start();
+    let (kind, version) = server.version();
+    println!("{kind} {version}, nothing saved, no replica; the clients are one thread");
     if chosen("handoff") {
-        handoff::table(&mut server, &sizes, rounds, seconds("seconds"));
+        let found = handoff::table(&mut server, &sizes, rounds, seconds("seconds"));
+        if let Some(folder) = options.get_one::<PathBuf>("results") {
+            let file = results::write(folder, kind, &version, "handoff", found).unwrap();
+            println!("results: {}", file.display());
+        }
     }
     if chosen("fairness") {
         fairness::table(&mut server, &contenders, rounds, seconds("seconds-fairness"));
@@ -88,6 +85,9 @@ fn options() -> ArgMatches {
         Arg::new(name).long(name).value_delimiter(',').default_value(default).value_parser(parser).help(help)
     };
     let count = || value_parser!(usize).into();
+    let path = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
+    };
     let one = |option: Arg| option.value_delimiter(None);
     Command::new("waiting")
         .about("What waiting for a lock costs, beside its rivals")
@@ -103,22 +103,13 @@ fn options() -> ArgMatches {
         .arg(one(option("rounds", "5", count(), "Rounds; all are measured in each, in turn")))
         .arg(one(option("seconds", "1", value_parser!(f64).into(), "Of each measurement of hand-offs")))
         .arg(one(option("seconds-fairness", "2", value_parser!(f64).into(), "Of each measurement of fairness")))
-        // Cargo says so to every benchmark.
-        .arg(Arg::new("bench").long("bench").action(ArgAction::SetTrue).hide(true))
+        .arg(path("server", "The program of the server"))
+        .arg(path("results", "The folder to write what was found of hand-offs to"))
         .get_matches()
 }
 
-impl Server {
-    pub(crate) fn address(&mut self) -> SocketAddr {
-        let port = self.info("server", "tcp_port").parse().unwrap();
-        (Ipv4Addr::LOCALHOST, port).into()
-    }
-
-    /// Waits until the server has seen all other clients leave, and leaves nothing behind.
-    pub(crate) fn alone(&mut self) {
-        while self.info("clients", "connected_clients") != "1" {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let () = redis::cmd("FLUSHALL").query(&mut self.conn).unwrap();
-    }
+/// Waits until the server has seen all other clients leave, and leaves nothing behind.
+fn alone(server: &mut Bench) {
+    testbed::wait_for("all other clients to leave", || server.conn.info("clients", "connected_clients") == "1");
+    server.conn.ok(&["FLUSHALL"]);
 }

@@ -2,8 +2,9 @@
 
 use crate::clients::{Listeners, Requests, Ring, Then};
 use crate::driver::{Driver, PATIENCE, Workload};
-use crate::support::{COMPARE_AND_DELETE, Server};
-use redis::{Cmd, cmd};
+use bench::scripts::{COMPARE_AND_DELETE, TAKE};
+use bench::server::Bench;
+use redis::Cmd;
 use std::time::{Duration, Instant};
 
 const KEY: &str = "lock:report";
@@ -14,16 +15,7 @@ const LEASE_MS: &str = "60000";
 const GATE: &str = "gate";
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Null when taken, else for how long the lock is still held.
-const TAKE_OR_TTL: &str = "
-    if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
-        redis.call('hincrby', KEYS[1], ARGV[1], 1)
-        redis.call('pexpire', KEYS[1], ARGV[2])
-        return nil
-    end
-    return redis.call('pttl', KEYS[1])";
-
-/// 1 when the last count was given back and all who listen were told.
+/// The same without a latch, as Redisson had it before: 1 when the last count was given back and all who listen were told.
 const GIVE_AND_TELL: &str = "
     if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
         return nil
@@ -56,8 +48,8 @@ fn command(words: &[&str]) -> Cmd {
     command
 }
 
-fn load(server: &mut Server, script: &str) -> String {
-    cmd("SCRIPT").arg("LOAD").arg(script).query(&mut server.conn).unwrap()
+fn load(server: &mut Bench, script: &str) -> String {
+    server.conn.get(&["SCRIPT", "LOAD", script])
 }
 
 /// Clients that wait in the server, and a gate before them: shut while they line up, then opened.
@@ -69,14 +61,14 @@ pub(crate) struct Line {
 
 impl Line {
     /// Lines all of them up behind the gate.
-    pub(crate) fn fill(&mut self, server: &mut Server, driver: &mut Driver) {
-        let () = cmd("FLUSHALL").query(&mut server.conn).unwrap();
+    pub(crate) fn fill(&mut self, server: &mut Bench, driver: &mut Driver) {
+        server.conn.ok(&["FLUSHALL"]);
         if let Some(shut) = &self.shut {
-            shut.exec(&mut server.conn).unwrap();
+            shut.exec(&mut server.conn.0).unwrap();
         }
         self.ring.start(&mut driver.lines);
         let (start, all) = (Instant::now(), self.ring.clients().to_string());
-        while server.info("clients", "blocked_clients") != all {
+        while server.conn.info("clients", "blocked_clients") != all {
             assert!(start.elapsed() < PATIENCE, "not all clients wait");
             // Nobody is answered here but to be refused: that ends the program at once.
             driver.turn(&mut self.ring, Duration::ZERO);
@@ -124,7 +116,7 @@ pub(crate) fn list(clients: usize, then: Then, elements: usize) -> Line {
 }
 
 /// SET NX, again and again.
-pub(crate) fn pollers(server: &mut Server, clients: usize) -> Ring {
+pub(crate) fn pollers(server: &mut Bench, clients: usize) -> Ring {
     let script = load(server, COMPARE_AND_DELETE);
     let take = |owner: &str| command(&["SET", KEY, owner, "NX", "PX", LEASE_MS]);
     let give = |owner: &str| command(&["EVALSHA", &script, "1", KEY, owner]);
@@ -132,8 +124,8 @@ pub(crate) fn pollers(server: &mut Server, clients: usize) -> Ring {
 }
 
 /// In the shape of Redisson's lock; its scripts, too, are sent by their hash.
-pub(crate) fn redisson(server: &mut Server, clients: usize) -> Listeners {
-    let (take, give) = (load(server, TAKE_OR_TTL), load(server, GIVE_AND_TELL));
+pub(crate) fn redisson(server: &mut Bench, clients: usize) -> Listeners {
+    let (take, give) = (load(server, TAKE), load(server, GIVE_AND_TELL));
     let take = |owner: &str| command(&["EVALSHA", &take, "1", KEY, owner, LEASE_MS]);
     let give = |owner: &str| command(&["EVALSHA", &give, "2", KEY, CHANNEL, owner, LEASE_MS]);
     let subscribe = command(&["SUBSCRIBE", CHANNEL]).get_packed_command();

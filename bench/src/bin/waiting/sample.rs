@@ -1,8 +1,8 @@
 //! What a measurement gives, and what several of them give together.
 
 use crate::driver::{Driver, Workload};
-use crate::support::Server;
-use std::fmt::{Display, Formatter};
+use bench::ratio::Spread;
+use bench::server::Bench;
 use std::time::{Duration, Instant};
 
 /// What one measurement of a workload gave.
@@ -24,7 +24,7 @@ pub(crate) struct Sample {
 impl Sample {
     /// Runs a workload that is under way for some time.
     pub(crate) fn take(
-        server: &mut Server,
+        server: &mut Bench,
         driver: &mut Driver,
         workload: &mut impl Workload,
         time: Duration,
@@ -52,38 +52,19 @@ impl Sample {
     }
 }
 
-fn commands_run(server: &mut Server) -> f64 {
-    server.info("stats", "total_commands_processed").parse().unwrap()
+fn commands_run(server: &mut Bench) -> f64 {
+    server.conn.info("stats", "total_commands_processed").parse().unwrap()
 }
 
 pub(crate) fn median<T>(samples: &[T], value: impl Fn(&T) -> f64) -> f64 {
-    let values = sorted(samples, value);
-    values[values.len() / 2]
+    spread(samples, value).median
 }
 
-fn sorted<T>(samples: &[T], value: impl Fn(&T) -> f64) -> Vec<f64> {
-    let mut values: Vec<f64> = samples.iter().map(value).collect();
-    values.sort_by(f64::total_cmp);
-    values
+pub(crate) fn spread<T>(samples: &[T], value: impl Fn(&T) -> f64) -> Spread {
+    Spread::of(samples.iter().map(value))
 }
 
-/// What one is to the other in the same round: the least, the median and the most of all rounds.
-pub(crate) struct Ratio {
-    pub(crate) least: f64,
-    pub(crate) median: f64,
-    pub(crate) most: f64,
-}
-
-impl Ratio {
-    pub(crate) fn of<T>(ours: &[T], others: &[T], value: impl Fn(&T) -> f64) -> Ratio {
-        let pairs: Vec<(&T, &T)> = ours.iter().zip(others).collect();
-        let ratios = sorted(&pairs, |(our, other)| value(our) / value(other));
-        Ratio { least: ratios[0], median: ratios[ratios.len() / 2], most: ratios[ratios.len() - 1] }
-    }
-}
-
-impl Display for Ratio {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.2} [{:.2}, {:.2}]", self.median, self.least, self.most)
-    }
+/// What one is to the other in the same round.
+pub(crate) fn ratio<T>(ours: &[T], others: &[T], value: impl Fn(&T) -> f64) -> Spread {
+    Spread::of(ours.iter().zip(others).map(|(our, other)| value(our) / value(other)))
 }

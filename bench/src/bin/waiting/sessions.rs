@@ -1,8 +1,9 @@
 //! Connections that close while holds are bound to them: how soon who waits has the lock, and how long others stand still
 //! while many holds end at once.
 
+use crate::alone;
 use crate::sample::median;
-use crate::support::Server;
+use bench::server::Bench;
 use hdrhistogram::Histogram;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +22,7 @@ enum Give {
 }
 
 /// From the end of a connection to the grant of who waits, beside a release by command.
-pub(crate) fn handoff_table(server: &mut Server, rounds: usize) {
+pub(crate) fn handoff_table(server: &mut Bench, rounds: usize) {
     println!("\nfrom the moment at which the holder gives back to the reply that its one waiter reads");
     println!("{:<30} {:>10} {:>10} {:>10} {:>10}", "", "p50 us", "p99 us", "max us", "worst us");
     let address = server.address();
@@ -39,7 +40,7 @@ pub(crate) fn handoff_table(server: &mut Server, rounds: usize) {
             samples.iter().map(Histogram::max).max().unwrap() as f64,
         );
     }
-    server.alone();
+    alone(server);
 }
 
 /// Hands one lock from connection to connection. Each waits before the one before it gives back.
@@ -75,7 +76,7 @@ struct Pings {
 }
 
 /// Closes a connection that many holds are bound to.
-pub(crate) fn close_table(server: &mut Server, size: usize, rounds: usize) {
+pub(crate) fn close_table(server: &mut Bench, size: usize, rounds: usize) {
     println!("\na connection closes to which {size} holds are bound, and a PING meanwhile; medians of {rounds} rounds");
     println!("{:<30} {:>10} {:>10} {:>10} {:>10} {:>10}", "", "all ms", "PINGs", "p99 ms", "max ms", "worst ms");
     let address = server.address();
@@ -100,7 +101,7 @@ pub(crate) fn close_table(server: &mut Server, size: usize, rounds: usize) {
     row("readers of one key", &readers);
     row("the same, SESSION 1", &cut);
     row("nothing, for the time of those", &quiet);
-    server.alone();
+    alone(server);
 }
 
 fn close(address: SocketAddr, size: usize, take: impl Fn(usize) -> String, wait: &str) -> Pings {
@@ -163,8 +164,8 @@ fn row(name: &str, pings: &[Pings]) {
     );
 }
 
-fn flush(server: &mut Server) {
-    let () = redis::cmd("FLUSHALL").query(&mut server.conn).unwrap();
+fn flush(server: &mut Bench) {
+    server.conn.ok(&["FLUSHALL"]);
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
