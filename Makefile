@@ -36,7 +36,7 @@ stop: ## stop the server that make run left running
 # in less time, because the release profile links every test anew with all its dependencies.
 test: build ## all tests: unit, property, model, real servers, client libraries
 	@tools/install.sh server clients
-	@$(cargo) build --release --locked --package panicking --package wallclock
+	@$(cargo) build --release --locked --package panicking --package wallclock --package noop
 	@$(cargo) test --workspace --locked
 
 servers: ## the Redis and Valkey servers of several Debian suites, side by side, under target/servers
@@ -84,9 +84,11 @@ lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is
 	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run
 lint: export RUSTDOCFLAGS := -D warnings
 
-bench: build ## benchmarks
-	@tools/install.sh server
-	@$(cargo) bench --workspace --locked
+bench: build ## what locks cost beside what people use without the module, to bench/results; half an hour
+	@tools/install.sh server valgrind
+	@$(cargo) build --release --locked --package bench --package noop
+	@$(cargo) bench --locked --package redis-lock
+	@tools/bench.sh
 
 clean: stop ## remove target/: what was built, installed and run
 	cargo clean

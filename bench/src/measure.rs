@@ -33,14 +33,14 @@ pub struct Shape {
     pub keys: usize,
     /// How long a slice is.
     pub slice: Slice,
-    /// How many rounds count; one more, before them, does not.
+    /// How many rounds there are, after one that does not count.
     pub rounds: usize,
 }
 
-/// So many runs tell how many take as long as a slice is to be; they warm the server up, too.
+/// So many runs tell about how many take as long as a slice is to be.
 const TRIAL: usize = 500;
 
-/// One sample of each sequence for each round; the first round is dropped.
+/// One sample of each sequence for each round.
 pub fn in_turn(
     server: &mut Bench,
     driver: &mut Driver,
@@ -49,15 +49,12 @@ pub fn in_turn(
 ) -> Result<Vec<Vec<Sample>>, Failure> {
     let mut counts = Vec::new();
     for sequence in sequences {
-        counts.push(count(server, driver, sequence, shape)?);
+        counts.push(warm_up(server, driver, sequence, shape)?);
     }
     let mut samples = vec![Vec::new(); sequences.len()];
-    for round in 0..=shape.rounds {
+    for _ in 0..shape.rounds {
         for ((sequence, count), samples) in sequences.iter().zip(&counts).zip(&mut samples) {
-            let sample = one(server, driver, sequence, shape, *count)?;
-            if round > 0 {
-                samples.push(sample);
-            }
+            samples.push(one(server, driver, sequence, shape, *count)?);
         }
     }
     Ok(samples)
@@ -79,15 +76,18 @@ pub fn one(
     Ok(Sample { cpu_us: cpu_us / count as f64, rate: count as f64 / time.as_secs_f64() })
 }
 
-/// How many runs of the sequence are a slice.
-pub fn count(server: &mut Bench, driver: &mut Driver, sequence: &Sequence, shape: Shape) -> Result<usize, Failure> {
+/// Runs a slice of a sequence that does not count, and says how many runs a slice is.
+pub fn warm_up(server: &mut Bench, driver: &mut Driver, sequence: &Sequence, shape: Shape) -> Result<usize, Failure> {
     match shape.slice {
-        Slice::Count(count) => Ok(count),
+        Slice::Count(count) => one(server, driver, sequence, shape, count).map(|_| count),
         Slice::Cpu(cpu, time) => {
-            let trial = one(server, driver, sequence, shape, TRIAL)?;
-            let by_cpu = cpu.as_secs_f64() * 1e6 / trial.cpu_us;
-            let by_time = time.as_secs_f64() * trial.rate;
-            Ok(TRIAL.max(by_cpu.min(by_time) as usize))
+            let fitting = |sample: Sample| {
+                let by_cpu = cpu.as_secs_f64() * 1e6 / sample.cpu_us;
+                let by_time = time.as_secs_f64() * sample.rate;
+                TRIAL.max(by_cpu.min(by_time) as usize)
+            };
+            let about = fitting(one(server, driver, sequence, shape, TRIAL)?);
+            one(server, driver, sequence, shape, about).map(fitting)
         }
     }
 }

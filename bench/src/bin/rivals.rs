@@ -164,15 +164,14 @@ impl Choice {
         for (name, run, goal) in [(LOCK_NAME, LOCK, Some(HELD_GOAL)), (SET_DEL_NAME, SET_DEL, None)] {
             let sequence = Sequence::parse(run, &[])?;
             let shape = self.shape(environment.pipeline);
-            let (server, driver) = &mut beds[0];
-            let count = measure::count(server, driver, &sequence, shape)?;
+            let mut counts = Vec::new();
+            for (server, driver) in &mut beds {
+                counts.push(measure::warm_up(server, driver, &sequence, shape)?);
+            }
             let mut samples = [Vec::new(), Vec::new()];
-            for round in 0..=self.rounds {
-                for ((server, driver), samples) in beds.iter_mut().zip(&mut samples) {
-                    let sample = measure::one(server, driver, &sequence, shape, count)?;
-                    if round > 0 {
-                        samples.push(sample);
-                    }
+            for _ in 0..self.rounds {
+                for (((server, driver), count), samples) in beds.iter_mut().zip(&counts).zip(&mut samples) {
+                    samples.push(measure::one(server, driver, &sequence, shape, *count)?);
                 }
             }
             let names = names.clone().map(|among| format!("{name}, {among}"));

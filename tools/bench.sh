@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# tools/bench.sh: what locks cost, beside what people use without the module: on the redis-server in PATH, and on the newest
+# Redis and Valkey under target/servers. Each program leaves what it found in bench/results, a file and a picture for each
+# server; all of it is replaced.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+programs=("$(command -v redis-server)")
+# They come from Debian's packages. Elsewhere the server in PATH must do.
+tools/servers.sh || echo "bench: without the newest servers"
+for family in redis valkey; do
+  newest=$(find target/servers -mindepth 1 -maxdepth 1 -name "$family-*" 2>/dev/null | sort -V | tail -n 1)
+  if [ -n "$newest" ]; then programs+=("$PWD/$newest/$family-server"); fi
+done
+
+for program in "${programs[@]}"; do
+  echo
+  echo "== $program"
+  target/release/rivals --server "$program"
+  echo
+  target/release/instructions --server "$program"
+  target/release/waiting --server "$program" --rows handoff --results bench/results
+done
+
+echo
+echo "== waiting, further"
+target/release/waiting --rows fairness,readers,fill,sessions
+echo
+echo "bench: results are in $PWD/bench/results:"
+find bench/results -type f | sort
