@@ -9,7 +9,7 @@ programs=("$(command -v redis-server)")
 # They come from Debian's packages. Elsewhere the server in PATH must do.
 tools/servers.sh || echo "bench: without the newest servers"
 for family in redis valkey; do
-  newest=$(find target/servers -mindepth 1 -maxdepth 1 -name "$family-*" 2>/dev/null | sort -V | tail -n 1)
+  newest=$(find target/servers -mindepth 1 -maxdepth 1 -type d -name "$family-*" 2>/dev/null | sort -V | tail -n 1)
   if [ -n "$newest" ]; then programs+=("$PWD/$newest/$family-server"); fi
 done
 
