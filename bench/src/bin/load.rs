@@ -2,7 +2,7 @@
 //! turn, round by round, on the same server process. Fails when a reply is not what it must be.
 
 use bench::driver::{Driver, Load};
-use bench::measure::{self, Shape, Slice};
+use bench::measure::{self, Bed, Lane, Shape, Slice};
 use bench::ratio::Spread;
 use bench::server::Plan;
 use bench::template::Sequence;
@@ -48,10 +48,10 @@ fn run(options: &ArgMatches) -> Result<(), Box<dyn Error>> {
         slice: Slice::Count(number("count").max(1)),
         rounds: number("rounds").max(1),
     };
-    let sequences: Vec<&Sequence> = runs.iter().map(|(_, sequence)| sequence).collect();
-    let samples = measure::in_turn(&mut server, &mut driver, &sequences, shape)?;
-
     let (kind, version) = server.version();
+    let lanes: Vec<Lane<'_>> = runs.iter().map(|(_, sequence)| Lane { bed: 0, sequence }).collect();
+    let samples = measure::in_turn(&mut [Bed { server, driver }], &lanes, shape)?;
+
     println!("{kind} {version}, {} rounds of {} each, min - median - max", shape.rounds, number("count"));
     println!("{:<20} {:>24} {:>30} {:>22}", "", "server CPU, us", "per second", "CPU to the first");
     let mut found = Vec::new();

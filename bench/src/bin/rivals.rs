@@ -3,7 +3,7 @@
 
 use bench::driver::{Driver, Load};
 use bench::machine::Machine;
-use bench::measure::{self, Sample, Shape, Slice};
+use bench::measure::{self, Bed, Lane, Sample, Shape, Slice};
 use bench::ratio::Spread;
 use bench::rivals::{self, Fill, Group, HELD, HELD_FEW, HELD_GOAL, KEYS, LOCK, LOCK_NAME, SET_DEL, SET_DEL_NAME};
 use bench::row::Row;
@@ -115,8 +115,8 @@ impl Choice {
                 sequences.push(Sequence::parse(&contestant.run, &names)?);
             }
         }
-        let sequences: Vec<&Sequence> = sequences.iter().collect();
-        let samples = measure::in_turn(&mut server, &mut driver, &sequences, self.shape(environment.pipeline))?;
+        let lanes: Vec<Lane<'_>> = sequences.iter().map(|sequence| Lane { bed: 0, sequence }).collect();
+        let samples = measure::in_turn(&mut [Bed { server, driver }], &lanes, self.shape(environment.pipeline))?;
 
         headline(group.name, &environment.to_string(), CPU);
         let mut rows = Vec::new();
@@ -156,25 +156,17 @@ impl Choice {
             let mut driver = Driver::connect(server.address(), environment.connections())?;
             let run = HELD[0].replace("{key}", "held:{n}");
             fill(&mut driver, &[Fill { count, run }], &[])?;
-            beds.push((server, driver));
+            beds.push(Bed { server, driver });
         }
-        let names = [format!("among {} held", self.held), format!("among {HELD_FEW} held")];
+        let pairs = [(LOCK_NAME, Sequence::parse(LOCK, &[])?), (SET_DEL_NAME, Sequence::parse(SET_DEL, &[])?)];
+        let lanes = pairs.iter().flat_map(|(_, sequence)| [0, 1].map(|bed| Lane { bed, sequence }));
+        let lanes: Vec<Lane<'_>> = lanes.collect();
+        let samples = measure::in_turn(&mut beds, &lanes, self.shape(environment.pipeline))?;
+
         headline("held", &environment.to_string(), CPU);
         let mut rows = Vec::new();
-        for (name, run, goal) in [(LOCK_NAME, LOCK, Some(HELD_GOAL)), (SET_DEL_NAME, SET_DEL, None)] {
-            let sequence = Sequence::parse(run, &[])?;
-            let shape = self.shape(environment.pipeline);
-            let mut counts = Vec::new();
-            for (server, driver) in &mut beds {
-                counts.push(measure::warm_up(server, driver, &sequence, shape)?);
-            }
-            let mut samples = [Vec::new(), Vec::new()];
-            for _ in 0..self.rounds {
-                for (((server, driver), count), samples) in beds.iter_mut().zip(&counts).zip(&mut samples) {
-                    samples.push(measure::one(server, driver, &sequence, shape, *count)?);
-                }
-            }
-            let names = names.clone().map(|among| format!("{name}, {among}"));
+        for (((name, _), samples), goal) in pairs.iter().zip(samples.chunks(2)).zip([Some(HELD_GOAL), None]) {
+            let names = [self.held, HELD_FEW].map(|held| format!("{name}, among {held}"));
             let mut row = by_cpu("held", names, &samples[0], &samples[1]);
             (row.environment, row.goal) = (environment.to_string(), goal);
             println!("{row}");
