@@ -84,11 +84,13 @@ lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is
 	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run
 lint: export RUSTDOCFLAGS := -D warnings
 
-bench: build ## what locks cost beside what people use without the module, to bench/results; half an hour
+ROUNDS = 5
+
+bench: build ## what locks cost beside what people use without the module, to bench/results, in ROUNDS=5; half an hour
 	@tools/install.sh server valgrind
 	@$(cargo) build --release --locked --package bench --package noop
 	@$(cargo) bench --locked --package redis-lock
-	@tools/bench.sh
+	@tools/bench.sh $(ROUNDS)
 
 clean: stop ## remove target/: what was built, installed and run
 	cargo clean

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# tools/bench.sh: what locks cost, beside what people use without the module: on the redis-server in PATH, and on the newest
+# tools/bench.sh ROUNDS: what locks cost, beside what people use without the module: on the redis-server in PATH, and on the newest
 # Redis and Valkey under target/servers. Each program leaves what it found in bench/results, a file and a picture for each
 # server; all of it is replaced.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+rounds=${1:?usage: tools/bench.sh ROUNDS}
 
 programs=("$(command -v redis-server)")
 # They come from Debian's packages. Elsewhere the server in PATH must do.
@@ -16,15 +18,15 @@ done
 for program in "${programs[@]}"; do
   echo
   echo "== $program"
-  target/release/rivals --server "$program"
+  target/release/rivals --server "$program" --rounds "$rounds"
   echo
   target/release/instructions --server "$program"
-  target/release/waiting --server "$program" --rows handoff --results bench/results
+  target/release/waiting --server "$program" --rows handoff --rounds "$rounds" --results bench/results
 done
 
 echo
 echo "== waiting, further"
-target/release/waiting --rows fairness,readers,fill,sessions
+target/release/waiting --rows fairness,readers,fill,sessions --rounds "$rounds"
 echo
 echo "bench: results are in $PWD/bench/results:"
 find bench/results -type f | sort

@@ -5,12 +5,12 @@ use plotters::prelude::*;
 use std::error::Error;
 use std::path::Path;
 
-const WIDTH: u32 = 1_180;
+const WIDTH: u32 = 1_220;
 const ROW_HEIGHT: u32 = 34;
 const MARGIN: u32 = 12;
 const TITLE_HEIGHT: u32 = 40;
 const AXIS_HEIGHT: u32 = 60;
-const NAMES_WIDTH: u32 = 560;
+const NAMES_WIDTH: u32 = 600;
 const NAME_SIZE: i32 = 17;
 
 /// Draws all rows that have a goal.
@@ -49,7 +49,7 @@ pub fn draw(path: &Path, title: &str, rows: &[Row]) -> Result<(), Box<dyn Error>
         chart.draw_series([Circle::new((row.ratio.median, middle), 5, color.filled())])?;
         chart.draw_series([mark(goal.at_most, RED)])?;
         chart.draw_series(goal.aim.map(|aim| mark(aim, BLUE)))?;
-        let name = format!("{} / {} ({:.2})", row.what, row.with, row.ratio.median);
+        let name = format!("{}: {} / {} ({:.2})", row.group, row.what, row.with, row.ratio.median);
         let (_, y) = chart.backend_coord(&(0.0, middle));
         let font = ("sans-serif", NAME_SIZE).into_font().color(&color);
         area.draw(&Text::new(name, (MARGIN as i32, y - NAME_SIZE / 2), font))?;

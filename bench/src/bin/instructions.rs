@@ -82,7 +82,7 @@ fn options() -> ArgMatches {
         .arg(
             Arg::new("count")
                 .long("count")
-                .default_value("4000")
+                .default_value("2000")
                 .value_parser(value_parser!(usize))
                 .help("Runs of each sequence; counted once, and again with twice as many"),
         )

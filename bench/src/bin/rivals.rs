@@ -166,7 +166,7 @@ impl Choice {
         headline("held", &environment.to_string(), CPU);
         let mut rows = Vec::new();
         for (((name, _), samples), goal) in pairs.iter().zip(samples.chunks(2)).zip([Some(HELD_GOAL), None]) {
-            let names = [self.held, HELD_FEW].map(|held| format!("{name}, among {held}"));
+            let names = [format!("{name} among {}", self.held), format!("the same among {HELD_FEW}")];
             let mut row = by_cpu("held", names, &samples[0], &samples[1]);
             (row.environment, row.goal) = (environment.to_string(), goal);
             println!("{row}");
