@@ -100,11 +100,12 @@ impl Bench {
         }
     }
 
-    /// The version of the lock module.
-    pub fn module_version(&mut self) -> String {
+    /// The same, and the version of the lock module.
+    pub fn versions(&mut self) -> (&'static str, String, String) {
+        let (kind, version) = self.version();
         let info: String = self.conn.get(&["INFO", "modules"]);
         let line = info.lines().find(|line| line.starts_with("module:name=lock,"));
-        let version = line.and_then(|line| line.split(',').find_map(|field| field.strip_prefix("ver=")));
-        version.expect("the module is loaded").to_owned()
+        let module = line.and_then(|line| line.split(',').find_map(|field| field.strip_prefix("ver=")));
+        (kind, version, module.expect("the module is loaded").to_owned())
     }
 }

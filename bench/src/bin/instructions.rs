@@ -27,14 +27,18 @@ fn run(options: &ArgMatches) -> Outcome<()> {
     let server = options.get_one::<PathBuf>("server").cloned();
     let server = server.or_else(|| std::env::var_os("REDIS_LOCK_SERVER").map(Into::into));
     let server = server.unwrap_or_else(|| "redis-server".into());
-    let (kind, version) = Plan { program: Some(server.clone()), ..Plan::default() }.start().version();
-    println!("{kind} {version}: instructions for each run, one connection, pipeline {}", rivals::BUSY.pipeline);
+    let (kind, version, module) = Plan { program: Some(server.clone()), ..Plan::default() }.start().versions();
+    println!(
+        "{kind} {version}, module {module}: instructions for each run, one connection, pipeline {}",
+        rivals::BUSY.pipeline
+    );
     let mut found = Vec::new();
     for group in rivals::groups().iter().filter(|group| GROUPS.contains(&group.name)) {
         found.extend(measure(&server, group, count)?);
     }
+    let found = json!({ "module": module, "connections": 1, "pipeline": rivals::BUSY.pipeline, "commands": found });
     let folder = options.get_one::<PathBuf>("results").cloned().unwrap_or_else(results::folder);
-    let file = results::write(&folder, kind, &version, "instructions", Value::Array(found))?;
+    let file = results::write(&folder, kind, &version, "instructions", found)?;
     println!("\nresults: {}", file.display());
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! turn, round by round, on the same server process. Fails when a reply is not what it must be.
 
 use bench::driver::{Driver, Load};
+use bench::machine::Machine;
 use bench::measure::{self, Bed, Lane, Shape, Slice};
 use bench::ratio::Spread;
 use bench::server::Plan;
@@ -48,11 +49,13 @@ fn run(options: &ArgMatches) -> Result<(), Box<dyn Error>> {
         slice: Slice::Count(number("count").max(1)),
         rounds: number("rounds").max(1),
     };
-    let (kind, version) = server.version();
+    let (kind, version, module) = server.versions();
+    let machine = Machine::this();
     let lanes: Vec<Lane<'_>> = runs.iter().map(|(_, sequence)| Lane { bed: 0, sequence }).collect();
     let samples = measure::in_turn(&mut [Bed { server, driver }], &lanes, shape)?;
 
-    println!("{kind} {version}, {} rounds of {} each, min - median - max", shape.rounds, number("count"));
+    println!("{kind} {version}, module {module}; {machine}");
+    println!("{} rounds of {} each, min - median - max", shape.rounds, number("count"));
     println!("{:<20} {:>24} {:>30} {:>22}", "", "server CPU, us", "per second", "CPU to the first");
     let mut found = Vec::new();
     for ((name, _), samples_of_it) in runs.iter().zip(&samples) {
@@ -67,7 +70,10 @@ fn run(options: &ArgMatches) -> Result<(), Box<dyn Error>> {
     }
     if let Some(path) = options.get_one::<PathBuf>("json") {
         let command: Vec<String> = std::env::args().collect();
-        let all = json!({ "server": kind, "version": version, "command": command, "runs": found });
+        let all = json!({
+            "server": kind, "version": version, "module": module, "machine": machine.json(), "command": command,
+            "runs": found,
+        });
         std::fs::write(path, format!("{all:#}\n"))?;
     }
     Ok(())

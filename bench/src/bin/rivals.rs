@@ -48,11 +48,7 @@ fn run(options: &ArgMatches) -> Outcome<()> {
     };
     let chosen = |row: &str| options.get_many::<String>("rows").is_none_or(|mut rows| rows.any(|chosen| chosen == row));
 
-    let (kind, version, module) = {
-        let mut server = choice.plan().start();
-        let (kind, version) = server.version();
-        (kind, version, server.module_version())
-    };
+    let (kind, version, module) = choice.plan().start().versions();
     let machine = Machine::this();
     let command: Vec<String> = std::env::args().collect();
     println!("{}", command.join(" "));
