@@ -21,12 +21,13 @@ for program in "${programs[@]}"; do
   target/release/rivals --server "$program" --rounds "$rounds"
   echo
   target/release/instructions --server "$program"
-  target/release/waiting --server "$program" --rows handoff --rounds "$rounds" --results bench/results
+  # With 10,000 clients some servers take minutes to serve a list.
+  target/release/waiting --server "$program" --rows handoff --sizes 2,16,128,1000 --rounds "$rounds" --results bench/results
 done
 
 echo
-echo "== waiting, further"
-target/release/waiting --rows fairness,readers,fill,sessions --rounds "$rounds"
+echo "== waiting, all of it, on ${programs[0]}"
+target/release/waiting --server "${programs[0]}" --rounds "$rounds" --results bench/results
 echo
 echo "bench: results are in $PWD/bench/results:"
 find bench/results -type f | sort
