@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# tools/bench.sh ROUNDS: what locks cost, beside what people use without the module: on the redis-server in PATH, and on the newest
-# Redis and Valkey under target/servers. Each program leaves what it found in bench/results, a file and a picture for each
-# server; all of it is replaced.
+# tools/bench.sh ROUNDS: what locks cost, beside what people use without the module: on the redis-server in PATH, and on the
+# newest Redis and Valkey under target/servers. Each program leaves what it found in bench/results, in a file and a picture
+# of each server, in the place of what it found before.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=${1:?usage: tools/bench.sh ROUNDS}
 
-programs=("$(command -v redis-server)")
+programs=(redis-server)
 # They come from Debian's packages. Elsewhere the server in PATH must do.
 tools/servers.sh || echo "bench: without the newest servers"
 for family in redis valkey; do
   newest=$(find target/servers -mindepth 1 -maxdepth 1 -type d -name "$family-*" 2>/dev/null | sort -V | tail -n 1)
-  if [ -n "$newest" ]; then programs+=("$PWD/$newest/$family-server"); fi
+  if [ -n "$newest" ]; then programs+=("$newest/$family-server"); fi
 done
 
 for program in "${programs[@]}"; do

@@ -1,5 +1,6 @@
 //! Counts the instructions that a server runs, under valgrind's callgrind: the same from run to run, however busy the machine.
 
+use crate::server::located;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +23,7 @@ impl Counter {
         let text = format!(
             "#!/bin/sh\nexec valgrind --quiet --tool=callgrind --trace-children=yes --callgrind-out-file='{}' '{}' \"$@\"\n",
             counter.file("%p").display(),
-            server.display()
+            located(server).display()
         );
         fs::write(counter.program(), text)?;
         fs::set_permissions(counter.program(), fs::Permissions::from_mode(0o755))?;

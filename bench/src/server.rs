@@ -1,7 +1,7 @@
 //! The server that is measured, perhaps with a replica, and its own account of what it used.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use testbed::{Client, Server};
 
 /// How the server is to be started.
@@ -39,10 +39,18 @@ impl Plan {
         let setup = Server::setup().option("repl-diskless-sync-delay", "0");
         let setup = options.iter().fold(setup, |setup, (name, value)| setup.option(name, value));
         match &self.program {
-            Some(program) => setup.program(program).start(),
+            Some(program) => setup.program(&located(program)).start(),
             None => setup.start(),
         }
     }
+}
+
+/// A program's path, as it is from any folder: servers are started in folders of their own. A name alone is looked up in PATH.
+pub fn located(program: &Path) -> PathBuf {
+    if program.components().count() == 1 {
+        return program.to_owned();
+    }
+    std::path::absolute(program).unwrap_or_else(|_| program.to_owned())
 }
 
 impl Bench {
