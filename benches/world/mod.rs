@@ -13,14 +13,9 @@ use redis_lock::lock::value::Lock;
 use std::hint::black_box;
 
 pub(crate) const LIMITS: Limits = Limits {
-    lease_default: Millis(30_000),
-    lease_max: Millis(86_400_000),
-    owner_bytes_max: 256,
-    note_bytes_max: 256,
     holders_per_key_max: 65_536,
     waiters_max: 20_000,
     waiters_per_key_max: 20_000,
-    keys_max: 64,
     reserve_max: Millis(5_000),
     deadlock_detection: true,
     promotion_skew: Millis(1_000),

@@ -1,4 +1,4 @@
-//! Any arguments of any command: never a panic; what is parsed is what the documented syntax says, within the limits; and
+//! Any arguments of any command: never a panic; what is parsed is what the documented syntax says, within the bounds; and
 //! what is complained of is one harmless line.
 //!
 //! An input is a command line: words between blanks, the command's name first.
@@ -13,7 +13,7 @@ use redis_lock::command::{self, breaking, extend, hold, info, log, release, top}
 use redis_lock::ffi::CommandSpec;
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::lock::hold::{Connection, Mode, Session};
-use redis_lock::lock::limits::{LEASE_CEILING, Limits};
+use redis_lock::lock::limits::{Bounds, LEASE_CEILING, Limits};
 use redis_lock::lock::node::Node;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Amount, Ask, Request, Wait};
@@ -21,27 +21,30 @@ use redis_lock::lock::time::{Millis, WallTime};
 use std::collections::BTreeMap;
 
 /// As narrow as the configuration may be, but for the owner: else hardly any would do.
-const TIGHT: Limits = Limits {
+const TIGHT: Bounds = Bounds {
     lease_default: Millis(7),
     lease_max: Millis(1_500),
     owner_bytes_max: 3,
     note_bytes_max: 0,
-    holders_per_key_max: 1,
-    waiters_max: 1,
-    waiters_per_key_max: 1,
     keys_max: 1,
-    reserve_max: Millis(0),
-    deadlock_detection: false,
-    promotion_skew: Millis(0),
 };
 
-const WIDE: Limits = Limits {
+const WIDE: Bounds = Bounds {
     lease_default: Millis(30_000),
     lease_max: LEASE_CEILING,
     owner_bytes_max: 65_535,
     note_bytes_max: 65_535,
     keys_max: 4_096,
-    ..TIGHT
+};
+
+/// What a node needs that only numbers connections.
+const LIMITS: Limits = Limits {
+    holders_per_key_max: 1,
+    waiters_max: 1,
+    waiters_per_key_max: 1,
+    reserve_max: Millis(0),
+    deadlock_detection: false,
+    promotion_skew: Millis(0),
 };
 
 struct Someone(Option<Connection>);
@@ -65,9 +68,9 @@ fuzz_target!(|line: &[u8]| {
     if words.len() < spec.arity.unsigned_abs() as usize {
         return;
     }
-    for limits in [WIDE, TIGHT] {
-        for connected in [Some(Node::new(limits).sessions().connection(7)), None] {
-            let parsed = parse(spec, &words, limits, &Someone(connected));
+    for bounds in [WIDE, TIGHT] {
+        for connected in [Some(Node::new(LIMITS).sessions().connection(7)), None] {
+            let parsed = parse(spec, &words, bounds, &Someone(connected));
             check(spec, &words, parsed);
         }
     }
@@ -76,8 +79,8 @@ fuzz_target!(|line: &[u8]| {
 /// What the module's parser must have made of a reading by the documented syntax.
 type Parsed = Result<Box<dyn Fn(&Reading)>, Complaint>;
 
-fn parse(spec: &CommandSpec, words: &[&[u8]], limits: Limits, someone: &Someone) -> Parsed {
-    let parser = Parser::new(words, limits);
+fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone) -> Parsed {
+    let parser = Parser::new(words, bounds);
     let bound = someone.0;
     let form = match spec.name.to_bytes() {
         b"lock.acquire" => Form::Acquire,
@@ -85,19 +88,19 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], limits: Limits, someone: &Someone)
         b"lock.macquire" => Form::Many,
         b"lock.release" => {
             let (key, request) = release::parse_one(parser)?;
-            return released(vec![key.to_vec()], request, limits);
+            return released(vec![key.to_vec()], request, bounds);
         }
         b"lock.mrelease" => {
             let (keys, request) = release::parse_many(parser)?;
-            return released(keys.iter().map(|key| key.to_vec()).collect(), request, limits);
+            return released(keys.iter().map(|key| key.to_vec()).collect(), request, bounds);
         }
         b"lock.extend" => {
             let (key, request) = extend::parse_one(parser, someone)?;
-            return extended(vec![key.to_vec()], request, limits, bound);
+            return extended(vec![key.to_vec()], request, bounds, bound);
         }
         b"lock.mextend" => {
             let (keys, request) = extend::parse_many(parser, someone)?;
-            return extended(keys.iter().map(|key| key.to_vec()).collect(), request, limits, bound);
+            return extended(keys.iter().map(|key| key.to_vec()).collect(), request, bounds, bound);
         }
         b"lock.break" => {
             let (key, owner) = breaking::parse(parser)?;
@@ -127,17 +130,17 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], limits: Limits, someone: &Someone)
                 None => assert_eq!(count, Some(reading.number("COUNT").unwrap_or(10))),
             }));
         }
-        b"lock.hold" => return told(Parser::new(words, limits)),
+        b"lock.hold" => return told(Parser::new(words, bounds)),
         other => panic!("{} is not tried", other.escape_ascii()),
     };
     let parsed = acquire::parse(parser, someone, form)?;
     let keys: Vec<Vec<u8>> = parsed.keys.iter().map(|key| key.to_vec()).collect();
     let (request, made) = (parsed.request, parsed.made);
     let Ask::Acquire(ask) = request.ask else { panic!("{:?}", request.ask) };
-    assert!(request.owner.as_bytes().len() <= limits.owner_bytes_max.max(32));
-    assert!((Millis(1)..=limits.lease_max.max(limits.lease_default)).contains(&ask.lease));
-    assert!(ask.note.as_ref().is_none_or(|note| note.0.len() <= limits.note_bytes_max));
-    assert!(keys.len() <= limits.keys_max && (keys.len() == 1 || form == Form::Many));
+    assert!(request.owner.as_bytes().len() <= bounds.owner_bytes_max.max(32));
+    assert!((Millis(1)..=bounds.lease_max.max(bounds.lease_default)).contains(&ask.lease));
+    assert!(ask.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
+    assert!(keys.len() <= bounds.keys_max && (keys.len() == 1 || form == Form::Many));
     Ok(Box::new(move |reading| {
         assert_eq!(keys, reading.keys);
         match &made {
@@ -148,7 +151,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], limits: Limits, someone: &Someone)
             None => assert_eq!(reading.get("owner"), Some(request.owner.as_bytes())),
         }
         assert_eq!(ask.mode, reading.mode().unwrap_or(Mode::Write));
-        assert_eq!(ask.lease, reading.lease().unwrap_or(limits.lease_default));
+        assert_eq!(ask.lease, reading.lease().unwrap_or(bounds.lease_default));
         assert_eq!(ask.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
         assert_eq!(ask.retry.map(u64::from), reading.number("RETRY"));
         assert_eq!(ask.session, reading.session(bound));
@@ -161,9 +164,9 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], limits: Limits, someone: &Someone)
     }))
 }
 
-fn released(keys: Vec<Vec<u8>>, request: Request, limits: Limits) -> Parsed {
+fn released(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds) -> Parsed {
     let Ask::Release(ask) = request.ask else { panic!("{:?}", request.ask) };
-    assert!((1..=limits.keys_max).contains(&keys.len()));
+    assert!((1..=bounds.keys_max).contains(&keys.len()));
     Ok(Box::new(move |reading| {
         assert_eq!((&keys, Some(request.owner.as_bytes())), (&reading.keys, reading.get("owner")));
         assert_eq!((ask.mode, ask.fence.map(|fence| fence.get())), (reading.mode(), reading.number("FENCE")));
@@ -172,10 +175,10 @@ fn released(keys: Vec<Vec<u8>>, request: Request, limits: Limits) -> Parsed {
     }))
 }
 
-fn extended(keys: Vec<Vec<u8>>, request: Request, limits: Limits, bound: Option<Connection>) -> Parsed {
+fn extended(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds, bound: Option<Connection>) -> Parsed {
     let Ask::Extend(ask) = request.ask else { panic!("{:?}", request.ask) };
-    assert!((1..=limits.keys_max).contains(&keys.len()));
-    assert!((Millis(1)..=limits.lease_max).contains(&ask.lease));
+    assert!((1..=bounds.keys_max).contains(&keys.len()));
+    assert!((Millis(1)..=bounds.lease_max).contains(&ask.lease));
     Ok(Box::new(move |reading| {
         assert_eq!((&keys, Some(request.owner.as_bytes())), (&reading.keys, reading.get("owner")));
         assert_eq!((Some(ask.lease), ask.session), (reading.lease(), reading.session(bound)));
@@ -184,11 +187,11 @@ fn extended(keys: Vec<Vec<u8>>, request: Request, limits: Limits, bound: Option<
 }
 
 fn told(parser: Parser<&[&[u8]]>) -> Parsed {
-    let limits = *parser.limits();
+    let bounds = *parser.bounds();
     let (key, fact) = hold::parse(parser)?;
     let key = vec![key.to_vec()];
-    assert!(fact.owner.as_bytes().len() <= limits.owner_bytes_max);
-    assert!(fact.note.as_ref().is_none_or(|note| note.0.len() <= limits.note_bytes_max));
+    assert!(fact.owner.as_bytes().len() <= bounds.owner_bytes_max);
+    assert!(fact.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
     assert!(fact.is_removal() || fact.fence.is_some());
     Ok(Box::new(move |reading| {
         assert_eq!((&key, Some(fact.owner.as_bytes())), (&reading.keys, reading.get("owner")));

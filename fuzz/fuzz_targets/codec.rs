@@ -21,14 +21,9 @@ const NOW: Now = Now { mono: Timestamp(5_000_000), wall: WallTime(1_790_000_000_
 
 /// None of these decides what is read.
 const LIMITS: Limits = Limits {
-    lease_default: Millis(1),
-    lease_max: Millis(1),
-    owner_bytes_max: 1,
-    note_bytes_max: 1,
     holders_per_key_max: 1,
     waiters_max: 1,
     waiters_per_key_max: 1,
-    keys_max: 1,
     reserve_max: Millis(0),
     deadlock_detection: false,
     promotion_skew: Millis(0),

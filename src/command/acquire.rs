@@ -119,7 +119,7 @@ pub struct Parsed<W> {
 }
 
 fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
-    let Parsed { keys, request, made } = match parse(Parser::new(args, config::limits()), ctx, form) {
+    let Parsed { keys, request, made } = match parse(Parser::new(args, config::bounds()), ctx, form) {
         Ok(parsed) => parsed,
         Err(complaint) => return complain(ctx, &complaint),
     };
@@ -148,19 +148,14 @@ pub fn parse<'a, A: Arguments<'a>>(
     caller: &impl Caller,
     form: Form,
 ) -> Result<Parsed<A::Word>, Complaint> {
-    let lease_default = parser.limits().lease_default;
+    let lease_default = parser.bounds().lease_default;
     let keys = if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
     let asker = parser.asker()?;
     let mode = if form == Form::ReadWrite { parser.mode()? } else { Mode::Write };
     let options = parser.options(if form == Form::Many { &OPTIONS_OF_MANY } else { &OPTIONS })?;
-    let (owner, made) = match asker {
-        Asker::Named(owner) => (owner, None),
-        Asker::Made if options.retry.is_some() => return Err(Complaint::RetryMade),
-        Asker::Made => {
-            let owner = make_owner();
-            (owner.clone(), Some(owner))
-        }
-    };
+    if matches!(asker, Asker::Made) && options.retry.is_some() {
+        return Err(Complaint::RetryMade);
+    }
     let ask = Ask::Acquire(lock::Acquire {
         mode: options.mode.unwrap_or(mode),
         lease: options.lease.unwrap_or(lease_default),
@@ -170,6 +165,13 @@ pub fn parse<'a, A: Arguments<'a>>(
         wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
         retry: options.retry,
     });
+    let (owner, made) = match asker {
+        Asker::Named(owner) => (Owner::new(owner), None),
+        Asker::Made => {
+            let owner = make_owner();
+            (owner.clone(), Some(owner))
+        }
+    };
     Ok(Parsed { keys, request: Request { owner, ask }, made })
 }
 

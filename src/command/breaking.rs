@@ -27,7 +27,7 @@ impl Command for Break {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        match parse(Parser::new(args, config::limits())) {
+        match parse(Parser::new(args, config::bounds())) {
             Ok((key, owner)) => match break_holds(ctx, key, owner.as_ref()) {
                 Ok(broken) => ctx.reply_integer(broken as i64),
                 Err(unserved) => refuse(ctx, unserved),
@@ -43,7 +43,7 @@ impl Command for Break {
 /// With what is wrong.
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Option<Owner>), Complaint> {
     let key = parser.need("key")?;
-    let owner = if parser.is_done() { None } else { Some(parser.owner()?) };
+    let owner = if parser.is_done() { None } else { Some(Owner::new(parser.owner()?)) };
     parser.done()?;
     Ok((key, owner))
 }

@@ -6,6 +6,7 @@ use super::{FENCE, KEY, KEYS, LEASE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::fence::Fence;
+use crate::lock::owner::Owner;
 use crate::lock::request::{self as lock, Ask, Outcome, PerKey, Request};
 use crate::module::{Unserved, config, serve};
 
@@ -32,7 +33,7 @@ impl Command for Extend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (key, request) = match parse_one(Parser::new(args, config::limits()), ctx) {
+        let (key, request) = match parse_one(Parser::new(args, config::bounds()), ctx) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -58,7 +59,7 @@ impl Command for ExtendMany {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (keys, request) = match parse_many(Parser::new(args, config::limits()), ctx) {
+        let (keys, request) = match parse_many(Parser::new(args, config::bounds()), ctx) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -108,7 +109,7 @@ fn parse<'a, A: Arguments<'a>>(
     let options = parser.options(options)?;
     let lease = options.lease.ok_or(Complaint::NoLease)?;
     let ask = Ask::Extend(lock::Extend { lease, session: options.session(caller)?, fence: options.fence });
-    Ok(Request { owner, ask })
+    Ok(Request { owner: Owner::new(owner), ask })
 }
 
 fn extended(outcome: Result<Outcome, Unserved>) -> Result<PerKey<Option<Fence>>, Unserved> {

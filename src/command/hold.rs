@@ -7,7 +7,7 @@ use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
-use crate::lock::limits::Limits;
+use crate::lock::limits::Bounds;
 use crate::lock::time::{Millis, WallTime};
 use crate::module::{Unserved, apply, config};
 
@@ -46,8 +46,8 @@ impl Command for HoldFact {
         if origin == Origin::Client && !ctx.flags().contains(Flags::PRIMARY) {
             return refuse(ctx, Unserved::Replica);
         }
-        let limits = if origin == Origin::Client { config::limits() } else { UNLIMITED };
-        match parse(Parser::new(args, limits)) {
+        let bounds = if origin == Origin::Client { config::bounds() } else { UNBOUND };
+        match parse(Parser::new(args, bounds)) {
             Ok((key, fact)) => match apply(ctx, key, &fact, origin) {
                 Ok(()) => ctx.reply_integer(1),
                 Err(unserved) => refuse(ctx, unserved),
@@ -58,18 +58,12 @@ impl Command for HoldFact {
 }
 
 /// What the primary or this node's own past has allowed is not judged again by today's configuration.
-pub const UNLIMITED: Limits = Limits {
+pub const UNBOUND: Bounds = Bounds {
     lease_default: Millis(0),
     lease_max: Millis(u64::MAX),
     owner_bytes_max: usize::MAX,
     note_bytes_max: usize::MAX,
-    holders_per_key_max: usize::MAX,
-    waiters_max: 0,
-    waiters_per_key_max: 0,
     keys_max: 0,
-    reserve_max: Millis(0),
-    deadlock_detection: false,
-    promotion_skew: Millis(0),
 };
 
 fn origin(flags: Flags) -> Result<Origin, Complaint> {

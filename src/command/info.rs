@@ -34,7 +34,7 @@ impl Command for Info {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let Wanted { key, owner, count } = match parse(Parser::new(args, config::limits())) {
+        let Wanted { key, owner, count } = match parse(Parser::new(args, config::bounds())) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };

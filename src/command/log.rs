@@ -28,7 +28,7 @@ impl Command for Log {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        match parse(Parser::new(args, config::limits())) {
+        match parse(Parser::new(args, config::bounds())) {
             Ok(None) => {
                 lost::reset();
                 ctx.reply_ok();

@@ -4,7 +4,7 @@ use super::reply::Complaint;
 use crate::ffi::{Args, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::{Connection, Mode, Session};
-use crate::lock::limits::{LEASE_CEILING, Limits};
+use crate::lock::limits::{Bounds, LEASE_CEILING};
 use crate::lock::owner::{NOBODY, Note, Owner};
 use crate::lock::request::Wait;
 use crate::lock::time::Millis;
@@ -58,7 +58,7 @@ impl Caller for Ctx<'_> {
 pub struct Parser<A> {
     args: A,
     at: usize,
-    limits: Limits,
+    bounds: Bounds,
 }
 
 /// The options of a command: each may be given once. `None`: not given.
@@ -163,9 +163,9 @@ impl Known {
 
 /// Who asks, as ACQUIRE takes it.
 #[derive(Debug)]
-pub enum Asker {
+pub enum Asker<'a> {
     /// An owner of the client's.
-    Named(Owner),
+    Named(&'a [u8]),
     /// `*`: the server is to make one.
     Made,
 }
@@ -192,14 +192,14 @@ impl Options<'_> {
 impl<'a, A: Arguments<'a>> Parser<A> {
     /// Begins after the command's name.
     #[must_use]
-    pub fn new(args: A, limits: Limits) -> Parser<A> {
-        Parser { args, at: 1, limits }
+    pub fn new(args: A, bounds: Bounds) -> Parser<A> {
+        Parser { args, at: 1, bounds }
     }
 
     /// What is allowed.
     #[must_use]
-    pub fn limits(&self) -> &Limits {
-        &self.limits
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
     }
 
     /// The next argument, if there is one.
@@ -226,7 +226,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     /// # Errors
     /// When there are not so many, or too many, or one comes twice.
     pub fn keys(&mut self) -> Result<Vec<A::Word>, Complaint> {
-        let (count, max) = (self.number("numkeys", 1, u64::from(u32::MAX))? as usize, self.limits.keys_max);
+        let (count, max) = (self.number("numkeys", 1, u64::from(u32::MAX))? as usize, self.bounds.keys_max);
         if count > max {
             return Err(Complaint::TooManyKeys(max));
         }
@@ -245,10 +245,10 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is empty or too long.
-    pub fn asker(&mut self) -> Result<Asker, Complaint> {
+    pub fn asker(&mut self) -> Result<Asker<'a>, Complaint> {
         match self.need_bytes("owner")? {
             NOBODY => Ok(Asker::Made),
-            bytes => self.new_owner_of(bytes).map(Asker::Named),
+            bytes => self.check_new_owner(bytes).map(|()| Asker::Named(bytes)),
         }
     }
 
@@ -258,28 +258,29 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     /// When it is empty, too long, or `*`.
     pub fn new_owner(&mut self) -> Result<Owner, Complaint> {
         let bytes = self.need_bytes("owner")?;
-        self.new_owner_of(bytes)
+        self.check_new_owner(bytes)?;
+        Ok(Owner::new(bytes))
     }
 
     /// An owner that may hold already. However long: a limit that is lowered must not keep a holder from leaving.
     ///
     /// # Errors
     /// When it is empty or `*`.
-    pub fn owner(&mut self) -> Result<Owner, Complaint> {
+    pub fn owner(&mut self) -> Result<&'a [u8], Complaint> {
         match self.need_bytes("owner")? {
             b"" => Err(Complaint::OwnerEmpty),
             NOBODY => Err(Complaint::OwnerMade),
-            bytes => Ok(Owner::new(bytes)),
+            bytes => Ok(bytes),
         }
     }
 
-    fn new_owner_of(&self, bytes: &[u8]) -> Result<Owner, Complaint> {
-        let max = self.limits.owner_bytes_max;
+    fn check_new_owner(&self, bytes: &[u8]) -> Result<(), Complaint> {
+        let max = self.bounds.owner_bytes_max;
         match bytes {
             b"" => Err(Complaint::OwnerEmpty),
             NOBODY => Err(Complaint::OwnerMade),
             _ if bytes.len() > max => Err(Complaint::OwnerTooLong(max)),
-            _ => Ok(Owner::new(bytes)),
+            _ => Ok(()),
         }
     }
 
@@ -292,7 +293,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     }
 
     fn note_of(&self, bytes: &[u8]) -> Result<Note, Complaint> {
-        let max = self.limits.note_bytes_max;
+        let max = self.bounds.note_bytes_max;
         if bytes.len() > max { Err(Complaint::NoteTooLong(max)) } else { Ok(Note::new(bytes)) }
     }
 
@@ -352,7 +353,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     }
 
     fn value(&mut self, known: Known, options: &mut Options<'a>) -> Result<(), Complaint> {
-        let lease_max = self.limits.lease_max.0;
+        let lease_max = self.bounds.lease_max.0;
         let word = known.word();
         match known {
             Known::Px => options.lease = Some(Millis(self.number(word, 1, lease_max)?)),

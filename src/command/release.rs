@@ -31,7 +31,7 @@ impl Command for Release {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (key, request) = match parse_one(Parser::new(args, config::limits())) {
+        let (key, request) = match parse_one(Parser::new(args, config::bounds())) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -63,7 +63,7 @@ impl Command for ReleaseMany {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (keys, request) = match parse_many(Parser::new(args, config::limits())) {
+        let (keys, request) = match parse_many(Parser::new(args, config::bounds())) {
             Ok(parsed) => parsed,
             Err(complaint) => return complain(ctx, &complaint),
         };
@@ -102,7 +102,7 @@ pub fn parse_many<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(Vec<A:
 }
 
 fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Known]) -> Result<Request, Complaint> {
-    let owner: Owner = parser.owner()?;
+    let owner = parser.owner()?;
     let options = parser.options(options)?;
     let amount = match (options.all, options.to) {
         (true, _) => Amount::All,
@@ -110,7 +110,7 @@ fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Known]) -> Resu
         (false, None) => Amount::One,
     };
     let ask = Ask::Release(lock::Release { mode: options.mode, amount, fence: options.fence });
-    Ok(Request { owner, ask })
+    Ok(Request { owner: Owner::new(owner), ask })
 }
 
 fn released(outcome: Result<Outcome, Unserved>) -> Result<PerKey<Option<u64>>, Unserved> {

@@ -32,7 +32,7 @@ impl Command for Top {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let count = match parse(Parser::new(args, config::limits())) {
+        let count = match parse(Parser::new(args, config::bounds())) {
             Ok(count) => count,
             Err(complaint) => return complain(ctx, &complaint),
         };

@@ -5,9 +5,9 @@ use super::time::Millis;
 /// The longest lease there is, whatever is configured or claimed: ten years.
 pub const LEASE_CEILING: Millis = Millis(315_360_000_000);
 
-/// What is allowed, as configured now.
+/// What the arguments of a request must keep to, as configured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct Bounds {
     /// The lease when the request names none.
     pub lease_default: Millis,
     /// The longest lease that a request may ask for.
@@ -16,14 +16,19 @@ pub struct Limits {
     pub owner_bytes_max: usize,
     /// The longest note.
     pub note_bytes_max: usize,
+    /// How many keys one request may name.
+    pub keys_max: usize,
+}
+
+/// What the node allows, as configured now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
     /// How many owners may hold one key together.
     pub holders_per_key_max: usize,
     /// How many requests may wait.
     pub waiters_max: usize,
     /// How many requests may wait for one key.
     pub waiters_per_key_max: usize,
-    /// How many keys one request may name.
-    pub keys_max: usize,
     /// How long a free key is kept for a waiter that waits for other keys as well.
     pub reserve_max: Millis,
     /// Whether a wait that would close a circle of waits is refused.

@@ -3,7 +3,7 @@
 use super::lost;
 use super::state::with_node;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
-use crate::lock::limits::{LEASE_CEILING, Limits};
+use crate::lock::limits::{Bounds, LEASE_CEILING, Limits};
 use crate::lock::time::Millis;
 use std::cell::Cell;
 
@@ -13,7 +13,12 @@ const OWNER_BYTES_FLOOR: i64 = 32;
 /// The saved form has two bytes for these lengths.
 const BYTES_CEILING: i64 = 65_535;
 
+/// Until the table has set each of these, which it does before the first command.
+const NOTHING_ALLOWED: Bounds =
+    Bounds { lease_default: Millis(0), lease_max: Millis(0), owner_bytes_max: 0, note_bytes_max: 0, keys_max: 0 };
+
 thread_local! {
+    static BOUNDS: Cell<Bounds> = const { Cell::new(NOTHING_ALLOWED) };
     static HOLD_ALLOWED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -26,8 +31,8 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: false,
         unit: "ms",
         reason: "the lease of a request that names none: long enough for a pause of the client, short enough to wait out",
-        get: || limit(|limits| limits.lease_default.0 as i64),
-        set: |value| set_limit(|limits| limits.lease_default = Millis(value as u64)),
+        get: || bound(|bounds| bounds.lease_default.0 as i64),
+        set: |value| set_bound(|bounds| bounds.lease_default = Millis(value as u64)),
     },
     ConfigSpec {
         name: "max-lease-ms",
@@ -36,8 +41,8 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: false,
         unit: "ms",
         reason: "the longest lease one may ask for: how long a lock whose holder died can stay taken",
-        get: || limit(|limits| limits.lease_max.0 as i64),
-        set: |value| set_limit(|limits| limits.lease_max = Millis(value as u64)),
+        get: || bound(|bounds| bounds.lease_max.0 as i64),
+        set: |value| set_bound(|bounds| bounds.lease_max = Millis(value as u64)),
     },
     ConfigSpec {
         name: "max-owner-bytes",
@@ -46,8 +51,8 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: false,
         unit: "bytes",
         reason: "the longest owner: it is kept with every hold and sent with every change; 38 bytes are kept for free",
-        get: || limit(|limits| limits.owner_bytes_max as i64),
-        set: |value| set_limit(|limits| limits.owner_bytes_max = value as usize),
+        get: || bound(|bounds| bounds.owner_bytes_max as i64),
+        set: |value| set_bound(|bounds| bounds.owner_bytes_max = value as usize),
     },
     ConfigSpec {
         name: "max-note-bytes",
@@ -56,8 +61,8 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: false,
         unit: "bytes",
         reason: "the longest note: it is kept with the hold and sent with every change",
-        get: || limit(|limits| limits.note_bytes_max as i64),
-        set: |value| set_limit(|limits| limits.note_bytes_max = value as usize),
+        get: || bound(|bounds| bounds.note_bytes_max as i64),
+        set: |value| set_bound(|bounds| bounds.note_bytes_max = value as usize),
     },
     ConfigSpec {
         name: "max-holders-per-key",
@@ -96,8 +101,8 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: false,
         unit: "keys",
         reason: "how many keys one request may name: all are open at once, and a waiter stands in the lines of all",
-        get: || limit(|limits| limits.keys_max as i64),
-        set: |value| set_limit(|limits| limits.keys_max = value as usize),
+        get: || bound(|bounds| bounds.keys_max as i64),
+        set: |value| set_bound(|bounds| bounds.keys_max = value as usize),
     },
     ConfigSpec {
         name: "max-reserve-ms",
@@ -156,23 +161,33 @@ pub static TABLE: &[ConfigSpec] = &[
 /// # Errors
 /// The reason for refusing them.
 pub fn check() -> Result<(), String> {
-    let limits = limits();
-    if limits.lease_default > limits.lease_max {
+    let bounds = bounds();
+    if bounds.lease_default > bounds.lease_max {
         return Err("lock.default-lease-ms must not be above lock.max-lease-ms".to_owned());
     }
     Ok(())
 }
 
-/// The limits in force.
+/// What arguments must keep to now.
 #[must_use]
-pub fn limits() -> Limits {
-    limit(|limits| *limits)
+pub fn bounds() -> Bounds {
+    BOUNDS.get()
 }
 
 /// Whether clients may send LOCK.HOLD.
 #[must_use]
 pub fn hold_allowed() -> bool {
     HOLD_ALLOWED.get()
+}
+
+fn bound(read: impl FnOnce(&Bounds) -> i64) -> i64 {
+    read(&bounds())
+}
+
+fn set_bound(change: impl FnOnce(&mut Bounds)) {
+    let mut bounds = bounds();
+    change(&mut bounds);
+    BOUNDS.set(bounds);
 }
 
 fn limit<R>(read: impl FnOnce(&Limits) -> R) -> R {

@@ -9,14 +9,9 @@ use std::cell::RefCell;
 
 /// Until the configuration table has set each of these, which it does before the first command.
 const NOTHING_ALLOWED: Limits = Limits {
-    lease_default: Millis(0),
-    lease_max: Millis(0),
-    owner_bytes_max: 0,
-    note_bytes_max: 0,
     holders_per_key_max: 0,
     waiters_max: 0,
     waiters_per_key_max: 0,
-    keys_max: 0,
     reserve_max: Millis(0),
     deadlock_detection: true,
     promotion_skew: Millis(0),

@@ -313,14 +313,9 @@ pub(crate) const RULES: Rules =
 
 pub(crate) fn limits(rules: Rules) -> Limits {
     Limits {
-        lease_default: Millis(30),
-        lease_max: Millis(1_000_000),
-        owner_bytes_max: 8,
-        note_bytes_max: 8,
         holders_per_key_max: rules.holders_max,
         waiters_max: rules.waiters_max,
         waiters_per_key_max: rules.waiters_per_key_max,
-        keys_max: 9,
         reserve_max: Millis(rules.reserve_us / 1000),
         deadlock_detection: rules.detects,
         promotion_skew: SKEW,
