@@ -21,13 +21,8 @@ use redis_lock::lock::time::{Millis, WallTime};
 use std::collections::BTreeMap;
 
 /// As narrow as the configuration may be, but for the owner: else hardly any would do.
-const TIGHT: Bounds = Bounds {
-    lease_default: Millis(7),
-    lease_max: Millis(1_500),
-    owner_bytes_max: 3,
-    note_bytes_max: 0,
-    keys_max: 1,
-};
+const TIGHT: Bounds =
+    Bounds { lease_default: Millis(7), lease_max: Millis(1_500), owner_bytes_max: 3, note_bytes_max: 0, keys_max: 1 };
 
 const WIDE: Bounds = Bounds {
     lease_default: Millis(30_000),
@@ -143,12 +138,12 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
     assert!(keys.len() <= bounds.keys_max && (keys.len() == 1 || form == Form::Many));
     Ok(Box::new(move |reading| {
         assert_eq!(keys, reading.keys);
-        match &made {
-            Some(made) => {
-                assert_eq!((reading.get("owner"), made, ask.retry), (Some(&b"*"[..]), &request.owner, None));
-                assert!(made.as_bytes().len() == 32 && made.as_bytes().iter().all(u8::is_ascii_hexdigit));
-            }
-            None => assert_eq!(reading.get("owner"), Some(request.owner.as_bytes())),
+        let owner = request.owner.as_bytes();
+        if made {
+            assert_eq!((reading.get("owner"), ask.retry), (Some(&b"*"[..]), None));
+            assert!(owner.len() == 32 && owner.iter().all(u8::is_ascii_hexdigit));
+        } else {
+            assert_eq!(reading.get("owner"), Some(owner));
         }
         assert_eq!(ask.mode, reading.mode().unwrap_or(Mode::Write));
         assert_eq!(ask.lease, reading.lease().unwrap_or(bounds.lease_default));

@@ -114,8 +114,8 @@ pub struct Parsed<W> {
     pub keys: SmallVec<[W; 1]>,
     /// The request.
     pub request: Request,
-    /// The owner, if it is of our making.
-    pub made: Option<Owner>,
+    /// Whether the owner is of our making.
+    pub made: bool,
 }
 
 fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
@@ -125,9 +125,8 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
     };
     let grant = if form == Form::Many { answer_many } else { answer_one };
     let write = if form == Form::Many { answer_waiter_of_many } else { answer_waiter_of_one };
-    let reply = Reply { made, write };
-    match serve(ctx, &keys, &request, Some(&reply)) {
-        Ok(Outcome::Granted(fences)) => grant(ctx, &fences, reply.made.as_ref()),
+    match serve(ctx, &keys, &request, Some(Reply { made, write })) {
+        Ok(Outcome::Granted(fences)) => grant(ctx, &fences, made.then_some(&request.owner)),
         // It is answered when its wait is over.
         Ok(Outcome::Queued(_)) => {}
         Ok(_) => ctx.reply_null(),
@@ -166,11 +165,8 @@ pub fn parse<'a, A: Arguments<'a>>(
         retry: options.retry,
     });
     let (owner, made) = match asker {
-        Asker::Named(owner) => (Owner::new(owner), None),
-        Asker::Made => {
-            let owner = make_owner();
-            (owner.clone(), Some(owner))
-        }
+        Asker::Named(owner) => (Owner::new(owner), false),
+        Asker::Made => (make_owner(), true),
     };
     Ok(Parsed { keys, request: Request { owner, ask }, made })
 }

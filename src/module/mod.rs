@@ -59,7 +59,7 @@ pub fn serve(
     ctx: &mut Ctx<'_>,
     names: &[Str<'_>],
     request: &Request,
-    reply: Option<&Reply>,
+    reply: Option<Reply>,
 ) -> Result<Outcome, Unserved> {
     // The server keeps clients from writing to a replica, unless it is configured not to.
     if !role::is_primary(ctx) {
@@ -69,11 +69,17 @@ pub fn serve(
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
     let mut effects = Effects::new();
     let outcome = with_node(|node| node.serve(&mut locks, request, now, &mut effects));
-    let opened = locks.tidy(&effects.changes);
     let is_changed = !effects.is_empty();
-    finish(ctx, &opened, &mut effects, now);
+    if is_changed {
+        let opened = locks.tidy(&effects.changes);
+        finish(ctx, &opened, &mut effects, now);
+    } else {
+        drop(locks);
+    }
     let outcome = match outcome {
-        Ok(Outcome::Queued(waiter)) if !reply.is_some_and(|reply| waiting::park(ctx, names, waiter, reply.clone())) => {
+        Ok(Outcome::Queued(waiter))
+            if !reply.is_some_and(|reply| waiting::park(ctx, names, waiter, reply, request)) =>
+        {
             // A client that the server does not let wait has tried once.
             with_node(|node| node.cancel(waiter));
             Ok(Outcome::Held)

@@ -12,7 +12,7 @@ use crate::lock::change::Answers;
 use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::node::Node;
 use crate::lock::owner::Owner;
-use crate::lock::request::{Answer, Away, PerKey};
+use crate::lock::request::{Answer, Away, PerKey, Request};
 use crate::lock::room::{Expired, WaiterId, Work};
 use crate::lock::time::Timestamp;
 use crate::lock::wait::RUN;
@@ -20,10 +20,10 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 
 /// How a waiter is to be answered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// The owner, if the server made it.
-    pub made: Option<Owner>,
+    /// Whether the server made the owner, which is to be told then.
+    pub made: bool,
     /// Writes the answer.
     pub write: fn(&mut Ctx<'_>, &Answer, Option<&Owner>),
 }
@@ -35,6 +35,8 @@ struct Client {
     blocked: Option<Blocked>,
     id: u64,
     reply: Reply,
+    /// The owner, if the server made it.
+    made: Option<Owner>,
     /// None while it waits.
     answer: Option<Answer>,
 }
@@ -75,10 +77,11 @@ thread_local! {
 }
 
 /// Parks the client of this call. False when the server does not let it wait.
-pub(crate) fn park(ctx: &mut Ctx<'_>, names: &[Str<'_>], waiter: WaiterId, reply: Reply) -> bool {
+pub(crate) fn park(ctx: &mut Ctx<'_>, names: &[Str<'_>], waiter: WaiterId, reply: Reply, request: &Request) -> bool {
     let Some(blocked) = ctx.block::<Waiter>(names, waiter.to_number()) else { return false };
     turns::listen(ctx);
-    let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, answer: None };
+    let made = reply.made.then(|| request.owner.clone());
+    let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, made, answer: None };
     CLIENTS.with_borrow_mut(|clients| clients.insert(waiter, client));
     true
 }
@@ -124,11 +127,11 @@ impl Parked for Waiter {
             let client = clients.get_mut(waiter)?;
             // The server has unblocked it already, and would not know the handle any more.
             client.blocked = None;
-            Some((client.answer.clone(), client.reply.clone()))
+            Some((client.answer.clone(), client.reply, client.made.clone()))
         });
         match found {
-            Some((Some(answer), reply)) => (reply.write)(ctx, &answer, reply.made.as_ref()),
-            Some((None, reply)) => {
+            Some((Some(answer), reply, made)) => (reply.write)(ctx, &answer, made.as_ref()),
+            Some((None, reply, _)) => {
                 // CLIENT UNBLOCK TIMEOUT.
                 with_node(|node| node.cancel(waiter));
                 metrics::count_answer(&Answer::TimedOut);
