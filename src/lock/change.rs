@@ -22,6 +22,8 @@ pub struct Effects {
     pub changes: SmallVec<[Change; 2]>,
     /// Who waits no more, and why.
     pub answers: Answers,
+    /// Whether the alarm may have to ring for something that it did not have to ring for before.
+    pub alarming: bool,
     /// What was bound to connections, for the node's own index.
     pub(super) bonds: Vec<BondChange>,
 }

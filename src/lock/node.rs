@@ -294,9 +294,10 @@ impl Node {
         self.forget_gone(keys);
         for key in keys.all() {
             if let Place { db, name, lock: Some(lock) } = keys.place(key) {
-                self.follow_lock(db, name, lock, now);
+                effects.alarming |= self.follow_lock(db, name, lock, now);
             }
         }
+        effects.alarming |= !effects.bonds.is_empty();
         if self.room.waiting() > 0 {
             for change in effects.changes.iter().filter(|change| change.ended) {
                 let Place { db, name, .. } = keys.place(change.key);
@@ -326,19 +327,24 @@ impl Node {
 
     /// Keeps I4. An entry that stands early enough stays: moving it at every re-entry would cost more than one look too
     /// many.
-    pub(super) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
+    ///
+    /// Whether an entry stands where none stood.
+    pub(super) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) -> bool {
         let earliest = lock.holds.earliest().map(|(deadline, _)| deadline);
         let leases = index_of(&mut self.leases, db);
         match (lock.lease, earliest) {
-            (Some(id), Some(deadline)) if leases.covers(id, deadline, now) || leases.rearm(id, deadline) => {}
+            (Some(id), Some(deadline)) if leases.covers(id, deadline, now) => false,
+            (Some(id), Some(deadline)) if leases.rearm(id, deadline) => true,
             (_, Some(deadline)) => {
-                lock.lease = Some(leases.arm(KeyName::from_slice(name), deadline, &mut self.generations))
+                lock.lease = Some(leases.arm(KeyName::from_slice(name), deadline, &mut self.generations));
+                true
             }
             (Some(id), None) => {
                 leases.disarm(id);
                 lock.lease = None;
+                false
             }
-            (None, None) => {}
+            (None, None) => false,
         }
     }
 }

@@ -86,6 +86,8 @@ impl Node {
         } else {
             self.follow(keys, effects, now.mono);
         }
+        // While somebody waits, much else has its time: the ends of waits, of what is kept for one.
+        effects.alarming |= !self.room.is_empty();
         outcome
     }
 

@@ -69,12 +69,11 @@ pub fn serve(
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
     let mut effects = Effects::new();
     let outcome = with_node(|node| node.serve(&mut locks, request, now, &mut effects));
-    let is_changed = !effects.is_empty();
-    if is_changed {
+    if effects.is_empty() {
+        drop(locks);
+    } else {
         let opened = locks.tidy(&effects.changes);
         finish(ctx, &opened, &mut effects, now);
-    } else {
-        drop(locks);
     }
     let outcome = match outcome {
         Ok(Outcome::Queued(waiter))
@@ -94,7 +93,7 @@ pub fn serve(
         outcome => outcome,
     };
     metrics::count_outcome(&outcome);
-    if is_changed || matches!(outcome, Ok(Outcome::Queued(_))) {
+    if effects.alarming {
         alarm::arm(ctx);
     }
     outcome.map_err(Unserved::Refused)
