@@ -155,7 +155,8 @@ fn first_to_others(goals: &[Option<Goal>]) -> Vec<Comparison> {
 /// Everything but memory and what depends on how many locks are held.
 pub fn groups() -> Vec<Group> {
     let mut groups = vec![pairs("pair", BUSY), pairs("replicated", REPLICATED)];
-    groups.extend([refused(), again(), extend(), readers()]);
+    groups.extend([refused(), again(), extend()].into_iter().flatten());
+    groups.push(readers());
     for pipeline in [16, 1] {
         for aof in [Aof::Off, Aof::Everysec, Aof::Always] {
             for replica in [false, true] {
@@ -200,28 +201,35 @@ fn pairs(name: &'static str, environment: Environment) -> Group {
     Group { name, environment, fills: Vec::new(), contestants, comparisons: first_to_others(&goals), flat: None }
 }
 
-/// Two contestants on locks that are held, and on strings as many.
-fn on_held(name: &'static str, contestants: Vec<Contestant>, goal: Option<Goal>) -> Group {
-    let fills = HELD[..2].iter().map(|run| Fill { count: KEYS, run: (*run).to_owned() }).collect();
-    Group { name, environment: BUSY, fills, contestants, comparisons: first_to_others(&[goal]), flat: None }
+/// Two contestants on locks that are held, and on strings as many: with and without a pipeline.
+fn on_held(name: &'static str, contestants: [Contestant; 2], goal: Option<Goal>) -> [Group; 2] {
+    let fills = HELD[..2].iter().map(|run| Fill { count: KEYS, run: (*run).to_owned() });
+    [16, 1].map(|pipeline| Group {
+        name,
+        environment: Environment { pipeline, ..BUSY },
+        fills: fills.clone().collect(),
+        contestants: contestants.to_vec(),
+        comparisons: first_to_others(&[goal]),
+        flat: None,
+    })
 }
 
-fn refused() -> Group {
+fn refused() -> [Group; 2] {
     let ours = contestant("refused LOCK.ACQUIRE", "LOCK.ACQUIRE {key} {owner} PX 600000 -> null");
     let theirs = contestant("SET NX PX on a held key", "SET str:{n} {owner} NX PX 600000 -> null");
-    on_held("refused", vec![ours, theirs], goal(1.25, 1.0))
+    on_held("refused", [ours, theirs], goal(1.25, 1.0))
 }
 
-fn again() -> Group {
+fn again() -> [Group; 2] {
     let ours = "LOCK.ACQUIRE {key} {id} PX 600000; LOCK.RELEASE {key} {id} -> 1";
     let ours = contestant("LOCK.ACQUIRE again + LOCK.RELEASE", ours);
-    on_held("again", vec![ours, contestant("two GETs", "GET str:{n}; GET str:{n}")], goal(1.4, 1.25))
+    on_held("again", [ours, contestant("two GETs", "GET str:{n}; GET str:{n}")], goal(1.4, 1.25))
 }
 
-fn extend() -> Group {
+fn extend() -> [Group; 2] {
     let ours = contestant("LOCK.EXTEND", "LOCK.EXTEND {key} {id} PX 600000");
     let theirs = contestant("PEXPIRE", "PEXPIRE str:{n} 600000 -> 1");
-    on_held("extend", vec![ours, theirs], Some(Goal { at_most: 1.3, aim: None }))
+    on_held("extend", [ours, theirs], Some(Goal { at_most: 1.3, aim: None }))
 }
 
 /// A read lock taken and given back among few and among many other readers.
@@ -265,6 +273,9 @@ fn readers() -> Group {
         flat: Some((READERS.len(), Goal { at_most: 1.3, aim: None })),
     }
 }
+
+/// What those run who take no lock: what it costs them that the module is loaded.
+pub const OTHERS: [(&str, &str); 2] = [("PING", "PING"), (SET_DEL_NAME, SET_DEL)];
 
 /// What a held lock may cost in memory, to a string with the same owner: newer servers need less for a string.
 pub fn memory_goal(kind: &str, version: &str) -> Goal {

@@ -13,6 +13,8 @@ pub struct Plan {
     pub options: Vec<(String, String)>,
     /// Whether it has a replica.
     pub replica: bool,
+    /// Whether it is to be without the module.
+    pub plain: bool,
 }
 
 /// A running server.
@@ -37,6 +39,7 @@ impl Plan {
 
     fn server(&self, options: &[(String, String)]) -> Server {
         let setup = Server::setup().option("repl-diskless-sync-delay", "0");
+        let setup = if self.plain { setup.without_module() } else { setup };
         let setup = options.iter().fold(setup, |setup, (name, value)| setup.option(name, value));
         match &self.program {
             Some(program) => setup.program(&located(program)).start(),

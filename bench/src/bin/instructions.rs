@@ -49,7 +49,7 @@ fn measure(program: &Path, group: &Group, count: usize) -> Outcome<Vec<Value>> {
     options.push(("loadmodule".to_owned(), rivals::noop().to_string_lossy().into_owned()));
     // What the server does ten times a second by itself is not what is counted.
     options.extend([("hz", "1"), ("dynamic-hz", "no")].map(|(name, value)| (name.to_owned(), value.to_owned())));
-    let mut server = Plan { program: Some(counter.program()), options, replica: false }.start();
+    let mut server = Plan { program: Some(counter.program()), options, ..Plan::default() }.start();
     let names = scripts::load(&mut server);
     let mut driver = Driver::connect(server.address(), 1)?;
     let load = |count| Load { pipeline: group.environment.pipeline, keys: KEYS, count };

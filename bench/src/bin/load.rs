@@ -23,6 +23,7 @@ fn run(options: &ArgMatches) -> Result<(), Box<dyn Error>> {
         program: options.get_one::<PathBuf>("server").cloned(),
         options: texts(options, "option").map(|text| pair(text, " ")).collect::<Result<_, _>>()?,
         replica: options.get_flag("replica"),
+        plain: false,
     };
     let mut server = plan.start();
     let mut names = Vec::new();

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const ROWS: [&str; 9] = ["pair", "replicated", "refused", "again", "extend", "readers", "matrix", "held", "memory"];
+const ROWS: [&str; 10] =
+    ["pair", "replicated", "refused", "again", "extend", "readers", "matrix", "held", "loaded", "memory"];
 /// A slice of a measurement: so much of the server's CPU, or so much time where it waits for the disk.
 const SLICE_CPU: Duration = Duration::from_millis(250);
 const SLICE_TIME: Duration = Duration::from_millis(600);
@@ -60,6 +61,9 @@ fn run(options: &ArgMatches) -> Outcome<()> {
     }
     if chosen("held") {
         rows.extend(choice.held()?);
+    }
+    if chosen("loaded") {
+        rows.extend(choice.loaded()?);
     }
     if chosen("memory") {
         rows.extend(choice.memory(kind, &version)?);
@@ -168,6 +172,34 @@ impl Choice {
             println!("{row}");
             rows.push(row);
         }
+        Ok(rows)
+    }
+
+    /// What others run on a server with the module and on one without it, in turn: one command at a time, so that each is a turn
+    /// of the server's loop.
+    fn loaded(&self) -> Outcome<Vec<Row>> {
+        let mut beds = Vec::new();
+        for plain in [false, true] {
+            let server = Plan { plain, ..self.plan() }.start();
+            let driver = Driver::connect(server.address(), 1)?;
+            beds.push(Bed { server, driver });
+        }
+        let mut sequences = Vec::new();
+        for (name, run) in rivals::OTHERS {
+            sequences.push((name, Sequence::parse(run, &[])?));
+        }
+        let lanes = sequences.iter().flat_map(|(_, sequence)| [0, 1].map(|bed| Lane { bed, sequence }));
+        let lanes: Vec<Lane<'_>> = lanes.collect();
+        let samples = measure::in_turn(&mut beds, &lanes, self.shape(1))?;
+
+        let environment = "one connection, pipeline 1, no AOF, no replica";
+        headline("loaded", environment, CPU);
+        let rows = sequences.iter().zip(samples.chunks(2)).map(|((name, _), samples)| {
+            let names = [format!("{name} with the module"), "without it".to_owned()];
+            Row { environment: environment.to_owned(), ..by_cpu("loaded", names, &samples[0], &samples[1]) }
+        });
+        let rows: Vec<Row> = rows.collect();
+        rows.iter().for_each(|row| println!("{row}"));
         Ok(rows)
     }
 

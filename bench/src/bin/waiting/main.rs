@@ -45,7 +45,7 @@ fn main() {
     let limits = ["maxclients", "lock.max-waiters", "lock.max-waiters-per-key"];
     let limits = limits.map(|name| (name.to_owned(), all.clone())).into();
     let program = options.get_one::<PathBuf>("server").cloned();
-    let mut server = Plan { program, options: limits, replica: false }.start();
+    let mut server = Plan { program, options: limits, ..Plan::default() }.start();
     let (kind, version) = server.version();
     println!("{kind} {version}, nothing saved, no replica; the clients are one thread");
     if chosen("handoff") {
