@@ -201,6 +201,8 @@ impl Listener for Ear {
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent) {
         match event {
             ServerEvent::Flush(_) => panic!("in a server event"),
+            // By the turns it is known whether the server is about to sleep. To ask for what is given already changes nothing.
+            ServerEvent::Tick => ctx.hear_turns::<Ear>(),
             ServerEvent::ClientGone(connection) => {
                 GONE.with_borrow_mut(|gone| gone.push((connection, None)));
                 if SET.get().is_none() {
