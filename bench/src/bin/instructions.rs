@@ -33,7 +33,9 @@ fn run(options: &ArgMatches) -> Outcome<()> {
         rivals::BUSY.pipeline
     );
     let mut found = Vec::new();
-    for group in rivals::groups().iter().filter(|group| GROUPS.contains(&group.name)) {
+    let groups = rivals::groups();
+    let counted = |group: &&Group| GROUPS.contains(&group.name) && group.environment == rivals::BUSY;
+    for group in groups.iter().filter(counted) {
         found.extend(measure(&server, group, count)?);
     }
     let found = json!({ "module": module, "connections": 1, "pipeline": rivals::BUSY.pipeline, "commands": found });

@@ -2,7 +2,7 @@
 //! it is to cost. Leaves what it found in a file and a picture.
 
 use bench::driver::{Driver, Load};
-use bench::machine::Machine;
+use bench::machine::{Machine, keep_on_one_processor};
 use bench::measure::{self, Bed, Lane, Sample, Shape, Slice};
 use bench::ratio::Spread;
 use bench::rivals::{self, Fill, Group, HELD, HELD_FEW, HELD_GOAL, KEYS, LOCK, LOCK_NAME, SET_DEL, SET_DEL_NAME};
@@ -21,7 +21,7 @@ use std::time::Duration;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const ROWS: [&str; 10] =
-    ["pair", "replicated", "refused", "again", "extend", "readers", "matrix", "held", "loaded", "memory"];
+    ["pair", "replicated", "refused", "again", "extend", "readers", "matrix", "held", "memory", "loaded"];
 /// A slice of a measurement: so much of the server's CPU, or so much time where it waits for the disk.
 const SLICE_CPU: Duration = Duration::from_millis(250);
 const SLICE_TIME: Duration = Duration::from_millis(600);
@@ -62,11 +62,12 @@ fn run(options: &ArgMatches) -> Outcome<()> {
     if chosen("held") {
         rows.extend(choice.held()?);
     }
-    if chosen("loaded") {
-        rows.extend(choice.loaded()?);
-    }
     if chosen("memory") {
         rows.extend(choice.memory(kind, &version)?);
+    }
+    // The last, since it keeps this thread on one processor.
+    if chosen("loaded") {
+        rows.extend(choice.loaded()?);
     }
 
     // Some rows only are no results to keep.
@@ -182,6 +183,7 @@ impl Choice {
         for plain in [false, true] {
             let server = Plan { plain, ..self.plan() }.start();
             let driver = Driver::connect(server.address(), 1)?;
+            keep_on_one_processor(Some(server.pid()));
             beds.push(Bed { server, driver });
         }
         let mut sequences = Vec::new();
@@ -190,9 +192,10 @@ impl Choice {
         }
         let lanes = sequences.iter().flat_map(|(_, sequence)| [0, 1].map(|bed| Lane { bed, sequence }));
         let lanes: Vec<Lane<'_>> = lanes.collect();
+        keep_on_one_processor(None);
         let samples = measure::in_turn(&mut beds, &lanes, self.shape(1))?;
 
-        let environment = "one connection, pipeline 1, no AOF, no replica";
+        let environment = "one connection, one processor, pipeline 1, no AOF, no replica";
         headline("loaded", environment, CPU);
         let rows = sequences.iter().zip(samples.chunks(2)).map(|((name, _), samples)| {
             let names = [format!("{name} with the module"), "without it".to_owned()];
