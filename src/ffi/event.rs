@@ -113,7 +113,8 @@ impl Ctx<'_> {
     }
 
     /// Hears of them no more. To be called from a timer: the server may be going through the list of listeners in any event,
-    /// and in a command that another module calls from one, and would go on with one that is freed.
+    /// and in a command that another module calls from one, and would go on with one that is freed. And only while it hears
+    /// of them: to end a subscription that is not there makes one without a function, which the server calls all the same.
     pub fn ignore_turns(&mut self) {
         // SAFETY: a valid context; without a function the subscription ends.
         unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), TURNS, None)) };

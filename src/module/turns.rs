@@ -35,7 +35,8 @@ pub(crate) fn tick(ctx: &mut Ctx<'_>) {
 }
 
 fn stop(ctx: &mut Ctx<'_>) {
-    if !is_needed() {
+    // Each tick until this rings sets another, and the first has stopped it already.
+    if LISTENS.get() && !is_needed() {
         LISTENS.set(false);
         ctx.ignore_turns();
     }

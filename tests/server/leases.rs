@@ -1,6 +1,7 @@
 //! Leases on the clock: that they end in time, and not before. Whether they follow keys about is in leases_index.rs.
 
 use crate::lapses::{Lapses, Lease, alone, lease, sleep_until};
+use crate::parked::let_it_tick;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use testbed::{Client, Server, wait_for};
@@ -293,6 +294,34 @@ fn a_wall_clock_that_is_set_back_while_the_timer_rings_does_not_keep_the_server_
         }
     }
     assert!(Instant::now() < end.earliest, "the machine is too slow for this test");
+}
+
+#[test]
+fn a_wall_clock_that_is_set_back_between_a_tick_and_the_timers_does_not_end_the_server() {
+    // When nobody needs to hear of the server's turns any more, a tick sets a timer that ends the subscription. If the clock is
+    // set back before that rings, the next tick sets another, and the first finds nothing to end: to the server, that is a
+    // listener without a function, which it calls.
+    let server = Server::setup().wall_offset("+0").start();
+    let (mut conn, mut other) = (server.connect(), server.connect());
+    let start = wall_secs(&mut conn);
+    // All in one turn, at whose end the tick comes.
+    let mut pipe = redis::pipe();
+    pipe.cmd("LOCK.ACQUIRE").arg(&["k", "a", "SESSION", "0"]);
+    pipe.cmd("LOCK.RELEASE").arg(&["k", "a"]);
+    pipe.cmd("DEBUG").arg(&["SLEEP", "0.5"]);
+    conn.0.send_packed_command(&pipe.get_packed_pipeline()).unwrap();
+    // The server has read that by now, and reads this in its next turn, before the timers ring.
+    sleep_until(Instant::now() + Duration::from_millis(250));
+    other.send(&["DEBUG", "SLEEP", "0.5"]);
+    for _ in 0..3 {
+        conn.0.recv_response().unwrap();
+    }
+    server.set_wall_offset("-2");
+    other.0.recv_response().unwrap();
+    // The first timer is due by the clock as it is now, and ticks come after it.
+    wait_for("the timers to ring", || wall_secs(&mut conn) > start + 2);
+    let_it_tick(&mut conn);
+    assert_eq!(conn.get::<String>(&["PING"]), "PONG");
 }
 
 #[test]
