@@ -118,7 +118,7 @@ impl Ctx<'_> {
     pub fn ignore_turns(&mut self) {
         // SAFETY: a valid context; without a function the subscription ends.
         unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), TURNS, None)) };
-        set_about_to_sleep(false);
+        set_about_to_sleep(true);
     }
 }
 

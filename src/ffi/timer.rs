@@ -15,15 +15,15 @@ pub struct Timer(raw::RedisModuleTimerID);
 pub type Ring = fn(&mut Ctx<'_>);
 
 thread_local! {
-    /// Whether the server has said that it is about to sleep, and has not slept yet.
-    static IS_ABOUT_TO_SLEEP: Cell<bool> = const { Cell::new(false) };
+    /// Whether the server may be about to sleep: it has said so and has not slept yet, or the module hears nothing of it.
+    static MAY_BE_ABOUT_TO_SLEEP: Cell<bool> = const { Cell::new(true) };
 }
 
 impl Ctx<'_> {
     /// Sets a timer.
     pub fn set_timer(&mut self, after_ms: u64, ring: Ring) -> Timer {
         let after_ms = raw::mstime_t::try_from(after_ms).unwrap_or(raw::mstime_t::MAX);
-        if IS_ABOUT_TO_SLEEP.replace(false) {
+        if MAY_BE_ABOUT_TO_SLEEP.get() && sleeps_through_timers() {
             wake();
         }
         // SAFETY: a valid context; the data is a function pointer, which `rung` makes one again.
@@ -37,13 +37,14 @@ impl Ctx<'_> {
     }
 }
 
-/// The server is about to sleep, or has slept.
-pub(super) fn set_about_to_sleep(is_about_to: bool) {
-    IS_ABOUT_TO_SLEEP.set(is_about_to && sleeps_through_timers());
+/// The server is about to sleep, or does not say so any more; or it has slept.
+pub(super) fn set_about_to_sleep(may_be: bool) {
+    MAY_BE_ABOUT_TO_SLEEP.set(may_be);
 }
 
 /// Whether the server has decided for how long it will sleep before it says that it is about to, as Redis 7.0 does: then
-/// it sleeps through the timers that are set later, until its tick.
+/// it sleeps through the timers that are set later, until its tick. Clients that it has let go of are served there, so these
+/// may be set by any command.
 fn sleeps_through_timers() -> bool {
     // SAFETY: takes no argument.
     unsafe { api!(RedisModule_GetServerVersion()) < 0x0007_0200 }

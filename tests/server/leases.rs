@@ -325,6 +325,30 @@ fn a_wall_clock_that_is_set_back_between_a_tick_and_the_timers_does_not_end_the_
 }
 
 #[test]
+fn a_lease_that_begins_on_the_servers_way_to_sleep_ends_in_time() {
+    // Redis 7.0 serves what a client has sent behind BLPOP when it knows already for how long it will sleep. It would sleep through
+    // the timer, until its next tick: a second, here. Each server is a new one, on which nothing has ended yet, and comes to this
+    // at another moment between two ticks.
+    let _alone = alone();
+    for _ in 0..3 {
+        let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
+        let lapses = Lapses::of(&server);
+        let (mut conn, mut other) = (server.connect(), server.connect());
+        let mut pipe = redis::pipe();
+        pipe.cmd("BLPOP").arg(&["list", "0"]);
+        pipe.cmd("LOCK.ACQUIRE").arg(&["k", "a", "PX", "20"]);
+        conn.0.send_packed_command(&pipe.get_packed_pipeline()).unwrap();
+        wait_for("the client to wait", || other.info("clients", "blocked_clients") == "1");
+        other.get::<i64>(&["RPUSH", "list", "x"]);
+        conn.0.recv_response().unwrap();
+        conn.0.recv_response().unwrap();
+        let latest = Instant::now() + Duration::from_millis(20);
+        let late = lapses.next().at.saturating_duration_since(latest);
+        assert!(late <= TWO_TICKS, "{late:?} late");
+    }
+}
+
+#[test]
 fn a_lease_that_may_not_end_now_does_not_keep_the_server_busy() {
     // Until the server may write again, each tick looks; a timer for what is due already would ring all the time.
     let server = Server::new();
