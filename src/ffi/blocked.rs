@@ -7,6 +7,7 @@ use super::client::client_exists;
 use super::context::{Ctx, Flags};
 use super::guard::guard;
 use super::string::Str;
+use super::timer::stay_awake;
 use redis_module::raw;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -142,6 +143,10 @@ impl Blocked {
             put_off.push(self);
             put_off.len() == 1
         });
+        if moment == Moment::BeforeSleep {
+            // That may have been already.
+            stay_awake();
+        }
         if is_first && moment == Moment::Timer {
             // SAFETY: a handle that was not unblocked yet (not null); the context is used for one call, then freed.
             unsafe {

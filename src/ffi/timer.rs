@@ -23,9 +23,7 @@ impl Ctx<'_> {
     /// Sets a timer.
     pub fn set_timer(&mut self, after_ms: u64, ring: Ring) -> Timer {
         let after_ms = raw::mstime_t::try_from(after_ms).unwrap_or(raw::mstime_t::MAX);
-        if MAY_BE_ABOUT_TO_SLEEP.get() && sleeps_through_timers() {
-            wake();
-        }
+        stay_awake();
         // SAFETY: a valid context; the data is a function pointer, which `rung` makes one again.
         Timer(unsafe { api!(RedisModule_CreateTimer(self.as_ptr(), after_ms, Some(rung), ring as Opaque)) })
     }
@@ -50,10 +48,12 @@ fn sleeps_through_timers() -> bool {
     unsafe { api!(RedisModule_GetServerVersion()) < 0x0007_0200 }
 }
 
-/// Lets the server's next sleep end at once.
-fn wake() {
-    // SAFETY: a function that takes no data.
-    unsafe { api!(RedisModule_EventLoopAddOneShot(Some(awake), ptr::null_mut())) };
+/// Lets the server's next sleep end at once, if it may be on its way there and would know nothing of what is left to do.
+pub(super) fn stay_awake() {
+    if MAY_BE_ABOUT_TO_SLEEP.get() && sleeps_through_timers() {
+        // SAFETY: a function that takes no data.
+        unsafe { api!(RedisModule_EventLoopAddOneShot(Some(awake), ptr::null_mut())) };
+    }
 }
 
 extern "C" fn awake(_: *mut c_void) {}

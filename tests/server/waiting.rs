@@ -355,6 +355,32 @@ fn limits_of_waits_do_not_follow_the_wall_clock() {
 }
 
 #[test]
+fn a_lock_given_back_on_the_servers_way_to_sleep_is_handed_on_at_once() {
+    // Redis 7.0 serves what a client has sent behind BLPOP after the event in which we tell it whom to let go of. It would sleep
+    // until its next tick then: a second, here, and each round comes to this at another moment between two ticks.
+    let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
+    let (mut conn, mut other) = (server.connect(), server.connect());
+    let start = Instant::now();
+    for _ in 0..4 {
+        let mut pipe = redis::pipe();
+        pipe.cmd("LOCK.ACQUIRE").arg(&["k", "a"]);
+        pipe.cmd("BLPOP").arg(&["list", "0"]);
+        pipe.cmd("LOCK.RELEASE").arg(&["k", "a"]);
+        conn.0.send_packed_command(&pipe.get_packed_pipeline()).unwrap();
+        wait_for("the holder to wait", || other.info("clients", "blocked_clients") == "1");
+        let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 0");
+        other.get::<i64>(&["RPUSH", "list", "x"]);
+        assert!(waiter.reply().int() > 0);
+        other.int(&["LOCK.RELEASE", "k", "b"]);
+        for _ in 0..3 {
+            conn.0.recv_response().unwrap();
+        }
+    }
+    // From tick to tick it would be four seconds.
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[test]
 fn the_lease_begins_when_it_is_let_in() {
     // A lease that began when the request came would be over, or nearly, after a long wait.
     let server = Server::new();
