@@ -20,9 +20,11 @@ thread_local! {
     /// reaches replicas before what it follows.
     static OWED: RefCell<Vec<(Db, KeyName)>> = const { RefCell::new(Vec::new()) };
     /// Whether somebody may listen to what is replicated: replicas, or an AOF. To build what nobody hears costs more than all
-    /// else of a hand-off. Everything that may begin a stream sets it: a fork, whose snapshot the stream or the AOF goes on
-    /// from, and a promotion. Only a tick that has found nobody takes it back. What is counted unheard between the attachment of a first
-    /// replica and the fork for it gets into the backlog alone, and nobody can go on from before the fork.
+    /// else of a hand-off. Everything that may begin a stream on a primary sets it: a fork, whose snapshot the stream or the
+    /// AOF goes on from, and a promotion. Only a tick that has found nobody takes it back. What is counted unheard between the
+    /// attachment of a first replica and the fork for it gets into the backlog alone, and nobody can go on from before the
+    /// fork. A replica of Valkey 9.1 takes its primary's RDB for its own AOF without a fork: what it counts unheard goes there
+    /// as it came, and that is the same record.
     static HEARD: Cell<bool> = const { Cell::new(true) };
 }
 
