@@ -244,3 +244,27 @@ impl Hold {
         if self.writes > 0 { Mode::Write } else { Mode::Read }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moment_and_term_of_a_grant_do_not_touch_each_other() {
+        let last = Term((1 << TERM_BITS) - 1);
+        // 34 years, and a moment within a millisecond.
+        for ms in [0, 1, (1 << 40) - 1] {
+            for term in [Term::CARRIED, Term::FIRST, last] {
+                let granted = Granted::new(Timestamp(ms * 1000 + 999), term);
+                assert_eq!((granted.since(), granted.term()), (Timestamp(ms * 1000), term));
+            }
+        }
+    }
+
+    #[test]
+    fn no_term_of_a_node_is_that_of_carried_holds() {
+        let last = Term((1 << TERM_BITS) - 1);
+        assert_eq!(last.next(), Term::FIRST);
+        assert_eq!(Term::FIRST.next(), Term(2));
+    }
+}
