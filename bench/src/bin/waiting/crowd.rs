@@ -3,11 +3,10 @@
 use crate::alone;
 use crate::clients::{Ring, Then};
 use crate::driver::Driver;
+use crate::pings::{Pings, row};
 use crate::rivals::{Line, list, locks, readers};
 use crate::sample::median;
 use bench::server::Bench;
-use hdrhistogram::Histogram;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -38,12 +37,6 @@ pub(crate) fn fill_table(server: &mut Bench, size: usize, rounds: usize) {
     }
     drop(driver);
     alone(server);
-}
-
-/// What somebody else saw of the server meanwhile.
-struct Pings {
-    ms: f64,
-    us: Histogram<u64>,
 }
 
 /// Lets a crowd of readers in.
@@ -81,25 +74,8 @@ fn let_in(server: &mut Bench, driver: &mut Driver, other: &mut TcpStream, mut li
 
 /// One thread for all, and no socket of the crowd read while a PING is under way: what its reply waits for is the server.
 fn ping_while(driver: &mut Driver, other: &mut TcpStream, ring: &mut Ring, goes_on: impl Fn(&Ring) -> bool) -> Pings {
-    let mut us = Histogram::new(3).unwrap();
-    let start = Instant::now();
-    while goes_on(ring) {
-        let sent = Instant::now();
-        other.write_all(b"PING\r\n").unwrap();
-        other.read_exact(&mut [0; 7]).unwrap();
-        us.record(sent.elapsed().as_micros() as u64).expect("it grows");
+    Pings::while_it(other, || {
         driver.turn(ring, Duration::ZERO);
-    }
-    Pings { ms: start.elapsed().as_secs_f64() * 1e3, us }
-}
-
-fn row(name: &str, pings: &[Pings]) {
-    println!(
-        "{name:<30} {:>10.1} {:>10.0} {:>10.2} {:>10.2} {:>10.2}",
-        median(pings, |pings| pings.ms),
-        median(pings, |pings| pings.us.len() as f64),
-        median(pings, |pings| pings.us.value_at_quantile(0.99) as f64 / 1e3),
-        median(pings, |pings| pings.us.max() as f64 / 1e3),
-        pings.iter().map(|pings| pings.us.max()).max().unwrap() as f64 / 1e3,
-    );
+        goes_on(ring)
+    })
 }

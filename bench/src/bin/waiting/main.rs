@@ -5,6 +5,7 @@ mod crowd;
 mod driver;
 mod fairness;
 mod handoff;
+mod pings;
 mod rivals;
 mod sample;
 mod sessions;

@@ -2,6 +2,7 @@
 //! while many holds end at once.
 
 use crate::alone;
+use crate::pings::{Pings, row};
 use crate::sample::median;
 use bench::server::Bench;
 use hdrhistogram::Histogram;
@@ -69,12 +70,6 @@ fn hand_on(address: SocketAddr, give: Give) -> Histogram<u64> {
     us
 }
 
-/// What somebody else saw of the server meanwhile.
-struct Pings {
-    ms: f64,
-    us: Histogram<u64>,
-}
-
 /// Closes a connection that many holds are bound to.
 pub(crate) fn close_table(server: &mut Bench, size: usize, rounds: usize) {
     println!("\na connection closes to which {size} holds are bound, and a PING meanwhile; medians of {rounds} rounds");
@@ -95,7 +90,7 @@ pub(crate) fn close_table(server: &mut Bench, size: usize, rounds: usize) {
         flush(server);
         let time = Duration::from_secs_f64(readers[readers.len() - 1].ms / 1e3);
         let end = Instant::now() + time;
-        quiet.push(ping_while(&mut connect(address), || Instant::now() < end));
+        quiet.push(Pings::while_it(&mut connect(address), || Instant::now() < end));
     }
     row("keys, one holder", &keys);
     row("readers of one key", &readers);
@@ -123,7 +118,7 @@ fn close(address: SocketAddr, size: usize, take: impl Fn(usize) -> String, wait:
     while queued(&mut other) == before {}
     waiter.set_nonblocking(true).unwrap();
     drop(holder);
-    ping_while(&mut other, || match waiter.read(&mut [0; 64]) {
+    Pings::while_it(&mut other, || match waiter.read(&mut [0; 64]) {
         Ok(len) => {
             assert!(len > 0, "the waiter is granted");
             false
@@ -139,29 +134,6 @@ fn close(address: SocketAddr, size: usize, take: impl Fn(usize) -> String, wait:
 fn queued(conn: &mut TcpStream) -> String {
     let text = ask(conn, "INFO lock\r\n");
     text.lines().find(|line| line.starts_with("lock_queued:")).expect("a field of INFO").to_owned()
-}
-
-fn ping_while(other: &mut TcpStream, mut goes_on: impl FnMut() -> bool) -> Pings {
-    let mut us = Histogram::new(3).unwrap();
-    let start = Instant::now();
-    while goes_on() {
-        let sent = Instant::now();
-        other.write_all(b"PING\r\n").unwrap();
-        other.read_exact(&mut [0; 7]).unwrap();
-        us.record(sent.elapsed().as_micros() as u64).expect("it grows");
-    }
-    Pings { ms: start.elapsed().as_secs_f64() * 1e3, us }
-}
-
-fn row(name: &str, pings: &[Pings]) {
-    println!(
-        "{name:<30} {:>10.1} {:>10.0} {:>10.2} {:>10.2} {:>10.2}",
-        median(pings, |pings| pings.ms),
-        median(pings, |pings| pings.us.len() as f64),
-        median(pings, |pings| pings.us.value_at_quantile(0.99) as f64 / 1e3),
-        median(pings, |pings| pings.us.max() as f64 / 1e3),
-        pings.iter().map(|pings| pings.us.max()).max().unwrap() as f64 / 1e3,
-    );
 }
 
 fn flush(server: &mut Bench) {
