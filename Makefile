@@ -15,7 +15,7 @@ export RUST_TEST_THREADS ?= 4
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build run stop test servers test-servers faults torture fuzz valgrind instructions lint bench clean
+.PHONY: help build modules run stop test servers test-servers faults torture fuzz valgrind instructions lint bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -34,19 +34,21 @@ stop: ## stop the server that make run left running
 
 # Servers load the release module, as users do. The tests themselves are built for debugging: with the assertions on, and
 # in less time, because the release profile links every test anew with all its dependencies.
-test: build ## all tests: unit, property, model, real servers, client libraries
-	@tools/install.sh server clients
+modules: build
 	@$(cargo) build --release --locked --package panicking --package wallclock --package noop
-	@$(cargo) test --workspace --locked
+
+TEST =
+
+test: ## all tests: unit, property, model, real servers, client libraries; TEST=name those whose name contains it
+	@tools/install.sh libclang
+	@$(env) MAKE='$(MAKE)' tools/test.py '$(TEST)'
 
 servers: ## the Redis and Valkey servers of several Debian suites, side by side, under target/servers
 	@tools/servers.sh
 
-test-servers: build servers ## the tests with real servers, on each of those
+test-servers: modules servers ## the tests with real servers, on each of those
 	@tools/install.sh clients
-	@$(cargo) build --release --locked --package panicking --package wallclock
-	@$(cargo) test --locked --test server --no-run
-	@$(env) tools/test-servers.sh
+	@$(env) tools/test.py --servers
 
 faults: ## programs that break things around servers, and judge what clients saw: a few rounds of each
 torture: ## the same for hours

@@ -7,6 +7,7 @@ use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
+use crate::lock::key::Db;
 use crate::lock::owner::Owner;
 use crate::lock::request::{self as lock, Answer, Ask, Outcome, Refusal, Request, Wait};
 use crate::module::waiting::Reply;
@@ -131,7 +132,7 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
         Ok(Outcome::Queued(_)) => {}
         Ok(_) => ctx.reply_null(),
         Err(Unserved::Refused(Refusal::Deadlock(cycle))) => {
-            let text = text_of_deadlock(&cycle, |key| ctx.may_read(key));
+            let text = text_of_deadlock(&cycle, Db(ctx.db()), |key| ctx.may_read(key));
             ctx.reply_error(&text);
         }
         Err(unserved) => refuse(ctx, unserved),
@@ -221,8 +222,8 @@ fn answer_waiter(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>, gra
         Answer::SentAway(away) => ctx.reply_error(text_of_away(*away)),
         Answer::Refused(Refusal::Deadlock(cycle)) => {
             // Who may see what is not known here: only the key that was asked for is shown.
-            let asked = cycle.0.first().map(|(_, key)| key);
-            let text = text_of_deadlock(cycle, |key| asked.is_some_and(|asked| **asked == *key));
+            let asked = cycle.0.first().map(|hop| &hop.key);
+            let text = text_of_deadlock(cycle, Db(ctx.db()), |key| asked.is_some_and(|asked| **asked == *key));
             ctx.reply_error(&text);
         }
         Answer::Refused(refusal) => refuse(ctx, Unserved::Refused(refusal.clone())),

@@ -7,7 +7,7 @@ use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
-use crate::lock::limits::Bounds;
+use crate::lock::limits::{Bounds, SAVED_BYTES_CEILING};
 use crate::lock::time::{Millis, WallTime};
 use crate::module::{Unserved, apply, config};
 
@@ -57,12 +57,13 @@ impl Command for HoldFact {
     }
 }
 
-/// What the primary or this node's own past has allowed is not judged again by today's configuration.
+/// What the primary or this node's own past has allowed is not judged again by today's configuration, but for lengths that
+/// none allows: such a hold could not be saved.
 pub const UNBOUND: Bounds = Bounds {
     lease_default: Millis(0),
     lease_max: Millis(u64::MAX),
-    owner_bytes_max: usize::MAX,
-    note_bytes_max: usize::MAX,
+    owner_bytes_max: SAVED_BYTES_CEILING,
+    note_bytes_max: SAVED_BYTES_CEILING,
     keys_max: 0,
 };
 

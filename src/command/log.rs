@@ -2,9 +2,9 @@
 
 use super::parse::{Arguments, Known, Parser};
 use super::reply::{Complaint, complain, word};
-use super::{COUNT, OPERATOR};
+use super::{CATEGORY, COUNT};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs};
-use crate::ffi::{Args, Command, CommandSpec, Ctx};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::module::config;
 use crate::module::lost::{self, Lost, Reason};
 
@@ -15,8 +15,9 @@ pub struct Log;
 impl Command for Log {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.log",
-        flags: c"readonly",
-        acl: OPERATOR,
+        // As SLOWLOG: what it shows and forgets is this node's own, no key, so it is neither a read nor a write of data.
+        flags: c"admin allow-loading allow-stale",
+        acl: Acl { known: "slow admin dangerous", own: CATEGORY },
         arity: -1,
         keys: KeyArgs::None,
         summary:
@@ -71,9 +72,9 @@ fn answer(ctx: &mut Ctx<'_>, row: &Lost) {
     ctx.reply_bytes(b"db");
     ctx.reply_integer(row.db.0.into());
     ctx.reply_bytes(b"key");
-    ctx.reply_bytes(&row.key);
+    ctx.reply_bytes(&row.key.shown());
     ctx.reply_bytes(b"owner");
-    ctx.reply_bytes(row.owner.as_bytes());
+    ctx.reply_bytes(&row.owner.shown());
     ctx.reply_bytes(b"mode");
     ctx.reply_bytes(word(row.mode));
     ctx.reply_bytes(b"fence");
@@ -82,7 +83,7 @@ fn answer(ctx: &mut Ctx<'_>, row: &Lost) {
     ctx.reply_integer(row.held.0 as i64);
     ctx.reply_bytes(b"note");
     match &row.note {
-        Some(note) => ctx.reply_bytes(&note.0),
+        Some(note) => ctx.reply_bytes(&note.shown()),
         None => ctx.reply_null(),
     }
 }

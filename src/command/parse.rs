@@ -357,7 +357,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         let word = known.word();
         match known {
             Known::Px => options.lease = Some(Millis(self.number(word, 1, lease_max)?)),
-            Known::Ex => options.lease = Some(Millis(self.number(word, 1, lease_max / 1000)? * 1000)),
+            Known::Ex => options.lease = Some(self.seconds(word)?),
             Known::Note => {
                 let text = self.need_bytes(word)?;
                 options.note = Some(self.note_of(text)?);
@@ -381,6 +381,17 @@ impl<'a, A: Arguments<'a>> Parser<A> {
             Known::Retry => options.retry = Some(self.number(word, 1, u64::from(u32::MAX))? as u32),
         }
         Ok(())
+    }
+
+    /// A lease in whole seconds.
+    fn seconds(&mut self, name: &'static str) -> Result<Millis, Complaint> {
+        let max = self.bounds.lease_max;
+        match self.number(name, 1, max.0 / 1000) {
+            Ok(seconds) => Ok(Millis(seconds * 1000)),
+            // There is no such range.
+            Err(Complaint::Number { max: 0, .. }) => Err(Complaint::NoWholeSecond(max)),
+            Err(complaint) => Err(complaint),
+        }
     }
 
     /// A whole number of this range, both ends included: decimal digits alone.

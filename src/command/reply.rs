@@ -1,9 +1,11 @@
 //! The texts of all refusals, each once, and how they are sent.
 
 use crate::ffi::Ctx;
-use crate::lock::deadlock::Cycle;
+use crate::lock::deadlock::{Cycle, Hop};
 use crate::lock::hold::Mode;
+use crate::lock::key::Db;
 use crate::lock::request::{Away, Refusal};
+use crate::lock::time::Millis;
 use crate::module::Unserved;
 use std::fmt;
 
@@ -29,6 +31,8 @@ pub enum Complaint {
         /// The most.
         max: u64,
     },
+    /// `EX` where the longest lease is shorter than a second.
+    NoWholeSecond(Millis),
     /// Neither READ nor WRITE.
     Mode,
     /// An owner of no bytes.
@@ -62,6 +66,9 @@ impl fmt::Display for Complaint {
             Complaint::Exclude(one, other) => write!(f, "ERR {one} and {other} exclude each other"),
             Complaint::NoLease => write!(f, "ERR PX or EX is needed"),
             Complaint::Number { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
+            Complaint::NoWholeSecond(max) => {
+                write!(f, "ERR EX counts whole seconds and lock.max-lease-ms is {}: use PX", max.0)
+            }
             Complaint::Mode => write!(f, "ERR mode must be READ or WRITE"),
             Complaint::OwnerEmpty => write!(f, "ERR owner must not be empty"),
             Complaint::OwnerMade => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
@@ -122,20 +129,21 @@ pub fn text_of(unserved: &Unserved) -> &'static str {
 
 /// The text of a deadlock: the circle from the asker back to itself. A name that has only harmless characters stands as it
 /// is, any other is quoted. A key that the asker may not read stands as `?`, and so do those who are waited for there.
+/// The same holds for keys outside the asker's database: an ACL may keep it from selecting theirs.
 #[must_use]
-pub fn text_of_deadlock(cycle: &Cycle, mut may_read: impl FnMut(&[u8]) -> bool) -> String {
+pub fn text_of_deadlock(cycle: &Cycle, asked_in: Db, mut may_read: impl FnMut(&[u8]) -> bool) -> String {
     const HOPS_MAX: usize = 8;
     let hops = &cycle.0;
-    let readable: Vec<bool> = hops.iter().map(|(_, key)| may_read(key)).collect();
+    let readable: Vec<bool> = hops.iter().map(|hop| hop.db == asked_in && may_read(&hop.key)).collect();
     let mut text = "DEADLOCK ".to_owned();
-    for (at, (owner, key)) in hops.iter().take(HOPS_MAX).enumerate() {
+    for (at, Hop { owner, key, .. }) in hops.iter().take(HOPS_MAX).enumerate() {
         // Known to the asker: itself, and who keeps it waiting at a key that it may read.
         let known = at == 0 || readable[at - 1];
         text += &format!("{} -> {} -> ", name(owner.as_bytes(), known), name(key, readable[at]));
     }
     match hops.len().checked_sub(HOPS_MAX) {
         Some(more @ 1..) => text + &format!("... ({more} more)"),
-        _ => text + &hops.first().map_or(String::new(), |(owner, _)| name(owner.as_bytes(), true)),
+        _ => text + &hops.first().map_or(String::new(), |hop| name(hop.owner.as_bytes(), true)),
     }
 }
 

@@ -3,6 +3,7 @@
 //! A client is parked on its keys, so that the server sends it away by itself when a key's slot moves, and is unblocked
 //! by hand: whatever is signalled under those keys answers nobody.
 
+use super::answered::{Answered, await_delivery};
 use super::client::client_exists;
 use super::context::{Ctx, Flags};
 use super::guard::guard;
@@ -15,7 +16,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::rc::Rc;
 
-/// A kind of parked client, and what becomes of one. The ticket is the one given to [`Ctx::block`].
+/// A kind of parked client, and what becomes of one. The ticket is the one that was made in [`Ctx::block`].
 ///
 /// Each parked client sees one of these, and nothing else:
 ///
@@ -23,13 +24,17 @@ use std::rc::Rc;
 /// | --- | --- |
 /// | `answer`, `done` | it was unblocked and has its answer, or CLIENT UNBLOCK TIMEOUT ended its wait |
 /// | `lost`, `done` | it went away, or the server sent it something else: CLIENT KILL, CLIENT UNBLOCK ERROR, a role change, a redirect |
-/// | `answer`, `lost`, `done` | it was unblocked, but went away or was sent something else before the answer reached it |
+/// | `answer`, `lost`, `done` | it was unblocked, but went away, was closed by the server or was sent something else before the answer reached it |
 ///
-/// So `answer` promises nothing until `done` has come without `lost`. That the answer reached the client means that it
-/// lies in the output of a client that is still there; a connection that breaks later may lose it all the same.
+/// So `answer` promises nothing until `done` has come without `lost`. That the answer reached the client means that the
+/// server has passed it on to the connection of a client that is still there, after the turn of its loop in which it let go
+/// of the client (answered.rs); a connection that breaks later may lose it all the same.
 ///
 /// `answer` may come from within [`Blocked::unblock`] (Valkey) or later, `lost` from within any command or event, `done`
 /// from the server's loop alone. So nothing that these borrow may be borrowed while [`Blocked::unblock`] is called.
+///
+/// The module must [`Ctx::hear_turns`] from [`Ctx::block`] until `done`: of one that was answered and not lost, `done` comes
+/// when the server has slept.
 pub trait Parked {
     /// The wait is over, by [`Blocked::unblock`] or by CLIENT UNBLOCK TIMEOUT: replies exactly once, and does nothing
     /// else with the context.
@@ -48,7 +53,8 @@ pub struct Blocked(Rc<Parking>);
 /// What is known of one parked client: shared by the server, which holds it until `done`, and [`Blocked`].
 #[derive(Debug)]
 struct Parking {
-    ticket: u64,
+    /// Made when the client is parked.
+    ticket: Cell<u64>,
     client_id: u64,
     /// Null as soon as it must not be unblocked any more: to do so twice, or late, would free memory twice.
     handle: Cell<*mut raw::RedisModuleBlockedClient>,
@@ -65,7 +71,7 @@ enum Progress {
     /// Answered while the server was being told. What was written may still be thrown away, on Valkey, or be followed by
     /// the end of the client.
     Given,
-    /// Answered when the server asked for it, and it sends this and nothing else.
+    /// Answered when the server asked for it. It sends this and nothing else, unless it closes the client first.
     Answered,
     /// Reported as lost.
     Lost,
@@ -88,8 +94,10 @@ impl Ctx<'_> {
     /// Parks the client of this call, which has had no reply yet. None when it cannot wait: then nothing was done, and a
     /// reply is still owed. Beyond [`Ctx::can_block`], that is a subscriber on Valkey.
     ///
+    /// `ticket` is asked for once the client is parked, and never when it cannot wait: what it does need not be undone.
+    ///
     /// Each costs the server some 30 KB. Whenever one of `keys` is created, the server looks at all that are parked on it.
-    pub fn block<P: Parked>(&mut self, keys: &[Str<'_>], ticket: u64) -> Option<Blocked> {
+    pub fn block<P: Parked>(&mut self, keys: &[Str<'_>], ticket: impl FnOnce() -> u64) -> Option<Blocked> {
         // To block in spite of these would end some servers, and send others' clients an error.
         if !self.can_block() {
             return None;
@@ -97,7 +105,7 @@ impl Ctx<'_> {
         assert!(!self.has_replied(), "a client that has its reply does not wait, nor does one that waits already");
         let parking = Rc::new(Parking {
             client_id: self.client_id(),
-            ticket,
+            ticket: Cell::new(0),
             handle: Cell::new(ptr::null_mut()),
             progress: Cell::new(Progress::Waiting),
         });
@@ -125,6 +133,8 @@ impl Ctx<'_> {
         // SAFETY: a handle just made.
         unsafe { api!(RedisModule_SetDisconnectCallback(handle, Some(lost::<P>))) };
         parking.handle.set(handle);
+        // The server calls nothing of ours before this command is over.
+        parking.ticket.set(ticket());
         self.will_reply();
         Some(Blocked(parking))
     }
@@ -215,7 +225,7 @@ impl Parking {
     fn lose<P: Parked>(&self) {
         self.handle.set(ptr::null_mut());
         self.progress.set(Progress::Lost);
-        guard(|| P::lost(self.ticket));
+        guard(|| P::lost(self.ticket.get()));
     }
 }
 
@@ -242,7 +252,7 @@ extern "C" fn answer<P: Parked>(ctx: *mut raw::RedisModuleCtx, _: *mut *mut raw:
         });
         // SAFETY: the context of this call, made into a Ctx once.
         let mut ctx = unsafe { Ctx::lent(ctx) };
-        if guard(|| P::answer(&mut ctx, parking.ticket)).is_none() {
+        if guard(|| P::answer(&mut ctx, parking.ticket.get())).is_none() {
             ctx.reply_panic();
         }
     });
@@ -260,17 +270,21 @@ extern "C" fn done<P: Parked>(ctx: *mut raw::RedisModuleCtx, kept: *mut c_void) 
         let parking = unsafe { Rc::from_raw(kept.cast_const().cast::<Parking>()) };
         // SAFETY: the context of this call.
         let gone = unsafe { api!(RedisModule_BlockedClientDisconnected(ctx)) } != 0;
-        let is_lost = match parking.progress.get() {
-            Progress::Waiting | Progress::Unblocking => true,
-            Progress::Given => gone,
+        let is_answered = match parking.progress.get() {
+            Progress::Waiting | Progress::Unblocking | Progress::Lost => false,
+            Progress::Given => !gone,
             // After CLIENT UNBLOCK TIMEOUT the server calls the client gone, though it is there and has its answer.
-            Progress::Answered => gone && !client_exists(parking.client_id),
-            Progress::Lost => false,
+            Progress::Answered => !gone || client_exists(parking.client_id),
         };
-        if is_lost {
+        let ticket = parking.ticket.get();
+        if is_answered {
+            // The server may close it yet in this turn, with the answer unsent.
+            await_delivery(Answered { client_id: parking.client_id, ticket, lost: P::lost, done: P::done });
+            return;
+        }
+        if parking.progress.get() != Progress::Lost {
             parking.lose::<P>();
         }
-        parking.handle.set(ptr::null_mut());
-        P::done(parking.ticket);
+        P::done(ticket);
     });
 }

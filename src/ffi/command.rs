@@ -367,8 +367,7 @@ fn counted_keys(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
 /// The way to the node of counted keys: most servers look for that by the place of a key alone, not by a count. It is a key
 /// for this only; what may be done with keys is asked of the counted ones.
 ///
-/// That other way to tell them, flag getkeys-api, is closed: Redis 8.6 and Valkey 8.1 then call the module from their I/O
-/// threads, and meddle there with what belongs to the main one.
+/// Flag getkeys-api would tell the server all of them; why it is not set is at the top of `asking`.
 fn signpost(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
     let first = key_at(2, key);
     raw::RedisModuleCommandKeySpec { flags: first.flags | u64::from(raw::REDISMODULE_CMD_KEY_NOT_KEY), ..first }

@@ -1,14 +1,11 @@
 //! The context of one call from the server: replies, replication, events, what the server is doing.
 
 use super::record::Record;
-use super::slot::slot_of;
 use super::string::{OwnedStr, Str};
 use bitflags::bitflags;
 use redis_module::raw;
-use smallvec::SmallVec;
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString, c_int, c_long, c_void};
-use std::io;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
@@ -60,14 +57,6 @@ pub enum Serving {
     /// Another node does: the slot is not ours, or it is leaving and the key is not here (any more).
     Elsewhere,
 }
-
-/// Part of what a node says when it takes no writes because its cluster is down.
-const CLUSTER_DOWN: &[u8] = b"cluster is down";
-
-/// What servers say to keys of several slots.
-const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
-/// What servers say to keys of a slot that is moving, some of which may be here and some there.
-const TRY_AGAIN: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
 
 impl<'a> Ctx<'a> {
     /// # Safety
@@ -140,76 +129,6 @@ impl<'a> Ctx<'a> {
     pub fn is_paused(&self) -> bool {
         // SAFETY: takes no argument.
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
-    }
-
-    /// Whether this node would serve a write to this key to a client now.
-    pub fn serving(&mut self, key: Str<'_>) -> Serving {
-        match answering(self.raw, key) {
-            Serving::Yes if !self.takes_writes(key) => Serving::NotNow,
-            answering => answering,
-        }
-    }
-
-    /// Why the server would not serve these keys together, in its own words, though it serves the first of them: in a cluster
-    /// all must lie in one slot, and be here if that slot is moving.
-    pub(super) fn refuses_together(&mut self, keys: &[Str<'_>]) -> Option<&'static str> {
-        if keys.len() < 2 || !self.flags().contains(Flags::CLUSTER) {
-            return None;
-        }
-        let slot = slot_of(keys[0].as_bytes());
-        if keys.iter().any(|key| slot_of(key.as_bytes()) != slot) {
-            return Some(CROSS_SLOT);
-        }
-        let names: SmallVec<[_; 8]> = keys.iter().map(|key| key.as_ptr()).collect();
-        // What reads the keys is looked at like all other commands.
-        // SAFETY: a valid context; the keys live for the call; the format describes them: an array and its length.
-        let reply = unsafe {
-            api!(RedisModule_Call(self.as_ptr(), c"EXISTS".as_ptr(), c"v".as_ptr(), names.as_ptr(), names.len()))
-        };
-        let error = io::Error::last_os_error();
-        match NonNull::new(reply) {
-            Some(reply) => {
-                // SAFETY: a reply of ours, freed once.
-                unsafe { api!(RedisModule_FreeCallReply(reply.as_ptr())) };
-                None
-            }
-            None => (error.kind() == io::ErrorKind::PermissionDenied).then_some(TRY_AGAIN),
-        }
-    }
-
-    fn takes_writes(&mut self, key: Str<'_>) -> bool {
-        // S: refuse as for a script, which looks at disk and replicas; E: refuse by a reply; D: do no more than that.
-        // Redis 7.0 does not know D. There the call is made, of a write that changes nothing whatever lies under the key:
-        // a time to live that is only set where a longer one, or none, is not.
-        // SAFETY: reads a pointer that is written once, at load.
-        let knows_dry_run = unsafe { raw::RedisModule_SetCommandACLCategories }.is_some();
-        // SAFETY: a valid context; the key lives for the call; the formats describe the arguments.
-        let reply = NonNull::new(unsafe {
-            if knows_dry_run {
-                api!(RedisModule_Call(self.as_ptr(), c"UNLINK".as_ptr(), c"SDEs".as_ptr(), key.as_ptr()))
-            } else {
-                let (time, greater) = (c"1".as_ptr(), c"GT".as_ptr());
-                api!(RedisModule_Call(
-                    self.as_ptr(),
-                    c"PEXPIRE".as_ptr(),
-                    c"SEscc".as_ptr(),
-                    key.as_ptr(),
-                    time,
-                    greater
-                ))
-            }
-        });
-        let Some(reply) = reply else { return true };
-        // SAFETY: a reply of ours, freed once, after the last look at it.
-        let refused = unsafe {
-            let text = error_text(reply);
-            // The last is of a cluster that is down and lets nothing but reads pass.
-            let refused = [&b"MISCONF"[..], b"NOREPLICAS"].iter().any(|code| text.starts_with(code))
-                || text.windows(CLUSTER_DOWN.len()).any(|part| part == CLUSTER_DOWN);
-            api!(RedisModule_FreeCallReply(reply.as_ptr()));
-            refused
-        };
-        !refused
     }
 
     /// Whether the client of this call is allowed to read this key. What runs without a user may: the server itself, its
@@ -360,33 +279,11 @@ impl<'a> Ctx<'a> {
     }
 }
 
-/// Whether this node would answer a client that reads this key now.
-pub(super) fn answering(ctx: NonNull<raw::RedisModuleCtx>, key: Str<'_>) -> Serving {
-    // SAFETY: a valid context.
-    if !unsafe { flags_of(ctx.as_ptr()) }.contains(Flags::CLUSTER) {
-        return Serving::Yes;
-    }
-    // What reads the key is refused like all other commands when another node serves it.
-    // SAFETY: a valid context; the key lives for the call; the format describes the argument.
-    let reply = unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"TYPE".as_ptr(), c"s".as_ptr(), key.as_ptr())) };
-    let error = io::Error::last_os_error();
-    match NonNull::new(reply) {
-        Some(reply) => {
-            // SAFETY: a reply of ours, freed once.
-            unsafe { api!(RedisModule_FreeCallReply(reply.as_ptr())) };
-            Serving::Yes
-        }
-        None if error.kind() == io::ErrorKind::PermissionDenied => Serving::Elsewhere,
-        // The cluster is down, which it says in different words on different servers.
-        None => Serving::NotNow,
-    }
-}
-
 /// The text of a reply that is an error, code first; empty for any other.
 ///
 /// # Safety
 /// `reply` must be a reply that is not freed for `'a`.
-unsafe fn error_text<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> &'a [u8] {
+pub(super) unsafe fn error_text<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> &'a [u8] {
     let mut len = 0;
     // SAFETY: as required of the caller; the text, if any, belongs to the reply.
     let text = unsafe {
@@ -408,7 +305,7 @@ pub fn flags() -> Flags {
 
 /// # Safety
 /// `ctx` must be a valid context, or null.
-unsafe fn flags_of(ctx: *mut raw::RedisModuleCtx) -> Flags {
+pub(super) unsafe fn flags_of(ctx: *mut raw::RedisModuleCtx) -> Flags {
     // SAFETY: as required of the caller.
     Flags::from_bits_retain(unsafe { api!(RedisModule_GetContextFlags(ctx)) } as u32)
 }

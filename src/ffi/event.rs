@@ -1,6 +1,7 @@
 //! What happens in the server without a command of ours: emptied and swapped databases, loading, roles, ticks, and what
 //! others do to keys.
 
+use super::answered::{after_sleep, client_gone};
 use super::blocked::before_sleep;
 use super::context::Ctx;
 use super::guard::guard;
@@ -30,6 +31,14 @@ pub enum ServerEvent {
     LoadingStarted(LoadedFrom),
     /// Loading is over, well or not.
     LoadingEnded,
+    /// A replica begins to load a data set beside the one that it serves, which all keys that are opened are of until
+    /// [`ServerEvent::SwappedIn`]. [`ServerEvent::LoadingStarted`] follows. No timer rings meanwhile.
+    LoadingBeside,
+    /// That data set is the one that is served from now on. The values of the old one are freed in the background, without
+    /// [`Value::unlinked`](super::value::Value::unlinked). [`ServerEvent::LoadingEnded`] follows.
+    SwappedIn,
+    /// That load has broken off. What came of it is freed in the background, and the old data set goes on being served.
+    Abandoned,
     /// The server has become a primary.
     BecamePrimary,
     /// The server has become a replica.
@@ -46,7 +55,8 @@ pub enum ServerEvent {
     /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes from within
     /// any command, even a script that takes too long, from within a tick, while loading, or after
     /// [`ServerEvent::BeforeSleep`]; in the latter case a timer that is set here still rings in time. Nothing may be
-    /// written here. Comes once for each that [`Ctx::connection`] names; the link to a primary may come again.
+    /// written here. Comes after [`Parked::lost`](super::Parked::lost) of a client that was answered, and before that of one
+    /// that waits. Comes once for each that [`Ctx::connection`] names; the link to a primary may come again.
     ClientGone(u64),
 }
 
@@ -72,6 +82,7 @@ impl Loader<'_> {
             raw::REDISMODULE_EVENT_FLUSHDB,
             raw::REDISMODULE_EVENT_SWAPDB,
             raw::REDISMODULE_EVENT_LOADING,
+            raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD,
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             raw::REDISMODULE_EVENT_CRON_LOOP,
             raw::REDISMODULE_EVENT_FORK_CHILD,
@@ -138,10 +149,17 @@ extern "C" fn on_server<L: Listener>(
 ) {
     guard(|| {
         if event.id == raw::REDISMODULE_EVENT_EVENTLOOP {
-            set_about_to_sleep(subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP);
+            let is_before = subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP;
+            set_about_to_sleep(is_before);
+            if !is_before {
+                after_sleep();
+            }
         }
         // SAFETY: the server passes the data that belongs to the event.
         if let Some(event) = unsafe { read_event(event.id, subevent, data) } {
+            if let ServerEvent::ClientGone(client_id) = event {
+                client_gone(client_id);
+            }
             // SAFETY: the context of this call, made into a Ctx once.
             guard(|| L::on_server(&mut unsafe { Ctx::lent(ctx) }, event));
             if event == ServerEvent::BeforeSleep {
@@ -173,6 +191,13 @@ unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<Server
             raw::REDISMODULE_SUBEVENT_LOADING_RDB_START | raw::REDISMODULE_SUBEVENT_LOADING_AOF_START,
         ) => Some(ServerEvent::LoadingStarted(LoadedFrom::Disk)),
         (raw::REDISMODULE_EVENT_LOADING, _) => Some(ServerEvent::LoadingEnded),
+        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED) => {
+            Some(ServerEvent::LoadingBeside)
+        }
+        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED) => {
+            Some(ServerEvent::SwappedIn)
+        }
+        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, _) => Some(ServerEvent::Abandoned),
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER) => {
             Some(ServerEvent::BecamePrimary)
         }

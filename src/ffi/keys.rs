@@ -1,11 +1,15 @@
 //! Open keys and the values under them.
 
-use super::context::{Ctx, Serving, answering};
+use super::asking::answering;
+use super::context::{Ctx, Serving};
 use super::string::{OwnedStr, Str};
 use super::value::{DataType, Value};
 use redis_module::raw;
 use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
 use std::ffi::c_int;
+use std::hash::BuildHasher;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -35,12 +39,44 @@ pub enum Unopened {
 #[derive(Debug)]
 pub struct Keys<'k, 'n, V: Value> {
     open: SmallVec<[Open<'n, V>; 1]>,
+    /// Where each of very many is, by its name.
+    index: Option<Box<Index>>,
     data_type: &'k DataType<V>,
     /// As the open keys say. What the context says is another one on Valkey 9.1, in the event of a MOVE inside MULTI.
     db: u32,
     ctx: NonNull<raw::RedisModuleCtx>,
     lent: PhantomData<&'k mut ()>,
 }
+
+/// Where keys are among those that are open, by what their names come to. That cannot be foreseen, so that nobody can choose
+/// names which come to the same.
+#[derive(Debug, Default)]
+struct Index {
+    state: RandomState,
+    places: HashMap<u64, SmallVec<[usize; 1]>>,
+}
+
+impl Index {
+    fn find(&self, name: &[u8]) -> &[usize] {
+        self.places.get(&self.state.hash_one(name)).map_or(&[], |places| places)
+    }
+
+    fn add(&mut self, name: &[u8], at: usize) {
+        self.places.entry(self.state.hash_one(name)).or_default().push(at);
+    }
+
+    fn remove(&mut self, name: &[u8], at: usize) {
+        if let Entry::Occupied(mut places) = self.places.entry(self.state.hash_one(name)) {
+            places.get_mut().retain(|there| *there != at);
+            if places.get().is_empty() {
+                places.remove();
+            }
+        }
+    }
+}
+
+/// So many keys are looked through one by one.
+const FEW: usize = 16;
 
 #[derive(Debug)]
 struct Open<'n, V> {
@@ -87,7 +123,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         // A key that is open twice would be two exclusive references to one value.
         assert!(names.iter().enumerate().all(|(n, name)| names[..n].iter().all(|o| o.as_bytes() != name.as_bytes())));
         let (db, raw) = (ctx.db(), ctx.as_non_null());
-        let mut keys = Keys { open: SmallVec::new(), data_type, db, ctx: raw, lent: PhantomData };
+        let mut keys = Keys { open: SmallVec::new(), index: None, data_type, db, ctx: raw, lent: PhantomData };
         for name in names {
             keys.push(Name::Lent(*name), access)?;
         }
@@ -114,7 +150,11 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
 
     /// Closes the keys that were opened last: so many stay open.
     pub fn close_last(&mut self, left: usize) {
-        for open in self.open.drain(left.min(self.open.len())..) {
+        let left = left.min(self.open.len());
+        for (at, open) in (left..).zip(self.open.drain(left..)) {
+            if let Some(index) = &mut self.index {
+                index.remove(open.name.as_str().as_bytes(), at);
+            }
             open.close();
         }
     }
@@ -140,8 +180,9 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     /// Looks at the value of a key of the selected database that is not open.
     fn glance<R>(&mut self, name: &[u8], look: impl FnOnce(&V) -> R) -> Option<R> {
         self.push(Name::Owned(OwnedStr::new(name)), Access::Read).ok()?;
-        let result = self.get(self.open.len() - 1).map(look);
-        self.open.pop().map(Open::close);
+        let at = self.open.len() - 1;
+        let result = self.get(at).map(look);
+        self.close_last(at);
         result
     }
 
@@ -151,7 +192,11 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
-        self.open.iter().position(|open| open.name.as_str().as_bytes() == name)
+        let is_it = |at: &usize| self.open[*at].name.as_str().as_bytes() == name;
+        match &self.index {
+            Some(index) => index.find(name).iter().copied().find(is_it),
+            None => (0..self.open.len()).find(is_it),
+        }
     }
 
     /// Opens a key behind those that are open.
@@ -181,6 +226,20 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
             open.value = NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key)) }.cast());
         }
         self.open.push(open);
+        match &mut self.index {
+            Some(index) => {
+                let at = self.open.len() - 1;
+                index.add(self.open[at].name.as_str().as_bytes(), at);
+            }
+            None if self.open.len() > FEW => {
+                let mut index = Box::<Index>::default();
+                for (at, open) in self.open.iter().enumerate() {
+                    index.add(open.name.as_str().as_bytes(), at);
+                }
+                self.index = Some(index);
+            }
+            None => {}
+        }
         Ok(())
     }
 

@@ -57,11 +57,13 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Says what the module can cope with: read errors while loading (else a damaged payload kills the server), and
-    /// telling watchers of changes itself (else a refused command would look like one).
+    /// Says what the module can cope with: read errors while loading (else a damaged payload kills the server), a data set
+    /// that a replica loads beside the one that it serves (else it loads all through the disk), and telling watchers of
+    /// changes itself (else a refused command would look like one).
     fn set_options(&mut self) {
-        let mut options =
-            raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
+        let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+            | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
+            | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
         if self.moves_slots_by_commands() {
             options |= VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION;
         }

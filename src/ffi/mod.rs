@@ -18,6 +18,8 @@ macro_rules! api {
 }
 
 pub mod alloc;
+mod answered;
+mod asking;
 pub mod blocked;
 pub mod client;
 pub mod command;

@@ -22,7 +22,7 @@ pub trait Value: Sized + 'static {
     ///
     /// # Errors
     /// The reason for the log, when the payload is damaged.
-    fn load(saved: &[u8]) -> Result<Self, String>;
+    fn load(saved: &[u8], place: Option<Destination<'_>>) -> Result<Self, String>;
     /// The saved form.
     fn save(&self) -> Vec<u8>;
     /// The records that make this value again.
@@ -42,6 +42,15 @@ pub trait Value: Sized + 'static {
     /// # Errors
     /// The reason for the log, when it is damaged.
     fn load_aside(saved: u64) -> Result<(), String>;
+}
+
+/// The key that a loaded value is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination<'a> {
+    /// Its database; None when the server does not tell.
+    pub db: Option<u32>,
+    /// Its name.
+    pub name: &'a [u8],
 }
 
 /// Takes one part of a digest.
@@ -130,7 +139,8 @@ extern "C" fn rdb_load<V: Value>(rdb: *mut raw::RedisModuleIO, encoding: c_int) 
         }
         // SAFETY: `len` bytes, just loaded.
         let bytes = unsafe { slice::from_raw_parts(saved.cast::<u8>(), len) };
-        let value = guard(|| V::load(bytes));
+        // SAFETY: `rdb` is valid for this call.
+        let value = guard(|| V::load(bytes, unsafe { destination(rdb) }));
         // SAFETY: loaded above and not used any more.
         unsafe { api!(RedisModule_Free(saved.cast())) };
         value.unwrap_or_else(|| Err("a panic".to_owned()))
@@ -143,6 +153,26 @@ extern "C" fn rdb_load<V: Value>(rdb: *mut raw::RedisModuleIO, encoding: c_int) 
         }
         None => ptr::null_mut(),
     }
+}
+
+/// What the server says of the key that is being loaded; None when there is no key.
+///
+/// # Safety
+/// `rdb` must be valid for `'a`, within a load callback of a value.
+unsafe fn destination<'a>(rdb: *mut raw::RedisModuleIO) -> Option<Destination<'a>> {
+    // SAFETY: as required of the caller; the name, if there is one, lives as long as `rdb`, and nobody changes it. The
+    // version takes no argument.
+    let (name, db, version) = unsafe {
+        (
+            Str::lent(api!(RedisModule_GetKeyNameFromIO(rdb)).cast_mut())?,
+            api!(RedisModule_GetDbIdFromIO(rdb)),
+            api!(RedisModule_GetServerVersion()),
+        )
+    };
+    // The databases that a replica loads beside those that it serves have numbers from Redis 7.4 and Valkey 8.0 on. Before,
+    // all of them are called 0.
+    let is_told = version >= 0x0007_0400;
+    Some(Destination { db: u32::try_from(db).ok().filter(|_| is_told), name: name.as_bytes() })
 }
 
 extern "C" fn rdb_save<V: Value>(rdb: *mut raw::RedisModuleIO, value: *mut c_void) {

@@ -9,6 +9,7 @@ use super::room::WaiterId;
 use super::session::Sessions;
 use super::time::Timestamp;
 use super::value::Lock;
+use super::wait::RUN_KEYS;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
@@ -26,6 +27,26 @@ pub struct Effects {
     pub alarming: bool,
     /// What was bound to connections, for the node's own index.
     pub(super) bonds: Vec<BondChange>,
+    /// How much of what one step may do for waiters it has done.
+    pub(super) spent: Spent,
+}
+
+/// How much a step has done for waiters, on all its keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spent {
+    /// How many it has answered.
+    pub(super) answers: usize,
+    /// How many keys it has granted to them.
+    pub(super) keys: usize,
+    /// How many of their keys it has judged.
+    pub(super) judged: usize,
+}
+
+impl Spent {
+    /// Whether it may answer one more of at most so many, with a grant of this many keys.
+    pub(super) fn leaves_room(self, granted: usize, most: usize) -> bool {
+        self.answers < most && (self.keys == 0 || self.keys + granted <= RUN_KEYS)
+    }
 }
 
 /// A hold was bound to another connection than before, or to one where there was none, or the other way round.

@@ -86,10 +86,11 @@ pub fn decode(bytes: &[u8]) -> Result<Saved, Damage> {
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    // Owners and notes are shorter: the configuration's ceiling is 65535.
-    let len = bytes.len().min(usize::from(u16::MAX));
-    out.extend_from_slice(&(len as u16).to_le_bytes());
-    out.extend_from_slice(&bytes[..len]);
+    // A length that is cut would save another owner's hold.
+    let len = u16::try_from(bytes.len())
+        .expect("no owner or note is above SAVED_BYTES_CEILING: parser and decoder see to it");
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(bytes);
 }
 
 /// FNV-1a, 64 bits, of everything but the checksum itself.

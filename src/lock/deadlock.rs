@@ -7,64 +7,137 @@
 //! Of the many who may stand in a line before somebody, most wait for this key alone: they wait for its holders and for
 //! each other, which adds nothing but that the holders count for a reader too once a writer stands before it, and that who
 //! branches off may go before one of them though not before the one that is looked at. So only those that branch off to
-//! other keys are visited one by one, and a long line costs no more than a short one. Nor is a line looked at again and again
-//! where many wait for the same keys: whoever stands before somebody who was looked at waits for nobody else there.
+//! other keys are visited one by one, and a long line costs no more than a short one.
+//!
+//! A search costs what it reaches, however many wait for the same keys. Four things see to that:
+//!
+//! - No lock changes while it lasts: who of its holders waits is asked of each key once.
+//! - Whether a waiter delays another is decided by its `Kind`, not by itself: those of a kind are reached together.
+//! - Who was reached leaves the lines of the search (`Place::waiting`), so that nobody comes upon it again.
+//! - An asker that nobody waits for closes no circle. That is seen by the holds on the keys that are waited for, so it is
+//!   asked as soon as the search would take longer than the answer.
 
 use super::hold::Mode;
 use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
-use super::order::{Order, conflicts, is_upgrade};
+use super::order::{Asker, Order, keeps_waiting};
 use super::owner::Owner;
-use super::request::PerKey;
-use super::room::{ClosedBy, Line, Rank, Waiter};
+use super::room::{ClosedBy, Line, Rank, Waiter, WaiterId, Wanted};
 use super::value::Lock;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
 /// A circle: each owner waits at its key for the next one, and the last for the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cycle(pub Vec<(Owner, KeyName)>);
+pub struct Cycle(pub Vec<Hop>);
+
+/// One step of a circle: an owner, and the key that it waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Its name.
+    pub owner: Owner,
+    /// The database of the key. A circle may lead through several.
+    pub db: Db,
+    /// The key.
+    pub key: KeyName,
+}
 
 /// An owner that was reached: from which, and at which key it is waited for.
-struct Reached {
-    owner: Owner,
-    from: Option<Via>,
+struct Reached<'r> {
+    owner: &'r Owner,
+    from: Option<Via<'r>>,
 }
+
+/// Those in line between two owners, without whom the one would not wait for the other, the nearest first.
+type Behind<'r> = SmallVec<[&'r Owner; 2]>;
 
 #[derive(Clone)]
-struct Via {
+struct Via<'r> {
     reached: usize,
-    key: KeyName,
-    /// Those in line between the two, without whom the one would not wait for the other, the nearest first.
-    behind: PerKey<Owner>,
+    place: usize,
+    behind: Behind<'r>,
 }
 
-struct Search<'a> {
-    asker: &'a Owner,
-    reached: SmallVec<[Reached; 1]>,
-    seen: BTreeSet<Owner>,
-    /// Lines of which all was reached that anybody waits for who stands no later than here.
-    covered: BTreeMap<(Db, KeyName), Rank>,
+/// All that decides whether a waiter delays another that stands behind it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    reads: bool,
+    many: bool,
+    /// The places of those of its keys of which a holder waits: such a holder it may not delay.
+    held: SmallVec<[usize; 1]>,
+}
+
+/// A key that is waited for, and what the search knows of it.
+struct Place<'r> {
+    db: Db,
+    name: &'r KeyName,
+    line: &'r Line,
+    /// Of its holders those who wait for something, and whether they write; None until somebody asks.
+    holders: Option<BTreeMap<&'r Owner, bool>>,
+    /// By kind and in order, those who branch off and were not reached yet.
+    waiting: BTreeMap<u32, VecDeque<(Rank, WaiterId)>>,
+    /// Whoever branches off before this place is in `waiting`, or was.
+    known: Option<Rank>,
+    /// Whoever delays one that waits for this key alone, before this place, was reached.
+    passed: Option<Rank>,
+    reached: HoldersReached,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum HoldersReached {
+    None,
+    Writers,
+    All,
+}
+
+/// What the search knows of a waiter, by its place in the room.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    reached: bool,
+    /// Its kind, by number from 1; 0 until somebody asks.
+    kind: u32,
+}
+
+struct Search<'r> {
+    order: Order<'r>,
+    asker: &'r Owner,
+    /// The asker's only wait, if that is for one key.
+    plain: Option<(WaiterId, &'r Waiter)>,
     /// Whether there may be holds that came after those who wait for them.
     late: bool,
+    reached: Vec<Reached<'r>>,
+    marks: Vec<Mark>,
+    places: Vec<Place<'r>>,
+    numbers: BTreeMap<(Db, &'r KeyName), usize>,
+    /// The last place at each position of a request: many ask for the same keys in the same order.
+    hints: Vec<usize>,
+    kinds: Vec<Kind>,
+    kind_numbers: BTreeMap<Kind, u32>,
 }
 
 /// Looks for a circle through an owner.
 pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, closed_by: ClosedBy) -> Option<Cycle> {
     let late = closed_by == ClosedBy::Latecomer;
-    if !late && nobody_waits_for(order, asker) {
+    if !late && all_wait_in_one_line(order, asker) {
         return None;
     }
-    let first = Reached { owner: asker.clone(), from: None };
-    let reached = SmallVec::from([first]);
-    let mut search = Search { asker, reached, seen: BTreeSet::new(), covered: BTreeMap::new(), late };
+    let first = order.room.waiting_of(asker).map(|(id, _)| id).next()?;
+    let mut search = Search::new(order, &order.room.waiter(first)?.owner, late);
     let mut at = 0;
-    while at < search.reached.len() {
-        let owner = search.reached[at].owner.clone();
-        for (_, waiter) in order.room.waiting_of(&owner) {
-            for key in &waiter.keys {
-                if let Some(last) = search.visit(order, keys, at, waiter, &key.name) {
+    // How much the search may cost yet before it is worth to see whether anybody waits for the asker.
+    let mut unasked = Some(search.worth_of_a_look());
+    while let Some(owner) = search.reached.get(at).map(|reached| reached.owner) {
+        for (_, waiter) in order.room.waiting_of(owner) {
+            for (position, wanted) in waiter.keys.iter().enumerate() {
+                let Some(place) = search.place_of(waiter.db, &wanted.name, position) else { continue };
+                if let Some(left) = unasked {
+                    unasked = left.checked_sub(search.price(place, waiter.rank_at(wanted)));
+                    if unasked.is_none() && !search.is_waited_for(keys) {
+                        return None;
+                    }
+                }
+                if let Some(last) = search.visit(keys, at, waiter, wanted, place) {
                     return Some(search.circle(last));
                 }
             }
@@ -74,8 +147,41 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, c
     None
 }
 
+/// Of these owners, and those that they wait for, whoever a circle must lead through: who waits more than once, or holds
+/// something that is waited for. All others wait for nobody but those who came before them.
+pub(super) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Owner]) -> Vec<Owner> {
+    // No owner is called so: nobody is looked for.
+    let nobody = Owner::new(b"");
+    let mut search = Search::new(order, &nobody, true);
+    search.reached.clear();
+    for owner in owners {
+        let first = order.room.waiting_of(owner).map(|(id, _)| id).next();
+        if let Some(waiter) = first.and_then(|id| order.room.waiter(id)) {
+            search.reach(&waiter.owner, None);
+        }
+    }
+    let mut at = 0;
+    while let Some(owner) = search.reached.get(at).map(|reached| reached.owner) {
+        for (_, waiter) in order.room.waiting_of(owner) {
+            for (position, wanted) in waiter.keys.iter().enumerate() {
+                if let Some(place) = search.place_of(waiter.db, &wanted.name, position) {
+                    search.visit(keys, at, waiter, wanted, place);
+                }
+            }
+        }
+        at += 1;
+    }
+    let waits_twice = |owner: &Owner| order.room.waiting_of(owner).nth(1).is_some();
+    let twice = search.reached.iter().map(|reached| reached.owner).filter(|owner| waits_twice(owner));
+    let holders = search.places.iter().filter_map(|place| place.holders.as_ref()).flat_map(BTreeMap::keys).copied();
+    let mut suspects: Vec<&Owner> = twice.chain(holders).collect();
+    suspects.sort_unstable();
+    suspects.dedup();
+    suspects.into_iter().cloned().collect()
+}
+
 /// Whether all who wait do so in one line, in which the asker has come last: whatever it holds elsewhere, nobody wants.
-fn nobody_waits_for(order: Order<'_>, asker: &Owner) -> bool {
+fn all_wait_in_one_line(order: Order<'_>, asker: &Owner) -> bool {
     let mut waiters = order.room.waiting_of(asker);
     let (Some((_, waiter)), None) = (waiters.next(), waiters.next()) else { return false };
     match &waiter.keys[..] {
@@ -92,164 +198,417 @@ fn hold_nothing(order: Order<'_>, line: &Line) -> bool {
     order.room.waiting() == line.len() && line.is_plain() && !head_holds
 }
 
-impl Search<'_> {
+impl<'r> Search<'r> {
+    fn new(order: Order<'r>, asker: &'r Owner, late: bool) -> Search<'r> {
+        let mut waits = order.room.waiting_of(asker);
+        let only = waits.next().filter(|_| waits.next().is_none());
+        Search {
+            order,
+            asker,
+            plain: only.filter(|(_, waiter)| !waiter.is_many()),
+            late,
+            reached: Vec::from([Reached { owner: asker, from: None }]),
+            marks: Vec::new(),
+            places: Vec::new(),
+            numbers: BTreeMap::new(),
+            hints: Vec::new(),
+            kinds: Vec::new(),
+            kind_numbers: BTreeMap::new(),
+        }
+    }
+
+    /// What it costs to see whether anybody waits for the asker: that looks at all keys that are waited for.
+    fn worth_of_a_look(&self) -> usize {
+        const LEAST: usize = 8;
+        self.order.room.contended().max(LEAST)
+    }
+
+    /// At most what it costs to visit a waiter that stands here, by those that are listed for it.
+    fn price(&self, place: usize, rank: Rank) -> usize {
+        let Place { line, known, .. } = self.places[place];
+        let listed = if known.is_some_and(|known| known >= rank) { 0 } else { line.all_branching() };
+        1 + listed
+    }
+
+    /// Whether somebody waits for the asker: stands behind it in a line, or wants what it holds.
+    fn is_waited_for<K: Keyspace>(&self, keys: &mut K) -> bool {
+        let Order { room, .. } = self.order;
+        let stands_before = |waiter: &Waiter, key: &Wanted| {
+            let line = room.line(waiter.db, &key.name);
+            key.upgrade || line.is_some_and(|line| line.next(Some(waiter.rank_at(key))).is_some())
+        };
+        let mut places = room.waiting_of(self.asker).map(|(_, waiter)| waiter);
+        let mut held = room.lines();
+        places.any(|waiter| waiter.keys.iter().any(|key| stands_before(waiter, key)))
+            || held.any(|(db, name, _)| {
+                let holds = |lock: &Lock| lock.holds.get(self.asker.as_bytes()).is_some();
+                keys.peek(db, name, holds).unwrap_or(false)
+            })
+    }
+
+    /// The number of a key that is waited for.
+    fn place_of(&mut self, db: Db, name: &'r KeyName, position: usize) -> Option<usize> {
+        if let Some(hint) = self.hints.get(position)
+            && let Some(place) = self.places.get(*hint)
+            && (place.db, place.name) == (db, name)
+        {
+            return Some(*hint);
+        }
+        let number = match self.numbers.get(&(db, name)) {
+            Some(number) => *number,
+            None => {
+                self.places.push(Place {
+                    db,
+                    name,
+                    line: self.order.room.line(db, name)?,
+                    holders: None,
+                    waiting: BTreeMap::new(),
+                    known: None,
+                    passed: None,
+                    reached: HoldersReached::None,
+                });
+                self.numbers.insert((db, name), self.places.len() - 1);
+                self.places.len() - 1
+            }
+        };
+        if self.hints.len() <= position {
+            self.hints.resize(position + 1, number);
+        }
+        self.hints[position] = number;
+        Some(number)
+    }
+
+    /// Sees which holders of a key wait for something.
+    fn see_holders<K: Keyspace>(&mut self, keys: &mut K, place: usize) {
+        let Place { db, name, line, ref mut holders, .. } = self.places[place];
+        if holders.is_some() {
+            return;
+        }
+        let (order, asker, room) = (self.order, self.asker, self.order.room);
+        let none_waits = hold_nothing(order, line) && !self.late;
+        let seen = keys.peek(db, name, |lock: &Lock| {
+            let writes = |who: &Owner| {
+                let hold = lock.holds.get(who.as_bytes()).filter(|hold| order.stands(hold))?;
+                Some(hold.writes > 0)
+            };
+            let mut seen = BTreeMap::new();
+            if none_waits {
+                seen.extend(writes(asker).map(|writes| (asker, writes)));
+            } else if lock.holds.len() <= room.waiting() {
+                for (who, hold) in lock.holds.iter().filter(|(_, hold)| order.stands(hold)) {
+                    let waiter = room.waiting_of(who).map(|(id, _)| id).next().and_then(|id| room.waiter(id));
+                    seen.extend(waiter.map(|waiter| (&waiter.owner, hold.writes > 0)));
+                }
+            } else {
+                let waiting = room.all_waiting().map(|waiter| &waiter.owner);
+                seen.extend(waiting.filter_map(|who| Some((who, writes(who)?))));
+            }
+            seen
+        });
+        *holders = Some(seen.unwrap_or_default());
+    }
+
+    /// Whether an owner that waits holds this key, whose holders have been seen, and whether it writes.
+    fn hold_of(&self, place: usize, owner: &Owner) -> Option<bool> {
+        self.places[place].holders.as_ref()?.get(owner).copied()
+    }
+
     /// Goes from a waiter to all that it waits for at one of its keys. The way back to the asker, if that is among them.
     fn visit<K: Keyspace>(
         &mut self,
-        order: Order<'_>,
         keys: &mut K,
         at: usize,
-        waiter: &Waiter,
-        name: &KeyName,
-    ) -> Option<Via> {
-        let (owner, mode) = (&waiter.owner, waiter.ask.mode);
-        let line = order.room.line(waiter.db, name)?;
-        let is_ahead = |other: &Waiter| other.rank < waiter.rank;
-        let asker_ahead = order.room.waiting_of(self.asker).map(|(_, other)| other);
-        let mut asker_ahead = asker_ahead.filter(|other| is_ahead(other) && other.wants(waiter.db, name)).peekable();
-        let place = (waiter.db, name.clone());
-        if asker_ahead.peek().is_none() && self.covered.get(&place).is_some_and(|rank| *rank >= waiter.rank) {
+        waiter: &'r Waiter,
+        wanted: &'r Wanted,
+        place: usize,
+    ) -> Option<Via<'r>> {
+        self.see_holders(keys, place);
+        if self.is_exhausted(place, waiter.rank_at(wanted)) {
             return None;
         }
-        let via = |behind: PerKey<Owner>| Via { reached: at, key: name.clone(), behind };
-        let own = keys.peek(waiter.db, name, |lock| {
-            let hold = lock.holds.get(owner.as_bytes()).filter(|hold| order.stands(hold))?;
-            Some(is_upgrade(hold, mode))
-        });
-        let own = own.flatten();
-        if own == Some(false) {
+        let mut writer = None;
+        match self.hold_of(place, &waiter.owner) {
             // It has what it asks for on this key.
-            return None;
-        }
-        let mut behind = None;
-        let mut covers = mode == Mode::Write;
-        // An upgrade waits for holders alone.
-        if own.is_none() {
-            for other in asker_ahead {
-                if let Some(behind) = between(order, keys, (line, name), other, waiter) {
-                    return Some(via(behind));
+            Some(writes) if writes || waiter.ask.mode == Mode::Read => return None,
+            // An upgrade waits for holders alone.
+            Some(_) => {}
+            None => {
+                let rank = waiter.rank_at(wanted);
+                let found = self.those_ahead(keys, at, waiter, place, rank);
+                if found.is_some() {
+                    return found;
+                }
+                if waiter.ask.mode == Mode::Read {
+                    writer = self.writers(place, rank, waiter).next().map(|(_, writer)| &writer.owner);
                 }
             }
-            for other in line.branching(waiter.rank).filter_map(|id| order.room.waiter(id)) {
-                if [self.asker, owner].contains(&&other.owner) || self.seen.contains(&other.owner) {
-                    continue;
+        }
+        self.those_holding(at, waiter, place, writer)
+    }
+
+    /// Whether all have been reached that anybody at this place of a line may wait for there.
+    fn is_exhausted(&self, place: usize, rank: Rank) -> bool {
+        let Place { holders, waiting, known, reached, .. } = &self.places[place];
+        let asker_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.asker));
+        *reached == HoldersReached::All
+            && known.is_some_and(|known| known >= rank)
+            && waiting.is_empty()
+            && !asker_holds()
+    }
+
+    /// The writers before a place who wait for this key alone, but for those of a waiter's own owner.
+    fn writers(
+        &self,
+        place: usize,
+        rank: Rank,
+        waiter: &'r Waiter,
+    ) -> impl DoubleEndedIterator<Item = (Rank, &'r Waiter)> + use<'r> {
+        let room = self.order.room;
+        let writers = self.places[place].line.writers(rank);
+        let writers = writers.filter_map(|(rank, id)| Some((rank, room.waiter(id)?)));
+        writers.filter(|(_, writer)| writer.owner != waiter.owner)
+    }
+
+    /// Goes to those who branch off and stand before a waiter, as far as it waits for them: itself, or through those who wait
+    /// for this key alone.
+    fn those_ahead<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        at: usize,
+        waiter: &'r Waiter,
+        place: usize,
+        rank: Rank,
+    ) -> Option<Via<'r>> {
+        self.know(keys, place, rank);
+        let via = |behind: &[&'r Owner]| Via { reached: at, place, behind: behind.iter().copied().collect() };
+        if self.reach_delaying(place, rank, Asker::of(waiter), &via(&[])) {
+            return Some(via(&[]));
+        }
+        // A reader waits for other readers only if a writer stands between.
+        let (end, first) = match waiter.ask.mode {
+            Mode::Write => (rank, None),
+            Mode::Read => {
+                if !self.has_left(place, rank, |_| true) {
+                    return None;
                 }
-                match between(order, keys, (line, name), other, waiter) {
-                    Some(behind) => self.reach(&other.owner, via(behind)),
-                    None => covers = false,
+                let mut writers = self.writers(place, rank, waiter).rev();
+                // Who holds the key waits for holders alone.
+                let (end, writer) = writers.find(|(_, writer)| self.hold_of(place, &writer.owner).is_none())?;
+                let via = via(&[&writer.owner]);
+                if self.reach_delaying(place, end, Asker::of(writer), &via) {
+                    return Some(via);
+                }
+                (end, Some(&writer.owner))
+            }
+        };
+        let Place { line, passed, .. } = self.places[place];
+        // Who waits for this key alone has been reached by now, but for the asker itself from its own place.
+        let (kept, own) = (line.was_kept(self.order.now), waiter.owner == *self.asker);
+        if own || !kept {
+            for (rank, id) in line.backwards(passed, end) {
+                if !self.has_left(place, rank, |kind| own || kind.many) {
+                    break;
+                }
+                let other = self.order.room.waiter(id).filter(|other| !other.is_many() && other.owner != waiter.owner);
+                let Some(other) = other.filter(|other| self.hold_of(place, &other.owner).is_none()) else { continue };
+                let behind: Behind<'r> = first.into_iter().chain([&other.owner]).collect();
+                let via = via(&behind);
+                if self.reach_delaying(place, rank, Asker::of(other), &via) {
+                    return Some(via);
                 }
             }
-            let mut writers = line.writers(waiter.rank).filter_map(|id| order.room.waiter(id));
-            behind = writers.find(|other| other.owner != *owner).map(|other| other.owner.clone());
         }
-        let found = self.holders(order, keys, waiter, name, line, behind, via);
-        if covers && own.is_none() && found.is_none() {
-            self.covered.insert(place, waiter.rank);
+        self.places[place].passed = passed.max(Some(end));
+        None
+    }
+
+    /// Whether somebody of these kinds stands before a place who was not reached.
+    fn has_left(&self, place: usize, before: Rank, of: impl Fn(&Kind) -> bool) -> bool {
+        let mut waiting = self.places[place].waiting.iter();
+        waiting.any(|(kind, those)| {
+            those.front().is_some_and(|(rank, _)| *rank < before) && of(&self.kinds[*kind as usize - 1])
+        })
+    }
+
+    /// Sees who branches off before a place.
+    fn know<K: Keyspace>(&mut self, keys: &mut K, place: usize, before: Rank) {
+        let Place { db, name, line, known, .. } = self.places[place];
+        if known.is_some_and(|known| known >= before) {
+            return;
         }
+        self.places[place].known = Some(before);
+        let mut branching: Vec<(Rank, WaiterId)> = line.branching(known, before).collect();
+        // The asker is looked for, also where it waits for nothing else.
+        if let Some((id, waiter)) = self.plain
+            && (waiter.db, &waiter.keys[0].name) == (db, name)
+        {
+            let rank = waiter.rank_at(&waiter.keys[0]);
+            if known.is_none_or(|known| rank >= known)
+                && rank < before
+                && let Err(at) = branching.binary_search_by_key(&rank, |(rank, _)| *rank)
+            {
+                branching.insert(at, (rank, id));
+            }
+        }
+        for (rank, id) in branching {
+            if let Some(waiter) = self.order.room.waiter(id)
+                && !self.mark(id).reached
+            {
+                let kind = self.kind_of(keys, id, waiter);
+                self.places[place].waiting.entry(kind).or_default().push_back((rank, id));
+            }
+        }
+    }
+
+    fn mark(&mut self, id: WaiterId) -> &mut Mark {
+        let at = id.index() as usize;
+        if self.marks.len() <= at {
+            self.marks.resize(at + 1, Mark::default());
+        }
+        &mut self.marks[at]
+    }
+
+    /// The number of a waiter's kind.
+    fn kind_of<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, waiter: &'r Waiter) -> u32 {
+        if self.mark(id).kind != 0 {
+            return self.mark(id).kind;
+        }
+        let mut held = SmallVec::new();
+        if waiter.is_many() {
+            for (position, key) in waiter.keys.iter().enumerate() {
+                let Some(place) = self.place_of(waiter.db, &key.name, position) else { continue };
+                self.see_holders(keys, place);
+                if self.places[place].holders.as_ref().is_some_and(|holders| !holders.is_empty()) {
+                    held.push(place);
+                }
+            }
+            held.sort_unstable();
+        }
+        let kind = Kind { reads: waiter.ask.mode == Mode::Read, many: waiter.is_many(), held };
+        let Search { kinds, kind_numbers, .. } = self;
+        let number = *kind_numbers.entry(kind).or_insert_with_key(|kind| {
+            kinds.push(kind.clone());
+            kinds.len() as u32
+        });
+        self.mark(id).kind = number;
+        number
+    }
+
+    /// Whether a waiter of this kind delays one that stands behind it: as [`Order::is_delayed`].
+    fn delays(&self, place: usize, kind: u32, asker: Asker<'_>) -> bool {
+        let Kind { reads, many, held } = &self.kinds[kind as usize - 1];
+        let mode = if *reads { Mode::Read } else { Mode::Write };
+        let by_kind = self.order.delays_by_kind((mode, *many), self.places[place].line, asker.mode);
+        by_kind.unwrap_or_else(|| {
+            !held.iter().any(|held| {
+                let writes = self.hold_of(*held, asker.owner);
+                writes.is_some_and(|writes| keeps_waiting(writes, mode, asker.upgrades(self.places[*held].name)))
+            })
+        })
+    }
+
+    /// Reaches those before a place who delay this one. Whether the asker is among them.
+    fn reach_delaying(&mut self, place: usize, before: Rank, waiter: Asker<'_>, via: &Via<'r>) -> bool {
+        let mut waiting = core::mem::take(&mut self.places[place].waiting);
+        let mut found = false;
+        waiting.retain(|kind, those| {
+            let has_some = those.front().is_some_and(|(rank, _)| *rank < before);
+            if !found && has_some && self.delays(place, *kind, waiter) {
+                found = self.reach_all(those, before, waiter.owner, via);
+            }
+            !those.is_empty()
+        });
+        self.places[place].waiting = waiting;
         found
+    }
+
+    fn reach_all(
+        &mut self,
+        those: &mut VecDeque<(Rank, WaiterId)>,
+        before: Rank,
+        owner: &Owner,
+        via: &Via<'r>,
+    ) -> bool {
+        let mut own: SmallVec<[(Rank, WaiterId); 2]> = SmallVec::new();
+        while let Some((rank, id)) = those.pop_front_if(|(rank, _)| *rank < before) {
+            let Some(waiter) = self.order.room.waiter(id) else { continue };
+            if self.mark(id).reached {
+                continue;
+            }
+            if waiter.owner == *owner {
+                own.push((rank, id));
+            } else if waiter.owner == *self.asker {
+                return true;
+            } else {
+                self.reach(&waiter.owner, Some(via.clone()));
+            }
+        }
+        own.into_iter().rev().for_each(|own| those.push_front(own));
+        false
     }
 
     /// The holders that a waiter waits for: those that conflict with it, or with a writer before it.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one look at one key")]
-    fn holders<K: Keyspace>(
+    fn those_holding(
         &mut self,
-        order: Order<'_>,
-        keys: &mut K,
-        waiter: &Waiter,
-        name: &KeyName,
-        line: &Line,
-        behind: Option<Owner>,
-        via: impl Fn(PerKey<Owner>) -> Via,
-    ) -> Option<Via> {
-        let none_waits = hold_nothing(order, line) && !self.late;
-        let mut found = None;
-        let mut next = Vec::new();
-        keys.peek(waiter.db, name, |lock: &Lock| {
-            let way = |who: &Owner| {
-                let hold = lock.holds.get(who.as_bytes()).filter(|hold| order.stands(hold))?;
-                if *who == waiter.owner {
-                    return None;
-                }
-                if conflicts(hold, waiter.ask.mode) {
-                    return Some(via(PerKey::new()));
-                }
-                behind.as_ref().filter(|writer| *writer != who).map(|writer| via(PerKey::from([writer.clone()])))
+        at: usize,
+        waiter: &'r Waiter,
+        place: usize,
+        writer: Option<&'r Owner>,
+    ) -> Option<Via<'r>> {
+        let way = |who: &Owner, writes: bool| {
+            let behind = match writer {
+                _ if writes || waiter.ask.mode == Mode::Write => Behind::new(),
+                // It stands before this one, too.
+                Some(writer) if writer == who => Behind::new(),
+                Some(writer) => Behind::from_slice(&[writer]),
+                None => return None,
             };
-            found = way(self.asker);
-            if found.is_some() || none_waits {
-                return;
-            }
-            if lock.holds.len() <= order.room.waiting() {
-                let waiting = lock.holds.iter().filter(|(who, _)| order.room.waiting_of(who).next().is_some());
-                next.extend(waiting.filter_map(|(who, _)| Some((who.clone(), way(who)?))));
-            } else {
-                let holding = order.room.all_waiting().map(|waiter| &waiter.owner);
-                next.extend(holding.filter_map(|who| Some((who.clone(), way(who)?))));
-            }
-        });
-        for (who, way) in next {
-            self.reach(&who, way);
+            (*who != waiter.owner).then_some(Via { reached: at, place, behind })
+        };
+        let asker = self.hold_of(place, self.asker);
+        if let Some(found) = asker.and_then(|writes| way(self.asker, writes)) {
+            return Some(found);
         }
-        found
+        let all = waiter.ask.mode == Mode::Write || writer.is_some();
+        let to_reach = if all { HoldersReached::All } else { HoldersReached::Writers };
+        if self.places[place].reached < to_reach {
+            self.places[place].reached = to_reach;
+            let holders = self.places[place].holders.take().unwrap_or_default();
+            for (who, writes) in &holders {
+                if let Some(via) = way(who, *writes) {
+                    self.reach(who, Some(via));
+                }
+            }
+            self.places[place].holders = Some(holders);
+        }
+        None
     }
 
-    fn reach(&mut self, owner: &Owner, from: Via) {
-        if owner != self.asker && self.seen.insert(owner.clone()) {
-            self.reached.push(Reached { owner: owner.clone(), from: Some(from) });
+    fn reach(&mut self, owner: &'r Owner, from: Option<Via<'r>>) {
+        if *owner == *self.asker {
+            return;
+        }
+        let mut anew = false;
+        for (id, _) in self.order.room.waiting_of(owner) {
+            anew |= !core::mem::replace(&mut self.mark(id).reached, true);
+        }
+        if anew {
+            self.reached.push(Reached { owner, from });
         }
     }
 
-    fn circle(&self, last: Via) -> Cycle {
+    fn circle(&self, last: Via<'r>) -> Cycle {
         let mut hops = Vec::new();
-        let mut via = Some(last);
-        while let Some(Via { reached, key, behind }) = via {
-            hops.extend(behind.into_iter().rev().map(|between| (between, key.clone())));
-            let Reached { owner, from } = &self.reached[reached];
-            hops.push((owner.clone(), key));
-            via = from.clone();
+        let mut via = Some(&last);
+        while let Some(Via { reached, place, behind }) = via {
+            let Place { db, name, .. } = self.places[*place];
+            let hop = |owner: &Owner| Hop { owner: owner.clone(), db, key: name.clone() };
+            hops.extend(behind.iter().rev().map(|between| hop(between)));
+            let Reached { owner, from } = &self.reached[*reached];
+            hops.push(hop(owner));
+            via = from.as_ref();
         }
         hops.reverse();
         Cycle(hops)
     }
-}
-
-/// Whether a waiter waits for one before it in a line, and through whom of those who wait for this key alone: in none, the
-/// nearest first.
-fn between<K: Keyspace>(
-    order: Order<'_>,
-    keys: &mut K,
-    (line, name): (&Line, &KeyName),
-    ahead: &Waiter,
-    waiter: &Waiter,
-) -> Option<PerKey<Owner>> {
-    if ahead.owner != waiter.owner && order.delays(keys, ahead, line, (&waiter.owner, waiter.ask.mode)) {
-        return Some(PerKey::new());
-    }
-    let alone = |id| {
-        order
-            .room
-            .waiter(id)
-            .filter(|other| !other.is_many() && other.owner != waiter.owner && other.owner != ahead.owner)
-    };
-    // Who holds the key waits for holders alone.
-    let delayed = |keys: &mut K, other: &Waiter| {
-        let holds = |lock: &Lock| lock.holds.get(other.owner.as_bytes()).is_some_and(|hold| order.stands(hold));
-        order.delays(keys, ahead, line, (&other.owner, other.ask.mode))
-            && !keys.peek(waiter.db, name, holds).unwrap_or(false)
-    };
-    // A reader waits for other readers only if a writer stands between.
-    let (end, through) = match waiter.ask.mode {
-        Mode::Write => (waiter, None),
-        Mode::Read => {
-            let writer = line.writers(waiter.rank).rev().find_map(alone)?;
-            if writer.rank > ahead.rank && delayed(keys, writer) {
-                return Some(PerKey::from([writer.owner.clone()]));
-            }
-            (writer, Some(writer.owner.clone()))
-        }
-    };
-    let last = line.between(ahead.rank, end.rank).filter_map(alone);
-    let mut last = last.filter(|other| through.as_ref() != Some(&other.owner));
-    let last = last.find(|other| delayed(keys, other))?;
-    Some(through.into_iter().chain([last.owner.clone()]).collect())
 }

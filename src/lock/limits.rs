@@ -5,6 +5,9 @@ use super::time::Millis;
 /// The longest lease there is, whatever is configured or claimed: ten years.
 pub const LEASE_CEILING: Millis = Millis(315_360_000_000);
 
+/// The longest owner or note there is, whatever is configured or claimed: the saved form has two bytes for a length.
+pub const SAVED_BYTES_CEILING: usize = u16::MAX as usize;
+
 /// What the arguments of a request must keep to, as configured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {

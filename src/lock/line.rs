@@ -6,7 +6,7 @@ use super::time::Timestamp;
 use super::wheel::EntryId;
 use alloc::collections::{BTreeMap, BTreeSet};
 
-/// A place in line, the same in every line: upgrades first, then by arrival.
+/// A place in line: who upgrades this key first, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     class: Class,
@@ -28,7 +28,7 @@ pub struct Line {
     /// The writers among those who wait for this key alone.
     writers: BTreeSet<Rank>,
     /// Who waits for other keys as well, or whose owner does.
-    branching: BTreeSet<Rank>,
+    branching: BTreeMap<Rank, WaiterId>,
     /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something since
     /// they came.
     exceptions: BTreeSet<Rank>,
@@ -58,8 +58,8 @@ pub(super) enum Due {
 }
 
 impl Rank {
-    pub(super) fn new(upgrades: bool, ticket: u64) -> Rank {
-        Rank { class: if upgrades { Class::Upgrade } else { Class::Newcomer }, ticket }
+    pub(super) fn new(upgrade: bool, ticket: u64) -> Rank {
+        Rank { class: if upgrade { Class::Upgrade } else { Class::Newcomer }, ticket }
     }
 }
 
@@ -68,7 +68,7 @@ impl Line {
     pub(super) fn join(&mut self, rank: Rank, id: WaiterId, mode: Mode, many: bool) {
         self.order.insert(rank, id);
         if many {
-            self.branching.insert(rank);
+            self.branching.insert(rank, id);
         } else if mode == Mode::Write {
             self.writers.insert(rank);
         }
@@ -77,19 +77,23 @@ impl Line {
     /// Gives a place to another waiter.
     pub(super) fn hand_over(&mut self, rank: Rank, id: WaiterId) {
         self.order.insert(rank, id);
+        self.branching.entry(rank).and_modify(|there| *there = id);
     }
 
     /// Lets whoever stands here go.
     pub(super) fn leave(&mut self, rank: Rank) {
         self.order.remove(&rank);
-        for ranks in [&mut self.writers, &mut self.branching, &mut self.exceptions] {
+        self.branching.remove(&rank);
+        for ranks in [&mut self.writers, &mut self.exceptions] {
             ranks.remove(&rank);
         }
     }
 
     /// Notes that whoever stands here waits elsewhere as well.
     pub(super) fn branch(&mut self, rank: Rank) {
-        self.branching.insert(rank);
+        if let Some(id) = self.at(rank) {
+            self.branching.insert(rank, id);
+        }
         self.except(rank);
     }
 
@@ -124,8 +128,10 @@ impl Line {
     /// Whether somebody stands in it, and nobody stands in a part of it but not in the whole (W1).
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let mut parts = [&self.writers, &self.branching, &self.exceptions].into_iter().flatten();
-        !self.order.is_empty() && parts.all(|rank| self.order.contains_key(rank))
+        let mut parts = [&self.writers, &self.exceptions].into_iter().flatten();
+        let mut branching = self.branching.iter();
+        let stands = |rank| self.order.contains_key(rank);
+        !self.order.is_empty() && parts.all(stands) && branching.all(|(rank, id)| self.order.get(rank) == Some(id))
     }
 
     /// Whether the key is kept for the first in line at this moment.
@@ -155,6 +161,11 @@ impl Line {
         self.order.values().copied()
     }
 
+    /// Who stands before a place, in order.
+    pub(super) fn before(&self, place: Rank) -> impl Iterator<Item = WaiterId> {
+        self.order.range(..place).map(|(_, id)| *id)
+    }
+
     /// The first behind a place, or of all.
     pub(super) fn next(&self, after: Option<Rank>) -> Option<(Rank, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
@@ -163,18 +174,33 @@ impl Line {
     }
 
     /// The writers before a place who wait for this key alone.
-    pub(super) fn writers(&self, before: Rank) -> impl DoubleEndedIterator<Item = WaiterId> {
-        self.those(&self.writers, before)
+    pub(super) fn writers(&self, before: Rank) -> impl DoubleEndedIterator<Item = (Rank, WaiterId)> {
+        self.writers.range(..before).filter_map(|rank| Some((*rank, self.at(*rank)?)))
     }
 
-    /// Those before a place who wait for other keys as well, or whose owner does.
-    pub(super) fn branching(&self, before: Rank) -> impl Iterator<Item = WaiterId> {
-        self.those(&self.branching, before)
+    /// Those before a place who wait for other keys as well, or whose owner does; not before another place, if one is named.
+    pub(super) fn branching(&self, from: Option<Rank>, before: Rank) -> impl Iterator<Item = (Rank, WaiterId)> {
+        stretch(&self.branching, from, before)
+    }
+
+    /// How many wait for other keys as well, or their owners do.
+    pub(super) fn all_branching(&self) -> usize {
+        self.branching.len()
+    }
+
+    /// As [`Line::branching`], all, and the last first.
+    pub(super) fn backwards(&self, from: Option<Rank>, before: Rank) -> impl Iterator<Item = (Rank, WaiterId)> {
+        stretch(&self.order, from, before).rev()
     }
 
     /// Whether somebody in it may be served without a change of the lock.
     pub(super) fn is_unsettled(&self) -> bool {
         self.cut || self.due.is_some() || self.kept.is_some()
+    }
+
+    /// Whether it was looked at when it began to be kept, and only the end of somebody's time can have changed anything since.
+    pub(super) fn is_quiet(&self, now: Timestamp) -> bool {
+        !self.cut && self.due.is_none() && self.is_kept(now)
     }
 
     /// Whether nobody in it waits for other keys as well, nor does anybody's owner.
@@ -193,16 +219,19 @@ impl Line {
         let rank = self.exceptions.range((Excluded(after), Unbounded)).next()?;
         Some((*rank, *self.order.get(rank)?))
     }
+}
 
-    /// Who stands between two places, in order.
-    pub(super) fn between(&self, after: Rank, before: Rank) -> impl Iterator<Item = WaiterId> {
-        use core::ops::Bound::Excluded;
-        // An empty range of a tree must not be asked for with two excluded ends that are the same.
-        let range = (after < before).then(|| self.order.range((Excluded(after), Excluded(before))));
-        range.into_iter().flatten().map(|(_, id)| *id)
-    }
-
-    fn those(&self, ranks: &BTreeSet<Rank>, before: Rank) -> impl DoubleEndedIterator<Item = WaiterId> {
-        ranks.range(..before).filter_map(|rank| self.order.get(rank).copied())
-    }
+/// Who stands from one place, or from the first, to before another, in order.
+fn stretch(
+    of: &BTreeMap<Rank, WaiterId>,
+    from: Option<Rank>,
+    before: Rank,
+) -> impl DoubleEndedIterator<Item = (Rank, WaiterId)> {
+    use core::ops::Bound::{Excluded, Included, Unbounded};
+    // A range of a tree must not be asked for whose end is before its beginning.
+    let range = from.is_none_or(|from| from <= before).then(|| {
+        let from = from.map_or(Unbounded, Included);
+        of.range((from, Excluded(before)))
+    });
+    range.into_iter().flatten().map(|(rank, id)| (*rank, *id))
 }

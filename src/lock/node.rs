@@ -4,6 +4,8 @@
 use super::change::{self, Effects, close, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::{Connection, Term};
+pub use super::index::Due;
+use super::index::Index;
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::limits::Limits;
@@ -12,8 +14,7 @@ use super::session::{Sessions, Trace};
 use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
 use super::wait::RUN;
-use super::wheel::{EntryId, Generations, Leases, Look};
-use alloc::boxed::Box;
+use super::wheel::{EntryId, Generations, Leases};
 use alloc::vec::Vec;
 
 /// What a node knows beside the locks themselves.
@@ -27,23 +28,14 @@ pub struct Node {
     pub(super) room: Room,
     /// Which holds end with which connection.
     pub(super) sessions: Sessions,
-    /// The index of leases of each database, by its number.
-    leases: Vec<Option<Box<Leases>>>,
+    /// The index of leases.
+    leases: Index,
+    /// That of the data set that is being loaded beside the one that is served; None when none is.
+    incoming: Option<Index>,
     /// One count for all of them, so that an entry's id means nothing in another database.
     generations: Generations,
-    /// Indexes of flushed databases, whose memory is given back little by little.
+    /// Indexes of data that are gone, whose memory is given back little by little.
     retired: Vec<Leases>,
-}
-
-/// What a look for due leases found.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Due {
-    /// A lease on this key may be over: open the key and call [`Node::lapse`].
-    Key(Db, EntryId, KeyName),
-    /// Work was done; look again, after a look at the clock.
-    Again,
-    /// Nothing is due.
-    Nothing,
 }
 
 impl Node {
@@ -56,19 +48,23 @@ impl Node {
             term: Term::FIRST,
             room: Room::new(),
             sessions: Sessions::new(),
-            leases: Vec::new(),
+            leases: Index::new(),
+            incoming: None,
             generations: Generations::new(),
             retired: Vec::new(),
         }
     }
 
-    /// A lock came to another name or database: it goes on there, carried.
-    pub fn carry(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
+    /// A lock came from another name or database, if it is known from where: it goes on here, carried.
+    pub fn carry(&mut self, from: Option<(Db, &[u8])>, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         lock.holds.carry(now);
         for (owner, hold) in lock.holds.iter() {
             if let Some(session) = hold.session() {
                 self.sessions.bind(db, name, owner, session.connection);
             }
+        }
+        if let Some(from) = from {
+            self.room.carried(from, (db, name), lock);
         }
         self.room.want_check(db, name);
         self.follow_lock(db, name, lock, now);
@@ -78,7 +74,7 @@ impl Node {
     /// have the key.
     pub fn forget(&mut self, db: Db, name: &[u8], trace: &Trace) {
         if let Some(id) = trace.lease {
-            index_of(&mut self.leases, db).disarm(id);
+            self.leases.disarm(db, id);
         }
         self.sessions.forget(db, name, trace);
         if trace.held {
@@ -91,14 +87,7 @@ impl Node {
 
     /// A database, or all of them, was emptied.
     pub fn flush(&mut self, db: Option<Db>) {
-        // Above this, an index is given back little by little: to free a million entries takes a while.
-        const AT_ONCE: usize = 4_096;
-        let flushed = match db {
-            None => 0..self.leases.len(),
-            Some(Db(number)) => number as usize..self.leases.len().min(number as usize + 1),
-        };
-        let large = |leases: Option<Box<Leases>>| leases.filter(|leases| leases.len() > AT_ONCE).map(|leases| *leases);
-        self.retired.extend(self.leases[flushed].iter_mut().filter_map(|leases| large(leases.take())));
+        retire(&mut self.retired, self.leases.take(db));
         self.sessions.flush(db);
         self.room.want_checks(db);
     }
@@ -109,14 +98,75 @@ impl Node {
         if one == other {
             return;
         }
-        reach(&mut self.leases, one.max(other));
-        self.leases.swap(one.0 as usize, other.0 as usize);
+        self.leases.swap(one, other);
         self.sessions.swap(one, other);
+        self.room.swapped(one, other);
         self.term = self.term.next();
         // Who waits stays with the number of its database.
         for db in [one, other] {
             self.room.want_checks(Some(db));
         }
+    }
+
+    /// A data set begins to be loaded beside the one that is served, which goes on until [`Node::take_incoming`].
+    pub fn begin_incoming(&mut self) {
+        self.drop_incoming();
+        self.incoming = Some(Index::new());
+    }
+
+    /// Whether a data set is being loaded beside the one that is served.
+    #[must_use]
+    pub fn has_incoming(&self) -> bool {
+        self.incoming.is_some()
+    }
+
+    /// A lock is being loaded beside the data set that is served. It will lie under this name, in this database if that is
+    /// known. Its entry is made now, since the server does not say later what has become of it.
+    pub fn index_incoming(&mut self, db: Option<Db>, name: &[u8], lock: &mut Lock) {
+        let Some(incoming) = &mut self.incoming else { return };
+        if let Some((deadline, _)) = lock.holds.earliest() {
+            lock.lease = Some(incoming.arm(db, name, deadline, &mut self.generations));
+        }
+        // Also if the load breaks off: a fence that was passed over harms nobody.
+        if let Some(fence) = lock.fence {
+            self.fences.observe(fence);
+        }
+    }
+
+    /// The incoming data set has taken the place of the one that was served until now. The server frees the old locks
+    /// without a word.
+    pub fn take_incoming(&mut self) {
+        if let Some(incoming) = self.incoming.take() {
+            self.flush(None);
+            self.leases = incoming;
+        }
+    }
+
+    /// The load of the incoming data set has broken off: the old one goes on.
+    pub fn drop_incoming(&mut self) {
+        if let Some(mut incoming) = self.incoming.take() {
+            retire(&mut self.retired, incoming.take(None));
+        }
+    }
+
+    /// The next entry whose database is not known, and the name of its key. To be treated as [`Due::Unplaced`].
+    pub fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
+        self.leases.next_unplaced()
+    }
+
+    /// Puts an unplaced entry into the index of this database, if it is that of this lock; only one lock has it. Whether it
+    /// is.
+    pub fn place(&mut self, db: Db, name: &[u8], lock: &mut Lock, entry: EntryId, now: Timestamp) -> bool {
+        let is_of_this = lock.lease == Some(entry);
+        if is_of_this {
+            self.follow_lock(db, name, lock, now);
+        }
+        is_of_this
+    }
+
+    /// No database has a lock with this unplaced entry.
+    pub fn drop_unplaced(&mut self, entry: EntryId) {
+        self.leases.disarm_unplaced(entry);
     }
 
     /// This node has become the primary: all its holds are carried, and its fences pass by those that the old primary
@@ -129,6 +179,14 @@ impl Node {
     /// This node serves slots that another one served until now.
     pub fn gain_slots(&mut self, wall: WallTime) {
         self.fences.lead(wall, self.limits.promotion_skew);
+    }
+
+    /// So many owners may hold one key together from now on. If there is room for more, those who wait for it have it first.
+    pub fn limit_holders(&mut self, most: usize) {
+        if most > self.limits.holders_per_key_max {
+            self.room.want_looks();
+        }
+        self.limits.holders_per_key_max = most;
     }
 
     /// A fence was given elsewhere or before.
@@ -145,30 +203,22 @@ impl Node {
     /// How many keys have a running lease.
     #[must_use]
     pub fn leases_len(&self) -> usize {
-        self.leases.iter().flatten().map(|leases| leases.len()).sum()
+        self.leases.len()
     }
 
     /// The next moment at which [`Node::due`] or [`Node::expired`] is worth calling; None when there is nothing to wait
     /// for.
     #[must_use]
     pub fn next_look(&self) -> Option<Timestamp> {
-        let leases = self.leases.iter().flatten().filter_map(|leases| leases.next_look());
-        leases.chain(self.room.next_look()).min()
+        self.leases.next_look().into_iter().chain(self.room.next_look()).min()
     }
 
     /// Looks for a lease that is over, and does a bounded piece of work on the way.
     pub fn due(&mut self, now: Timestamp) -> Due {
-        for (number, leases) in self.leases.iter_mut().enumerate() {
-            match leases.as_mut().map_or(Look::Nothing, |leases| leases.look(now)) {
-                Look::Due(id, key) => return Due::Key(Db(number as u32), id, key),
-                Look::Again => return Due::Again,
-                Look::Nothing => {}
-            }
-        }
-        Due::Nothing
+        self.leases.due(now)
     }
 
-    /// Gives back a bounded piece of the memory of flushed databases' indexes; false when there is none left.
+    /// Gives back a bounded piece of the memory of indexes of data that are gone; false when there is none left.
     pub fn shed(&mut self) -> bool {
         let Some(leases) = self.retired.last_mut() else { return self.sessions.shed() };
         if !leases.shed() {
@@ -179,7 +229,7 @@ impl Node {
 
     /// Drops an entry whose key has something else now.
     pub fn drop_entry(&mut self, db: Db, entry: EntryId) {
-        index_of(&mut self.leases, db).disarm(entry);
+        self.leases.disarm(db, entry);
     }
 
     /// Ends at most `most` holds that are over on the key of a due entry, and lets in who waited for that.
@@ -196,7 +246,7 @@ impl Node {
         let mut effects = Effects::new();
         let Place { db, lock, .. } = keys.place(key);
         if lock.is_none_or(|lock| lock.lease != Some(entry)) {
-            index_of(&mut self.leases, db).disarm(entry);
+            self.leases.disarm(db, entry);
             return effects;
         }
         change::lapse(keys, key, now.mono, most, &mut effects);
@@ -278,8 +328,7 @@ impl Node {
     /// Whether the index has an entry for this lock that stands no later than `deadline` (I4).
     #[must_use]
     pub fn covers(&self, db: Db, lock: &Lock, deadline: Timestamp) -> bool {
-        let leases = self.leases.get(db.0 as usize).and_then(Option::as_ref);
-        leases.zip(lock.lease).is_some_and(|(leases, id)| leases.covers(id, deadline, Timestamp(0)))
+        lock.lease.is_some_and(|id| self.leases.covers(db, id, deadline, Timestamp(0)))
     }
 
     /// The first of the waiting room's invariants that does not hold, by its number.
@@ -331,16 +380,18 @@ impl Node {
     /// Whether an entry stands where none stood.
     pub(super) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) -> bool {
         let earliest = lock.holds.earliest().map(|(deadline, _)| deadline);
-        let leases = index_of(&mut self.leases, db);
         match (lock.lease, earliest) {
-            (Some(id), Some(deadline)) if leases.covers(id, deadline, now) => false,
-            (Some(id), Some(deadline)) if leases.rearm(id, deadline) => true,
-            (_, Some(deadline)) => {
-                lock.lease = Some(leases.arm(KeyName::from_slice(name), deadline, &mut self.generations));
+            (Some(id), Some(deadline)) if self.leases.keeps(db, id, deadline, now) => false,
+            (Some(id), Some(deadline)) if self.leases.rearm(db, id, deadline) => true,
+            (was, Some(deadline)) => {
+                lock.lease = Some(self.leases.arm(Some(db), name, deadline, &mut self.generations));
+                if let Some(was) = was {
+                    self.leases.disarm_unplaced(was);
+                }
                 true
             }
             (Some(id), None) => {
-                leases.disarm(id);
+                self.leases.disarm(db, id);
                 lock.lease = None;
                 false
             }
@@ -349,16 +400,9 @@ impl Node {
     }
 }
 
-/// The index of leases of a database, made when it is first needed.
-fn index_of(leases: &mut Vec<Option<Box<Leases>>>, db: Db) -> &mut Leases {
-    reach(leases, db);
-    leases[db.0 as usize].get_or_insert_default()
-}
-
-/// Makes a place for the index of a database.
-fn reach(leases: &mut Vec<Option<Box<Leases>>>, Db(number): Db) {
-    let needed = number as usize + 1;
-    if leases.len() < needed {
-        leases.resize_with(needed, || None);
-    }
+/// Drops indexes of data that are gone. Large ones are kept, to be given back little by little: to free a million entries
+/// takes a while.
+fn retire(retired: &mut Vec<Leases>, gone: impl Iterator<Item = Leases>) {
+    const AT_ONCE: usize = 4_096;
+    retired.extend(gone.filter(|leases| leases.len() > AT_ONCE));
 }

@@ -3,21 +3,38 @@
 //! First come, first served, for readers and writers alike: whoever stands before somebody in line delays him, though
 //! his mode would fit, so that neither readers nor writers starve. The exceptions, each where it is made:
 //!
-//! - a holder that asks again never waits, and an upgrade goes to the head ([`super::room::Rank`]);
+//! - a holder that asks again never waits, and an upgrade goes to the head of the line of the key that it upgrades, of no
+//!   other ([`super::room::Rank`]);
 //! - a reader passes readers that only other keys delay;
-//! - an asker goes before who waits for several keys, one of them held by the asker;
+//! - an asker goes before a waiter for several keys, one of them held by the asker in conflict, or upgraded by this request;
 //! - a free key is kept for who waits for other keys as well for a limited time only.
+//!
+//! Can two waiters for several keys keep each other waiting by their places alone? By tickets they cannot: the earlier one
+//! stands first wherever they meet. By an upgrade they could. W holds `a` for reading and asks to write `a` and `b`; V came
+//! earlier and waits for both. W stands before V at `a`, and V before W at `b`.
+//!
+//! - V writes: it waits for W's hold on `a`. W goes before it at `b`, by the third exception.
+//! - V reads: W's hold does not conflict, but V cannot be served at `a` before W is, or gives up. W goes before it at `b` by the
+//!   same exception: V could not be served earlier anyway.
+//! - W upgrades `a` and V upgrades `b`: each waits for the hold of the other. That is a deadlock whatever the order is, and
+//!   the later request is refused. Two upgrades of one key are, too.
+//! - More than two: U waits for `b` alone between V and W. W waits for U, U for V, V for W. No exception opens this circle,
+//!   and the search finds it when the last of them asks ([`super::deadlock`]). With detection off it ends by itself: somebody
+//!   in such a circle waits for a newcomer's place of a waiter for several keys, and a free key is kept for that only so long.
+//!
+//! So whoever asks for a key is served after at most those that stood there when it came, and upgrades of that very key.
 
 use super::hold::{Hold, Mode};
-use super::key::Db;
+use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
 use super::limits::Limits;
 use super::owner::Owner;
 use super::request::Refusal;
-use super::room::{Line, Rank, Room, Waiter};
+use super::room::{Line, Rank, Room, Waiter, WaiterId, Wanted};
 use super::session::Sessions;
 use super::time::Timestamp;
 use super::value::Lock;
+use alloc::collections::BTreeSet;
 
 /// What judging a request by the holds on a key found, by the table in serve.rs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +69,39 @@ pub(super) fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
     mode == Mode::Write && hold.writes == 0
 }
 
-/// Whether a hold keeps others from having the key in this mode.
-pub(super) fn conflicts(hold: &Hold, mode: Mode) -> bool {
-    mode == Mode::Write || hold.writes > 0
+/// Whether an asker keeps a waiter for several keys from having one of them in this mode: by its own hold there, which writes
+/// or is to be upgraded together with the key that is asked for.
+pub(super) fn keeps_waiting(writes: bool, mode: Mode, upgrades: bool) -> bool {
+    mode == Mode::Write || writes || upgrades
+}
+
+/// A request, as those see it who stand before it in a line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker<'a> {
+    pub(super) owner: &'a Owner,
+    pub(super) mode: Mode,
+    /// Its keys, at least those that it upgrades.
+    pub(super) wanted: &'a [Wanted],
+}
+
+impl<'a> Asker<'a> {
+    /// One that waits.
+    pub(super) fn of(waiter: &'a Waiter) -> Asker<'a> {
+        Asker { owner: &waiter.owner, mode: waiter.ask.mode, wanted: &waiter.keys }
+    }
+
+    /// Whether it asks to write a key that its owner holds for reading.
+    pub(super) fn upgrades(self, name: &[u8]) -> bool {
+        self.wanted.iter().any(|key| key.upgrade && *key.name == *name)
+    }
+}
+
+/// Whom a request passes, though they stand before it: those whom its owner keeps waiting. Found out once for a request.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    /// Keys that were looked at for it.
+    seen: BTreeSet<KeyName>,
+    waiters: BTreeSet<WaiterId>,
 }
 
 /// The order of service at one moment.
@@ -71,58 +118,74 @@ impl Order<'_> {
         self.sessions.end_of(hold) > self.now
     }
 
-    /// Whether somebody in the line of a key delays a request of this owner in this mode, which stands there.
+    /// Whether somebody in the line of a key delays a request, which stands there.
     pub(super) fn is_delayed<K: Keyspace>(
         self,
         keys: &mut K,
         (db, name): (Db, &[u8]),
-        (owner, mode): (&Owner, Mode),
+        asker: Asker<'_>,
         place: Rank,
+        passed: &mut Passed,
     ) -> bool {
         let Some(line) = self.room.line(db, name) else { return false };
-        let mut after = None;
-        while let Some((rank, id)) = line.next(after).filter(|(rank, _)| *rank < place) {
-            let waiter = self.room.waiter(id);
-            if waiter.is_some_and(|waiter| self.delays(keys, waiter, line, (owner, mode))) {
+        for id in line.before(place) {
+            let Some(waiter) = self.room.waiter(id) else { continue };
+            let by_kind = self.delays_by_kind((waiter.ask.mode, waiter.is_many()), line, asker.mode);
+            if by_kind.unwrap_or_else(|| !self.passes(keys, (id, waiter), asker, passed)) {
                 return true;
             }
-            if waiter.is_some_and(|waiter| !waiter.is_many()) && line.writers(place).next().is_some() {
+            if !waiter.is_many() && line.writers(place).next().is_some() {
                 // A reader that does not delay this one; a writer behind it does.
                 return true;
             }
-            after = Some(rank);
         }
         false
     }
 
-    /// Whether a waiter delays a request that stands behind it in a line.
-    pub(super) fn delays<K: Keyspace>(
-        self,
-        keys: &mut K,
-        waiter: &Waiter,
-        line: &Line,
-        (owner, mode): (&Owner, Mode),
-    ) -> bool {
-        if mode == Mode::Read && waiter.ask.mode == Mode::Read {
+    /// Whether a waiter delays a request that stands behind it in a line, as far as their modes say, and whether the waiter
+    /// waits for several keys. None: it does, unless the asker keeps it waiting itself.
+    pub(super) fn delays_by_kind(self, (mode, many): (Mode, bool), line: &Line, asker: Mode) -> Option<bool> {
+        if asker == Mode::Read && mode == Mode::Read {
             // Only something else delays a reader that waits: another key, or a writer, which delays this one as well. Unless
             // it is one of a run that is being let in bit by bit: nobody passes the rest of the run.
-            return line.cut;
+            return Some(line.cut);
         }
-        if !waiter.is_many() {
-            return true;
+        if !many {
+            return Some(true);
         }
-        if line.was_kept(self.now) {
-            // The key has been kept for it long enough.
-            return false;
-        }
-        // It could not be served before the asker gives back what it holds: to wait for it would be a deadlock.
-        let asker_keeps_it_waiting = waiter.keys.iter().any(|key| {
-            let held = |lock: &Lock| {
-                let hold = lock.holds.get(owner.as_bytes());
-                hold.is_some_and(|hold| self.stands(hold) && conflicts(hold, waiter.ask.mode))
+        // The key has been kept for it long enough.
+        line.was_kept(self.now).then_some(false)
+    }
+
+    /// Whether an asker keeps a waiter waiting that stands before it. The waiter could not be served before the asker gives
+    /// back what it holds, or has what it upgrades: to wait for it would be a deadlock. What the asker holds on a key says it
+    /// for all who wait for that key, so that no key is looked at twice.
+    fn passes<K: Keyspace>(
+        self,
+        keys: &mut K,
+        (id, waiter): (WaiterId, &Waiter),
+        asker: Asker<'_>,
+        passed: &mut Passed,
+    ) -> bool {
+        for key in &waiter.keys {
+            if passed.waiters.contains(&id) {
+                return true;
+            }
+            if !passed.seen.insert(key.name.clone()) {
+                continue;
+            }
+            let Some(line) = self.room.line(waiter.db, &key.name) else { continue };
+            let writes = |lock: &Lock| {
+                let hold = lock.holds.get(asker.owner.as_bytes()).filter(|hold| self.stands(hold));
+                hold.map(|hold| hold.writes > 0)
             };
-            waiter.owner != *owner && keys.peek(waiter.db, &key.name, held).unwrap_or(false)
-        });
-        !asker_keeps_it_waiting
+            let Some(writes) = keys.peek(waiter.db, &key.name, writes).flatten() else { continue };
+            let upgrades = asker.upgrades(&key.name);
+            passed.waiters.extend(line.iter().filter(|id| {
+                let other = self.room.waiter(*id).filter(|other| other.owner != *asker.owner);
+                other.is_some_and(|other| keeps_waiting(writes, other.ask.mode, upgrades))
+            }));
+        }
+        passed.waiters.contains(&id)
     }
 }

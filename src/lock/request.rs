@@ -133,6 +133,9 @@ pub enum Outcome {
     Held,
     /// The asker waits: it is answered later, once.
     Queued(WaiterId),
+    /// The owner waits for the same already, and the asker repeats that: it takes over the place by
+    /// [`Node::take_over`](super::node::Node::take_over), once it is sure that it can wait. Nothing was changed.
+    Repeats(WaiterId),
     /// Per key the counts left to the owner; None where it held nothing or another fence was named.
     Released(PerKey<Option<u64>>),
     /// Per key the fence of the extended hold; None as above.

@@ -1,8 +1,9 @@
 //! The waiting room: who waits for which keys, and in which order. Holds no lock state, decides nothing, and forgets
 //! everything on restart.
 //!
-//! Each key that is waited for has a line. A waiter stands in the lines of all its keys at one rank, given when it came,
-//! so that any two waiters stand in the same order wherever they meet. What a waiter can be:
+//! Each key that is waited for has a line. A waiter stands in the lines of all its keys by one ticket, given when it came,
+//! so that any two waiters stand in the same order wherever they meet. An upgrade alone stands at the head, of the line of
+//! the key that it upgrades and of no other ([`super::order`] says why that is safe). What a waiter can be:
 //!
 //! | state | stands in lines | ends by |
 //! | --- | --- | --- |
@@ -12,7 +13,7 @@
 //!
 //! Invariants, checked after every step by the model test ([`Room::broken_invariant`] and the model's world):
 //!
-//! - W1: who waits stands in the line of each of its keys, at its rank; nobody else stands in a line; no line is empty.
+//! - W1: who waits stands in the line of each of its keys, at its rank there; nobody else stands in a line; no line is empty.
 //! - W2: who could be served does not wait, unless its line is on the list of those to be looked at.
 //! - W3: who waits for a limited time has an entry in the wheel.
 //! - W4: no owner waits twice for a key in the same mode.
@@ -51,12 +52,16 @@ pub struct Waiter {
     pub since: Timestamp,
     /// Until when; None without a limit.
     pub until: Option<Timestamp>,
-    /// Its place in line.
-    pub rank: Rank,
+    /// The number of its arrival: its place among those of its class in each line.
+    ticket: u64,
     state: State,
     entry: Option<EntryId>,
     /// The place among its keys of the one that kept it waiting when that was seen last.
     obstacle: usize,
+    /// Its entry in the list of those to be checked for deadlocks, and what may have closed the circle.
+    check: Option<(u64, ClosedBy)>,
+    /// The count of looks ([`Room`]) when all its lines were put on the list of those to be looked at.
+    called_at: u64,
 }
 
 /// A key that is waited for.
@@ -81,6 +86,19 @@ pub struct Grant {
     pub given: PerKey<Given>,
     /// Whether the owner has shown since that it knows, by ACQUIRE, RETRY or EXTEND.
     pub confirmed: bool,
+    /// Where each of the given lies now, once one was renamed or moved, or databases were swapped; none while each lies
+    /// where it was asked for.
+    places: Vec<(Db, KeyName)>,
+}
+
+/// What was granted to one who never learnt of it, as far as it lies in one database.
+#[derive(Debug)]
+pub(super) struct Lost {
+    pub(super) owner: Owner,
+    pub(super) mode: Mode,
+    pub(super) confirmed: bool,
+    /// What it was given, by key.
+    pub(super) given: PerKey<(KeyName, Given)>,
 }
 
 /// What an acquisition gave on one key.
@@ -123,7 +141,8 @@ pub(super) enum ClosedBy {
 pub enum Work {
     /// Look who of this key's line can be served.
     Look(Db, KeyName),
-    /// Take back what was granted to this waiter, on these keys.
+    /// Take back what was granted to this waiter and lies on these keys now. If some of it lies in another database, that is
+    /// another piece.
     TakeBack(WaiterId, Db, PerKey<KeyName>),
     /// See whether this waiter, which waits for this key, is in a deadlock.
     Check(WaiterId, Db, KeyName),
@@ -162,9 +181,16 @@ pub struct Room {
     tickets: u64,
     /// Lines to be looked at.
     looks: VecDeque<(Db, KeyName)>,
-    /// Waiters to be checked for deadlocks, and what may have closed the circle.
-    checks: Vec<(WaiterId, ClosedBy)>,
+    /// How many looks at lines have begun. While it stands still, each line that was put on the list is still there.
+    looks_begun: u64,
+    /// Waiters to be checked for deadlocks, each once, by the number of its entry.
+    checks: BTreeMap<u64, WaiterId>,
+    checks_wanted: u64,
     lost: Vec<WaiterId>,
+    /// Grants that nobody knows to be delivered, by the connections that their holds were bound to before.
+    rebound: BTreeMap<Connection, BTreeSet<WaiterId>>,
+    /// How many lines there are.
+    contended: usize,
 }
 
 impl Default for Room {
@@ -186,8 +212,12 @@ impl Room {
             waiting: 0,
             tickets: 0,
             looks: VecDeque::new(),
-            checks: Vec::new(),
+            looks_begun: 1,
+            checks: BTreeMap::new(),
+            checks_wanted: 0,
             lost: Vec::new(),
+            rebound: BTreeMap::new(),
+            contended: 0,
         }
     }
 
@@ -200,7 +230,7 @@ impl Room {
     /// How many keys are waited for.
     #[must_use]
     pub fn contended(&self) -> usize {
-        self.lines.iter().map(BTreeMap::len).sum()
+        self.contended
     }
 
     /// Whether there is nobody, waiting or granted.
@@ -252,12 +282,12 @@ impl Room {
         self.everybody().filter_map(|id| self.waiters.get(id)).filter(|waiter| waiter.is_waiting())
     }
 
-    /// The place that the next request would have in every line.
-    pub(super) fn next_rank(&self, upgrades: bool) -> Rank {
-        Rank::new(upgrades, self.tickets + 1)
+    /// The place that the next request would have in a line whose key it does not upgrade.
+    pub(super) fn next_rank(&self) -> Rank {
+        Rank::new(false, self.tickets + 1)
     }
 
-    /// Lets a request wait, behind all who wait already, or before all but other upgrades.
+    /// Lets a request wait: behind all who wait already, and before all but other upgrades where it upgrades a key.
     pub fn admit(
         &mut self,
         (owner, ask): (&Owner, &Acquire),
@@ -266,7 +296,6 @@ impl Room {
         now: Timestamp,
         until: Option<Timestamp>,
     ) -> WaiterId {
-        let rank = self.next_rank(keys.iter().any(|key| key.upgrade));
         self.tickets += 1;
         self.seat(Waiter {
             owner: owner.clone(),
@@ -275,26 +304,32 @@ impl Room {
             keys,
             since: now,
             until,
-            rank,
+            ticket: self.tickets,
             state: State::Waiting,
             entry: None,
             obstacle: 0,
+            check: None,
+            called_at: 0,
         })
     }
 
     /// Lets a repeated request take over the place of the one that it repeats, which is forgotten.
     pub fn take_over(&mut self, old: WaiterId, ask: &Acquire, until: Option<Timestamp>) -> Option<WaiterId> {
         let waiter = self.waiters.get(old)?.clone();
-        let (db, rank, digest, keys) = (waiter.db, waiter.rank, waiter.owner.digest(), waiter.keys.clone());
+        let (db, ticket, digest, keys) = (waiter.db, waiter.ticket, waiter.owner.digest(), waiter.keys.clone());
         if let Some(entry) = waiter.entry {
             self.wheel.disarm(entry);
         }
         self.waiters.remove(old);
+        let check = waiter.check;
         let id = self.waiters.insert(Waiter { ask: ask.clone(), until, entry: None, ..waiter }, &mut self.generations);
+        if let Some((number, _)) = check {
+            self.checks.insert(number, id);
+        }
         self.ring_at(id, until);
         for key in keys {
             if let Some(line) = self.line_mut(db, &key.name) {
-                line.hand_over(rank, id);
+                line.hand_over(Rank::new(key.upgrade, ticket), id);
             }
         }
         for there in self.by_owner.entry(digest).or_default().iter_mut().filter(|there| **there == old) {
@@ -304,7 +339,7 @@ impl Room {
     }
 
     fn seat(&mut self, waiter: Waiter) -> WaiterId {
-        let Waiter { db, rank, until, .. } = waiter;
+        let Waiter { db, ticket, until, .. } = waiter;
         let (many, mode) = (waiter.is_many(), waiter.ask.mode);
         let (digest, keys) = (waiter.owner.digest(), waiter.keys.clone());
         let id = self.waiters.insert(waiter, &mut self.generations);
@@ -312,7 +347,10 @@ impl Room {
             self.lines.resize_with(db.0 as usize + 1, BTreeMap::new);
         }
         for key in keys {
-            self.lines[db.0 as usize].entry(key.name).or_default().join(rank, id, mode, many);
+            let rank = Rank::new(key.upgrade, ticket);
+            let line = self.lines[db.0 as usize].entry(key.name).or_default();
+            self.contended += usize::from(line.is_empty());
+            line.join(rank, id, mode, many);
         }
         self.ring_at(id, until);
         self.waiting += 1;
@@ -342,6 +380,7 @@ impl Room {
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         self.leave_lines(id);
         let waiter = self.waiters.remove(id)?;
+        self.forget_rebound(id, &waiter.bound_before());
         if let Entry::Occupied(mut ids) = self.by_owner.entry(waiter.owner.digest()) {
             ids.get_mut().retain(|other| *other != id);
             if ids.get().is_empty() {
@@ -360,7 +399,27 @@ impl Room {
     pub(super) fn granted(&mut self, id: WaiterId, given: PerKey<Given>) {
         self.leave_lines(id);
         if let Some(waiter) = self.waiters.get_mut(id) {
-            waiter.state = State::Granted(Grant { given, confirmed: false });
+            waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
+        }
+        self.note_rebound(id);
+    }
+
+    /// What was granted to a waiter has taken holds over from other connections.
+    fn note_rebound(&mut self, id: WaiterId) {
+        for connection in self.waiters.get(id).map(Waiter::bound_before).unwrap_or_default() {
+            self.rebound.entry(connection).or_default().insert(id);
+        }
+    }
+
+    /// What was granted to a waiter is not to be taken back any more, or is being taken back.
+    fn forget_rebound(&mut self, id: WaiterId, connections: &[Connection]) {
+        for connection in connections {
+            if let Entry::Occupied(mut ids) = self.rebound.entry(*connection) {
+                ids.get_mut().remove(&id);
+                if ids.get().is_empty() {
+                    ids.remove();
+                }
+            }
         }
     }
 
@@ -377,15 +436,19 @@ impl Room {
         if let Some(entry) = waiter.entry.take() {
             self.wheel.disarm(entry);
         }
+        if let Some((number, _)) = waiter.check.take() {
+            self.checks.remove(&number);
+        }
         let Some(lines) = self.lines.get_mut(waiter.db.0 as usize) else { return };
         for key in &waiter.keys {
             let Some(line) = lines.get_mut(&key.name) else { continue };
-            line.leave(waiter.rank);
+            line.leave(Rank::new(key.upgrade, waiter.ticket));
             if line.is_empty() {
                 if let Some(Kept { bell, .. }) = line.kept {
                     self.wheel.disarm(bell);
                 }
                 lines.remove(&key.name);
+                self.contended -= 1;
             }
         }
     }
@@ -416,7 +479,7 @@ impl Room {
         for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
             if let Some(waiter) = self.waiters.get_mut(*id)
                 && waiter.owner == *owner
-                && waiter.wants(db, name)
+                && waiter.lies_at(db, name)
                 && let State::Granted(grant) = &mut waiter.state
             {
                 grant.confirmed = true;
@@ -424,23 +487,66 @@ impl Room {
         }
     }
 
-    /// A connection has closed: what was bound to it before it was granted anew by another is to be, when that is taken back,
-    /// as its closing would have left it. (What was granted by this one is taken back before anything ends that is bound.)
-    pub(super) fn closed(&mut self, connection: Connection, now: Timestamp) {
+    /// A lock was renamed or moved: what was granted on it, and nobody may have learnt of, lies there now.
+    pub(super) fn carried(&mut self, from: (Db, &[u8]), to: (Db, &[u8]), lock: &Lock) {
+        if self.waiters.len() == self.waiting {
+            return;
+        }
+        let Room { waiters, by_owner, .. } = self;
+        let mut carry = |ids: &[WaiterId]| {
+            for id in ids {
+                let Some(waiter) = waiters.get_mut(*id).filter(|waiter| waiter.lies_at(from.0, from.1)) else {
+                    continue;
+                };
+                if lock.holds.get(waiter.owner.as_bytes()).is_some() {
+                    waiter.relocate(|place| {
+                        if place.0 == from.0 && *place.1 == *from.1 {
+                            *place = (to.0, KeyName::from_slice(to.1));
+                        }
+                    });
+                }
+            }
+        };
+        // Whichever are fewer.
+        if lock.holds.len() <= by_owner.len() {
+            lock.holds.iter().filter_map(|(owner, _)| by_owner.get(&owner.digest())).for_each(|ids| carry(ids));
+        } else {
+            by_owner.values().for_each(|ids| carry(ids));
+        }
+    }
+
+    /// Two databases changed places, and with them what was granted there.
+    pub(super) fn swapped(&mut self, one: Db, other: Db) {
         if self.waiters.len() == self.waiting {
             return;
         }
         for id in self.by_owner.values().flatten() {
-            if let Some(Waiter { state: State::Granted(grant), ask, .. }) = self.waiters.get_mut(*id)
-                && ask.session.is_none_or(|session| session.connection != connection)
-            {
-                for before in grant.given.iter_mut().filter_map(|given| given.before.as_mut()) {
-                    if let Some(session) = before.session.take_if(|session| session.connection == connection) {
-                        before.cut = Some(now + session.grace);
-                    }
+            let Some(waiter) = self.waiters.get_mut(*id) else { continue };
+            waiter.relocate(|(db, _)| {
+                if *db == one {
+                    *db = other;
+                } else if *db == other {
+                    *db = one;
+                }
+            });
+        }
+    }
+
+    /// A connection has closed: what was bound to it before it was granted anew by another is to be, when that is taken back,
+    /// as its closing would have left it. (What was granted by this one is taken back before anything ends that is bound.)
+    ///
+    /// How many grants were looked at for that.
+    pub(super) fn closed(&mut self, connection: Connection, now: Timestamp) -> usize {
+        let Some(ids) = self.rebound.remove(&connection) else { return 0 };
+        for id in &ids {
+            let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) else { continue };
+            for before in grant.given.iter_mut().filter_map(|given| given.before.as_mut()) {
+                if let Some(session) = before.session.take_if(|session| session.connection == connection) {
+                    before.cut = Some(now + session.grace);
                 }
             }
         }
+        ids.len()
     }
 
     /// A line is to be looked at, because of something that was not done by a step on its key.
@@ -462,11 +568,22 @@ impl Room {
 
     /// As [`Room::want_check`], of all lines of a database; None: of all databases.
     pub(super) fn want_checks(&mut self, db: Option<Db>) {
-        for number in 0..self.lines.len() as u32 {
+        self.want_all(db, Due::Check);
+    }
+
+    /// As [`Room::want_look`], of all lines.
+    pub(super) fn want_looks(&mut self) {
+        self.want_all(None, Due::Look);
+    }
+
+    fn want_all(&mut self, db: Option<Db>, due: Due) {
+        let Room { lines, looks, .. } = self;
+        for (number, lines) in (0..).zip(lines) {
             if db.is_none_or(|db| db.0 == number) {
-                let names: Vec<KeyName> = self.lines[number as usize].keys().cloned().collect();
-                for name in names {
-                    self.want_check(Db(number), &name);
+                for (name, line) in lines {
+                    if line.want(due) {
+                        looks.push_back((Db(number), name.clone()));
+                    }
                 }
             }
         }
@@ -474,23 +591,40 @@ impl Room {
 
     /// An owner has got something: all lines that it stands in are to be looked at, as far as to where it stands.
     pub(super) fn want_looks_of(&mut self, owner: &Owner) {
-        for (db, name) in self.except(owner) {
-            self.want_look(db, &name);
+        let Room { waiters, lines, by_owner, looks, looks_begun, .. } = self;
+        for id in by_owner.get(&owner.digest()).into_iter().flatten() {
+            let Some(waiter) = waiters.get_mut(*id) else { continue };
+            // An owner may get very much while it waits in very many lines: they are on the list already.
+            if !waiter.is_waiting() || waiter.called_at == *looks_begun || waiter.owner != *owner {
+                continue;
+            }
+            waiter.called_at = *looks_begun;
+            let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { continue };
+            for key in &waiter.keys {
+                let Some(line) = lines.get_mut(&key.name) else { continue };
+                line.except(waiter.rank_at(key));
+                if line.want(Due::Look) {
+                    looks.push_back((waiter.db, key.name.clone()));
+                }
+            }
         }
     }
 
-    /// An owner's waiters may be exceptions from now on. Where they stand.
-    pub(super) fn except(&mut self, owner: &Owner) -> Vec<(Db, KeyName)> {
-        let places: Vec<(Db, Rank, KeyName)> = self
-            .waiting_of(owner)
-            .flat_map(|(_, waiter)| waiter.keys.iter().map(|key| (waiter.db, waiter.rank, key.name.clone())))
-            .collect();
-        for (db, rank, name) in &places {
-            if let Some(line) = self.line_mut(*db, name) {
-                line.except(*rank);
+    /// An owner's waiters may be exceptions from now on.
+    pub(super) fn except(&mut self, owner: &Owner) {
+        let Room { waiters, lines, by_owner, .. } = self;
+        for id in by_owner.get(&owner.digest()).into_iter().flatten() {
+            let Some(waiter) = waiters.get(*id) else { continue };
+            let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { continue };
+            if !waiter.is_waiting() || waiter.owner != *owner {
+                continue;
+            }
+            for key in &waiter.keys {
+                if let Some(line) = lines.get_mut(&key.name) {
+                    line.except(waiter.rank_at(key));
+                }
             }
         }
-        places.into_iter().map(|(db, _, name)| (db, name)).collect()
     }
 
     /// The holders of a lock who wait for something.
@@ -515,13 +649,47 @@ impl Room {
         while let Some(id) = self.lost.last() {
             match self.waiters.get(*id) {
                 Some(waiter) => {
-                    let names = waiter.keys.iter().map(|key| key.name.clone()).collect();
-                    return Some(Work::TakeBack(*id, waiter.db, names));
+                    let (db, _) = waiter.place(0);
+                    let places = (0..waiter.keys.len()).map(|at| waiter.place(at));
+                    let names = places.filter(|(at, _)| *at == db).map(|(_, name)| name.clone()).collect();
+                    return Some(Work::TakeBack(*id, db, names));
                 }
                 None => self.lost.pop(),
             };
         }
         None
+    }
+
+    /// Takes what a lost waiter was granted out of the room, as far as it lies in this database now; the waiter is forgotten
+    /// when nothing is left of it. None when there is nothing.
+    pub(super) fn take_lost(&mut self, id: WaiterId, db: Db) -> Option<Lost> {
+        let bound_before = self.waiters.get(id)?.bound_before();
+        self.forget_rebound(id, &bound_before);
+        let waiter = self.waiters.get_mut(id)?;
+        let (owner, mode) = (waiter.owner.clone(), waiter.ask.mode);
+        let State::Granted(grant) = &mut waiter.state else { return None };
+        let confirmed = grant.confirmed;
+        let (mut keys, mut given) = (PerKey::new(), PerKey::new());
+        let mut places = grant.places.drain(..);
+        let (mut lost, mut left) = (PerKey::new(), Vec::new());
+        for (key, one) in waiter.keys.drain(..).zip(grant.given.drain(..)) {
+            match places.next() {
+                Some((at, name)) if at != db => {
+                    keys.push(key);
+                    given.push(one);
+                    left.push((at, name));
+                }
+                Some((_, name)) => lost.push((name, one)),
+                None => lost.push((key.name, one)),
+            }
+        }
+        drop(places);
+        (grant.given, grant.places, waiter.keys) = (given, left, keys);
+        if waiter.keys.is_empty() {
+            self.remove(id);
+        }
+        self.note_rebound(id);
+        Some(Lost { owner, mode, confirmed, given: lost })
     }
 
     /// Whether there are more grants to take back.
@@ -532,11 +700,11 @@ impl Room {
     /// The next piece of other work for the module's own hand. It stays the next one until it is done.
     #[must_use]
     pub(super) fn next_work(&mut self) -> Option<Work> {
-        while let Some((id, _)) = self.checks.last() {
-            match self.waiters.get(*id).filter(|waiter| waiter.is_waiting()) {
-                Some(waiter) => return Some(Work::Check(*id, waiter.db, waiter.keys[0].name.clone())),
-                None => self.checks.pop(),
-            };
+        // Who waits no more has left the list.
+        if let Some((_, id)) = self.checks.last_key_value()
+            && let Some(waiter) = self.waiters.get(*id)
+        {
+            return Some(Work::Check(*id, waiter.db, waiter.keys[0].name.clone()));
         }
         while let Some((db, name)) = self.looks.front() {
             if self.line(*db, name).is_some_and(Line::is_due) {
@@ -549,18 +717,27 @@ impl Room {
 
     /// A waiter is to be checked for deadlocks once more.
     pub(super) fn want_check_of(&mut self, id: WaiterId, closed_by: ClosedBy) {
-        self.checks.push((id, closed_by));
+        let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
+        match &mut waiter.check {
+            Some((_, wanted)) => *wanted = closed_by.max(*wanted),
+            None => {
+                self.checks_wanted += 1;
+                waiter.check = Some((self.checks_wanted, closed_by));
+                self.checks.insert(self.checks_wanted, id);
+            }
+        }
     }
 
     /// A waiter is being checked now. What may have closed a circle with it.
     pub(super) fn take_check(&mut self, id: WaiterId) -> Option<ClosedBy> {
-        let closed_by = self.checks.iter().filter(|(other, _)| *other == id).map(|(_, closed_by)| *closed_by).max();
-        self.checks.retain(|(other, _)| *other != id);
-        closed_by
+        let (number, closed_by) = self.waiters.get_mut(id)?.check.take()?;
+        self.checks.remove(&number);
+        Some(closed_by)
     }
 
     /// A line is being looked at now. True when it is to be checked for deadlocks as well.
     pub(super) fn take_due(&mut self, db: Db, name: &[u8]) -> bool {
+        self.looks_begun += 1;
         self.line_mut(db, name).and_then(Line::take_due) == Some(Due::Check)
     }
 
@@ -639,7 +816,7 @@ impl Room {
             if !waiter
                 .keys
                 .iter()
-                .all(|key| self.line(waiter.db, &key.name).is_some_and(|line| line.at(waiter.rank) == Some(id)))
+                .all(|key| self.line(waiter.db, &key.name).is_some_and(|line| line.at(waiter.rank_at(key)) == Some(id)))
             {
                 return Some("W1");
             }
@@ -675,6 +852,13 @@ impl Before {
 }
 
 impl Given {
+    /// What it was bound to, if that is another connection than before, and the fence of the hold.
+    pub(super) fn bound_anew(&self) -> Option<(Connection, Fence)> {
+        let before = self.before?;
+        let session = self.session.filter(|_| self.session != before.session)?;
+        Some((session.connection, self.fence))
+    }
+
     /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it would
     /// be told that it holds nothing.
     pub(super) fn undone(&self, hold: &Hold, mode: Mode) -> Hold {
@@ -703,7 +887,7 @@ fn mark_branching(lines: &mut [BTreeMap<KeyName, Line>], waiter: &Waiter) {
     let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { return };
     for key in &waiter.keys {
         if let Some(line) = lines.get_mut(&key.name) {
-            line.branch(waiter.rank);
+            line.branch(waiter.rank_at(key));
         }
     }
 }
@@ -713,6 +897,11 @@ impl Waiter {
     #[must_use]
     pub fn is_many(&self) -> bool {
         self.keys.len() > 1
+    }
+
+    /// Its place in the line of one of its keys.
+    pub(super) fn rank_at(&self, key: &Wanted) -> Rank {
+        Rank::new(key.upgrade, self.ticket)
     }
 
     /// Whether it waits still.
@@ -738,15 +927,110 @@ impl Waiter {
     /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
     pub(super) fn bound_anew(&self) -> impl Iterator<Item = (Connection, Fence)> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
-        let anew = given
-            .iter()
-            .filter(|given| given.before.is_some() && given.session != given.before.and_then(|before| before.session));
-        anew.filter_map(|given| Some((given.session?.connection, given.fence)))
+        given.iter().filter_map(Given::bound_anew)
+    }
+
+    /// What its grant took over was bound to these connections before.
+    fn bound_before(&self) -> Vec<Connection> {
+        let given = self.grant().map_or(&[][..], |grant| &grant.given);
+        let before = given.iter().filter_map(|given| Some(given.before?.session?.connection));
+        let own = self.ask.session.map(|session| session.connection);
+        before.filter(|connection| Some(*connection) != own).collect()
+    }
+
+    /// Where the hold lies now that it was given for one of its keys.
+    fn place(&self, at: usize) -> (Db, &KeyName) {
+        match self.grant().and_then(|grant| grant.places.get(at)) {
+            Some((db, name)) => (*db, name),
+            None => (self.db, &self.keys[at].name),
+        }
+    }
+
+    /// Whether one of the holds that it was given lies there now.
+    fn lies_at(&self, db: Db, name: &[u8]) -> bool {
+        !self.is_waiting() && (0..self.keys.len()).map(|at| self.place(at)).any(|(at, key)| at == db && **key == *name)
+    }
+
+    /// Changes where the holds lie that it was given.
+    fn relocate(&mut self, change: impl FnMut(&mut (Db, KeyName))) {
+        let State::Granted(grant) = &mut self.state else { return };
+        if grant.places.is_empty() {
+            grant.places = self.keys.iter().map(|key| (self.db, key.name.clone())).collect();
+        }
+        grant.places.iter_mut().for_each(change);
     }
 
     /// Whether this key is one of those that it wants.
     #[must_use]
     pub fn wants(&self, db: Db, name: &[u8]) -> bool {
         self.db == db && self.keys.iter().any(|key| *key.name == *name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::Wait;
+    use super::super::session::Sessions;
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn a_connection_that_closes_is_told_to_grants_that_took_its_holds_over_and_to_no_other() {
+        // What could go wrong: a thousand connections close at once while a thousand grants are under way, and each is told
+        // to each.
+        let (mut room, sessions) = (Room::new(), Sessions::new());
+        let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
+        let ask = |client| Acquire {
+            mode: Mode::Write,
+            lease: Millis(1_000),
+            note: None,
+            wait: Wait::Forever,
+            retry: None,
+            session: Some(session(client)),
+        };
+        let waiters: Vec<WaiterId> = (0..1_000)
+            .map(|n| {
+                let owner = Owner::new(format!("owner{n}").as_bytes());
+                let key = Wanted { name: KeyName::from_slice(format!("key{n}").as_bytes()), upgrade: false };
+                let id = room.admit((&owner, &ask(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
+                let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Term::FIRST);
+                // Half of them were bound to another connection before.
+                hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
+                let given = Given {
+                    fence: hold.fence,
+                    added: 1,
+                    deadline: hold.deadline,
+                    session: Some(session(n)),
+                    before: Some(Before::of(&hold)),
+                };
+                room.granted(id, PerKey::from([given]));
+                id
+            })
+            .collect();
+        let told = (0..20_000).map(|client| room.closed(sessions.connection(client), Timestamp(7)));
+        assert_eq!(told.sum::<usize>(), 500);
+        for (n, id) in waiters.iter().enumerate() {
+            let before = room.waiter(*id).and_then(Waiter::grant).and_then(|grant| grant.given[0].before);
+            let cut = (n % 2 == 0).then_some(Timestamp(7) + Millis(5));
+            assert_eq!(before.map(|before| (before.session, before.cut)), Some((None, cut)));
+            room.delivered(*id);
+        }
+        assert!(room.is_empty() && room.rebound.is_empty());
+    }
+
+    #[test]
+    fn of_a_grant_that_was_delivered_nothing_is_kept() {
+        let (mut room, sessions) = (Room::new(), Sessions::new());
+        let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
+        let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
+        let ask = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)) };
+        let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
+        let id = room.admit((&Owner::new(b"o"), &ask), Db(0), PerKey::from([key]), Timestamp(0), None);
+        let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Term::FIRST);
+        hold.bind(Some(session(2)));
+        let (fence, deadline, before) = (hold.fence, hold.deadline, Some(Before::of(&hold)));
+        room.granted(id, PerKey::from([Given { fence, added: 1, deadline, session: Some(session(1)), before }]));
+        room.delivered(id);
+        assert!(room.rebound.is_empty());
     }
 }

@@ -21,13 +21,13 @@ use super::hold::{Hold, Mode, Term};
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::node::Node;
-use super::order::{Verdict, is_upgrade, judge};
+use super::order::{Asker, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Wait};
 use super::room::{Before, Given, Line};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
-use super::wait::{RUN, counted};
+use super::wait::{RUN, counted, wanted_at};
 
 impl Node {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also
@@ -123,9 +123,7 @@ impl Node {
         if !self.may_have(keys, named, (owner, ask), now.mono)? {
             return match ask.wait {
                 Wait::Never => Ok(Outcome::Held),
-                Wait::For(_) | Wait::Forever => {
-                    self.queue(keys, named, (owner, ask), now.mono, effects).map(Outcome::Queued)
-                }
+                Wait::For(_) | Wait::Forever => self.queue(keys, named, (owner, ask), now.mono),
             };
         }
         let mut anew = false;
@@ -155,6 +153,10 @@ impl Node {
         (owner, ask): (&Owner, &Acquire),
         now: Timestamp,
     ) -> Result<bool, Refusal> {
+        // Which of them it upgrades decides whom it passes; a single key has nothing else to decide.
+        let mut wanted = PerKey::new();
+        // Made when it is first needed: most requests pass nobody.
+        let mut passed = None;
         for &key in named {
             let Place { db, name, lock } = keys.place(key);
             let lock = lock.as_deref();
@@ -162,9 +164,17 @@ impl Node {
                 Verdict::Held => return Ok(false),
                 Verdict::Anew if self.room.line(db, name).is_some() => {
                     let name = KeyName::from_slice(name);
-                    let upgrades = named.iter().any(|key| self.upgrades(keys, *key, (owner, ask)));
-                    let rank = self.room.next_rank(upgrades);
-                    if self.order(now).is_delayed(keys, (db, &name), (owner, ask.mode), rank) {
+                    if wanted.is_empty() && named.len() > 1 {
+                        wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, ask))));
+                    }
+                    let asker = Asker { owner, mode: ask.mode, wanted: &wanted };
+                    if self.order(now).is_delayed(
+                        keys,
+                        (db, &name),
+                        asker,
+                        self.room.next_rank(),
+                        passed.get_or_insert_default(),
+                    ) {
                         return Ok(false);
                     }
                 }
@@ -179,12 +189,6 @@ impl Node {
             }
         }
         Ok(true)
-    }
-
-    /// Whether a request asks for more than its owner has on a key.
-    pub(super) fn upgrades<K: Keyspace>(&self, keys: &mut K, key: KeyIndex, (owner, ask): (&Owner, &Acquire)) -> bool {
-        let hold = keys.lock(key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-        hold.is_some_and(|hold| is_upgrade(hold, ask.mode))
     }
 }
 

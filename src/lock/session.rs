@@ -33,6 +33,10 @@ pub struct Sessions {
     retired: Vec<BTreeSet<Bound>>,
     /// How often all was forgotten.
     era: u32,
+    /// How many holds are bound, in all databases.
+    len: usize,
+    /// The databases in which some are.
+    peopled: BTreeSet<u32>,
 }
 
 /// What is to be remembered of a lock that left its key.
@@ -56,7 +60,15 @@ impl Trace {
 impl Sessions {
     /// No connection has any.
     pub(super) const fn new() -> Sessions {
-        Sessions { bound: Vec::new(), closed: BTreeMap::new(), unknown: BTreeSet::new(), retired: Vec::new(), era: 0 }
+        Sessions {
+            bound: Vec::new(),
+            closed: BTreeMap::new(),
+            unknown: BTreeSet::new(),
+            retired: Vec::new(),
+            era: 0,
+            len: 0,
+            peopled: BTreeSet::new(),
+        }
     }
 
     /// The connection of a client that is connected now.
@@ -68,7 +80,7 @@ impl Sessions {
     /// How many holds are bound to a connection.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bound.iter().map(BTreeSet::len).sum()
+        self.len
     }
 
     /// Whether none is.
@@ -125,13 +137,21 @@ impl Sessions {
         if self.bound.len() <= at {
             self.bound.resize_with(at + 1, BTreeSet::new);
         }
-        self.bound[at].insert((connection, KeyName::from_slice(name), owner.clone()));
+        if self.bound[at].is_empty() {
+            self.peopled.insert(db.0);
+        }
+        self.len += usize::from(self.bound[at].insert((connection, KeyName::from_slice(name), owner.clone())));
     }
 
     /// A hold is bound to it no more.
     pub(super) fn unbind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
-        if let Some(bound) = self.bound.get_mut(db.0 as usize) {
-            bound.remove(&(connection, KeyName::from_slice(name), owner.clone()));
+        if let Some(bound) = self.bound.get_mut(db.0 as usize)
+            && bound.remove(&(connection, KeyName::from_slice(name), owner.clone()))
+        {
+            self.len -= 1;
+            if bound.is_empty() {
+                self.peopled.remove(&db.0);
+            }
         }
     }
 
@@ -154,7 +174,7 @@ impl Sessions {
 
     /// A connection has closed. True when holds are bound to it: there is work to do.
     pub(super) fn close(&mut self, connection: Connection, now: Timestamp) -> bool {
-        let has_some = (0..self.bound.len() as u32).any(|db| self.first_of(Db(db), connection).is_some());
+        let has_some = self.peopled.iter().any(|db| self.first_of(Db(*db), connection).is_some());
         if has_some {
             self.closed.insert(connection, now);
         }
@@ -165,7 +185,7 @@ impl Sessions {
     pub(super) fn next_closed(&mut self) -> Option<(Connection, Db, KeyName)> {
         while let Some((connection, _)) = self.closed.first_key_value() {
             let connection = *connection;
-            for db in (0..self.bound.len() as u32).map(Db) {
+            for db in self.peopled.iter().copied().map(Db) {
                 if let Some((_, name, _)) = self.first_of(db, connection) {
                     return Some((connection, db, name.clone()));
                 }
@@ -192,6 +212,8 @@ impl Sessions {
     pub(super) fn flush(&mut self, db: Option<Db>) {
         for (number, bound) in self.bound.iter_mut().enumerate() {
             if db.is_none_or(|db| db.0 as usize == number) && !bound.is_empty() {
+                self.len -= bound.len();
+                self.peopled.remove(&(number as u32));
                 self.retired.push(core::mem::take(bound));
             }
         }
@@ -204,6 +226,12 @@ impl Sessions {
             self.bound.resize_with(needed, BTreeSet::new);
         }
         self.bound.swap(one.0 as usize, other.0 as usize);
+        for db in [one, other] {
+            match self.bound[db.0 as usize].is_empty() {
+                true => self.peopled.remove(&db.0),
+                false => self.peopled.insert(db.0),
+            };
+        }
     }
 
     /// Nothing is bound any more: this node has become a replica, where no hold ends by its own hand.

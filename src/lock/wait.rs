@@ -4,27 +4,32 @@
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone, only
 //! those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
-use super::change::{Answers, Cause, Change, Effects, change, remove, settle};
+use super::change::{Answers, Cause, Change, Effects, Spent, change, remove, settle};
 use super::deadlock;
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::node::Node;
-use super::order::{Order, Verdict, judge};
+use super::order::{Asker, Order, Verdict, is_upgrade, judge};
 use super::owner::Owner;
-use super::request::{Acquire, Answer, Away, PerKey, Refusal, Wait};
-use super::room::{ClosedBy, Expired, Given, Waiter, WaiterId, Wanted, Work};
+use super::request::{Acquire, Answer, Away, Outcome, PerKey, Refusal, Wait};
+use super::room::{ClosedBy, Expired, Given, Lost, Waiter, WaiterId, Wanted, Work};
 use super::serve::{Giver, take};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// How many of a run are let in by one look: each costs the server a reply, some ten microseconds, and the other clients
-/// wait meanwhile.
+/// How many waiters one step answers, on all its keys: each costs the server a reply, some ten microseconds, and the other
+/// clients wait meanwhile.
 pub const RUN: usize = 32;
 
-/// How many keys one look may open: who waits for several may make it open more than can be counted.
-const OPEN: u16 = 1 << 14;
+/// How many keys one step grants to waiters, unless the first of them alone waits for more: each is opened, changed and told
+/// to replicas and subscribers, which costs some ten microseconds.
+pub const RUN_KEYS: usize = 64;
+
+/// How many keys of waiters one step judges. Its first look may judge more, as long as it answers nobody: it would never
+/// come to the end of a long line.
+const JUDGED: usize = 256;
 
 /// What can be done for a waiter.
 enum Service {
@@ -112,27 +117,18 @@ impl Node {
         named: &[KeyIndex],
         (owner, ask): (&Owner, &Acquire),
         now: Timestamp,
-        effects: &mut Effects,
-    ) -> Result<WaiterId, Refusal> {
-        let until = match ask.wait {
-            Wait::For(limit) => Some(now + limit),
-            Wait::Never | Wait::Forever => None,
-        };
+    ) -> Result<Outcome, Refusal> {
         let mut db = Db(0);
         let mut wanted = PerKey::new();
         let mut contested = false;
         for &key in named {
-            let upgrade = self.upgrades(keys, key, (owner, ask));
-            let place = keys.place(key);
-            db = place.db;
-            let name = KeyName::from_slice(place.name);
+            let Wanted { name, upgrade } = wanted_at(keys, key, (owner, ask));
+            db = keys.place(key).db;
             // Two readers that both want to write wait for each other, whatever else there is.
             contested |= upgrade
                 && self.room.line(db, &name).is_some_and(|line| {
                     let mut others = line.upgrades().filter_map(|id| self.room.waiter(id));
-                    others.any(|other| {
-                        other.keys.iter().any(|key| key.upgrade && key.name == name) && other.owner != *owner
-                    })
+                    others.any(|other| other.owner != *owner)
                 });
             wanted.push(Wanted { name, upgrade });
         }
@@ -146,8 +142,8 @@ impl Node {
             if ask.retry.is_none() || !same {
                 return Err(Refusal::AlreadyWaits);
             }
-            effects.answers.push((old, Answer::Replaced));
-            return Ok(self.room.take_over(old, ask, until).expect("found above"));
+            // Only the server knows whether the asker can wait. Until then the place is the old request's.
+            return Ok(Outcome::Repeats(old));
         }
         if self.room.waiting() >= self.limits.waiters_max {
             return Err(Refusal::TooManyWaiters);
@@ -156,7 +152,7 @@ impl Node {
             return Err(Refusal::TooManyWaitersOfKey);
         }
 
-        let id = self.room.admit((owner, ask), db, wanted, now, until);
+        let id = self.room.admit((owner, ask), db, wanted, now, until(ask, now));
         if (contested || self.limits.deadlock_detection)
             && let Some(cycle) = deadlock::find(self.order(now), keys, owner, ClosedBy::Asker)
         {
@@ -171,7 +167,22 @@ impl Node {
                 self.room.keep(db, name, now, self.limits.reserve_max);
             }
         }
-        Ok(id)
+        Ok(Outcome::Queued(id))
+    }
+
+    /// Whether a request waits still.
+    #[must_use]
+    pub fn waits(&self, id: WaiterId) -> bool {
+        self.room.waiter(id).is_some_and(Waiter::is_waiting)
+    }
+
+    /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats, which is forgotten
+    /// and to be answered [`Answer::Replaced`]. None when that waits no more.
+    pub fn take_over(&mut self, old: WaiterId, ask: &Acquire, now: Timestamp) -> Option<WaiterId> {
+        if !self.waits(old) {
+            return None;
+        }
+        self.room.take_over(old, ask, until(ask, now))
     }
 
     /// Serves the line of a key, as far as it can be served, at most a slice of it.
@@ -192,7 +203,13 @@ impl Node {
             // Also by a lock that came from elsewhere, of which the line was not told.
             self.room.taken(db, &name);
         }
-        let mut served = 0;
+        // If so, and there is much else to do in this step, whoever's time is up hears it from the wheel.
+        let is_quiet = self.room.line(db, &name).is_some_and(|line| line.is_quiet(now.mono));
+        // Nobody is passed by those behind it in this look: it goes by the order.
+        if let Some(line) = self.room.line_mut(db, &name) {
+            line.cut = false;
+        }
+        let (is_first, before) = (effects.spent == Spent::default(), effects.spent.answers);
         let mut behind = None;
         let mut cut = false;
         // Those before who wait for other keys as well.
@@ -205,23 +222,33 @@ impl Node {
                 _ => line.next(behind),
             };
             let Some((rank, id)) = next else { break };
-            let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
-            if open > OPEN {
-                cut = true;
+            let must_go_on = is_first && effects.spent.answers == before;
+            if effects.spent.keys >= RUN_KEYS || (effects.spent.judged >= JUDGED && !must_go_on) {
+                cut = !is_quiet;
                 break;
             }
+            let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
             let service = self.service(keys, id, now.mono, effects);
             self.want_looks_after(keys, key, &effects.changes[changes..]);
+            let granted = match &service {
+                Service::Now(indices) => indices.len(),
+                Service::Never(_) | Service::Later(_) => 0,
+            };
             match service {
-                Service::Now(_) if served == most => {
+                Service::Now(_) | Service::Never(_) if !effects.spent.leaves_room(granted, most) => {
+                    if effects.changes.len() == changes && effects.bonds.len() == bonds {
+                        keys.close(open);
+                    }
                     cut = true;
                     break;
                 }
                 Service::Now(indices) => {
-                    served += 1;
+                    effects.spent.answers += 1;
+                    effects.spent.keys += granted;
                     self.let_in(keys, &indices, id, now, effects);
                 }
                 Service::Never(answer) => {
+                    effects.spent.answers += 1;
                     self.room.remove(id);
                     effects.answers.push((id, answer));
                 }
@@ -308,6 +335,7 @@ impl Node {
         }
         // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
         let obstacle = waiter.is_many().then(|| waiter.obstacle());
+        let mut passed = None;
         let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
         for at in obstacle.into_iter().chain(0..waiter.keys.len()) {
             let key = match keys.open(&waiter.keys[at].name) {
@@ -315,6 +343,7 @@ impl Node {
                 Err(answer) => return Service::Never(answer),
             };
             settle(keys, key, &self.sessions, now, effects);
+            effects.spent.judged += 1;
             match judge(keys.lock(key).as_deref(), owner, mode, &self.limits) {
                 // Too many holders: one of them will leave.
                 Ok(Verdict::Held) | Err(_) => return Service::Later(at),
@@ -323,8 +352,11 @@ impl Node {
         }
         let verdicts = &verdicts[usize::from(obstacle.is_some())..];
         for (at, (_, verdict)) in verdicts.iter().enumerate() {
-            let place = (waiter.db, &waiter.keys[at].name[..]);
-            if *verdict == Verdict::Anew && self.order(now).is_delayed(keys, place, (owner, mode), waiter.rank) {
+            let wanted = &waiter.keys[at];
+            let (place, rank) = ((waiter.db, &wanted.name[..]), waiter.rank_at(wanted));
+            if *verdict == Verdict::Anew
+                && self.order(now).is_delayed(keys, place, Asker::of(waiter), rank, passed.get_or_insert_default())
+            {
                 return Service::Later(at);
             }
         }
@@ -431,8 +463,7 @@ impl Node {
 
     /// Ends a wait without an answer: nobody is there any more to be told. False when there was none.
     pub fn cancel(&mut self, id: WaiterId) -> bool {
-        let waits = self.room.waiter(id).is_some_and(Waiter::is_waiting);
-        waits && self.room.remove(id).is_some()
+        self.waits(id) && self.room.remove(id).is_some()
     }
 
     /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second case.
@@ -443,7 +474,7 @@ impl Node {
         self.room.lose(id)
     }
 
-    /// What a grant bound stands from now on, or is taken back.
+    /// What a grant bound stands from now on.
     fn end_doubt(&mut self, id: WaiterId) {
         for (connection, fence) in self.room.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
             self.sessions.end_doubt(connection, fence);
@@ -513,13 +544,18 @@ impl Node {
             return;
         }
         // What came here made its waiters wait for its holders. Most of those wait for nobody, and hardly ever is one of them
-        // in a circle: only then it is worth to see who is. (Who waits for several keys may have been made to wait by what
-        // left a key, too.)
-        let holders = keys.peek(db, name, |lock| self.room.waiting_holders(lock)).unwrap_or_default();
-        let in_circle = |owner| deadlock::find(self.order(now), &mut *keys, owner, ClosedBy::Latecomer).is_some();
-        let waiters = |id: &WaiterId| self.room.waiter(*id);
+        // in a circle: only then it is worth to see who is. Who waits for several keys may have been made to wait by what
+        // left a key, too: then a circle may lead through others.
         let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter().rev()).collect();
-        if !holders.iter().any(in_circle) && !ids.iter().filter_map(waiters).any(Waiter::is_many) {
+        let waiters = ids.iter().filter_map(|id| self.room.waiter(*id));
+        let suspects = if waiters.clone().any(Waiter::is_many) {
+            let owners: Vec<Owner> = waiters.map(|waiter| waiter.owner.clone()).collect();
+            deadlock::suspects(self.order(now), keys, &owners)
+        } else {
+            keys.peek(db, name, |lock| self.room.waiting_holders(lock)).unwrap_or_default()
+        };
+        let in_circle = |owner| deadlock::find(self.order(now), &mut *keys, owner, ClosedBy::Latecomer).is_some();
+        if !suspects.iter().any(in_circle) {
             return;
         }
         for id in ids {
@@ -528,30 +564,29 @@ impl Node {
         }
     }
 
-    /// Takes back what a lost waiter was granted on these keys, and hands it on: only what the grant changed, and only while
-    /// its fence stands and its owner has not shown that it knows.
-    pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
+    /// Takes back what a lost waiter was granted, as far as it lies in this database now, and hands it on: only what the
+    /// grant changed, and only while its fence stands and its owner has not shown that it knows.
+    pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, db: Db, now: Now) -> Effects {
         let mut effects = Effects::new();
-        self.end_doubt(id);
-        let Some(waiter) = self.room.remove(id) else { return effects };
-        let grant = waiter.grant().filter(|grant| !grant.confirmed);
-        let given = grant.map_or(&[][..], |grant| &grant.given);
+        let Some(Lost { owner, mode, confirmed, given }) = self.room.take_lost(id, db) else { return effects };
+        for (connection, fence) in given.iter().filter_map(|(_, given)| given.bound_anew()) {
+            self.sessions.end_doubt(connection, fence);
+        }
         // Where something else than a lock lies now, or another node serves it, there is nothing to take back.
-        let given: PerKey<(KeyIndex, &Given)> = waiter
-            .keys
-            .iter()
-            .zip(given)
-            .filter_map(|(wanted, given)| Some((keys.open(&wanted.name).ok()?, given)))
+        let given: PerKey<(KeyIndex, Given)> = given
+            .into_iter()
+            .filter(|_| !confirmed)
+            .filter_map(|(name, given)| Some((keys.open(&name).ok()?, given)))
             .collect();
-        for &(key, given) in &given {
-            let Some(lock) = keys.lock(key) else { continue };
+        for (key, given) in &given {
+            let Some(lock) = keys.lock(*key) else { continue };
             let stands = |hold: &&Hold| hold.fence == given.fence && hold.deadline > now.mono;
-            let Some(held) = lock.holds.get(waiter.owner.as_bytes()).filter(stands) else { continue };
-            let hold = given.undone(held, waiter.ask.mode);
+            let Some(held) = lock.holds.get(owner.as_bytes()).filter(stands) else { continue };
+            let hold = given.undone(held, mode);
             if hold.total() == 0 || hold.deadline <= now.mono {
-                remove(lock, key, Cause::TakeBack, &waiter.owner, &mut effects);
+                remove(lock, *key, Cause::TakeBack, &owner, &mut effects);
             } else if hold != *held {
-                change(lock, key, Cause::TakeBack, &waiter.owner, hold, &mut effects);
+                change(lock, *key, Cause::TakeBack, &owner, hold, &mut effects);
             }
         }
         // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it, and
@@ -594,6 +629,21 @@ impl Node {
         let end = |id| Some((id, self.room.remove(id).filter(Waiter::is_waiting)?)).map(|(id, _)| (id, answer.clone()));
         ids.into_iter().filter_map(end).collect()
     }
+}
+
+/// Until when a request waits; None without a limit.
+fn until(ask: &Acquire, now: Timestamp) -> Option<Timestamp> {
+    match ask.wait {
+        Wait::For(limit) => Some(now + limit),
+        Wait::Never | Wait::Forever => None,
+    }
+}
+
+/// A key as a request wants it.
+pub(super) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, ask): (&Owner, &Acquire)) -> Wanted {
+    let Place { name, lock, .. } = keys.place(key);
+    let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
+    Wanted { name: KeyName::from_slice(name), upgrade: hold.is_some_and(|hold| is_upgrade(hold, ask.mode)) }
 }
 
 /// The count that an acquisition leads to, and how much it adds.

@@ -39,6 +39,9 @@ pub struct Wheel<T> {
     elapsed: Tick,
     /// A slot that is being emptied: its entries belong to lower levels by now. `elapsed` stands still meanwhile.
     emptying: Option<(usize, usize)>,
+    /// No slot with an entry starts before this tick. What is disarmed leaves it as it is; a look that finds nothing sets it
+    /// right.
+    soonest: Tick,
 }
 
 #[derive(Debug)]
@@ -128,7 +131,7 @@ impl<T> Wheel<T> {
     #[must_use]
     pub const fn new() -> Wheel<T> {
         let level = Level { occupied: 0, heads: [Link::END; SLOTS] };
-        Wheel { entries: Arena::new(), levels: [level; LEVELS], elapsed: 0, emptying: None }
+        Wheel { entries: Arena::new(), levels: [level; LEVELS], elapsed: 0, emptying: None, soonest: Tick::MAX }
     }
 }
 
@@ -200,6 +203,12 @@ impl<T: Clone> Wheel<T> {
         self.next_slot().map(|(_, _, start)| Timestamp(start * 1000))
     }
 
+    /// As [`Wheel::next_look`], or earlier: it costs nothing to know.
+    #[must_use]
+    pub fn soonest(&self) -> Option<Timestamp> {
+        (self.soonest < Tick::MAX).then(|| Timestamp(self.soonest * 1000))
+    }
+
     /// Looks for an entry whose deadline has come at `now`, and does a bounded piece of work on the way.
     ///
     /// A due entry stays in the index until it is disarmed or rearmed.
@@ -230,6 +239,7 @@ impl<T: Clone> Wheel<T> {
                 _ => {
                     // Nothing up to now: later entries are placed as seen from here.
                     self.elapsed = self.elapsed.max(now_tick);
+                    self.soonest = self.next_slot().map_or(Tick::MAX, |(_, _, start)| start);
                     return Look::Nothing;
                 }
             }
@@ -262,6 +272,8 @@ impl<T: Clone> Wheel<T> {
         let tick = entry.due.tick().clamp(elapsed, elapsed + REACH);
         let level = level_of(elapsed, tick);
         let slot = slot_of(level, tick);
+        let shift = SLOT_BITS * level as u32;
+        self.soonest = self.soonest.min((tick >> shift) << shift);
         let head = core::mem::replace(&mut self.levels[level].heads[slot], Link::to(index));
         self.levels[level].occupied |= 1 << slot;
         if let Some(head) = head.index() {

@@ -3,11 +3,11 @@
 //! One server timer for the earliest lease, and a look at every tick, since the server's timers follow the wall clock
 //! and may be late by as much as that was set back.
 
-use super::open_locks::OpenLocks;
+use super::open_locks::{LOCK, OpenLocks};
 use super::state::with_node;
 use super::{clock, finish, replication, turns, waiting};
 use crate::ffi::timer::Timer;
-use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving};
+use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving};
 use crate::lock::key::{Db, KeyIndex};
 use crate::lock::node::Due;
 use crate::lock::time::{Millis, Timestamp};
@@ -76,6 +76,12 @@ pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     disarm(ctx);
     let end = clock::mono() + SLICE;
     while with_node(|node| node.shed()) && clock::mono() < end {}
+    while let Some((entry, name)) = with_node(|node| node.next_unplaced()) {
+        place(ctx, entry, &OwnedStr::new(&name));
+        if clock::mono() >= end {
+            break;
+        }
+    }
     waiting::tick();
     work(ctx);
 }
@@ -118,6 +124,7 @@ fn work(ctx: &mut Ctx<'_>) {
                 }
                 lapse(ctx, db, entry, &name);
             }
+            Due::Unplaced(entry, name) => place(ctx, entry, &OwnedStr::new(&name)),
             Due::Again => {}
             Due::Nothing => break,
         }
@@ -139,4 +146,23 @@ fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) {
     let mut effects = with_node(|node| node.lapse(&mut locks, KeyIndex(0), entry, now, BITE));
     let names = locks.tidy(&effects.changes);
     finish(ctx, &names, &mut effects, now);
+}
+
+/// Looks in which database the lock of an entry lies: some servers do not tell when they load it.
+fn place(ctx: &mut Ctx<'_>, entry: EntryId, name: &OwnedStr) {
+    let selected = ctx.db();
+    let mut db = 0;
+    while ctx.select_db(db) && !place_in(ctx, Db(db), entry, name) {
+        db += 1;
+    }
+    ctx.select_db(selected);
+    with_node(|node| node.drop_unplaced(entry));
+}
+
+/// Whether it lies in this one, which is selected.
+fn place_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> bool {
+    let names = [name.as_str()];
+    let Ok(mut keys) = Keys::open(ctx, &LOCK, &names, Access::Write) else { return false };
+    let Some(lock) = keys.get_mut(0) else { return false };
+    with_node(|node| node.place(db, names[0].as_bytes(), lock, entry, clock::mono()))
 }

@@ -3,15 +3,14 @@
 use super::lost;
 use super::state::with_node;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
-use crate::lock::limits::{Bounds, LEASE_CEILING, Limits};
+use crate::lock::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
 use crate::lock::time::Millis;
 use std::cell::Cell;
 
 const LEASE_MS_CEILING: i64 = LEASE_CEILING.0 as i64;
 /// An owner that the server makes for `*` must fit, or its lock could not be released.
 const OWNER_BYTES_FLOOR: i64 = 32;
-/// The saved form has two bytes for these lengths.
-const BYTES_CEILING: i64 = 65_535;
+const BYTES_CEILING: i64 = SAVED_BYTES_CEILING as i64;
 
 /// Until the table has set each of these, which it does before the first command.
 const NOTHING_ALLOWED: Bounds =
@@ -72,7 +71,7 @@ pub static TABLE: &[ConfigSpec] = &[
         unit: "owners",
         reason: "how many readers may hold one key: bounds its memory, and the time to save it or to end all its leases at once",
         get: || limit(|limits| limits.holders_per_key_max as i64),
-        set: |value| set_limit(|limits| limits.holders_per_key_max = value as usize),
+        set: |value| with_node(|node| node.limit_holders(value as usize)),
     },
     ConfigSpec {
         name: "max-waiters",

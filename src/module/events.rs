@@ -6,11 +6,11 @@ use super::{alarm, clock, metrics, peers, persistence, replication, role, turns,
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
-use crate::lock::key::Db;
+use crate::lock::key::{Db, KeyName};
 use crate::lock::node::Node;
 use crate::lock::time::Timestamp;
 use crate::lock::value::Lock;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 
 /// The keyspace event of a change; None for facts, which the primary has announced already.
@@ -31,6 +31,8 @@ pub fn name_of(cause: Cause, ended: bool) -> Option<&'static CStr> {
 thread_local! {
     /// The database that a key is being moved from.
     static MOVED_FROM: Cell<Option<u32>> = const { Cell::new(None) };
+    /// The name that a key is being renamed from.
+    static RENAMED_FROM: RefCell<Option<KeyName>> = const { RefCell::new(None) };
 }
 
 /// The module's ear.
@@ -47,6 +49,9 @@ impl Listener for Ear {
             }
             ServerEvent::LoadingStarted(from) => persistence::set_loading(Some(from)),
             ServerEvent::LoadingEnded => persistence::set_loading(None),
+            ServerEvent::LoadingBeside => with_node(Node::begin_incoming),
+            ServerEvent::SwappedIn => with_node(Node::take_incoming),
+            ServerEvent::Abandoned => with_node(Node::drop_incoming),
             ServerEvent::Forked => replication::begin_stream(),
             ServerEvent::BecamePrimary => {
                 role::set_primary(true);
@@ -74,9 +79,13 @@ impl Listener for Ear {
                 peers::tell(ctx);
             }
             ServerEvent::ClientGone(client) => {
-                if with_node(|node| node.close(client, clock::mono())) {
+                let had_some = with_node(|node| node.close(client, clock::mono()));
+                if had_some {
                     metrics::count_session_closed();
-                    // It may come after the event before the server sleeps.
+                }
+                // It may come after the event before the server sleeps. What it was granted and did not learn of is to be
+                // taken back, too.
+                if had_some || with_node(|node| waiting::has_work_in(node)) {
                     alarm::arm(ctx);
                 }
             }
@@ -85,10 +94,16 @@ impl Listener for Ear {
 
     fn on_key(ctx: &mut Ctx<'_>, event: &CStr, key: Str<'_>) {
         match event.to_bytes() {
-            b"rename_to" => carry(ctx, key),
+            // The server says at once, one after the other, from where and to where.
+            b"rename_from" => drop(RENAMED_FROM.replace(Some(KeyName::from_slice(key.as_bytes())))),
+            b"rename_to" => {
+                let from = RENAMED_FROM.take().map(|name| (Db(ctx.db()), name));
+                carry(ctx, key, from);
+            }
             b"move_from" => MOVED_FROM.set(Some(ctx.db())),
             b"move_to" => {
-                carry(ctx, key);
+                let from = MOVED_FROM.get().map(|db| (Db(db), KeyName::from_slice(key.as_bytes())));
+                carry(ctx, key, from);
                 // Valkey 8.1 selects the event's database for the client itself, and leaves it there: its next commands
                 // would go to the wrong one, and so would what replicas are told of this one.
                 if let Some(db) = MOVED_FROM.take() {
@@ -96,6 +111,10 @@ impl Listener for Ear {
                 }
             }
             b"loaded" if persistence::take_arriving() => {
+                if with_node(|node| node.has_incoming()) {
+                    // It lies beside the data set that is served, where this name has another lock or none.
+                    return;
+                }
                 // This name lies on the server's stack: to open a key with it would end the server.
                 let name = OwnedStr::new(key.as_bytes());
                 placed(ctx, name.as_str(), Node::arrive);
@@ -115,8 +134,9 @@ impl Listener for Ear {
 }
 
 /// A lock came from another key.
-fn carry(ctx: &mut Ctx<'_>, key: Str<'_>) {
-    if let Some(db) = placed(ctx, key, Node::carry) {
+fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, KeyName)>) {
+    let from = from.as_ref().map(|(db, name)| (*db, &name[..]));
+    if let Some(db) = placed(ctx, key, |node, db, name, lock, now| node.carry(from, db, name, lock, now)) {
         replication::follow_debt(db, key.as_bytes());
     }
 }
@@ -127,7 +147,11 @@ fn is_ours_to_tell(flags: Flags) -> bool {
 }
 
 /// Tells the core of the lock that lies under a key now, and says in which database; None when it is none.
-fn placed(ctx: &mut Ctx<'_>, key: Str<'_>, tell: fn(&mut Node, Db, &[u8], &mut Lock, Timestamp)) -> Option<Db> {
+fn placed(
+    ctx: &mut Ctx<'_>,
+    key: Str<'_>,
+    tell: impl FnOnce(&mut Node, Db, &[u8], &mut Lock, Timestamp),
+) -> Option<Db> {
     let mut keys = Keys::open(ctx, &LOCK, &[key], Access::Write).ok()?;
     let db = Db(keys.db());
     let lock = keys.get_mut(0)?;

@@ -1,14 +1,24 @@
 //! The last holds that their owners lost: by a lapse, a break, or a closed connection. A ring in memory, never saved.
+//!
+//! A key's name may have half a gigabyte, and outlives its lock here: so names are cut, and the ring is bounded in bytes, too.
 
 use crate::ffi::Ctx;
+use crate::lock::bytes::Bytes;
 use crate::lock::change::{Cause, Change};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
-use crate::lock::key::{Db, KeyName};
-use crate::lock::owner::{Note, Owner};
+use crate::lock::key::Db;
 use crate::lock::time::{Millis, Now};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+
+/// How much of a key's name is kept: as much as the servers' SLOWLOG keeps of an argument.
+const KEY_KEPT_MAX: usize = 128;
+/// How much of an owner or a note is kept: all that the default configuration lets them have.
+const TEXT_KEPT_MAX: usize = 256;
+/// What all rows may take together: enough for as many of the usual size as `lock.log-max-len` can ask for.
+const RING_BYTES_MAX: usize = 32 << 20;
 
 /// A hold that was lost.
 #[derive(Clone, Debug)]
@@ -22,9 +32,9 @@ pub struct Lost {
     /// In which database.
     pub db: Db,
     /// On which key.
-    pub key: KeyName,
+    pub key: Head,
     /// Whose it was.
-    pub owner: Owner,
+    pub owner: Head,
     /// The stronger of its modes.
     pub mode: Mode,
     /// Its fence.
@@ -32,7 +42,45 @@ pub struct Lost {
     /// How long it was held.
     pub held: Millis,
     /// What its holder said about itself.
-    pub note: Option<Note>,
+    pub note: Option<Head>,
+}
+
+impl Lost {
+    /// The memory that it takes.
+    fn bytes(&self) -> usize {
+        let outside = self.key.heap_bytes() + self.owner.heap_bytes() + self.note.as_ref().map_or(0, Head::heap_bytes);
+        size_of::<Lost>() + outside
+    }
+}
+
+/// The beginning of a name or a note, and how much more there was.
+#[derive(Clone, Debug)]
+pub struct Head {
+    kept: Kept,
+    more: usize,
+}
+
+/// The usual owner and the usual key live in place.
+type Kept = Bytes<38>;
+
+impl Head {
+    fn of(whole: &[u8], most: usize) -> Head {
+        let kept = &whole[..whole.len().min(most)];
+        Head { kept: Kept::from_slice(kept), more: whole.len() - kept.len() }
+    }
+
+    /// As it is shown: what was cut off is counted behind the rest, as in the servers' SLOWLOG.
+    #[must_use]
+    pub fn shown(&self) -> Cow<'_, [u8]> {
+        match self.more {
+            0 => Cow::Borrowed(&self.kept),
+            more => Cow::Owned([&self.kept, format!("... ({more} more bytes)").as_bytes()].concat()),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        Kept::heap_bytes_of(self.kept.len())
+    }
 }
 
 /// How a hold was lost.
@@ -47,13 +95,52 @@ pub enum Reason {
 }
 
 struct Ring {
+    /// The latest first.
     rows: VecDeque<Lost>,
     len_max: usize,
+    bytes: usize,
+    bytes_max: usize,
     given: u64,
 }
 
+impl Ring {
+    const fn new(bytes_max: usize) -> Ring {
+        Ring { rows: VecDeque::new(), len_max: 0, bytes: 0, bytes_max, given: 0 }
+    }
+
+    /// Adds the latest; `row` makes it of its number. The oldest go that there is no room for any more.
+    fn add(&mut self, row: impl FnOnce(u64) -> Lost) {
+        if self.len_max == 0 {
+            return;
+        }
+        self.given += 1;
+        let row = row(self.given);
+        self.bytes += row.bytes();
+        self.rows.push_front(row);
+        self.shorten();
+    }
+
+    fn set_len_max(&mut self, len_max: usize) {
+        self.len_max = len_max;
+        self.shorten();
+        self.rows.shrink_to_fit();
+    }
+
+    fn shorten(&mut self) {
+        while self.rows.len() > self.len_max || self.bytes > self.bytes_max {
+            let Some(oldest) = self.rows.pop_back() else { return };
+            self.bytes -= oldest.bytes();
+        }
+    }
+
+    fn reset(&mut self) {
+        self.rows = VecDeque::new();
+        self.bytes = 0;
+    }
+}
+
 thread_local! {
-    static RING: RefCell<Ring> = const { RefCell::new(Ring { rows: VecDeque::new(), len_max: 0, given: 0 }) };
+    static RING: RefCell<Ring> = const { RefCell::new(Ring::new(RING_BYTES_MAX)) };
 }
 
 /// Takes note of a change, if a hold was lost by it.
@@ -70,22 +157,17 @@ pub(crate) fn note(ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
         Cause::Acquire | Cause::Release | Cause::Extend | Cause::TakeBack | Cause::Told => return,
     };
     RING.with_borrow_mut(|ring| {
-        if ring.len_max == 0 {
-            return;
-        }
-        ring.given += 1;
-        ring.rows.truncate(ring.len_max - 1);
-        ring.rows.push_front(Lost {
-            id: ring.given,
+        ring.add(|id| Lost {
+            id,
             at_ms: now.wall.0 / 1000,
             reason,
             db: Db(ctx.db()),
-            key: KeyName::from_slice(key),
-            owner: change.owner.clone(),
+            key: Head::of(key, KEY_KEPT_MAX),
+            owner: Head::of(change.owner.as_bytes(), TEXT_KEPT_MAX),
             mode: change.hold.mode(),
             fence: change.hold.fence,
             held: change.hold.since().ago(now.mono),
-            note: change.hold.note().cloned(),
+            note: change.hold.note().map(|note| Head::of(&note.0, TEXT_KEPT_MAX)),
         });
     });
 }
@@ -98,7 +180,7 @@ pub fn last(most: usize) -> Vec<Lost> {
 
 /// Forgets all of them.
 pub fn reset() {
-    RING.with_borrow_mut(|ring| ring.rows.clear());
+    RING.with_borrow_mut(Ring::reset);
 }
 
 /// How many are remembered at most.
@@ -109,8 +191,68 @@ pub fn len_max() -> usize {
 
 /// Sets how many are remembered.
 pub(crate) fn set_len_max(len_max: usize) {
-    RING.with_borrow_mut(|ring| {
-        ring.len_max = len_max;
-        ring.rows.truncate(len_max);
-    });
+    RING.with_borrow_mut(|ring| ring.set_len_max(len_max));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: u64, key: &[u8]) -> Lost {
+        let head = |bytes| Head::of(bytes, KEY_KEPT_MAX);
+        Lost {
+            id,
+            at_ms: 0,
+            reason: Reason::Lapse,
+            db: Db(0),
+            key: head(key),
+            owner: head(b"a"),
+            mode: Mode::Write,
+            fence: Fence::new(1).expect("above 0"),
+            held: Millis(0),
+            note: None,
+        }
+    }
+
+    fn ids(ring: &Ring) -> Vec<u64> {
+        ring.rows.iter().map(|row| row.id).collect()
+    }
+
+    #[test]
+    fn a_ring_keeps_no_more_bytes_than_it_may_and_forgets_the_oldest_first() {
+        // What could go wrong: a hundred thousand rows of the longest names fill the memory of the server.
+        let (short, long) = (row(0, b"k").bytes(), row(0, &[b'k'; 128]).bytes());
+        assert!(long >= short + 128, "the name is counted");
+        let mut ring = Ring::new(3 * long);
+        ring.set_len_max(100_000);
+        for _ in 0..5 {
+            ring.add(|id| row(id, &[b'k'; 1000]));
+        }
+        assert_eq!((ids(&ring), ring.bytes), (vec![5, 4, 3], 3 * long));
+        // Shorter ones have room beside them.
+        ring.add(|id| row(id, b"k"));
+        assert_eq!((ids(&ring), ring.bytes), (vec![6, 5, 4], 2 * long + short));
+        // What leaves by the number of rows, or by a reset, is taken off the sum.
+        ring.set_len_max(1);
+        assert_eq!((ids(&ring), ring.bytes), (vec![6], short));
+        ring.reset();
+        assert_eq!((ids(&ring), ring.bytes, ring.rows.capacity()), (vec![], 0, 0));
+        ring.add(|id| row(id, b"k"));
+        assert_eq!((ids(&ring), ring.bytes), (vec![7], short));
+    }
+
+    #[test]
+    fn as_many_rows_of_the_usual_size_as_can_be_asked_for_have_room() {
+        let usual = Lost { note: Some(Head::of(b"host a, pid 41", TEXT_KEPT_MAX)), ..row(0, b"lock:report:17") };
+        assert!(100_000 * usual.bytes() <= RING_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_name_is_cut_where_it_is_too_long_and_says_by_how_much() {
+        let shown = |bytes: &[u8]| Head::of(bytes, 4).shown().into_owned();
+        assert_eq!(shown(b""), b"");
+        assert_eq!(shown(b"abcd"), b"abcd");
+        assert_eq!(shown(b"abcde"), b"abcd... (1 more bytes)");
+        assert_eq!(shown(b"\xff\0\xff\0\xff\0"), b"\xff\0\xff\0... (2 more bytes)");
+    }
 }

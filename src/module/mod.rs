@@ -27,7 +27,8 @@ use crate::lock::hold::Connection;
 use crate::lock::key::{Db, KeyIndex};
 use crate::lock::node::Node;
 use crate::lock::owner::Owner;
-use crate::lock::request::{Outcome, Refusal, Request};
+use crate::lock::request::{Answer, Ask, Outcome, Refusal, Request};
+use crate::lock::room::WaiterId;
 use crate::lock::time::{Now, Timestamp};
 use crate::lock::view::{Sight, View};
 use open_locks::{LOCK, OpenLocks};
@@ -75,28 +76,42 @@ pub fn serve(
         let opened = locks.tidy(&effects.changes);
         finish(ctx, &opened, &mut effects, now);
     }
-    let outcome = match outcome {
-        Ok(Outcome::Queued(waiter))
-            if !reply.is_some_and(|reply| waiting::park(ctx, names, waiter, reply, request)) =>
-        {
-            // A client that the server does not let wait has tried once.
-            with_node(|node| node.cancel(waiter));
-            Ok(Outcome::Held)
-        }
-        Ok(Outcome::Queued(waiter)) => {
-            // Within a command the servers see keys of its own slot alone.
-            if ctx.flags().contains(Flags::CLUSTER) && with_node(|node| node.contended() > 1) {
-                with_node(|node| node.check_later(waiter));
+    let outcome = match (outcome, &request.ask) {
+        (Ok(Outcome::Queued(waiter)), _) => {
+            let parked = reply.and_then(|reply| waiting::park(ctx, names, reply, request, || waiter));
+            if parked.is_none() {
+                with_node(|node| node.cancel(waiter));
             }
-            Ok(Outcome::Queued(waiter))
+            Ok(queued(ctx, parked))
         }
-        outcome => outcome,
+        (Ok(Outcome::Repeats(old)), Ask::Acquire(ask)) => {
+            // A client that cannot wait leaves the place to the one that can. What was published above may have made others
+            // end that wait.
+            let there = reply.filter(|_| with_node(|node| node.waits(old)));
+            let take_over = || with_node(|node| node.take_over(old, ask, now.mono)).expect("it waits, seen above");
+            let parked = there.and_then(|reply| waiting::park(ctx, names, reply, request, take_over));
+            if parked.is_some() {
+                waiting::wake([(old, Answer::Replaced)], now.mono);
+            }
+            Ok(queued(ctx, parked))
+        }
+        (outcome, _) => outcome,
     };
     metrics::count_outcome(&outcome);
     if effects.alarming {
         alarm::arm(ctx);
     }
     outcome.map_err(Unserved::Refused)
+}
+
+/// What has become of a request whose client is parked now. One that the server does not let wait has tried once.
+fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
+    let Some(waiter) = parked else { return Outcome::Held };
+    // Within a command the servers see keys of its own slot alone.
+    if ctx.flags().contains(Flags::CLUSTER) && with_node(|node| node.contended() > 1) {
+        with_node(|node| node.check_later(waiter));
+    }
+    Outcome::Queued(waiter)
 }
 
 /// Does what a LOCK.HOLD says.

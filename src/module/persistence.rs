@@ -5,7 +5,7 @@ use super::{clock, replication};
 use crate::ffi::context::{self, Flags};
 use crate::ffi::event::LoadedFrom;
 use crate::ffi::record::Record;
-use crate::ffi::value::{DigestPart, Value};
+use crate::ffi::value::{Destination, DigestPart, Value};
 use crate::lock::codec::{self, Damage};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
@@ -38,16 +38,22 @@ impl Value for Lock {
     // The codec's own version byte tells forms apart; this one only changes if the codec is no longer one string.
     const ENCODING: i32 = 1;
 
-    fn load(saved: &[u8]) -> Result<Lock, String> {
+    fn load(saved: &[u8], place: Option<Destination<'_>>) -> Result<Lock, String> {
         let saved = codec::decode(saved).map_err(|damage| match damage {
             Damage::Newer(version) => format!("saved by a later version of this module (form {version})"),
             Damage::Broken => "damaged payload".to_owned(),
         })?;
+        let mut lock = Node::load(&saved, origin(), clock::now())
+            .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())?;
         // The server may yet throw it away: its key has expired, or what follows it is damaged. So the core learns of it
         // when it lies under its key: see events.rs.
         ARRIVING.set(true);
-        Node::load(&saved, origin(), clock::now())
-            .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())
+        // But for a data set that is loaded beside the one that is served: its keys cannot be opened before all of it
+        // takes the old one's place, and nothing tells of each then.
+        if let Some(Destination { db, name }) = place {
+            with_node(|node| node.index_incoming(db.map(Db), name, &mut lock));
+        }
+        Ok(lock)
     }
 
     fn save(&self) -> Vec<u8> {

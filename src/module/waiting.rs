@@ -41,7 +41,7 @@ struct Client {
     answer: Option<Answer>,
 }
 
-/// The clients that wait, and those that are answered but not let go of yet, each at the index of its waiter: that may
+/// The clients that wait, and those whose answers have not been delivered yet, each at the index of its waiter: that may
 /// have gone to another meanwhile.
 struct Clients(Vec<SmallVec<[(WaiterId, Client); 1]>>);
 
@@ -76,17 +76,26 @@ thread_local! {
     static HELD_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Parks the client of this call. False when the server does not let it wait.
-pub(crate) fn park(ctx: &mut Ctx<'_>, names: &[Str<'_>], waiter: WaiterId, reply: Reply, request: &Request) -> bool {
-    let Some(blocked) = ctx.block::<Waiter>(names, waiter.to_number()) else { return false };
+/// Parks the client of this call, and names its waiter then. None when the server does not let it wait: then `waiter` was not
+/// asked for.
+pub(crate) fn park(
+    ctx: &mut Ctx<'_>,
+    names: &[Str<'_>],
+    reply: Reply,
+    request: &Request,
+    waiter: impl FnOnce() -> WaiterId,
+) -> Option<WaiterId> {
+    let mut parked = None;
+    let blocked = ctx.block::<Waiter>(names, || parked.insert(waiter()).to_number())?;
     turns::listen(ctx);
     let made = reply.made.then(|| request.owner.clone());
     let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, made, answer: None };
+    let waiter = parked?;
     CLIENTS.with_borrow_mut(|clients| clients.insert(waiter, client));
-    true
+    Some(waiter)
 }
 
-/// Whether there are clients that wait, or that have not been let go of yet.
+/// Whether there are clients that wait, or whose answers have not been delivered yet.
 pub(crate) fn has_clients() -> bool {
     CLIENTS.with_borrow(|clients| !clients.0.is_empty())
 }
@@ -268,7 +277,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
         Work::Close(connection, ..) => node.end_session(&mut locks, KeyIndex(0), *connection, now, BITE),
         Work::Look(..) => node.look_at(&mut locks, KeyIndex(0), now),
         Work::Check(waiter, ..) => node.check_waiter(&mut locks, *waiter, now.mono),
-        Work::TakeBack(waiter, ..) => node.take_back(&mut locks, *waiter, now),
+        Work::TakeBack(waiter, ..) => node.take_back(&mut locks, *waiter, db, now),
     });
     let answered = effects.answers.len();
     let names = locks.tidy(&effects.changes);

@@ -62,7 +62,7 @@ fn lapse(side: &mut Side, now: Now, most: usize) -> bool {
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
             true
         }
-        Due::Again => true,
+        Due::Unplaced(..) | Due::Again => true,
         Due::Nothing => false,
     }
 }

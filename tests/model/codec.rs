@@ -7,7 +7,8 @@ use redis_lock::lock::codec::{Damage, VERSION, decode, encode};
 use redis_lock::lock::fact::Fact;
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::{Hold, Term};
-use redis_lock::lock::owner::{Note, Owner};
+use redis_lock::lock::limits::SAVED_BYTES_CEILING;
+use redis_lock::lock::owner::{NOBODY, Note, Owner};
 use redis_lock::lock::time::{Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 
@@ -17,7 +18,9 @@ fn lock() -> impl Strategy<Value = Lock> {
     let bytes = |max: usize| vec(any::<u8>(), 0..max);
     let hold = (1..4u32, 0..4u32, 0..9_000_000u64, option::of(bytes(20)));
     // The number of readers, and whether the first is a writer instead.
-    (btree_map(vec(any::<u8>(), 1..60), hold, 1..6), any::<bool>()).prop_map(|(holds, writer)| {
+    // A request of the owner * is given another owner, so no lock has that one.
+    let owner = vec(any::<u8>(), 1..60).prop_filter("the owner *", |owner| owner != NOBODY);
+    (btree_map(owner, hold, 1..6), any::<bool>()).prop_map(|(holds, writer)| {
         let mut lock = Lock::default();
         let holds = holds.into_iter().take(if writer { 1 } else { usize::MAX });
         for (n, (owner, (reads, writes, deadline, note))) in holds.enumerate() {
@@ -60,6 +63,38 @@ fn holds_in_another_order_than_they_are_saved_in_are_refused() {
     assert!(decode(&with_sum([head, one, other].concat())).is_ok());
     assert_eq!(decode(&with_sum([head, other, one].concat())), Err(Damage::Broken));
     assert_eq!(decode(&with_sum([head, one, one].concat())), Err(Damage::Broken));
+}
+
+/// A lock with one hold of an owner and a note of so many bytes.
+fn lock_of(owner_bytes: usize, note_bytes: usize) -> Lock {
+    let mut lock = Lock::default();
+    let fence = Fence::new(1).unwrap();
+    lock.raise_fence(fence);
+    let mut hold = Hold::new(fence, Timestamp(9_000_000), NOW.mono, Term::FIRST);
+    hold.writes = 1;
+    hold.set_note(Some(Note::new(&vec![b'n'; note_bytes])));
+    lock.holds.put(&Owner::new(&vec![b'o'; owner_bytes]), hold);
+    lock
+}
+
+#[test]
+fn the_longest_owner_and_the_longest_note_come_back_whole() {
+    let hold = decode(&encode(&lock_of(SAVED_BYTES_CEILING, SAVED_BYTES_CEILING), NOW)).unwrap().holds.remove(0);
+    let lengths = (hold.owner.as_bytes().len(), hold.note.map(|note| note.0.len()));
+    assert_eq!(lengths, (SAVED_BYTES_CEILING, Some(SAVED_BYTES_CEILING)));
+}
+
+#[test]
+#[should_panic(expected = "no owner or note is above SAVED_BYTES_CEILING")]
+fn an_owner_too_long_for_the_saved_form_is_not_saved_as_another() {
+    // What could go wrong: it comes back cut, as an owner who never held the lock.
+    let _ = encode(&lock_of(SAVED_BYTES_CEILING + 1, 0), NOW);
+}
+
+#[test]
+#[should_panic(expected = "no owner or note is above SAVED_BYTES_CEILING")]
+fn a_note_too_long_for_the_saved_form_is_not_saved_cut() {
+    let _ = encode(&lock_of(1, SAVED_BYTES_CEILING + 1), NOW);
 }
 
 proptest! {

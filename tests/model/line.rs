@@ -29,8 +29,8 @@ pub(crate) struct Waiter {
     pub(crate) upgraded: Vec<u8>,
     pub(crate) since_us: u64,
     pub(crate) until_us: Option<u64>,
-    /// Upgrades before all others, then by arrival.
-    pub(crate) rank: (bool, u64),
+    /// The number of its arrival.
+    pub(crate) ticket: u64,
 }
 
 /// What a waiter was granted, until it is known that it has learnt of it.
@@ -49,6 +49,8 @@ pub(crate) struct Given {
     pub(crate) added: u32,
     pub(crate) deadline_us: u64,
     pub(crate) session: Option<(u64, u64)>,
+    /// Where it lies now: keys are renamed and moved, and databases swapped.
+    pub(crate) place: (u32, u8),
     /// What the owner had there before.
     pub(crate) before: Option<Row>,
 }
@@ -72,6 +74,11 @@ impl Waiter {
         self.ask.keys.len() > 1
     }
 
+    /// Its place in the line of a key: who upgrades that key before all others, then by arrival.
+    fn rank(&self, key: u8) -> (bool, u64) {
+        (!self.upgraded.contains(&key), self.ticket)
+    }
+
     pub(crate) fn is_over(&self, now_us: u64) -> bool {
         self.until_us.is_some_and(|until| until <= now_us)
     }
@@ -90,7 +97,7 @@ impl Naive {
     /// Those who wait for a key, in order.
     pub(crate) fn line(&self, db: u32, key: u8) -> Vec<&Waiter> {
         let mut line: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.wants(db, key)).collect();
-        line.sort_by_key(|waiter| waiter.rank);
+        line.sort_by_key(|waiter| waiter.rank(key));
         line
     }
 
@@ -116,7 +123,7 @@ impl Naive {
         }
         let keeps_it_waiting = |key: &u8| {
             let row = self.row(db, *key, owner);
-            row.is_some_and(|row| conflicts(row, ahead.ask.mode))
+            row.is_some_and(|row| conflicts(row, ahead.ask.mode) || behind.upgraded.contains(key))
         };
         owner == ahead.ask.owner || !ahead.ask.keys.iter().any(keeps_it_waiting)
     }
@@ -124,7 +131,7 @@ impl Naive {
     /// Who delays it on a key.
     fn delayers(&self, waiter: &Waiter, key: u8, now_us: u64) -> Vec<&Waiter> {
         let line = self.line(waiter.ask.db, key).into_iter();
-        line.filter(|ahead| ahead.rank < waiter.rank && self.delays(ahead, waiter, key, now_us)).collect()
+        line.filter(|ahead| ahead.rank(key) < waiter.rank(key) && self.delays(ahead, waiter, key, now_us)).collect()
     }
 
     /// What would be answered to it on a key if it were looked at now; None if it can have it.
@@ -185,11 +192,12 @@ impl Naive {
         // Of those who also wait elsewhere, one may take the last holder's place on a key while another key is looked at.
         let before = |other: &&Waiter| {
             let alike = other.ask.db == waiter.ask.db && other.ask.keys == waiter.ask.keys;
-            other.rank < waiter.rank && alike && !waiter.is_many()
+            alike && !waiter.is_many() && other.rank(waiter.ask.keys[0]) < waiter.rank(waiter.ask.keys[0])
         };
         let could: Vec<Waiter> = self.waiters.iter().filter(before).cloned().collect();
         let could: Vec<Waiter> = could.into_iter().filter(|other| self.is_servable(other, now_us)).collect();
         self.waiters.retain(|waiter| waiter.id != id);
+        self.check_turn(&waiter, now_us);
         let given = self.take(&waiter.ask, now_us, wall_us);
         for other in could {
             assert!(self.is_servable(&other, now_us), "{waiter:?} goes before {other:?}");
@@ -197,6 +205,31 @@ impl Naive {
         let fences = given.iter().map(|given| given.fence).collect();
         self.granted.push(Granted { id, ask: waiter.ask, given, confirmed: false });
         fences
+    }
+
+    /// Nobody starves: a request that gets a key passes nobody there who came before it, but by these exceptions. By arrival
+    /// alone: places in line, which the order of service is made of, are not looked at.
+    fn check_turn(&self, served: &Waiter, now_us: u64) {
+        let Waiter { ask: Ask { db, owner, mode, .. }, .. } = *served;
+        for &key in &served.ask.keys {
+            // Who holds it has it again, or upgrades this very key.
+            if self.row(db, key, owner).is_some() {
+                continue;
+            }
+            let waiters = self.waiters.iter().filter(|other| other.wants(db, key) && other.ask.owner != owner);
+            for passed in waiters.filter(|other| other.ticket < served.ticket) {
+                let both_read = mode == Mode::Read && passed.ask.mode == Mode::Read;
+                let was_kept = self.kept.get(&(db, key)).is_some_and(|since| since + self.rules.reserve_us <= now_us);
+                // It waits for what the one that passes it holds, or upgrades with this key.
+                let waits_for_it = passed.ask.keys.iter().any(|wanted| {
+                    let row = self.row(db, *wanted, owner);
+                    let upgrades = mode == Mode::Write && served.ask.keys.contains(wanted);
+                    row.is_some_and(|row| conflicts(row, passed.ask.mode) || upgrades)
+                });
+                let may_pass = both_read || (passed.is_many() && (was_kept || waits_for_it));
+                assert!(may_pass, "{served:?} takes {key} before {passed:?}");
+            }
+        }
     }
 
     /// A request to hold: served, refused, or queued under the id that is told by [`Naive::call_last`].
@@ -214,10 +247,10 @@ impl Naive {
             Wait::For(limit) => Some(now_us + limit.0 * 1000),
             Wait::Never | Wait::Forever => None,
         };
-        let rank = (upgraded.is_empty(), self.tickets);
-        let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, since_us: now_us, until_us, rank };
+        let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, since_us: now_us, until_us, ticket: self.tickets };
         match ask.keys.iter().find_map(|key| self.obstacle(&newcomer, *key, now_us)) {
             None => {
+                self.check_turn(&newcomer, now_us);
                 let given = self.take(ask, now_us, wall_us);
                 self.hear_of((ask.db, &ask.keys), ask.owner);
                 Answer::Granted(given.iter().map(|given| given.fence).collect())
@@ -237,8 +270,11 @@ impl Naive {
             if ask.retry.is_none() || twin.ask.keys != ask.keys {
                 return Answer::AlreadyWaits;
             }
-            let Waiter { rank, since_us, ref upgraded, .. } = *twin;
-            let place = Waiter { rank, since_us, upgraded: upgraded.clone(), ..newcomer };
+            if self.cannot_wait {
+                return Answer::Held;
+            }
+            let Waiter { ticket, since_us, ref upgraded, .. } = *twin;
+            let place = Waiter { ticket, since_us, upgraded: upgraded.clone(), ..newcomer };
             self.replaced = Some(twin.id);
             self.waiters.retain(|waiter| Some(waiter.id) != self.replaced);
             self.waiters.push(place);
@@ -362,8 +398,19 @@ impl Naive {
 
     /// An owner acquired or extended what it holds on these keys.
     pub(crate) fn hear_of(&mut self, (db, keys): (u32, &[u8]), owner: u8) {
-        for granted in self.granted.iter_mut().filter(|granted| granted.ask.owner == owner && granted.ask.db == db) {
-            granted.confirmed |= granted.ask.keys.iter().any(|key| keys.contains(key));
+        for granted in self.granted.iter_mut().filter(|granted| granted.ask.owner == owner) {
+            granted.confirmed |= granted.given.iter().any(|given| given.place.0 == db && keys.contains(&given.place.1));
+        }
+    }
+
+    /// A lock went from one key to another: what was granted there and nobody may have learnt of went along, if it was there
+    /// still.
+    pub(crate) fn follow(&mut self, from: (u32, u8), to: (u32, u8)) {
+        for granted in &mut self.granted {
+            let goes = self.rows.iter().any(|row| (row.db, row.key) == from && row.owner == granted.ask.owner);
+            for given in granted.given.iter_mut().filter(|given| goes && given.place == from) {
+                given.place = to;
+            }
         }
     }
 
@@ -371,8 +418,8 @@ impl Naive {
     pub(crate) fn take_back(&mut self, id: u64, now_us: u64) {
         let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
         let Granted { ask, given, confirmed, .. } = self.granted.remove(at);
-        for (key, given) in ask.keys.iter().zip(given) {
-            let at = (ask.db, *key, ask.owner, given.fence);
+        for given in given {
+            let at = (given.place.0, given.place.1, ask.owner, given.fence);
             let row = self.rows.iter_mut().find(|row| (row.db, row.key, row.owner, row.fence) == at);
             let Some(row) = row.filter(|_| !confirmed) else { continue };
             match ask.mode {

@@ -56,6 +56,8 @@ pub(crate) struct Naive {
     pub(crate) foreign: BTreeSet<(u32, u8)>,
     /// When connections closed.
     pub(crate) closed: BTreeMap<u64, u64>,
+    /// Whether the server does not let the next asker wait.
+    pub(crate) cannot_wait: bool,
     /// Whose place was taken over by the last request.
     pub(crate) replaced: Option<u64>,
     /// Who was refused last, as it would have waited.
@@ -144,7 +146,7 @@ impl Naive {
             row.note = ask.note.or(row.note);
             row.session = ask.session.or(row.session);
             let (fence, deadline_us, session) = (row.fence, row.deadline_us, row.session);
-            given.push(Given { fence, added, deadline_us, session, before: held });
+            given.push(Given { fence, added, deadline_us, session, place: (db, key), before: held });
         }
         self.end_keeping();
         given
@@ -244,6 +246,7 @@ impl Naive {
         if from == to || !self.rows.iter().any(|row| (row.db, row.key) == (db, from)) {
             return;
         }
+        self.follow((db, from), (db, to));
         self.delete(db, to);
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (db, from)) {
             row.key = to;
@@ -252,6 +255,7 @@ impl Naive {
     }
 
     pub(crate) fn move_to_1(&mut self, key: u8) {
+        self.follow((0, key), (1, key));
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (0, key)) {
             row.db = 1;
             self.carried.push(row.fence);
@@ -270,6 +274,9 @@ impl Naive {
         for row in &mut self.rows {
             row.db = 1 - row.db;
             self.carried.push(row.fence);
+        }
+        for given in self.granted.iter_mut().flat_map(|granted| &mut granted.given) {
+            given.place.0 = 1 - given.place.0;
         }
         self.foreign = self.foreign.iter().map(|(db, key)| (1 - db, *key)).collect();
     }

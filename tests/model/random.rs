@@ -178,6 +178,7 @@ proptest! {
         // What could go wrong: somebody waits who could be served, or is served who should wait; a deadlock is missed, or
         // seen where there is none.
         let mut world = World::new(rules);
+        world.some_cannot_wait = true;
         for op in &ops {
             world.step(op);
             world.check();

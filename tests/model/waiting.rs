@@ -181,14 +181,80 @@ fn a_hold_that_ends_in_a_look_at_another_key_hands_on() {
 }
 
 #[test]
-fn an_upgrade_for_many_keys_is_judged_at_the_head_of_all_lines() {
-    // Judged at their ends, it would be queued before those that it was told to wait for.
+fn an_upgrade_passes_no_reservation_of_another_key() {
+    // A read hold of any key of one's own would pass whoever waits for any other.
     let mut world = world();
     world.holds(b'x', Write, b"l");
     world.holds(b'a', Read, b"j");
     world.waits(b'm', Write, b"kl");
     world.ask_for(b'n', Write, b"k", (LONG, Wait::For(Millis(1)), None));
+    assert_eq!(world.ask_for(b'a', Write, b"jk", (LONG, Wait::Never, None)), Answer::Held);
+    world.waits(b'a', Write, b"jk");
+    world.pass(1);
+    assert_eq!(world.at(b'k'), at(b"", b"ma"));
+    // The time for which k is kept is over.
+    world.pass(19);
+    assert_eq!(world.at(b'k'), at(b"a", b"m"));
+}
+
+#[test]
+fn an_upgrade_stands_at_the_head_of_the_line_of_the_key_that_it_upgrades_alone() {
+    let mut world = world();
+    world.holds(b'b', Read, b"j");
+    world.holds(b'a', Read, b"j");
+    world.holds(b'x', Write, b"k");
+    world.waits(b'v', Write, b"j");
+    world.waits(b'u', Write, b"k");
+    world.waits(b'a', Write, b"jk");
+    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"ab", b"av"), at(b"x", b"ua")));
+    world.release(b'b', b"j");
+    world.release(b'x', b"k");
+    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"a", b"av"), at(b"u", b"a")));
+    world.release(b'u', b"k");
+    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"a", b"v"), at(b"a", b"")));
+}
+
+#[test]
+fn an_upgrade_goes_before_a_reader_of_several_keys_that_it_keeps_waiting() {
+    // The reader came first and stands first at k; at j it stands behind the upgrade. Each would wait for the other.
+    let mut world = blind();
+    world.holds(b'a', Read, b"j");
+    world.holds(b'y', Write, b"k");
+    world.waits(b'v', Read, b"jk");
+    world.waits(b'a', Write, b"jk");
+    world.release(b'y', b"k");
+    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"a", b"v"), at(b"a", b"v")));
+
+    // Also where k is kept for the reader, for which l is wanting still.
+    let mut world = self::world();
+    world.holds(b'a', Read, b"j");
+    world.holds(b'y', Write, b"l");
+    world.waits(b'v', Read, b"jkl");
     world.holds(b'a', Write, b"jk");
+}
+
+#[test]
+fn a_circle_of_an_upgrade_and_two_places_in_line_is_refused_and_ends_by_itself_without_detection() {
+    // a waits for u, which stands before it at k; u for v there; v for a at j.
+    for detects in [true, false] {
+        let mut world = World::new(Rules { detects, ..RULES });
+        world.holds(b'a', Read, b"j");
+        world.holds(b'y', Write, b"k");
+        world.waits(b'v', Read, b"jk");
+        world.waits(b'u', Write, b"k");
+        let answer = world.ask(b'a', Write, b"jk");
+        world.release(b'y', b"k");
+        if detects {
+            assert_eq!((answer, world.at(b'k')), (Answer::Deadlock, at(b"v", b"u")));
+        } else {
+            assert_eq!((answer, world.at(b'k')), (Answer::Queued, at(b"", b"vua")));
+            // The time for which k is kept is over.
+            world.pass(20);
+            assert_eq!(world.at(b'k'), at(b"u", b"va"));
+            world.release(b'u', b"k");
+            assert_eq!(world.at(b'k'), at(b"a", b"v"));
+        }
+    }
 }
 
 #[test]
@@ -216,13 +282,14 @@ fn a_reader_passes_another_that_waits_for_a_kept_key() {
 
 #[test]
 fn what_a_waiter_gets_elsewhere_makes_an_exception_of_it() {
-    // It holds j for writing by another thread's request, and asks for it behind somebody.
+    // A lock that it holds comes to j, where it waits behind somebody.
     let mut world = blind();
     world.holds(b'b', Read, b"k");
+    world.holds(b'b', Write, b"l");
     world.waits(b'a', Write, b"jk");
     world.waits(b'c', Read, b"j");
     world.waits(b'b', Write, b"j");
-    world.holds(b'b', Write, b"jk");
+    world.then(&Op::Rename { from: b'l', to: b'j' });
     assert_eq!(world.at(b'j'), at(b"b", b"ac"));
 }
 
@@ -328,6 +395,39 @@ fn the_second_reader_that_upgrades_is_refused_even_with_detection_off() {
     assert_eq!(world.ask(b'b', Write, b"k"), Answer::Deadlock);
     world.release(b'b', b"k");
     assert_eq!(world.at(b'k'), at(b"a", b""));
+}
+
+#[test]
+fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
+    // What could go wrong: each of those who wait is compared with each before it, at each key, and the server stands still.
+    const KEYS: &[u8] = b"abcdefgh";
+    for (mode, kept) in [(Write, false), (Write, true), (Read, false), (Read, true)] {
+        let mut side = Side::new(limits(RULES));
+        let mut now = Now { mono: Timestamp(9), wall: WallTime(9) };
+        let acquire = |mode| {
+            let (lease, wait) = (Millis(LONG), Wait::Forever);
+            Ask::Acquire(Acquire { mode, lease, note: None, wait, retry: None, session: None })
+        };
+        let ask = |side: &mut Side, owner: &[u8], keys: &[u8], mode, now| {
+            let request = Request { owner: Owner::new(owner), ask: acquire(mode) };
+            side.serve(0, keys, &request, now).outcome
+        };
+        assert!(matches!(ask(&mut side, b"x", b"h", Write, now), Ok(Outcome::Granted(_))));
+        // Somebody waits for the asker: it might close a circle.
+        assert!(matches!(ask(&mut side, b"y", b"z", Write, now), Ok(Outcome::Granted(_))));
+        assert!(matches!(ask(&mut side, b"w", b"z", Write, now), Ok(Outcome::Queued(_))));
+        for n in 0..200u8 {
+            assert!(matches!(ask(&mut side, &[b'm', n], KEYS, mode, now), Ok(Outcome::Queued(_))));
+        }
+        if kept {
+            now.mono.0 += RULES.reserve_us;
+        }
+        let before = side.peeks;
+        assert!(matches!(ask(&mut side, b"y", b"h", Write, now), Ok(Outcome::Queued(_))));
+        let peeks = side.peeks - before;
+        // In the search, and to see whether anybody waits for the asker.
+        assert!(peeks <= 2 * (KEYS.len() + 1), "{peeks}");
+    }
 }
 
 #[test]
@@ -594,4 +694,94 @@ fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_cl
     world.then(&Op::Acquire { db: 1, keys, owner: b'e', mode, lease: LONG, note: None, wait, retry, session });
     world.waits(b'e', Write, b"j");
     world.then(&Op::Swap);
+}
+
+#[test]
+fn what_a_lost_client_was_granted_is_taken_back_where_it_went() {
+    // It would stay under its new name, of an owner who never learnt of it, until the lease ends.
+    let rename = |from, to| Op::Rename { from, to };
+    let (swap, move_to_1) = (Op::Swap, |key| Op::Move { key });
+    let ways = [
+        vec![],
+        vec![rename(b'j', b'k')],
+        vec![rename(b'j', b'k'), rename(b'k', b'l')],
+        vec![rename(b'j', b'k'), rename(b'k', b'j')],
+        vec![move_to_1(b'j')],
+        vec![swap.clone()],
+        vec![swap.clone(), swap.clone()],
+        vec![rename(b'j', b'k'), swap.clone()],
+        vec![rename(b'j', b'k'), move_to_1(b'k')],
+        vec![move_to_1(b'j'), swap],
+    ];
+    for keys in [&b"j"[..], b"jm"] {
+        for way in &ways {
+            let mut world = world();
+            world.holds(b'a', Write, keys);
+            world.waits(b'b', Write, keys);
+            world.release(b'a', keys);
+            assert_eq!(world.at(b'j'), at(b"b", b""));
+            for op in way {
+                world.then(op);
+                assert_eq!(world.naive.rows.len(), keys.len(), "it goes along: {way:?}");
+            }
+            world.then(&Op::Lose { nth: 0 });
+            assert_eq!(world.naive.rows, [], "{way:?}");
+            assert!(world.primary.locks.is_empty(), "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn an_owner_is_heard_of_where_what_it_was_granted_went() {
+    // What it knows that it has would be taken from it, or what it does not know be left, for a key that it names.
+    for (heard, is_left) in [(b'k', true), (b'j', false)] {
+        let mut world = world();
+        world.holds(b'a', Write, b"j");
+        world.waits(b'b', Write, b"j");
+        world.release(b'a', b"j");
+        world.then(&Op::Rename { from: b'j', to: b'k' });
+        world.then(&Op::Extend { keys: vec![heard], owner: b'b', lease: LONG, fence: Named::None, session: None });
+        world.then(&Op::Lose { nth: 0 });
+        assert_eq!(world.at(b'k').0 == b"b", is_left);
+    }
+}
+
+#[test]
+fn a_repeated_request_that_cannot_wait_leaves_the_place_as_it_was() {
+    // Nobody would wait for the owner any more.
+    let mut world = world();
+    world.holds(b'a', Write, b"j");
+    world.waits(b'b', Write, b"j");
+    world.waits(b'c', Write, b"j");
+    world.some_cannot_wait = true;
+    let mut refused = 0;
+    for _ in 0..6 {
+        let answer = world.ask_for(b'b', Write, b"j", (LONG, Wait::Forever, Some(1)));
+        refused += usize::from(answer == Answer::Held);
+        assert_eq!(world.at(b'j'), at(b"a", b"bc"));
+    }
+    assert_eq!(refused, 2);
+    world.release(b'a', b"j");
+    assert_eq!(world.at(b'j'), at(b"b", b"c"));
+}
+
+#[test]
+fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them() {
+    // What could go wrong: nobody looks, and who comes next has the place for which others wait.
+    let rules = |holders_max| Rules { holders_max, ..RULES };
+    let mut world = World::new(rules(1));
+    world.holds(b'x', Write, b"k");
+    world.waits(b'a', Read, b"k");
+    world.waits(b'b', Read, b"k");
+    world.waits(b'c', Read, b"k");
+    world.release(b'x', b"k");
+    assert_eq!(world.at(b'k'), at(b"a", b"bc"));
+    world.naive.rules.holders_max = 2;
+    world.primary.node.limit_holders(2);
+    assert_eq!(world.ask_for(b'd', Read, b"k", (LONG, Wait::Never, None)), Answer::TooManyHolders);
+    assert_eq!(world.at(b'k'), at(b"ab", b"c"));
+    world.naive.rules.holders_max = 3;
+    world.primary.node.limit_holders(3);
+    world.pass(1);
+    assert_eq!(world.at(b'k'), at(b"abc", b""));
 }

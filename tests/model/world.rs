@@ -4,10 +4,11 @@ use crate::line::{Ask as Wish, Rules, Waiter};
 use crate::naive::{Answer, Naive, Row};
 use redis_lock::lock::change::{Cause, Change, Effects};
 use redis_lock::lock::codec;
+use redis_lock::lock::deadlock::Hop;
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::{Mode, Session};
-use redis_lock::lock::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::node::{Due, Node};
@@ -140,8 +141,11 @@ pub(crate) struct Side {
     pub(crate) locks: BTreeMap<(u32, u8), Lock>,
     /// Keys with something else than a lock.
     foreign: BTreeSet<(u32, u8)>,
-    /// The keys of the current step.
+    /// The database and the keys of the current step.
+    db: u32,
     step: Vec<(u32, [u8; 1])>,
+    /// How often a lock was looked at that is none of the step's.
+    pub(crate) peeks: usize,
 }
 
 impl Keyspace for Side {
@@ -155,7 +159,7 @@ impl Keyspace for Side {
     }
 
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::Answer> {
-        let (db, _) = self.step[0];
+        let db = self.db;
         if self.foreign.contains(&(db, name[0])) {
             return Err(request::Answer::WrongType);
         }
@@ -171,6 +175,7 @@ impl Keyspace for Side {
     }
 
     fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.peeks += 1;
         self.locks.get(&(db.0, name[0])).map(look)
     }
 
@@ -183,7 +188,8 @@ impl Keyspace for Side {
 
 impl Side {
     pub(crate) fn new(limits: Limits) -> Side {
-        Side { node: Node::new(limits), locks: BTreeMap::new(), foreign: BTreeSet::new(), step: Vec::new() }
+        let (locks, foreign) = (BTreeMap::new(), BTreeSet::new());
+        Side { node: Node::new(limits), locks, foreign, db: 0, step: Vec::new(), peeks: 0 }
     }
 
     /// Serves a request on these keys.
@@ -196,7 +202,7 @@ impl Side {
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
     pub(crate) fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut Node, &mut Side) -> R) -> R {
         let mut node = std::mem::replace(&mut self.node, Node::new(limits(Rules::default())));
-        self.step = keys.iter().map(|key| (db, [*key])).collect();
+        (self.db, self.step) = (db, keys.iter().map(|key| (db, [*key])).collect());
         let result = work(&mut node, self);
         self.node = node;
         self.locks.retain(|_, lock| !lock.is_free());
@@ -227,14 +233,14 @@ impl Side {
     fn rename(&mut self, db: u32, from: u8, to: u8, now: Timestamp) {
         if let Some(mut lock) = self.leave(db, from) {
             self.delete(db, to);
-            self.node.carry(Db(db), &[to], &mut lock, now);
+            self.node.carry(Some((Db(db), &[from])), Db(db), &[to], &mut lock, now);
             self.locks.insert((db, to), lock);
         }
     }
 
     fn move_to_1(&mut self, key: u8, now: Timestamp) {
         if let Some(mut lock) = self.leave(0, key) {
-            self.node.carry(Db(1), &[key], &mut lock, now);
+            self.node.carry(Some((Db(0), &[key])), Db(1), &[key], &mut lock, now);
             self.locks.insert((1, key), lock);
         }
     }
@@ -330,6 +336,8 @@ pub(crate) struct World {
     pub(crate) now: Now,
     /// Whether time has passed unnoticed, or a connection closed.
     late: bool,
+    /// Whether some of those who repeat a request come over a connection that the server does not let wait.
+    pub(crate) some_cannot_wait: bool,
     /// Which connection each client has, by how many it had before.
     connections: [u64; 3],
     /// What was answered last.
@@ -344,6 +352,7 @@ impl World {
             naive: Naive::new(rules, SKEW.0 * 1000),
             now: Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) },
             late: false,
+            some_cannot_wait: false,
             connections: [0; 3],
             last: None,
         }
@@ -587,12 +596,7 @@ impl World {
         }
         // The last first: what one gave may have changed what an earlier one did.
         for (id, _) in lost.iter().rev() {
-            let granted = self.naive.granted.iter().find(|granted| granted.id == *id).expect("was granted");
-            if self.is_foreign(granted.ask.db, &granted.ask.keys) {
-                self.naive.granted.retain(|granted| granted.id != *id);
-            } else {
-                self.naive.take_back(*id, now.0);
-            }
+            self.naive.take_back(*id, now.0);
         }
         self.naive.closed.insert(connection, now.0);
         if !lost.is_empty() {
@@ -656,22 +660,30 @@ impl World {
         for key in keys {
             self.naive.looked(db, *key, now.mono.0);
         }
+        // Some servers let some connections not wait.
+        self.naive.cannot_wait = self.some_cannot_wait && self.naive.tickets.is_multiple_of(3);
         let expected = expected(&mut self.naive);
-        if let (Err(Refusal::Deadlock(circle)), Answer::Deadlock) = (&step.outcome, &expected) {
+        let outcome = match (step.outcome, &request.ask) {
+            (Ok(Outcome::Repeats(_)), _) if self.naive.cannot_wait => Ok(Outcome::Held),
+            (Ok(Outcome::Repeats(old)), Ask::Acquire(ask)) => {
+                assert_eq!(self.naive.replaced.take(), Some(old.to_number()));
+                Ok(Outcome::Queued(self.primary.node.take_over(old, ask, now.mono).expect("waits")))
+            }
+            (outcome, _) => outcome,
+        };
+        if let (Err(Refusal::Deadlock(circle)), Answer::Deadlock) = (&outcome, &expected) {
             let asker = self.naive.refused.take().expect("was refused");
             self.naive.waiters.push(asker);
             self.check_circle(owner, &circle.0);
             self.naive.waiters.pop();
         }
-        if let (Ok(Outcome::Queued(id)), Answer::Queued) = (&step.outcome, &expected) {
+        if let (Ok(Outcome::Queued(id)), Answer::Queued) = (&outcome, &expected) {
             self.primary.node.check_later(*id);
             self.naive.call_last(id.to_number());
         }
-        assert_eq!(answer_of(step.outcome), expected, "{request:?} {:?}", self.naive);
+        assert_eq!(answer_of(outcome), expected, "{request:?} {:?}", self.naive);
         self.last = Some(expected);
-        if let Some(old) = self.naive.replaced.take() {
-            assert_eq!(answers.pop_front(), Some((id_of(old), request::Answer::Replaced)));
-        }
+        assert_eq!(self.naive.replaced, None, "only a repeated request takes over a place");
         for (id, answer) in answers {
             self.hear(id, answer);
         }
@@ -722,8 +734,14 @@ impl World {
         self.naive.end_keeping();
     }
 
-    fn check_circle(&self, asker: u8, circle: &[(Owner, KeyName)]) {
-        let circle: Vec<(u8, u8)> = circle.iter().map(|(owner, key)| (owner.as_bytes()[0], key[0])).collect();
+    fn check_circle(&self, asker: u8, circle: &[Hop]) {
+        let waits = |db: u32, owner: u8, key: u8| {
+            let mut asks = self.naive.waiters.iter().map(|waiter| &waiter.ask);
+            asks.any(|ask| ask.db == db && ask.owner == owner && ask.keys.contains(&key))
+        };
+        let astray = circle.iter().find(|hop| !waits(hop.db.0, hop.owner.as_bytes()[0], hop.key[0]));
+        assert_eq!(astray, None, "waits in another database: {:?}", self.naive);
+        let circle: Vec<(u8, u8)> = circle.iter().map(|hop| (hop.owner.as_bytes()[0], hop.key[0])).collect();
         assert_eq!(circle[0].0, asker);
         assert_eq!(self.naive.false_hop(&circle, self.now.mono.0), None, "{circle:?} {:?}", self.naive);
     }
@@ -826,19 +844,13 @@ impl World {
                 }
                 Work::TakeBack(id, Db(db), names) => {
                     let keys: Vec<u8> = names.iter().map(|name| name[0]).collect();
-                    if self.is_foreign(db, &keys) {
-                        self.primary.node.forgo(id);
-                        self.naive.granted.retain(|granted| granted.id != id.to_number());
-                        for key in keys {
-                            self.send_away(db, key);
-                        }
-                        continue;
-                    }
-                    let effects = self.primary.on(db, &keys, |node, side| node.take_back(side, id, now));
+                    // The core opens them: one of them may be no lock any more, which must not keep the others taken.
+                    let effects = self.primary.on(db, &[], |node, side| node.take_back(side, id, Db(db), now));
                     // Else it was when its connection closed.
                     if self.naive.granted.iter().any(|granted| granted.id == id.to_number()) {
                         self.naive.take_back(id.to_number(), now.mono.0);
                     }
+                    let keys: Vec<u8> = keys.into_iter().filter(|key| !self.is_foreign(db, &[*key])).collect();
                     self.after_look(db, &keys, effects);
                 }
             }
@@ -867,6 +879,7 @@ impl World {
                         self.primary.on(db.0, &keys, |node, side| node.lapse(side, KeyIndex(0), entry, now, most));
                     self.after_look(db.0, &keys, effects);
                 }
+                Due::Unplaced(..) => panic!("nothing was loaded beside what is served"),
                 Due::Again => {}
                 Due::Nothing => {
                     let next = self.primary.node.next_look();
@@ -985,6 +998,7 @@ fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
         Ok(Outcome::Granted(fences)) => Answer::Granted(fences.into_iter().map(Fence::get).collect()),
         Ok(Outcome::Held) => Answer::Held,
         Ok(Outcome::Queued(_)) => Answer::Queued,
+        Ok(Outcome::Repeats(_)) => unreachable!("the place was taken over, or not"),
         Ok(Outcome::Released(left)) => Answer::Released(left.into_vec()),
         Ok(Outcome::Extended(fences)) => Answer::Extended(fences.into_iter().map(|f| f.map(Fence::get)).collect()),
         Err(Refusal::TooManyHolders) => Answer::TooManyHolders,

@@ -23,6 +23,46 @@ const LOCKING: &[&str] = &[
 const NOT_HIS: &[&str] =
     &["LOCK.BREAK lock:k", "LOCK.BREAK lock:k a", "LOCK.TOP", "LOCK.LOG", "LOCK.LOG RESET", "LOCK.HOLD lock:k a 0 0"];
 
+/// What a client library sends besides, here where there is no cluster and no replica.
+const CONNECTING: &[&str] = &[
+    "PING",
+    "WAIT 0 0",
+    "COMMAND COUNT",
+    "COMMAND DOCS lock.acquire",
+    "CLIENT SETNAME worker",
+    "CLUSTER SLOTS",
+    "ASKING",
+];
+
+/// The password in the lines of the README.
+pub(crate) const PASSWORD: &str = "change-me";
+
+/// Lines of the README that make a user of this name, in order: the servers they are for, and the line.
+fn readme_lines(user: &str) -> Vec<(&'static str, &'static str)> {
+    let lines: Vec<&str> = include_str!("../../README.md").lines().collect();
+    let pairs = lines.windows(2).filter(|pair| pair[1].starts_with(&format!("ACL SETUSER {user} ")));
+    pairs.map(|pair| (pair[0].rsplit_once(": ").expect("for which servers").1, pair[1])).collect()
+}
+
+/// The lines of the README by which an application's user is made on this server.
+pub(crate) fn application_lines(server: &Server) -> Vec<&'static str> {
+    let lines = readme_lines("app");
+    let [(newer, by_category), (older, by_name)] = lines[..] else { panic!("{lines:?}") };
+    assert_eq!((newer, older), ("Redis from 7.4 on, Valkey", "Redis 7.0 and 7.2"));
+    // Where there are categories, commands can be named as well.
+    if has_own_categories(&mut Wire::resp2(server)) { vec![by_category, by_name] } else { vec![by_name] }
+}
+
+/// A connection of the user that a line of the README makes.
+fn user_of_readme(server: &Server, line: &str) -> Wire {
+    assert_eq!(Wire::resp2(server).say(line).text(), "OK", "{line}");
+    let name = line.split(' ').nth(2).unwrap();
+    let mut wire = Wire::resp2(server);
+    refused_with(&mut wire, &format!("AUTH {name} another"), "WRONGPASS ");
+    assert_eq!(wire.say(&format!("AUTH {name} {PASSWORD}")).text(), "OK", "{line}");
+    wire
+}
+
 /// Makes a user with these rights, and nothing else; a connection of his.
 fn user(server: &Server, rights: &str) -> Wire {
     let mut admin = Wire::resp2(server);
@@ -34,32 +74,40 @@ fn user(server: &Server, rights: &str) -> Wire {
 
 #[track_caller]
 fn refused(wire: &mut Wire, command: &str) {
-    let Reply::Error(text) = wire.say(command) else { panic!("{command} was served") };
-    assert!(text.starts_with("NOPERM "), "{command}: {text}");
+    refused_with(wire, command, "NOPERM ");
 }
 
-/// The least that a user of locks needs, as the README tells it.
-fn rights(server: &Server) -> Vec<&'static str> {
-    let by_name =
-        "+lock.acquire +lock.rw +lock.release +lock.extend +lock.info +lock.macquire +lock.mrelease +lock.mextend";
-    let mut all = vec![by_name];
-    if has_own_categories(&mut Wire::resp2(server)) {
-        all.push("+@lock -@dangerous");
-    }
-    all
+#[track_caller]
+fn refused_with(wire: &mut Wire, command: &str, code: &str) {
+    let Reply::Error(text) = wire.say(command) else { panic!("{command} was served") };
+    assert!(text.starts_with(code), "{command}: {text}");
+}
+
+#[track_caller]
+fn not_refused(wire: &mut Wire, command: &str) {
+    let reply = wire.say(command);
+    assert!(!matches!(&reply, Reply::Error(text) if text.starts_with("NOPERM ")), "{command}: {reply:?}");
 }
 
 #[test]
-fn a_user_of_locks_can_lock_and_cannot_do_what_is_the_operators() {
-    // What could go wrong: who may lock may also take others' locks away, or see whose they are on all keys.
+fn users_of_the_readme_can_do_what_they_are_for_and_no_more() {
+    // What could go wrong: who may lock may also take others' locks away, or see whose they are on all keys; or a user made
+    // by the README's line cannot log in, or not do what a client library does first.
     let server = Server::new();
     let mut admin = Wire::resp2(&server);
-    for rights in rights(&server) {
-        let mut wire = user(&server, &format!("~lock:* {rights}"));
+    for line in application_lines(&server) {
+        let mut wire = user_of_readme(&server, line);
         for command in LOCKING {
             let reply = wire.say(command);
-            assert!(!matches!(reply, Reply::Error(_) | Reply::Null), "{command} with {rights}: {reply:?}");
+            assert!(!matches!(reply, Reply::Error(_) | Reply::Null), "{command} with {line}: {reply:?}");
         }
+        for command in CONNECTING {
+            not_refused(&mut wire, command);
+        }
+        // Crashes some servers: docs/compatibility.md. Redis 7.0 does not know it.
+        assert!(matches!(wire.say("CLIENT NO-TOUCH ON"), Reply::Error(_)));
+        refused(&mut wire, "CLIENT UNBLOCK 1");
+        refused(&mut wire, "LOCK.ACQUIRE other:k a");
         assert_eq!(wire.say("LOCK.INFO lock:k"), Reply::Null);
         assert!(admin.say("LOCK.ACQUIRE lock:k other").int() > 0);
         for command in NOT_HIS {
@@ -73,6 +121,52 @@ fn a_user_of_locks_can_lock_and_cannot_do_what_is_the_operators() {
         refused(&mut wire, "CONFIG SET lock.max-keys 5");
         assert_eq!(admin.say("LOCK.BREAK lock:k").int(), 1);
     }
+}
+
+#[test]
+fn the_operator_of_the_readme_can_look_at_everything_and_break_a_lock() {
+    // What could go wrong: who is called at night may not do what the README tells him to.
+    let server = Server::new();
+    let lines = readme_lines("operator");
+    let [("any server", line)] = lines[..] else { panic!("{lines:?}") };
+    let mut wire = user_of_readme(&server, line);
+    let mut admin = Wire::resp2(&server);
+    assert!(admin.say("LOCK.ACQUIRE k a").int() > 0);
+    for command in [
+        "LOCK.INFO k",
+        "LOCK.TOP",
+        "LOCK.LOG",
+        "LOCK.LOG RESET",
+        "INFO lock",
+        "SCAN 0 TYPE redislock",
+        "MEMORY USAGE k",
+        "CLIENT LIST ID 1",
+        "SLOWLOG GET",
+        "LATENCY HISTOGRAM lock.acquire",
+        "PING",
+    ] {
+        let reply = wire.say(command);
+        assert!(!matches!(reply, Reply::Error(_)), "{command}: {reply:?}");
+    }
+    assert_eq!(wire.say("LOCK.BREAK k").int(), 1);
+    for command in [
+        "LOCK.ACQUIRE k a",
+        "LOCK.HOLD k a 0 0",
+        "SET k v",
+        "GET k",
+        "DEL k",
+        "CLIENT UNBLOCK 1",
+        "CLIENT KILL ID 1",
+        "SLOWLOG RESET",
+        "CONFIG SET lock.max-keys 5",
+        "SUBSCRIBE secrets",
+        "PSUBSCRIBE *",
+    ] {
+        refused(&mut wire, command);
+    }
+    assert!(matches!(wire.say("CLIENT NO-TOUCH ON"), Reply::Error(_)));
+    not_refused(&mut wire, "SUBSCRIBE __keyevent@0__:lock.lapse");
+    not_refused(&mut wire, "PSUBSCRIBE __keyevent@*__:lock.lapse");
 }
 
 #[test]

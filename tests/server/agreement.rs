@@ -181,8 +181,8 @@ fn a_moved_lock_does_not_share_the_lease_of_another() {
     let server = Server::new();
     let (mut zero, mut one) = (server.connect(), server.connect());
     one.ok(&["SELECT", "1"]);
-    zero.int(&["LOCK.ACQUIRE", "moved", "a", "PX", "2000"]).unwrap();
-    one.int(&["LOCK.ACQUIRE", "other", "b", "PX", "1500"]).unwrap();
+    zero.int(&["LOCK.ACQUIRE", "moved", "a", "PX", "6000"]).unwrap();
+    one.int(&["LOCK.ACQUIRE", "other", "b", "PX", "5000"]).unwrap();
     assert_eq!(zero.int(&["MOVE", "moved", "1"]), Some(1));
     assert_eq!(leases(&server), "2");
     wait_for("both leases to end", || one.int(&["DBSIZE"]) == Some(0));

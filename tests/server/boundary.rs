@@ -113,7 +113,7 @@ const COMMANDS: &[Shown] = &[
     Shown {
         name: "lock.log",
         arity: -1,
-        flags: &["module", "readonly"],
+        flags: &["admin", "loading", "module", "stale"],
         keys: Keys::None,
         key: &[],
         args: "(COUNT:count|RESET)?",

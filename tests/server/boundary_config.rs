@@ -108,6 +108,26 @@ fn a_configuration_is_in_force_as_soon_as_it_is_set() {
 }
 
 #[test]
+fn ex_is_refused_with_a_reason_where_no_whole_second_is_allowed() {
+    // What could go wrong: "a whole number from 1 to 0", which no number can be.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let set = |conn: &mut Client, ms: &str| {
+        conn.ok(&["CONFIG", "SET", "lock.default-lease-ms", "1", "lock.max-lease-ms", ms]);
+    };
+    set(&mut conn, "999");
+    for command in ["LOCK.ACQUIRE k a EX 1", "LOCK.MACQUIRE 1 k a EX 0", "LOCK.EXTEND k a EX x"] {
+        let error = conn.error(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(error, "ERR EX counts whole seconds and lock.max-lease-ms is 999: use PX", "{command}");
+    }
+    assert_eq!(conn.error(&["LOCK.ACQUIRE", "k", "a", "EX"]), "ERR EX needs a value");
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "999"]).expect("free");
+    set(&mut conn, "1000");
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "EX", "1"]).expect("granted");
+    assert_eq!(conn.error(&["LOCK.ACQUIRE", "k", "a", "EX", "2"]), "ERR EX must be a whole number from 1 to 1");
+}
+
+#[test]
 fn locks_held_under_a_looser_limit_stay_usable_under_a_stricter_one() {
     // A lowered limit must not leave locks that their holders cannot give back.
     let server = Server::new();

@@ -168,7 +168,7 @@ const CATEGORIES: &[(&str, &str)] = &[
     ("lock.extend", "write fast"),
     ("lock.hold", "write fast admin dangerous"),
     ("lock.info", "read slow"),
-    ("lock.log", "read slow admin dangerous"),
+    ("lock.log", "slow admin dangerous"),
     ("lock.macquire", "write blocking slow"),
     ("lock.mextend", "write slow"),
     ("lock.mrelease", "write slow"),
@@ -201,6 +201,40 @@ fn every_command_is_in_its_acl_categories() {
         let there = CATEGORIES.iter().filter(|(_, all)| all.split(' ').any(|one| one == category));
         let there: Vec<_> = there.map(|(name, _)| *name).collect();
         assert_eq!(names(&mut wire, &category), there, "{category}");
+    }
+}
+
+/// The flags of a command, sorted.
+fn flags_of(wire: &mut Wire, command: &str) -> Vec<String> {
+    let Reply::Array(info) = wire.say(&format!("COMMAND INFO {command}")).items().remove(0) else {
+        panic!("{command}")
+    };
+    let mut flags: Vec<String> = info[2].clone().items().iter().map(Reply::text).collect();
+    flags.sort();
+    flags
+}
+
+#[test]
+fn lock_log_is_flagged_as_slowlog_is() {
+    // What could go wrong: RESET changes what the server remembers, and passes for a read.
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    for like in ["slowlog|get", "slowlog|reset"] {
+        let mut expected = flags_of(&mut wire, like);
+        expected.push("module".to_owned());
+        expected.sort();
+        assert_eq!(flags_of(&mut wire, "lock.log"), expected, "{like}");
+    }
+    // The others say of keys what they do with them.
+    assert_eq!(flags_of(&mut wire, "lock.top"), ["module", "readonly"]);
+    assert_eq!(flags_of(&mut wire, "lock.info"), ["module", "readonly"]);
+    // Who may look may be kept from forgetting, on every server.
+    assert_eq!(wire.say("ACL SETUSER looker on nopass ~* +lock.log|count"), ok());
+    let mut looker = Wire::resp2(&server);
+    assert_eq!(looker.say("AUTH looker any"), ok());
+    assert_eq!(looker.say("LOCK.LOG COUNT 5"), Reply::Array(vec![]));
+    for refused in ["LOCK.LOG RESET", "LOCK.LOG"] {
+        assert!(matches!(looker.say(refused), Reply::Error(text) if text.starts_with("NOPERM ")), "{refused}");
     }
 }
 

@@ -1,29 +1,74 @@
 //! Client libraries that nobody here wrote, each as its user would write it: redis-py, node-redis, redis-rs.
 
+use crate::acl::{PASSWORD, application_lines};
 use redis::{Connection, RedisResult, Value, cmd, pipe};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use testbed::{Server, file_from, text_of, wait_for};
+use testbed::{Cluster, Server, file_from, text_of, wait_for};
 
 /// Runs a script of tests/clients against a server of this test's own.
 fn run(program: &Path, script: &str) {
     let server = Server::new();
+    run_at(&server, program, script, &[]);
+    let mut conn = server.connect();
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "the script leaves nothing behind");
+    assert!(conn.info_number("lock", "lock_granted") > 0, "the script has talked to this server");
+}
+
+/// Runs a script of tests/clients against this server.
+fn run_at(server: &Server, program: &Path, script: &str, args: &[&str]) {
     let script = file_from("REDIS_LOCK_CLIENTS", "tests/clients").join(script);
     let output = Command::new(program)
         .arg(&script)
         .arg(server.port().to_string())
+        .args(args)
         .output()
         .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test", program.display()));
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{} ended with {}:\n{said}", script.display(), output.status);
     // A script that ended early would end well, too.
     assert!(said.contains("checks passed"), "{} said:\n{said}", script.display());
-    let mut conn = server.connect();
-    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "the script leaves nothing behind");
-    assert!(conn.info_number("lock", "lock_granted") > 0, "the script has talked to this server");
+}
+
+/// Runs such a script for each line of the README that makes an application's user on this server, as that user.
+fn run_as_user_of_readme(program: &Path, script: &str) {
+    let server = Server::new();
+    for line in application_lines(&server) {
+        server.connect().ok(&line.split(' ').collect::<Vec<_>>());
+        run_at(&server, program, script, &["app", PASSWORD]);
+    }
+    assert_eq!(server.connect().get::<i64>(&["DBSIZE"]), 0, "the script leaves nothing behind");
+}
+
+#[test]
+fn redis_py_works_as_the_user_of_the_readme() {
+    // A user made by the README's line cannot log in, or a client sends at the start what it may not.
+    run_as_user_of_readme(&file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"), "acl.py");
+}
+
+#[test]
+fn node_redis_works_as_the_user_of_the_readme() {
+    // The same; this one names its connections.
+    run_as_user_of_readme(&file_from("REDIS_LOCK_NODE", "target/node/bin/node"), "acl.mjs");
+}
+
+#[test]
+fn the_cluster_client_of_redis_py_works_as_the_user_of_the_readme() {
+    // A cluster client that may not ask for the slots says that there is no cluster.
+    let cluster = Cluster::start(3, 0);
+    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+    for line in application_lines(&cluster.nodes[0]) {
+        for node in &cluster.nodes {
+            node.connect().ok(&line.split(' ').collect::<Vec<_>>());
+        }
+        run_at(&cluster.nodes[0], &python, "acl.py", &["app", PASSWORD, "cluster"]);
+    }
+    for number in 0..3 {
+        assert!(cluster.conn(number).info_number("lock", "lock_granted") > 0, "node {number} was never asked");
+    }
 }
 
 #[test]

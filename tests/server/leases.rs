@@ -1,22 +1,31 @@
 //! Leases on the clock: that they end in time, and not before. Whether they follow keys about is in leases_index.rs.
 
-use crate::lapses::{Lapses, Lease, alone, lease, sleep_until};
+use crate::lapses::{Lapses, Lease, lease, sleep_until};
 use crate::parked::let_it_tick;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use testbed::{Client, Server, wait_for};
+use testbed::{Client, PATIENCE, Server, wait_for};
 
-/// How late a lease may end on an idle server.
-const PUNCTUAL: Duration = Duration::from_millis(10);
-/// How late one may end at worst: two of the server's regular ticks, of which one looks at the leases whatever became
-/// of the timer.
-const TWO_TICKS: Duration = Duration::from_millis(200);
+/// A server that ticks once a second only. At each tick the module makes good what a lost timer has missed: about a second late
+/// here, which nobody takes for the delay of a busy machine. Leases that end at their timers are late by that alone.
+fn slowly_ticking() -> Server {
+    Server::setup().option("hz", "1").option("dynamic-hz", "no").start()
+}
+
+/// Half of a tick of such a server.
+const HALF_A_TICK: Duration = Duration::from_millis(500);
+
+/// Most leases ended at their timers, and not at a tick.
+fn assert_in_time(mut late: Vec<Duration>) {
+    late.sort_unstable();
+    assert!(late[late.len() / 2] < HALF_A_TICK, "{late:?} late");
+}
 
 #[test]
 fn an_abandoned_lock_disappears_by_itself() {
     // Nobody touches the key again: without the alarm it would stay.
     let server = Server::setup().option("appendonly", "yes").start();
-    let lapses = Lapses::of(&server);
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
     let abandoned = lease(&mut conn, "LOCK.ACQUIRE k a PX 50");
     lapses.expect(0, &abandoned);
@@ -30,63 +39,39 @@ fn an_abandoned_lock_disappears_by_itself() {
 }
 
 #[test]
-fn abandoned_locks_disappear_within_ten_milliseconds() {
-    // The server's timers, or our rounding, could add a tick to each lease, or end it before its time.
-    let _alone = alone();
-    // The machine is shared: now and then somebody else has the processor for a tenth of a second, in which a dozen leases
-    // end, and that says nothing about the server. What is wrong with the server shows each time.
-    let tries: Vec<Vec<Duration>> = (0..3)
-        .map(|_| {
-            let mut late = lateness_of_abandoned_locks();
-            late.sort_unstable();
-            let (median, p90, worst) = (late[late.len() / 2], late[late.len() * 9 / 10], late[late.len() - 1]);
-            println!("lateness of {} leases: median {median:?}, p90 {p90:?}, worst {worst:?}", late.len());
-            // Nine out of ten must come within the promise, and none later than two ticks: a lost timer that the tick has to
-            // make good would come up to 100 ms late, 50 in the middle, and shows in the first two.
-            if median <= PUNCTUAL && p90 <= PUNCTUAL && worst <= TWO_TICKS { Vec::new() } else { late }
-        })
-        .take_while(|late| !late.is_empty())
-        .collect();
-    assert!(tries.len() < 3, "{tries:?}");
-}
-
-/// How late each of a hundred leases ends, from one millisecond to more than a second, over several levels of the wheel, most
-/// of them at odd moments.
-fn lateness_of_abandoned_locks() -> Vec<Duration> {
+fn leases_of_all_lengths_end_once_and_none_early() {
+    // Over several levels of the wheel, most of them at odd moments, from one millisecond to more than a second: rounding could
+    // end one before its time, or lose it. How late they end is measured by the program `clock` of tests/faults.
     let server = Server::new();
-    let lapses = Lapses::of(&server);
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
     let mut running: HashMap<String, Lease> = (0..100u64)
         .map(|n| lease(&mut conn, &format!("LOCK.ACQUIRE k{n} a PX {}", 1 + n * n * 13 % 1300)))
         .map(|lease| (lease.key.clone(), lease))
         .collect();
-    let mut late = Vec::new();
     while !running.is_empty() {
         let lapse = lapses.next();
         let lease = running.remove(&lapse.key).expect("each lapses once");
         assert!(lapse.at >= lease.earliest, "{} lapsed early: {:?}", lapse.key, lease.earliest - lapse.at);
-        // From the earliest moment at which the server can have started it: never less than the real lateness.
-        late.push(lapse.at - lease.earliest);
     }
     assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
     assert_eq!(conn.info("lock", "lock_leases"), "0");
     assert_eq!(conn.info("lock", "lock_lapsed"), "100");
-    late
 }
 
 #[test]
 fn extending_moves_the_end_either_way() {
     // The entry in the index may stand early, never late: shorter must move it, and longer must not end it twice.
     let server = Server::new();
-    let lapses = Lapses::of(&server);
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
-    lease(&mut conn, "LOCK.ACQUIRE longer a PX 300");
-    lease(&mut conn, "LOCK.ACQUIRE shorter a PX 60000");
-    lease(&mut conn, "LOCK.ACQUIRE both a PX 300");
-    lease(&mut conn, "LOCK.EXTEND both a PX 60000");
-    let longer = lease(&mut conn, "LOCK.EXTEND longer a PX 1800");
-    let shorter = lease(&mut conn, "LOCK.EXTEND shorter a PX 500");
-    let both = lease(&mut conn, "LOCK.EXTEND both a PX 1100");
+    lease(&mut conn, "LOCK.ACQUIRE longer a PX 3000");
+    lease(&mut conn, "LOCK.ACQUIRE shorter a PX 600000");
+    lease(&mut conn, "LOCK.ACQUIRE both a PX 3000");
+    lease(&mut conn, "LOCK.EXTEND both a PX 600000");
+    let longer = lease(&mut conn, "LOCK.EXTEND longer a PX 6000");
+    let shorter = lease(&mut conn, "LOCK.EXTEND shorter a PX 4000");
+    let both = lease(&mut conn, "LOCK.EXTEND both a PX 5000");
     lapses.expect(0, &shorter);
     lapses.expect(0, &both);
     lapses.expect(0, &longer);
@@ -98,12 +83,12 @@ fn extending_moves_the_end_either_way() {
 fn asking_again_never_shortens_a_lease() {
     // Whoever re-enters with a shorter lease would lose what the outer section still needs; and leases do not add up.
     let server = Server::new();
-    let lapses = Lapses::of(&server);
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
-    let outer = lease(&mut conn, "LOCK.ACQUIRE kept a PX 1000");
-    lease(&mut conn, "LOCK.ACQUIRE kept a PX 200");
-    lease(&mut conn, "LOCK.ACQUIRE grown a PX 200");
-    let inner = lease(&mut conn, "LOCK.ACQUIRE grown a PX 1800");
+    let outer = lease(&mut conn, "LOCK.ACQUIRE kept a PX 4000");
+    lease(&mut conn, "LOCK.ACQUIRE kept a PX 600");
+    lease(&mut conn, "LOCK.ACQUIRE grown a PX 3000");
+    let inner = lease(&mut conn, "LOCK.ACQUIRE grown a PX 5000");
     lapses.expect(0, &outer);
     lapses.expect(0, &inner);
     lapses.expect_no_more(&mut conn);
@@ -113,15 +98,29 @@ fn asking_again_never_shortens_a_lease() {
 fn readers_of_one_key_end_one_by_one() {
     // One key has one entry in the index: after each reader's end it must stand at the next one's.
     let server = Server::new();
-    let lapses = Lapses::of(&server);
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
-    let mut leases: Vec<(u64, Lease)> =
-        (0..20).map(|n| (n, lease(&mut conn, &format!("LOCK.RW k r{n} READ PX {}", 300 + n * 7 % 20 * 100)))).collect();
-    // One that leaves and one that is cut short.
-    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "r5"]), Some(0));
-    leases.retain(|(n, _)| *n != 5);
-    leases[11].1 = lease(&mut conn, "LOCK.EXTEND k r12 PX 350");
-    assert_eq!(leases[11].0, 12);
+    // In one step, so that their ends are as far apart as they say; with one that leaves, and one that is cut short.
+    let length = |n: u64| if n == 12 { 2050 } else { 2000 + n * 7 % 20 * 100 };
+    let mut step = redis::pipe();
+    step.atomic();
+    for n in 0..20 {
+        step.cmd("LOCK.RW")
+            .arg(format!("k r{n} READ PX {}", 2000 + n * 7 % 20 * 100).split(' ').collect::<Vec<_>>())
+            .ignore();
+    }
+    step.cmd("LOCK.RELEASE").arg(&["k", "r5"]).ignore();
+    step.cmd("LOCK.EXTEND").arg(&["k", "r12", "PX", "2050"]).ignore();
+    let before = Instant::now();
+    step.query::<()>(&mut conn.0).unwrap();
+    let after = Instant::now();
+    let mut leases: Vec<(u64, Lease)> = (0..20)
+        .filter(|n| *n != 5)
+        .map(|n| {
+            let length = Duration::from_millis(length(n));
+            (n, Lease { key: "k".to_owned(), fence: 0, earliest: before + length, latest: after + length })
+        })
+        .collect();
     leases.sort_by_key(|(_, lease)| lease.earliest);
     for (ended, (n, lease)) in leases.iter().enumerate() {
         lapses.expect(0, lease);
@@ -138,16 +137,14 @@ fn readers_of_one_key_end_one_by_one() {
 
 #[test]
 fn a_shorter_lease_after_a_longer_one_ends_in_time() {
-    // The timer is set for the longer one then. Ten times, since the tick makes good what it missed, 50 ms late on
-    // average; on other keys, on the same one, and in the last database.
-    let _alone = alone();
-    let server = Server::new();
-    let lapses = Lapses::of(&server);
+    // The timer is set for the longer one then. On other keys, on the same one, and in the last database.
+    let server = slowly_ticking();
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
     let mut other = server.connect();
     other.ok(&["SELECT", "15"]);
-    lease(&mut conn, "LOCK.ACQUIRE long a PX 60000");
-    lease(&mut conn, "LOCK.RW shared long READ PX 60000");
+    lease(&mut conn, "LOCK.ACQUIRE long a PX 600000");
+    lease(&mut conn, "LOCK.RW shared long READ PX 600000");
     let mut late = Vec::new();
     for n in 0..10 {
         let shorts = [
@@ -156,37 +153,31 @@ fn a_shorter_lease_after_a_longer_one_ends_in_time() {
             (15, lease(&mut other, &format!("LOCK.ACQUIRE other{n} a PX {}", 120 + n))),
         ];
         for (db, short) in &shorts {
-            let lapse = lapses.next();
-            assert_eq!((lapse.db, &lapse.key), (*db, &short.key));
-            assert!(lapse.at >= short.earliest);
-            late.push(lapse.at - short.earliest);
+            let at = lapses.expect(*db, short);
+            late.push(at.saturating_duration_since(short.latest));
         }
     }
-    late.sort_unstable();
-    assert!(late[late.len() / 2] <= PUNCTUAL && late[late.len() - 1] <= TWO_TICKS, "{late:?}");
+    assert_in_time(late);
     assert_eq!(conn.info("lock", "lock_leases"), "2");
 }
 
 #[test]
 fn a_restored_lock_ends_in_time() {
-    // It comes in by no command of ours: nobody might set the timer for it, and the tick would end it 50 ms late on
-    // average.
-    let _alone = alone();
-    let server = Server::new();
-    let lapses = Lapses::of(&server);
+    // It comes in by no command of ours: nobody might set the timer for it, and only the tick would end it.
+    let server = slowly_ticking();
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
-    lease(&mut conn, "LOCK.ACQUIRE k a PX 40");
-    let payload: Vec<u8> = conn.get(&["DUMP", "k"]);
-    assert_eq!(conn.get::<i64>(&["DEL", "k"]), 1);
-    let mut late: Vec<Duration> = (0..20)
-        .map(|n| {
-            let before = Instant::now();
-            conn.call(&[b"RESTORE", format!("k{n}").as_bytes(), b"0", &payload]).unwrap();
-            lapses.next().at.saturating_duration_since(before + Duration::from_millis(40))
-        })
-        .collect();
-    late.sort_unstable();
-    assert!(late[late.len() / 2] <= PUNCTUAL && late[late.len() - 1] <= TWO_TICKS, "{late:?}");
+    // In one step: it must not have lapsed before it is dumped.
+    let mut step = redis::pipe();
+    step.atomic().cmd("LOCK.ACQUIRE").arg(&["k", "a", "PX", "40"]).ignore();
+    step.cmd("DUMP").arg("k").cmd("DEL").arg("k").ignore();
+    let (payload,): (Vec<u8>,) = step.query(&mut conn.0).unwrap();
+    let late = (0..10).map(|n| {
+        conn.call(&[b"RESTORE", format!("k{n}").as_bytes(), b"0", &payload]).unwrap();
+        let latest = Instant::now() + Duration::from_millis(40);
+        lapses.next().at.saturating_duration_since(latest)
+    });
+    assert_in_time(late.collect());
 }
 
 /// The server's wall clock.
@@ -194,16 +185,16 @@ fn wall_secs(conn: &mut Client) -> i64 {
     conn.get::<(i64, i64)>(&["TIME"]).0
 }
 
-/// Runs leases on a server while its wall clock is set from one offset to another, and says how late they were.
+/// Runs leases on a server while its wall clock is set from one offset to another.
 fn step_of_the_wall_clock(from: &str, to: &str, step_secs: i64) {
     let server = Server::setup().wall_offset(from).start();
-    let lapses = Lapses::of(&server);
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
     let before = wall_secs(&mut conn);
     // Close together, so that some end after the clock was set and before the next tick.
-    let mut leases: Vec<Lease> =
+    let leases: Vec<Lease> =
         (0..20).map(|n| lease(&mut conn, &format!("LOCK.ACQUIRE k{n} a PX {}", 250 + 30 * n))).collect();
-    leases.push(lease(&mut conn, "LOCK.ACQUIRE long a PX 1900"));
+    let long = lease(&mut conn, "LOCK.ACQUIRE long a PX 600000");
     // The first has run out when the clock is set; the timer for the second is set on the old clock.
     lapses.expect(0, &leases[0]);
     server.set_wall_offset(to);
@@ -213,27 +204,22 @@ fn step_of_the_wall_clock(from: &str, to: &str, step_secs: i64) {
     let fresh = lease(&mut conn, "LOCK.ACQUIRE fresh a PX 580");
     // What is left is told by the monotonic clock too.
     let left = conn.lock_info("long").expect("held still").holders[0].ttl_ms;
-    assert!((1000..=1900).contains(&left), "{left} ms left");
+    assert!((300_000..=600_000).contains(&left), "{left} ms left");
+    assert_eq!(conn.int(&["LOCK.RELEASE", &long.key, "a"]), Some(0));
     let mut running: HashMap<&str, &Lease> = leases[1..].iter().chain([&fresh]).map(|l| (&*l.key, l)).collect();
-    let mut worst = Duration::ZERO;
+    // The server's timers follow the wall clock: one that is set when the clock goes back rings an hour late. The server's tick
+    // looks then and sets it anew. Without that these would be waited for in vain.
     while !running.is_empty() {
         let lapse = lapses.next();
         let lease = running.remove(&*lapse.key).expect("each lapses once");
         assert!(lapse.at >= lease.earliest, "{}: {:?} early", lapse.key, lease.earliest - lapse.at);
-        let late = lapse.at.saturating_duration_since(lease.latest);
-        // The server's timers follow the wall clock: one that is set when the clock goes back rings an hour late. The
-        // server's tick (every 100 ms, on the monotonic clock) looks then and sets it anew; the rest is for the machine.
-        worst = worst.max(late);
-        assert!(late <= TWO_TICKS, "{}: {late:?} late", lapse.key);
     }
-    println!("wall clock {from} to {to}: at most {worst:?} late");
     assert_eq!(conn.info("lock", "lock_leases"), "0");
 }
 
 #[test]
 fn a_wall_clock_set_forward_ends_no_lease_early() {
     // By wall-clock deadlines all leases would be over at once.
-    let _alone = alone();
     step_of_the_wall_clock("+0", "+3600", 3600);
     step_of_the_wall_clock("-43200", "+43200", 86_400);
 }
@@ -241,7 +227,6 @@ fn a_wall_clock_set_forward_ends_no_lease_early() {
 #[test]
 fn a_wall_clock_set_back_keeps_no_lease_alive() {
     // By wall-clock deadlines, or by the server's timers alone, locks would be kept for an hour.
-    let _alone = alone();
     step_of_the_wall_clock("+0", "-3600", -3600);
     step_of_the_wall_clock("+43200", "-43200", -86_400);
 }
@@ -249,9 +234,8 @@ fn a_wall_clock_set_back_keeps_no_lease_alive() {
 #[test]
 fn a_wall_clock_that_jumps_about_moves_no_end() {
     // Each jump leaves a timer that is wrong in another way.
-    let _alone = alone();
     let server = Server::setup().wall_offset("+0").start();
-    let lapses = Lapses::of(&server);
+    let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
     let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 1500");
     let start = wall_secs(&mut conn);
@@ -262,13 +246,15 @@ fn a_wall_clock_that_jumps_about_moves_no_end() {
         server.set_wall_offset(&format!("{offset:+}"));
         let gone = wall_secs(&mut conn) - start;
         assert!((gone - offset).abs() < 30, "the clock went {gone} s, not {offset}");
-        let ttl = conn.lock_info("k").expect("held still").holders[0].ttl_ms;
-        assert!(ttl <= 1500, "{ttl} ms left");
+        let info = conn.lock_info("k");
+        if Instant::now() < end.earliest {
+            let ttl = info.expect("held still").holders[0].ttl_ms;
+            assert!(ttl <= 1500, "{ttl} ms left");
+        }
         sleep_until(Instant::now() + Duration::from_millis(70));
     }
     let lapse = lapses.next();
     assert!(lapse.at >= end.earliest);
-    assert!(lapse.at <= end.latest + TWO_TICKS, "{:?} late", lapse.at - end.latest);
     wait_for("the key to go", || conn.get::<i64>(&["EXISTS", "k"]) == 0);
 }
 
@@ -278,8 +264,8 @@ fn a_wall_clock_that_is_set_back_while_the_timer_rings_does_not_keep_the_server_
     // that was set back meanwhile is due at once, and so on, and nobody is served for as long as there is a lease.
     let server = Server::setup().wall_offset("+0").start();
     let mut conn = server.connect();
-    let end = lease(&mut conn, "LOCK.ACQUIRE long a PX 30000");
-    conn.0.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    lease(&mut conn, "LOCK.ACQUIRE long a PX 600000");
+    conn.0.set_read_timeout(Some(PATIENCE)).unwrap();
     for attempt in 0..8 {
         // Some end at each millisecond, so that the timer rings all the time.
         let mut pipe = redis::pipe();
@@ -293,7 +279,7 @@ fn a_wall_clock_that_is_set_back_while_the_timer_rings_does_not_keep_the_server_
             assert_eq!(conn.get::<String>(&["PING"]), "PONG");
         }
     }
-    assert!(Instant::now() < end.earliest, "the machine is too slow for this test");
+    assert_eq!(conn.info("lock", "lock_leases"), "1", "it would have ended with the long lease anyhow");
 }
 
 #[test]
@@ -329,10 +315,9 @@ fn a_lease_that_begins_on_the_servers_way_to_sleep_ends_in_time() {
     // Redis 7.0 serves what a client has sent behind BLPOP when it knows already for how long it will sleep. It would sleep through
     // the timer, until its next tick: a second, here. Each server is a new one, on which nothing has ended yet, and comes to this
     // at another moment between two ticks.
-    let _alone = alone();
-    for _ in 0..3 {
-        let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
-        let lapses = Lapses::of(&server);
+    let late = (0..7).map(|_| {
+        let server = slowly_ticking();
+        let mut lapses = Lapses::of(&server);
         let (mut conn, mut other) = (server.connect(), server.connect());
         let mut pipe = redis::pipe();
         pipe.cmd("BLPOP").arg(&["list", "0"]);
@@ -343,9 +328,10 @@ fn a_lease_that_begins_on_the_servers_way_to_sleep_ends_in_time() {
         conn.0.recv_response().unwrap();
         conn.0.recv_response().unwrap();
         let latest = Instant::now() + Duration::from_millis(20);
-        let late = lapses.next().at.saturating_duration_since(latest);
-        assert!(late <= TWO_TICKS, "{late:?} late");
-    }
+        lapses.next().at.saturating_duration_since(latest)
+    });
+    // By the tick, about half of them would be late by more than half a tick.
+    assert!(late.max().expect("seven") < HALF_A_TICK, "too late");
 }
 
 #[test]
@@ -364,7 +350,8 @@ fn a_lease_that_may_not_end_now_does_not_keep_the_server_busy() {
         let say = |conn: &mut Client, command: &str| conn.ok(&command.split(' ').collect::<Vec<_>>());
         let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 50");
         say(&mut conn, off);
-        sleep_until(end.latest + TWO_TICKS);
+        // Two ticks later each has looked at what is due.
+        sleep_until(end.latest + Duration::from_millis(200));
         let (began, before) = (Instant::now(), cpu_s(&mut conn));
         std::thread::sleep(Duration::from_secs(1));
         let used = (cpu_s(&mut conn) - before) / began.elapsed().as_secs_f64();

@@ -35,7 +35,7 @@ fn a_lapsed_hold_is_gone_though_the_alarm_has_not_rung() {
         (write, "return redis.call('LOCK.INFO', KEYS[1], 'OWNER', 'a')"),
     ] {
         let server = Server::setup().option("appendonly", "yes").start();
-        let lapses = Lapses::of(&server);
+        let mut lapses = Lapses::of(&server);
         let mut conn = server.connect();
         let script = after_a_lapse_in_a_script(acquire, then);
         assert_eq!(conn.int(&["EVAL", &script, "1", "k"]), None, "{then}");
@@ -84,13 +84,13 @@ fn a_lapsed_holder_keeps_nobody_out_though_the_alarm_has_not_rung() {
 
 /// Runs leases out while something keeps writes back; nothing may end until it is taken away.
 fn nothing_ends_until(server: &Server, hold_back: impl FnOnce(&mut Client), let_flow: impl FnOnce(&mut Client)) {
-    let lapses = Lapses::of(server);
+    let mut lapses = Lapses::of(server);
     let mut conn = server.connect();
     let mut fifteen = server.connect();
     fifteen.ok(&["SELECT", "15"]);
-    let over = [lease(&mut conn, "LOCK.ACQUIRE k a PX 300"), lease(&mut conn, "LOCK.RW shared a READ PX 350")];
-    let elsewhere = lease(&mut fifteen, "LOCK.ACQUIRE k a PX 400");
-    lease(&mut conn, "LOCK.RW shared b READ PX 60000");
+    let over = [lease(&mut conn, "LOCK.ACQUIRE k a PX 4000"), lease(&mut conn, "LOCK.RW shared a READ PX 4050")];
+    let elsewhere = lease(&mut fifteen, "LOCK.ACQUIRE k a PX 4100");
+    lease(&mut conn, "LOCK.RW shared b READ PX 600000");
     hold_back(&mut conn);
     assert!(Instant::now() < over[0].earliest, "the machine is too slow for this test");
 
@@ -133,23 +133,23 @@ fn nothing_ends_while_clients_are_paused() {
     // What is replicated during a pause aborts the server: a failover may be under way that would lose it.
     for mode in ["WRITE", "ALL"] {
         let server = Server::setup().option("appendonly", "yes").start();
-        let lapses = Lapses::of(&server);
+        let mut lapses = Lapses::of(&server);
         let mut conn = server.connect();
         if mode == "WRITE" {
             nothing_ends_until(
                 &server,
-                |conn| conn.ok(&["CLIENT", "PAUSE", "60000", mode]),
+                |conn| conn.ok(&["CLIENT", "PAUSE", "600000", mode]),
                 |conn| conn.ok(&["CLIENT", "UNPAUSE"]),
             );
             continue;
         }
         // Nobody is answered before this pause is over.
-        let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 200");
+        let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 2000");
         let paused = Instant::now();
-        conn.ok(&["CLIENT", "PAUSE", "900", mode]);
+        conn.ok(&["CLIENT", "PAUSE", "3000", mode]);
         assert_eq!(conn.get::<String>(&["PING"]), "PONG");
         let lapse = lapses.next();
-        assert!(lapse.at >= paused + Duration::from_millis(900), "lapsed during the pause");
+        assert!(lapse.at >= paused + Duration::from_millis(3000), "lapsed during the pause");
         assert_eq!(lapse.key, end.key);
         assert_eq!(conn.info("lock", "lock_lapsed"), "1");
     }
@@ -162,7 +162,7 @@ fn an_extension_that_arrives_during_a_pause_comes_too_late() {
     let mut conn = server.connect();
     let mut late = server.connect();
     let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 300");
-    conn.ok(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    conn.ok(&["CLIENT", "PAUSE", "600000", "WRITE"]);
     late.0.set_read_timeout(Some(PATIENCE)).unwrap();
     let waiting = std::thread::spawn(move || late.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]));
     sleep_until(end.latest + Duration::from_millis(50));

@@ -6,7 +6,7 @@ use std::process::Command;
 use testbed::{Client, Cluster, file_from, wait_for};
 
 /// A tag whose keys the node of this number serves, and its slot.
-fn tag_of(cluster: &Cluster, number: usize) -> (String, String) {
+pub(crate) fn tag_of(cluster: &Cluster, number: usize) -> (String, String) {
     let mut conn = cluster.conn(number);
     let slot_of = |tag: &str, conn: &mut Client| conn.int(&["CLUSTER", "KEYSLOT", tag]).unwrap();
     let range = 16384 / cluster.nodes.len() as i64;

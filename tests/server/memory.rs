@@ -288,3 +288,33 @@ fn readers_that_come_and_go_leave_nothing_on_their_key() {
     println!("{before} bytes before, {after} after");
     assert!(after <= before + LEFT_MAX, "{} bytes are left", after - before);
 }
+
+#[test]
+fn an_owner_that_waits_much_and_gets_much_costs_no_memory_for_that() {
+    // What could go wrong: each thing that it gets puts each of its waits on a list once more, which is never given back.
+    const WAITS: usize = 50;
+    const GETS: usize = 5_000;
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut waiters = Vec::new();
+    for n in 0..WAITS {
+        conn.int(&["LOCK.ACQUIRE", &format!("held{n}"), "other", "PX", "3600000"]);
+        let mut waiter = server.connect();
+        waiter.send(&["LOCK.ACQUIRE", &format!("held{n}"), "o", "BLOCK", "0"]);
+        waiters.push(waiter);
+    }
+    wait_for("all to wait", || conn.info_number("lock", "lock_waiters") == WAITS as u64);
+    let before = conn.info_number("memory", "used_memory");
+    // In one step of the server: nothing is done by the module's own hand in between. What is asked last is still in it.
+    let mut pipe = redis::pipe();
+    pipe.atomic();
+    for _ in 0..GETS {
+        pipe.cmd("LOCK.ACQUIRE").arg(&["free", "o"]).ignore();
+        pipe.cmd("LOCK.RELEASE").arg(&["free", "o"]).ignore();
+    }
+    pipe.query::<()>(&mut conn.0).unwrap();
+    let peak = conn.info_number("memory", "used_memory_peak");
+    let after = conn.info_number("memory", "used_memory");
+    // A list of all would be 4 MB long.
+    assert!(after < before + 1_500_000, "{before} bytes before, {after} after, {peak} at the most");
+}

@@ -430,6 +430,72 @@ fn the_log_is_as_long_as_it_may_be() {
 }
 
 #[test]
+fn the_log_keeps_the_beginning_of_long_names_and_says_how_much_more_there_was() {
+    // What could go wrong: who may lock fills the memory with names of locks that are gone, and only RESET frees it.
+    const MIB: usize = 1 << 20;
+    let server = Server::setup().lock_option("max-owner-bytes", "65535").lock_option("max-note-bytes", "65535").start();
+    let mut conn = server.connect();
+    // No text: a key, an owner and a note of any bytes.
+    let long = |first: u8, len: usize| [&[first, 0, 0xff, b'\n'][..], &vec![b'x'; len - 4]].concat();
+    lose(&mut conn, &["a"]);
+    let used = |conn: &mut Client| {
+        conn.get::<String>(&["MEMORY", "PURGE"]);
+        conn.info_number("memory", "used_memory")
+    };
+    let before = used(&mut conn);
+    for n in 0..8 {
+        // Over connections of their own: the server keeps no buffer of those that are gone.
+        let mut other = server.connect();
+        let (key, owner, note) = (long(n, 4 * MIB), long(n, 65_535), long(n, 60_000));
+        let acquire: [&[u8]; 5] = [b"LOCK.ACQUIRE", &key, &owner, b"NOTE", &note];
+        assert!(matches!(other.call(&acquire), Ok(redis::Value::Int(1..))));
+        assert_eq!(other.call(&[&b"LOCK.BREAK"[..], &key]), Ok(redis::Value::Int(1)));
+    }
+    wait_for("the long names to be gone", || {
+        conn.info("clients", "connected_clients") == "1" && used(&mut conn) < before + MIB as u64
+    });
+    // Every row is there, cut where it is too long.
+    let rows = Wire::resp2(&server).say("LOCK.LOG").items();
+    assert_eq!(rows.len(), 9);
+    let cut = |first: u8, len: usize, kept: usize| {
+        let more = format!("... ({} more bytes)", len - kept);
+        Reply::Bulk([&long(first, len)[..kept], more.as_bytes()].concat())
+    };
+    for (n, row) in (0..8).rev().zip(&rows) {
+        assert_eq!(row.field("key"), cut(n, 4 * MIB, 128));
+        assert_eq!(row.field("owner"), cut(n, 65_535, 256));
+        assert_eq!(row.field("note"), cut(n, 60_000, 256));
+    }
+    // What is just short enough is whole.
+    let (key, owner) = (long(b'k', 128), long(b'o', 256));
+    assert!(matches!(conn.call(&[b"LOCK.ACQUIRE", &key[..], &owner, b"NOTE", &owner]), Ok(redis::Value::Int(1..))));
+    assert_eq!(conn.call(&[&b"LOCK.BREAK"[..], &key]), Ok(redis::Value::Int(1)));
+    let row = Wire::resp2(&server).say("LOCK.LOG").items().remove(0);
+    let [key, owner] = [key, owner].map(Reply::Bulk);
+    assert_eq!((row.field("key"), row.field("owner"), row.field("note")), (key, owner.clone(), owner));
+}
+
+#[test]
+fn a_replica_has_a_log_of_its_own_also_without_its_primary() {
+    // What could go wrong: an operator cannot ask a replica, or a RESET of the one forgets what the other knows.
+    let (primary, replica) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
+    let (mut there, mut here) = (primary.connect(), replica.connect());
+    lose(&mut here, &["before"]);
+    replica.follow(&primary);
+    lose(&mut there, &["after"]);
+    replica.catch_up(&primary);
+    let owners = |server: &Server| log(&mut Wire::resp2(server), "LOCK.LOG").len();
+    assert_eq!((owners(&primary), owners(&replica)), (1, 1));
+    here.ok(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    drop(primary);
+    wait_for("the replica to have lost its primary", || here.info("replication", "master_link_status") == "down");
+    assert!(here.error(&["LOCK.INFO", "k"]).starts_with("MASTERDOWN "));
+    assert_eq!(owners(&replica), 1);
+    here.ok(&["LOCK.LOG", "RESET"]);
+    assert_eq!(owners(&replica), 0);
+}
+
+#[test]
 fn holds_name_their_note_and_their_connection() {
     // What could go wrong: an operator sees who holds a lock as a string of digits, and cannot find the process.
     let server = Server::new();

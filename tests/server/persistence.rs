@@ -303,3 +303,28 @@ fn an_rdb_keeps_the_fence_clock_when_no_lock_is_in_it() {
     server.restart();
     assert_eq!(server.connect().info("lock", "lock_fence_clock"), last.to_string());
 }
+
+#[test]
+fn a_hold_that_could_not_be_saved_is_not_taken_from_the_aof() {
+    // What could go wrong: an owner longer than the saved form can say is taken, and saved as another owner.
+    let mut server = Server::setup().option("appendonly", "yes").option("aof-use-rdb-preamble", "no").start();
+    server.connect().int(&["LOCK.ACQUIRE", "sound", "a", "PX", "600000"]).expect("free");
+    server.stop(false);
+    let files = fs::read_dir(server.dir().join("appendonlydir")).unwrap().map(|entry| entry.unwrap().path());
+    let file =
+        files.into_iter().find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("the file of commands");
+    let hold = |key: &str, owner_bytes: usize| {
+        let words = ["LOCK.HOLD", key, &"x".repeat(owner_bytes), "0", "1", "7", "9999999999999", "600000"];
+        let bulk = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+        format!("*{}\r\n{}", words.len(), words.iter().map(bulk).collect::<String>())
+    };
+    let text = fs::read_to_string(&file).unwrap() + &hold("long", 65_535) + &hold("longer", 65_536);
+    fs::write(&file, text).unwrap();
+    server.start();
+    let mut conn = server.connect();
+    assert_eq!(["sound", "long", "longer"].map(|key| conn.get::<i64>(&["EXISTS", key])), [1, 1, 0]);
+    assert!(server.log().contains("LIMIT owner is longer than lock.max-owner-bytes (65535)"), "it says so");
+    // What was taken can be saved.
+    conn.ok(&["DEBUG", "RELOAD"]);
+    assert_eq!(conn.lock_info("long").unwrap().holders.remove(0).owner.len(), 65_535);
+}

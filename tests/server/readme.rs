@@ -6,10 +6,11 @@ use redis_lock::command::reply::{Complaint, text_of, text_of_away, text_of_deadl
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
 use redis_lock::lock::change::Cause;
-use redis_lock::lock::deadlock::Cycle;
-use redis_lock::lock::key::KeyName;
+use redis_lock::lock::deadlock::{Cycle, Hop};
+use redis_lock::lock::key::{Db, KeyName};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Away, Refusal};
+use redis_lock::lock::time::Millis;
 use redis_lock::module::config::TABLE;
 use redis_lock::module::{Unserved, events};
 use std::collections::BTreeSet;
@@ -86,6 +87,7 @@ fn every_error() -> BTreeSet<String> {
         Complaint::Exclude("PX", "EX"),
         Complaint::NoLease,
         Complaint::Number { name: "PX", min: 1, max: 86_400_000 },
+        Complaint::NoWholeSecond(Millis(500)),
         Complaint::Mode,
         Complaint::OwnerEmpty,
         Complaint::OwnerMade,
@@ -106,6 +108,7 @@ fn every_error() -> BTreeSet<String> {
             | Complaint::Exclude(..)
             | Complaint::NoLease
             | Complaint::Number { .. }
+            | Complaint::NoWholeSecond(_)
             | Complaint::Mode
             | Complaint::OwnerEmpty
             | Complaint::OwnerMade
@@ -130,7 +133,7 @@ fn every_error() -> BTreeSet<String> {
         Refusal::TooManyWaiters,
         Refusal::TooManyWaitersOfKey,
     ];
-    let hop = |owner: &[u8], key: &[u8]| (Owner::new(owner), KeyName::from_slice(key));
+    let hop = |owner: &[u8], key: &[u8]| Hop { owner: Owner::new(owner), db: Db(0), key: KeyName::from_slice(key) };
     let cycle = Cycle(vec![hop(b"a", b"k1"), hop(b"b", b"k2")]);
     for refusal in &refusals {
         match refusal {
@@ -151,7 +154,7 @@ fn every_error() -> BTreeSet<String> {
     let away = [Away::Demoted, Away::SlotGone].map(|away| text_of_away(away).to_owned());
     let texts =
         complaints.iter().map(Complaint::to_string).chain(unserved.map(|unserved| text_of(&unserved).to_owned()));
-    texts.chain(away).chain([text_of_deadlock(&cycle, |_| true)]).collect()
+    texts.chain(away).chain([text_of_deadlock(&cycle, Db(0), |_| true)]).collect()
 }
 
 #[test]

@@ -443,6 +443,8 @@ struct Trace {
 
 impl Trace {
     fn of(server: &Server) -> Trace {
+        // The server may put a write off while it waits for the disk.
+        server.await_aof();
         let mut conn = server.connect();
         let mut number = |field: &str| conn.info_number("lock", field);
         let (leases, fence_clock) = (number("lock_leases"), number("lock_fence_clock"));

@@ -1,6 +1,7 @@
 //! Which tests some server cannot run, and why: one table. Such a test asks [`not_run`] and leaves; README.md has the same
-//! table for the servers of `make test-servers`, which prints it, too.
+//! table for the servers of `make test-servers`. Both `make test` and that count such a test as not run, and print why.
 
+use std::fs::File;
 use std::io::Write;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -90,14 +91,22 @@ impl Kind {
     }
 }
 
-/// Whether this test, or the part of it that asks, is to be left out here; if so, says it where `make test-servers` finds it.
+/// Whether this test, or the part of it that asks, is to be left out here; if so, says it where tools/test.py finds it: in the
+/// file that `REDIS_LOCK_NOT_RUN` names, since libtest counts such a test as passed and keeps what it prints to itself.
 /// With `REDIS_LOCK_TRY_ALL` all are run: one that passes then has no place in the table.
 pub(crate) fn not_run(test: &str) -> bool {
     let row = TABLE.iter().find(|row| row.test == test).expect("only tests in the table may be left out");
     let left_out = (row.cannot)(Kind::here()) && std::env::var_os("REDIS_LOCK_TRY_ALL").is_none();
     if left_out {
-        #[expect(clippy::explicit_write, reason = "what eprintln! says in a test that passes, nobody sees")]
-        writeln!(std::io::stderr(), "not run: {test}: {}", row.reason).unwrap();
+        let line = format!("{test}: {}\n", row.reason);
+        match std::env::var_os("REDIS_LOCK_NOT_RUN") {
+            // In one write, since tests beside this one write there, too.
+            Some(path) => {
+                File::options().append(true).create(true).open(path).unwrap().write_all(line.as_bytes()).unwrap()
+            }
+            #[expect(clippy::explicit_write, reason = "what eprint! says in a test that passes, nobody sees")]
+            None => write!(std::io::stderr(), "not run: {line}").unwrap(),
+        }
     }
     left_out
 }
@@ -106,6 +115,16 @@ pub(crate) fn not_run(test: &str) -> bool {
 /// in steps of 16.
 pub(crate) fn memory_usage_leaves_out_names() -> bool {
     Kind::here().is_valkey_below(9, 0)
+}
+
+/// Whether a connection that has subscribed to a channel may be made to wait: never on Valkey.
+pub(crate) fn subscribers_can_wait() -> bool {
+    !Kind::here().valkey
+}
+
+/// Whether ACL LOAD closes the clients of users who are gone within the command, as on Valkey alone.
+pub(crate) fn acl_load_closes_at_once() -> bool {
+    Kind::here().valkey
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Very many holds of one connection, ended at once.
 
 use crate::waiter::Waiter;
-use std::time::Instant;
-use testbed::{Client, PATIENCE, Server, wait_for};
+use std::time::{Duration, Instant};
+use testbed::{Client, Server, wait_for};
 
 const CROWD: usize = 10_000;
 
@@ -37,8 +37,8 @@ fn ten_thousand_keys_of_one_connection_are_all_handed_on() {
     for waiter in waiters.iter_mut().rev() {
         assert!(waiter.reply().int() > 0);
     }
-    // There are some twenty bits.
-    assert!(closed.elapsed() < PATIENCE / 2, "{:?}", closed.elapsed());
+    // There are some twenty bits: from tick to tick that would be twenty seconds.
+    assert!(closed.elapsed() < Duration::from_secs(10), "{:?}", closed.elapsed());
     wait_for("all to be ended", || conn.info("lock", "lock_session_holds") == "0");
     assert_eq!(conn.get::<usize>(&["DBSIZE"]), ends.len());
     assert_eq!(conn.info_number("lock", "lock_released"), CROWD as u64);

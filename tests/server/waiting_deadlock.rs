@@ -131,7 +131,8 @@ const DATABASES: &[Row] = &[
     ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
     // What a waits for is not the k that b holds.
     ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
-    ("x2: LOCK.ACQUIRE j x BLOCK 0", "DEADLOCK x -> j -> a -> k -> x"),
+    // The key that x holds lies in a database that this connection has not selected, and perhaps may not.
+    ("x2: LOCK.ACQUIRE j x BLOCK 0", "DEADLOCK x -> j -> a -> ? -> x"),
     ("x2: LOCK.ACQUIRE new x BLOCK 0", "#4"),
     ("x: EXISTS k", "1"),
     ("x: EXISTS new", "0"),
@@ -298,6 +299,47 @@ fn keys_that_the_asker_may_not_read_are_not_named() {
         let mut wire = Wire::resp2(&server);
         assert_eq!(wire.say("AUTH limited secret"), Reply::Simple("OK".to_owned()));
         assert_eq!(wire.say("LOCK.ACQUIRE j b BLOCK 0"), Reply::Error(expected.to_owned()), "{keys:?}");
+    }
+}
+
+/// A circle through two databases, in which keys have the same names.
+const TWO_DATABASES: &[Row] = &[
+    ("LOCK.ACQUIRE j a", "#1"),
+    ("LOCK.ACQUIRE l b", "#2"),
+    ("c: SELECT 1", "OK"),
+    ("c: LOCK.ACQUIRE j c", "#3"),
+    ("a: SELECT 1", "OK"),
+    ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+    ("d: LOCK.ACQUIRE l c BLOCK 0", "waits"),
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> ? -> ? -> l -> b"),
+    // The other way round: one that asks in the second database is not told of the first.
+    ("e: SELECT 1", "OK"),
+    ("e: LOCK.ACQUIRE k e", "#4"),
+    ("f: LOCK.ACQUIRE l e BLOCK 0", "waits"),
+    ("g: SELECT 1", "OK"),
+    ("g: LOCK.ACQUIRE k b BLOCK 0", "DEADLOCK b -> k -> e -> ? -> b"),
+];
+
+/// The same, closed by a lock that is moved while `b` waits in the second database.
+const TWO_DATABASES_LATE: &[Row] = &[
+    ("LOCK.ACQUIRE y b", "#1"),
+    ("z: SELECT 1", "OK"),
+    ("z: LOCK.ACQUIRE y z", "#2"),
+    ("z: LOCK.ACQUIRE x a", "#3"),
+    ("a: LOCK.ACQUIRE y a BLOCK 0", "waits"),
+    ("b: SELECT 1", "OK"),
+    ("b: LOCK.ACQUIRE y b BLOCK 0", "waits"),
+    ("z: RENAME x y", "OK"),
+    ("b:", "DEADLOCK b -> y -> a -> ? -> b"),
+    ("a:", "waits"),
+];
+
+#[test]
+fn keys_of_other_databases_than_the_askers_are_not_named() {
+    // The asker may not be allowed to select them: Valkey has ACL rules for databases.
+    for rows in [TWO_DATABASES, TWO_DATABASES_LATE] {
+        let server = Server::new();
+        Stage::new(&server).play(rows);
     }
 }
 

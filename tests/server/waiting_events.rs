@@ -491,7 +491,7 @@ fn a_lease_that_went_along_lets_in_who_waits_where_it_went() {
     // The alarm would look under the old name.
     for command in ["RENAME k l", "MOVE k 1", "SWAPDB 0 1"] {
         let mut scene = Scene::new();
-        scene.conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "1000"]).unwrap();
+        scene.conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "3000"]).unwrap();
         scene.call(command);
         let (db, key) = if command == "RENAME k l" { (0, "l") } else { (1, "k") };
         let mut waiter = Parked::wait_in(&scene.server, db, &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0"));

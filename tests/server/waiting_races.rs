@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use testbed::{Client, Server, Signal, wait_for};
 
 /// How long a lock may take to be handed on after it could not be delivered. The leases here are far longer.
-const PROMPT: Duration = Duration::from_secs(3);
+const PROMPT: Duration = Duration::from_secs(60);
 
 /// How the commands of one turn reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -367,11 +367,12 @@ fn a_grant_that_comes_after_a_socket_has_closed_goes_to_the_next() {
 fn a_grant_that_meets_a_time_limit_is_answered_once() {
     // The release and the end of the wait are both pending. Whoever is first decides, and the client hears of that alone.
     let server = server();
-    let mut scene = Scene::with(&server, "k", "BLOCK 300");
+    // Long enough to come to the next step on a busy machine.
+    let mut scene = Scene::with(&server, "k", "BLOCK 3000");
     let mut releaser = Link::new(&server);
     while_stopped(&server, || {
         releaser.send("LOCK.RELEASE k a");
-        std::thread::sleep(Duration::from_millis(400));
+        std::thread::sleep(Duration::from_millis(3100));
     });
     assert_eq!(releaser.read(), Line::Fence(0));
     // The core asks for the time before it serves: this one's is up.
@@ -384,8 +385,9 @@ fn a_grant_whose_time_limit_ends_before_it_is_delivered_is_delivered() {
     // The server's own time-out, were it used, would end the wait without a reply on 7.0, and end the server on 7.2.
     let server = server();
     for way in WAYS {
-        let mut scene = Scene::with(&server, "k", "BLOCK 400");
-        scene.turn(way, &["LOCK.RELEASE $k a", "DEBUG SLEEP 0.6"]);
+        let mut scene = Scene::with(&server, "k", "BLOCK 3000");
+        // Longer than what is left of the time limit, which is long enough to come here on a busy machine.
+        scene.turn(way, &["LOCK.RELEASE $k a", "DEBUG SLEEP 3.1"]);
         let reply = scene.b.only_reply();
         scene.assert_kept(&reply);
     }
@@ -714,8 +716,10 @@ fn what_was_lost_before_a_pause_is_taken_back_after_it() {
             scene.turn(way, &["LOCK.RELEASE $k a", "CLIENT KILL ID $b", &format!("CLIENT PAUSE 700 {mode}")]);
             scene.b.assert_closed_in_silence();
             std::thread::sleep(Duration::from_millis(400).saturating_sub(start.elapsed()));
-            if start.elapsed() < Duration::from_millis(600) {
-                scene.c.assert_waits();
+            let waits = scene.c.waits();
+            // Looked at before the clock: what was seen, was seen during the pause.
+            if start.elapsed() < Duration::from_millis(690) {
+                assert!(waits, "{way:?} {mode}: let in during the pause");
             }
             scene.c.read().fence();
             assert!(start.elapsed() >= Duration::from_millis(690), "{way:?} {mode}: after {:?}", start.elapsed());

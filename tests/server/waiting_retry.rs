@@ -1,7 +1,8 @@
 //! RETRY: a request whose reply was lost, sent again.
 
-use crate::waiter::Stage;
-use crate::wire::Row;
+use crate::servers::subscribers_can_wait;
+use crate::waiter::{Stage, Waiter};
+use crate::wire::{Reply, Row, Way, Wire};
 use testbed::Server;
 
 /// A new connection takes over the place of the old one, which is told that it holds nothing.
@@ -165,4 +166,40 @@ fn a_lease_asked_for_again_is_the_later_of_both() {
     assert!((30_001..=60_000).contains(&ttl(&mut conn)));
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "90000", "RETRY", "1"]);
     assert!((60_001..=90_000).contains(&ttl(&mut conn)));
+}
+
+#[test]
+fn a_retry_that_cannot_wait_leaves_the_place_as_it_was() {
+    // The old connection would be answered null, the new one too, and nobody would wait for the owner any more.
+    const RETRY: [&str; 7] = ["LOCK.ACQUIRE", "k", "b", "BLOCK", "0", "RETRY", "1"];
+    let server = Server::new();
+    let mut conn = server.connect();
+    let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("free");
+    let mut old = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 0");
+    let mut last = Waiter::waits(&server, "LOCK.ACQUIRE k c BLOCK 0");
+    let mut wire = Wire::resp2(&server);
+    wire.load_function();
+    for way in [Way::Exec, Way::Script, Way::Function] {
+        assert_eq!(wire.ask_by(way, &RETRY), Reply::Null, "{way:?}");
+        assert!(old.is_waiting(), "{way:?}");
+    }
+    assert_eq!(wire.ask(&RETRY[..3]), Reply::Null);
+    assert!(old.is_waiting(), "one that asks to try once");
+    let mut subscriber = Wire::resp3(&server);
+    assert!(matches!(subscriber.say("SUBSCRIBE channel"), Reply::Push(_)));
+    subscriber.send(&RETRY);
+    if subscribers_can_wait() {
+        assert_eq!(old.reply(), Reply::Null);
+    } else {
+        assert_eq!(subscriber.read(), Reply::Null);
+        assert!(old.is_waiting());
+    }
+    let waiters: Vec<Vec<u8>> = conn.lock_info("k").unwrap().waiters.into_iter().map(|waiter| waiter.owner).collect();
+    assert_eq!(waiters, [b"b", b"c"]);
+    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+    let granted = if subscribers_can_wait() { subscriber.read() } else { old.reply() };
+    assert!(granted.int() > fence);
+    assert!(last.is_waiting());
+    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
+    assert!(last.reply().int() > granted.int());
 }

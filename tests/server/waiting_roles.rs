@@ -131,11 +131,11 @@ pub(crate) fn start_failover(primary: &Server, replica: &Server) {
 fn nothing_is_granted_until(server: &Server, hold_back: impl FnOnce(&mut Client), let_flow: impl FnOnce(&mut Client)) {
     let mut conn = server.connect();
     let holder = Parked::connect(server, 0);
-    let mut crowd = Crowd::gather(server, 1500);
-    let mut short = Parked::wait(server, "LOCK.ACQUIRE shared t PX 600000 BLOCK 1500");
+    let mut crowd = Crowd::gather(server, 6000);
+    let mut short = Parked::wait(server, "LOCK.ACQUIRE shared t PX 600000 BLOCK 6000");
     let held = Instant::now();
     hold_back(&mut conn);
-    assert!(held.elapsed() < Duration::from_millis(1000), "the machine is too slow for this test");
+    assert!(held.elapsed() < Duration::from_millis(4000), "the machine is too slow for this test");
     let granted = conn.info("lock", "lock_granted");
     let run = conn.info("server", "run_id");
 
@@ -253,20 +253,23 @@ fn while_everything_is_paused_time_outs_are_answered_and_nobody_is_let_in() {
     // No command is served, so that only time and connections that close can end anything.
     let server = primary().start();
     let mut conn = server.connect();
-    let mut crowd = Crowd::gather(&server, 400);
-    let mut short = Parked::wait(&server, "LOCK.ACQUIRE k t BLOCK 400");
+    let mut crowd = Crowd::gather(&server, 4000);
+    let mut short = Parked::wait(&server, "LOCK.ACQUIRE k t BLOCK 4000");
     let (mut paused, began) = (Parked::connect(&server, 0), Instant::now());
-    conn.ok(&["CLIENT", "PAUSE", "1500", "ALL"]);
-    assert!(began.elapsed() < Duration::from_millis(300), "the machine is too slow for this test");
+    conn.ok(&["CLIENT", "PAUSE", "9000", "ALL"]);
     paused.send("LOCK.ACQUIRE other x");
     drop(crowd.writers.remove(0));
     let Crowd { mut writers, writer, mut readers } = crowd;
     drop(writer);
     assert_eq!(short.end(), End::Null);
-    assert!(began.elapsed() < Duration::from_millis(1400), "only after the pause");
-    while began.elapsed() < Duration::from_millis(1400) {
-        assert!(paused.is_waiting(), "the pause keeps everything waiting");
-        assert!(writers.iter_mut().chain(&mut readers).all(Parked::is_waiting), "let in during the pause");
+    assert!(paused.is_waiting(), "only after the pause");
+    loop {
+        let waits = writers.iter_mut().chain(&mut readers).all(Parked::is_waiting);
+        // Looked at before the clock: whatever was seen, was seen during the pause.
+        if began.elapsed() >= Duration::from_millis(9000) {
+            break;
+        }
+        assert!(waits, "let in during the pause");
         std::thread::sleep(Duration::from_millis(10));
     }
     paused.end().fence();

@@ -1,7 +1,7 @@
 //! A connection that shows what the server sends, byte by byte, where a client library would already have chosen a type;
 //! and transcripts: a table "command -> exact reply" that is played over it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use testbed::{PATIENCE, Server};
 
@@ -142,6 +142,20 @@ impl Wire {
     /// Whether the next that comes is the end of the connection.
     pub(crate) fn is_closed(&mut self) -> bool {
         self.stream.fill_buf().is_ok_and(<[u8]>::is_empty)
+    }
+
+    /// Whether the connection has ended, when all that came before was read and thrown away.
+    pub(crate) fn ends(&mut self) -> bool {
+        self.stream.get_ref().set_nonblocking(true).unwrap();
+        let ends = loop {
+            match self.stream.fill_buf().map(<[u8]>::len) {
+                Ok(0) => break true,
+                Ok(len) => self.stream.consume(len),
+                Err(error) => break error.kind() != ErrorKind::WouldBlock,
+            }
+        };
+        self.stream.get_ref().set_nonblocking(false).unwrap();
+        ends
     }
 
     /// Sends words that need no quotes.

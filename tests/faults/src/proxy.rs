@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Duration;
+use testbed::Port;
 
 /// What the wire does.
 #[derive(Debug)]
@@ -26,15 +27,15 @@ struct Wire {
 /// Listens on a port of its own and passes all on to a server.
 #[derive(Debug)]
 pub struct Proxy {
-    port: u16,
+    port: Port,
     wire: Arc<Wire>,
 }
 
 impl Proxy {
     /// To the server on this port.
     pub fn to(port: u16) -> Proxy {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-        let here = listener.local_addr().expect("bound").port();
+        let here = Port::claim();
+        let listener = TcpListener::bind(("127.0.0.1", here.number())).expect("nobody else has it");
         let wire = Arc::new(Wire {
             to: AtomicU16::new(port),
             frozen: AtomicBool::new(false),
@@ -60,7 +61,7 @@ impl Proxy {
 
     /// Where it listens.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Holds all bytes back from now on, or lets them pass again.
@@ -97,7 +98,7 @@ impl Drop for Proxy {
         self.wire.over.store(true, Ordering::Relaxed);
         self.cut_all();
         // Wakes the one who listens.
-        let _: std::io::Result<TcpStream> = TcpStream::connect(("127.0.0.1", self.port));
+        let _: std::io::Result<TcpStream> = TcpStream::connect(("127.0.0.1", self.port.number()));
     }
 }
 

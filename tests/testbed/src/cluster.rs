@@ -1,6 +1,6 @@
 //! Servers that are the nodes of a cluster.
 
-use crate::{Client, Server, free_port, wait_for};
+use crate::{Client, Server, wait_for};
 
 /// The nodes of a cluster: its primaries in the order of their slots, then the replicas of the first, of the second, and so on.
 pub struct Cluster {
@@ -12,17 +12,16 @@ impl Cluster {
     /// Primaries that share the slots out evenly, each with so many replicas; ready when all of them agree.
     pub fn start(primaries: usize, replicas: usize) -> Cluster {
         let node = |_| {
-            // The port that the server would choose by itself may be too high.
-            let bus = free_port().to_string();
-            let setup = Server::setup().option("cluster-enabled", "yes").option("cluster-port", &bus);
+            let setup = Server::setup().cluster_node();
             let setup = setup.option("cluster-node-timeout", "1500").option("appendonly", "yes");
-            (setup.option("repl-diskless-sync-delay", "0").start(), bus)
+            setup.option("repl-diskless-sync-delay", "0").start()
         };
         let count = primaries * (1 + replicas);
-        let (nodes, buses): (Vec<Server>, Vec<String>) = (0..count).map(node).unzip();
+        let nodes: Vec<Server> = (0..count).map(node).collect();
         let mut conn = nodes[0].connect();
-        for (node, bus) in nodes.iter().zip(&buses).skip(1) {
-            conn.ok(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), bus]);
+        for node in nodes.iter().skip(1) {
+            let (port, bus) = (node.port().to_string(), node.bus_port().to_string());
+            conn.ok(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
         for node in &nodes {
             let mut conn = node.connect();

@@ -1,27 +1,29 @@
-//! Real servers for whatever tests the module from outside: started on a free port, in a directory of their own, killed by
-//! their handle when dropped. Never by name, never one that somebody else runs.
+//! Real servers for whatever tests the module from outside: started on a port that nobody else is given, in a directory of their
+//! own, killed by their handle when dropped. Never by name, never one that somebody else runs.
 
 mod client;
 mod cluster;
 mod commands;
 #[expect(missing_docs, reason = "the fields are those that LOCK.INFO shows")]
 mod lock_info;
+mod port;
 mod server;
 
 pub use client::{Client, text_of};
 pub use cluster::Cluster;
 pub use commands::parse_commands;
 pub use lock_info::{Fields, HolderInfo, LockInfo, WaiterInfo};
+pub use port::Port;
 pub use redis::Value;
 pub use rustix::process::Signal;
 pub use server::{Server, Setup};
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a condition may take to come true before a test gives up. Generous: it ends early when all is well.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a condition may take to come true before a test gives up. Generous, for a machine that others use: it ends early
+/// when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A file of this machine that the tests need: from the environment, else where make puts it.
 pub fn file_from(variable: &str, default: &str) -> PathBuf {
@@ -48,9 +50,4 @@ pub fn wait_so_long(patience: Duration, what: &str, mut condition: impl FnMut() 
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// A port that nobody listens on now.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -1,8 +1,8 @@
 //! A server process: how it is started, stopped, and what it leaves behind.
 
 use crate::client::{Client, text_of};
-use crate::{PATIENCE, commands::parse_commands, free_port, module, wait_for};
-use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError, cmd};
+use crate::{PATIENCE, Port, commands::parse_commands, module, wait_for};
+use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,7 +13,9 @@ use tempfile::TempDir;
 
 /// A running server with the module, and its data directory, which outlives restarts.
 pub struct Server {
-    port: u16,
+    port: Port,
+    /// Where other nodes of its cluster find it.
+    bus: Option<Port>,
     dir: TempDir,
     options: Vec<String>,
     child: Option<Child>,
@@ -35,6 +37,7 @@ pub struct Setup {
     config_file: Option<PathBuf>,
     sentinel: Option<String>,
     outlives_full_files: bool,
+    cluster_node: bool,
     program: Option<OsString>,
 }
 
@@ -76,6 +79,12 @@ impl Setup {
         self
     }
 
+    /// A node of a cluster, with a port for the other nodes as well.
+    pub fn cluster_node(mut self) -> Setup {
+        self.cluster_node = true;
+        self
+    }
+
     /// Lets writing to a file that may not grow further fail, as on a full disk, rather than end the process.
     pub fn outlives_full_files(mut self) -> Setup {
         self.outlives_full_files = true;
@@ -90,6 +99,10 @@ impl Setup {
 
     /// Starts it and waits until it answers.
     pub fn start(self) -> Server {
+        self.start_on(Port::claim())
+    }
+
+    fn start_on(self, port: Port) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let is_sentinel = self.sentinel.is_some();
         let sentinel_file = self.sentinel.map(|config| {
@@ -103,7 +116,8 @@ impl Setup {
             path
         });
         let mut server = Server {
-            port: free_port(),
+            port,
+            bus: self.cluster_node.then(Port::claim),
             dir,
             options: self.options,
             child: None,
@@ -136,7 +150,12 @@ impl Server {
 
     /// Where it listens.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
+    }
+
+    /// Where the other nodes of its cluster find it.
+    pub fn bus_port(&self) -> u16 {
+        self.bus.as_ref().expect("a node of a cluster").number()
     }
 
     /// Its process.
@@ -157,16 +176,23 @@ impl Server {
     /// Starts it (again), on the same port, with the same data.
     pub fn start(&mut self) {
         assert!(self.child.is_none(), "runs already");
+        let logged = self.log().len();
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.spawn();
             if self.comes_up(deadline) {
                 return;
             }
-            // Somebody took the port between the choice and the start.
-            assert!(self.log().contains("Address already in use"), "the server did not start:\n{}", self.log());
+            let log = self.log();
+            // Only a program that knows nothing of our claims takes a port that is ours.
+            let taken = log[logged..].contains("Address already in use");
+            assert!(taken && Instant::now() < deadline, "the server did not start:\n{log}");
             self.stop(true);
-            self.port = free_port();
+            // After a restart others may know where it was: then it has to be there again.
+            if logged == 0 {
+                self.port = Port::claim();
+                self.bus = self.bus.take().map(|_| Port::claim());
+            }
         }
     }
 
@@ -189,7 +215,10 @@ impl Server {
         } else {
             command.args(["--save", "", "--enable-debug-command", "yes"]);
         }
-        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
+        command.args(["--port", &self.port().to_string(), "--bind", "127.0.0.1"]);
+        if let Some(bus) = &self.bus {
+            command.args(["--cluster-enabled", "yes", "--cluster-port", &bus.number().to_string()]);
+        }
         if self.with_module {
             command.arg("--loadmodule").arg(module());
         }
@@ -201,20 +230,32 @@ impl Server {
         self.child = Some(command.spawn().expect("redis-server is installed: make test does it"));
     }
 
+    /// Waits until it serves, or has ended.
     fn comes_up(&mut self, deadline: Instant) -> bool {
         loop {
             if self.child.as_mut().expect("spawned").try_wait().unwrap().is_some() {
                 return false;
             }
-            if let Ok(mut conn) = self.try_connect(ProtocolVersion::RESP2) {
-                match cmd("PING").query::<String>(&mut conn) {
-                    Ok(_) => return true,
-                    // Loading its data still.
-                    Err(error) => assert!(text_of(&error).starts_with("LOADING"), "{error}"),
-                }
+            if self.serves() {
+                return true;
             }
             assert!(Instant::now() < deadline, "the server does not answer:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether this process, and not another on the same port, has loaded its data and answers.
+    fn serves(&self) -> bool {
+        let Ok(conn) = self.try_connect(ProtocolVersion::RESP2) else { return false };
+        let mut client = Client(conn);
+        // Answered while it loads, too.
+        if client.call(&["INFO", "server"]).is_err() || client.info("server", "process_id") != self.pid().to_string() {
+            return false;
+        }
+        match client.call(&["PING"]) {
+            Ok(_) => true,
+            Err(error) if text_of(&error).starts_with("LOADING") => false,
+            Err(error) => panic!("{error}"),
         }
     }
 
@@ -282,7 +323,7 @@ impl Server {
     }
 
     fn try_connect(&self, protocol: ProtocolVersion) -> Result<Connection, RedisError> {
-        let info: ConnectionInfo = format!("redis://127.0.0.1:{}", self.port).into_connection_info()?;
+        let info: ConnectionInfo = format!("redis://127.0.0.1:{}", self.port()).into_connection_info()?;
         let settings = info.redis_settings().clone().set_protocol(protocol);
         redis::Client::open(info.set_redis_settings(settings))?.get_connection()
     }
@@ -313,14 +354,18 @@ impl Server {
         });
     }
 
-    /// The commands in the append-only file, in order, each as its arguments; without SELECT.
-    pub fn aof_tail(&self) -> Vec<Vec<String>> {
+    /// Waits until all that the server has for its append-only file is in it.
+    pub fn await_aof(&self) {
         let mut conn = self.connect();
-        // Whatever is in the server's buffer is in the file after this.
         wait_for("the append-only file to be written", || {
             conn.info("persistence", "aof_buffer_length") == "0"
                 && conn.info("persistence", "aof_rewrite_in_progress") == "0"
         });
+    }
+
+    /// The commands in the append-only file, in order, each as its arguments; without SELECT.
+    pub fn aof_tail(&self) -> Vec<Vec<String>> {
+        self.await_aof();
         let mut files: Vec<PathBuf> = fs::read_dir(self.dir().join("appendonlydir"))
             .unwrap()
             .map(|entry| entry.unwrap().path())
@@ -339,7 +384,34 @@ impl Drop for Server {
         }
         self.stop(true);
         if std::thread::panicking() {
-            eprintln!("--- log of the server on port {} ---\n{}", self.port, self.log());
+            eprintln!("--- log of the server on port {} ---\n{}", self.port(), self.log());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_on_the_port_already_is_not_taken_for_ones_own() {
+        // It answers at once, before the one that was started finds that it cannot listen: a test would talk to a stranger.
+        let stranger = Setup::default().without_module().start();
+        let server = Setup::default().without_module().start_on(Port::unclaimed(stranger.port()));
+        assert_ne!(server.port(), stranger.port());
+        for server in [&stranger, &server] {
+            assert_eq!(server.connect().info("server", "process_id"), server.pid().to_string());
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_started_again_has_its_port_again() {
+        // Replicas and clients know it by its port; meanwhile nobody else may be given that.
+        let mut server = Setup::default().without_module().cluster_node().start();
+        let ports = (server.port(), server.bus_port());
+        server.crash();
+        server.restart();
+        assert_eq!((server.port(), server.bus_port()), ports);
+        assert_eq!(server.connect().info("server", "process_id"), server.pid().to_string());
     }
 }

@@ -5,6 +5,7 @@ mod crowd;
 mod driver;
 mod fairness;
 mod handoff;
+mod many;
 mod pings;
 mod rivals;
 mod sample;
@@ -65,6 +66,9 @@ fn main() {
     if chosen("fill") {
         crowd::fill_table(&mut server, crowd, rounds);
     }
+    if chosen("many") {
+        many::release_table(&mut server, rounds);
+    }
     if chosen("sessions") {
         sessions::handoff_table(&mut server, rounds);
         sessions::close_table(&mut server, number("crowd"), rounds);
@@ -94,8 +98,8 @@ fn options() -> ArgMatches {
         .about("What waiting for a lock costs, beside its rivals")
         .arg(option(
             "rows",
-            "handoff,fairness,readers,fill,sessions",
-            PossibleValuesParser::new(["handoff", "fairness", "readers", "fill", "sessions"]).into(),
+            "handoff,fairness,readers,fill,many,sessions",
+            PossibleValuesParser::new(["handoff", "fairness", "readers", "fill", "many", "sessions"]).into(),
             "What to measure",
         ))
         .arg(option("sizes", "2,16,128,1000,10000", count(), "Clients of the hand-offs"))

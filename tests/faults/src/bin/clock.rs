@@ -2,6 +2,8 @@
 //! the order of service go on as if nothing had been, and fences rise. So they do on a replica, whose wall clock steps by itself,
 //! when it takes over.
 //!
+//! Before the first step it is measured how late leases end that nobody disturbs: the promise is ten milliseconds.
+//!
 //! A round is one step of both clocks and one promotion of the replica, which follows again after it. One round in two is
 //! under load, and begins with many small steps of the primary's clock while its timer rings.
 
@@ -28,6 +30,8 @@ const LATE_MS: u64 = 500;
 const SPAN_MS: u64 = 800;
 /// When the lease ends that goes over the promotion as well.
 const LONG_SPAN_MS: u64 = 2_500;
+/// How late half of the leases may end on a server that has nothing else to do, and whose clock nobody sets.
+const PUNCTUAL_US: u64 = 10_000;
 const STEPS: [i64; 4] = [-86_400, -3_600, 3_600, 86_400];
 
 fn main() -> ExitCode {
@@ -60,8 +64,13 @@ fn main() -> ExitCode {
         witness,
         grants: vec![],
         late: vec![],
+        own_late: vec![],
         report: &mut report,
     };
+    scene.measure_undisturbed();
+    let undisturbed = std::mem::take(&mut scene.late);
+    let mut own = std::mem::take(&mut scene.own_late);
+    own.sort_unstable();
     // One round in two under load. On a server that has nothing else to do, nothing but its timers looks at the time.
     let ((), saw) = crowd.during(&options, || (0..options.rounds).step_by(2).for_each(|round| scene.round(round)));
     let under_load = std::mem::take(&mut scene.late);
@@ -76,7 +85,13 @@ fn main() -> ExitCode {
     let not_rising = [fences_back(&grants), fences_repeated(&grants)].concat();
     report.violations(not_rising.iter().map(|(one, other)| format!("fences do not rise: {one:?} and {other:?}")));
 
-    for (when, mut late) in [("under load", under_load), ("alone", alone)] {
+    let middle = own[own.len() / 2];
+    if middle > PUNCTUAL_US {
+        report.violation(format!(
+            "undisturbed: half of the leases ended later than {middle} us by the server's own doing"
+        ));
+    }
+    for (when, mut late) in [("undisturbed", undisturbed), ("under load", under_load), ("alone", alone)] {
         late.sort_unstable();
         report.add(&format!("{when}: moments measured"), late.len() as u64);
         for (name, part) in [("half of them", 50), ("99 of 100", 99), ("all", 100)] {
@@ -101,6 +116,8 @@ struct Scene<'r> {
     grants: Vec<Grant>,
     /// How long after it was due something came, in microseconds.
     late: Vec<u64>,
+    /// The same without the time for which the machine let nobody work.
+    own_late: Vec<u64>,
     report: &'r mut Report,
 }
 
@@ -139,6 +156,16 @@ impl Scene<'_> {
         self.expect("a time-out", null, time_out, false);
         self.served_in_order(&line, in_line);
         self.promote(round, &long, long_ends);
+    }
+
+    /// A hundred leases, one after the other, each waited for, with nothing else going on.
+    fn measure_undisturbed(&mut self) {
+        for number in 0..100 {
+            let key = format!("undisturbed{number}");
+            let span = self.hold(&key, 20 + number % 50);
+            let asking = self.wait(&key, "next", 0);
+            self.expect("the end of a lease", asking, span, true);
+        }
     }
 
     /// Keeps the server's timer ringing, and sets its clock forward and back meanwhile: the server compares what it read of
@@ -217,6 +244,7 @@ impl Scene<'_> {
         self.late.push(told.0.saturating_sub(latest.0));
         self.report.add(&format!("seen: {what}"), 1);
         let stalled = self.witness.stalled_us(latest, told);
+        self.own_late.push(told.0.saturating_sub(latest.0 + stalled));
         if told < earliest || told.0 > latest.after_ms(LATE_MS).0 + stalled {
             let due = format!("due from {earliest:?} to {latest:?}, stalled for {stalled} us");
             self.report.violation(format!("{what}: asked for at {asked:?}, {due}, told at {told:?}"));

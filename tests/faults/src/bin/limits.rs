@@ -162,7 +162,7 @@ fn survive(server: &mut Server, report: &mut Report) {
         }
     }
     let fence = conn.int(&["LOCK.ACQUIRE", "kept", "keeper", "PX", "86400000"]);
-    wait_for("the file to be written", || conn.info("persistence", "aof_buffer_length") == "0");
+    server.await_aof();
     server.crash();
     let kept = server.connect().lock_info("kept").map(|info| info.fence);
     if kept != fence {

@@ -1,0 +1,263 @@
+//! The index of the leases of a whole data set: one wheel for each of its databases. Ends nothing, and reads no clock.
+//!
+//! A second one is made while a replica loads a data set beside the one that it serves. The new index takes the place of
+//! the old one at the same moment as the new data. Some servers do not tell which database a key is loaded into. The
+//! entries of such keys are *unplaced* until the module has looked where their locks are.
+
+use super::key::{Db, KeyName};
+use super::time::Timestamp;
+use super::wheel::{EntryId, Generations, Leases, Look};
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+/// The leases of a data set.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// By the number of the database.
+    placed: Vec<Option<Box<Database>>>,
+    /// When each of those is to be looked at, the earliest first: a command must not go through all databases.
+    bells: BTreeSet<(Timestamp, u32)>,
+    /// Those whose database is not known; None when there are none.
+    unplaced: Option<Box<Leases>>,
+}
+
+/// The leases of a database.
+#[derive(Debug, Default)]
+struct Database {
+    leases: Leases,
+    /// Its bell. It may ring for nothing, since what is disarmed leaves it as it is.
+    bell: Option<Timestamp>,
+}
+
+/// What a look for due leases found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Due {
+    /// A lease on this key may be over: open the key and call [`Node::lapse`](super::node::Node::lapse).
+    Key(Db, EntryId, KeyName),
+    /// A lease may be over on a key of this name, in a database that is not known yet: look into each, and call
+    /// [`Node::place`](super::node::Node::place) with what lies there. If it is in none of them, call
+    /// [`Node::drop_unplaced`](super::node::Node::drop_unplaced).
+    Unplaced(EntryId, KeyName),
+    /// Work was done; look again, after a look at the clock.
+    Again,
+    /// Nothing is due.
+    Nothing,
+}
+
+impl Index {
+    /// Without a lease.
+    pub(super) const fn new() -> Index {
+        Index { placed: Vec::new(), bells: BTreeSet::new(), unplaced: None }
+    }
+
+    /// How many keys have a running lease.
+    pub(super) fn len(&self) -> usize {
+        self.all().map(|leases| leases.len()).sum()
+    }
+
+    /// The next moment at which [`Index::due`] is worth calling; None when there is no lease.
+    pub(super) fn next_look(&self) -> Option<Timestamp> {
+        let placed = self.bells.first().map(|(at, _)| *at);
+        placed.into_iter().chain(self.unplaced.as_ref().and_then(|leases| leases.next_look())).min()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Leases> {
+        self.placed.iter().flatten().map(|database| &database.leases).chain(self.unplaced.as_deref())
+    }
+
+    /// Looks for a lease that is over, and does a bounded piece of work on the way.
+    pub(super) fn due(&mut self, now: Timestamp) -> Due {
+        if let Some(&(at, number)) = self.bells.first().filter(|(at, _)| *at <= now) {
+            let Some(Some(database)) = self.placed.get_mut(number as usize) else {
+                self.bells.remove(&(at, number));
+                return Due::Again;
+            };
+            return match database.leases.look(now) {
+                Look::Due(id, key) => Due::Key(Db(number), id, key),
+                Look::Again => Due::Again,
+                Look::Nothing => {
+                    database.set_bell(Db(number), database.leases.soonest(), &mut self.bells);
+                    Due::Again
+                }
+            };
+        }
+        match self.unplaced.as_mut().map_or(Look::Nothing, |leases| leases.look(now)) {
+            Look::Due(id, key) => Due::Unplaced(id, key),
+            Look::Again => Due::Again,
+            Look::Nothing => Due::Nothing,
+        }
+    }
+
+    /// The unplaced entry that is due first, whenever that is; None when there is none.
+    pub(super) fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
+        loop {
+            match self.unplaced.as_mut()?.look(Timestamp(u64::MAX)) {
+                Look::Due(id, key) => return Some((id, key)),
+                Look::Again => {}
+                Look::Nothing => self.unplaced = None,
+            }
+        }
+    }
+
+    fn of(&self, db: Db) -> Option<&Leases> {
+        self.placed.get(db.0 as usize)?.as_ref().map(|database| &database.leases)
+    }
+
+    /// Adds an entry for a key of this database; None when that is not known.
+    pub(super) fn arm(
+        &mut self,
+        db: Option<Db>,
+        name: &[u8],
+        deadline: Timestamp,
+        generations: &mut Generations,
+    ) -> EntryId {
+        let Some(db) = db else {
+            return self.unplaced.get_or_insert_default().arm(KeyName::from_slice(name), deadline, generations);
+        };
+        self.reach(db);
+        let database = self.placed[db.0 as usize].get_or_insert_default();
+        let id = database.leases.arm(KeyName::from_slice(name), deadline, generations);
+        database.ring_in_time(db, &mut self.bells);
+        id
+    }
+
+    /// Moves the entry of a key of this database; false if it is not there.
+    pub(super) fn rearm(&mut self, db: Db, id: EntryId, deadline: Timestamp) -> bool {
+        let Some(Some(database)) = self.placed.get_mut(db.0 as usize) else { return false };
+        let moved = database.leases.rearm(id, deadline);
+        database.ring_in_time(db, &mut self.bells);
+        moved
+    }
+
+    /// Whether there is this entry for a key of this database, placed, and may stay where it is.
+    pub(super) fn keeps(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
+        self.of(db).is_some_and(|leases| leases.covers(id, deadline, now))
+    }
+
+    /// Removes the entry of a key of this database.
+    pub(super) fn disarm(&mut self, db: Db, id: EntryId) {
+        let placed = self.placed.get_mut(db.0 as usize).and_then(Option::as_mut);
+        if !placed.is_some_and(|database| database.leases.disarm(id)) {
+            self.disarm_unplaced(id);
+        }
+    }
+
+    /// Removes an unplaced entry, if this is one.
+    pub(super) fn disarm_unplaced(&mut self, id: EntryId) {
+        if let Some(leases) = &mut self.unplaced {
+            leases.disarm(id);
+        }
+    }
+
+    /// Whether there is this entry for a key of this database, and stands no later than `deadline` nor is it due.
+    pub(super) fn covers(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
+        self.of(db).into_iter().chain(self.unplaced.as_deref()).any(|leases| leases.covers(id, deadline, now))
+    }
+
+    /// Two databases changed places.
+    pub(super) fn swap(&mut self, one: Db, other: Db) {
+        self.reach(one.max(other));
+        let mut bells = [one, other].map(|db| {
+            let database = self.placed[db.0 as usize].as_mut()?;
+            let bell = database.bell;
+            database.set_bell(db, None, &mut self.bells);
+            bell
+        });
+        self.placed.swap(one.0 as usize, other.0 as usize);
+        bells.swap(0, 1);
+        for (db, bell) in [one, other].into_iter().zip(bells) {
+            if let Some(database) = &mut self.placed[db.0 as usize] {
+                database.set_bell(db, bell, &mut self.bells);
+            }
+        }
+    }
+
+    /// Takes out the leases of one database, or of all.
+    pub(super) fn take(&mut self, db: Option<Db>) -> impl Iterator<Item = Leases> {
+        let (first, count, unplaced) = match db {
+            None => (0, self.placed.len(), self.unplaced.take()),
+            // Unplaced entries of this database find no lock any more when they are to be placed.
+            Some(Db(number)) => (number as usize, 1, None),
+        };
+        let Index { placed, bells, .. } = self;
+        let placed = (0..).map(Db).zip(placed).skip(first).take(count).filter_map(|(db, database)| {
+            let mut database = database.take()?;
+            database.set_bell(db, None, bells);
+            Some(database.leases)
+        });
+        placed.chain(unplaced.map(|leases| *leases))
+    }
+
+    /// Makes a place for the leases of a database.
+    fn reach(&mut self, Db(number): Db) {
+        let needed = number as usize + 1;
+        if self.placed.len() < needed {
+            self.placed.resize_with(needed, || None);
+        }
+    }
+}
+
+impl Database {
+    /// Sees to it that the bell is early enough for what was armed.
+    #[inline]
+    fn ring_in_time(&mut self, db: Db, bells: &mut BTreeSet<(Timestamp, u32)>) {
+        let soonest = self.leases.soonest();
+        if self.bell.is_none_or(|bell| soonest.is_some_and(|soonest| soonest < bell)) {
+            self.set_bell(db, soonest, bells);
+        }
+    }
+
+    #[inline(never)]
+    fn set_bell(&mut self, Db(number): Db, bell: Option<Timestamp>, bells: &mut BTreeSet<(Timestamp, u32)>) {
+        if let Some(was) = self.bell {
+            bells.remove(&(was, number));
+        }
+        if let Some(is) = bell {
+            bells.insert((is, number));
+        }
+        self.bell = bell;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::time::Millis;
+    use super::*;
+
+    #[test]
+    fn a_look_visits_only_the_databases_whose_leases_are_due() {
+        // What could go wrong: each command asks each of ten thousand databases when it is to be looked at.
+        let (mut index, mut count) = (Index::new(), Generations::new());
+        let at = |ms: u64| Timestamp(0) + Millis(ms);
+        let ids: Vec<EntryId> =
+            (0..10_000).map(|db| index.arm(Some(Db(db)), b"k", at(1_000 + u64::from(db)), &mut count)).collect();
+        assert_eq!((index.len(), index.bells.len()), (10_000, 10_000));
+        let (mut visits, mut found, mut now) = (0, Vec::new(), at(0));
+        while found.len() < 10 {
+            now = index.next_look().expect("there are more").max(now);
+            loop {
+                visits += 1;
+                match index.due(now) {
+                    Due::Key(db, id, _) => {
+                        assert_eq!((id, now), (ids[db.0 as usize], at(1_000 + u64::from(db.0))));
+                        index.disarm(db, id);
+                        found.push(db.0);
+                    }
+                    Due::Again => {}
+                    Due::Nothing => break,
+                    Due::Unplaced(..) => panic!("all are placed"),
+                }
+            }
+        }
+        assert_eq!(found, (0..10).collect::<Vec<u32>>());
+        // Those that were not due yet were not looked at, but for some that are moved to a lower level of their wheel.
+        assert!(visits < 1_000, "{visits} visits");
+        assert_eq!((index.len(), index.bells.len()), (9_990, 9_990));
+        index.swap(Db(11), Db(9_999));
+        assert_eq!(index.take(Some(Db(10))).count(), 1);
+        assert_eq!((index.len(), index.bells.len()), (9_989, 9_989));
+        assert_eq!(index.take(None).count(), 9_999);
+        assert_eq!((index.len(), index.next_look()), (0, None));
+    }
+}

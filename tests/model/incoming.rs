@@ -1,0 +1,280 @@
+//! A data set that is loaded beside the one that is served: each lock has one entry in the index at every moment, whether
+//! the load ends well or not, and whether the server tells databases or not.
+
+use crate::line::Rules;
+use crate::world::{RULES, Side, limits};
+use proptest::prelude::*;
+use redis_lock::lock::codec;
+use redis_lock::lock::fact::{Fact, Origin};
+use redis_lock::lock::fence::Fence;
+use redis_lock::lock::key::{Db, KeyIndex};
+use redis_lock::lock::node::{Due, Node};
+use redis_lock::lock::owner::Owner;
+use redis_lock::lock::session::Trace;
+use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
+use redis_lock::lock::value::Lock;
+use redis_lock::lock::wheel::EntryId;
+use std::collections::BTreeMap;
+
+const DATABASES: u32 = 3;
+const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_000_000) };
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// The primary says that somebody holds this, or that nobody does.
+    Hold {
+        db: u32,
+        key: u8,
+        lease: Option<u64>,
+    },
+    Move {
+        key: u8,
+        from: u32,
+        to: u32,
+    },
+    Flush {
+        db: Option<u32>,
+    },
+    Swap {
+        one: u32,
+        other: u32,
+    },
+    Begin,
+    Load {
+        db: u32,
+        key: u8,
+        lease: u64,
+    },
+    Complete,
+    Abort,
+    PlaceOne,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let db = || 0..DATABASES;
+    let key = || b'j'..=b'l';
+    let lease = || prop_oneof![1..5u64, 1..100_000u64];
+    prop_oneof![
+        8 => (db(), key(), proptest::option::of(lease())).prop_map(|(db, key, lease)| Op::Hold { db, key, lease }),
+        2 => (key(), db(), db()).prop_map(|(key, from, to)| Op::Move { key, from, to }),
+        1 => proptest::option::of(db()).prop_map(|db| Op::Flush { db }),
+        1 => (db(), db()).prop_map(|(one, other)| Op::Swap { one, other }),
+        3 => Just(Op::Begin),
+        8 => (db(), key(), lease()).prop_map(|(db, key, lease)| Op::Load { db, key, lease }),
+        3 => Just(Op::Complete),
+        1 => Just(Op::Abort),
+        2 => Just(Op::PlaceOne),
+    ]
+}
+
+/// A replica, and the data set that it loads.
+struct Replica {
+    side: Side,
+    incoming: Option<BTreeMap<(u32, u8), Lock>>,
+    /// Whether the server tells the databases of keys that it loads.
+    tells: bool,
+    fence: u64,
+}
+
+impl Replica {
+    fn new(tells: bool) -> Replica {
+        let rules: Rules = RULES;
+        Replica { side: Side::new(limits(rules)), incoming: None, tells, fence: 0 }
+    }
+
+    fn fact(&mut self, lease: Option<u64>) -> Fact {
+        self.fence += 1;
+        Fact {
+            owner: Owner::new(b"a"),
+            reads: 0,
+            writes: u32::from(lease.is_some()),
+            fence: Fence::new(self.fence),
+            wall_deadline: WallTime(0),
+            left: Millis(lease.unwrap_or(0)),
+            note: None,
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        let node = &mut self.side.node;
+        match *op {
+            Op::Hold { db, key, lease } => {
+                let fact = self.fact(lease);
+                let apply =
+                    |node: &mut Node, side: &mut Side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, NOW).0;
+                self.side.on(db, &[key], apply).unwrap();
+            }
+            Op::Move { key, from, to } => {
+                if from == to || self.side.locks.contains_key(&(to, key)) {
+                    return;
+                }
+                if let Some(mut lock) = self.side.locks.remove(&(from, key)) {
+                    node.forget(Db(from), &[key], &Trace::of(&lock));
+                    lock.lease = None;
+                    node.carry(Some((Db(from), &[key])), Db(to), &[key], &mut lock, NOW.mono);
+                    self.side.locks.insert((to, key), lock);
+                }
+            }
+            Op::Flush { db } => {
+                node.flush(db.map(Db));
+                self.side.locks.retain(|(at, _), _| db.is_some_and(|db| db != *at));
+            }
+            Op::Swap { one, other } => {
+                node.swap(Db(one), Db(other));
+                let swapped = |db| {
+                    if db == one {
+                        other
+                    } else if db == other {
+                        one
+                    } else {
+                        db
+                    }
+                };
+                let locks = std::mem::take(&mut self.side.locks).into_iter();
+                self.side.locks = locks.map(|((db, key), lock)| ((swapped(db), key), lock)).collect();
+            }
+            Op::Begin => {
+                node.begin_incoming();
+                self.incoming = Some(BTreeMap::new());
+            }
+            Op::Load { db, key, lease } => {
+                let mut lock = self.lock(lease);
+                let Some(incoming) = &mut self.incoming else { return };
+                if incoming.contains_key(&(db, key)) {
+                    return;
+                }
+                self.side.node.index_incoming(self.tells.then_some(Db(db)), &[key], &mut lock);
+                assert_eq!(self.side.node.last_fence(), lock.fence, "no later fence is below it");
+                incoming.insert((db, key), lock);
+            }
+            Op::Complete => {
+                node.take_incoming();
+                if let Some(incoming) = self.incoming.take() {
+                    self.side.locks = incoming;
+                }
+            }
+            Op::Abort => {
+                node.drop_incoming();
+                self.incoming = None;
+            }
+            Op::PlaceOne => {
+                self.place_one();
+            }
+        }
+        assert_eq!(self.side.node.has_incoming(), self.incoming.is_some());
+    }
+
+    /// A lock as it is loaded.
+    fn lock(&mut self, lease: u64) -> Lock {
+        let mut saved = Replica::new(true);
+        saved.fence = self.fence;
+        saved.step(&Op::Hold { db: 0, key: b'k', lease: Some(lease) });
+        self.fence = saved.fence;
+        let lock = codec::encode(&saved.side.locks[&(0, b'k')], NOW);
+        Node::load(&codec::decode(&lock).unwrap(), Origin::Peer, NOW).unwrap()
+    }
+
+    fn place_one(&mut self) -> bool {
+        let Some((entry, name)) = self.side.node.next_unplaced() else { return false };
+        self.place(entry, name[0], NOW);
+        true
+    }
+
+    fn place(&mut self, entry: EntryId, key: u8, now: Now) {
+        for db in 0..DATABASES {
+            if let Some(lock) = self.side.locks.get_mut(&(db, key))
+                && self.side.node.place(Db(db), &[key], lock, entry, now.mono)
+            {
+                return;
+            }
+        }
+        self.side.node.drop_unplaced(entry);
+    }
+
+    fn check(&self) {
+        for (&(db, _), lock) in &self.side.locks {
+            let (earliest, _) = lock.holds.earliest().expect("I6");
+            assert!(self.side.node.covers(Db(db), lock, earliest), "I4");
+        }
+        let (entries, locks) = (self.side.node.leases_len(), self.side.locks.len());
+        assert!(if self.tells { entries == locks } else { entries >= locks }, "{entries} entries, {locks} locks");
+    }
+
+    /// As a primary: ends all that is over then.
+    fn end_all(&mut self, now: Now) {
+        loop {
+            match self.side.node.due(now.mono) {
+                Due::Key(db, entry, name) => {
+                    let lapse = |node: &mut Node, side: &mut Side| node.lapse(side, KeyIndex(0), entry, now, 64);
+                    self.side.on(db.0, &[name[0]], lapse);
+                }
+                Due::Unplaced(entry, name) => self.place(entry, name[0], now),
+                Due::Again => {}
+                Due::Nothing => return,
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_lock_has_one_entry_whatever_becomes_of_a_load(
+        ops in proptest::collection::vec(op(), 0..60),
+        tells: bool,
+        places: bool,
+        later_ms in 0..200_000u64,
+    ) {
+        let mut replica = Replica::new(tells);
+        for op in &ops {
+            replica.step(op);
+            replica.check();
+        }
+        while places && replica.place_one() {}
+        if places || tells {
+            assert_eq!(replica.side.node.leases_len(), replica.side.locks.len(), "no entry is left over");
+        }
+        // Promoted, also while it is not known yet where some of them are.
+        replica.side.node.promote(NOW.wall);
+        let later = Now { mono: Timestamp(NOW.mono.0 + later_ms * 1000), wall: NOW.wall };
+        replica.end_all(later);
+        for lock in replica.side.locks.values() {
+            assert_eq!(lock.holds.over(later.mono), 0, "a lease was forgotten");
+        }
+        let end = Now { mono: Timestamp(NOW.mono.0 + 200_000_000), wall: NOW.wall };
+        replica.end_all(end);
+        assert!(replica.side.locks.is_empty());
+        assert_eq!(replica.side.node.leases_len(), 0);
+        while replica.side.node.shed() {}
+    }
+}
+
+#[test]
+fn a_large_index_of_data_that_are_gone_is_given_back_bit_by_bit() {
+    // To free a million entries at the moment when the new data are in would stall the server.
+    for complete in [true, false] {
+        let mut replica = Replica::new(true);
+        let mut lock = replica.lock(1_000);
+        let load = |node: &mut Node, lock: &mut Lock| {
+            node.begin_incoming();
+            for number in 0..100_000u32 {
+                node.index_incoming(Some(Db(1)), &number.to_be_bytes(), lock);
+            }
+        };
+        let node = &mut replica.side.node;
+        load(node, &mut lock);
+        node.take_incoming();
+        assert_eq!(node.leases_len(), 100_000);
+        load(node, &mut lock);
+        if complete {
+            node.take_incoming()
+        } else {
+            node.drop_incoming()
+        }
+        assert_eq!(node.leases_len(), 100_000);
+        let mut pieces = 0;
+        while replica.side.node.shed() {
+            pieces += 1;
+        }
+        assert!(pieces > 100, "{pieces}");
+    }
+}

@@ -1,0 +1,345 @@
+//! How much one step does, counted: keys that are opened, looked at and granted. The naive model knows no such limits, so this
+//! is the core by itself, on keys of any name.
+
+use crate::line::Rules;
+use crate::world::{RULES, limits};
+use redis_lock::lock::change::Effects;
+use redis_lock::lock::hold::{Mode, Session};
+use redis_lock::lock::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::keyspace::{Keyspace, Place};
+use redis_lock::lock::node::{Due, Node};
+use redis_lock::lock::owner::Owner;
+use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Refusal, Release, Request, Wait};
+use redis_lock::lock::room::{WaiterId, Work};
+use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
+use redis_lock::lock::value::Lock;
+use redis_lock::lock::wait::{RUN, RUN_KEYS};
+use std::collections::{BTreeMap, HashMap};
+
+use Mode::{Read, Write};
+
+/// Keys that count what is done with them.
+#[derive(Default)]
+struct Keys {
+    db: u32,
+    locks: HashMap<(u32, KeyName), Lock>,
+    step: Vec<KeyName>,
+    at: HashMap<KeyName, usize>,
+    opened: usize,
+    peeked: usize,
+}
+
+impl Keyspace for Keys {
+    fn count(&self) -> u16 {
+        u16::try_from(self.step.len()).expect("more keys than a step can have")
+    }
+
+    fn place(&mut self, key: KeyIndex) -> Place<'_> {
+        let name = &self.step[usize::from(key.0)];
+        Place { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
+    }
+
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::Answer> {
+        let name = KeyName::from_slice(name);
+        if let Some(at) = self.at.get(&name) {
+            return Ok(KeyIndex(*at as u16));
+        }
+        self.opened += 1;
+        self.at.insert(name.clone(), self.step.len());
+        self.step.push(name);
+        Ok(KeyIndex(self.count() - 1))
+    }
+
+    fn close(&mut self, left: u16) {
+        for name in self.step.drain(usize::from(left)..) {
+            self.at.remove(&name);
+        }
+    }
+
+    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.peeked += 1;
+        self.locks.get(&(db.0, KeyName::from_slice(name))).map(look)
+    }
+
+    fn create(&mut self, key: KeyIndex) -> &mut Lock {
+        self.locks.entry((self.db, self.step[usize::from(key.0)].clone())).or_default()
+    }
+}
+
+/// What a step did.
+struct Step {
+    outcome: Result<Outcome, Refusal>,
+    effects: Effects,
+    opened: usize,
+    peeked: usize,
+}
+
+struct Crowd {
+    node: Node,
+    keys: Keys,
+}
+
+const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
+
+impl Crowd {
+    fn new() -> Crowd {
+        Crowd { node: Node::new(limits(Rules { holders_max: 9_999, ..RULES })), keys: Keys::default() }
+    }
+
+    fn on<R>(&mut self, names: &[KeyName], work: impl FnOnce(&mut Node, &mut Keys) -> R) -> R {
+        self.keys.step.clear();
+        self.keys.at.clear();
+        for name in names {
+            self.keys.open(name).expect("any key may be opened");
+        }
+        (self.keys.opened, self.keys.peeked) = (0, 0);
+        let result = work(&mut self.node, &mut self.keys);
+        self.keys.locks.retain(|_, lock| !lock.is_free());
+        result
+    }
+
+    fn serve(&mut self, owner: &str, names: &[KeyName], ask: Ask) -> Step {
+        let request = Request { owner: Owner::new(owner.as_bytes()), ask };
+        let mut effects = Effects::new();
+        let outcome = self.on(names, |node, keys| node.serve(keys, &request, NOW, &mut effects));
+        Step { outcome, effects, opened: self.keys.opened, peeked: self.keys.peeked }
+    }
+
+    fn ask(&mut self, owner: &str, mode: Mode, names: &[KeyName], wait: Wait) -> Step {
+        self.serve(owner, names, Ask::Acquire(acquire(mode, wait)))
+    }
+
+    fn holds(&mut self, owner: &str, mode: Mode, names: &[KeyName]) {
+        let outcome = self.ask(owner, mode, names, Wait::Never).outcome;
+        assert!(matches!(outcome, Ok(Outcome::Granted(_))), "{outcome:?}");
+    }
+
+    fn waits(&mut self, owner: &str, mode: Mode, names: &[KeyName]) -> WaiterId {
+        match self.ask(owner, mode, names, Wait::Forever).outcome {
+            Ok(Outcome::Queued(waiter)) => waiter,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn release(&mut self, owner: &str, names: &[KeyName]) -> Step {
+        self.serve(owner, names, Ask::Release(Release { mode: None, amount: Amount::All, fence: None }))
+    }
+
+    /// Does one piece of what is left to do. What it did; None when nothing is left.
+    fn piece(&mut self) -> Option<Step> {
+        let work = self.node.next_work()?;
+        let (Work::Look(_, name) | Work::Check(_, _, name)) = &work else { panic!("{work:?}") };
+        let effects = self.on(std::slice::from_ref(name), |node, keys| match work {
+            Work::Check(waiter, ..) => node.check_waiter(keys, waiter, NOW.mono),
+            _ => node.look_at(keys, KeyIndex(0), NOW),
+        });
+        Some(Step { outcome: Ok(Outcome::Held), effects, opened: self.keys.opened, peeked: self.keys.peeked })
+    }
+}
+
+fn acquire(mode: Mode, wait: Wait) -> Acquire {
+    Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None }
+}
+
+fn name(text: &str) -> KeyName {
+    KeyName::from_slice(text.as_bytes())
+}
+
+fn names(prefix: &str, count: usize) -> Vec<KeyName> {
+    (0..count).map(|n| name(&format!("{prefix}{n}"))).collect()
+}
+
+fn grants(effects: &Effects) -> usize {
+    effects.answers.iter().filter(|(_, answer)| matches!(answer, request::Answer::Granted(_))).count()
+}
+
+#[test]
+fn a_release_of_64_keys_before_256_waiters_of_64_keys_is_served_in_small_pieces() {
+    // What could go wrong: a slice counts waiters of one key, and there are 64 of them, and each wants 63 other keys. One
+    // MRELEASE took the server most of a second.
+    let mut crowd = Crowd::new();
+    let hot = names("hot", 64);
+    crowd.holds("w", Write, &hot);
+    for n in 0..256 {
+        let mut wanted = vec![hot[n % 64].clone()];
+        wanted.extend(names(&format!("own{n}-"), 63));
+        crowd.waits(&format!("r{n}"), Read, &wanted);
+    }
+    let step = crowd.release("w", &hot);
+    // The holds of the asker, and what was granted to others.
+    let granted = step.effects.changes.len() - 64;
+    assert!((1..=RUN_KEYS).contains(&granted), "{granted} keys granted in the asker's step");
+    assert!(step.opened <= 512, "{} keys opened in the asker's step", step.opened);
+    // Nobody passes those who are yet to be let in.
+    assert!(matches!(crowd.ask("late", Read, &hot[63..], Wait::Forever).outcome, Ok(Outcome::Queued(_))));
+    assert!(matches!(crowd.ask("late writer", Write, &hot[62..63], Wait::Never).outcome, Ok(Outcome::Held)));
+    let mut pieces = 0;
+    while let Some(piece) = crowd.piece() {
+        assert!(piece.effects.changes.len() <= RUN_KEYS, "{} keys granted in a piece", piece.effects.changes.len());
+        assert!(piece.opened <= 512, "{} keys opened in a piece", piece.opened);
+        pieces += 1;
+        assert!(pieces < 2_000, "it does not come to an end");
+    }
+    assert_eq!((crowd.node.waiting(), crowd.node.broken_invariant()), (0, None));
+}
+
+#[test]
+fn one_step_on_many_keys_lets_in_no_more_than_one_run() {
+    let mut crowd = Crowd::new();
+    let hot = names("hot", 64);
+    crowd.holds("w", Write, &hot);
+    for n in 0..640 {
+        crowd.waits(&format!("r{n}"), Read, &hot[n % 64..=n % 64]);
+    }
+    assert_eq!(grants(&crowd.release("w", &hot).effects), RUN);
+    while let Some(piece) = crowd.piece() {
+        assert!(piece.effects.answers.len() <= RUN);
+    }
+    assert_eq!((crowd.node.waiting(), crowd.node.broken_invariant()), (0, None));
+}
+
+#[test]
+fn a_reader_behind_a_run_that_was_cut_is_not_forgotten() {
+    // What could go wrong: the mark that nobody may pass the rest of the run keeps out those behind it in the very look that
+    // lets the rest in, and is taken away at its end. Nobody looks again.
+    let mut crowd = Crowd::new();
+    let (key, busy) = (name("key"), name("busy"));
+    crowd.holds("x", Write, std::slice::from_ref(&busy));
+    crowd.holds("w", Write, std::slice::from_ref(&key));
+    for n in 0..=RUN {
+        crowd.waits(&format!("r{n}"), Read, std::slice::from_ref(&key));
+    }
+    crowd.waits("many", Read, &[key.clone(), busy]);
+    crowd.waits("last", Read, std::slice::from_ref(&key));
+    crowd.release("w", std::slice::from_ref(&key));
+    while crowd.piece().is_some() {}
+    assert_eq!(crowd.node.waiting(), 1, "the last reader waits for nothing");
+}
+
+#[test]
+fn what_an_asker_holds_is_looked_at_once_for_all_whom_it_keeps_waiting() {
+    // What could go wrong: for each of 63 keys, each of 200 waiters before the asker, and each of its 64 keys.
+    let mut crowd = Crowd::new();
+    let wanted = names("key", 64);
+    crowd.holds("asker", Write, &wanted[63..]);
+    for n in 0..200 {
+        crowd.node.limits.deadlock_detection = false;
+        crowd.waits(&format!("w{n}"), Write, &wanted);
+    }
+    let step = crowd.ask("asker", Write, &wanted[..63], Wait::Never);
+    assert!(matches!(step.outcome, Ok(Outcome::Granted(_))), "{:?}", step.outcome);
+    assert!(step.peeked <= 64 + 64, "{} locks were looked at", step.peeked);
+    assert_eq!(crowd.node.waiting(), 200);
+}
+
+#[test]
+fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
+    // What could go wrong: each of a thousand connections that close at once is told to each of a thousand grants. What is
+    // counted is in `Room::closed`; here, that those that are told are the right ones.
+    let mut crowd = Crowd::new();
+    let bound = |crowd: &Crowd, client| {
+        Some(Session { connection: crowd.node.sessions().connection(client), grace: Millis(0) })
+    };
+    let (mine, hot) = (names("mine", 50), names("hot", 50));
+    crowd.holds("w", Write, &hot);
+    let mut waiters = Vec::new();
+    for n in 0..50 {
+        let owner = format!("o{n}");
+        let session = bound(&crowd, n as u64);
+        let ask = Acquire { session, ..acquire(Write, Wait::Never) };
+        assert!(crowd.serve(&owner, &mine[n..=n], Ask::Acquire(ask)).outcome.is_ok());
+        // Another connection of the same owner waits for that key and another.
+        let session = bound(&crowd, 1_000 + n as u64);
+        let ask = Acquire { session, ..acquire(Write, Wait::Forever) };
+        let outcome = crowd.serve(&owner, &[mine[n].clone(), hot[n].clone()], Ask::Acquire(ask)).outcome;
+        let Ok(Outcome::Queued(waiter)) = outcome else { panic!("{outcome:?}") };
+        waiters.push(waiter);
+    }
+    crowd.release("w", &hot);
+    while crowd.piece().is_some() {}
+    assert_eq!(crowd.node.waiting(), 0);
+    // The first connection of each closes, and then nobody learns of its grant: what the grant bound anew ends.
+    for (n, waiter) in waiters.iter().enumerate() {
+        crowd.node.close(n as u64, NOW.mono);
+        assert!(crowd.node.lose(*waiter));
+    }
+    let mut taken = 0;
+    while let Some(Work::TakeBack(waiter, ..)) = crowd.node.next_work() {
+        crowd.on(&[], |node, keys| node.take_back(keys, waiter, Db(0), NOW));
+        taken += 1;
+    }
+    assert_eq!((taken, crowd.keys.locks.len()), (50, 0), "{:?}", crowd.keys.locks.keys());
+}
+
+#[test]
+fn an_owner_that_waits_much_and_gets_much_is_checked_once_for_each_wait() {
+    // What could go wrong: each thing that it gets puts each of its waits on the list once more.
+    let mut crowd = Crowd::new();
+    let hot = names("hot", 30);
+    crowd.holds("w", Write, &hot);
+    for key in &hot {
+        crowd.waits("o", Write, std::slice::from_ref(key));
+    }
+    for n in 0..100 {
+        crowd.holds("o", Write, &[name(&format!("free{n}"))]);
+    }
+    let mut pieces: BTreeMap<bool, usize> = BTreeMap::new();
+    while let Some(work) = crowd.node.next_work() {
+        *pieces.entry(matches!(work, Work::Check(..))).or_default() += 1;
+        let _ = crowd.piece();
+    }
+    assert_eq!(pieces, BTreeMap::from([(true, 30), (false, 30)]), "checks, and looks");
+}
+
+#[test]
+fn leases_of_very_many_databases_end_each_in_its_time() {
+    // What could go wrong: which of them is next is remembered wrongly, once some have ended, moved or changed places.
+    let mut crowd = Crowd::new();
+    for db in 0..200 {
+        crowd.keys.db = db;
+        let ask = Acquire { lease: Millis(1 + u64::from(db * 37 % 200) * 50), ..acquire(Write, Wait::Never) };
+        assert!(crowd.serve("o", &[name("k")], Ask::Acquire(ask)).outcome.is_ok());
+    }
+    for db in (0..200).step_by(5) {
+        crowd.keys.db = db;
+        crowd.release("o", &[name("k")]);
+    }
+    crowd.node.swap(Db(1), Db(199));
+    crowd.node.flush(Some(Db(7)));
+    assert_eq!(crowd.node.leases_len(), 159);
+    let left = |db: u32| !db.is_multiple_of(5) && db != 7;
+    let mut expected: Vec<(u64, u32)> = (0..200)
+        .filter(|db| left(*db))
+        .map(|db| {
+            (
+                1 + u64::from(db * 37 % 200) * 50,
+                if db == 1 {
+                    199
+                } else if db == 199 {
+                    1
+                } else {
+                    db
+                },
+            )
+        })
+        .collect();
+    expected.sort_unstable();
+    let mut found = Vec::new();
+    while let Some(next) = crowd.node.next_look() {
+        let mono = next.max(NOW.mono);
+        loop {
+            match crowd.node.due(mono) {
+                Due::Key(db, entry, _) => {
+                    found.push(((mono.0 - NOW.mono.0) / 1_000, db.0));
+                    crowd.node.drop_entry(db, entry);
+                }
+                Due::Again => {}
+                Due::Unplaced(..) => panic!("all are placed"),
+                Due::Nothing => break,
+            }
+        }
+        assert!(crowd.node.next_look().is_none_or(|at| at > mono), "the alarm would spin");
+    }
+    assert_eq!(found, expected);
+    assert_eq!(crowd.node.leases_len(), 0);
+}

@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Runs the tests and counts them: all, those whose name contains NAME, or the server tests on every server.
+
+    tools/test.py [NAME]     what make test does
+    tools/test.py --servers  what make test-servers does, on the servers that tools/servers.sh has brought
+
+Ends with one line: passed, failed, not run on this server, minutes. One failure does not stop the rest.
+A test that the server cannot run says so (tests/server/servers.rs), and counts as not run.
+A test that cannot but depend on a clock stands in tests/by-the-clock. If it fails it is repeated once, alone, before
+that counts. No other test is ever repeated.
+
+REDIS_LOCK_TESTED names a server that make test has just passed on, if there is one. On the same version --servers runs
+only those tests again that some server cannot run, to tell what was not run there.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
+COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
+# These say nothing of a server, so that they run on the first alone.
+ONCE = ["readme::", "servers::", "dashboard::"]
+# What of the output of tests is shown, besides being in the log.
+ALL, RESULT, NOTHING = "all", "result", "nothing"
+
+
+class Target:
+    """Something of the workspace that has tests: a library, a program, or a folder of tests."""
+
+    def __init__(self, package, target):
+        self.package = package["name"]
+        self.folder = Path(package["manifest_path"]).parent
+        self.kind = "lib" if set(target["kind"]) & {"lib", "rlib", "cdylib"} else target["kind"][0]
+        self.name = target["name"]
+        self.source = Path(target["src_path"])
+        self.program = None
+
+    def files(self):
+        """Its source files."""
+        if self.kind != "lib" and self.source.name != "main.rs":
+            return [self.source]
+        programs = self.source.parent / "bin"
+        files = self.source.parent.rglob("*.rs")
+        return [file for file in files if self.kind != "lib" or programs not in file.parents]
+
+    def may_have(self, name):
+        """Whether a test of this name may be in it; the program itself decides."""
+        for file in self.files():
+            path = list(file.relative_to(self.source.parent).with_suffix("").parts)
+            if path[-1] in ("main", "lib", "mod") or file == self.source:
+                path.pop()
+            for function in re.findall(r"\bfn (\w+)", file.read_text()):
+                if any(name in "::".join([*path, *inner, function]) for inner in ([], ["tests"])):
+                    return True
+        return False
+
+    def needs_servers(self):
+        return self.package == "testbed" or any("testbed" in file.read_text() for file in self.files())
+
+    def flags(self):
+        """How cargo is told to build it."""
+        return ["--package", self.package, *(["--lib"] if self.kind == "lib" else [f"--{self.kind}", self.name])]
+
+
+class Count:
+    """What became of tests."""
+
+    def __init__(self):
+        self.passed = 0
+        self.failed = []  # (program, folder, name)
+        self.not_run = {}  # name: why
+        self.repeated = []
+        self.start = time.monotonic()
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.not_run.update(other.not_run)
+        self.repeated += other.repeated
+
+    def line(self, where=" on this server"):
+        minutes = (time.monotonic() - self.start) / 60
+        counts = f"passed {self.passed}, failed {len(self.failed)}, not run{where} {len(self.not_run)}"
+        repeated = f", repeated alone {len(self.repeated)}" if self.repeated else ""
+        return f"{counts}, in {minutes:.1f} minutes{repeated}"
+
+
+def fail(text):
+    sys.stdout.flush()
+    sys.exit(f"tests: {text}")
+
+
+def check(*command, **options):
+    sys.stdout.flush()
+    if subprocess.run(command, cwd=ROOT, **options).returncode != 0:
+        fail(f"{' '.join(command)} failed")
+
+
+def targets():
+    command = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]
+    text = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    return [
+        Target(package, target)
+        for package in json.loads(text)["packages"]
+        for target in package["targets"]
+        if target["test"] and target["kind"][0] not in ("bench", "custom-build", "example")
+    ]
+
+
+def build(some):
+    """Builds the programs of these targets, all at once."""
+    command = ["cargo", "test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]
+    flags = dict.fromkeys(tuple(flag) for target in some for flag in pairs(target.flags()))
+    command += [word for flag in flags for word in flag]
+    sys.stdout.flush()
+    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE)
+    if built.returncode != 0:
+        fail("the tests cannot be built")
+    for line in built.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("executable") and message["profile"]["test"]:
+            for target in some:
+                if str(target.source) == message["target"]["src_path"] and target.name == message["target"]["name"]:
+                    target.program = message["executable"]
+
+
+def pairs(flags):
+    """--package a --lib as two: (--package, a) and (--lib)."""
+    found = []
+    for word in flags:
+        if word.startswith("--"):
+            found.append([word])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def run(command, folder, log, echo, **variables):
+    """Runs a program of tests, and counts. The log has all it says; echo says what is shown."""
+    count = Count()
+    with tempfile.NamedTemporaryFile() as left_out:
+        environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), REDIS_LOCK_NOT_RUN=left_out.name, **variables)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
+        result, failures, in_list = None, [], False
+        for raw in process.stdout:
+            line = raw.decode(errors="replace").rstrip("\n")
+            log.write(line + "\n")
+            if echo is ALL or echo is RESULT and line.startswith("test result: "):
+                print(line, flush=True)
+            # The last list of this name has names alone; output of tests stands before it.
+            if line == "failures:":
+                failures, in_list = [], True
+            elif in_list and line.startswith("    "):
+                failures.append(line.strip())
+            elif line:
+                in_list = False
+            found = COUNTS.match(line)
+            if found:
+                result = [int(number) for number in found.groups()]
+                count.passed += result[0]
+                if len(failures) != result[1]:
+                    failures = (failures + ["(a test without a name)"] * result[1])[: result[1]]
+                count.failed += [(command[0], folder, name) for name in failures]
+                count.not_run.update({f"(ignored {number})": "ignored" for number in range(result[2])})
+        code = process.wait()
+        if (result is None and "--doc" not in command) or (code != 0 and not count.failed):
+            # It has not come to its end: the tests that had passed are not worth a word.
+            count.failed.append((command[0], folder, f"({Path(command[0]).name} ended with {code}, before its result)"))
+        for row in left_out.read().decode().splitlines():
+            name, why = row.split(": ", 1)
+            if name not in count.not_run and all(name != failed for _, _, failed in count.failed):
+                count.not_run[name] = why
+                count.passed -= 1
+    return count
+
+
+def clock_table():
+    rows = (ROOT / "tests/by-the-clock").read_text().splitlines()
+    return dict(row.split(": ", 1) for row in rows if row and not row.startswith("#"))
+
+
+def repeat_by_the_clock(count, log, **variables):
+    """Repeats what may have failed by a clock, each alone."""
+    table = clock_table()
+    for row in list(count.failed):
+        program, folder, name = row
+        if name not in table:
+            continue
+        print(f"repeated alone: {name}: {table[name]}", flush=True)
+        again = run([program, "--exact", name], folder, log, RESULT, **variables)
+        count.repeated.append(name)
+        if not again.failed:
+            count.failed.remove(row)
+            count.passed += 1
+
+
+def unknown_rows(target):
+    """Rows of the table that name no test."""
+    listed = subprocess.run([target.program, "--list"], cwd=target.folder, check=True, stdout=subprocess.PIPE).stdout
+    names = {line.rsplit(": ", 1)[0] for line in listed.decode().splitlines() if line.endswith(": test")}
+    return sorted(set(clock_table()) - names)
+
+
+def test(name):
+    start = time.monotonic()
+    every = targets()
+    some = [target for target in every if target.may_have(name)] or every
+    if any(target.needs_servers() for target in some):
+        check(str(ROOT / "tools/install.sh"), "server", "clients")
+        check(os.environ.get("MAKE", "make"), "--no-print-directory", "modules")
+    build(some)
+    count = Count()
+    count.start = start
+    with open(TARGET / "test.log", "w") as log:
+        for target in some:
+            print(f"\n     Running {target.package}: {target.source.relative_to(ROOT)}", flush=True)
+            count.add(run([target.program, *([name] if name else [])], target.folder, log, ALL))
+            if target.name == "server" and not name and unknown_rows(target):
+                count.failed.append(("", "", f"tests/by-the-clock names no test: {', '.join(unknown_rows(target))}"))
+        if not name:
+            print("\n     Running the examples in the documentation", flush=True)
+            count.add(run(["cargo", "test", "--locked", "--workspace", "--doc"], ROOT, log, ALL))
+        print()
+        repeat_by_the_clock(count, log)
+    for left_out, why in sorted(count.not_run.items()):
+        print(f"not run: {left_out}: {why}")
+    print(count.line())
+    report(count)
+    if name and count.passed + len(count.failed) + len(count.not_run) == 0:
+        fail(f"no test has {name} in its name")
+
+
+def report(count, how=lambda row: ""):
+    """The names of what failed, and how to run it again."""
+    for row in count.failed:
+        print(f"failed: {row[2]}")
+        if not row[2].startswith("(") and " " not in row[2]:
+            print(f"  again: {how(row)}make test TEST={row[2]}")
+    if count.failed:
+        sys.stdout.flush()
+        sys.exit(1)
+
+
+def cannot_everywhere():
+    """The tests that some server cannot run."""
+    return re.findall(r'^ +test: "([a-z_:0-9]+)",$', (ROOT / "tests/server/servers.rs").read_text(), re.M)
+
+
+def version_of(server):
+    """What a server calls itself: Redis 7.0.15."""
+    text = subprocess.run([server, "--version"], check=True, stdout=subprocess.PIPE).stdout.decode()
+    return re.sub(r"^(\w+) server v=([0-9.]+) .*", r"\1 \2", text.strip(), flags=re.S)
+
+
+def test_servers():
+    total, places = Count(), {}
+    [server_tests] = [target for target in targets() if target.name == "server" and target.kind == "test"]
+    build([server_tests])
+    tested = os.environ.get("REDIS_LOCK_TESTED", "")
+    tested = version_of(tested) if tested and shutil.which(tested) else None
+    folders = [path.parent for path in (TARGET / "servers").glob("*-*/version")]
+    folders.sort(key=lambda path: (path.name.split("-")[0], [int(part) for part in path.name.split("-")[1].split(".")]))
+    if not folders:
+        fail("there are no servers: make servers brings them")
+    for number, folder in enumerate(folders):
+        family, version, source = (folder / "version").read_text().strip().split(" ", 2)
+        what, server = f"{family.capitalize()} {version}", str(folder / f"{family}-server")
+        which, rest = [word for skipped in ONCE for word in ("--skip", skipped)] if number else [], ""
+        if what == tested:
+            which, rest = ["--exact", *cannot_everywhere()], ", and the others by make test"
+        with open(f"{folder}.log", "w") as log:
+            print(f"     Running the server tests on {what}", flush=True)
+            command = [server_tests.program, *which]
+            count = run(command, server_tests.folder, log, RESULT, REDIS_LOCK_SERVER=server)
+            repeat_by_the_clock(count, log, REDIS_LOCK_SERVER=server)
+            if count.not_run:
+                # What cannot run here must fail here, else it has no place in the list.
+                command = [server_tests.program, "--exact", *count.not_run]
+                every = {"REDIS_LOCK_SERVER": server, "REDIS_LOCK_TRY_ALL": "1"}
+                tried = run(command, server_tests.folder, log, NOTHING, **every)
+                for name in set(count.not_run) - {row[2] for row in tried.failed}:
+                    count.failed.append(("", "", f"{name} passes, but is listed as one that {what} cannot run"))
+        print(f"{what:14} {source:20} {count.line('')}{rest}", flush=True)
+        for row in count.failed:
+            places[id(row)] = f"REDIS_LOCK_SERVER={server} "
+        for name, why in count.not_run.items():
+            print(f"  not run: {name}: {why}")
+        for row in count.failed:
+            print(f"  failed: {row[2]}")
+        if f"| {what} |" not in (ROOT / "README.md").read_text():
+            print("  (README.md has another version of it)")
+        total.passed += count.passed
+        total.failed += count.failed
+        total.repeated += [f"{what}: {name}" for name in count.repeated]
+        total.not_run.update({f"{what}: {name}": why for name, why in count.not_run.items()})
+    print(f"\n{len(folders)} servers: {total.line('')}")
+    report(total, lambda row: places[id(row)])
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    if arguments == ["--servers"]:
+        test_servers()
+    elif len(arguments) <= 1 and not any(argument.startswith("-") for argument in arguments):
+        test("".join(arguments))
+    else:
+        sys.exit(__doc__)
