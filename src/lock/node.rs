@@ -348,12 +348,10 @@ impl Node {
         }
         effects.alarming |= !effects.bonds.is_empty();
         if self.room.waiting() > 0 {
-            for change in effects.changes.iter().filter(|change| change.ended) {
-                let Place { db, name, .. } = keys.place(change.key);
-                // Who holds a key and asks for it with others waits for nobody there; from now on it does.
-                if self.room.waiting_of(&change.owner).any(|(_, waiter)| waiter.wants(db, name)) {
-                    self.check_for_latecomer(&change.owner);
-                }
+            // A holder that asks for its key again, with others, waits for nobody there; from now on it does. And it passes
+            // waiters for several keys elsewhere as long as it keeps them waiting; from now on it may wait for them.
+            for change in effects.changes.iter().filter(|change| change.may_weaken()) {
+                self.check_for_latecomer(&change.owner);
             }
         }
         for bond in effects.bonds.drain(..) {

@@ -7,7 +7,11 @@
 //!   other ([`super::room::Rank`]);
 //! - a reader passes readers that only other keys delay;
 //! - an asker goes before a waiter for several keys, one of them held by the asker in conflict, or upgraded by this request;
-//! - a free key is kept for who waits for other keys as well for a limited time only.
+//! - a free key is kept for who waits for other keys as well for a limited time only;
+//! - a request that would close a circle, and that no hold keeps waiting, goes before the waiters of that circle, and before
+//!   writers that wait for a holder in it. Each of them waits for the request already, directly or through others, so none
+//!   is served later than without it. If any other waiter delays the request, it is refused ([`super::deadlock`]).
+//!   PostgreSQL rearranges its queues for the same reason, and calls what it turns soft edges.
 //!
 //! Can two waiters for several keys keep each other waiting by their places alone? By tickets they cannot: the earlier one
 //! stands first wherever they meet. By an upgrade they could. W holds `a` for reading and asks to write `a` and `b`; V came
@@ -24,6 +28,7 @@
 //!
 //! So whoever asks for a key is served after at most those that stood there when it came, and upgrades of that very key.
 
+use super::deadlock::Cycle;
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
@@ -102,6 +107,16 @@ pub(super) struct Passed {
     /// Keys that were looked at for it.
     seen: BTreeSet<KeyName>,
     waiters: BTreeSet<WaiterId>,
+    /// The owners of the circle that the request would close otherwise.
+    circle: BTreeSet<Owner>,
+}
+
+impl Passed {
+    /// Passes the waiters of this circle, whatever they wait for.
+    pub(super) fn circle(cycle: &Cycle) -> Passed {
+        let circle = cycle.0.iter().map(|hop| hop.owner.clone()).collect();
+        Passed { circle, ..Passed::default() }
+    }
 }
 
 /// The order of service at one moment.
@@ -128,18 +143,31 @@ impl Order<'_> {
         passed: &mut Passed,
     ) -> bool {
         let Some(line) = self.room.line(db, name) else { return false };
+        let circle_holds = !passed.circle.is_empty() && self.is_held_by(keys, (db, name), &passed.circle);
         for id in line.before(place) {
             let Some(waiter) = self.room.waiter(id) else { continue };
+            if (circle_holds && waiter.ask.mode == Mode::Write) || passed.circle.contains(&waiter.owner) {
+                continue;
+            }
             let by_kind = self.delays_by_kind((waiter.ask.mode, waiter.is_many()), line, asker.mode);
             if by_kind.unwrap_or_else(|| !self.passes(keys, (id, waiter), asker, passed)) {
                 return true;
             }
-            if !waiter.is_many() && line.writers(place).next().is_some() {
+            if !waiter.is_many() && passed.circle.is_empty() && line.writers(place).next().is_some() {
                 // A reader that does not delay this one; a writer behind it does.
                 return true;
             }
         }
         false
+    }
+
+    /// Whether one of these owners holds a key.
+    fn is_held_by<K: Keyspace>(self, keys: &mut K, (db, name): (Db, &[u8]), owners: &BTreeSet<Owner>) -> bool {
+        let holds = |lock: &Lock| {
+            let mut holds = owners.iter().filter_map(|owner| lock.holds.get(owner.as_bytes()));
+            holds.any(|hold| self.stands(hold))
+        };
+        keys.peek(db, name, holds).unwrap_or(false)
     }
 
     /// Whether a waiter delays a request that stands behind it in a line, as far as their modes say, and whether the waiter

@@ -16,12 +16,13 @@
 //! line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
 
 use super::change::{Cause, Effects, change, remove, settle};
+use super::deadlock::Cycle;
 use super::fence::{Fence, FenceClock};
 use super::hold::{Hold, Mode, Term};
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::node::Node;
-use super::order::{Asker, Verdict, is_upgrade, judge};
+use super::order::{Asker, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Wait};
 use super::room::{Before, Given, Line};
@@ -120,11 +121,16 @@ impl Node {
         now: Now,
         effects: &mut Effects,
     ) -> Result<Outcome, Refusal> {
-        if !self.may_have(keys, named, (owner, ask), now.mono)? {
-            return match ask.wait {
-                Wait::Never => Ok(Outcome::Held),
-                Wait::For(_) | Wait::Forever => self.queue(keys, named, (owner, ask), now.mono),
-            };
+        if !self.may_have(keys, named, (owner, ask), None, now.mono)? {
+            if ask.wait == Wait::Never {
+                return Ok(Outcome::Held);
+            }
+            match self.queue(keys, named, (owner, ask), now.mono) {
+                // Rather than refuse it, let it in before those who wait for it already.
+                Err(Refusal::Deadlock(cycle))
+                    if self.may_have(keys, named, (owner, ask), Some(&cycle), now.mono) == Ok(true) => {}
+                queued => return queued,
+            }
         }
         let mut anew = false;
         if !self.room.is_empty() {
@@ -145,18 +151,19 @@ impl Node {
         Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
     }
 
-    /// Whether a request can be served at once, on all keys that it names.
+    /// Whether a request can be served at once, on all keys that it names; before the waiters of this circle, if one is given.
     fn may_have<K: Keyspace>(
         &self,
         keys: &mut K,
         named: &[KeyIndex],
         (owner, ask): (&Owner, &Acquire),
+        circle: Option<&Cycle>,
         now: Timestamp,
     ) -> Result<bool, Refusal> {
         // Which of them it upgrades decides whom it passes; a single key has nothing else to decide.
         let mut wanted = PerKey::new();
         // Made when it is first needed: most requests pass nobody.
-        let mut passed = None;
+        let mut passed = circle.map(Passed::circle);
         for &key in named {
             let Place { db, name, lock } = keys.place(key);
             let lock = lock.as_deref();

@@ -5,12 +5,12 @@
 //! those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
 use super::change::{Answers, Cause, Change, Effects, Spent, change, remove, settle};
-use super::deadlock;
+use super::deadlock::{self, Cycle};
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::node::Node;
-use super::order::{Asker, Order, Verdict, is_upgrade, judge};
+use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Answer, Away, Outcome, PerKey, Refusal, Wait};
 use super::room::{ClosedBy, Expired, Given, Lost, Waiter, WaiterId, Wanted, Work};
@@ -228,8 +228,8 @@ impl Node {
                 break;
             }
             let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
-            let service = self.service(keys, id, now.mono, effects);
-            self.want_looks_after(keys, key, &effects.changes[changes..]);
+            let service = self.service(keys, id, None, now.mono, effects);
+            self.want_looks_after(keys, Some(key), &effects.changes[changes..]);
             let granted = match &service {
                 Service::Now(indices) => indices.len(),
                 Service::Never(_) | Service::Later(_) => 0,
@@ -292,8 +292,8 @@ impl Node {
     }
 
     /// What ended on other keys than the one that is looked at: their lines are to be looked at as well.
-    fn want_looks_after<K: Keyspace>(&mut self, keys: &mut K, looked: KeyIndex, changes: &[Change]) {
-        for change in changes.iter().filter(|change| change.key != looked) {
+    fn want_looks_after<K: Keyspace>(&mut self, keys: &mut K, looked: Option<KeyIndex>, changes: &[Change]) {
+        for change in changes.iter().filter(|change| Some(change.key) != looked) {
             let Place { db, name, .. } = keys.place(change.key);
             self.room.want_look(db, name);
         }
@@ -315,8 +315,15 @@ impl Node {
         }
     }
 
-    /// What can be done for a waiter now.
-    fn service<K: Keyspace>(&self, keys: &mut K, id: WaiterId, now: Timestamp, effects: &mut Effects) -> Service {
+    /// What can be done for a waiter now, also before the waiters of this circle, if one is given.
+    fn service<K: Keyspace>(
+        &self,
+        keys: &mut K,
+        id: WaiterId,
+        circle: Option<&Cycle>,
+        now: Timestamp,
+        effects: &mut Effects,
+    ) -> Service {
         let Some(waiter) = self.room.waiter(id) else { return Service::Later(0) };
         let (owner, mode) = (&waiter.owner, waiter.ask.mode);
         if waiter.until.is_some_and(|until| until <= now) {
@@ -335,7 +342,7 @@ impl Node {
         }
         // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
         let obstacle = waiter.is_many().then(|| waiter.obstacle());
-        let mut passed = None;
+        let mut passed = circle.map(Passed::circle);
         let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
         for at in obstacle.into_iter().chain(0..waiter.keys.len()) {
             let key = match keys.open(&waiter.keys[at].name) {
@@ -437,28 +444,38 @@ impl Node {
     }
 
     /// Looks whether a waiter is in a deadlock, whose key is open.
-    pub fn check_waiter<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Timestamp) -> Effects {
+    pub fn check_waiter<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
         let mut effects = Effects::new();
         let closed_by = self.room.take_check(id).unwrap_or(ClosedBy::Asker);
         let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { return effects };
         if self.limits.deadlock_detection {
-            self.refuse_if_in_circle(keys, (id, &owner), closed_by, now, &mut effects);
+            self.end_circle(keys, (id, &owner), closed_by, now, &mut effects);
         }
+        self.follow(keys, &mut effects, now.mono);
         effects
     }
 
-    fn refuse_if_in_circle<K: Keyspace>(
+    /// If a waiter is in a circle, lets it in before the others of the circle, or refuses it where it waits for a hold.
+    fn end_circle<K: Keyspace>(
         &mut self,
         keys: &mut K,
         (id, owner): (WaiterId, &Owner),
         closed_by: ClosedBy,
-        now: Timestamp,
+        now: Now,
         effects: &mut Effects,
     ) {
-        if let Some(cycle) = deadlock::find(self.order(now), keys, owner, closed_by) {
-            self.room.remove(id);
-            effects.answers.push((id, Answer::Refused(Refusal::Deadlock(Box::new(cycle)))));
+        let Some(cycle) = deadlock::find(self.order(now.mono), keys, owner, closed_by) else { return };
+        let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
+        let service = self.service(keys, id, Some(&cycle), now.mono, effects);
+        self.want_looks_after(keys, None, &effects.changes[changes..]);
+        if let Service::Now(indices) = service {
+            return self.let_in(keys, &indices, id, now, effects);
         }
+        if effects.changes.len() == changes && effects.bonds.len() == bonds {
+            keys.close(open);
+        }
+        self.room.remove(id);
+        effects.answers.push((id, Answer::Refused(Refusal::Deadlock(Box::new(cycle)))));
     }
 
     /// Ends a wait without an answer: nobody is there any more to be told. False when there was none.
@@ -524,7 +541,7 @@ impl Node {
         }
         self.look(keys, key, now, RUN, &mut effects);
         if check {
-            self.check(keys, db, &name, now.mono, &mut effects);
+            self.check(keys, db, &name, now, &mut effects);
         }
         self.follow(keys, &mut effects, now.mono);
         effects
@@ -538,8 +555,8 @@ impl Node {
         }
     }
 
-    /// Refuses those of a line who are in a deadlock since another lock lies there, the last first.
-    fn check<K: Keyspace>(&mut self, keys: &mut K, db: Db, name: &[u8], now: Timestamp, effects: &mut Effects) {
+    /// Ends the circles that waiters of a line are in since another lock lies there, the last first.
+    fn check<K: Keyspace>(&mut self, keys: &mut K, db: Db, name: &[u8], now: Now, effects: &mut Effects) {
         if !self.limits.deadlock_detection {
             return;
         }
@@ -550,17 +567,17 @@ impl Node {
         let waiters = ids.iter().filter_map(|id| self.room.waiter(*id));
         let suspects = if waiters.clone().any(Waiter::is_many) {
             let owners: Vec<Owner> = waiters.map(|waiter| waiter.owner.clone()).collect();
-            deadlock::suspects(self.order(now), keys, &owners)
+            deadlock::suspects(self.order(now.mono), keys, &owners)
         } else {
             keys.peek(db, name, |lock| self.room.waiting_holders(lock)).unwrap_or_default()
         };
-        let in_circle = |owner| deadlock::find(self.order(now), &mut *keys, owner, ClosedBy::Latecomer).is_some();
+        let in_circle = |owner| deadlock::find(self.order(now.mono), &mut *keys, owner, ClosedBy::Latecomer).is_some();
         if !suspects.iter().any(in_circle) {
             return;
         }
         for id in ids {
             let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { continue };
-            self.refuse_if_in_circle(keys, (id, &owner), ClosedBy::Latecomer, now, effects);
+            self.end_circle(keys, (id, &owner), ClosedBy::Latecomer, now, effects);
         }
     }
 

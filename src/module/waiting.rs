@@ -276,7 +276,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
     let mut effects = with_node(|node| match work {
         Work::Close(connection, ..) => node.end_session(&mut locks, KeyIndex(0), *connection, now, BITE),
         Work::Look(..) => node.look_at(&mut locks, KeyIndex(0), now),
-        Work::Check(waiter, ..) => node.check_waiter(&mut locks, *waiter, now.mono),
+        Work::Check(waiter, ..) => node.check_waiter(&mut locks, *waiter, now),
         Work::TakeBack(waiter, ..) => node.take_back(&mut locks, *waiter, db, now),
     });
     let answered = effects.answers.len();

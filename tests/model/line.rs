@@ -188,7 +188,11 @@ impl Naive {
     /// Serves a waiter, if that is right now. What it gets.
     pub(crate) fn serve_waiter(&mut self, id: u64, now_us: u64, wall_us: u64) -> Vec<u64> {
         let waiter = self.waiter(id).expect("waits").clone();
-        assert!(self.is_servable(&waiter, now_us), "served too early: {waiter:?}");
+        if !self.is_servable(&waiter, now_us) {
+            self.check_passing(&waiter, now_us);
+            self.waiters.retain(|waiter| waiter.id != id);
+            return self.grant(waiter, now_us, wall_us);
+        }
         // Of those who also wait elsewhere, one may take the last holder's place on a key while another key is looked at.
         let before = |other: &&Waiter| {
             let alike = other.ask.db == waiter.ask.db && other.ask.keys == waiter.ask.keys;
@@ -198,12 +202,17 @@ impl Naive {
         let could: Vec<Waiter> = could.into_iter().filter(|other| self.is_servable(other, now_us)).collect();
         self.waiters.retain(|waiter| waiter.id != id);
         self.check_turn(&waiter, now_us);
-        let given = self.take(&waiter.ask, now_us, wall_us);
+        let fences = self.grant(waiter.clone(), now_us, wall_us);
         for other in could {
             assert!(self.is_servable(&other, now_us), "{waiter:?} goes before {other:?}");
         }
+        fences
+    }
+
+    fn grant(&mut self, waiter: Waiter, now_us: u64, wall_us: u64) -> Vec<u64> {
+        let given = self.take(&waiter.ask, now_us, wall_us);
         let fences = given.iter().map(|given| given.fence).collect();
-        self.granted.push(Granted { id, ask: waiter.ask, given, confirmed: false });
+        self.granted.push(Granted { id: waiter.id, ask: waiter.ask, given, confirmed: false });
         fences
     }
 
@@ -255,12 +264,12 @@ impl Naive {
                 self.hear_of((ask.db, &ask.keys), ask.owner);
                 Answer::Granted(given.iter().map(|given| given.fence).collect())
             }
-            Some(Answer::Held) if ask.wait != Wait::Never => self.queue(newcomer, now_us),
+            Some(Answer::Held) if ask.wait != Wait::Never => self.queue(newcomer, now_us, wall_us),
             Some(obstacle) => obstacle,
         }
     }
 
-    fn queue(&mut self, newcomer: Waiter, now_us: u64) -> Answer {
+    fn queue(&mut self, newcomer: Waiter, now_us: u64, wall_us: u64) -> Answer {
         let ask = newcomer.ask.clone();
         let twin = self.waiters.iter_mut().find(|waiter| {
             let shared = ask.keys.iter().any(|key| waiter.wants(ask.db, *key));
@@ -292,7 +301,16 @@ impl Naive {
         });
         self.waiters.push(newcomer);
         if (contested || self.rules.detects) && self.is_in_circle(ask.owner, now_us) {
-            self.refused = self.waiters.pop();
+            let newcomer = self.waiters.pop().expect("pushed above");
+            if self.lets_in {
+                self.waiters.push(newcomer.clone());
+                self.check_passing(&newcomer, now_us);
+                self.waiters.pop();
+                let given = self.take(&ask, now_us, wall_us);
+                self.hear_of((ask.db, &ask.keys), ask.owner);
+                return Answer::Granted(given.iter().map(|given| given.fence).collect());
+            }
+            self.refused = Some(newcomer);
             return Answer::Deadlock;
         }
         for key in &ask.keys {
@@ -332,6 +350,49 @@ impl Naive {
         }
         edges.retain(|(_, other)| *other != owner);
         edges
+    }
+
+    /// What keeps a request waiting, beside the places in line of those who are in a circle with it.
+    pub(crate) fn hindrance(
+        &self,
+        waiter: &Waiter,
+        now_us: u64,
+        is_in: impl Fn(&Waiter, u8) -> bool,
+    ) -> Option<String> {
+        for &key in &waiter.ask.keys {
+            let Ask { db, owner, mode, .. } = waiter.ask;
+            let others = self.others(db, key, owner);
+            if let Some(row) = others.iter().find(|row| conflicts(row, mode)) {
+                return Some(format!("{row:?}"));
+            }
+            if self.row(db, key, owner).is_some() {
+                continue;
+            }
+            if !others.is_empty() && others.len() >= self.rules.holders_max {
+                return Some(format!("too many hold {key}"));
+            }
+            if let Some(other) = self.delayers(waiter, key, now_us).into_iter().find(|other| !is_in(other, key)) {
+                return Some(format!("{other:?}"));
+            }
+        }
+        None
+    }
+
+    /// A waiter passes others only if all of them wait for it, directly or through others.
+    fn check_passing(&self, waiter: &Waiter, now_us: u64) {
+        let owner = waiter.ask.owner;
+        assert!(self.rules.detects && self.is_in_circle(owner, now_us), "{waiter:?} passes without a circle");
+        let hindrance = self.hindrance(waiter, now_us, |other, _| self.leads_to(other.ask.owner, owner, now_us));
+        assert_eq!(hindrance, None, "{waiter:?} passes one that does not wait for it");
+    }
+
+    /// Whether an owner waits for another, directly or through others.
+    fn leads_to(&self, from: u8, to: u8, now_us: u64) -> bool {
+        let (mut seen, mut next) = (BTreeSet::from([from]), vec![from]);
+        while let Some(at) = next.pop() {
+            next.extend(self.edges(at, now_us).into_iter().map(|(_, other)| other).filter(|other| seen.insert(*other)));
+        }
+        seen.contains(&to)
     }
 
     /// Whether a path leads from an owner back to it.

@@ -58,6 +58,8 @@ pub(crate) struct Naive {
     pub(crate) closed: BTreeMap<u64, u64>,
     /// Whether the server does not let the next asker wait.
     pub(crate) cannot_wait: bool,
+    /// Whether the core lets the next asker in: before those of a circle, it may where it must not refuse it.
+    pub(crate) lets_in: bool,
     /// Whose place was taken over by the last request.
     pub(crate) replaced: Option<u64>,
     /// Who was refused last, as it would have waited.

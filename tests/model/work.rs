@@ -130,7 +130,7 @@ impl Crowd {
         let work = self.node.next_work()?;
         let (Work::Look(_, name) | Work::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let effects = self.on(std::slice::from_ref(name), |node, keys| match work {
-            Work::Check(waiter, ..) => node.check_waiter(keys, waiter, NOW.mono),
+            Work::Check(waiter, ..) => node.check_waiter(keys, waiter, NOW),
             _ => node.look_at(keys, KeyIndex(0), NOW),
         });
         Some(Step { outcome: Ok(Outcome::Held), effects, opened: self.keys.opened, peeked: self.keys.peeked })

@@ -662,6 +662,7 @@ impl World {
         }
         // Some servers let some connections not wait.
         self.naive.cannot_wait = self.some_cannot_wait && self.naive.tickets.is_multiple_of(3);
+        self.naive.lets_in = matches!(step.outcome, Ok(Outcome::Granted(_)));
         let expected = expected(&mut self.naive);
         let outcome = match (step.outcome, &request.ask) {
             (Ok(Outcome::Repeats(_)), _) if self.naive.cannot_wait => Ok(Outcome::Held),
@@ -673,8 +674,8 @@ impl World {
         };
         if let (Err(Refusal::Deadlock(circle)), Answer::Deadlock) = (&outcome, &expected) {
             let asker = self.naive.refused.take().expect("was refused");
-            self.naive.waiters.push(asker);
-            self.check_circle(owner, &circle.0);
+            self.naive.waiters.push(asker.clone());
+            self.check_circle(&asker, &circle.0);
             self.naive.waiters.pop();
         }
         if let (Ok(Outcome::Queued(id)), Answer::Queued) = (&outcome, &expected) {
@@ -724,9 +725,8 @@ impl World {
                 return;
             }
             request::Answer::Refused(Refusal::Deadlock(circle)) => {
-                let asker = self.naive.waiter(number).expect("waits").ask.owner;
                 assert!(self.naive.rules.detects);
-                self.check_circle(asker, &circle.0);
+                self.check_circle(self.naive.waiter(number).expect("waits"), &circle.0);
             }
             answer => assert!(self.is_due(id, &answer), "{answer:?} to {:?}", self.naive.waiter(number)),
         }
@@ -734,7 +734,7 @@ impl World {
         self.naive.end_keeping();
     }
 
-    fn check_circle(&self, asker: u8, circle: &[Hop]) {
+    fn check_circle(&self, asker: &Waiter, circle: &[Hop]) {
         let waits = |db: u32, owner: u8, key: u8| {
             let mut asks = self.naive.waiters.iter().map(|waiter| &waiter.ask);
             asks.any(|ask| ask.db == db && ask.owner == owner && ask.keys.contains(&key))
@@ -742,8 +742,16 @@ impl World {
         let astray = circle.iter().find(|hop| !waits(hop.db.0, hop.owner.as_bytes()[0], hop.key[0]));
         assert_eq!(astray, None, "waits in another database: {:?}", self.naive);
         let circle: Vec<(u8, u8)> = circle.iter().map(|hop| (hop.owner.as_bytes()[0], hop.key[0])).collect();
-        assert_eq!(circle[0].0, asker);
+        assert_eq!(circle[0].0, asker.ask.owner);
         assert_eq!(self.naive.false_hop(&circle, self.now.mono.0), None, "{circle:?} {:?}", self.naive);
+        // It waits for the asker as well, if somebody in the circle holds what it asks to write.
+        let is_in = |other: &Waiter, key: u8| {
+            let holds =
+                |owner| self.naive.rows.iter().any(|row| (row.db, row.key, row.owner) == (other.ask.db, key, owner));
+            circle.iter().any(|(owner, _)| *owner == other.ask.owner || other.ask.mode == Mode::Write && holds(*owner))
+        };
+        let hindrance = self.naive.hindrance(asker, self.now.mono.0, is_in);
+        assert!(hindrance.is_some(), "{asker:?} may pass all in {circle:?}");
     }
 
     /// The replica learns what the effects say, and nothing else.
@@ -823,7 +831,8 @@ impl World {
                     self.after_look(db, &[key], effects);
                 }
                 Work::Check(id, Db(db), name) => {
-                    let effects = self.primary.on(db, &[name[0]], |node, side| node.check_waiter(side, id, now.mono));
+                    let effects = self.primary.on(db, &[name[0]], |node, side| node.check_waiter(side, id, now));
+                    self.tell(&effects.changes);
                     // Its own step saw all locks: what closed a circle came after it.
                     for (id, answer) in effects.answers {
                         self.hear(id, answer);
