@@ -75,7 +75,7 @@ instructions: ## instructions per command in the core, beside the committed figu
 	@tools/install.sh libclang valgrind
 	@$(cargo) bench --quiet --locked --bench instructions -- $(if $(RECORD),--record)
 
-lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is one
+lint: ## format, clippy, docs, the purity of src/lock, links of documents; shellcheck where there is one
 	@tools/install.sh libclang
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
@@ -83,6 +83,7 @@ lint: ## format, clippy, docs, the purity of src/lock; shellcheck where there is
 	@$(cargo) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
 	@$(cargo) doc --no-deps --document-private-items --locked
 	tools/purity.sh
+	tools/links.py
 	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run
 lint: export RUSTDOCFLAGS := -D warnings
 
