@@ -79,6 +79,8 @@ struct Place<'r> {
     waiting: BTreeMap<u32, VecDeque<(Rank, WaiterId)>>,
     /// Whoever branches off before this place is in `waiting`, or was.
     known: Option<Rank>,
+    /// How many were seen to branch off.
+    listed: usize,
     /// Whoever delays one that waits for this key alone, before this place, was reached.
     passed: Option<Rank>,
     reached: HoldersReached,
@@ -264,6 +266,7 @@ impl<'r> Search<'r> {
                     holders: None,
                     waiting: BTreeMap::new(),
                     known: None,
+                    listed: 0,
                     passed: None,
                     reached: HoldersReached::None,
                 });
@@ -436,15 +439,28 @@ impl<'r> Search<'r> {
         if known.is_some_and(|known| known >= before) {
             return;
         }
-        self.places[place].known = Some(before);
-        let mut branching: Vec<(Rank, WaiterId)> = line.branching(known, before).collect();
+        // Beyond the place as many again, so that a line is read in few pieces, whoever asks first: those who were reached
+        // elsewhere by then are left out.
+        const LEAST: usize = 8;
+        let spare = self.places[place].listed.max(LEAST);
+        let mut branching = Vec::new();
+        let mut upto = before;
+        for (rank, id) in line.branching_from(known) {
+            if rank >= before && branching.len() >= spare {
+                break;
+            }
+            upto = upto.max(rank.following());
+            branching.push((rank, id));
+        }
+        self.places[place].known = Some(upto);
+        self.places[place].listed += branching.len();
         // The asker is looked for, also where it waits for nothing else.
         if let Some((id, waiter)) = self.plain
             && (waiter.db, &waiter.keys[0].name) == (db, name)
         {
             let rank = waiter.rank_at(&waiter.keys[0]);
             if known.is_none_or(|known| rank >= known)
-                && rank < before
+                && rank < upto
                 && let Err(at) = branching.binary_search_by_key(&rank, |(rank, _)| *rank)
             {
                 branching.insert(at, (rank, id));

@@ -13,6 +13,13 @@ pub struct Rank {
     ticket: u64,
 }
 
+impl Rank {
+    /// The next place behind this one.
+    pub(super) fn following(self) -> Rank {
+        Rank { ticket: self.ticket + 1, ..self }
+    }
+}
+
 /// Which waiters go before which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
@@ -178,9 +185,11 @@ impl Line {
         self.writers.range(..before).filter_map(|rank| Some((*rank, self.at(*rank)?)))
     }
 
-    /// Those before a place who wait for other keys as well, or whose owner does; not before another place, if one is named.
-    pub(super) fn branching(&self, from: Option<Rank>, before: Rank) -> impl Iterator<Item = (Rank, WaiterId)> {
-        stretch(&self.branching, from, before)
+    /// Those who wait for other keys as well, or whose owner does; not before a place, if one is named.
+    pub(super) fn branching_from(&self, from: Option<Rank>) -> impl Iterator<Item = (Rank, WaiterId)> {
+        use core::ops::Bound::{Included, Unbounded};
+        let from = from.map_or(Unbounded, Included);
+        self.branching.range((from, Unbounded)).map(|(rank, id)| (*rank, *id))
     }
 
     /// How many wait for other keys as well, or their owners do.
