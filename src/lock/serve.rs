@@ -121,15 +121,12 @@ impl Node {
         now: Now,
         effects: &mut Effects,
     ) -> Result<Outcome, Refusal> {
-        if !self.may_have(keys, named, (owner, ask), None, now.mono)? {
+        if !self.may_have(keys, named, (owner, ask), now.mono)? {
             if ask.wait == Wait::Never {
                 return Ok(Outcome::Held);
             }
-            match self.queue(keys, named, (owner, ask), now.mono) {
-                // Rather than refuse it, let it in before those who wait for it already.
-                Err(Refusal::Deadlock(cycle))
-                    if self.may_have(keys, named, (owner, ask), Some(&cycle), now.mono) == Ok(true) => {}
-                queued => return queued,
+            if let Some(queued) = self.queue_or_pass(keys, named, (owner, ask), now.mono)? {
+                return Ok(queued);
             }
         }
         let mut anew = false;
@@ -151,8 +148,48 @@ impl Node {
         Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
     }
 
-    /// Whether a request can be served at once, on all keys that it names; before the waiters of this circle, if one is given.
+    /// Lets a request wait that cannot be served now. None if it is to be let in after all, before the waiters of the circle
+    /// that it would close.
+    #[inline(never)]
+    fn queue_or_pass<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        named: &[KeyIndex],
+        (owner, ask): (&Owner, &Acquire),
+        now: Timestamp,
+    ) -> Result<Option<Outcome>, Refusal> {
+        match self.queue(keys, named, (owner, ask), now) {
+            Err(Refusal::Deadlock(cycle))
+                if self.may_go_before(keys, named, (owner, ask), Some(&cycle), now) == Ok(true) =>
+            {
+                Ok(None)
+            }
+            queued => queued.map(Some),
+        }
+    }
+
+    /// Whether a request can be served at once, on all keys that it names.
     fn may_have<K: Keyspace>(
+        &self,
+        keys: &mut K,
+        named: &[KeyIndex],
+        (owner, ask): (&Owner, &Acquire),
+        now: Timestamp,
+    ) -> Result<bool, Refusal> {
+        if self.room.contended() > 0 {
+            return self.may_go_before(keys, named, (owner, ask), None, now);
+        }
+        for &key in named {
+            if self.judge_newcomer(keys, key, (owner, ask))? == Verdict::Held {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The same where somebody waits; before the waiters of this circle, if one is given.
+    #[inline(never)]
+    fn may_go_before<K: Keyspace>(
         &self,
         keys: &mut K,
         named: &[KeyIndex],
@@ -165,9 +202,9 @@ impl Node {
         // Made when it is first needed: most requests pass nobody.
         let mut passed = circle.map(Passed::circle);
         for &key in named {
-            let Place { db, name, lock } = keys.place(key);
-            let lock = lock.as_deref();
-            match judge(lock, owner, ask.mode, &self.limits)? {
+            let verdict = self.judge_newcomer(keys, key, (owner, ask))?;
+            let Place { db, name, .. } = keys.place(key);
+            match verdict {
                 Verdict::Held => return Ok(false),
                 Verdict::Anew if self.room.line(db, name).is_some() => {
                     let name = KeyName::from_slice(name);
@@ -175,27 +212,33 @@ impl Node {
                         wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, ask))));
                     }
                     let asker = Asker { owner, mode: ask.mode, wanted: &wanted };
-                    if self.order(now).is_delayed(
-                        keys,
-                        (db, &name),
-                        asker,
-                        self.room.next_rank(),
-                        passed.get_or_insert_default(),
-                    ) {
+                    let (order, place) = (self.order(now), self.room.next_rank());
+                    if order.is_delayed(keys, (db, &name), asker, place, passed.get_or_insert_default()) {
                         return Ok(false);
                     }
                 }
-                Verdict::Again => {
-                    let count =
-                        lock.and_then(|lock| lock.holds.get(owner.as_bytes())).map_or(0, |hold| hold.count(ask.mode));
-                    if count == u32::MAX && ask.retry.is_none() {
-                        return Err(Refusal::TooManyCounts);
-                    }
-                }
-                Verdict::Anew | Verdict::Upgrade => {}
+                Verdict::Anew | Verdict::Upgrade | Verdict::Again => {}
             }
         }
         Ok(true)
+    }
+
+    /// Judges a request by the holds on one of its keys, its own included.
+    fn judge_newcomer<K: Keyspace>(
+        &self,
+        keys: &mut K,
+        key: KeyIndex,
+        (owner, ask): (&Owner, &Acquire),
+    ) -> Result<Verdict, Refusal> {
+        let lock = keys.lock(key).map(|lock| &*lock);
+        let verdict = judge(lock, owner, ask.mode, &self.limits)?;
+        if verdict == Verdict::Again && ask.retry.is_none() {
+            let hold = lock.and_then(|lock| lock.holds.get(owner.as_bytes()));
+            if hold.is_some_and(|hold| hold.count(ask.mode) == u32::MAX) {
+                return Err(Refusal::TooManyCounts);
+            }
+        }
+        Ok(verdict)
     }
 }
 
