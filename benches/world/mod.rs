@@ -1,5 +1,7 @@
 //! A node with one key of its own, for what is measured in the pure core without a server.
 
+pub(crate) mod crowd;
+
 use redis_lock::lock::change::Effects;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::{Db, KeyIndex};

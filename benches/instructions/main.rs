@@ -7,11 +7,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
+mod scenes;
+#[path = "../world/mod.rs"]
 mod world;
 
 use clap::{Arg, ArgAction, Command as Options};
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::request::Request;
+use scenes::{Scene, scenes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -58,11 +61,49 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Every figure has a name: that of the case, and how many other leases are running.
-fn named() -> impl Iterator<Item = (String, u64, Case)> {
-    LEASES.into_iter().flat_map(|leases| {
-        cases().into_iter().map(move |case| (format!("{}, {leases} leases running", case.name), leases, case))
-    })
+/// Every figure has a name: that of the case, and how many other leases are running; or that of the scene.
+fn named() -> impl Iterator<Item = (String, Measured)> {
+    let cases = LEASES.into_iter().flat_map(|leases| {
+        let name = move |case: &Case| format!("{}, {leases} leases running", case.name);
+        cases().into_iter().map(move |case| (name(&case), Measured::Case(leases, case)))
+    });
+    cases.chain(scenes().into_iter().map(|scene| (scene.name.to_owned(), Measured::Scene(scene))))
+}
+
+enum Measured {
+    Case(u64, Case),
+    Scene(Scene),
+}
+
+impl Measured {
+    fn rounds(&self) -> usize {
+        match self {
+            Measured::Case(..) => ROUNDS,
+            Measured::Scene(_) => 1,
+        }
+    }
+
+    /// Does what is measured, round after round.
+    fn play(&self) {
+        match self {
+            Measured::Case(leases, case) => {
+                let mut world = World::new(*leases, case.readers);
+                serve(&mut world, &case.once);
+                for _ in 0..ROUNDS {
+                    serve(&mut world, &case.before);
+                    counted(&mut || serve(&mut world, black_box(&case.measured)));
+                    end(&mut || serve(&mut world, &case.after));
+                    world.now.mono.0 += 1_000;
+                }
+            }
+            Measured::Scene(scene) => {
+                let mut crowd = (scene.set)();
+                counted(&mut || (scene.measured)(&mut crowd));
+                end(&mut || ());
+                assert_eq!(crowd.node.broken_invariant(), None);
+            }
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -73,12 +114,12 @@ fn main() -> ExitCode {
         .arg(Arg::new("bench").long("bench").action(ArgAction::SetTrue).hide(true).help("cargo says it"))
         .get_matches();
     if let Some(name) = options.get_one::<String>("play") {
-        let (_, leases, case) = named().find(|(other, ..)| other == name).expect("a figure's name");
-        play(leases, &case);
+        named().find(|(other, _)| other == name).expect("a figure's name").1.play();
         return ExitCode::SUCCESS;
     }
 
-    let figures: BTreeMap<String, Figure> = named().map(|(name, ..)| (name.clone(), count(&name))).collect();
+    let figures: BTreeMap<String, Figure> =
+        named().map(|(name, what)| (name.clone(), count(&name, what.rounds()))).collect();
     let rustc = output(Command::new("rustc").arg("--version")).trim().to_owned();
     let text = std::fs::read_to_string(COMMITTED).expect(COMMITTED);
     let mut committed: Value = serde_json::from_str(&text).expect("the committed figures are JSON");
@@ -102,17 +143,6 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Does what is measured, round after round.
-fn play(leases: u64, case: &Case) {
-    let mut world = World::new(leases, case.readers);
-    serve(&mut world, &case.once);
-    for _ in 0..ROUNDS {
-        serve(&mut world, &case.before);
-        counted(&mut world, black_box(&case.measured));
-        end(&mut world, &case.after);
-    }
-}
-
 fn serve(world: &mut World, requests: &[Request]) {
     for request in requests {
         black_box(world.serve(request));
@@ -121,15 +151,16 @@ fn serve(world: &mut World, requests: &[Request]) {
 
 /// When this begins, callgrind begins to count anew.
 #[inline(never)]
-fn counted(world: &mut World, requests: &[Request]) {
-    serve(world, requests);
+fn counted(work: &mut dyn FnMut()) {
+    work();
 }
 
 /// When this begins, callgrind writes down what it has counted since [`counted`] began.
 #[inline(never)]
-fn end(world: &mut World, requests: &[Request]) {
-    serve(world, requests);
-    world.now.mono.0 += 1_000;
+fn end(work: &mut dyn FnMut()) {
+    work();
+    // Unlike [`counted`], or the compiler makes one function of both.
+    black_box(0);
 }
 
 /// What one round costs.
@@ -149,7 +180,7 @@ impl Figure {
 }
 
 /// Counts what a round of this figure costs.
-fn count(name: &str) -> Figure {
+fn count(name: &str, rounds: usize) -> Figure {
     let this = std::env::current_exe().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut valgrind = Command::new("valgrind");
@@ -161,10 +192,10 @@ fn count(name: &str) -> Figure {
         std::fs::read_dir(dir.path()).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
     let of_rounds = profiles.filter(|profile| profile.contains("\ndesc: Trigger: --dump-before=instructions::end\n"));
     let figures: Vec<Figure> = of_rounds.map(|profile| sum(&profile, &this)).collect();
-    assert_eq!(figures.len(), ROUNDS, "what callgrind has written of {name}");
+    assert_eq!(figures.len(), rounds, "what callgrind has written of {name}");
     let mean = |part: fn(&Figure) -> u64| {
         let sum: u64 = figures.iter().map(part).sum();
-        (sum + ROUNDS as u64 / 2) / ROUNDS as u64
+        (sum + rounds as u64 / 2) / rounds as u64
     };
     Figure { instructions: mean(|figure| figure.instructions), calls: mean(|figure| figure.calls) }
 }
@@ -220,7 +251,7 @@ fn record(committed: &mut Value, figures: &BTreeMap<String, Figure>, rustc: &str
 fn compare(committed: &Value, figures: &BTreeMap<String, Figure>) -> bool {
     let mut good = true;
     for (name, figure) in figures {
-        println!("{name:<62} {:>5} instructions {:>3} calls", figure.instructions, figure.calls);
+        println!("{name:<62} {:>11} instructions {:>8} calls", figure.instructions, figure.calls);
         for (what, now) in figure.parts() {
             let Some(then) = committed["figures"][name][what].as_u64() else {
                 println!("  {what}: NEW, none are committed");

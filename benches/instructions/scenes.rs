@@ -1,0 +1,168 @@
+//! Scenes where many wait: what was worse than linear once. Each costs what it reaches, and is held to that by its figure.
+
+use crate::world::crowd::{Crowd, names};
+use crate::world::{OWNER, acquire_or, release};
+use redis_lock::lock::hold::{Mode, Session};
+use redis_lock::lock::key::{KeyIndex, KeyName};
+use redis_lock::lock::request::{Ask, Outcome, Wait};
+use redis_lock::lock::room::Work;
+use redis_lock::lock::time::Millis;
+use std::hint::black_box;
+
+/// What is measured where many wait: once, because setting the scene takes long.
+pub(crate) struct Scene {
+    pub(crate) name: &'static str,
+    pub(crate) set: fn() -> Crowd,
+    pub(crate) measured: fn(&mut Crowd),
+}
+
+/// What was worse than linear once, each with the bound that it has to keep: it costs what it reaches.
+pub(crate) fn scenes() -> Vec<Scene> {
+    let scene = |name, set, measured| Scene { name, set, measured };
+    vec![
+        scene("ACQUIRE BLOCK behind 980 waiters of 4 keys", || searched(4, 0), queue_up),
+        scene("ACQUIRE BLOCK behind 980 waiters of 16 keys", || searched(16, 0), queue_up),
+        scene("ACQUIRE BLOCK behind 980 waiters of 64 keys", || searched(64, 0), queue_up),
+        scene("the same when reservations are over", || searched(64, 10_000_000), queue_up),
+        scene(
+            "MACQUIRE of 63 keys by a holder that 980 waiters want",
+            || waiting_for_many_keys("asker", 980, 64),
+            |crowd| {
+                crowd.hold("asker", &names("key", 64)[1..]);
+            },
+        ),
+        scene(
+            "MRELEASE of 64 keys before 256 waiters of 64 keys",
+            || before_a_release(256),
+            |crowd| {
+                give_back(crowd, OWNER, &names("hot", 64));
+            },
+        ),
+        scene(
+            "the same with all that is granted after it",
+            || before_a_release(256),
+            |crowd| {
+                give_back(crowd, OWNER, &names("hot", 64));
+                finish(crowd);
+            },
+        ),
+        scene(
+            "1000 connections close beside 1000 undelivered grants",
+            || undelivered_grants(1_000),
+            |crowd| {
+                for client in 0..1_000 {
+                    crowd.node.close(client, crowd.now.mono);
+                }
+            },
+        ),
+        scene(
+            "ACQUIRE beside leases in 10000 databases",
+            || databases(10_000),
+            |crowd| {
+                crowd.hold(OWNER, &names("another", 1));
+                black_box(crowd.node.next_look());
+            },
+        ),
+    ]
+}
+
+/// Many who wait for the same keys, for so long, and an owner that another waits for: only a search through all can tell that
+/// it closes no circle.
+fn searched(keys: usize, waited_us: u64) -> Crowd {
+    let mut crowd = waiting_for_many_keys(OWNER, 980, keys);
+    crowd.hold("asker", &names("mine", 1));
+    crowd.wait("other", Mode::Write, &names("mine", 1));
+    crowd.now.mono.0 += waited_us;
+    crowd
+}
+
+fn queue_up(crowd: &mut Crowd) {
+    crowd.wait("asker", Mode::Write, &names("key", 1));
+}
+
+/// Many who wait for the same keys, all of them, of which this owner holds the first.
+fn waiting_for_many_keys(owner: &str, waiters: usize, keys: usize) -> Crowd {
+    let mut crowd = Crowd::new();
+    let keys = names("key", keys);
+    crowd.hold(owner, &keys[..1]);
+    without_detection(&mut crowd, |crowd| {
+        for n in 0..waiters {
+            crowd.wait(&format!("waiter-{n:029}"), Mode::Write, &keys);
+        }
+    });
+    crowd
+}
+
+/// One who holds 64 keys, and readers who wait each for one of them and for 63 of its own.
+fn before_a_release(waiters: usize) -> Crowd {
+    let mut crowd = Crowd::new();
+    let hot = names("hot", 64);
+    crowd.hold(OWNER, &hot);
+    without_detection(&mut crowd, |crowd| {
+        for n in 0..waiters {
+            let mut keys = names(&format!("own{n}-"), 63);
+            keys.push(hot[n % hot.len()].clone());
+            crowd.wait(&format!("waiter-{n:029}"), Mode::Read, &keys);
+        }
+    });
+    crowd
+}
+
+/// As many grants that nobody has received yet, each of which has taken a hold over from another connection.
+fn undelivered_grants(count: usize) -> Crowd {
+    let mut crowd = Crowd::new();
+    let hot = names("hot", 1);
+    for n in 0..count {
+        let (owner, mine) = (format!("owner-{n}"), names(&format!("mine{n}-"), 1));
+        crowd.hold(OWNER, &hot);
+        bound(&mut crowd, &owner, n as u64, Wait::Never, &mine);
+        let both = [mine[0].clone(), hot[0].clone()];
+        bound(&mut crowd, &owner, (count + n) as u64, Wait::Forever, &both);
+        give_back(&mut crowd, OWNER, &hot);
+        drop(crowd.serve(&hot, &release(&owner)));
+    }
+    crowd
+}
+
+/// As many databases, with a lease in each.
+fn databases(count: u32) -> Crowd {
+    let mut crowd = Crowd::new();
+    for db in 0..count {
+        crowd.keys.db = db;
+        crowd.hold(OWNER, &names("key", 1));
+    }
+    crowd
+}
+
+/// Sets a scene that would take long to search in again and again.
+fn without_detection(crowd: &mut Crowd, set: impl FnOnce(&mut Crowd)) {
+    crowd.node.limits.deadlock_detection = false;
+    set(crowd);
+    crowd.node.limits.deadlock_detection = true;
+}
+
+fn give_back(crowd: &mut Crowd, owner: &str, keys: &[KeyName]) {
+    let (outcome, _) = crowd.serve(keys, &release(owner));
+    assert!(matches!(outcome, Ok(Outcome::Released(_))), "{outcome:?}");
+}
+
+/// Does all that is left to do for those who wait.
+fn finish(crowd: &mut Crowd) {
+    while let Some(work) = crowd.node.next_work() {
+        let (Work::Look(_, name) | Work::Check(_, _, name)) = &work else { panic!("{work:?}") };
+        let now = crowd.now;
+        crowd.on(std::slice::from_ref(name), |node, keys| match work {
+            Work::Check(waiter, ..) => node.check_waiter(keys, waiter, now),
+            _ => node.look_at(keys, KeyIndex(0), now),
+        });
+    }
+}
+
+fn bound(crowd: &mut Crowd, owner: &str, client: u64, wait: Wait, keys: &[KeyName]) {
+    let mut request = acquire_or(owner, Mode::Write, wait);
+    let session = Session { connection: crowd.node.sessions().connection(client), grace: Millis(0) };
+    if let Ask::Acquire(ask) = &mut request.ask {
+        ask.session = Some(session);
+    }
+    crowd.serve(keys, &request).0.expect("is not refused");
+}

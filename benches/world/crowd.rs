@@ -1,0 +1,110 @@
+//! A node where many wait for many keys, for what is measured in the pure core without a server.
+
+use super::{LIMITS, acquire, acquire_or};
+use redis_lock::lock::change::Effects;
+use redis_lock::lock::hold::Mode;
+use redis_lock::lock::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::keyspace::{Keyspace, Place};
+use redis_lock::lock::node::Node;
+use redis_lock::lock::request::{Answer, Outcome, Refusal, Request, Wait};
+use redis_lock::lock::room::WaiterId;
+use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
+use redis_lock::lock::value::Lock;
+use std::collections::BTreeMap;
+
+/// A keyspace of any number of keys, of which a step names some. Ordered, so that it takes the same instructions each time.
+#[derive(Default)]
+pub(crate) struct Keys {
+    pub(crate) db: u32,
+    pub(crate) locks: BTreeMap<(u32, KeyName), Lock>,
+    step: Vec<KeyName>,
+    open: BTreeMap<KeyName, usize>,
+}
+
+impl Keyspace for Keys {
+    fn count(&self) -> u16 {
+        u16::try_from(self.step.len()).expect("more keys than a step can have")
+    }
+
+    fn place(&mut self, key: KeyIndex) -> Place<'_> {
+        let name = &self.step[usize::from(key.0)];
+        Place { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
+    }
+
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, Answer> {
+        let name = KeyName::from_slice(name);
+        let at = *self.open.entry(name.clone()).or_insert(self.step.len());
+        if at == self.step.len() {
+            self.step.push(name);
+        }
+        Ok(KeyIndex(at as u16))
+    }
+
+    fn close(&mut self, left: u16) {
+        for name in self.step.drain(usize::from(left)..) {
+            self.open.remove(&name);
+        }
+    }
+
+    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.locks.get(&(db.0, KeyName::from_slice(name))).map(look)
+    }
+
+    fn create(&mut self, key: KeyIndex) -> &mut Lock {
+        self.locks.entry((self.db, self.step[usize::from(key.0)].clone())).or_default()
+    }
+}
+
+/// A node on which many wait.
+pub(crate) struct Crowd {
+    pub(crate) node: Node,
+    pub(crate) keys: Keys,
+    pub(crate) now: Now,
+}
+
+impl Crowd {
+    pub(crate) fn new() -> Crowd {
+        let now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
+        Crowd { node: Node::new(LIMITS), keys: Keys::default(), now }
+    }
+
+    pub(crate) fn serve(&mut self, keys: &[KeyName], request: &Request) -> (Result<Outcome, Refusal>, Effects) {
+        let mut effects = Effects::new();
+        let now = self.now;
+        let outcome = self.on(keys, |node, keys| node.serve(keys, request, now, &mut effects));
+        (outcome, effects)
+    }
+
+    /// Owns these keys from now on, or has them again.
+    pub(crate) fn hold(&mut self, owner: &str, keys: &[KeyName]) {
+        let (outcome, _) = self.serve(keys, &acquire(owner, Mode::Write));
+        assert!(matches!(outcome, Ok(Outcome::Granted(_))), "{outcome:?}");
+    }
+
+    pub(crate) fn wait(&mut self, owner: &str, mode: Mode, keys: &[KeyName]) -> WaiterId {
+        match self.serve(keys, &acquire_or(owner, mode, Wait::For(Millis(60_000)))).0 {
+            Ok(Outcome::Queued(waiter)) => waiter,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A step on these keys.
+    pub(crate) fn on<R>(&mut self, names: &[KeyName], work: impl FnOnce(&mut Node, &mut Keys) -> R) -> R {
+        self.keys.close(0);
+        for name in names {
+            self.keys.open(name).expect("any key may be opened");
+        }
+        let result = work(&mut self.node, &mut self.keys);
+        for name in &self.keys.step {
+            let at = (self.keys.db, name.clone());
+            if self.keys.locks.get(&at).is_some_and(Lock::is_free) {
+                self.keys.locks.remove(&at);
+            }
+        }
+        result
+    }
+}
+
+pub(crate) fn names(prefix: &str, count: usize) -> Vec<KeyName> {
+    (0..count).map(|n| KeyName::from_slice(format!("{prefix}{n}").as_bytes())).collect()
+}
