@@ -14,15 +14,15 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn new(clients: usize) -> Tally {
+    pub(crate) fn new(clients: usize) -> Tally {
         Tally { grants: vec![0; clients], waits: Histogram::new(3).unwrap(), asked: vec![None; clients] }
     }
 
-    fn asks(&mut self, client: usize, now: Instant) {
+    pub(crate) fn asks(&mut self, client: usize, now: Instant) {
         self.asked[client] = Some(now);
     }
 
-    fn gets(&mut self, client: usize, now: Instant) {
+    pub(crate) fn gets(&mut self, client: usize, now: Instant) {
         let asked = self.asked[client].take().expect("who gets has asked");
         self.waits.record((now - asked).as_micros() as u64).expect("it grows");
         self.grants[client] += 1;

@@ -10,6 +10,7 @@ mod pings;
 mod rivals;
 mod sample;
 mod sessions;
+mod shoppers;
 
 use bench::results;
 use bench::server::{Bench, Plan};
@@ -69,6 +70,9 @@ fn main() {
     if chosen("many") {
         many::release_table(&mut server, rounds);
     }
+    if chosen("shoppers") {
+        shoppers::table(&mut server, rounds, seconds("seconds-shoppers"));
+    }
     if chosen("sessions") {
         sessions::handoff_table(&mut server, rounds);
         sessions::close_table(&mut server, number("crowd"), rounds);
@@ -98,8 +102,9 @@ fn options() -> ArgMatches {
         .about("What waiting for a lock costs, beside its rivals")
         .arg(option(
             "rows",
-            "handoff,fairness,readers,fill,many,sessions",
-            PossibleValuesParser::new(["handoff", "fairness", "readers", "fill", "many", "sessions"]).into(),
+            "handoff,fairness,readers,fill,many,shoppers,sessions",
+            PossibleValuesParser::new(["handoff", "fairness", "readers", "fill", "many", "shoppers", "sessions"])
+                .into(),
             "What to measure",
         ))
         .arg(option("sizes", "2,16,128,1000,10000", count(), "Clients of the hand-offs"))
@@ -108,6 +113,7 @@ fn options() -> ArgMatches {
         .arg(one(option("rounds", "5", count(), "Rounds; all are measured in each, in turn")))
         .arg(one(option("seconds", "1", value_parser!(f64).into(), "Of each measurement of hand-offs")))
         .arg(one(option("seconds-fairness", "2", value_parser!(f64).into(), "Of each measurement of fairness")))
+        .arg(one(option("seconds-shoppers", "5", value_parser!(f64).into(), "Of each measurement of shoppers")))
         .arg(path("server", "The program of the server"))
         .arg(path("results", "The folder to write what was found of hand-offs to"))
         .get_matches()
