@@ -10,7 +10,7 @@ use std::process::Command;
 use testbed::{Server, wait_for};
 
 /// The command line client that belongs to the server under test.
-fn client() -> PathBuf {
+pub(crate) fn client() -> PathBuf {
     let server = std::env::var_os("REDIS_LOCK_SERVER").map_or_else(|| PathBuf::from("redis-server"), PathBuf::from);
     let name = server.file_name().unwrap().to_string_lossy().replace("-server", "-cli");
     server.parent().unwrap_or(Path::new("")).join(name)

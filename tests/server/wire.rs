@@ -387,7 +387,7 @@ fn show_bytes(bytes: &[u8]) -> String {
 }
 
 /// Words, and whether each was quoted.
-fn split(command: &str) -> Vec<(Vec<u8>, bool)> {
+pub(crate) fn split(command: &str) -> Vec<(Vec<u8>, bool)> {
     let mut words = Vec::new();
     let mut rest = command;
     while !rest.is_empty() {

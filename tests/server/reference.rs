@@ -1,4 +1,4 @@
-//! README.md and redis.conf against the tables in the code: what they say is there, and nothing else is.
+//! docs/reference and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
 use redis_lock::command;
 use redis_lock::command::parse::Known;
@@ -14,13 +14,16 @@ use redis_lock::lock::time::Millis;
 use redis_lock::module::config::TABLE;
 use redis_lock::module::{Unserved, events};
 use std::collections::BTreeSet;
-use testbed::{Fields, Server, module, wait_for};
+use testbed::{Fields, Server, Value, module, wait_for};
 
-const README: &str = include_str!("../../README.md");
+const ERRORS: &str = include_str!("../../docs/reference/errors.md");
+const CONFIGURATION: &str = include_str!("../../docs/reference/configuration.md");
+const EVENTS: &str = include_str!("../../docs/reference/events.md");
+const FIELDS: &str = include_str!("../../docs/reference/info-fields.md");
 const REDIS_CONF: &str = include_str!("../../redis.conf");
 
-/// A command's syntax as the README writes it.
-fn syntax(args: &[ArgSpec]) -> String {
+/// A command's syntax as its page writes it.
+pub(crate) fn syntax(args: &[ArgSpec]) -> String {
     let one = |arg: &ArgSpec| {
         let name = match arg.kind {
             ArgKind::OneOf(args) => args.iter().map(|arg| syntax(&[*arg])).collect::<Vec<_>>().join(" | "),
@@ -35,26 +38,22 @@ fn syntax(args: &[ArgSpec]) -> String {
     args.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// The rows of the table that follows a heading: the cells between the bars.
-fn table(heading: &str) -> Vec<Vec<&'static str>> {
-    let after = README.split_once(&format!("\n## {heading}\n")).expect("a heading of the README").1;
-    let section = after.split("\n## ").next().unwrap();
-    let rows = section.lines().filter(|line| line.starts_with('|'));
+/// The rows of the first table of a text: the cells between the bars.
+fn table(text: &'static str) -> Vec<Vec<&'static str>> {
+    let rows = text.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     rows.skip(2)
         .map(|row| row.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('|').trim()).collect())
         .collect()
 }
 
-#[test]
-fn the_readme_shows_every_command_with_every_option() {
-    // What could go wrong: an option that is not documented, or one that is but does not exist.
-    let shown: BTreeSet<&str> =
-        README.lines().filter(|line| line.starts_with("LOCK.") && !line.contains("report ")).collect();
-    let real: BTreeSet<String> = command::TABLE
-        .iter()
-        .map(|spec| format!("{} {}", spec.name.to_str().unwrap().to_uppercase(), syntax(spec.args)))
-        .collect();
-    assert_eq!(shown.into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), real);
+/// The text that follows a heading.
+fn below(text: &'static str, heading: &str) -> &'static str {
+    text.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}")).1
+}
+
+/// The first cells of a table, without their quotes.
+fn names(text: &'static str) -> Vec<&'static str> {
+    table(text).iter().map(|row| row[0].trim_matches('`')).collect()
 }
 
 #[test]
@@ -79,7 +78,7 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
 }
 
 /// One of each refusal. The matches make the compiler ask for new ones.
-fn every_error() -> BTreeSet<String> {
+pub(crate) fn every_error() -> BTreeSet<String> {
     let complaints = [
         Complaint::Missing("PX"),
         Complaint::UnknownOption(b"FOO".to_vec()),
@@ -158,9 +157,9 @@ fn every_error() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_readme_lists_every_error_word_by_word() {
-    // What could go wrong: a program compares a text that the README got wrong.
-    let shown: BTreeSet<String> = table("Errors").iter().map(|row| row[0].trim_matches('`').to_owned()).collect();
+fn the_page_of_errors_lists_every_error_word_by_word() {
+    // What could go wrong: a program compares a text that the page got wrong.
+    let shown: BTreeSet<String> = names(ERRORS).into_iter().map(str::to_owned).collect();
     assert_eq!(shown, every_error());
 }
 
@@ -175,9 +174,9 @@ fn written(spec: &ConfigSpec) -> (String, String) {
 }
 
 #[test]
-fn the_readme_lists_every_configuration_with_unit_default_range_and_reason() {
+fn the_page_of_configurations_lists_each_with_unit_default_range_and_reason() {
     let shown: Vec<Vec<String>> =
-        table("Configuration").iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
+        table(CONFIGURATION).iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
     let real: Vec<Vec<String>> = TABLE
         .iter()
         .map(|spec| {
@@ -215,41 +214,47 @@ fn a_server_starts_from_redis_conf_as_it_is() {
 }
 
 #[test]
-fn the_readme_names_the_fields_of_lock_info_and_of_info_lock() {
+fn the_page_of_fields_names_each_field_that_a_server_shows() {
+    // What could go wrong: a field that nobody explains, or that a dashboard looks for in vain.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "NOTE", "n"]);
-    let lock = Fields::from(conn.call(&["LOCK.INFO", "k"]).unwrap());
-    let redis::Value::Array(holders) = lock.value("holders") else { panic!("an array") };
-    let holder = Fields::from(holders[0].clone());
     let mut waits = server.connect();
     waits.send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);
     wait_for("somebody to wait", || conn.info_number("lock", "lock_waiters") == 1);
-    let redis::Value::Array(waiters) = Fields::from(conn.call(&["LOCK.INFO", "k"]).unwrap()).value("waiters") else {
-        panic!("an array")
+    let first = |fields: &Fields, name: &str| {
+        let Value::Array(rows) = fields.value(name) else { panic!("an array") };
+        Fields::from(rows[0].clone())
     };
-    let waiter = Fields::from(waiters[0].clone());
-    let [of_lock, of_holder, of_waiter] = [&lock, &holder, &waiter].map(|fields| fields.names().join("`, `"));
-    let line = README.replace("\n  ", " ");
-    let expected = format!("`{of_lock}`; of each holder `{of_holder}`; of each waiter `{of_waiter}`.");
-    assert!(line.contains(&expected), "{expected}");
+    let lock = Fields::from(conn.call(&["LOCK.INFO", "k"]).unwrap());
+    let top = Fields::from(conn.call(&["LOCK.TOP"]).unwrap());
+    conn.int(&["LOCK.BREAK", "k"]);
+    let Value::Array(lost) = conn.call(&["LOCK.LOG"]).unwrap() else { panic!("an array") };
+    for (heading, real) in [
+        ("LOCK.INFO", &lock),
+        ("Holders of LOCK.INFO", &first(&lock, "holders")),
+        ("Waiters of LOCK.INFO", &first(&lock, "waiters")),
+        ("LOCK.TOP", &top),
+        ("Waits of LOCK.TOP", &first(&top, "waits")),
+        ("Keys of LOCK.TOP", &first(&top, "keys")),
+        ("LOCK.LOG", &Fields::from(lost[0].clone())),
+    ] {
+        assert_eq!(names(below(FIELDS, heading)), real.names(), "{heading}");
+    }
 
     let text: String = conn.get(&["INFO", "lock"]);
     let real: BTreeSet<&str> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
-    let shown: BTreeSet<&str> = README
-        .split(|c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'))
-        .filter(|word| word.starts_with("lock_"))
-        .collect();
-    assert_eq!(shown, real);
+    let section = below(FIELDS, "INFO lock");
+    let shown: Vec<&str> = [section, section.split_once("\nAs things are now:\n").unwrap().1].map(names).concat();
+    assert_eq!(shown.len(), real.len(), "none is there twice");
+    assert_eq!(shown.into_iter().collect::<BTreeSet<_>>(), real);
 }
 
 #[test]
-fn the_readme_names_every_keyspace_event() {
+fn the_page_of_events_names_every_keyspace_event() {
     let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Break, Cause::Told];
-    let names: Vec<String> = causes
-        .iter()
-        .filter_map(|cause| events::name_of(*cause, true))
-        .map(|name| format!("`{}`", name.to_str().unwrap()))
-        .collect();
-    assert!(README.contains(&names.join(", ")), "{names:?}");
+    let real: Vec<&str> =
+        causes.iter().filter_map(|cause| events::name_of(*cause, true)).map(|name| name.to_str().unwrap()).collect();
+    assert!(EVENTS.contains(&format!("`{}`.", real.join("`, `"))), "{real:?}");
+    assert_eq!(names(EVENTS), real);
 }
