@@ -29,7 +29,7 @@ chmod +x "$dir/server"
 if [ $# -eq 0 ]; then
   # Crowds and soaks of thousands, clusters, what other programs than a server do, and what memory the server counts.
   set -- --skip soak --skip crowd --skip mass --skip cluster --skip memory:: --skip clients:: --skip tools:: \
-    --skip dashboard:: --skip readme:: --skip picture::
+    --skip dashboard:: --skip documents:: --skip reference:: --skip picture::
 fi
 # shellcheck source=/dev/null
 [ ! -f target/libclang/env ] || . ./target/libclang/env

@@ -1,4 +1,4 @@
-// The locks through node-redis, as the user that the README makes for applications.
+// The locks through node-redis, as the user that docs/operations/acl.md makes for applications.
 //
 // node acl.mjs PORT NAME PASSWORD: talks to the server on 127.0.0.1:PORT, over RESP2 and RESP3, prints how many checks
 // passed, and ends at the first that fails. Never starts a server, never touches a key but lock:acl:*.

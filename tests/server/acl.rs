@@ -34,27 +34,27 @@ const CONNECTING: &[&str] = &[
     "ASKING",
 ];
 
-/// The password in the lines of the README.
+/// The password in the lines of docs/operations/acl.md.
 pub(crate) const PASSWORD: &str = "change-me";
 
-/// Lines of the README that make a user of this name, in order: the servers they are for, and the line.
-fn readme_lines(user: &str) -> Vec<(&'static str, &'static str)> {
-    let lines: Vec<&str> = include_str!("../../README.md").lines().collect();
+/// Lines of that page that make a user of this name, in order: the servers they are for, and the line.
+fn page_lines(user: &str) -> Vec<(&'static str, &'static str)> {
+    let lines: Vec<&str> = include_str!("../../docs/operations/acl.md").lines().collect();
     let pairs = lines.windows(2).filter(|pair| pair[1].starts_with(&format!("ACL SETUSER {user} ")));
     pairs.map(|pair| (pair[0].rsplit_once(": ").expect("for which servers").1, pair[1])).collect()
 }
 
-/// The lines of the README by which an application's user is made on this server.
+/// The lines of that page by which an application's user is made on this server.
 pub(crate) fn application_lines(server: &Server) -> Vec<&'static str> {
-    let lines = readme_lines("app");
+    let lines = page_lines("app");
     let [(newer, by_category), (older, by_name)] = lines[..] else { panic!("{lines:?}") };
     assert_eq!((newer, older), ("Redis from 7.4 on, Valkey", "Redis 7.0 and 7.2"));
     // Where there are categories, commands can be named as well.
     if has_own_categories(&mut Wire::resp2(server)) { vec![by_category, by_name] } else { vec![by_name] }
 }
 
-/// A connection of the user that a line of the README makes.
-fn user_of_readme(server: &Server, line: &str) -> Wire {
+/// A connection of the user that a line of that page makes.
+fn user_of_page(server: &Server, line: &str) -> Wire {
     assert_eq!(Wire::resp2(server).say(line).text(), "OK", "{line}");
     let name = line.split(' ').nth(2).unwrap();
     let mut wire = Wire::resp2(server);
@@ -90,13 +90,13 @@ fn not_refused(wire: &mut Wire, command: &str) {
 }
 
 #[test]
-fn users_of_the_readme_can_do_what_they_are_for_and_no_more() {
+fn users_of_the_page_can_do_what_they_are_for_and_no_more() {
     // What could go wrong: who may lock may also take others' locks away, or see whose they are on all keys; or a user made
-    // by the README's line cannot log in, or not do what a client library does first.
+    // by the page's line cannot log in, or not do what a client library does first.
     let server = Server::new();
     let mut admin = Wire::resp2(&server);
     for line in application_lines(&server) {
-        let mut wire = user_of_readme(&server, line);
+        let mut wire = user_of_page(&server, line);
         for command in LOCKING {
             let reply = wire.say(command);
             assert!(!matches!(reply, Reply::Error(_) | Reply::Null), "{command} with {line}: {reply:?}");
@@ -124,12 +124,12 @@ fn users_of_the_readme_can_do_what_they_are_for_and_no_more() {
 }
 
 #[test]
-fn the_operator_of_the_readme_can_look_at_everything_and_break_a_lock() {
-    // What could go wrong: who is called at night may not do what the README tells him to.
+fn the_operator_of_the_page_can_look_at_everything_and_break_a_lock() {
+    // What could go wrong: who is called at night may not do what the page tells him to.
     let server = Server::new();
-    let lines = readme_lines("operator");
+    let lines = page_lines("operator");
     let [("any server", line)] = lines[..] else { panic!("{lines:?}") };
-    let mut wire = user_of_readme(&server, line);
+    let mut wire = user_of_page(&server, line);
     let mut admin = Wire::resp2(&server);
     assert!(admin.say("LOCK.ACQUIRE k a").int() > 0);
     for command in [

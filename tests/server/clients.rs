@@ -33,8 +33,8 @@ fn run_at(server: &Server, program: &Path, script: &str, args: &[&str]) {
     assert!(said.contains("checks passed"), "{} said:\n{said}", script.display());
 }
 
-/// Runs such a script for each line of the README that makes an application's user on this server, as that user.
-fn run_as_user_of_readme(program: &Path, script: &str) {
+/// Runs such a script for each line of docs/operations/acl.md that makes an application's user on this server, as that user.
+fn run_as_user_of_page(program: &Path, script: &str) {
     let server = Server::new();
     for line in application_lines(&server) {
         server.connect().ok(&line.split(' ').collect::<Vec<_>>());
@@ -44,19 +44,19 @@ fn run_as_user_of_readme(program: &Path, script: &str) {
 }
 
 #[test]
-fn redis_py_works_as_the_user_of_the_readme() {
-    // A user made by the README's line cannot log in, or a client sends at the start what it may not.
-    run_as_user_of_readme(&file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"), "acl.py");
+fn redis_py_works_as_the_user_of_the_page() {
+    // A user made by the page's line cannot log in, or a client sends at the start what it may not.
+    run_as_user_of_page(&file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"), "acl.py");
 }
 
 #[test]
-fn node_redis_works_as_the_user_of_the_readme() {
+fn node_redis_works_as_the_user_of_the_page() {
     // The same; this one names its connections.
-    run_as_user_of_readme(&file_from("REDIS_LOCK_NODE", "target/node/bin/node"), "acl.mjs");
+    run_as_user_of_page(&file_from("REDIS_LOCK_NODE", "target/node/bin/node"), "acl.mjs");
 }
 
 #[test]
-fn the_cluster_client_of_redis_py_works_as_the_user_of_the_readme() {
+fn the_cluster_client_of_redis_py_works_as_the_user_of_the_page() {
     // A cluster client that may not ask for the slots says that there is no cluster.
     let cluster = Cluster::start(3, 0);
     let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");

@@ -9,9 +9,9 @@ use redis_lock::command;
 use redis_lock::ffi::CommandSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use testbed::{Client, Server, wait_for};
+use testbed::{Client, Server, file_from, wait_for};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -97,6 +97,28 @@ fn every_command_has_a_page_and_every_page_a_command() {
     }
 }
 
+#[test]
+fn the_front_page_is_short_and_names_every_command_for_clients() {
+    // What could go wrong: it grows until nobody reads it; or a command that it leaves out is found by nobody.
+    let page = &pages()["README.md"];
+    assert!(
+        page.lines().count() <= 150 && page.len() <= 9 * 1024,
+        "{} lines, {} bytes",
+        page.lines().count(),
+        page.len()
+    );
+    for spec in command::TABLE.iter().filter(|spec| spec.name != c"lock.hold") {
+        let link = format!("](docs/commands/{}.md)", spec.name.to_str().unwrap());
+        assert!(page.contains(&link), "{}", name_of(spec));
+    }
+    for word in ["make run", "make test"] {
+        assert!(page.contains(word), "{word}");
+    }
+    // Five lines that need a resource: they run there, with one.
+    let fence = blocks(page).into_iter().find(|(kind, _)| *kind == "python").unwrap().1;
+    assert!(pages()["docs/guide/fencing.md"].contains(&fence.join("\n")));
+}
+
 /// The headings of the page of a command, in order.
 const HEADINGS: [&str; 6] =
     ["Options", "Replies", "Errors", "In MULTI, scripts and functions", "On a replica", "Examples"];
@@ -106,10 +128,8 @@ fn the_page_of_a_command_has_its_syntax_and_every_part() {
     // What could go wrong: an option that the page does not have, or has and the command does not; a part left out.
     for spec in command::TABLE {
         let (name, page) = (name_of(spec), page_of(spec));
-        assert!(
-            page.starts_with(&format!("# {name}\n\n{}\n", spec.summary.to_str().unwrap())),
-            "{name}: its beginning"
-        );
+        let beginning: Vec<&str> = page.split("```").next().unwrap().split_whitespace().collect();
+        assert_eq!(beginning.join(" "), format!("# {name} {}", spec.summary.to_str().unwrap()));
         let written = format!("{name} {}", syntax(spec.args));
         assert_eq!(blocks(&page)[0], ("", vec![written.as_str()]), "{name}");
         let headings: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
@@ -412,4 +432,83 @@ fn what_an_example_prints_is_what_redis_cli_prints() {
             assert_eq!(masked(&printed(&wire.ask(command))), masked(&lines), "{command:?} {protocol}");
         }
     }
+}
+
+/// The program that all blocks of a language on a page make, with this port in place of the usual one.
+fn program(page: &str, language: &str, port: u16) -> Option<String> {
+    let blocks: Vec<String> =
+        blocks(page).into_iter().filter(|(kind, _)| *kind == language).map(|(_, lines)| lines.join("\n")).collect();
+    (!blocks.is_empty()).then(|| blocks.join("\n\n").replace("6379", &port.to_string()))
+}
+
+/// Runs all programs in this language, each on a server of its own.
+fn run_all(language: &str, interpreter: &Path, ending: &str, prepare: impl Fn(String) -> String) {
+    let mut count = 0;
+    for (path, page) in pages() {
+        let server = Server::new();
+        let Some(text) = program(&page, language, server.port()) else { continue };
+        let dir = tempfile::tempdir().unwrap();
+        let file: PathBuf = dir.path().join(format!("program.{ending}"));
+        // What ends early ends well, too.
+        let said_last = if language == "python" { "print('the end')" } else { "console.log('the end');" };
+        fs::write(&file, format!("{}\n{said_last}\n", prepare(text))).unwrap();
+        let output = Command::new(interpreter).arg(&file).output();
+        let output =
+            output.unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test", interpreter.display()));
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && said.contains("the end"), "{path}: {}:\n{said}", output.status);
+        assert!(server.connect().info_number("lock", "lock_granted") > 0, "{path} has taken no lock");
+        count += 1;
+    }
+    assert!(count > 0, "no page has a program in {language}");
+}
+
+#[test]
+fn every_program_in_python_runs() {
+    // What could go wrong: a reader copies a program that fails, or that does not keep others out.
+    run_all("python", &file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"), "py", |text| text);
+}
+
+#[test]
+fn every_program_in_javascript_runs() {
+    // The same. The package lies where tools/install.sh has put it, next to Node.js.
+    let node = file_from("REDIS_LOCK_NODE", "target/node/bin/node");
+    let home = node.parent().and_then(Path::parent).unwrap().to_str().unwrap().to_owned();
+    run_all("js", &node, "mjs", |text| {
+        let import = "import { createClient } from 'redis';";
+        assert!(text.contains(import), "{text}");
+        let required = format!(
+            "import {{ createRequire }} from 'node:module';\nconst {{ createClient }} = createRequire('{home}/')('redis');"
+        );
+        text.replace(import, &required)
+    });
+}
+
+/// Works under a lock; None when others hold it for 5 s.
+fn with_lock<R>(conn: &mut redis::Connection, key: &str, work: impl FnOnce(u64) -> R) -> redis::RedisResult<Option<R>> {
+    let mut acquire = redis::cmd("LOCK.ACQUIRE");
+    let granted: Option<(String, u64)> =
+        acquire.arg(key).arg("*").arg("PX").arg(30_000).arg("BLOCK").arg(5_000).query(conn)?;
+    let Some((owner, fence)) = granted else { return Ok(None) };
+    let done = work(fence);
+    let _: Option<u64> = redis::cmd("LOCK.RELEASE").arg(key).arg(owner).arg("FENCE").arg(fence).query(conn)?;
+    Ok(Some(done))
+}
+
+#[test]
+fn every_program_in_rust_is_one_that_runs_here() {
+    // What could go wrong: the code on a page is not what is compiled.
+    let mut count = 0;
+    for (path, page) in pages() {
+        for (_, lines) in blocks(&page).into_iter().filter(|(kind, _)| *kind == "rust") {
+            assert!(include_str!("documents.rs").contains(&lines.join("\n")), "{path}: {}", lines.join("\n"));
+            count += 1;
+        }
+    }
+    assert_eq!(count, 1, "what else there is has to be run");
+    let server = Server::new();
+    let (mut conn, mut other) = (server.connect(), server.connect());
+    let during = with_lock(&mut conn.0, "k", |fence| (fence, other.int(&["LOCK.ACQUIRE", "k", "b"]))).unwrap();
+    let Some((fence, None)) = during else { panic!("{during:?}") };
+    assert!(other.int(&["LOCK.ACQUIRE", "k", "b"]).unwrap() > i64::try_from(fence).unwrap());
 }

@@ -255,6 +255,5 @@ fn the_page_of_events_names_every_keyspace_event() {
     let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Break, Cause::Told];
     let real: Vec<&str> =
         causes.iter().filter_map(|cause| events::name_of(*cause, true)).map(|name| name.to_str().unwrap()).collect();
-    assert!(EVENTS.contains(&format!("`{}`.", real.join("`, `"))), "{real:?}");
     assert_eq!(names(EVENTS), real);
 }

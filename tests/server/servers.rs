@@ -1,4 +1,4 @@
-//! Which tests some server cannot run, and why: one table. Such a test asks [`not_run`] and leaves; README.md has the same
+//! Which tests some server cannot run, and why: one table. Such a test asks [`not_run`] and leaves; docs/compatibility.md has the same
 //! table for the servers of `make test-servers`. Both `make test` and that count such a test as not run, and print why.
 
 use std::fs::File;
@@ -128,11 +128,11 @@ pub(crate) fn acl_load_closes_at_once() -> bool {
 }
 
 #[test]
-fn the_readme_lists_the_servers_and_what_they_cannot_run() {
+fn the_page_of_servers_lists_them_and_what_they_cannot_run() {
     // What could go wrong: a test that some server has never run, and nobody knows.
-    let readme = include_str!("../../README.md");
+    let page = include_str!("../../docs/compatibility.md");
     let script = include_str!("../../tools/servers.sh");
-    let section = readme.split_once("\n## How it is tested\n").unwrap().1;
+    let section = page.split_once("\n## Tested servers\n").unwrap().1.split("\n## ").next().unwrap();
     let shown: Vec<Vec<&str>> = section
         .lines()
         .filter(|line| line.starts_with("| Redis ") || line.starts_with("| Valkey "))

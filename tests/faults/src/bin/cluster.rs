@@ -33,7 +33,7 @@ const WINDOW_MS: u64 = 1_000;
 const READ_MS: u64 = 100;
 
 /// So long it may take until all nodes know of a fence that is ahead of the wall clock: a tick of the server, and more on a busy
-/// machine. A slot that is moved may be faster, and then its free keys get lower ones, as the README says.
+/// machine. A slot that is moved may be faster, and then its free keys get lower ones, as docs/guarantees.md says.
 const HEARSAY_MS: u64 = 200;
 
 /// And they are lower by no more than the fences that are given in that time, one for each grant.

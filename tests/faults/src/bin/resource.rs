@@ -72,7 +72,7 @@ struct Counter {
 struct TooLate;
 
 impl Counter {
-    /// The README's rule: a writer's fence must not be below any seen, a reader's not below the highest writer's.
+    /// The rule of docs/guide/fencing.md: a writer's fence must not be below any seen, a reader's not below the highest writer's.
     fn admit(&mut self, fence: i64, writes: bool) -> Result<(), TooLate> {
         let least = if writes { self.highest } else { self.highest_writer };
         if self.looks_at_fences && fence < least {
