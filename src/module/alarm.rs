@@ -24,6 +24,13 @@ thread_local! {
     static TIMER: Cell<Option<(Timestamp, Timer)>> = const { Cell::new(None) };
     /// While the server rings, from our ring until it says that it is about to sleep: whether the timer is to be set then.
     static RINGING: Cell<Option<bool>> = const { Cell::new(None) };
+    /// When the slice ends that has begun in this turn of the server's loop.
+    static SLICE_END: Cell<Option<Timestamp>> = const { Cell::new(None) };
+}
+
+/// When to stop working in this turn of the server's loop: the timer and what is done before it sleeps share one slice.
+pub(crate) fn slice_end() -> Timestamp {
+    SLICE_END.take().unwrap_or_else(|| clock::mono() + SLICE)
 }
 
 /// Sees to it that the timer rings for the earliest lease, and that the module hears of the server's turns if it must.
@@ -101,6 +108,7 @@ fn work(ctx: &mut Ctx<'_>) {
         return;
     }
     let end = clock::mono() + SLICE;
+    SLICE_END.set(Some(end));
     waiting::expire(end);
     if ctx.is_paused() {
         return;

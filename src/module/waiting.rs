@@ -2,7 +2,7 @@
 //! is up, when it is sent away; one that is killed or unblocked by somebody else is answered by the server, and what it was
 //! granted meanwhile is taken back.
 
-use super::alarm::{BITE, SLICE};
+use super::alarm::BITE;
 use super::open_locks::OpenLocks;
 use super::state::with_node;
 use super::{alarm, clock, finish, metrics, turns};
@@ -214,7 +214,7 @@ pub(crate) fn work(ctx: &mut Ctx<'_>) {
     if !with_node(|node| has_work_in(node)) {
         return;
     }
-    let end = clock::mono() + SLICE;
+    let end = alarm::slice_end();
     let mut answered = 0;
     let mut serving = None;
     while let Some(work) = with_node(|node| node.next_work()) {
