@@ -224,3 +224,18 @@ fn who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it() {
     wait_for("the other to serve it", || new.call(&["EXISTS", &key]).is_ok());
     assert_gone(&cluster, &key, &granted, "moved at once");
 }
+
+#[test]
+fn a_reader_that_only_places_in_line_keep_in_a_circle_through_slots_is_let_in() {
+    // In its own step the server shows keys of one slot alone: the circle is seen after it.
+    let cluster = Cluster::start(1, 0);
+    let mut conn = cluster.conn(0);
+    let wait = |command: &str| Parked::wait(&cluster.nodes[0], command);
+    conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
+    conn.int(&["LOCK.ACQUIRE", "j", "r", "PX", "600000"]).unwrap();
+    let _w = wait("LOCK.ACQUIRE k w PX 600000 BLOCK 0");
+    let _a = wait("LOCK.ACQUIRE j a PX 600000 BLOCK 0");
+    let fence = conn.int(&["LOCK.RW", "k", "r", "READ", "PX", "600000", "BLOCK", "0"]);
+    assert!(fence.is_some());
+    assert_eq!(conn.lock_info("k").map(|info| (info.holding, info.waiting)), Some((2, 1)));
+}

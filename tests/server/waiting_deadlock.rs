@@ -86,6 +86,25 @@ const BEHIND: &[Row] = &[
     ("a:", "waits"),
 ];
 
+/// The reader would close a circle by its place in line alone, behind writers that wait for it. It reads beside a instead.
+const ONLY_PLACES: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.ACQUIRE j r", "#2"),
+    ("w: LOCK.ACQUIRE k w BLOCK 0", "waits"),
+    ("x: LOCK.ACQUIRE k x BLOCK 0", "waits"),
+    ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+    ("LOCK.RW k r READ BLOCK 0", "#3"),
+    // Where there is no circle, it is first come, first served.
+    ("LOCK.RW k y READ", "nil"),
+    ("LOCK.RELEASE j r", "0"),
+    ("a:", "#4"),
+    ("LOCK.RELEASE k a", "0"),
+    ("w:", "waits"),
+    ("LOCK.RELEASE k r", "0"),
+    ("w:", "#5"),
+    ("x:", "waits"),
+];
+
 /// A reader behind a writer waits for the readers that hold, though they do not exclude it.
 const THROUGH_A_WRITER: &[Row] = &[
     ("LOCK.RW k r READ", "#1"),
@@ -160,7 +179,8 @@ const NAMES: &[Row] = &[
 #[test]
 fn a_wait_that_would_never_end_is_refused_with_the_circle_named() {
     // All in the circle hang until a lease ends; without the names nobody finds the two programs that differ in order.
-    let tables = [TWO, THREE, READERS, UPGRADES, UPGRADE_AND_KEY, BEHIND, THROUGH_A_WRITER, NONE, DATABASES, NAMES];
+    let tables =
+        [TWO, THREE, READERS, UPGRADES, UPGRADE_AND_KEY, BEHIND, ONLY_PLACES, THROUGH_A_WRITER, NONE, DATABASES, NAMES];
     for rows in tables {
         Stage::new(&Server::new()).play(rows);
     }
