@@ -311,7 +311,7 @@ fn waits_end_in_the_order_of_their_limits_and_let_others_in() {
     let mut stage = Stage::new(&server);
     stage.play(&[
         ("LOCK.RW l a READ PX 60000", "#1"),
-        ("w: LOCK.RW l w WRITE BLOCK 150", "sent"),
+        ("w: LOCK.RW l w WRITE BLOCK 2000", "sent"),
         ("r: LOCK.RW l r READ BLOCK 0", "#2"),
         ("w:", "nil"),
     ]);

@@ -71,10 +71,10 @@ const LIMIT: &[Row] = &[
     ("b:", "nil"),
     ("c:", "waits"),
     // And the other way round: the old limit does not.
-    ("d: LOCK.ACQUIRE k d BLOCK 150", "sent"),
+    ("d: LOCK.ACQUIRE k d BLOCK 2000", "sent"),
     ("d2: LOCK.ACQUIRE k d BLOCK 0 RETRY 1", "waits"),
     ("d:", "nil"),
-    ("e: LOCK.ACQUIRE k e BLOCK 300", "nil"),
+    ("e: LOCK.ACQUIRE k e BLOCK 2500", "nil"),
     ("d2:", "waits"),
     ("LOCK.RELEASE k a", "0"),
     ("c:", "#2"),
