@@ -35,7 +35,7 @@ pub(crate) fn waiting(c: &mut Criterion) {
     let crowd = RefCell::new(in_line(10_000));
     c.bench_function("cancel of the last of 10000 waiters", |b| {
         let queue = || crowd.borrow_mut().wait("the last", Mode::Write, &names("key", 1));
-        b.iter_batched(queue, |waiter| crowd.borrow_mut().node.cancel(black_box(waiter)), BatchSize::PerIteration);
+        b.iter_batched(queue, |waiter| crowd.borrow_mut().manager.cancel(black_box(waiter)), BatchSize::PerIteration);
     });
     let crowd = RefCell::new(in_line(10_000));
     c.bench_function("RELEASE before 10000 waiters, with the hand-off", |b| {
@@ -45,7 +45,7 @@ pub(crate) fn waiting(c: &mut Criterion) {
             let lock = crowd.keys.locks.values().next().unwrap();
             let holder = String::from_utf8(lock.holds.any().unwrap().0.as_bytes().to_vec()).unwrap();
             if holder != OWNER {
-                let number = crowd.node.last_fence().unwrap().get();
+                let number = crowd.manager.last_fence().unwrap().get();
                 crowd.wait(&format!("waiter-{number:029}"), Mode::Write, &names("key", 1));
             }
             release(&holder)
@@ -53,7 +53,7 @@ pub(crate) fn waiting(c: &mut Criterion) {
         let give_back = |give| {
             let mut crowd = crowd.borrow_mut();
             let (outcome, effects) = crowd.serve(&names("key", 1), &give);
-            effects.answers.iter().for_each(|(waiter, _)| crowd.node.delivered(*waiter));
+            effects.answers.iter().for_each(|(waiter, _)| crowd.manager.delivered(*waiter));
             outcome
         };
         b.iter_batched(next, give_back, BatchSize::PerIteration);

@@ -1,9 +1,10 @@
-//! How many instructions the pure core takes for a command, beside the figures that were committed: fails when one has grown
-//! by more than 5 %. `make instructions`; `make instructions RECORD=1` writes the figures anew.
+//! How many instructions the pure core takes for a command, beside the figures that were committed: fails when one has
+//! grown by more than 5 %. `make instructions`; `make instructions RECORD=1` writes the figures anew.
 //!
-//! Instructions, unlike times, are the same on a noisy machine. Valgrind's callgrind counts them in this program, which it
-//! starts again for each figure. Counted are those of our own code alone, whose number only the compiler changes; of the C
-//! library, which allocates and copies, another version of which does so in another way, it is the calls that are counted.
+//! Instructions, unlike times, are the same on a noisy machine. Valgrind's callgrind counts them in this program, which
+//! it starts again for each figure. Counted are those of our own code alone, whose number only the compiler changes; of
+//! the C library, which allocates and copies, another version of which does so in another way, it is the calls that are
+//! counted.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
@@ -100,7 +101,7 @@ impl Measured {
                 let mut crowd = (scene.set)();
                 counted(&mut || (scene.measured)(&mut crowd));
                 end(&mut || ());
-                assert_eq!(crowd.node.broken_invariant(), None);
+                assert_eq!(crowd.manager.broken_invariant(), None);
             }
         }
     }
@@ -200,8 +201,8 @@ fn count(name: &str, rounds: usize) -> Figure {
     Figure { instructions: mean(|figure| figure.instructions), calls: mean(|figure| figure.calls) }
 }
 
-/// Adds up what callgrind has written of this program: after each function the instructions by line, and the calls that it
-/// made, each with what the callee took.
+/// Adds up what callgrind has written of this program: after each function the instructions by line, and the calls that
+/// it made, each with what the callee took.
 fn sum(profile: &str, this: &Path) -> Figure {
     let this = this.to_str().unwrap();
     let mut sum = Figure::default();
@@ -247,7 +248,8 @@ fn record(committed: &mut Value, figures: &BTreeMap<String, Figure>, rustc: &str
     println!("recorded for {ARCH} in {COMMITTED}");
 }
 
-/// Prints all figures, and how they differ from the committed ones. Whether none has grown too much, and the same are there.
+/// Prints all figures, and how they differ from the committed ones. Whether none has grown too much, and the same are
+/// there.
 fn compare(committed: &Value, figures: &BTreeMap<String, Figure>) -> bool {
     let mut good = true;
     for (name, figure) in figures {

@@ -1,4 +1,5 @@
-//! Scenes where many wait: what was worse than linear once. Each costs what it reaches, and is held to that by its figure.
+//! Scenes where many wait: what was worse than linear once. Each costs what it reaches, and is held to that by its
+//! figure.
 
 use crate::world::crowd::{Crowd, names};
 use crate::world::{OWNER, acquire_or, release};
@@ -51,7 +52,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
             || undelivered_grants(1_000),
             |crowd| {
                 for client in 0..1_000 {
-                    crowd.node.close(client, crowd.now.mono);
+                    crowd.manager.close(client, crowd.now.mono);
                 }
             },
         ),
@@ -60,14 +61,14 @@ pub(crate) fn scenes() -> Vec<Scene> {
             || databases(10_000),
             |crowd| {
                 crowd.hold(OWNER, &names("another", 1));
-                black_box(crowd.node.next_look());
+                black_box(crowd.manager.next_look());
             },
         ),
     ]
 }
 
-/// Many who wait for the same keys, for so long, and an owner that another waits for: only a search through all can tell that
-/// it closes no circle.
+/// Many who wait for the same keys, for so long, and an owner that another waits for: only a search through all can
+/// tell that it closes no circle.
 fn searched(keys: usize, waited_us: u64) -> Crowd {
     let mut crowd = waiting_for_many_keys(OWNER, 980, keys);
     crowd.hold("asker", &names("mine", 1));
@@ -136,9 +137,9 @@ fn databases(count: u32) -> Crowd {
 
 /// Sets a scene that would take long to search in again and again.
 fn without_detection(crowd: &mut Crowd, set: impl FnOnce(&mut Crowd)) {
-    crowd.node.limits.deadlock_detection = false;
+    crowd.manager.limits.deadlock_detection = false;
     set(crowd);
-    crowd.node.limits.deadlock_detection = true;
+    crowd.manager.limits.deadlock_detection = true;
 }
 
 fn give_back(crowd: &mut Crowd, owner: &str, keys: &[KeyName]) {
@@ -148,19 +149,19 @@ fn give_back(crowd: &mut Crowd, owner: &str, keys: &[KeyName]) {
 
 /// Does all that is left to do for those who wait.
 fn finish(crowd: &mut Crowd) {
-    while let Some(work) = crowd.node.next_work() {
+    while let Some(work) = crowd.manager.next_work() {
         let (Work::Look(_, name) | Work::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let now = crowd.now;
-        crowd.on(std::slice::from_ref(name), |node, keys| match work {
-            Work::Check(waiter, ..) => node.check_waiter(keys, waiter, now),
-            _ => node.look_at(keys, KeyIndex(0), now),
+        crowd.on(std::slice::from_ref(name), |manager, keys| match work {
+            Work::Check(waiter, ..) => manager.check_waiter(keys, waiter, now),
+            _ => manager.look_at(keys, KeyIndex(0), now),
         });
     }
 }
 
 fn bound(crowd: &mut Crowd, owner: &str, client: u64, wait: Wait, keys: &[KeyName]) {
     let mut request = acquire_or(owner, Mode::Write, wait);
-    let session = Session { connection: crowd.node.sessions().connection(client), grace: Millis(0) };
+    let session = Session { connection: crowd.manager.sessions().connection(client), grace: Millis(0) };
     if let Ask::Acquire(ask) = &mut request.ask {
         ask.session = Some(session);
     }

@@ -5,14 +5,15 @@ use redis_lock::lock::change::Effects;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
-use redis_lock::lock::node::Node;
+use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::request::{Answer, Outcome, Refusal, Request, Wait};
 use redis_lock::lock::room::WaiterId;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use std::collections::BTreeMap;
 
-/// A keyspace of any number of keys, of which a step names some. Ordered, so that it takes the same instructions each time.
+/// A keyspace of any number of keys, of which a step names some. Ordered, so that it takes the same instructions each
+/// time.
 #[derive(Default)]
 pub(crate) struct Keys {
     pub(crate) db: u32,
@@ -57,7 +58,7 @@ impl Keyspace for Keys {
 
 /// A node on which many wait.
 pub(crate) struct Crowd {
-    pub(crate) node: Node,
+    pub(crate) manager: LockManager,
     pub(crate) keys: Keys,
     pub(crate) now: Now,
 }
@@ -65,13 +66,13 @@ pub(crate) struct Crowd {
 impl Crowd {
     pub(crate) fn new() -> Crowd {
         let now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
-        Crowd { node: Node::new(LIMITS), keys: Keys::default(), now }
+        Crowd { manager: LockManager::new(LIMITS), keys: Keys::default(), now }
     }
 
     pub(crate) fn serve(&mut self, keys: &[KeyName], request: &Request) -> (Result<Outcome, Refusal>, Effects) {
         let mut effects = Effects::new();
         let now = self.now;
-        let outcome = self.on(keys, |node, keys| node.serve(keys, request, now, &mut effects));
+        let outcome = self.on(keys, |manager, keys| manager.serve(keys, request, now, &mut effects));
         (outcome, effects)
     }
 
@@ -89,12 +90,12 @@ impl Crowd {
     }
 
     /// A step on these keys.
-    pub(crate) fn on<R>(&mut self, names: &[KeyName], work: impl FnOnce(&mut Node, &mut Keys) -> R) -> R {
+    pub(crate) fn on<R>(&mut self, names: &[KeyName], work: impl FnOnce(&mut LockManager, &mut Keys) -> R) -> R {
         self.keys.close(0);
         for name in names {
             self.keys.open(name).expect("any key may be opened");
         }
-        let result = work(&mut self.node, &mut self.keys);
+        let result = work(&mut self.manager, &mut self.keys);
         for name in &self.keys.step {
             let at = (self.keys.db, name.clone());
             if self.keys.locks.get(&at).is_some_and(Lock::is_free) {

@@ -7,7 +7,7 @@ use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
-use redis_lock::lock::node::Node;
+use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Answer, Ask, Extend, Outcome, Release, Request, Wait};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
@@ -52,7 +52,7 @@ impl Keyspace for OneKey {
 }
 
 pub(crate) struct World {
-    node: Node,
+    manager: LockManager,
     key: OneKey,
     pub(crate) now: Now,
 }
@@ -61,7 +61,7 @@ impl World {
     /// A node on which `leases` other keys are held, and one key with `readers`.
     pub(crate) fn new(leases: u64, readers: u64) -> World {
         let now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
-        let mut world = World { node: Node::new(LIMITS), key: OneKey::default(), now };
+        let mut world = World { manager: LockManager::new(LIMITS), key: OneKey::default(), now };
         for n in 0..leases {
             world.now.mono.0 += 50;
             world.serve(&acquire(&format!("other-{n}"), Mode::Write));
@@ -75,7 +75,7 @@ impl World {
 
     pub(crate) fn serve(&mut self, request: &Request) -> Outcome {
         let mut effects = Effects::new();
-        let outcome = self.node.serve(&mut self.key, request, self.now, &mut effects);
+        let outcome = self.manager.serve(&mut self.key, request, self.now, &mut effects);
         if self.key.0.as_ref().is_some_and(|lock| lock.is_free()) {
             self.key.0 = None;
         }

@@ -1,5 +1,5 @@
-//! Any arguments of any command: never a panic; what is parsed is what the documented syntax says, within the bounds; and
-//! what is complained of is one harmless line.
+//! Any arguments of any command: never a panic; what is parsed is what the documented syntax says, within the bounds;
+//! and what is complained of is one harmless line.
 //!
 //! An input is a command line: words between blanks, the command's name first.
 
@@ -14,7 +14,7 @@ use redis_lock::ffi::CommandSpec;
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::lock::hold::{Connection, Mode, Session};
 use redis_lock::lock::limits::{Bounds, LEASE_CEILING, Limits};
-use redis_lock::lock::node::Node;
+use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Amount, Ask, Request, Wait};
 use redis_lock::lock::time::{Millis, WallTime};
@@ -64,7 +64,7 @@ fuzz_target!(|line: &[u8]| {
         return;
     }
     for bounds in [WIDE, TIGHT] {
-        for connected in [Some(Node::new(LIMITS).sessions().connection(7)), None] {
+        for connected in [Some(LockManager::new(LIMITS).sessions().connection(7)), None] {
             let parsed = parse(spec, &words, bounds, &Someone(connected));
             check(spec, &words, parsed);
         }

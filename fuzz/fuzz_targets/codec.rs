@@ -9,7 +9,7 @@ use purity::lock::codec::{Damage, VERSION, decode, encode};
 use purity::lock::fact::Origin;
 use purity::lock::key::Db;
 use purity::lock::limits::{LEASE_CEILING, Limits};
-use purity::lock::node::Node;
+use purity::lock::manager::LockManager;
 use purity::lock::time::{Millis, Now, Timestamp, WallTime};
 use std::alloc::System;
 
@@ -46,7 +46,7 @@ fn check(bytes: &[u8]) {
         Err(Damage::Newer(version)) => return assert!(version > VERSION && version == bytes[0]),
         Err(Damage::Broken) => return,
     };
-    let mut lock = Node::load(&saved, Origin::Peer, NOW).expect("a peer is believed");
+    let mut lock = LockManager::load(&saved, Origin::Peer, NOW).expect("a peer is believed");
     assert_eq!(lock.broken_invariant(), None);
     assert!(!lock.is_free());
     assert_eq!((lock.fence, lock.holds.len()), (saved.fence, saved.holds.len()));
@@ -68,7 +68,7 @@ fn check(bytes: &[u8]) {
 
     // Whatever the disk or a client say.
     for origin in [Origin::Disk, Origin::Client] {
-        match Node::load(&saved, origin, NOW) {
+        match LockManager::load(&saved, origin, NOW) {
             Ok(other) => {
                 assert_eq!(other.broken_invariant(), None);
                 assert!(other.holds.iter().all(|(owner, hold)| {
@@ -83,11 +83,11 @@ fn check(bytes: &[u8]) {
         }
     }
     // It lies under a key, and its time comes.
-    let mut node = Node::new(LIMITS);
-    node.arrive(Db(0), b"k", &mut lock, NOW.mono);
+    let mut manager = LockManager::new(LIMITS);
+    manager.arrive(Db(0), b"k", &mut lock, NOW.mono);
     let (earliest, _) = lock.holds.earliest().expect("is held");
-    assert!(node.covers(Db(0), &lock, earliest), "I4");
-    assert_eq!(node.last_fence(), saved.fence);
+    assert!(manager.covers(Db(0), &lock, earliest), "I4");
+    assert_eq!(manager.last_fence(), saved.fence);
 }
 
 /// With the version and the sum of what follows: FNV-1a of all but the sum.

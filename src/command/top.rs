@@ -36,8 +36,8 @@ impl Command for Top {
             Ok(count) => count,
             Err(complaint) => return complain(ctx, &complaint),
         };
-        let (waits, crowds) = survey(|node, now| {
-            (node.longest_waits(count, now).iter().map(row).collect::<Vec<_>>(), node.most_crowded(count, now))
+        let (waits, crowds) = survey(|manager, now| {
+            (manager.longest_waits(count, now).iter().map(row).collect::<Vec<_>>(), manager.most_crowded(count, now))
         });
         ctx.reply_map(2);
         ctx.reply_bytes(b"waits");

@@ -8,7 +8,7 @@ use super::hold::{Hold, Term};
 use super::key::{Db, KeyIndex};
 use super::keyspace::Keyspace;
 use super::limits::{LEASE_CEILING, Limits};
-use super::node::Node;
+use super::manager::LockManager;
 use super::owner::{Note, Owner};
 use super::request::Refusal;
 use super::time::{Millis, Now, Timestamp, WallTime};
@@ -56,7 +56,7 @@ pub enum Origin {
     Client,
 }
 
-impl Node {
+impl LockManager {
     /// Does what a LOCK.HOLD says. A client's is settled first and checked; the primary's and the disk's are facts.
     ///
     /// # Errors
@@ -115,8 +115,8 @@ impl Node {
         change(lock, key, Cause::Told, owner, hold, effects);
     }
 
-    /// The lock that was saved. It lies under no key yet and may never do: until [`Node::arrive`] nobody looks after its
-    /// leases, and its fence is not noted.
+    /// The lock that was saved. It lies under no key yet and may never do: until [`LockManager::arrive`] nobody looks
+    /// after its leases, and its fence is not noted.
     ///
     /// # Errors
     /// When it comes from a client (RESTORE) and a fence is far ahead.

@@ -1,7 +1,7 @@
 //! The index of the leases of a whole data set: one wheel for each of its databases. Ends nothing, and reads no clock.
 //!
-//! A second one is made while a replica loads a data set beside the one that it serves. The new index takes the place of
-//! the old one at the same moment as the new data. Some servers do not tell which database a key is loaded into. The
+//! A second one is made while a replica loads a data set beside the one that it serves. The new index takes the place
+//! of the old one at the same moment as the new data. Some servers do not tell which database a key is loaded into. The
 //! entries of such keys are *unplaced* until the module has looked where their locks are.
 
 use super::key::{Db, KeyName};
@@ -33,11 +33,12 @@ struct Database {
 /// What a look for due leases found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Due {
-    /// A lease on this key may be over: open the key and call [`Node::lapse`](super::node::Node::lapse).
+    /// A lease on this key may be over: open the key and call
+    /// [`LockManager::lapse`](super::manager::LockManager::lapse).
     Key(Db, EntryId, KeyName),
     /// A lease may be over on a key of this name, in a database that is not known yet: look into each, and call
-    /// [`Node::place`](super::node::Node::place) with what lies there. If it is in none of them, call
-    /// [`Node::drop_unplaced`](super::node::Node::drop_unplaced).
+    /// [`LockManager::place`](super::manager::LockManager::place) with what lies there. If it is in none of them, call
+    /// [`LockManager::drop_unplaced`](super::manager::LockManager::drop_unplaced).
     Unplaced(EntryId, KeyName),
     /// Work was done; look again, after a look at the clock.
     Again,

@@ -5,8 +5,8 @@
 //! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`room`] for who waits, [`mod@line`] for
 //! where, [`order`] for who goes before whom, [`wait`] for how waits end, [`deadlock`] for those that never would;
 //! [`session`] for holds that end with a connection, [`operator`] for what operators do; [`fact`] for what other nodes
-//! say, [`node`] for what there is beside locks, [`index`] for when leases end; [`wheel`], [`fence`] and [`codec`] stand
-//! alone.
+//! say, [`manager`] for what there is beside locks, [`index`] for when leases end; [`wheel`], [`fence`] and [`codec`]
+//! stand alone.
 
 // It names `core` and `alloc` only, though the crate has std: tests/purity builds this folder by itself without std,
 // which is the proof that it reads no clock and does no input or output.
@@ -28,7 +28,7 @@ pub mod key;
 pub mod keyspace;
 pub mod limits;
 pub mod line;
-pub mod node;
+pub mod manager;
 pub mod operator;
 pub mod order;
 pub mod owner;

@@ -3,7 +3,7 @@
 use super::change::{Cause, Effects, remove, settle};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
-use super::node::Node;
+use super::manager::LockManager;
 use super::owner::Owner;
 use super::time::{Millis, Now, Timestamp};
 use super::wait::{RUN, Waiting};
@@ -22,9 +22,9 @@ pub struct Crowd {
     pub waited: Millis,
 }
 
-impl Node {
-    /// Ends an owner's hold on a key, or all there are, and keeps the key no longer for who waits for others as well; the
-    /// next in line are let in. How many holds were ended.
+impl LockManager {
+    /// Ends an owner's hold on a key, or all there are, and keeps the key no longer for who waits for others as well;
+    /// the next in line are let in. How many holds were ended.
     pub fn break_holds<K: Keyspace>(
         &mut self,
         keys: &mut K,

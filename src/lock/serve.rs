@@ -12,8 +12,8 @@
 //! | reads | readers | again | held |
 //! | writes, perhaps reads | none (I2) | again (a downgrade begins so) | again |
 //!
-//! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here. \* Only if nobody in
-//! line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
+//! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here. \* Only if
+//! nobody in line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
 
 use super::change::{Cause, Effects, change, remove, settle};
 use super::deadlock::Cycle;
@@ -21,7 +21,7 @@ use super::fence::{Fence, FenceClock};
 use super::hold::{Hold, Mode, Term};
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
-use super::node::Node;
+use super::manager::LockManager;
 use super::order::{Asker, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Wait};
@@ -30,7 +30,7 @@ use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
 use super::wait::{RUN, counted, wanted_at};
 
-impl Node {
+impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also
     /// when it is refused.
     ///
@@ -51,7 +51,8 @@ impl Node {
             for key in named() {
                 self.settle(keys, key, now, effects);
             }
-            // Who left the line of one key for nothing may have delayed others in another's, which was looked at before.
+            // Who left the line of one key for nothing may have delayed others in another's, which was looked at
+            // before.
             if count == 1 || effects.answers[before..].iter().all(|(_, answer)| answer.is_grant()) {
                 break;
             }
@@ -104,8 +105,8 @@ impl Node {
         }
     }
 
-    /// Looks at a line in a client's step. While a run is being let in, each such step lets in one more, no more: there may
-    /// be many of them before the server turns to other clients.
+    /// Looks at a line in a client's step. While a run is being let in, each such step lets in one more, no more: there
+    /// may be many of them before the server turns to other clients.
     fn look_for_step<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
         let Place { db, name, .. } = keys.place(key);
         let Some(line) = self.room.line(db, name) else { return };
@@ -148,8 +149,8 @@ impl Node {
         Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
     }
 
-    /// Lets a request wait that cannot be served now. None if it is to be let in after all, before the waiters of the circle
-    /// that it would close.
+    /// Lets a request wait that cannot be served now. None if it is to be let in after all, before the waiters of the
+    /// circle that it would close.
     #[inline(never)]
     fn queue_or_pass<K: Keyspace>(
         &mut self,

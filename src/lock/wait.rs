@@ -1,15 +1,15 @@
 //! Waiting: who is let in when, who is sent away, and what becomes of a grant that nobody received.
 //!
 //! A line is looked at in every step on its key, and by the module's own hand ([`Work`]) after everything that was not
-//! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone, only
-//! those are looked at whose owner has got something since they came, or may: that may make an exception of them.
+//! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone,
+//! only those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
 use super::change::{Answers, Cause, Change, Effects, Spent, change, remove, settle};
 use super::deadlock::{self, Cycle};
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
-use super::node::Node;
+use super::manager::LockManager;
 use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Answer, Away, Outcome, PerKey, Refusal, Wait};
@@ -19,16 +19,16 @@ use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// How many waiters one step answers, on all its keys: each costs the server a reply, some ten microseconds, and the other
-/// clients wait meanwhile.
+/// How many waiters one step answers, on all its keys: each costs the server a reply, some ten microseconds, and the
+/// other clients wait meanwhile.
 pub const RUN: usize = 32;
 
-/// How many keys one step grants to waiters, unless the first of them alone waits for more: each is opened, changed and told
-/// to replicas and subscribers, which costs some ten microseconds.
+/// How many keys one step grants to waiters, unless the first of them alone waits for more: each is opened, changed and
+/// told to replicas and subscribers, which costs some ten microseconds.
 pub const RUN_KEYS: usize = 64;
 
-/// How many keys of waiters one step judges. Its first look may judge more, as long as it answers nobody: it would never
-/// come to the end of a long line.
+/// How many keys of waiters one step judges. Its first look may judge more, as long as it answers nobody: it would
+/// never come to the end of a long line.
 const JUDGED: usize = 256;
 
 /// What can be done for a waiter.
@@ -61,7 +61,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Node {
+impl LockManager {
     /// How many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -159,8 +159,8 @@ impl Node {
             self.room.remove(id);
             return Err(Refusal::Deadlock(Box::new(cycle)));
         }
-        // Those of its keys that are free are kept from now on, not only when the next one asks for them: who comes late must
-        // not find the whole time still to go.
+        // Those of its keys that are free are kept from now on, not only when the next one asks for them: who comes
+        // late must not find the whole time still to go.
         for &key in named {
             let Place { db, name, lock } = keys.place(key);
             if lock.is_none_or(|lock| lock.is_free()) {
@@ -176,8 +176,8 @@ impl Node {
         self.room.waiter(id).is_some_and(Waiter::is_waiting)
     }
 
-    /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats, which is forgotten
-    /// and to be answered [`Answer::Replaced`]. None when that waits no more.
+    /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats, which is
+    /// forgotten and to be answered [`Answer::Replaced`]. None when that waits no more.
     pub fn take_over(&mut self, old: WaiterId, ask: &Acquire, now: Timestamp) -> Option<WaiterId> {
         if !self.waits(old) {
             return None;
@@ -277,8 +277,8 @@ impl Node {
         self.looked(db, &name, cut, free, now.mono);
     }
 
-    /// A reader is delayed by one of these, who wait for several keys, and for nothing else. The readers behind it whose
-    /// owners hold one of those keys are not.
+    /// A reader is delayed by one of these, who wait for several keys, and for nothing else. The readers behind it
+    /// whose owners hold one of those keys are not.
     fn except_holders<K: Keyspace>(&mut self, keys: &mut K, many: &[WaiterId]) {
         let mut holders = Vec::new();
         for waiter in many.iter().filter_map(|id| self.room.waiter(*id)) {
@@ -426,14 +426,14 @@ impl Node {
         }
     }
 
-    /// A circle of waits is to be looked for once more, when the step of the one that began to wait is over: in the step not
-    /// all locks could be seen.
+    /// A circle of waits is to be looked for once more, when the step of the one that began to wait is over: in the
+    /// step not all locks could be seen.
     pub fn check_later(&mut self, id: WaiterId) {
         self.room.want_check_of(id, ClosedBy::Asker);
     }
 
-    /// An owner has got something and waits still for something else. Whom it passed on the way waits for it now, and it may
-    /// wait for one of those.
+    /// An owner has got something and waits still for something else. Whom it passed on the way waits for it now, and
+    /// it may wait for one of those.
     pub(super) fn check_for_latecomer(&mut self, owner: &Owner) {
         if self.limits.deadlock_detection {
             let waiting: Vec<WaiterId> = self.room.waiting_of(owner).map(|(id, _)| id).collect();
@@ -483,7 +483,8 @@ impl Node {
         self.waits(id) && self.room.remove(id).is_some()
     }
 
-    /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second case.
+    /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second
+    /// case.
     pub fn lose(&mut self, id: WaiterId) -> bool {
         if self.room.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
             self.end_doubt(id);
@@ -515,8 +516,9 @@ impl Node {
         self.room.has_work() || self.sessions.some_closed()
     }
 
-    /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It stays
-    /// the next one until it is done by [`Node::look_at`], [`Node::take_back`], [`Node::end_session`] or [`Node::send_away`].
+    /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It
+    /// stays the next one until it is done by [`LockManager::look_at`], [`LockManager::take_back`],
+    /// [`LockManager::end_session`] or [`LockManager::send_away`].
     #[must_use]
     pub fn next_work(&mut self) -> Option<Work> {
         if let Some(lost) = self.room.next_lost() {
@@ -560,9 +562,9 @@ impl Node {
         if !self.limits.deadlock_detection {
             return;
         }
-        // What came here made its waiters wait for its holders. Most of those wait for nobody, and hardly ever is one of them
-        // in a circle: only then it is worth to see who is. Who waits for several keys may have been made to wait by what
-        // left a key, too: then a circle may lead through others.
+        // What came here made its waiters wait for its holders. Most of those wait for nobody, and hardly ever is one
+        // of them in a circle: only then it is worth to see who is. Who waits for several keys may have been made to
+        // wait by what left a key, too: then a circle may lead through others.
         let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter().rev()).collect();
         let waiters = ids.iter().filter_map(|id| self.room.waiter(*id));
         let suspects = if waiters.clone().any(Waiter::is_many) {
@@ -581,8 +583,8 @@ impl Node {
         }
     }
 
-    /// Takes back what a lost waiter was granted, as far as it lies in this database now, and hands it on: only what the
-    /// grant changed, and only while its fence stands and its owner has not shown that it knows.
+    /// Takes back what a lost waiter was granted, as far as it lies in this database now, and hands it on: only what
+    /// the grant changed, and only while its fence stands and its owner has not shown that it knows.
     pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, db: Db, now: Now) -> Effects {
         let mut effects = Effects::new();
         let Some(Lost { owner, mode, confirmed, given }) = self.room.take_lost(id, db) else { return effects };
@@ -606,8 +608,8 @@ impl Node {
                 change(lock, *key, Cause::TakeBack, &owner, hold, &mut effects);
             }
         }
-        // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it, and
-        // what this grant alone has bound to it is not.
+        // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it,
+        // and what this grant alone has bound to it is not.
         let is_last = !self.room.has_lost();
         for key in keys.all() {
             if is_last {
@@ -634,8 +636,8 @@ impl Node {
         self.end_all(ids, answer)
     }
 
-    /// Ends all waits and all sessions, and leaves grants that were lost as they are: this node is not the one any more to
-    /// take them back.
+    /// Ends all waits and all sessions, and leaves grants that were lost as they are: this node is not the one any more
+    /// to take them back.
     pub fn dismiss(&mut self) -> Answers {
         self.sessions.dissolve();
         let ids: Vec<WaiterId> = self.room.everybody().collect();

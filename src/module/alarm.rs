@@ -4,12 +4,12 @@
 //! and may be late by as much as that was set back.
 
 use super::open_locks::{LOCK, OpenLocks};
-use super::state::with_node;
+use super::state::with_manager;
 use super::{clock, finish, replication, turns, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving};
 use crate::lock::key::{Db, KeyIndex};
-use crate::lock::node::Due;
+use crate::lock::manager::Due;
 use crate::lock::time::{Millis, Timestamp};
 use crate::lock::wheel::EntryId;
 use std::cell::Cell;
@@ -22,7 +22,8 @@ pub(crate) const BITE: usize = 64;
 thread_local! {
     /// The timer, if it is set, and what it is set for.
     static TIMER: Cell<Option<(Timestamp, Timer)>> = const { Cell::new(None) };
-    /// While the server rings, from our ring until it says that it is about to sleep: whether the timer is to be set then.
+    /// While the server rings, from our ring until it says that it is about to sleep: whether the timer is to be set
+    /// then.
     static RINGING: Cell<Option<bool>> = const { Cell::new(None) };
     /// When the slice ends that has begun in this turn of the server's loop.
     static SLICE_END: Cell<Option<Timestamp>> = const { Cell::new(None) };
@@ -35,15 +36,16 @@ pub(crate) fn slice_end() -> Timestamp {
 
 /// Sees to it that the timer rings for the earliest lease, and that the module hears of the server's turns if it must.
 pub(crate) fn arm(ctx: &mut Ctx<'_>) {
-    // The server rings what is due by the wall clock as it was when it began to ring. If that is set back meanwhile, a timer
-    // that is set now is due at once, and the next, and the server would do nothing else until the clock is where it was.
+    // The server rings what is due by the wall clock as it was when it began to ring. If that is set back meanwhile, a
+    // timer that is set now is due at once, and the next, and the server would do nothing else until the clock is where
+    // it was.
     if RINGING.get().is_some() {
         RINGING.set(Some(true));
         return;
     }
-    let (next, is_deaf) = with_node(|node| {
-        let at_once = replication::owes() || waiting::has_work_in(node);
-        (if at_once { Some(clock::mono()) } else { node.next_look() }, turns::is_missing(node))
+    let (next, is_deaf) = with_manager(|manager| {
+        let at_once = replication::owes() || waiting::has_work_in(manager);
+        (if at_once { Some(clock::mono()) } else { manager.next_look() }, turns::is_missing(manager))
     });
     if is_deaf {
         turns::listen(ctx);
@@ -82,8 +84,8 @@ pub(crate) fn before_sleep(ctx: &mut Ctx<'_>) {
 pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     disarm(ctx);
     let end = clock::mono() + SLICE;
-    while with_node(|node| node.shed()) && clock::mono() < end {}
-    while let Some((entry, name)) = with_node(|node| node.next_unplaced()) {
+    while with_manager(|manager| manager.shed()) && clock::mono() < end {}
+    while let Some((entry, name)) = with_manager(|manager| manager.next_unplaced()) {
         place(ctx, entry, &OwnedStr::new(&name));
         if clock::mono() >= end {
             break;
@@ -117,7 +119,7 @@ fn work(ctx: &mut Ctx<'_>) {
     let mut serving = None;
     loop {
         let now = clock::mono();
-        match with_node(|node| node.due(now)) {
+        match with_manager(|manager| manager.due(now)) {
             Due::Key(db, entry, name) => {
                 let name = OwnedStr::new(&name);
                 ctx.select_db(db.0);
@@ -148,10 +150,10 @@ fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) {
     let names = [name.as_str()];
     let Ok(mut locks) = OpenLocks::open(ctx, &names, Access::Write) else {
         // Something else lies there now, and the server has not told us that the lock went.
-        with_node(|node| node.drop_entry(db, entry));
+        with_manager(|manager| manager.drop_entry(db, entry));
         return;
     };
-    let mut effects = with_node(|node| node.lapse(&mut locks, KeyIndex(0), entry, now, BITE));
+    let mut effects = with_manager(|manager| manager.lapse(&mut locks, KeyIndex(0), entry, now, BITE));
     let names = locks.tidy(&effects.changes);
     finish(ctx, &names, &mut effects, now);
 }
@@ -164,7 +166,7 @@ fn place(ctx: &mut Ctx<'_>, entry: EntryId, name: &OwnedStr) {
         db += 1;
     }
     ctx.select_db(selected);
-    with_node(|node| node.drop_unplaced(entry));
+    with_manager(|manager| manager.drop_unplaced(entry));
 }
 
 /// Whether it lies in this one, which is selected.
@@ -172,5 +174,5 @@ fn place_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> bool 
     let names = [name.as_str()];
     let Ok(mut keys) = Keys::open(ctx, &LOCK, &names, Access::Write) else { return false };
     let Some(lock) = keys.get_mut(0) else { return false };
-    with_node(|node| node.place(db, names[0].as_bytes(), lock, entry, clock::mono()))
+    with_manager(|manager| manager.place(db, names[0].as_bytes(), lock, entry, clock::mono()))
 }

@@ -1,7 +1,7 @@
 //! The table of configurations: `CONFIG GET lock.*`, redis.conf, and the arguments of loadmodule.
 
 use super::lost;
-use super::state::with_node;
+use super::state::with_manager;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
 use crate::lock::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
 use crate::lock::time::Millis;
@@ -71,7 +71,7 @@ pub static TABLE: &[ConfigSpec] = &[
         unit: "owners",
         reason: "how many readers may hold one key: bounds its memory, and the time to save it or to end all its leases at once",
         get: || limit(|limits| limits.holders_per_key_max as i64),
-        set: |value| with_node(|node| node.limit_holders(value as usize)),
+        set: |value| with_manager(|manager| manager.limit_holders(value as usize)),
     },
     ConfigSpec {
         name: "max-waiters",
@@ -190,9 +190,9 @@ fn set_bound(change: impl FnOnce(&mut Bounds)) {
 }
 
 fn limit<R>(read: impl FnOnce(&Limits) -> R) -> R {
-    with_node(|node| read(&node.limits))
+    with_manager(|manager| read(&manager.limits))
 }
 
 fn set_limit(change: impl FnOnce(&mut Limits)) {
-    with_node(|node| change(&mut node.limits));
+    with_manager(|manager| change(&mut manager.limits));
 }

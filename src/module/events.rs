@@ -1,13 +1,13 @@
 //! Events in both directions: what the server tells us, and the keyspace events that subscribers get from us.
 
 use super::open_locks::LOCK;
-use super::state::with_node;
+use super::state::with_manager;
 use super::{alarm, clock, metrics, peers, persistence, replication, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::change::Cause;
 use crate::lock::key::{Db, KeyName};
-use crate::lock::node::Node;
+use crate::lock::manager::LockManager;
 use crate::lock::time::Timestamp;
 use crate::lock::value::Lock;
 use std::cell::{Cell, RefCell};
@@ -42,21 +42,21 @@ pub struct Ear;
 impl Listener for Ear {
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent) {
         match event {
-            ServerEvent::Flush(db) => with_node(|node| node.flush(db.map(Db))),
+            ServerEvent::Flush(db) => with_manager(|manager| manager.flush(db.map(Db))),
             ServerEvent::Swap(one, other) => {
-                with_node(|node| node.swap(Db(one), Db(other)));
+                with_manager(|manager| manager.swap(Db(one), Db(other)));
                 replication::swap_debts(Db(one), Db(other));
             }
             ServerEvent::LoadingStarted(from) => persistence::set_loading(Some(from)),
             ServerEvent::LoadingEnded => persistence::set_loading(None),
-            ServerEvent::LoadingBeside => with_node(Node::begin_incoming),
-            ServerEvent::SwappedIn => with_node(Node::take_incoming),
-            ServerEvent::Abandoned => with_node(Node::drop_incoming),
+            ServerEvent::LoadingBeside => with_manager(LockManager::begin_incoming),
+            ServerEvent::SwappedIn => with_manager(LockManager::take_incoming),
+            ServerEvent::Abandoned => with_manager(LockManager::drop_incoming),
             ServerEvent::Forked => replication::begin_stream(),
             ServerEvent::BecamePrimary => {
                 role::set_primary(true);
                 replication::begin_stream();
-                with_node(|node| node.promote(clock::now().wall));
+                with_manager(|manager| manager.promote(clock::now().wall));
                 peers::tell(ctx);
                 alarm::arm(ctx);
             }
@@ -65,7 +65,7 @@ impl Listener for Ear {
                 alarm::disarm(ctx);
                 waiting::dismiss();
             }
-            ServerEvent::SlotsGained => with_node(|node| node.gain_slots(clock::now().wall)),
+            ServerEvent::SlotsGained => with_manager(|manager| manager.gain_slots(clock::now().wall)),
             ServerEvent::Tick => {
                 role::tick(ctx);
                 replication::tick(ctx);
@@ -79,13 +79,13 @@ impl Listener for Ear {
                 peers::tell(ctx);
             }
             ServerEvent::ClientGone(client) => {
-                let had_some = with_node(|node| node.close(client, clock::mono()));
+                let had_some = with_manager(|manager| manager.close(client, clock::mono()));
                 if had_some {
                     metrics::count_session_closed();
                 }
-                // It may come after the event before the server sleeps. What it was granted and did not learn of is to be
-                // taken back, too.
-                if had_some || with_node(|node| waiting::has_work_in(node)) {
+                // It may come after the event before the server sleeps. What it was granted and did not learn of is to
+                // be taken back, too.
+                if had_some || with_manager(|manager| waiting::has_work_in(manager)) {
                     alarm::arm(ctx);
                 }
             }
@@ -111,16 +111,16 @@ impl Listener for Ear {
                 }
             }
             b"loaded" if persistence::take_arriving() => {
-                if with_node(|node| node.has_incoming()) {
+                if with_manager(|manager| manager.has_incoming()) {
                     // It lies beside the data set that is served, where this name has another lock or none.
                     return;
                 }
                 // This name lies on the server's stack: to open a key with it would end the server.
                 let name = OwnedStr::new(key.as_bytes());
-                placed(ctx, name.as_str(), Node::arrive);
+                placed(ctx, name.as_str(), LockManager::arrive);
             }
             b"restore" if persistence::take_arriving() => {
-                if let Some(db) = placed(ctx, key, Node::arrive)
+                if let Some(db) = placed(ctx, key, LockManager::arrive)
                     && is_ours_to_tell(ctx.flags())
                 {
                     replication::owe(db, key.as_bytes());
@@ -136,7 +136,7 @@ impl Listener for Ear {
 /// A lock came from another key.
 fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, KeyName)>) {
     let from = from.as_ref().map(|(db, name)| (*db, &name[..]));
-    if let Some(db) = placed(ctx, key, |node, db, name, lock, now| node.carry(from, db, name, lock, now)) {
+    if let Some(db) = placed(ctx, key, |manager, db, name, lock, now| manager.carry(from, db, name, lock, now)) {
         replication::follow_debt(db, key.as_bytes());
     }
 }
@@ -150,11 +150,11 @@ fn is_ours_to_tell(flags: Flags) -> bool {
 fn placed(
     ctx: &mut Ctx<'_>,
     key: Str<'_>,
-    tell: impl FnOnce(&mut Node, Db, &[u8], &mut Lock, Timestamp),
+    tell: impl FnOnce(&mut LockManager, Db, &[u8], &mut Lock, Timestamp),
 ) -> Option<Db> {
     let mut keys = Keys::open(ctx, &LOCK, &[key], Access::Write).ok()?;
     let db = Db(keys.db());
     let lock = keys.get_mut(0)?;
-    with_node(|node| tell(node, db, key.as_bytes(), lock, clock::mono()));
+    with_manager(|manager| tell(manager, db, key.as_bytes(), lock, clock::mono()));
     Some(db)
 }

@@ -1,6 +1,6 @@
 //! Counters, fed from outcomes and changes at the edge, and the section `INFO lock` that shows them.
 
-use super::state::with_node;
+use super::state::with_manager;
 use crate::ffi::info::InfoFields;
 use crate::lock::change::{Cause, Change};
 use crate::lock::fence::Fence;
@@ -128,12 +128,12 @@ impl InfoFields for Section {
         each(c"broken", counters.broken);
         each(c"sessions_closed", counters.sessions_closed);
         each(c"taken_back", counters.taken_back);
-        with_node(|node| {
-            each(c"waiters", node.waiting() as u64);
-            each(c"contended_keys", node.contended() as u64);
-            each(c"leases", node.leases_len() as u64);
-            each(c"session_holds", node.sessions().len() as u64);
-            each(c"fence_clock", node.last_fence().map_or(0, Fence::get));
+        with_manager(|manager| {
+            each(c"waiters", manager.waiting() as u64);
+            each(c"contended_keys", manager.contended() as u64);
+            each(c"leases", manager.leases_len() as u64);
+            each(c"session_holds", manager.sessions().len() as u64);
+            each(c"fence_clock", manager.last_fence().map_or(0, Fence::get));
         });
         each(c"wait_p50_us", waits(0.5));
         each(c"wait_p99_us", waits(0.99));

@@ -2,8 +2,8 @@
 //! of it.
 //!
 //! The way of a request: `command/` *parses* it; [`serve`] opens its keys and the core *settles*, *decides* and
-//! *commits*; then it *publishes*: replicate, notify, wake, arm, in that order; `command/` *answers*, or the client waits
-//! ([`waiting`]).
+//! *commits*; then it *publishes*: replicate, notify, wake, arm, in that order; `command/` *answers*, or the client
+//! waits ([`waiting`]).
 
 pub mod alarm;
 pub mod clock;
@@ -25,14 +25,14 @@ use crate::lock::change::{Change, Effects};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::hold::Connection;
 use crate::lock::key::{Db, KeyIndex};
-use crate::lock::node::Node;
+use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
 use crate::lock::request::{Answer, Ask, Outcome, Refusal, Request};
 use crate::lock::room::WaiterId;
 use crate::lock::time::{Now, Timestamp};
 use crate::lock::view::{Sight, View};
 use open_locks::{LOCK, OpenLocks};
-use state::with_node;
+use state::with_manager;
 use waiting::Reply;
 
 /// Why a request that is well-formed was not served.
@@ -69,7 +69,7 @@ pub fn serve(
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
     let mut effects = Effects::new();
-    let outcome = with_node(|node| node.serve(&mut locks, request, now, &mut effects));
+    let outcome = with_manager(|manager| manager.serve(&mut locks, request, now, &mut effects));
     if effects.is_empty() {
         drop(locks);
     } else {
@@ -80,15 +80,16 @@ pub fn serve(
         (Ok(Outcome::Queued(waiter)), _) => {
             let parked = reply.and_then(|reply| waiting::park(ctx, names, reply, request, || waiter));
             if parked.is_none() {
-                with_node(|node| node.cancel(waiter));
+                with_manager(|manager| manager.cancel(waiter));
             }
             Ok(queued(ctx, parked))
         }
         (Ok(Outcome::Repeats(old)), Ask::Acquire(ask)) => {
-            // A client that cannot wait leaves the place to the one that can. What was published above may have made others
-            // end that wait.
-            let there = reply.filter(|_| with_node(|node| node.waits(old)));
-            let take_over = || with_node(|node| node.take_over(old, ask, now.mono)).expect("it waits, seen above");
+            // A client that cannot wait leaves the place to the one that can. What was published above may have made
+            // others end that wait.
+            let there = reply.filter(|_| with_manager(|manager| manager.waits(old)));
+            let take_over =
+                || with_manager(|manager| manager.take_over(old, ask, now.mono)).expect("it waits, seen above");
             let parked = there.and_then(|reply| waiting::park(ctx, names, reply, request, take_over));
             if parked.is_some() {
                 waiting::wake([(old, Answer::Replaced)], now.mono);
@@ -108,8 +109,8 @@ pub fn serve(
 fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
     let Some(waiter) = parked else { return Outcome::Held };
     // Within a command the servers see keys of its own slot alone.
-    if ctx.flags().contains(Flags::CLUSTER) && with_node(|node| node.contended() > 1) {
-        with_node(|node| node.check_later(waiter));
+    if ctx.flags().contains(Flags::CLUSTER) && with_manager(|manager| manager.contended() > 1) {
+        with_manager(|manager| manager.check_later(waiter));
     }
     Outcome::Queued(waiter)
 }
@@ -121,7 +122,7 @@ fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
 pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> Result<(), Unserved> {
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (applied, mut effects) = with_node(|node| node.apply(&mut locks, KeyIndex(0), fact, origin, now));
+    let (applied, mut effects) = with_manager(|manager| manager.apply(&mut locks, KeyIndex(0), fact, origin, now));
     let names = locks.tidy(&effects.changes);
     if origin != Origin::Disk {
         finish(ctx, &names, &mut effects, now);
@@ -140,7 +141,7 @@ pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> R
     }
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (broken, mut effects) = with_node(|node| node.break_holds(&mut locks, KeyIndex(0), owner, now));
+    let (broken, mut effects) = with_manager(|manager| manager.break_holds(&mut locks, KeyIndex(0), owner, now));
     let names = locks.tidy(&effects.changes);
     finish(ctx, &names, &mut effects, now);
     alarm::arm(ctx);
@@ -150,7 +151,7 @@ pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> R
 /// The connection that a command came over, if it came over one.
 #[must_use]
 pub fn connection_of(ctx: &Ctx<'_>) -> Option<Connection> {
-    ctx.connection().map(|client| with_node(|node| node.sessions().connection(client)))
+    ctx.connection().map(|client| with_manager(|manager| manager.sessions().connection(client)))
 }
 
 /// Shows a key's lock, if there is one, and who waits for it.
@@ -159,17 +160,17 @@ pub fn connection_of(ctx: &Ctx<'_>) -> Option<Connection> {
 /// When the key has a value of another type.
 pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(Seen<'_>) -> R) -> Result<R, Unserved> {
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
-    let seen = |node: &mut Node| {
+    let seen = |manager: &mut LockManager| {
         let (db, name, now) = (Db(keys.db()), name.as_bytes(), clock::mono());
-        let at = Sight { db, name, sessions: node.sessions(), now };
-        show(Seen { lock: keys.get(0).and_then(|lock| View::of(lock, at)), node, db, name, now })
+        let at = Sight { db, name, sessions: manager.sessions(), now };
+        show(Seen { lock: keys.get(0).and_then(|lock| View::of(lock, at)), manager, db, name, now })
     };
-    Ok(with_node(seen))
+    Ok(with_manager(seen))
 }
 
 /// Looks at what the node knows of all keys.
-pub fn survey<R>(look: impl FnOnce(&Node, Timestamp) -> R) -> R {
-    with_node(|node| look(node, clock::mono()))
+pub fn survey<R>(look: impl FnOnce(&LockManager, Timestamp) -> R) -> R {
+    with_manager(|manager| look(manager, clock::mono()))
 }
 
 /// A key as it is to be shown.
@@ -178,7 +179,7 @@ pub struct Seen<'a> {
     /// Its lock, if somebody holds it.
     pub lock: Option<View<'a>>,
     /// Who knows who waits.
-    pub node: &'a Node,
+    pub manager: &'a LockManager,
     /// Its database.
     pub db: Db,
     /// Its name.

@@ -1,11 +1,11 @@
 //! What the nodes of a cluster tell each other: how far the fence clock of each is ahead of its wall clock.
 //!
-//! A slot that is moved takes its keys along, and these their fences. A key that is free in it takes nothing along, and most
-//! servers do not say that a slot has come. Its next fence would be from a clock that knows nothing of the old node's, and
-//! the old node's may be ahead of the wall clock: after a promotion or a start, by lock.promotion-skew-ms.
+//! A slot that is moved takes its keys along, and these their fences. A key that is free in it takes nothing along, and
+//! most servers do not say that a slot has come. Its next fence would be from a clock that knows nothing of the old
+//! node's, and the old node's may be ahead of the wall clock: after a promotion or a start, by lock.promotion-skew-ms.
 
 use super::clock;
-use super::state::with_node;
+use super::state::with_manager;
 use crate::ffi::peers::Peer;
 use crate::ffi::{Ctx, Flags};
 use crate::lock::fence::Fence;
@@ -14,9 +14,11 @@ use std::cell::{Cell, OnceCell};
 
 /// The others hear of a fence at most so often: each message is some 2 KB to every node.
 const PAUSE_US: u64 = 10_000;
-/// A fence so far ahead is not from a promotion or a start but from a wall clock that was set back, and may be ahead for hours.
+/// A fence so far ahead is not from a promotion or a start but from a wall clock that was set back, and may be ahead
+/// for hours.
 const FAR_US: u64 = 10_000_000;
-/// Then they hear of it at most so often. And so often they are told again: some could not be reached, or were not there yet.
+/// Then they hear of it at most so often. And so often they are told again: some could not be reached, or were not
+/// there yet.
 const LONG_PAUSE_US: u64 = 1_000_000;
 /// What is ahead of our wall clock by more is not taken from others: one clock that was wrong would lift those of all.
 const HEARD_US_MAX: u64 = 24 * 3600 * 1_000_000;
@@ -30,7 +32,7 @@ thread_local! {
 /// Tells the others where this node's fence clock is, if it is ahead of the wall clock and they do not know.
 pub(crate) fn tell(ctx: &mut Ctx<'_>) {
     if is_cluster(ctx) {
-        let fence = with_node(|node| node.last_fence());
+        let fence = with_manager(|manager| manager.last_fence());
         if fence > TOLD.get().0 {
             tell_after(ctx, fence, PAUSE_US);
         }
@@ -40,7 +42,7 @@ pub(crate) fn tell(ctx: &mut Ctx<'_>) {
 /// The same for those who did not hear of it.
 pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     if is_cluster(ctx) {
-        let fence = with_node(|node| node.last_fence());
+        let fence = with_manager(|manager| manager.last_fence());
         tell_after(ctx, fence, LONG_PAUSE_US);
     }
 }
@@ -75,7 +77,7 @@ impl Peer for Nodes {
     fn told(number: u64) {
         let believed = number.saturating_sub(clock::now().wall.0) <= HEARD_US_MAX;
         if let Some(fence) = Fence::new(number).filter(|_| believed) {
-            with_node(|node| node.observe_fence(fence));
+            with_manager(|manager| manager.observe_fence(fence));
             let (told, at) = TOLD.get();
             TOLD.set((told.max(Some(fence)), at));
         }
@@ -90,9 +92,9 @@ mod tests {
     fn a_node_whose_clock_is_wrong_by_days_lifts_nobody_elses() {
         let ahead = |us: u64| clock::now().wall.0 + us;
         Nodes::told(ahead(2 * HEARD_US_MAX));
-        assert_eq!(with_node(|node| node.last_fence()), None);
+        assert_eq!(with_manager(|manager| manager.last_fence()), None);
         let told = ahead(HEARD_US_MAX / 2);
         Nodes::told(told);
-        assert_eq!(with_node(|node| node.last_fence()).map(Fence::get), Some(told));
+        assert_eq!(with_manager(|manager| manager.last_fence()).map(Fence::get), Some(told));
     }
 }

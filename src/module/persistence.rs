@@ -1,6 +1,6 @@
 //! Saving and loading locks: RDB, AOF rewrite, DUMP and RESTORE, MEMORY USAGE and digests.
 
-use super::state::{self, with_node};
+use super::state::{self, with_manager};
 use super::{clock, replication};
 use crate::ffi::context::{self, Flags};
 use crate::ffi::event::LoadedFrom;
@@ -10,7 +10,7 @@ use crate::lock::codec::{self, Damage};
 use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
 use crate::lock::key::Db;
-use crate::lock::node::Node;
+use crate::lock::manager::LockManager;
 use crate::lock::session::Trace;
 use crate::lock::value::Lock;
 use std::cell::Cell;
@@ -43,15 +43,15 @@ impl Value for Lock {
             Damage::Newer(version) => format!("saved by a later version of this module (form {version})"),
             Damage::Broken => "damaged payload".to_owned(),
         })?;
-        let mut lock = Node::load(&saved, origin(), clock::now())
+        let mut lock = LockManager::load(&saved, origin(), clock::now())
             .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())?;
-        // The server may yet throw it away: its key has expired, or what follows it is damaged. So the core learns of it
-        // when it lies under its key: see events.rs.
+        // The server may yet throw it away: its key has expired, or what follows it is damaged. So the core learns of
+        // it when it lies under its key: see events.rs.
         ARRIVING.set(true);
         // But for a data set that is loaded beside the one that is served: its keys cannot be opened before all of it
         // takes the old one's place, and nothing tells of each then.
         if let Some(Destination { db, name }) = place {
-            with_node(|node| node.index_incoming(db.map(Db), name, &mut lock));
+            with_manager(|manager| manager.index_incoming(db.map(Db), name, &mut lock));
         }
         Ok(lock)
     }
@@ -93,7 +93,7 @@ impl Value for Lock {
     }
 
     fn save_aside() -> Option<u64> {
-        with_node(|node| node.last_fence()).map(Fence::get)
+        with_manager(|manager| manager.last_fence()).map(Fence::get)
     }
 
     fn load_aside(saved: u64) -> Result<(), String> {
@@ -101,7 +101,7 @@ impl Value for Lock {
             // Saved by a node that had given none.
             (0, _) => Ok(()),
             (_, Some(fence)) => {
-                with_node(|node| node.observe_fence(fence));
+                with_manager(|manager| manager.observe_fence(fence));
                 Ok(())
             }
             (_, None) => Err("the fence clock is out of range".to_owned()),

@@ -2,7 +2,7 @@
 
 use crate::lock::key::{Db, KeyName};
 use crate::lock::limits::Limits;
-use crate::lock::node::Node;
+use crate::lock::manager::LockManager;
 use crate::lock::session::Trace;
 use crate::lock::time::Millis;
 use std::cell::RefCell;
@@ -19,19 +19,19 @@ const NOTHING_ALLOWED: Limits = Limits {
 
 thread_local! {
     // The server calls a module on its main thread alone, but for freeing values, which needs none of this.
-    static NODE: RefCell<Node> = const { RefCell::new(Node::new(NOTHING_ALLOWED)) };
+    static MANAGER: RefCell<LockManager> = const { RefCell::new(LockManager::new(NOTHING_ALLOWED)) };
     /// Locks that left their keys while the node was at work.
     static GONE: RefCell<Vec<(Db, KeyName, Trace)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Works with the node. Must not be called from within itself: nothing that calls the server happens inside, but opening,
-/// looking at and creating locks.
-pub fn with_node<R>(work: impl FnOnce(&mut Node) -> R) -> R {
-    NODE.with_borrow_mut(|node| {
-        let result = work(node);
+/// Works with the node. Must not be called from within itself: nothing that calls the server happens inside, but
+/// opening, looking at and creating locks.
+pub fn with_manager<R>(work: impl FnOnce(&mut LockManager) -> R) -> R {
+    MANAGER.with_borrow_mut(|manager| {
+        let result = work(manager);
         if GONE.with_borrow(|gone| !gone.is_empty()) {
             for (db, name, trace) in take_gone() {
-                node.forget(db, &name, &trace);
+                manager.forget(db, &name, &trace);
             }
         }
         result
@@ -43,10 +43,11 @@ pub(crate) fn take_gone() -> Vec<(Db, KeyName, Trace)> {
     GONE.take()
 }
 
-/// A lock has left its key. Also while the node is at work: the server deletes a key that has expired when it is opened.
+/// A lock has left its key. Also while the node is at work: the server deletes a key that has expired when it is
+/// opened.
 pub fn forget(db: Db, name: &[u8], trace: Trace) {
-    NODE.with(|node| match node.try_borrow_mut() {
-        Ok(mut node) => node.forget(db, name, &trace),
+    MANAGER.with(|manager| match manager.try_borrow_mut() {
+        Ok(mut manager) => manager.forget(db, name, &trace),
         Err(_) => GONE.with_borrow_mut(|gone| gone.push((db, KeyName::from_slice(name), trace))),
     });
 }

@@ -1,12 +1,13 @@
-//! The turns of the server's loop. To hear of each costs the server most of a microsecond, whatever it does in it, and that
-//! is a sixth of what a client's lone command costs it. So we listen only while there may be something to do between two
-//! turns: while somebody waits, while holds are bound to connections, and while timers ring; and always in a cluster.
+//! The turns of the server's loop. To hear of each costs the server most of a microsecond, whatever it does in it, and
+//! that is a sixth of what a client's lone command costs it. So we listen only while there may be something to do
+//! between two turns: while somebody waits, while holds are bound to connections, and while timers ring; and always in
+//! a cluster.
 
 use super::events::Ear;
-use super::state::with_node;
+use super::state::with_manager;
 use super::{alarm, peers, waiting};
 use crate::ffi::Ctx;
-use crate::lock::node::Node;
+use crate::lock::manager::LockManager;
 use std::cell::Cell;
 
 thread_local! {
@@ -21,8 +22,8 @@ pub(crate) fn listen(ctx: &mut Ctx<'_>) {
 }
 
 /// Whether the node may have to do something between two turns, while nobody listens to them.
-pub(crate) fn is_missing(node: &Node) -> bool {
-    !LISTENS.get() && (!node.sessions().is_empty() || node.has_work())
+pub(crate) fn is_missing(manager: &LockManager) -> bool {
+    !LISTENS.get() && (!manager.sessions().is_empty() || manager.has_work())
 }
 
 /// The server's tick: listens no more when there is no need.
@@ -43,5 +44,7 @@ fn stop(ctx: &mut Ctx<'_>) {
 }
 
 fn is_needed() -> bool {
-    alarm::is_ringing() || waiting::has_clients() || with_node(|node| !node.sessions().is_empty() || node.has_work())
+    alarm::is_ringing()
+        || waiting::has_clients()
+        || with_manager(|manager| !manager.sessions().is_empty() || manager.has_work())
 }

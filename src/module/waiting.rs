@@ -1,16 +1,16 @@
-//! Those who wait, as clients of the server. Parks them, and answers each exactly once: when it is served, when its time
-//! is up, when it is sent away; one that is killed or unblocked by somebody else is answered by the server, and what it was
-//! granted meanwhile is taken back.
+//! Those who wait, as clients of the server. Parks them, and answers each exactly once: when it is served, when its
+//! time is up, when it is sent away; one that is killed or unblocked by somebody else is answered by the server, and
+//! what it was granted meanwhile is taken back.
 
 use super::alarm::BITE;
 use super::open_locks::OpenLocks;
-use super::state::with_node;
+use super::state::with_manager;
 use super::{alarm, clock, finish, metrics, turns};
 use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
 use crate::lock::change::Answers;
 use crate::lock::key::{Db, KeyIndex, KeyName};
-use crate::lock::node::Node;
+use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
 use crate::lock::request::{Answer, Away, PerKey, Request};
 use crate::lock::room::{Expired, WaiterId, Work};
@@ -41,8 +41,8 @@ struct Client {
     answer: Option<Answer>,
 }
 
-/// The clients that wait, and those whose answers have not been delivered yet, each at the index of its waiter: that may
-/// have gone to another meanwhile.
+/// The clients that wait, and those whose answers have not been delivered yet, each at the index of its waiter: that
+/// may have gone to another meanwhile.
 struct Clients(Vec<SmallVec<[(WaiterId, Client); 1]>>);
 
 impl Clients {
@@ -76,8 +76,8 @@ thread_local! {
     static HELD_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Parks the client of this call, and names its waiter then. None when the server does not let it wait: then `waiter` was not
-/// asked for.
+/// Parks the client of this call, and names its waiter then. None when the server does not let it wait: then `waiter`
+/// was not asked for.
 pub(crate) fn park(
     ctx: &mut Ctx<'_>,
     names: &[Str<'_>],
@@ -110,7 +110,7 @@ pub(crate) fn wake(answers: impl IntoIterator<Item = (WaiterId, Answer)>, now: T
     for (waiter, answer) in answers {
         metrics::count_answer(&answer);
         if let Answer::Granted(_) = answer
-            && let Some(since) = with_node(|node| node.waited_since(waiter))
+            && let Some(since) = with_manager(|manager| manager.waited_since(waiter))
         {
             metrics::count_wait(now.0.saturating_sub(since.0));
         }
@@ -142,7 +142,7 @@ impl Parked for Waiter {
             Some((Some(answer), reply, made)) => (reply.write)(ctx, &answer, made.as_ref()),
             Some((None, reply, _)) => {
                 // CLIENT UNBLOCK TIMEOUT.
-                with_node(|node| node.cancel(waiter));
+                with_manager(|manager| manager.cancel(waiter));
                 metrics::count_answer(&Answer::TimedOut);
                 (reply.write)(ctx, &Answer::TimedOut, None);
             }
@@ -156,10 +156,10 @@ impl Parked for Waiter {
         match client.map(|client| client.answer) {
             Some(None) => {
                 metrics::count_cancelled();
-                with_node(|node| node.lose(waiter));
+                with_manager(|manager| manager.lose(waiter));
             }
             Some(Some(Answer::Granted(_))) => {
-                with_node(|node| node.lose(waiter));
+                with_manager(|manager| manager.lose(waiter));
             }
             _ => {}
         }
@@ -168,7 +168,7 @@ impl Parked for Waiter {
     fn done(ticket: u64) {
         let Some(waiter) = WaiterId::from_number(ticket) else { return };
         if CLIENTS.with_borrow_mut(|clients| clients.remove(waiter)).is_some() {
-            with_node(|node| node.delivered(waiter));
+            with_manager(|manager| manager.delivered(waiter));
         }
     }
 }
@@ -177,7 +177,7 @@ impl Parked for Waiter {
 pub(crate) fn expire(end: Timestamp) {
     loop {
         let now = clock::mono();
-        match with_node(|node| node.expired(now)) {
+        match with_manager(|manager| manager.expired(now)) {
             Expired::Waiter(waiter) => wake([(waiter, Answer::TimedOut)], now),
             Expired::Again => {}
             Expired::Nothing => return,
@@ -190,12 +190,12 @@ pub(crate) fn expire(end: Timestamp) {
 
 /// Sends away who waits for a key: this node does not serve it any more.
 pub(crate) fn send_away(db: Db, name: &[u8]) {
-    wake(with_node(|node| node.send_away(db, name, &Answer::SentAway(Away::SlotGone))), clock::mono());
+    wake(with_manager(|manager| manager.send_away(db, name, &Answer::SentAway(Away::SlotGone))), clock::mono());
 }
 
 /// Sends everybody away: this node does not grant any more.
 pub(crate) fn dismiss() {
-    wake(with_node(|node| node.dismiss()), clock::mono());
+    wake(with_manager(|manager| manager.dismiss()), clock::mono());
 }
 
 /// The server's tick: what was held back may be tried again.
@@ -204,20 +204,20 @@ pub(crate) fn tick() {
 }
 
 /// Whether there is work that can be done now.
-pub(crate) fn has_work_in(node: &Node) -> bool {
-    node.has_work() && !HELD_BACK.get()
+pub(crate) fn has_work_in(manager: &LockManager) -> bool {
+    manager.has_work() && !HELD_BACK.get()
 }
 
 /// Does what is left to the module's own hand, one slice of it: looks at lines after something that was not a step on
 /// their key, and takes back what could not be delivered.
 pub(crate) fn work(ctx: &mut Ctx<'_>) {
-    if !with_node(|node| has_work_in(node)) {
+    if !with_manager(|manager| has_work_in(manager)) {
         return;
     }
     let end = alarm::slice_end();
     let mut answered = 0;
     let mut serving = None;
-    while let Some(work) = with_node(|node| node.next_work()) {
+    while let Some(work) = with_manager(|manager| manager.next_work()) {
         let (db, names) = match &work {
             Work::Look(db, name) | Work::Check(_, db, name) | Work::Close(_, db, name) => {
                 (*db, PerKey::from([name.clone()]))
@@ -273,11 +273,11 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
         give_up(db, names, work, &Answer::WrongType);
         return 0;
     };
-    let mut effects = with_node(|node| match work {
-        Work::Close(connection, ..) => node.end_session(&mut locks, KeyIndex(0), *connection, now, BITE),
-        Work::Look(..) => node.look_at(&mut locks, KeyIndex(0), now),
-        Work::Check(waiter, ..) => node.check_waiter(&mut locks, *waiter, now),
-        Work::TakeBack(waiter, ..) => node.take_back(&mut locks, *waiter, db, now),
+    let mut effects = with_manager(|manager| match work {
+        Work::Close(connection, ..) => manager.end_session(&mut locks, KeyIndex(0), *connection, now, BITE),
+        Work::Look(..) => manager.look_at(&mut locks, KeyIndex(0), now),
+        Work::Check(waiter, ..) => manager.check_waiter(&mut locks, *waiter, now),
+        Work::TakeBack(waiter, ..) => manager.take_back(&mut locks, *waiter, db, now),
     });
     let answered = effects.answers.len();
     let names = locks.tidy(&effects.changes);
@@ -287,13 +287,13 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
 
 /// Neither grants nor takes back, nor ends anything: the keys are not ours to change.
 fn give_up(db: Db, names: &[KeyName], work: &Work, answer: &Answer) {
-    let answers = with_node(|node| {
+    let answers = with_manager(|manager| {
         match work {
-            Work::TakeBack(waiter, ..) => node.forgo(*waiter),
-            Work::Close(connection, db, name) => node.forgo_session(*db, name, *connection),
+            Work::TakeBack(waiter, ..) => manager.forgo(*waiter),
+            Work::Close(connection, db, name) => manager.forgo_session(*db, name, *connection),
             Work::Look(..) | Work::Check(..) => {}
         }
-        names.iter().flat_map(|name| node.send_away(db, name, answer)).collect::<Answers>()
+        names.iter().flat_map(|name| manager.send_away(db, name, answer)).collect::<Answers>()
     });
     wake(answers, clock::mono());
 }

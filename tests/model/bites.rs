@@ -1,12 +1,12 @@
-//! Sessions in the core by itself: connections that close at any moment, beside a model that knows no index and ends all at
-//! once.
+//! Sessions in the core by itself: connections that close at any moment, beside a model that knows no index and ends
+//! all at once.
 
 use crate::line::Rules;
 use crate::world::{RULES, Side, Step, limits};
 use proptest::prelude::*;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex};
-use redis_lock::lock::node::{Due, Node};
+use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait};
 use redis_lock::lock::room::Work;
@@ -28,21 +28,23 @@ fn read(lease: Millis, session: Option<Session>) -> Ask {
 }
 
 fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {
-    Session { connection: side.node.sessions().connection(client), grace }
+    Session { connection: side.manager.sessions().connection(client), grace }
 }
 
 /// Does one piece of the work that closed connections leave, at most so many holds. False when there is none.
 fn work(side: &mut Side, now: Now, most: usize) -> bool {
-    match side.node.next_work() {
+    match side.manager.next_work() {
         Some(Work::Close(connection, _, name)) => {
-            let end = |node: &mut Node, side: &mut Side| node.end_session(side, KeyIndex(0), connection, now, most);
+            let end = |manager: &mut LockManager, side: &mut Side| {
+                manager.end_session(side, KeyIndex(0), connection, now, most)
+            };
             let changes = side.on(0, &[name[0]], end).changes.len();
             // The last piece of a key settles what is left of it.
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
             true
         }
         Some(Work::Look(_, name)) => {
-            side.on(0, &[name[0]], |node, side| node.look_at(side, KeyIndex(0), now));
+            side.on(0, &[name[0]], |manager, side| manager.look_at(side, KeyIndex(0), now));
             true
         }
         other => {
@@ -54,9 +56,9 @@ fn work(side: &mut Side, now: Now, most: usize) -> bool {
 
 /// Ends one piece of what the index of leases says is due. False when there is none.
 fn lapse(side: &mut Side, now: Now, most: usize) -> bool {
-    match side.node.due(now.mono) {
+    match side.manager.due(now.mono) {
         Due::Key(_, entry, name) => {
-            let end = |node: &mut Node, side: &mut Side| node.lapse(side, KeyIndex(0), entry, now, most);
+            let end = |manager: &mut LockManager, side: &mut Side| manager.lapse(side, KeyIndex(0), entry, now, most);
             let changes = side.on(0, &[name[0]], end).changes.len();
             // The last piece of a key settles what is left of it.
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
@@ -77,13 +79,13 @@ fn many_holds_of_a_closed_connection_end_bit_by_bit_also_where_their_leases_end(
         let step = ask(&mut side, b'k', &reader.to_be_bytes(), read(Millis(100_000), Some(session)), at(1));
         assert!(matches!(step.outcome, Ok(Outcome::Granted(_))));
     }
-    assert!(side.node.close(7, Timestamp(2)));
+    assert!(side.manager.close(7, Timestamp(2)));
     // Some are cut; then the grace is over, for those as well as for the others.
     (0..3).for_each(|_| assert!(work(&mut side, at(3), MOST)));
-    assert_eq!(side.node.sessions().len(), 1000 - 3 * MOST);
+    assert_eq!(side.manager.sessions().len(), 1000 - 3 * MOST);
     while lapse(&mut side, at(10_000), MOST) {}
     while work(&mut side, at(10_000), MOST) {}
-    assert!(side.locks.is_empty() && side.node.sessions().is_empty());
+    assert!(side.locks.is_empty() && side.manager.sessions().is_empty());
 }
 
 #[derive(Clone, Debug)]
@@ -163,7 +165,7 @@ impl Pair {
             }
             Op::Close { client } => {
                 let gone = self.clients[client];
-                let has_some = self.side.node.close(gone, now.mono);
+                let has_some = self.side.manager.close(gone, now.mono);
                 let mut found = false;
                 for (deadline, bound) in self.naive.values_mut() {
                     if let Some((_, grace)) = bound.take_if(|(client, _)| *client == gone) {
@@ -181,7 +183,7 @@ impl Pair {
             Op::Dissolve => {
                 // What was over by then is; the rest lives on by lease, also where its grace was not cut yet.
                 self.finish();
-                self.side.node.dismiss();
+                self.side.manager.dismiss();
                 self.naive.values_mut().for_each(|(_, bound)| *bound = None);
             }
         }
@@ -198,7 +200,7 @@ impl Pair {
 
     fn check(&self) {
         let mut seen = Naive::new();
-        let sessions = self.side.node.sessions();
+        let sessions = self.side.manager.sessions();
         for (&(_, key), lock) in &self.side.locks {
             assert_eq!(lock.broken_invariant(), None);
             let sight = Sight { db: Db(0), name: &[key], sessions, now: at(self.now * 1000).mono };
@@ -234,8 +236,8 @@ proptest! {
         pair.finish();
         pair.check();
         let bound = pair.naive.values().filter(|(_, bound)| bound.is_some()).count();
-        prop_assert_eq!(pair.side.node.sessions().len(), bound, "S1");
-        prop_assert!(!pair.side.node.sessions().some_closed());
+        prop_assert_eq!(pair.side.manager.sessions().len(), bound, "S1");
+        prop_assert!(!pair.side.manager.sessions().some_closed());
         let held: usize = pair.side.locks.values().map(|lock| lock.holds.len()).sum();
         prop_assert_eq!(held, pair.naive.len(), "nothing is left that is over");
     }

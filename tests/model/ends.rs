@@ -29,10 +29,10 @@ fn when_the_fences_are_used_up_nothing_new_is_granted_and_what_is_held_goes_on()
     let mut side = Side::new(limits(RULES));
     let last_but_one = Fence::new(Fence::MAX.get() - 1).unwrap();
     assert!(matches!(acquire(&mut side, b"h", Mode::Write).outcome, Ok(Outcome::Granted(_))));
-    side.node.observe_fence(last_but_one);
+    side.manager.observe_fence(last_but_one);
     // Two are asked for and one is left: neither key is taken.
     refused(&acquire(&mut side, b"jk", Mode::Write), Refusal::FencesUsedUp);
-    assert_eq!((side.locks.len(), side.node.last_fence()), (1, Some(last_but_one)));
+    assert_eq!((side.locks.len(), side.manager.last_fence()), (1, Some(last_but_one)));
     assert_eq!(acquire(&mut side, b"j", Mode::Write).outcome, Ok(Outcome::Granted([Fence::MAX].into())));
     refused(&acquire(&mut side, b"k", Mode::Write), Refusal::FencesUsedUp);
     assert!(matches!(acquire(&mut side, b"h", Mode::Write).outcome, Ok(Outcome::Granted(_))), "again needs no fence");
@@ -51,7 +51,7 @@ fn a_count_at_its_end_stays_there() {
         left: Millis(30),
         note: None,
     };
-    let (told, _) = side.on(0, b"k", |node, side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, NOW));
+    let (told, _) = side.on(0, b"k", |manager, side| manager.apply(side, KeyIndex(0), &fact, Origin::Peer, NOW));
     assert_eq!(told, Ok(()));
     refused(&acquire(&mut side, b"k", Mode::Read), Refusal::TooManyCounts);
     // Its other count has room.

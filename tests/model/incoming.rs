@@ -1,5 +1,5 @@
-//! A data set that is loaded beside the one that is served: each lock has one entry in the index at every moment, whether
-//! the load ends well or not, and whether the server tells databases or not.
+//! A data set that is loaded beside the one that is served: each lock has one entry in the index at every moment,
+//! whether the load ends well or not, and whether the server tells databases or not.
 
 use crate::line::Rules;
 use crate::world::{RULES, Side, limits};
@@ -8,7 +8,7 @@ use redis_lock::lock::codec;
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::key::{Db, KeyIndex};
-use redis_lock::lock::node::{Due, Node};
+use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::session::Trace;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
@@ -96,12 +96,13 @@ impl Replica {
     }
 
     fn step(&mut self, op: &Op) {
-        let node = &mut self.side.node;
+        let manager = &mut self.side.manager;
         match *op {
             Op::Hold { db, key, lease } => {
                 let fact = self.fact(lease);
-                let apply =
-                    |node: &mut Node, side: &mut Side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, NOW).0;
+                let apply = |manager: &mut LockManager, side: &mut Side| {
+                    manager.apply(side, KeyIndex(0), &fact, Origin::Peer, NOW).0
+                };
                 self.side.on(db, &[key], apply).unwrap();
             }
             Op::Move { key, from, to } => {
@@ -109,18 +110,18 @@ impl Replica {
                     return;
                 }
                 if let Some(mut lock) = self.side.locks.remove(&(from, key)) {
-                    node.forget(Db(from), &[key], &Trace::of(&lock));
+                    manager.forget(Db(from), &[key], &Trace::of(&lock));
                     lock.lease = None;
-                    node.carry(Some((Db(from), &[key])), Db(to), &[key], &mut lock, NOW.mono);
+                    manager.carry(Some((Db(from), &[key])), Db(to), &[key], &mut lock, NOW.mono);
                     self.side.locks.insert((to, key), lock);
                 }
             }
             Op::Flush { db } => {
-                node.flush(db.map(Db));
+                manager.flush(db.map(Db));
                 self.side.locks.retain(|(at, _), _| db.is_some_and(|db| db != *at));
             }
             Op::Swap { one, other } => {
-                node.swap(Db(one), Db(other));
+                manager.swap(Db(one), Db(other));
                 let swapped = |db| {
                     if db == one {
                         other
@@ -134,7 +135,7 @@ impl Replica {
                 self.side.locks = locks.map(|((db, key), lock)| ((swapped(db), key), lock)).collect();
             }
             Op::Begin => {
-                node.begin_incoming();
+                manager.begin_incoming();
                 self.incoming = Some(BTreeMap::new());
             }
             Op::Load { db, key, lease } => {
@@ -143,25 +144,25 @@ impl Replica {
                 if incoming.contains_key(&(db, key)) {
                     return;
                 }
-                self.side.node.index_incoming(self.tells.then_some(Db(db)), &[key], &mut lock);
-                assert_eq!(self.side.node.last_fence(), lock.fence, "no later fence is below it");
+                self.side.manager.index_incoming(self.tells.then_some(Db(db)), &[key], &mut lock);
+                assert_eq!(self.side.manager.last_fence(), lock.fence, "no later fence is below it");
                 incoming.insert((db, key), lock);
             }
             Op::Complete => {
-                node.take_incoming();
+                manager.take_incoming();
                 if let Some(incoming) = self.incoming.take() {
                     self.side.locks = incoming;
                 }
             }
             Op::Abort => {
-                node.drop_incoming();
+                manager.drop_incoming();
                 self.incoming = None;
             }
             Op::PlaceOne => {
                 self.place_one();
             }
         }
-        assert_eq!(self.side.node.has_incoming(), self.incoming.is_some());
+        assert_eq!(self.side.manager.has_incoming(), self.incoming.is_some());
     }
 
     /// A lock as it is loaded.
@@ -171,11 +172,11 @@ impl Replica {
         saved.step(&Op::Hold { db: 0, key: b'k', lease: Some(lease) });
         self.fence = saved.fence;
         let lock = codec::encode(&saved.side.locks[&(0, b'k')], NOW);
-        Node::load(&codec::decode(&lock).unwrap(), Origin::Peer, NOW).unwrap()
+        LockManager::load(&codec::decode(&lock).unwrap(), Origin::Peer, NOW).unwrap()
     }
 
     fn place_one(&mut self) -> bool {
-        let Some((entry, name)) = self.side.node.next_unplaced() else { return false };
+        let Some((entry, name)) = self.side.manager.next_unplaced() else { return false };
         self.place(entry, name[0], NOW);
         true
     }
@@ -183,29 +184,30 @@ impl Replica {
     fn place(&mut self, entry: EntryId, key: u8, now: Now) {
         for db in 0..DATABASES {
             if let Some(lock) = self.side.locks.get_mut(&(db, key))
-                && self.side.node.place(Db(db), &[key], lock, entry, now.mono)
+                && self.side.manager.place(Db(db), &[key], lock, entry, now.mono)
             {
                 return;
             }
         }
-        self.side.node.drop_unplaced(entry);
+        self.side.manager.drop_unplaced(entry);
     }
 
     fn check(&self) {
         for (&(db, _), lock) in &self.side.locks {
             let (earliest, _) = lock.holds.earliest().expect("I6");
-            assert!(self.side.node.covers(Db(db), lock, earliest), "I4");
+            assert!(self.side.manager.covers(Db(db), lock, earliest), "I4");
         }
-        let (entries, locks) = (self.side.node.leases_len(), self.side.locks.len());
+        let (entries, locks) = (self.side.manager.leases_len(), self.side.locks.len());
         assert!(if self.tells { entries == locks } else { entries >= locks }, "{entries} entries, {locks} locks");
     }
 
     /// As a primary: ends all that is over then.
     fn end_all(&mut self, now: Now) {
         loop {
-            match self.side.node.due(now.mono) {
+            match self.side.manager.due(now.mono) {
                 Due::Key(db, entry, name) => {
-                    let lapse = |node: &mut Node, side: &mut Side| node.lapse(side, KeyIndex(0), entry, now, 64);
+                    let lapse =
+                        |manager: &mut LockManager, side: &mut Side| manager.lapse(side, KeyIndex(0), entry, now, 64);
                     self.side.on(db.0, &[name[0]], lapse);
                 }
                 Due::Unplaced(entry, name) => self.place(entry, name[0], now),
@@ -231,10 +233,10 @@ proptest! {
         }
         while places && replica.place_one() {}
         if places || tells {
-            assert_eq!(replica.side.node.leases_len(), replica.side.locks.len(), "no entry is left over");
+            assert_eq!(replica.side.manager.leases_len(), replica.side.locks.len(), "no entry is left over");
         }
         // Promoted, also while it is not known yet where some of them are.
-        replica.side.node.promote(NOW.wall);
+        replica.side.manager.promote(NOW.wall);
         let later = Now { mono: Timestamp(NOW.mono.0 + later_ms * 1000), wall: NOW.wall };
         replica.end_all(later);
         for lock in replica.side.locks.values() {
@@ -243,8 +245,8 @@ proptest! {
         let end = Now { mono: Timestamp(NOW.mono.0 + 200_000_000), wall: NOW.wall };
         replica.end_all(end);
         assert!(replica.side.locks.is_empty());
-        assert_eq!(replica.side.node.leases_len(), 0);
-        while replica.side.node.shed() {}
+        assert_eq!(replica.side.manager.leases_len(), 0);
+        while replica.side.manager.shed() {}
     }
 }
 
@@ -254,25 +256,25 @@ fn a_large_index_of_data_that_are_gone_is_given_back_bit_by_bit() {
     for complete in [true, false] {
         let mut replica = Replica::new(true);
         let mut lock = replica.lock(1_000);
-        let load = |node: &mut Node, lock: &mut Lock| {
-            node.begin_incoming();
+        let load = |manager: &mut LockManager, lock: &mut Lock| {
+            manager.begin_incoming();
             for number in 0..100_000u32 {
-                node.index_incoming(Some(Db(1)), &number.to_be_bytes(), lock);
+                manager.index_incoming(Some(Db(1)), &number.to_be_bytes(), lock);
             }
         };
-        let node = &mut replica.side.node;
-        load(node, &mut lock);
-        node.take_incoming();
-        assert_eq!(node.leases_len(), 100_000);
-        load(node, &mut lock);
+        let manager = &mut replica.side.manager;
+        load(manager, &mut lock);
+        manager.take_incoming();
+        assert_eq!(manager.leases_len(), 100_000);
+        load(manager, &mut lock);
         if complete {
-            node.take_incoming()
+            manager.take_incoming()
         } else {
-            node.drop_incoming()
+            manager.drop_incoming()
         }
-        assert_eq!(node.leases_len(), 100_000);
+        assert_eq!(manager.leases_len(), 100_000);
         let mut pieces = 0;
-        while replica.side.node.shed() {
+        while replica.side.manager.shed() {
             pieces += 1;
         }
         assert!(pieces > 100, "{pieces}");

@@ -98,7 +98,8 @@ fn a_binding_goes_to_another_connection_and_stays_where_nobody_says() {
 
 #[test]
 fn what_a_closed_connection_held_cannot_be_extended_or_counted_before_it_is_ended() {
-    // What could go wrong: the module's own hand is put off, and its owner or another goes on as if nothing had happened.
+    // What could go wrong: the module's own hand is put off, and its owner or another goes on as if nothing had
+    // happened.
     let late = || {
         let mut world = world();
         world.binds(b'a', Write, b"j", (0, 0));
@@ -210,7 +211,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
     const BITE: usize = 64;
     for keys in [&b"j"[..], b"jkl"] {
         let mut side = Side::new(limits(Rules { holders_max: 99_999, ..RULES }));
-        let [holders, waiters] = [7, 8].map(|client| side.node.sessions().connection(client));
+        let [holders, waiters] = [7, 8].map(|client| side.manager.sessions().connection(client));
         let session = |connection| Some(Session { connection, grace: Millis(0) });
         let acquire = |mode, session| {
             let (lease, note, wait) = (Millis(LONG), None, Wait::Forever);
@@ -227,18 +228,18 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         for key in keys {
             assert!(matches!(ask(u16::MAX, &[*key], acquire(Write, session(waiters))), Ok(Outcome::Queued(_))));
         }
-        assert!(side.node.close(7, NOW.mono));
+        assert!(side.manager.close(7, NOW.mono));
         let (mut ended, mut granted) = (0, 0);
-        while let Some(work) = side.node.next_work() {
+        while let Some(work) = side.manager.next_work() {
             let (key, effects) = match work {
                 Work::Close(connection, Db(0), name) => {
-                    let bite = |node: &mut redis_lock::lock::node::Node, side: &mut Side| {
-                        node.end_session(side, KeyIndex(0), connection, NOW, BITE)
+                    let bite = |manager: &mut redis_lock::lock::manager::LockManager, side: &mut Side| {
+                        manager.end_session(side, KeyIndex(0), connection, NOW, BITE)
                     };
                     (name[0], side.on(0, &name.clone(), bite))
                 }
                 Work::Look(Db(0), name) => {
-                    (name[0], side.on(0, &name.clone(), |node, side| node.look_at(side, KeyIndex(0), NOW)))
+                    (name[0], side.on(0, &name.clone(), |manager, side| manager.look_at(side, KeyIndex(0), NOW)))
                 }
                 other => panic!("{other:?}"),
             };
@@ -249,8 +250,8 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
             granted += effects.answers.len();
         }
         assert_eq!((ended, granted), (usize::from(each) * keys.len(), keys.len()));
-        assert!(!side.node.sessions().some_closed());
-        assert_eq!(side.node.sessions().len(), keys.len());
+        assert!(!side.manager.sessions().some_closed());
+        assert_eq!(side.manager.sessions().len(), keys.len());
     }
 }
 
@@ -343,8 +344,8 @@ fn nobody_starves_beside_those_who_wait_for_several_keys() {
 
 #[test]
 fn a_deadlock_that_a_grant_closes_is_found() {
-    // What could go wrong: who passes another that waits for several keys keeps it waiting from then on, and waits for it
-    // elsewhere.
+    // What could go wrong: who passes another that waits for several keys keeps it waiting from then on, and waits for
+    // it elsewhere.
     let mut world = world();
     world.holds(b'm', Write, b"l");
     world.holds(b'y', Write, b"j");
@@ -381,16 +382,17 @@ fn the_first_of_many_are_found() {
     }
     let now = Timestamp(1_000_000);
     let waits: Vec<u8> =
-        side.node.longest_waits(3, now).iter().map(|waiting| waiting.waiter.owner.as_bytes()[0]).collect();
+        side.manager.longest_waits(3, now).iter().map(|waiting| waiting.waiter.owner.as_bytes()[0]).collect();
     assert_eq!(waits, [99, 98, 97]);
     let crowds: Vec<(u8, usize, Millis)> =
-        side.node.most_crowded(2, now).iter().map(|crowd| (crowd.name[0], crowd.waiting, crowd.waited)).collect();
+        side.manager.most_crowded(2, now).iter().map(|crowd| (crowd.name[0], crowd.waiting, crowd.waited)).collect();
     assert_eq!(crowds, [(0, 1, Millis(0)), (1, 1, Millis(1))]);
 }
 
 #[test]
 fn a_lost_grant_does_not_revive_a_binding_of_before_a_dismissal() {
-    // What could go wrong: what was there is bound again to a connection that it was bound to when this node was another.
+    // What could go wrong: what was there is bound again to a connection that it was bound to when this node was
+    // another.
     let mut world = world();
     world.binds(b'a', Read, b"j", (0, 0));
     world.then(&Op::Dismiss);

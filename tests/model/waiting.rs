@@ -141,8 +141,8 @@ fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
 
 #[test]
 fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
-    // What could go wrong: whoever waits for it, once the time it was kept is over, is not taken to wait for the first in
-    // line. (Fuzzing: so did the model, as long as nobody had looked at the line.)
+    // What could go wrong: whoever waits for it, once the time it was kept is over, is not taken to wait for the first
+    // in line. (Fuzzing: so did the model, as long as nobody had looked at the line.)
     let mut world = world();
     world.holds(b'a', Read, b"j");
     world.holds(b'd', Read, b"l");
@@ -399,7 +399,8 @@ fn the_second_reader_that_upgrades_is_refused_even_with_detection_off() {
 
 #[test]
 fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
-    // What could go wrong: each of those who wait is compared with each before it, at each key, and the server stands still.
+    // What could go wrong: each of those who wait is compared with each before it, at each key, and the server stands
+    // still.
     const KEYS: &[u8] = b"abcdefgh";
     for (mode, kept) in [(Write, false), (Write, true), (Read, false), (Read, true)] {
         let mut side = Side::new(limits(RULES));
@@ -525,13 +526,13 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
     assert!(matches!(step.outcome, Ok(Outcome::Queued(_))), "{:?}", step.outcome);
     assert_eq!(step.effects.answers.len(), 1);
     let mut slices = Vec::new();
-    while let Some(Work::Look(..)) = side.node.next_work() {
-        let effects = side.on(0, b"k", |node, side| node.look_at(side, KeyIndex(0), now));
+    while let Some(Work::Look(..)) = side.manager.next_work() {
+        let effects = side.on(0, b"k", |manager, side| manager.look_at(side, KeyIndex(0), now));
         slices.push(effects.answers.len());
     }
     assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == RUN), "{slices:?}");
     assert_eq!(slices.iter().sum::<usize>(), 200 - RUN);
-    assert_eq!((side.node.waiting(), side.node.broken_invariant()), (0, None));
+    assert_eq!((side.manager.waiting(), side.manager.broken_invariant()), (0, None));
 }
 
 #[test]
@@ -616,7 +617,8 @@ fn what_a_lost_grant_leaves_of_a_carried_hold_is_carried_still() {
 
 #[test]
 fn what_an_owner_gets_while_its_release_settles_counts_elsewhere_after_it() {
-    // It gets j, and may go before m at k from then on; but its release was asked for before anybody looked there again.
+    // It gets j, and may go before m at k from then on; but its release was asked for before anybody looked there
+    // again.
     let mut world = blind();
     world.ask_for(b'x', Write, b"j", (1, Wait::Never, None));
     world.waits(b'a', Write, b"j");
@@ -657,8 +659,8 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
 
 #[test]
 fn who_leaves_the_line_of_a_later_key_makes_room_in_that_of_an_earlier() {
-    // What could go wrong: the line of j is looked at before anybody sees that the wait for k is over, and the request is
-    // judged as if the rest of it still stood there.
+    // What could go wrong: the line of j is looked at before anybody sees that the wait for k is over, and the request
+    // is judged as if the rest of it still stood there.
     let mut world = blind();
     world.holds(b'd', Read, b"j");
     world.ask_for(b'm', Write, b"jk", (LONG, Wait::For(Millis(1)), None));
@@ -682,8 +684,8 @@ fn who_is_told_after_a_release_that_its_time_is_up_makes_room_then() {
 
 #[test]
 fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_closes_it() {
-    // What could go wrong: each line is looked at as if the others had been already. The lock comes to l, the circle goes
-    // through j as well, which is looked at first.
+    // What could go wrong: each line is looked at as if the others had been already. The lock comes to l, the circle
+    // goes through j as well, which is looked at first.
     let mut world = World::new(Rules { holders_max: 1, ..RULES });
     world.holds(b'a', Write, b"j");
     world.waits(b'b', Read, b"jk");
@@ -777,11 +779,11 @@ fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them
     world.release(b'x', b"k");
     assert_eq!(world.at(b'k'), at(b"a", b"bc"));
     world.naive.rules.holders_max = 2;
-    world.primary.node.limit_holders(2);
+    world.primary.manager.limit_holders(2);
     assert_eq!(world.ask_for(b'd', Read, b"k", (LONG, Wait::Never, None)), Answer::TooManyHolders);
     assert_eq!(world.at(b'k'), at(b"ab", b"c"));
     world.naive.rules.holders_max = 3;
-    world.primary.node.limit_holders(3);
+    world.primary.manager.limit_holders(3);
     world.pass(1);
     assert_eq!(world.at(b'k'), at(b"abc", b""));
 }

@@ -1,5 +1,5 @@
-//! How much one step does, counted: keys that are opened, looked at and granted. The naive model knows no such limits, so this
-//! is the core by itself, on keys of any name.
+//! How much one step does, counted: keys that are opened, looked at and granted. The naive model knows no such limits,
+//! so this is the core by itself, on keys of any name.
 
 use crate::line::Rules;
 use crate::world::{RULES, limits};
@@ -7,7 +7,7 @@ use redis_lock::lock::change::Effects;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
-use redis_lock::lock::node::{Due, Node};
+use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Refusal, Release, Request, Wait};
 use redis_lock::lock::room::{WaiterId, Work};
@@ -75,7 +75,7 @@ struct Step {
 }
 
 struct Crowd {
-    node: Node,
+    manager: LockManager,
     keys: Keys,
 }
 
@@ -83,17 +83,17 @@ const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_
 
 impl Crowd {
     fn new() -> Crowd {
-        Crowd { node: Node::new(limits(Rules { holders_max: 9_999, ..RULES })), keys: Keys::default() }
+        Crowd { manager: LockManager::new(limits(Rules { holders_max: 9_999, ..RULES })), keys: Keys::default() }
     }
 
-    fn on<R>(&mut self, names: &[KeyName], work: impl FnOnce(&mut Node, &mut Keys) -> R) -> R {
+    fn on<R>(&mut self, names: &[KeyName], work: impl FnOnce(&mut LockManager, &mut Keys) -> R) -> R {
         self.keys.step.clear();
         self.keys.at.clear();
         for name in names {
             self.keys.open(name).expect("any key may be opened");
         }
         (self.keys.opened, self.keys.peeked) = (0, 0);
-        let result = work(&mut self.node, &mut self.keys);
+        let result = work(&mut self.manager, &mut self.keys);
         self.keys.locks.retain(|_, lock| !lock.is_free());
         result
     }
@@ -101,7 +101,7 @@ impl Crowd {
     fn serve(&mut self, owner: &str, names: &[KeyName], ask: Ask) -> Step {
         let request = Request { owner: Owner::new(owner.as_bytes()), ask };
         let mut effects = Effects::new();
-        let outcome = self.on(names, |node, keys| node.serve(keys, &request, NOW, &mut effects));
+        let outcome = self.on(names, |manager, keys| manager.serve(keys, &request, NOW, &mut effects));
         Step { outcome, effects, opened: self.keys.opened, peeked: self.keys.peeked }
     }
 
@@ -127,11 +127,11 @@ impl Crowd {
 
     /// Does one piece of what is left to do. What it did; None when nothing is left.
     fn piece(&mut self) -> Option<Step> {
-        let work = self.node.next_work()?;
+        let work = self.manager.next_work()?;
         let (Work::Look(_, name) | Work::Check(_, _, name)) = &work else { panic!("{work:?}") };
-        let effects = self.on(std::slice::from_ref(name), |node, keys| match work {
-            Work::Check(waiter, ..) => node.check_waiter(keys, waiter, NOW),
-            _ => node.look_at(keys, KeyIndex(0), NOW),
+        let effects = self.on(std::slice::from_ref(name), |manager, keys| match work {
+            Work::Check(waiter, ..) => manager.check_waiter(keys, waiter, NOW),
+            _ => manager.look_at(keys, KeyIndex(0), NOW),
         });
         Some(Step { outcome: Ok(Outcome::Held), effects, opened: self.keys.opened, peeked: self.keys.peeked })
     }
@@ -155,8 +155,8 @@ fn grants(effects: &Effects) -> usize {
 
 #[test]
 fn a_release_of_64_keys_before_256_waiters_of_64_keys_is_served_in_small_pieces() {
-    // What could go wrong: a slice counts waiters of one key, and there are 64 of them, and each wants 63 other keys. One
-    // MRELEASE took the server most of a second.
+    // What could go wrong: a slice counts waiters of one key, and there are 64 of them, and each wants 63 other keys.
+    // One MRELEASE took the server most of a second.
     let mut crowd = Crowd::new();
     let hot = names("hot", 64);
     crowd.holds("w", Write, &hot);
@@ -180,7 +180,7 @@ fn a_release_of_64_keys_before_256_waiters_of_64_keys_is_served_in_small_pieces(
         pieces += 1;
         assert!(pieces < 2_000, "it does not come to an end");
     }
-    assert_eq!((crowd.node.waiting(), crowd.node.broken_invariant()), (0, None));
+    assert_eq!((crowd.manager.waiting(), crowd.manager.broken_invariant()), (0, None));
 }
 
 #[test]
@@ -195,13 +195,13 @@ fn one_step_on_many_keys_lets_in_no_more_than_one_run() {
     while let Some(piece) = crowd.piece() {
         assert!(piece.effects.answers.len() <= RUN);
     }
-    assert_eq!((crowd.node.waiting(), crowd.node.broken_invariant()), (0, None));
+    assert_eq!((crowd.manager.waiting(), crowd.manager.broken_invariant()), (0, None));
 }
 
 #[test]
 fn a_reader_behind_a_run_that_was_cut_is_not_forgotten() {
-    // What could go wrong: the mark that nobody may pass the rest of the run keeps out those behind it in the very look that
-    // lets the rest in, and is taken away at its end. Nobody looks again.
+    // What could go wrong: the mark that nobody may pass the rest of the run keeps out those behind it in the very look
+    // that lets the rest in, and is taken away at its end. Nobody looks again.
     let mut crowd = Crowd::new();
     let (key, busy) = (name("key"), name("busy"));
     crowd.holds("x", Write, std::slice::from_ref(&busy));
@@ -213,7 +213,7 @@ fn a_reader_behind_a_run_that_was_cut_is_not_forgotten() {
     crowd.waits("last", Read, std::slice::from_ref(&key));
     crowd.release("w", std::slice::from_ref(&key));
     while crowd.piece().is_some() {}
-    assert_eq!(crowd.node.waiting(), 1, "the last reader waits for nothing");
+    assert_eq!(crowd.manager.waiting(), 1, "the last reader waits for nothing");
 }
 
 #[test]
@@ -223,22 +223,22 @@ fn what_an_asker_holds_is_looked_at_once_for_all_whom_it_keeps_waiting() {
     let wanted = names("key", 64);
     crowd.holds("asker", Write, &wanted[63..]);
     for n in 0..200 {
-        crowd.node.limits.deadlock_detection = false;
+        crowd.manager.limits.deadlock_detection = false;
         crowd.waits(&format!("w{n}"), Write, &wanted);
     }
     let step = crowd.ask("asker", Write, &wanted[..63], Wait::Never);
     assert!(matches!(step.outcome, Ok(Outcome::Granted(_))), "{:?}", step.outcome);
     assert!(step.peeked <= 64 + 64, "{} locks were looked at", step.peeked);
-    assert_eq!(crowd.node.waiting(), 200);
+    assert_eq!(crowd.manager.waiting(), 200);
 }
 
 #[test]
 fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
-    // What could go wrong: each of a thousand connections that close at once is told to each of a thousand grants. What is
-    // counted is in `Room::closed`; here, that those that are told are the right ones.
+    // What could go wrong: each of a thousand connections that close at once is told to each of a thousand grants. What
+    // is counted is in `Room::closed`; here, that those that are told are the right ones.
     let mut crowd = Crowd::new();
     let bound = |crowd: &Crowd, client| {
-        Some(Session { connection: crowd.node.sessions().connection(client), grace: Millis(0) })
+        Some(Session { connection: crowd.manager.sessions().connection(client), grace: Millis(0) })
     };
     let (mine, hot) = (names("mine", 50), names("hot", 50));
     crowd.holds("w", Write, &hot);
@@ -257,15 +257,15 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
     }
     crowd.release("w", &hot);
     while crowd.piece().is_some() {}
-    assert_eq!(crowd.node.waiting(), 0);
+    assert_eq!(crowd.manager.waiting(), 0);
     // The first connection of each closes, and then nobody learns of its grant: what the grant bound anew ends.
     for (n, waiter) in waiters.iter().enumerate() {
-        crowd.node.close(n as u64, NOW.mono);
-        assert!(crowd.node.lose(*waiter));
+        crowd.manager.close(n as u64, NOW.mono);
+        assert!(crowd.manager.lose(*waiter));
     }
     let mut taken = 0;
-    while let Some(Work::TakeBack(waiter, ..)) = crowd.node.next_work() {
-        crowd.on(&[], |node, keys| node.take_back(keys, waiter, Db(0), NOW));
+    while let Some(Work::TakeBack(waiter, ..)) = crowd.manager.next_work() {
+        crowd.on(&[], |manager, keys| manager.take_back(keys, waiter, Db(0), NOW));
         taken += 1;
     }
     assert_eq!((taken, crowd.keys.locks.len()), (50, 0), "{:?}", crowd.keys.locks.keys());
@@ -284,7 +284,7 @@ fn an_owner_that_waits_much_and_gets_much_is_checked_once_for_each_wait() {
         crowd.holds("o", Write, &[name(&format!("free{n}"))]);
     }
     let mut pieces: BTreeMap<bool, usize> = BTreeMap::new();
-    while let Some(work) = crowd.node.next_work() {
+    while let Some(work) = crowd.manager.next_work() {
         *pieces.entry(matches!(work, Work::Check(..))).or_default() += 1;
         let _ = crowd.piece();
     }
@@ -304,9 +304,9 @@ fn leases_of_very_many_databases_end_each_in_its_time() {
         crowd.keys.db = db;
         crowd.release("o", &[name("k")]);
     }
-    crowd.node.swap(Db(1), Db(199));
-    crowd.node.flush(Some(Db(7)));
-    assert_eq!(crowd.node.leases_len(), 159);
+    crowd.manager.swap(Db(1), Db(199));
+    crowd.manager.flush(Some(Db(7)));
+    assert_eq!(crowd.manager.leases_len(), 159);
     let left = |db: u32| !db.is_multiple_of(5) && db != 7;
     let mut expected: Vec<(u64, u32)> = (0..200)
         .filter(|db| left(*db))
@@ -325,21 +325,21 @@ fn leases_of_very_many_databases_end_each_in_its_time() {
         .collect();
     expected.sort_unstable();
     let mut found = Vec::new();
-    while let Some(next) = crowd.node.next_look() {
+    while let Some(next) = crowd.manager.next_look() {
         let mono = next.max(NOW.mono);
         loop {
-            match crowd.node.due(mono) {
+            match crowd.manager.due(mono) {
                 Due::Key(db, entry, _) => {
                     found.push(((mono.0 - NOW.mono.0) / 1_000, db.0));
-                    crowd.node.drop_entry(db, entry);
+                    crowd.manager.drop_entry(db, entry);
                 }
                 Due::Again => {}
                 Due::Unplaced(..) => panic!("all are placed"),
                 Due::Nothing => break,
             }
         }
-        assert!(crowd.node.next_look().is_none_or(|at| at > mono), "the alarm would spin");
+        assert!(crowd.manager.next_look().is_none_or(|at| at > mono), "the alarm would spin");
     }
     assert_eq!(found, expected);
-    assert_eq!(crowd.node.leases_len(), 0);
+    assert_eq!(crowd.manager.leases_len(), 0);
 }

@@ -11,7 +11,7 @@ use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
-use redis_lock::lock::node::{Due, Node};
+use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::{Note, Owner};
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Away, Extend, Outcome, Refusal, Release, Request, Wait};
 use redis_lock::lock::room::{Expired, WaiterId, Work};
@@ -137,7 +137,7 @@ pub(crate) struct Step {
 
 /// A node and its keys.
 pub(crate) struct Side {
-    pub(crate) node: Node,
+    pub(crate) manager: LockManager,
     pub(crate) locks: BTreeMap<(u32, u8), Lock>,
     /// Keys with something else than a lock.
     foreign: BTreeSet<(u32, u8)>,
@@ -189,22 +189,22 @@ impl Keyspace for Side {
 impl Side {
     pub(crate) fn new(limits: Limits) -> Side {
         let (locks, foreign) = (BTreeMap::new(), BTreeSet::new());
-        Side { node: Node::new(limits), locks, foreign, db: 0, step: Vec::new(), peeks: 0 }
+        Side { manager: LockManager::new(limits), locks, foreign, db: 0, step: Vec::new(), peeks: 0 }
     }
 
     /// Serves a request on these keys.
     pub(crate) fn serve(&mut self, db: u32, keys: &[u8], request: &Request, now: Now) -> Step {
         let mut effects = Effects::new();
-        let outcome = self.on(db, keys, |node, side| node.serve(side, request, now, &mut effects));
+        let outcome = self.on(db, keys, |manager, side| manager.serve(side, request, now, &mut effects));
         Step { outcome, effects }
     }
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
-    pub(crate) fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut Node, &mut Side) -> R) -> R {
-        let mut node = std::mem::replace(&mut self.node, Node::new(limits(Rules::default())));
+    pub(crate) fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut LockManager, &mut Side) -> R) -> R {
+        let mut manager = std::mem::replace(&mut self.manager, LockManager::new(limits(Rules::default())));
         (self.db, self.step) = (db, keys.iter().map(|key| (db, [*key])).collect());
-        let result = work(&mut node, self);
-        self.node = node;
+        let result = work(&mut manager, self);
+        self.manager = manager;
         self.locks.retain(|_, lock| !lock.is_free());
         result
     }
@@ -219,7 +219,7 @@ impl Side {
         let mut lock = self.locks.remove(&(db, key))?;
         let trace = Trace::of(&lock);
         lock.lease = None;
-        self.node.forget(Db(db), &[key], &trace);
+        self.manager.forget(Db(db), &[key], &trace);
         Some(lock)
     }
 
@@ -227,20 +227,20 @@ impl Side {
         self.leave(db, key);
         self.foreign.insert((db, key));
         // As the notification of a key that was overwritten.
-        self.node.forget(Db(db), &[key], &Trace::default());
+        self.manager.forget(Db(db), &[key], &Trace::default());
     }
 
     fn rename(&mut self, db: u32, from: u8, to: u8, now: Timestamp) {
         if let Some(mut lock) = self.leave(db, from) {
             self.delete(db, to);
-            self.node.carry(Some((Db(db), &[from])), Db(db), &[to], &mut lock, now);
+            self.manager.carry(Some((Db(db), &[from])), Db(db), &[to], &mut lock, now);
             self.locks.insert((db, to), lock);
         }
     }
 
     fn move_to_1(&mut self, key: u8, now: Timestamp) {
         if let Some(mut lock) = self.leave(0, key) {
-            self.node.carry(Some((Db(0), &[key])), Db(1), &[key], &mut lock, now);
+            self.manager.carry(Some((Db(0), &[key])), Db(1), &[key], &mut lock, now);
             self.locks.insert((1, key), lock);
         }
     }
@@ -248,24 +248,24 @@ impl Side {
     fn reload(&mut self, db: u32, key: u8, now: Now) {
         if let Some(lock) = self.leave(db, key) {
             let saved = codec::decode(&codec::encode(&lock, now)).unwrap();
-            let mut lock = Node::load(&saved, Origin::Peer, now).unwrap();
-            self.node.arrive(Db(db), &[key], &mut lock, now.mono);
+            let mut lock = LockManager::load(&saved, Origin::Peer, now).unwrap();
+            self.manager.arrive(Db(db), &[key], &mut lock, now.mono);
             self.locks.insert((db, key), lock);
         }
     }
 
     fn swap(&mut self) {
-        self.node.swap(Db(0), Db(1));
+        self.manager.swap(Db(0), Db(1));
         self.locks =
             std::mem::take(&mut self.locks).into_iter().map(|((db, key), lock)| ((1 - db, key), lock)).collect();
         self.foreign = std::mem::take(&mut self.foreign).into_iter().map(|(db, key)| (1 - db, key)).collect();
     }
 
     fn flush(&mut self, db: Option<u32>) {
-        self.node.flush(db.map(Db));
+        self.manager.flush(db.map(Db));
         self.locks.retain(|(in_db, _), _| db.is_some_and(|db| db != *in_db));
         self.foreign.retain(|(in_db, _)| db.is_some_and(|db| db != *in_db));
-        while self.node.shed() {}
+        while self.manager.shed() {}
     }
 
     /// Every hold as it lies there, settled or not; the deadline left out.
@@ -281,7 +281,7 @@ impl Side {
     }
 
     fn sight<'a>(&'a self, db: u32, name: &'a [u8], now: Timestamp) -> Sight<'a> {
-        Sight { db: Db(db), name, sessions: self.node.sessions(), now }
+        Sight { db: Db(db), name, sessions: self.manager.sessions(), now }
     }
 
     /// Every hold as LOCK.INFO shows it, as the model's rows.
@@ -293,7 +293,7 @@ impl Side {
             assert_eq!(view.holders().count(), view.holding());
             for holder in view.holders() {
                 assert_eq!(view.holder(holder.owner).unwrap().fence, holder.fence);
-                let end = self.node.sessions().end_of(lock.holds.get(holder.owner).unwrap());
+                let end = self.manager.sessions().end_of(lock.holds.get(holder.owner).unwrap());
                 assert_eq!(holder.left, end.left(now));
                 rows.push(Row {
                     db,
@@ -440,25 +440,26 @@ impl World {
                     return;
                 }
                 let whose = owner.map(|owner| Owner::new(&[owner]));
-                let (broken, effects) =
-                    self.primary.on(0, &[*key], |node, side| node.break_holds(side, KeyIndex(0), whose.as_ref(), now));
+                let (broken, effects) = self
+                    .primary
+                    .on(0, &[*key], |manager, side| manager.break_holds(side, KeyIndex(0), whose.as_ref(), now));
                 assert_eq!(broken, self.naive.break_holds((0, *key), *owner, now.mono.0));
                 self.after_look(0, &[*key], effects);
             }
             Op::Lose { nth } => self.lose(*nth),
             Op::Deliver { nth } => {
                 if let Some(at) = nth.checked_rem(self.naive.granted.len()) {
-                    self.primary.node.delivered(id_of(self.naive.granted.remove(at).id));
+                    self.primary.manager.delivered(id_of(self.naive.granted.remove(at).id));
                 }
             }
             Op::Cancel { nth } => {
                 if let Some(at) = nth.checked_rem(self.naive.waiters.len()) {
-                    assert!(self.primary.node.cancel(id_of(self.naive.waiters.remove(at).id)));
+                    assert!(self.primary.manager.cancel(id_of(self.naive.waiters.remove(at).id)));
                 }
                 self.naive.end_keeping();
             }
             Op::Dismiss => {
-                let answers = self.primary.node.dismiss();
+                let answers = self.primary.manager.dismiss();
                 assert!(answers.iter().all(|(_, answer)| *answer == request::Answer::SentAway(Away::Demoted)));
                 let told: BTreeSet<u64> = answers.iter().map(|(id, _)| id.to_number()).collect();
                 assert_eq!(told, self.naive.waiters.drain(..).map(|waiter| waiter.id).collect());
@@ -530,7 +531,7 @@ impl World {
             }
             Op::Promote => {
                 self.naive.promote(now.wall.0);
-                self.primary.node.promote(now.wall);
+                self.primary.manager.promote(now.wall);
             }
         }
     }
@@ -554,7 +555,7 @@ impl World {
 
     fn session(&self, session: Option<Bound>) -> Option<Session> {
         let of = |(client, grace)| Session {
-            connection: self.primary.node.sessions().connection(self.connection(client)),
+            connection: self.primary.manager.sessions().connection(self.connection(client)),
             grace: Millis(grace),
         };
         session.map(of)
@@ -571,28 +572,28 @@ impl World {
         to.map(|granted| (granted.id, granted.confirmed)).collect()
     }
 
-    /// A connection closes: its waiters are gone, what it was granted and did not hear of is taken back, and what is bound to
-    /// it ends.
+    /// A connection closes: its waiters are gone, what it was granted and did not hear of is taken back, and what is
+    /// bound to it ends.
     fn close(&mut self, client: u8) {
         let (connection, now) = (self.connection(client), self.now.mono);
         self.connections[usize::from(client)] += 1;
         let asked = |ask: &Wish| ask.session.is_some_and(|(whose, _)| whose == connection);
         let lost = self.granted_to(connection);
-        let node = &mut self.primary.node;
+        let manager = &mut self.primary.manager;
         // The server says so before or after it says who waits no more.
         let first = self.naive.tickets.is_multiple_of(2);
         if first {
-            node.close(connection, now);
+            manager.close(connection, now);
         }
         for waiter in self.naive.waiters.extract_if(.., |waiter| asked(&waiter.ask)) {
-            assert!(!node.lose(id_of(waiter.id)), "nothing to take back");
+            assert!(!manager.lose(id_of(waiter.id)), "nothing to take back");
         }
         self.naive.end_keeping();
         for (id, confirmed) in &lost {
-            assert_eq!(node.lose(id_of(*id)), !confirmed);
+            assert_eq!(manager.lose(id_of(*id)), !confirmed);
         }
         if !first {
-            node.close(connection, now);
+            manager.close(connection, now);
         }
         // The last first: what one gave may have changed what an earlier one did.
         for (id, _) in lost.iter().rev() {
@@ -610,12 +611,12 @@ impl World {
         let waiting = self.naive.waiters.len();
         let Some(at) = nth.checked_rem(waiting + self.naive.granted.len()) else { return };
         if at < waiting {
-            assert!(!self.primary.node.lose(id_of(self.naive.waiters.remove(at).id)), "nothing to take back");
+            assert!(!self.primary.manager.lose(id_of(self.naive.waiters.remove(at).id)), "nothing to take back");
             self.naive.end_keeping();
         } else {
             let granted = &self.naive.granted[at - waiting];
             let (id, confirmed) = (granted.id, granted.confirmed);
-            assert_eq!(self.primary.node.lose(id_of(id)), !confirmed);
+            assert_eq!(self.primary.manager.lose(id_of(id)), !confirmed);
             if confirmed {
                 self.naive.granted.remove(at - waiting);
             }
@@ -668,7 +669,7 @@ impl World {
             (Ok(Outcome::Repeats(_)), _) if self.naive.cannot_wait => Ok(Outcome::Held),
             (Ok(Outcome::Repeats(old)), Ask::Acquire(ask)) => {
                 assert_eq!(self.naive.replaced.take(), Some(old.to_number()));
-                Ok(Outcome::Queued(self.primary.node.take_over(old, ask, now.mono).expect("waits")))
+                Ok(Outcome::Queued(self.primary.manager.take_over(old, ask, now.mono).expect("waits")))
             }
             (outcome, _) => outcome,
         };
@@ -679,7 +680,7 @@ impl World {
             self.naive.waiters.pop();
         }
         if let (Ok(Outcome::Queued(id)), Answer::Queued) = (&outcome, &expected) {
-            self.primary.node.check_later(*id);
+            self.primary.manager.check_later(*id);
             self.naive.call_last(id.to_number());
         }
         assert_eq!(answer_of(outcome), expected, "{request:?} {:?}", self.naive);
@@ -697,7 +698,7 @@ impl World {
         for key in keys {
             let over = self.primary.locks.get(&(db, *key)).map_or(0, |lock| lock.holds.over(now.mono));
             assert_eq!(over, 0, "I5 on {key}");
-            let (lock, sessions) = (self.primary.locks.get(&(db, *key)), self.primary.node.sessions());
+            let (lock, sessions) = (self.primary.locks.get(&(db, *key)), self.primary.manager.sessions());
             let mut holds = lock.into_iter().flat_map(|lock| lock.holds.iter());
             assert!(holds.all(|(_, hold)| sessions.end_of(hold) > now.mono), "a closed session holds {key}");
         }
@@ -773,10 +774,10 @@ impl World {
             };
             let (db, key) = self.primary.step[usize::from(change.key.0)];
             let (told, effects) =
-                self.replica.on(db, &key, |node, side| node.apply(side, KeyIndex(0), &fact, Origin::Peer, now));
+                self.replica.on(db, &key, |manager, side| manager.apply(side, KeyIndex(0), &fact, Origin::Peer, now));
             assert_eq!(told, Ok(()));
             assert!(effects.answers.is_empty());
-            assert!(self.replica.node.last_fence() >= Some(fence), "a fence that the replica may give again");
+            assert!(self.replica.manager.last_fence() >= Some(fence), "a fence that the replica may give again");
         }
     }
 
@@ -807,7 +808,7 @@ impl World {
 
     fn expire(&mut self) {
         loop {
-            match self.primary.node.expired(self.now.mono) {
+            match self.primary.manager.expired(self.now.mono) {
                 Expired::Waiter(id) => self.hear(id, request::Answer::TimedOut),
                 Expired::Again => {}
                 Expired::Nothing => return,
@@ -818,7 +819,7 @@ impl World {
     /// Whether there was any.
     fn work(&mut self) -> bool {
         let (now, mut worked) = (self.now, false);
-        while let Some(work) = self.primary.node.next_work() {
+        while let Some(work) = self.primary.manager.next_work() {
             worked = true;
             match work {
                 Work::Look(Db(db), name) => {
@@ -827,11 +828,11 @@ impl World {
                         self.send_away(db, key);
                         continue;
                     }
-                    let effects = self.primary.on(db, &[key], |node, side| node.look_at(side, KeyIndex(0), now));
+                    let effects = self.primary.on(db, &[key], |manager, side| manager.look_at(side, KeyIndex(0), now));
                     self.after_look(db, &[key], effects);
                 }
                 Work::Check(id, Db(db), name) => {
-                    let effects = self.primary.on(db, &[name[0]], |node, side| node.check_waiter(side, id, now));
+                    let effects = self.primary.on(db, &[name[0]], |manager, side| manager.check_waiter(side, id, now));
                     self.tell(&effects.changes);
                     // Its own step saw all locks: what closed a circle came after it.
                     for (id, answer) in effects.answers {
@@ -841,20 +842,20 @@ impl World {
                 Work::Close(connection, Db(db), name) => {
                     let key = name[0];
                     if self.is_foreign(db, &[key]) {
-                        self.primary.node.forgo_session(Db(db), &name, connection);
+                        self.primary.manager.forgo_session(Db(db), &name, connection);
                         continue;
                     }
                     // Bites of several sizes.
                     let most = 1 + self.naive.tickets as usize % 3;
                     let effects = self
                         .primary
-                        .on(db, &[key], |node, side| node.end_session(side, KeyIndex(0), connection, now, most));
+                        .on(db, &[key], |manager, side| manager.end_session(side, KeyIndex(0), connection, now, most));
                     self.after_look(db, &[key], effects);
                 }
                 Work::TakeBack(id, Db(db), names) => {
                     let keys: Vec<u8> = names.iter().map(|name| name[0]).collect();
                     // The core opens them: one of them may be no lock any more, which must not keep the others taken.
-                    let effects = self.primary.on(db, &[], |node, side| node.take_back(side, id, Db(db), now));
+                    let effects = self.primary.on(db, &[], |manager, side| manager.take_back(side, id, Db(db), now));
                     // Else it was when its connection closed.
                     if self.naive.granted.iter().any(|granted| granted.id == id.to_number()) {
                         self.naive.take_back(id.to_number(), now.mono.0);
@@ -864,12 +865,12 @@ impl World {
                 }
             }
         }
-        assert!(!self.primary.node.has_work());
+        assert!(!self.primary.manager.has_work());
         worked
     }
 
     fn send_away(&mut self, db: u32, key: u8) {
-        for (id, answer) in self.primary.node.send_away(Db(db), &[key], &request::Answer::WrongType) {
+        for (id, answer) in self.primary.manager.send_away(Db(db), &[key], &request::Answer::WrongType) {
             assert_eq!(answer, request::Answer::WrongType);
             self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
         }
@@ -881,17 +882,18 @@ impl World {
     fn alarm(&mut self, most: usize) {
         let now = self.now;
         for _ in 0..100_000 {
-            match self.primary.node.due(now.mono) {
+            match self.primary.manager.due(now.mono) {
                 Due::Key(db, entry, name) => {
                     let keys = [name[0]];
-                    let effects =
-                        self.primary.on(db.0, &keys, |node, side| node.lapse(side, KeyIndex(0), entry, now, most));
+                    let effects = self
+                        .primary
+                        .on(db.0, &keys, |manager, side| manager.lapse(side, KeyIndex(0), entry, now, most));
                     self.after_look(db.0, &keys, effects);
                 }
                 Due::Unplaced(..) => panic!("nothing was loaded beside what is served"),
                 Due::Again => {}
                 Due::Nothing => {
-                    let next = self.primary.node.next_look();
+                    let next = self.primary.manager.next_look();
                     assert!(self.late || next.is_none_or(|at| at > now.mono), "the alarm would spin");
                     for lock in self.primary.locks.values() {
                         // The index goes by whole milliseconds: at most one late.
@@ -919,24 +921,24 @@ impl World {
         self.check_sessions();
         self.check_tops();
         assert_eq!(self.primary.raw(), self.replica.raw(), "primary and replica");
-        assert_eq!(self.primary.node.last_fence().map_or(0, Fence::get), self.naive.last_fence, "fence clocks");
+        assert_eq!(self.primary.manager.last_fence().map_or(0, Fence::get), self.naive.last_fence, "fence clocks");
         self.check_lines();
         for side in [&self.primary, &self.replica] {
-            assert_eq!(side.node.leases_len(), side.locks.len(), "one entry per lock, none left over");
+            assert_eq!(side.manager.leases_len(), side.locks.len(), "one entry per lock, none left over");
             for (&(db, _), lock) in &side.locks {
                 assert_eq!(lock.broken_invariant(), None);
                 let (earliest, _) = lock.holds.earliest().expect("I6");
-                assert!(side.node.covers(Db(db), lock, earliest), "I4");
+                assert!(side.manager.covers(Db(db), lock, earliest), "I4");
             }
         }
     }
 
     /// S1.
     fn check_sessions(&self) {
-        let bound = self.primary.node.sessions().iter();
+        let bound = self.primary.manager.sessions().iter();
         let bound: BTreeSet<(u32, u8, u8, u64)> =
             bound.map(|(to, db, name, owner)| (db.0, name[0], owner.as_bytes()[0], to.client())).collect();
-        assert_eq!(self.primary.node.sessions().len(), bound.len());
+        assert_eq!(self.primary.manager.sessions().len(), bound.len());
         // The index of leases goes by whole milliseconds: some may be over that were not ended.
         let is_over = |(db, key, owner, _): &(u32, u8, u8, u64)| {
             let hold = self.primary.locks.get(&(*db, *key)).and_then(|lock| lock.holds.get(&[*owner]));
@@ -946,13 +948,13 @@ impl World {
         let rows = self.naive.rows.iter();
         let expected = rows.filter_map(|row| Some((row.db, row.key, row.owner, row.session?.0))).collect();
         assert_eq!(bound, expected, "S1");
-        assert!(!self.primary.node.sessions().some_closed(), "everything was ended that was bound");
-        assert!(self.replica.node.sessions().is_empty(), "no hold ends with a connection to another node");
+        assert!(!self.primary.manager.sessions().some_closed(), "everything was ended that was bound");
+        assert!(self.replica.manager.sessions().is_empty(), "no hold ends with a connection to another node");
     }
 
     /// What operators see.
     fn check_tops(&self) {
-        let (node, naive, now) = (&self.primary.node, &self.naive, self.now.mono);
+        let (manager, naive, now) = (&self.primary.manager, &self.naive, self.now.mono);
         let of = |waiter: &Waiter| (waiter.since_us, waiter.id);
         let mut waits: Vec<(u64, u64)> = naive.waiters.iter().map(of).collect();
         waits.sort_unstable();
@@ -964,7 +966,7 @@ impl World {
         }
         crowds.sort_by_key(|(waiting, db, key, _)| (usize::MAX - waiting, *db, *key));
         for most in [0, 2, 99] {
-            let longest = node.longest_waits(most, now).into_iter();
+            let longest = manager.longest_waits(most, now).into_iter();
             let longest: Vec<(u64, u64)> =
                 longest.map(|waiting| (waiting.waiter.since.0, waiting.id.to_number())).collect();
             // Those who came in the same moment stand in any order.
@@ -972,7 +974,7 @@ impl World {
             assert_eq!(since(&longest), since(&waits), "who has waited longest");
             assert!(longest.iter().all(|wait| waits.contains(wait)));
             assert_eq!(longest.iter().collect::<BTreeSet<_>>().len(), most.min(waits.len()));
-            let crowded = node.most_crowded(most, now).into_iter();
+            let crowded = manager.most_crowded(most, now).into_iter();
             let crowded: Vec<_> =
                 crowded.map(|crowd| (crowd.waiting, crowd.db.0, crowd.name[0], crowd.waited.0)).collect();
             assert_eq!(crowded, crowds[..most.min(crowds.len())], "where most wait");
@@ -980,13 +982,13 @@ impl World {
     }
 
     fn check_lines(&self) {
-        let (node, naive, now) = (&self.primary.node, &self.naive, self.now.mono);
-        assert_eq!(node.broken_invariant(), None);
-        assert_eq!(node.waiting(), naive.waiters.len());
+        let (manager, naive, now) = (&self.primary.manager, &self.naive, self.now.mono);
+        assert_eq!(manager.broken_invariant(), None);
+        assert_eq!(manager.waiting(), naive.waiters.len());
         let contended = naive.contended();
-        assert_eq!(node.contended(), contended.len());
+        assert_eq!(manager.contended(), contended.len());
         for (db, key) in contended {
-            let line: Vec<u64> = node.line(Db(db), &[key], now).map(|waiting| waiting.id.to_number()).collect();
+            let line: Vec<u64> = manager.line(Db(db), &[key], now).map(|waiting| waiting.id.to_number()).collect();
             let expected: Vec<u64> = naive.line(db, key).into_iter().map(|waiter| waiter.id).collect();
             assert_eq!(line, expected, "the line of {key}");
         }

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 
 /// What a node knows beside the locks themselves.
 #[derive(Debug)]
-pub struct Node {
+pub struct LockManager {
     /// What is allowed.
     pub limits: Limits,
     pub(super) fences: FenceClock,
@@ -38,11 +38,11 @@ pub struct Node {
     retired: Vec<Leases>,
 }
 
-impl Node {
+impl LockManager {
     /// A node that has given no fence and knows no lock.
     #[must_use]
-    pub const fn new(limits: Limits) -> Node {
-        Node {
+    pub const fn new(limits: Limits) -> LockManager {
+        LockManager {
             limits,
             fences: FenceClock::new(),
             term: Term::FIRST,
@@ -70,8 +70,8 @@ impl Node {
         self.follow_lock(db, name, lock, now);
     }
 
-    /// A lock left its key, to go elsewhere or away: its lease is no longer looked after here, and who waited for it may
-    /// have the key.
+    /// A lock left its key, to go elsewhere or away: its lease is no longer looked after here, and who waited for it
+    /// may have the key.
     pub fn forget(&mut self, db: Db, name: &[u8], trace: &Trace) {
         if let Some(id) = trace.lease {
             self.leases.disarm(db, id);
@@ -108,7 +108,8 @@ impl Node {
         }
     }
 
-    /// A data set begins to be loaded beside the one that is served, which goes on until [`Node::take_incoming`].
+    /// A data set begins to be loaded beside the one that is served, which goes on until
+    /// [`LockManager::take_incoming`].
     pub fn begin_incoming(&mut self) {
         self.drop_incoming();
         self.incoming = Some(Index::new());
@@ -120,8 +121,8 @@ impl Node {
         self.incoming.is_some()
     }
 
-    /// A lock is being loaded beside the data set that is served. It will lie under this name, in this database if that is
-    /// known. Its entry is made now, since the server does not say later what has become of it.
+    /// A lock is being loaded beside the data set that is served. It will lie under this name, in this database if that
+    /// is known. Its entry is made now, since the server does not say later what has become of it.
     pub fn index_incoming(&mut self, db: Option<Db>, name: &[u8], lock: &mut Lock) {
         let Some(incoming) = &mut self.incoming else { return };
         if let Some((deadline, _)) = lock.holds.earliest() {
@@ -154,8 +155,8 @@ impl Node {
         self.leases.next_unplaced()
     }
 
-    /// Puts an unplaced entry into the index of this database, if it is that of this lock; only one lock has it. Whether it
-    /// is.
+    /// Puts an unplaced entry into the index of this database, if it is that of this lock; only one lock has it.
+    /// Whether it is.
     pub fn place(&mut self, db: Db, name: &[u8], lock: &mut Lock, entry: EntryId, now: Timestamp) -> bool {
         let is_of_this = lock.lease == Some(entry);
         if is_of_this {
@@ -181,7 +182,8 @@ impl Node {
         self.fences.lead(wall, self.limits.promotion_skew);
     }
 
-    /// So many owners may hold one key together from now on. If there is room for more, those who wait for it have it first.
+    /// So many owners may hold one key together from now on. If there is room for more, those who wait for it have it
+    /// first.
     pub fn limit_holders(&mut self, most: usize) {
         if most > self.limits.holders_per_key_max {
             self.room.want_looks();
@@ -206,8 +208,8 @@ impl Node {
         self.leases.len()
     }
 
-    /// The next moment at which [`Node::due`] or [`Node::expired`] is worth calling; None when there is nothing to wait
-    /// for.
+    /// The next moment at which [`LockManager::due`] or [`LockManager::expired`] is worth calling; None when there is
+    /// nothing to wait for.
     #[must_use]
     pub fn next_look(&self) -> Option<Timestamp> {
         self.leases.next_look().into_iter().chain(self.room.next_look()).min()
@@ -259,16 +261,16 @@ impl Node {
         effects
     }
 
-    /// The connection of a client has closed. True when holds are bound to it, which is work for the module's own hand now
-    /// ([`Work::Close`](super::room::Work::Close)).
+    /// The connection of a client has closed. True when holds are bound to it, which is work for the module's own hand
+    /// now ([`Work::Close`](super::room::Work::Close)).
     pub fn close(&mut self, client: u64, now: Timestamp) -> bool {
         let connection = self.sessions.connection(client);
         self.room.closed(connection, now);
         self.sessions.close(connection, now)
     }
 
-    /// Ends at most `most` of the holds on a key that are bound to a connection which has closed, or cuts their leases, and
-    /// lets in who waited for that.
+    /// Ends at most `most` of the holds on a key that are bound to a connection which has closed, or cuts their leases,
+    /// and lets in who waited for that.
     pub fn end_session<K: Keyspace>(
         &mut self,
         keys: &mut K,
@@ -291,8 +293,8 @@ impl Node {
         effects
     }
 
-    /// Settles a key, all of it, and looks at its line; or puts both off, where connections have closed and it may take long:
-    /// until the holds that are bound to them have been ended bit by bit.
+    /// Settles a key, all of it, and looks at its line; or puts both off, where connections have closed and it may take
+    /// long: until the holds that are bound to them have been ended bit by bit.
     fn settle_and_look<K: Keyspace>(
         &mut self,
         keys: &mut K,
@@ -311,8 +313,8 @@ impl Node {
         self.look(keys, key, now, RUN, effects);
     }
 
-    /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this node's any
-    /// more to change, or it is no lock.
+    /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this
+    /// node's any more to change, or it is no lock.
     pub fn forgo_session(&mut self, db: Db, name: &[u8], connection: Connection) {
         for owner in self.sessions.owners_on(db, name, connection, usize::MAX) {
             self.sessions.unbind(db, name, &owner, connection);
@@ -348,8 +350,9 @@ impl Node {
         }
         effects.alarming |= !effects.bonds.is_empty();
         if self.room.waiting() > 0 {
-            // A holder that asks for its key again, with others, waits for nobody there; from now on it does. And it passes
-            // waiters for several keys elsewhere as long as it keeps them waiting; from now on it may wait for them.
+            // A holder that asks for its key again, with others, waits for nobody there; from now on it does. And it
+            // passes waiters for several keys elsewhere as long as it keeps them waiting; from now on it may wait for
+            // them.
             for change in effects.changes.iter().filter(|change| change.may_weaken()) {
                 self.check_for_latecomer(&change.owner);
             }
@@ -398,8 +401,8 @@ impl Node {
     }
 }
 
-/// Drops indexes of data that are gone. Large ones are kept, to be given back little by little: to free a million entries
-/// takes a while.
+/// Drops indexes of data that are gone. Large ones are kept, to be given back little by little: to free a million
+/// entries takes a while.
 fn retire(retired: &mut Vec<Leases>, gone: impl Iterator<Item = Leases>) {
     const AT_ONCE: usize = 4_096;
     retired.extend(gone.filter(|leases| leases.len() > AT_ONCE));
