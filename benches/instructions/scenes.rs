@@ -6,7 +6,7 @@ use crate::world::{OWNER, acquire_or, release};
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{KeyIndex, KeyName};
 use redis_lock::lock::request::{Ask, Outcome, Wait};
-use redis_lock::lock::room::Work;
+use redis_lock::lock::table::Work;
 use redis_lock::lock::time::Millis;
 use std::hint::black_box;
 

@@ -7,7 +7,7 @@ use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::request::{Answer, Outcome, Refusal, Request, Wait};
-use redis_lock::lock::room::WaiterId;
+use redis_lock::lock::table::WaiterId;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use std::collections::BTreeMap;

@@ -1,28 +1,29 @@
 //! Deadlocks: circles of owners, each of whom waits for the next. Looked for at the moment somebody would close one.
 //!
-//! An owner waits for exactly what its service waits for: other owners' conflicting holds, and the waiters that go before
-//! it, each through all keys that it waits for. All of those must leave, so a way back to the asker is a deadlock (the
-//! AND-model of Knapp, "Deadlock detection in distributed databases", 1987). Only owners who wait have edges.
+//! An owner waits for exactly what its service waits for: other owners' conflicting holds, and the waiters that go
+//! before it, each through all keys that it waits for. All of those must leave, so a way back to the asker is a
+//! deadlock (the AND-model of Knapp, "Deadlock detection in distributed databases", 1987). Only owners who wait have
+//! edges.
 //!
 //! Of the many who may stand in a line before somebody, most wait for this key alone: they wait for its holders and for
-//! each other, which adds nothing but that the holders count for a reader too once a writer stands before it, and that who
-//! branches off may go before one of them though not before the one that is looked at. So only those that branch off to
-//! other keys are visited one by one, and a long line costs no more than a short one.
+//! each other, which adds nothing but that the holders count for a reader too once a writer stands before it, and that
+//! who branches off may go before one of them though not before the one that is looked at. So only those that branch
+//! off to other keys are visited one by one, and a long line costs no more than a short one.
 //!
 //! A search costs what it reaches, however many wait for the same keys. Four things see to that:
 //!
 //! - No lock changes while it lasts: who of its holders waits is asked of each key once.
 //! - Whether a waiter delays another is decided by its `Kind`, not by itself: those of a kind are reached together.
 //! - Who was reached leaves the lines of the search (`Place::waiting`), so that nobody comes upon it again.
-//! - An asker that nobody waits for closes no circle. That is seen by the holds on the keys that are waited for, so it is
-//!   asked as soon as the search would take longer than the answer.
+//! - An asker that nobody waits for closes no circle. That is seen by the holds on the keys that are waited for, so it
+//!   is asked as soon as the search would take longer than the answer.
 
 use super::hold::Mode;
 use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
 use super::order::{Asker, Order, keeps_waiting};
 use super::owner::Owner;
-use super::room::{ClosedBy, Line, Rank, Waiter, WaiterId, Wanted};
+use super::table::{ClosedBy, Line, Rank, Waiter, WaiterId, Wanted};
 use super::value::Lock;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -124,13 +125,13 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, c
     if !late && all_wait_in_one_line(order, asker) {
         return None;
     }
-    let first = order.room.waiting_of(asker).map(|(id, _)| id).next()?;
-    let mut search = Search::new(order, &order.room.waiter(first)?.owner, late);
+    let first = order.wait_table.waiting_of(asker).map(|(id, _)| id).next()?;
+    let mut search = Search::new(order, &order.wait_table.waiter(first)?.owner, late);
     let mut at = 0;
     // How much the search may cost yet before it is worth to see whether anybody waits for the asker.
     let mut unasked = Some(search.worth_of_a_look());
     while let Some(owner) = search.reached.get(at).map(|reached| reached.owner) {
-        for (_, waiter) in order.room.waiting_of(owner) {
+        for (_, waiter) in order.wait_table.waiting_of(owner) {
             for (position, wanted) in waiter.keys.iter().enumerate() {
                 let Some(place) = search.place_of(waiter.db, &wanted.name, position) else { continue };
                 if let Some(left) = unasked {
@@ -149,22 +150,22 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, c
     None
 }
 
-/// Of these owners, and those that they wait for, whoever a circle must lead through: who waits more than once, or holds
-/// something that is waited for. All others wait for nobody but those who came before them.
+/// Of these owners, and those that they wait for, whoever a circle must lead through: who waits more than once, or
+/// holds something that is waited for. All others wait for nobody but those who came before them.
 pub(super) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Owner]) -> Vec<Owner> {
     // No owner is called so: nobody is looked for.
     let nobody = Owner::new(b"");
     let mut search = Search::new(order, &nobody, true);
     search.reached.clear();
     for owner in owners {
-        let first = order.room.waiting_of(owner).map(|(id, _)| id).next();
-        if let Some(waiter) = first.and_then(|id| order.room.waiter(id)) {
+        let first = order.wait_table.waiting_of(owner).map(|(id, _)| id).next();
+        if let Some(waiter) = first.and_then(|id| order.wait_table.waiter(id)) {
             search.reach(&waiter.owner, None);
         }
     }
     let mut at = 0;
     while let Some(owner) = search.reached.get(at).map(|reached| reached.owner) {
-        for (_, waiter) in order.room.waiting_of(owner) {
+        for (_, waiter) in order.wait_table.waiting_of(owner) {
             for (position, wanted) in waiter.keys.iter().enumerate() {
                 if let Some(place) = search.place_of(waiter.db, &wanted.name, position) {
                     search.visit(keys, at, waiter, wanted, place);
@@ -173,7 +174,7 @@ pub(super) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Ow
         }
         at += 1;
     }
-    let waits_twice = |owner: &Owner| order.room.waiting_of(owner).nth(1).is_some();
+    let waits_twice = |owner: &Owner| order.wait_table.waiting_of(owner).nth(1).is_some();
     let twice = search.reached.iter().map(|reached| reached.owner).filter(|owner| waits_twice(owner));
     let holders = search.places.iter().filter_map(|place| place.holders.as_ref()).flat_map(BTreeMap::keys).copied();
     let mut suspects: Vec<&Owner> = twice.chain(holders).collect();
@@ -184,25 +185,27 @@ pub(super) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Ow
 
 /// Whether all who wait do so in one line, in which the asker has come last: whatever it holds elsewhere, nobody wants.
 fn all_wait_in_one_line(order: Order<'_>, asker: &Owner) -> bool {
-    let mut waiters = order.room.waiting_of(asker);
+    let mut waiters = order.wait_table.waiting_of(asker);
     let (Some((_, waiter)), None) = (waiters.next(), waiters.next()) else { return false };
     match &waiter.keys[..] {
-        [key] if !key.upgrade => order.room.line(waiter.db, &key.name).is_some_and(|line| hold_nothing(order, line)),
+        [key] if !key.upgrade => {
+            order.wait_table.line(waiter.db, &key.name).is_some_and(|line| hold_nothing(order, line))
+        }
         _ => false,
     }
 }
 
-/// Whether all who wait do so in this line, for this key alone, and hold nothing here: all but upgrades, of which the first
-/// stands at the head.
+/// Whether all who wait do so in this line, for this key alone, and hold nothing here: all but upgrades, of which the
+/// first stands at the head.
 fn hold_nothing(order: Order<'_>, line: &Line) -> bool {
-    let head = line.iter().next().and_then(|id| order.room.waiter(id));
+    let head = line.iter().next().and_then(|id| order.wait_table.waiter(id));
     let head_holds = head.is_some_and(|head| head.keys.iter().any(|key| key.upgrade));
-    order.room.waiting() == line.len() && line.is_plain() && !head_holds
+    order.wait_table.waiting() == line.len() && line.is_plain() && !head_holds
 }
 
 impl<'r> Search<'r> {
     fn new(order: Order<'r>, asker: &'r Owner, late: bool) -> Search<'r> {
-        let mut waits = order.room.waiting_of(asker);
+        let mut waits = order.wait_table.waiting_of(asker);
         let only = waits.next().filter(|_| waits.next().is_none());
         Search {
             order,
@@ -222,7 +225,7 @@ impl<'r> Search<'r> {
     /// What it costs to see whether anybody waits for the asker: that looks at all keys that are waited for.
     fn worth_of_a_look(&self) -> usize {
         const LEAST: usize = 8;
-        self.order.room.contended().max(LEAST)
+        self.order.wait_table.contended().max(LEAST)
     }
 
     /// At most what it costs to visit a waiter that stands here, by those that are listed for it.
@@ -234,13 +237,13 @@ impl<'r> Search<'r> {
 
     /// Whether somebody waits for the asker: stands behind it in a line, or wants what it holds.
     fn is_waited_for<K: Keyspace>(&self, keys: &mut K) -> bool {
-        let Order { room, .. } = self.order;
+        let Order { wait_table, .. } = self.order;
         let stands_before = |waiter: &Waiter, key: &Wanted| {
-            let line = room.line(waiter.db, &key.name);
+            let line = wait_table.line(waiter.db, &key.name);
             key.upgrade || line.is_some_and(|line| line.next(Some(waiter.rank_at(key))).is_some())
         };
-        let mut places = room.waiting_of(self.asker).map(|(_, waiter)| waiter);
-        let mut held = room.lines();
+        let mut places = wait_table.waiting_of(self.asker).map(|(_, waiter)| waiter);
+        let mut held = wait_table.lines();
         places.any(|waiter| waiter.keys.iter().any(|key| stands_before(waiter, key)))
             || held.any(|(db, name, _)| {
                 let holds = |lock: &Lock| lock.holds.get(self.asker.as_bytes()).is_some();
@@ -262,7 +265,7 @@ impl<'r> Search<'r> {
                 self.places.push(Place {
                     db,
                     name,
-                    line: self.order.room.line(db, name)?,
+                    line: self.order.wait_table.line(db, name)?,
                     holders: None,
                     waiting: BTreeMap::new(),
                     known: None,
@@ -287,7 +290,7 @@ impl<'r> Search<'r> {
         if holders.is_some() {
             return;
         }
-        let (order, asker, room) = (self.order, self.asker, self.order.room);
+        let (order, asker, wait_table) = (self.order, self.asker, self.order.wait_table);
         let none_waits = hold_nothing(order, line) && !self.late;
         let seen = keys.peek(db, name, |lock: &Lock| {
             let writes = |who: &Owner| {
@@ -297,13 +300,14 @@ impl<'r> Search<'r> {
             let mut seen = BTreeMap::new();
             if none_waits {
                 seen.extend(writes(asker).map(|writes| (asker, writes)));
-            } else if lock.holds.len() <= room.waiting() {
+            } else if lock.holds.len() <= wait_table.waiting() {
                 for (who, hold) in lock.holds.iter().filter(|(_, hold)| order.stands(hold)) {
-                    let waiter = room.waiting_of(who).map(|(id, _)| id).next().and_then(|id| room.waiter(id));
+                    let waiter =
+                        wait_table.waiting_of(who).map(|(id, _)| id).next().and_then(|id| wait_table.waiter(id));
                     seen.extend(waiter.map(|waiter| (&waiter.owner, hold.writes > 0)));
                 }
             } else {
-                let waiting = room.all_waiting().map(|waiter| &waiter.owner);
+                let waiting = wait_table.all_waiting().map(|waiter| &waiter.owner);
                 seen.extend(waiting.filter_map(|who| Some((who, writes(who)?))));
             }
             seen
@@ -316,7 +320,8 @@ impl<'r> Search<'r> {
         self.places[place].holders.as_ref()?.get(owner).copied()
     }
 
-    /// Goes from a waiter to all that it waits for at one of its keys. The way back to the asker, if that is among them.
+    /// Goes from a waiter to all that it waits for at one of its keys. The way back to the asker, if that is among
+    /// them.
     fn visit<K: Keyspace>(
         &mut self,
         keys: &mut K,
@@ -366,14 +371,14 @@ impl<'r> Search<'r> {
         rank: Rank,
         waiter: &'r Waiter,
     ) -> impl DoubleEndedIterator<Item = (Rank, &'r Waiter)> + use<'r> {
-        let room = self.order.room;
+        let wait_table = self.order.wait_table;
         let writers = self.places[place].line.writers(rank);
-        let writers = writers.filter_map(|(rank, id)| Some((rank, room.waiter(id)?)));
+        let writers = writers.filter_map(|(rank, id)| Some((rank, wait_table.waiter(id)?)));
         writers.filter(|(_, writer)| writer.owner != waiter.owner)
     }
 
-    /// Goes to those who branch off and stand before a waiter, as far as it waits for them: itself, or through those who wait
-    /// for this key alone.
+    /// Goes to those who branch off and stand before a waiter, as far as it waits for them: itself, or through those
+    /// who wait for this key alone.
     fn those_ahead<K: Keyspace>(
         &mut self,
         keys: &mut K,
@@ -412,7 +417,8 @@ impl<'r> Search<'r> {
                 if !self.has_left(place, rank, |kind| own || kind.many) {
                     break;
                 }
-                let other = self.order.room.waiter(id).filter(|other| !other.is_many() && other.owner != waiter.owner);
+                let other =
+                    self.order.wait_table.waiter(id).filter(|other| !other.is_many() && other.owner != waiter.owner);
                 let Some(other) = other.filter(|other| self.hold_of(place, &other.owner).is_none()) else { continue };
                 let behind: Behind<'r> = first.into_iter().chain([&other.owner]).collect();
                 let via = via(&behind);
@@ -439,8 +445,8 @@ impl<'r> Search<'r> {
         if known.is_some_and(|known| known >= before) {
             return;
         }
-        // Beyond the place as many again, so that a line is read in few pieces, whoever asks first: those who were reached
-        // elsewhere by then are left out.
+        // Beyond the place as many again, so that a line is read in few pieces, whoever asks first: those who were
+        // reached elsewhere by then are left out.
         const LEAST: usize = 8;
         let spare = self.places[place].listed.max(LEAST);
         let mut branching = Vec::new();
@@ -467,7 +473,7 @@ impl<'r> Search<'r> {
             }
         }
         for (rank, id) in branching {
-            if let Some(waiter) = self.order.room.waiter(id)
+            if let Some(waiter) = self.order.wait_table.waiter(id)
                 && !self.mark(id).reached
             {
                 let kind = self.kind_of(keys, id, waiter);
@@ -547,7 +553,7 @@ impl<'r> Search<'r> {
     ) -> bool {
         let mut own: SmallVec<[(Rank, WaiterId); 2]> = SmallVec::new();
         while let Some((rank, id)) = those.pop_front_if(|(rank, _)| *rank < before) {
-            let Some(waiter) = self.order.room.waiter(id) else { continue };
+            let Some(waiter) = self.order.wait_table.waiter(id) else { continue };
             if self.mark(id).reached {
                 continue;
             }
@@ -605,7 +611,7 @@ impl<'r> Search<'r> {
             return;
         }
         let mut anew = false;
-        for (id, _) in self.order.room.waiting_of(owner) {
+        for (id, _) in self.order.wait_table.waiting_of(owner) {
             anew |= !core::mem::replace(&mut self.mark(id).reached, true);
         }
         if anew {

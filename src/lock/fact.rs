@@ -138,7 +138,7 @@ impl LockManager {
         if let Some(fence) = lock.fence {
             self.fences.observe(fence);
         }
-        self.room.want_check(db, name);
+        self.wait_table.want_check(db, name);
         self.follow_lock(db, name, lock, now);
     }
 }

@@ -1,7 +1,7 @@
 //! Those who wait for one key, in the order in which they are served. Knows their places alone, and decides nothing.
 
 use super::hold::Mode;
-use super::room::WaiterId;
+use super::table::WaiterId;
 use super::time::Timestamp;
 use super::wheel::EntryId;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -36,8 +36,8 @@ pub struct Line {
     writers: BTreeSet<Rank>,
     /// Who waits for other keys as well, or whose owner does.
     branching: BTreeMap<Rank, WaiterId>,
-    /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something since
-    /// they came.
+    /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something
+    /// since they came.
     exceptions: BTreeSet<Rank>,
     /// Whether a run of readers is being let in, in slices.
     pub(super) cut: bool,
@@ -207,7 +207,8 @@ impl Line {
         self.cut || self.due.is_some() || self.kept.is_some()
     }
 
-    /// Whether it was looked at when it began to be kept, and only the end of somebody's time can have changed anything since.
+    /// Whether it was looked at when it began to be kept, and only the end of somebody's time can have changed anything
+    /// since.
     pub(super) fn is_quiet(&self, now: Timestamp) -> bool {
         !self.cut && self.due.is_none() && self.is_kept(now)
     }

@@ -9,8 +9,8 @@ use super::index::Index;
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::limits::Limits;
-use super::room::Room;
 use super::session::{Sessions, Trace};
+use super::table::WaitTable;
 use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
 use super::wait::RUN;
@@ -25,7 +25,7 @@ pub struct LockManager {
     pub(super) fences: FenceClock,
     pub(super) term: Term,
     /// Who waits.
-    pub(super) room: Room,
+    pub(super) wait_table: WaitTable,
     /// Which holds end with which connection.
     pub(super) sessions: Sessions,
     /// The index of leases.
@@ -46,7 +46,7 @@ impl LockManager {
             limits,
             fences: FenceClock::new(),
             term: Term::FIRST,
-            room: Room::new(),
+            wait_table: WaitTable::new(),
             sessions: Sessions::new(),
             leases: Index::new(),
             incoming: None,
@@ -64,9 +64,9 @@ impl LockManager {
             }
         }
         if let Some(from) = from {
-            self.room.carried(from, (db, name), lock);
+            self.wait_table.carried(from, (db, name), lock);
         }
-        self.room.want_check(db, name);
+        self.wait_table.want_check(db, name);
         self.follow_lock(db, name, lock, now);
     }
 
@@ -79,9 +79,9 @@ impl LockManager {
         self.sessions.forget(db, name, trace);
         if trace.held {
             // Whose hold has left may wait for the key with others, behind somebody from now on.
-            self.room.want_check(db, name);
+            self.wait_table.want_check(db, name);
         } else {
-            self.room.want_look(db, name);
+            self.wait_table.want_look(db, name);
         }
     }
 
@@ -89,7 +89,7 @@ impl LockManager {
     pub fn flush(&mut self, db: Option<Db>) {
         retire(&mut self.retired, self.leases.take(db));
         self.sessions.flush(db);
-        self.room.want_checks(db);
+        self.wait_table.want_checks(db);
     }
 
     /// Two databases changed places. What lay under a key of one lies under the same key of the other now, so every
@@ -100,11 +100,11 @@ impl LockManager {
         }
         self.leases.swap(one, other);
         self.sessions.swap(one, other);
-        self.room.swapped(one, other);
+        self.wait_table.swapped(one, other);
         self.term = self.term.next();
         // Who waits stays with the number of its database.
         for db in [one, other] {
-            self.room.want_checks(Some(db));
+            self.wait_table.want_checks(Some(db));
         }
     }
 
@@ -186,7 +186,7 @@ impl LockManager {
     /// first.
     pub fn limit_holders(&mut self, most: usize) {
         if most > self.limits.holders_per_key_max {
-            self.room.want_looks();
+            self.wait_table.want_looks();
         }
         self.limits.holders_per_key_max = most;
     }
@@ -212,7 +212,7 @@ impl LockManager {
     /// nothing to wait for.
     #[must_use]
     pub fn next_look(&self) -> Option<Timestamp> {
-        self.leases.next_look().into_iter().chain(self.room.next_look()).min()
+        self.leases.next_look().into_iter().chain(self.wait_table.next_look()).min()
     }
 
     /// Looks for a lease that is over, and does a bounded piece of work on the way.
@@ -262,10 +262,10 @@ impl LockManager {
     }
 
     /// The connection of a client has closed. True when holds are bound to it, which is work for the module's own hand
-    /// now ([`Work::Close`](super::room::Work::Close)).
+    /// now ([`Work::Close`](super::table::Work::Close)).
     pub fn close(&mut self, client: u64, now: Timestamp) -> bool {
         let connection = self.sessions.connection(client);
-        self.room.closed(connection, now);
+        self.wait_table.closed(connection, now);
         self.sessions.close(connection, now)
     }
 
@@ -306,7 +306,7 @@ impl LockManager {
         if self.sessions.some_closed() {
             let Place { db, name, lock } = keys.place(key);
             if lock.is_some_and(|lock| lock.holds.len() > most) {
-                return self.room.want_look(db, name);
+                return self.wait_table.want_look(db, name);
             }
             settle(keys, key, &self.sessions, now.mono, effects);
         }
@@ -336,7 +336,7 @@ impl LockManager {
     /// The first of the waiting room's invariants that does not hold, by its number.
     #[must_use]
     pub fn broken_invariant(&self) -> Option<&'static str> {
-        self.room.broken_invariant()
+        self.wait_table.broken_invariant()
     }
 
     /// Lets the indexes follow what a step did.
@@ -349,7 +349,7 @@ impl LockManager {
             }
         }
         effects.alarming |= !effects.bonds.is_empty();
-        if self.room.waiting() > 0 {
+        if self.wait_table.waiting() > 0 {
             // A holder that asks for its key again, with others, waits for nobody there; from now on it does. And it
             // passes waiters for several keys elsewhere as long as it keeps them waiting; from now on it may wait for
             // them.

@@ -2,8 +2,8 @@
 //!
 //! The caller hands in the state, a request and the time; it gets back an outcome and the list of what happened to
 //! holds, and does the rest (replies, replication, events). Read in this order: [`value`] for the lock and its
-//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`room`] for who waits, [`mod@line`] for
-//! where, [`order`] for who goes before whom, [`wait`] for how waits end, [`deadlock`] for those that never would;
+//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`table`] for who waits, [`mod@line`]
+//! for where, [`order`] for who goes before whom, [`wait`] for how waits end, [`deadlock`] for those that never would;
 //! [`session`] for holds that end with a connection, [`operator`] for what operators do; [`fact`] for what other nodes
 //! say, [`manager`] for what there is beside locks, [`index`] for when leases end; [`wheel`], [`fence`] and [`codec`]
 //! stand alone.
@@ -33,9 +33,9 @@ pub mod operator;
 pub mod order;
 pub mod owner;
 pub mod request;
-pub mod room;
 pub mod serve;
 pub mod session;
+pub mod table;
 pub mod time;
 pub mod value;
 pub mod view;

@@ -45,7 +45,7 @@ impl LockManager {
         }
         let broken = effects.changes.len() - before;
         let Place { db, name, .. } = keys.place(key);
-        self.room.end_keeping(db, name, owner, now.mono);
+        self.wait_table.end_keeping(db, name, owner, now.mono);
         self.look(keys, key, now, RUN, &mut effects);
         self.follow(keys, &mut effects, now.mono);
         (broken, effects)
@@ -60,8 +60,8 @@ impl LockManager {
     /// The keys that most wait for, at most so many, the most crowded first.
     #[must_use]
     pub fn most_crowded(&self, most: usize, now: Timestamp) -> Vec<Crowd> {
-        let crowds = self.room.lines().map(|(db, name, line)| {
-            let since = line.iter().filter_map(|id| self.room.waiter(id)).map(|waiter| waiter.since).min();
+        let crowds = self.wait_table.lines().map(|(db, name, line)| {
+            let since = line.iter().filter_map(|id| self.wait_table.waiter(id)).map(|waiter| waiter.since).min();
             let waited = since.map_or(Millis(0), |since| since.ago(now));
             Crowd { db, name: name.clone(), waiting: line.len(), waited }
         });

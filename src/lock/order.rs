@@ -3,30 +3,33 @@
 //! First come, first served, for readers and writers alike: whoever stands before somebody in line delays him, though
 //! his mode would fit, so that neither readers nor writers starve. The exceptions, each where it is made:
 //!
-//! - a holder that asks again never waits, and an upgrade goes to the head of the line of the key that it upgrades, of no
-//!   other ([`super::room::Rank`]);
+//! - a holder that asks again never waits, and an upgrade goes to the head of the line of the key that it upgrades, of
+//!   no other ([`super::table::Rank`]);
 //! - a reader passes readers that only other keys delay;
-//! - an asker goes before a waiter for several keys, one of them held by the asker in conflict, or upgraded by this request;
+//! - an asker goes before a waiter for several keys, one of them held by the asker in conflict, or upgraded by this
+//!   request;
 //! - a free key is kept for who waits for other keys as well for a limited time only;
-//! - a request that would close a circle, and that no hold keeps waiting, goes before the waiters of that circle, and before
-//!   writers that wait for a holder in it. Each of them waits for the request already, directly or through others, so none
-//!   is served later than without it. If any other waiter delays the request, it is refused ([`super::deadlock`]).
-//!   PostgreSQL rearranges its queues for the same reason, and calls what it turns soft edges.
+//! - a request that would close a circle, and that no hold keeps waiting, goes before the waiters of that circle, and
+//!   before writers that wait for a holder in it. Each of them waits for the request already, directly or through
+//!   others, so none is served later than without it. If any other waiter delays the request, it is refused
+//!   ([`super::deadlock`]). PostgreSQL rearranges its queues for the same reason, and calls what it turns soft edges.
 //!
-//! Can two waiters for several keys keep each other waiting by their places alone? By tickets they cannot: the earlier one
-//! stands first wherever they meet. By an upgrade they could. W holds `a` for reading and asks to write `a` and `b`; V came
-//! earlier and waits for both. W stands before V at `a`, and V before W at `b`.
+//! Can two waiters for several keys keep each other waiting by their places alone? By tickets they cannot: the earlier
+//! one stands first wherever they meet. By an upgrade they could. W holds `a` for reading and asks to write `a` and
+//! `b`; V came earlier and waits for both. W stands before V at `a`, and V before W at `b`.
 //!
 //! - V writes: it waits for W's hold on `a`. W goes before it at `b`, by the third exception.
-//! - V reads: W's hold does not conflict, but V cannot be served at `a` before W is, or gives up. W goes before it at `b` by the
-//!   same exception: V could not be served earlier anyway.
-//! - W upgrades `a` and V upgrades `b`: each waits for the hold of the other. That is a deadlock whatever the order is, and
-//!   the later request is refused. Two upgrades of one key are, too.
-//! - More than two: U waits for `b` alone between V and W. W waits for U, U for V, V for W. No exception opens this circle,
-//!   and the search finds it when the last of them asks ([`super::deadlock`]). With detection off it ends by itself: somebody
-//!   in such a circle waits for a newcomer's place of a waiter for several keys, and a free key is kept for that only so long.
+//! - V reads: W's hold does not conflict, but V cannot be served at `a` before W is, or gives up. W goes before it at
+//!   `b` by the same exception: V could not be served earlier anyway.
+//! - W upgrades `a` and V upgrades `b`: each waits for the hold of the other. That is a deadlock whatever the order is,
+//!   and the later request is refused. Two upgrades of one key are, too.
+//! - More than two: U waits for `b` alone between V and W. W waits for U, U for V, V for W. No exception opens this
+//!   circle, and the search finds it when the last of them asks ([`super::deadlock`]). With detection off it ends by
+//!   itself: somebody in such a circle waits for a newcomer's place of a waiter for several keys, and a free key is
+//!   kept for that only so long.
 //!
-//! So whoever asks for a key is served after at most those that stood there when it came, and upgrades of that very key.
+//! So whoever asks for a key is served after at most those that stood there when it came, and upgrades of that very
+//! key.
 
 use super::deadlock::Cycle;
 use super::hold::{Hold, Mode};
@@ -35,8 +38,8 @@ use super::keyspace::Keyspace;
 use super::limits::Limits;
 use super::owner::Owner;
 use super::request::Refusal;
-use super::room::{Line, Rank, Room, Waiter, WaiterId, Wanted};
 use super::session::Sessions;
+use super::table::{Line, Rank, WaitTable, Waiter, WaiterId, Wanted};
 use super::time::Timestamp;
 use super::value::Lock;
 use alloc::collections::BTreeSet;
@@ -74,8 +77,8 @@ pub(super) fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
     mode == Mode::Write && hold.writes == 0
 }
 
-/// Whether an asker keeps a waiter for several keys from having one of them in this mode: by its own hold there, which writes
-/// or is to be upgraded together with the key that is asked for.
+/// Whether an asker keeps a waiter for several keys from having one of them in this mode: by its own hold there, which
+/// writes or is to be upgraded together with the key that is asked for.
 pub(super) fn keeps_waiting(writes: bool, mode: Mode, upgrades: bool) -> bool {
     mode == Mode::Write || writes || upgrades
 }
@@ -101,7 +104,8 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// Whom a request passes, though they stand before it: those whom its owner keeps waiting. Found out once for a request.
+/// Whom a request passes, though they stand before it: those whom its owner keeps waiting. Found out once for a
+/// request.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     /// Keys that were looked at for it.
@@ -122,7 +126,7 @@ impl Passed {
 /// The order of service at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order<'r> {
-    pub(super) room: &'r Room,
+    pub(super) wait_table: &'r WaitTable,
     pub(super) sessions: &'r Sessions,
     pub(super) now: Timestamp,
 }
@@ -142,10 +146,10 @@ impl Order<'_> {
         place: Rank,
         passed: &mut Passed,
     ) -> bool {
-        let Some(line) = self.room.line(db, name) else { return false };
+        let Some(line) = self.wait_table.line(db, name) else { return false };
         let circle_holds = !passed.circle.is_empty() && self.is_held_by(keys, (db, name), &passed.circle);
         for id in line.before(place) {
-            let Some(waiter) = self.room.waiter(id) else { continue };
+            let Some(waiter) = self.wait_table.waiter(id) else { continue };
             if (circle_holds && waiter.ask.mode == Mode::Write) || passed.circle.contains(&waiter.owner) {
                 continue;
             }
@@ -170,12 +174,12 @@ impl Order<'_> {
         keys.peek(db, name, holds).unwrap_or(false)
     }
 
-    /// Whether a waiter delays a request that stands behind it in a line, as far as their modes say, and whether the waiter
-    /// waits for several keys. None: it does, unless the asker keeps it waiting itself.
+    /// Whether a waiter delays a request that stands behind it in a line, as far as their modes say, and whether the
+    /// waiter waits for several keys. None: it does, unless the asker keeps it waiting itself.
     pub(super) fn delays_by_kind(self, (mode, many): (Mode, bool), line: &Line, asker: Mode) -> Option<bool> {
         if asker == Mode::Read && mode == Mode::Read {
-            // Only something else delays a reader that waits: another key, or a writer, which delays this one as well. Unless
-            // it is one of a run that is being let in bit by bit: nobody passes the rest of the run.
+            // Only something else delays a reader that waits: another key, or a writer, which delays this one as well.
+            // Unless it is one of a run that is being let in bit by bit: nobody passes the rest of the run.
             return Some(line.cut);
         }
         if !many {
@@ -185,9 +189,9 @@ impl Order<'_> {
         line.was_kept(self.now).then_some(false)
     }
 
-    /// Whether an asker keeps a waiter waiting that stands before it. The waiter could not be served before the asker gives
-    /// back what it holds, or has what it upgrades: to wait for it would be a deadlock. What the asker holds on a key says it
-    /// for all who wait for that key, so that no key is looked at twice.
+    /// Whether an asker keeps a waiter waiting that stands before it. The waiter could not be served before the asker
+    /// gives back what it holds, or has what it upgrades: to wait for it would be a deadlock. What the asker holds on a
+    /// key says it for all who wait for that key, so that no key is looked at twice.
     fn passes<K: Keyspace>(
         self,
         keys: &mut K,
@@ -202,7 +206,7 @@ impl Order<'_> {
             if !passed.seen.insert(key.name.clone()) {
                 continue;
             }
-            let Some(line) = self.room.line(waiter.db, &key.name) else { continue };
+            let Some(line) = self.wait_table.line(waiter.db, &key.name) else { continue };
             let writes = |lock: &Lock| {
                 let hold = lock.holds.get(asker.owner.as_bytes()).filter(|hold| self.stands(hold));
                 hold.map(|hold| hold.writes > 0)
@@ -210,7 +214,7 @@ impl Order<'_> {
             let Some(writes) = keys.peek(waiter.db, &key.name, writes).flatten() else { continue };
             let upgrades = asker.upgrades(&key.name);
             passed.waiters.extend(line.iter().filter(|id| {
-                let other = self.room.waiter(*id).filter(|other| other.owner != *asker.owner);
+                let other = self.wait_table.waiter(*id).filter(|other| other.owner != *asker.owner);
                 other.is_some_and(|other| keeps_waiting(writes, other.ask.mode, upgrades))
             }));
         }

@@ -4,7 +4,7 @@ use super::deadlock::Cycle;
 use super::fence::Fence;
 use super::hold::{Mode, Session};
 use super::owner::{Note, Owner};
-use super::room::WaiterId;
+use super::table::WaiterId;
 use super::time::Millis;
 use alloc::boxed::Box;
 use smallvec::SmallVec;

@@ -25,7 +25,7 @@ use super::manager::LockManager;
 use super::order::{Asker, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Wait};
-use super::room::{Before, Given, Line};
+use super::table::{Before, Given, Line};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
 use super::wait::{RUN, counted, wanted_at};
@@ -89,7 +89,7 @@ impl LockManager {
             self.follow(keys, effects, now.mono);
         }
         // While somebody waits, much else has its time: the ends of waits, of what is kept for one.
-        effects.alarming |= !self.room.is_empty();
+        effects.alarming |= !self.wait_table.is_empty();
         outcome
     }
 
@@ -100,7 +100,7 @@ impl LockManager {
         let Place { db, name, lock } = keys.place(key);
         let free = lock.is_none_or(|lock| lock.is_free());
         // Else nobody in it can be served (W2).
-        if free || effects.changes.len() > before || self.room.line(db, name).is_some_and(Line::is_unsettled) {
+        if free || effects.changes.len() > before || self.wait_table.line(db, name).is_some_and(Line::is_unsettled) {
             self.look_for_step(keys, key, now, effects);
         }
     }
@@ -109,7 +109,7 @@ impl LockManager {
     /// may be many of them before the server turns to other clients.
     fn look_for_step<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
         let Place { db, name, .. } = keys.place(key);
-        let Some(line) = self.room.line(db, name) else { return };
+        let Some(line) = self.wait_table.line(db, name) else { return };
         let most = if line.cut { 1 } else { RUN };
         self.look(keys, key, now, most, effects);
     }
@@ -131,7 +131,7 @@ impl LockManager {
             }
         }
         let mut anew = false;
-        if !self.room.is_empty() {
+        if !self.wait_table.is_empty() {
             anew = named.iter().any(|key| {
                 let hold = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
                 hold.is_none_or(|hold| is_upgrade(hold, ask.mode))
@@ -143,7 +143,7 @@ impl LockManager {
         self.heard_of(keys, named.iter().copied(), owner);
         if anew {
             // What else it waits for, it may have before somebody now whom it keeps waiting.
-            self.room.want_looks_of(owner);
+            self.wait_table.want_looks_of(owner);
             self.check_for_latecomer(owner);
         }
         Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
@@ -177,7 +177,7 @@ impl LockManager {
         (owner, ask): (&Owner, &Acquire),
         now: Timestamp,
     ) -> Result<bool, Refusal> {
-        if self.room.contended() > 0 {
+        if self.wait_table.contended() > 0 {
             return self.may_go_before(keys, named, (owner, ask), None, now);
         }
         for &key in named {
@@ -207,13 +207,13 @@ impl LockManager {
             let Place { db, name, .. } = keys.place(key);
             match verdict {
                 Verdict::Held => return Ok(false),
-                Verdict::Anew if self.room.line(db, name).is_some() => {
+                Verdict::Anew if self.wait_table.line(db, name).is_some() => {
                     let name = KeyName::from_slice(name);
                     if wanted.is_empty() && named.len() > 1 {
                         wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, ask))));
                     }
                     let asker = Asker { owner, mode: ask.mode, wanted: &wanted };
-                    let (order, place) = (self.order(now), self.room.next_rank());
+                    let (order, place) = (self.order(now), self.wait_table.next_rank());
                     if order.is_delayed(keys, (db, &name), asker, place, passed.get_or_insert_default()) {
                         return Ok(false);
                     }

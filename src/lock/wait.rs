@@ -13,8 +13,8 @@ use super::manager::LockManager;
 use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Answer, Away, Outcome, PerKey, Refusal, Wait};
-use super::room::{ClosedBy, Expired, Given, Lost, Waiter, WaiterId, Wanted, Work};
 use super::serve::{Giver, take};
+use super::table::{ClosedBy, Expired, Given, Lost, Waiter, WaiterId, Wanted, Work};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -65,49 +65,49 @@ impl LockManager {
     /// How many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.room.waiting()
+        self.wait_table.waiting()
     }
 
     /// How many keys are waited for.
     #[must_use]
     pub fn contended(&self) -> usize {
-        self.room.contended()
+        self.wait_table.contended()
     }
 
     /// Those who wait for a key, in order.
     pub fn line(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
-        let ids = self.room.line(db, name).into_iter().flat_map(|line| line.iter());
-        ids.filter_map(move |id| Some(Waiting::of(id, self.room.waiter(id)?, now)))
+        let ids = self.wait_table.line(db, name).into_iter().flat_map(|line| line.iter());
+        ids.filter_map(move |id| Some(Waiting::of(id, self.wait_table.waiter(id)?, now)))
     }
 
     /// All who wait, in no order.
     pub(super) fn everybody_waiting(&self, now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
-        let all = self.room.everybody().filter_map(|id| Some((id, self.room.waiter(id)?)));
+        let all = self.wait_table.everybody().filter_map(|id| Some((id, self.wait_table.waiter(id)?)));
         all.filter(|(_, waiter)| waiter.is_waiting()).map(move |(id, waiter)| Waiting::of(id, waiter, now))
     }
 
     /// Since when a request waits, or had waited when it was granted.
     #[must_use]
     pub fn waited_since(&self, id: WaiterId) -> Option<Timestamp> {
-        Some(self.room.waiter(id)?.since)
+        Some(self.wait_table.waiter(id)?.since)
     }
 
     /// How many wait for a key.
     #[must_use]
     pub fn line_len(&self, db: Db, name: &[u8]) -> usize {
-        self.room.line(db, name).map_or(0, |line| line.len())
+        self.wait_table.line(db, name).map_or(0, |line| line.len())
     }
 
     /// For whom a free key is kept.
     #[must_use]
     pub fn reserved_by(&self, db: Db, name: &[u8], now: Timestamp) -> Option<&Owner> {
-        let line = self.room.line(db, name)?;
+        let line = self.wait_table.line(db, name)?;
         let first = line.iter().next().filter(|_| line.is_kept(now))?;
-        Some(&self.room.waiter(first)?.owner)
+        Some(&self.wait_table.waiter(first)?.owner)
     }
 
     pub(super) fn order(&self, now: Timestamp) -> Order<'_> {
-        Order { room: &self.room, sessions: &self.sessions, now }
+        Order { wait_table: &self.wait_table, sessions: &self.sessions, now }
     }
 
     /// Lets a request wait that cannot be served now.
@@ -126,8 +126,8 @@ impl LockManager {
             db = keys.place(key).db;
             // Two readers that both want to write wait for each other, whatever else there is.
             contested |= upgrade
-                && self.room.line(db, &name).is_some_and(|line| {
-                    let mut others = line.upgrades().filter_map(|id| self.room.waiter(id));
+                && self.wait_table.line(db, &name).is_some_and(|line| {
+                    let mut others = line.upgrades().filter_map(|id| self.wait_table.waiter(id));
                     others.any(|other| other.owner != *owner)
                 });
             wanted.push(Wanted { name, upgrade });
@@ -136,7 +136,7 @@ impl LockManager {
         let waits = |waiter: &Waiter| {
             waiter.db == db && waiter.ask.mode == ask.mode && wanted.iter().any(|key| waiter.wants(db, &key.name))
         };
-        let twin = self.room.waiting_of(owner).find(|(_, waiter)| waits(waiter));
+        let twin = self.wait_table.waiting_of(owner).find(|(_, waiter)| waits(waiter));
         if let Some((old, waiter)) = twin {
             let same = waiter.keys.iter().map(|key| &key.name).eq(wanted.iter().map(|key| &key.name));
             if ask.retry.is_none() || !same {
@@ -145,18 +145,18 @@ impl LockManager {
             // Only the server knows whether the asker can wait. Until then the place is the old request's.
             return Ok(Outcome::Repeats(old));
         }
-        if self.room.waiting() >= self.limits.waiters_max {
+        if self.wait_table.waiting() >= self.limits.waiters_max {
             return Err(Refusal::TooManyWaiters);
         }
         if wanted.iter().any(|key| self.line_len(db, &key.name) >= self.limits.waiters_per_key_max) {
             return Err(Refusal::TooManyWaitersOfKey);
         }
 
-        let id = self.room.admit((owner, ask), db, wanted, now, until(ask, now));
+        let id = self.wait_table.admit((owner, ask), db, wanted, now, until(ask, now));
         if (contested || self.limits.deadlock_detection)
             && let Some(cycle) = deadlock::find(self.order(now), keys, owner, ClosedBy::Asker)
         {
-            self.room.remove(id);
+            self.wait_table.remove(id);
             return Err(Refusal::Deadlock(Box::new(cycle)));
         }
         // Those of its keys that are free are kept from now on, not only when the next one asks for them: who comes
@@ -164,7 +164,7 @@ impl LockManager {
         for &key in named {
             let Place { db, name, lock } = keys.place(key);
             if lock.is_none_or(|lock| lock.is_free()) {
-                self.room.keep(db, name, now, self.limits.reserve_max);
+                self.wait_table.keep(db, name, now, self.limits.reserve_max);
             }
         }
         Ok(Outcome::Queued(id))
@@ -173,7 +173,7 @@ impl LockManager {
     /// Whether a request waits still.
     #[must_use]
     pub fn waits(&self, id: WaiterId) -> bool {
-        self.room.waiter(id).is_some_and(Waiter::is_waiting)
+        self.wait_table.waiter(id).is_some_and(Waiter::is_waiting)
     }
 
     /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats, which is
@@ -182,7 +182,7 @@ impl LockManager {
         if !self.waits(old) {
             return None;
         }
-        self.room.take_over(old, ask, until(ask, now))
+        self.wait_table.take_over(old, ask, until(ask, now))
     }
 
     /// Serves the line of a key, as far as it can be served, at most a slice of it.
@@ -195,18 +195,18 @@ impl LockManager {
         effects: &mut Effects,
     ) {
         let Place { db, name, .. } = keys.place(key);
-        if self.room.line(db, name).is_none() {
+        if self.wait_table.line(db, name).is_none() {
             return;
         }
         let name = KeyName::from_slice(name);
         if keys.lock(key).is_some_and(|lock| !lock.is_free()) {
             // Also by a lock that came from elsewhere, of which the line was not told.
-            self.room.taken(db, &name);
+            self.wait_table.taken(db, &name);
         }
         // If so, and there is much else to do in this step, whoever's time is up hears it from the wheel.
-        let is_quiet = self.room.line(db, &name).is_some_and(|line| line.is_quiet(now.mono));
+        let is_quiet = self.wait_table.line(db, &name).is_some_and(|line| line.is_quiet(now.mono));
         // Nobody is passed by those behind it in this look: it goes by the order.
-        if let Some(line) = self.room.line_mut(db, &name) {
+        if let Some(line) = self.wait_table.line_mut(db, &name) {
             line.cut = false;
         }
         let (is_first, before) = (effects.spent == Spent::default(), effects.spent.answers);
@@ -216,7 +216,7 @@ impl LockManager {
         let mut many = Vec::new();
         // Whether only those are looked at who may be exceptions.
         let mut stopped = false;
-        while let Some(line) = self.room.line(db, &name) {
+        while let Some(line) = self.wait_table.line(db, &name) {
             let next = match behind {
                 Some(rank) if stopped => line.next_exception(rank),
                 _ => line.next(behind),
@@ -249,16 +249,16 @@ impl LockManager {
                 }
                 Service::Never(answer) => {
                     effects.spent.answers += 1;
-                    self.room.remove(id);
+                    self.wait_table.remove(id);
                     effects.answers.push((id, answer));
                 }
                 Service::Later(at) => {
                     behind = Some(rank);
-                    self.room.note_obstacle(id, at);
+                    self.wait_table.note_obstacle(id, at);
                     if effects.changes.len() == changes && effects.bonds.len() == bonds {
                         keys.close(open);
                     }
-                    match self.room.waiter(id) {
+                    match self.wait_table.waiter(id) {
                         Some(waiter) if waiter.is_many() => many.push(id),
                         Some(waiter) if !stopped => {
                             stopped = true;
@@ -281,13 +281,13 @@ impl LockManager {
     /// whose owners hold one of those keys are not.
     fn except_holders<K: Keyspace>(&mut self, keys: &mut K, many: &[WaiterId]) {
         let mut holders = Vec::new();
-        for waiter in many.iter().filter_map(|id| self.room.waiter(*id)) {
+        for waiter in many.iter().filter_map(|id| self.wait_table.waiter(*id)) {
             for wanted in &waiter.keys {
-                keys.peek(waiter.db, &wanted.name, |lock| holders.extend(self.room.waiting_holders(lock)));
+                keys.peek(waiter.db, &wanted.name, |lock| holders.extend(self.wait_table.waiting_holders(lock)));
             }
         }
         for owner in holders {
-            self.room.except(&owner);
+            self.wait_table.except(&owner);
         }
     }
 
@@ -295,23 +295,23 @@ impl LockManager {
     fn want_looks_after<K: Keyspace>(&mut self, keys: &mut K, looked: Option<KeyIndex>, changes: &[Change]) {
         for change in changes.iter().filter(|change| Some(change.key) != looked) {
             let Place { db, name, .. } = keys.place(change.key);
-            self.room.want_look(db, name);
+            self.wait_table.want_look(db, name);
         }
     }
 
     fn looked(&mut self, db: Db, name: &[u8], cut: bool, free: bool, now: Timestamp) {
         let reserve_max = self.limits.reserve_max;
-        let Some(line) = self.room.line_mut(db, name) else { return };
+        let Some(line) = self.wait_table.line_mut(db, name) else { return };
         line.cut = cut;
         if cut {
-            self.room.want_look(db, name);
+            self.wait_table.want_look(db, name);
             return;
         }
         if free {
             // Who is left waits for other keys.
-            self.room.keep(db, name, now, reserve_max);
+            self.wait_table.keep(db, name, now, reserve_max);
         } else {
-            self.room.taken(db, name);
+            self.wait_table.taken(db, name);
         }
     }
 
@@ -324,7 +324,7 @@ impl LockManager {
         now: Timestamp,
         effects: &mut Effects,
     ) -> Service {
-        let Some(waiter) = self.room.waiter(id) else { return Service::Later(0) };
+        let Some(waiter) = self.wait_table.waiter(id) else { return Service::Later(0) };
         let (owner, mode) = (&waiter.owner, waiter.ask.mode);
         if waiter.until.is_some_and(|until| until <= now) {
             return Service::Never(Answer::TimedOut);
@@ -379,26 +379,26 @@ impl LockManager {
         effects: &mut Effects,
     ) {
         let giver = Giver { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
-        let Some(Waiter { owner, ask, .. }) = self.room.waiter(id) else { return };
+        let Some(Waiter { owner, ask, .. }) = self.wait_table.waiter(id) else { return };
         let owner = owner.clone();
         let answer = match take(keys, indices, (&owner, ask), giver, now, effects) {
             Ok(given) => {
                 self.taken(keys, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
-                self.room.granted(id, given);
-                for (connection, fence) in self.room.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
+                self.wait_table.granted(id, given);
+                for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
                     self.sessions.doubt(connection, fence);
                 }
                 Answer::Granted(fences)
             }
             Err(refusal) => {
-                self.room.remove(id);
+                self.wait_table.remove(id);
                 Answer::Refused(refusal)
             }
         };
         effects.answers.push((id, answer));
         // What else it waits for, it may have before somebody now whom it keeps waiting.
-        self.room.want_looks_of(&owner);
+        self.wait_table.want_looks_of(&owner);
         self.check_for_latecomer(&owner);
     }
 
@@ -406,7 +406,7 @@ impl LockManager {
     pub(super) fn taken<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
         for key in indices {
             let Place { db, name, .. } = keys.place(*key);
-            self.room.taken(db, name);
+            self.wait_table.taken(db, name);
         }
     }
 
@@ -417,28 +417,28 @@ impl LockManager {
         indices: impl Iterator<Item = KeyIndex>,
         owner: &Owner,
     ) {
-        if self.room.is_empty() {
+        if self.wait_table.is_empty() {
             return;
         }
         for key in indices {
             let Place { db, name, .. } = keys.place(key);
-            self.room.confirm(db, name, owner);
+            self.wait_table.confirm(db, name, owner);
         }
     }
 
     /// A circle of waits is to be looked for once more, when the step of the one that began to wait is over: in the
     /// step not all locks could be seen.
     pub fn check_later(&mut self, id: WaiterId) {
-        self.room.want_check_of(id, ClosedBy::Asker);
+        self.wait_table.want_check_of(id, ClosedBy::Asker);
     }
 
     /// An owner has got something and waits still for something else. Whom it passed on the way waits for it now, and
     /// it may wait for one of those.
     pub(super) fn check_for_latecomer(&mut self, owner: &Owner) {
         if self.limits.deadlock_detection {
-            let waiting: Vec<WaiterId> = self.room.waiting_of(owner).map(|(id, _)| id).collect();
+            let waiting: Vec<WaiterId> = self.wait_table.waiting_of(owner).map(|(id, _)| id).collect();
             for id in waiting {
-                self.room.want_check_of(id, ClosedBy::Latecomer);
+                self.wait_table.want_check_of(id, ClosedBy::Latecomer);
             }
         }
     }
@@ -446,8 +446,8 @@ impl LockManager {
     /// Looks whether a waiter is in a deadlock, whose key is open.
     pub fn check_waiter<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
         let mut effects = Effects::new();
-        let closed_by = self.room.take_check(id).unwrap_or(ClosedBy::Asker);
-        let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { return effects };
+        let closed_by = self.wait_table.take_check(id).unwrap_or(ClosedBy::Asker);
+        let Some(owner) = self.wait_table.waiter(id).map(|waiter| waiter.owner.clone()) else { return effects };
         if self.limits.deadlock_detection {
             self.end_circle(keys, (id, &owner), closed_by, now, &mut effects);
         }
@@ -474,27 +474,27 @@ impl LockManager {
         if effects.changes.len() == changes && effects.bonds.len() == bonds {
             keys.close(open);
         }
-        self.room.remove(id);
+        self.wait_table.remove(id);
         effects.answers.push((id, Answer::Refused(Refusal::Deadlock(Box::new(cycle)))));
     }
 
     /// Ends a wait without an answer: nobody is there any more to be told. False when there was none.
     pub fn cancel(&mut self, id: WaiterId) -> bool {
-        self.waits(id) && self.room.remove(id).is_some()
+        self.waits(id) && self.wait_table.remove(id).is_some()
     }
 
     /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second
     /// case.
     pub fn lose(&mut self, id: WaiterId) -> bool {
-        if self.room.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
+        if self.wait_table.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
             self.end_doubt(id);
         }
-        self.room.lose(id)
+        self.wait_table.lose(id)
     }
 
     /// What a grant bound stands from now on.
     fn end_doubt(&mut self, id: WaiterId) {
-        for (connection, fence) in self.room.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
+        for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
             self.sessions.end_doubt(connection, fence);
         }
     }
@@ -502,18 +502,18 @@ impl LockManager {
     /// The reply of a granted waiter has reached its client's connection.
     pub fn delivered(&mut self, id: WaiterId) {
         self.end_doubt(id);
-        self.room.delivered(id);
+        self.wait_table.delivered(id);
     }
 
     /// Finds who waits no more because its time is up ([`Answer::TimedOut`]); does a bounded piece of work on the way.
     pub fn expired(&mut self, now: Timestamp) -> Expired {
-        self.room.expired(now)
+        self.wait_table.expired(now)
     }
 
     /// Whether there is work for the module's own hand.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.room.has_work() || self.sessions.some_closed()
+        self.wait_table.has_work() || self.sessions.some_closed()
     }
 
     /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It
@@ -521,14 +521,14 @@ impl LockManager {
     /// [`LockManager::end_session`] or [`LockManager::send_away`].
     #[must_use]
     pub fn next_work(&mut self) -> Option<Work> {
-        if let Some(lost) = self.room.next_lost() {
+        if let Some(lost) = self.wait_table.next_lost() {
             return Some(lost);
         }
         // Before lines are looked at: most of those who leave at once hold what others wait for.
         if let Some((connection, db, name)) = self.sessions.next_closed() {
             return Some(Work::Close(connection, db, name));
         }
-        self.room.next_work()
+        self.wait_table.next_work()
     }
 
     /// Looks at a line, whose key is open.
@@ -536,7 +536,7 @@ impl LockManager {
         let mut effects = Effects::new();
         let Place { db, name, .. } = keys.place(key);
         let name = KeyName::from_slice(name);
-        let check = self.room.take_due(db, &name);
+        let check = self.wait_table.take_due(db, &name);
         settle(keys, key, &self.sessions, now.mono, &mut effects);
         if check {
             self.want_looks_of_holders(keys, key);
@@ -551,9 +551,9 @@ impl LockManager {
 
     /// Who holds a key without having asked for it here may go before somebody now whom it keeps waiting.
     pub(super) fn want_looks_of_holders<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex) {
-        let waiting = keys.lock(key).map(|lock| self.room.waiting_holders(lock));
+        let waiting = keys.lock(key).map(|lock| self.wait_table.waiting_holders(lock));
         for owner in waiting.into_iter().flatten() {
-            self.room.want_looks_of(&owner);
+            self.wait_table.want_looks_of(&owner);
         }
     }
 
@@ -565,20 +565,21 @@ impl LockManager {
         // What came here made its waiters wait for its holders. Most of those wait for nobody, and hardly ever is one
         // of them in a circle: only then it is worth to see who is. Who waits for several keys may have been made to
         // wait by what left a key, too: then a circle may lead through others.
-        let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter().rev()).collect();
-        let waiters = ids.iter().filter_map(|id| self.room.waiter(*id));
+        let ids: Vec<WaiterId> =
+            self.wait_table.line(db, name).into_iter().flat_map(|line| line.iter().rev()).collect();
+        let waiters = ids.iter().filter_map(|id| self.wait_table.waiter(*id));
         let suspects = if waiters.clone().any(Waiter::is_many) {
             let owners: Vec<Owner> = waiters.map(|waiter| waiter.owner.clone()).collect();
             deadlock::suspects(self.order(now.mono), keys, &owners)
         } else {
-            keys.peek(db, name, |lock| self.room.waiting_holders(lock)).unwrap_or_default()
+            keys.peek(db, name, |lock| self.wait_table.waiting_holders(lock)).unwrap_or_default()
         };
         let in_circle = |owner| deadlock::find(self.order(now.mono), &mut *keys, owner, ClosedBy::Latecomer).is_some();
         if !suspects.iter().any(in_circle) {
             return;
         }
         for id in ids {
-            let Some(owner) = self.room.waiter(id).map(|waiter| waiter.owner.clone()) else { continue };
+            let Some(owner) = self.wait_table.waiter(id).map(|waiter| waiter.owner.clone()) else { continue };
             self.end_circle(keys, (id, &owner), ClosedBy::Latecomer, now, effects);
         }
     }
@@ -587,7 +588,7 @@ impl LockManager {
     /// the grant changed, and only while its fence stands and its owner has not shown that it knows.
     pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, db: Db, now: Now) -> Effects {
         let mut effects = Effects::new();
-        let Some(Lost { owner, mode, confirmed, given }) = self.room.take_lost(id, db) else { return effects };
+        let Some(Lost { owner, mode, confirmed, given }) = self.wait_table.take_lost(id, db) else { return effects };
         for (connection, fence) in given.iter().filter_map(|(_, given)| given.bound_anew()) {
             self.sessions.end_doubt(connection, fence);
         }
@@ -610,14 +611,14 @@ impl LockManager {
         }
         // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it,
         // and what this grant alone has bound to it is not.
-        let is_last = !self.room.has_lost();
+        let is_last = !self.wait_table.has_lost();
         for key in keys.all() {
             if is_last {
                 settle(keys, key, &self.sessions, now.mono, &mut effects);
                 self.look(keys, key, now, RUN, &mut effects);
             } else {
                 let Place { db, name, .. } = keys.place(key);
-                self.room.want_look(db, name);
+                self.wait_table.want_look(db, name);
             }
         }
         self.follow(keys, &mut effects, now.mono);
@@ -627,12 +628,12 @@ impl LockManager {
     /// Leaves what a lost waiter was granted as it is: its keys are not this node's any more to change.
     pub fn forgo(&mut self, id: WaiterId) {
         self.end_doubt(id);
-        self.room.remove(id);
+        self.wait_table.remove(id);
     }
 
     /// Ends all waits for a key with this answer.
     pub fn send_away(&mut self, db: Db, name: &[u8], answer: &Answer) -> Answers {
-        let ids: Vec<WaiterId> = self.room.line(db, name).into_iter().flat_map(|line| line.iter()).collect();
+        let ids: Vec<WaiterId> = self.wait_table.line(db, name).into_iter().flat_map(|line| line.iter()).collect();
         self.end_all(ids, answer)
     }
 
@@ -640,12 +641,13 @@ impl LockManager {
     /// to take them back.
     pub fn dismiss(&mut self) -> Answers {
         self.sessions.dissolve();
-        let ids: Vec<WaiterId> = self.room.everybody().collect();
+        let ids: Vec<WaiterId> = self.wait_table.everybody().collect();
         self.end_all(ids, &Answer::SentAway(Away::Demoted))
     }
 
     fn end_all(&mut self, ids: Vec<WaiterId>, answer: &Answer) -> Answers {
-        let end = |id| Some((id, self.room.remove(id).filter(Waiter::is_waiting)?)).map(|(id, _)| (id, answer.clone()));
+        let end =
+            |id| Some((id, self.wait_table.remove(id).filter(Waiter::is_waiting)?)).map(|(id, _)| (id, answer.clone()));
         ids.into_iter().filter_map(end).collect()
     }
 }

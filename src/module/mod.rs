@@ -28,7 +28,7 @@ use crate::lock::key::{Db, KeyIndex};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
 use crate::lock::request::{Answer, Ask, Outcome, Refusal, Request};
-use crate::lock::room::WaiterId;
+use crate::lock::table::WaiterId;
 use crate::lock::time::{Now, Timestamp};
 use crate::lock::view::{Sight, View};
 use open_locks::{LOCK, OpenLocks};

@@ -13,7 +13,7 @@ use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
 use crate::lock::request::{Answer, Away, PerKey, Request};
-use crate::lock::room::{Expired, WaiterId, Work};
+use crate::lock::table::{Expired, WaiterId, Work};
 use crate::lock::time::Timestamp;
 use crate::lock::wait::RUN;
 use smallvec::SmallVec;

@@ -9,7 +9,7 @@ use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait};
-use redis_lock::lock::room::Work;
+use redis_lock::lock::table::Work;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::view::{Sight, View};
 use std::collections::BTreeMap;

@@ -10,7 +10,7 @@ use redis_lock::lock::hold::Session;
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Ask, Outcome, Request, Wait};
-use redis_lock::lock::room::Work;
+use redis_lock::lock::table::Work;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };

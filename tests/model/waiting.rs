@@ -7,7 +7,7 @@ use redis_lock::lock::hold::Mode::{self, Read, Write};
 use redis_lock::lock::key::KeyIndex;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Release, Request, Wait};
-use redis_lock::lock::room::Work;
+use redis_lock::lock::table::Work;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::wait::RUN;
 

@@ -10,7 +10,7 @@ use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Refusal, Release, Request, Wait};
-use redis_lock::lock::room::{WaiterId, Work};
+use redis_lock::lock::table::{WaiterId, Work};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use redis_lock::lock::wait::{RUN, RUN_KEYS};
@@ -235,7 +235,7 @@ fn what_an_asker_holds_is_looked_at_once_for_all_whom_it_keeps_waiting() {
 #[test]
 fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
     // What could go wrong: each of a thousand connections that close at once is told to each of a thousand grants. What
-    // is counted is in `Room::closed`; here, that those that are told are the right ones.
+    // is counted is in `WaitTable::closed`; here, that those that are told are the right ones.
     let mut crowd = Crowd::new();
     let bound = |crowd: &Crowd, client| {
         Some(Session { connection: crowd.manager.sessions().connection(client), grace: Millis(0) })

@@ -1,9 +1,9 @@
 //! The waiting room: who waits for which keys, and in which order. Holds no lock state, decides nothing, and forgets
 //! everything on restart.
 //!
-//! Each key that is waited for has a line. A waiter stands in the lines of all its keys by one ticket, given when it came,
-//! so that any two waiters stand in the same order wherever they meet. An upgrade alone stands at the head, of the line of
-//! the key that it upgrades and of no other ([`super::order`] says why that is safe). What a waiter can be:
+//! Each key that is waited for has a line. A waiter stands in the lines of all its keys by one ticket, given when it
+//! came, so that any two waiters stand in the same order wherever they meet. An upgrade alone stands at the head, of
+//! the line of the key that it upgrades and of no other ([`super::order`] says why that is safe). What a waiter can be:
 //!
 //! | state | stands in lines | ends by |
 //! | --- | --- | --- |
@@ -11,9 +11,10 @@
 //! | granted | in none | the reply was delivered: it is forgotten; it could not be: it is lost |
 //! | lost | in none | what it was granted is taken back: it is forgotten |
 //!
-//! Invariants, checked after every step by the model test ([`Room::broken_invariant`] and the model's world):
+//! Invariants, checked after every step by the model test ([`WaitTable::broken_invariant`] and the model's world):
 //!
-//! - W1: who waits stands in the line of each of its keys, at its rank there; nobody else stands in a line; no line is empty.
+//! - W1: who waits stands in the line of each of its keys, at its rank there; nobody else stands in a line; no line is
+//!   empty.
 //! - W2: who could be served does not wait, unless its line is on the list of those to be looked at.
 //! - W3: who waits for a limited time has an entry in the wheel.
 //! - W4: no owner waits twice for a key in the same mode.
@@ -60,7 +61,7 @@ pub struct Waiter {
     obstacle: usize,
     /// Its entry in the list of those to be checked for deadlocks, and what may have closed the circle.
     check: Option<(u64, ClosedBy)>,
-    /// The count of looks ([`Room`]) when all its lines were put on the list of those to be looked at.
+    /// The count of looks ([`WaitTable`]) when all its lines were put on the list of those to be looked at.
     called_at: u64,
 }
 
@@ -141,8 +142,8 @@ pub(super) enum ClosedBy {
 pub enum Work {
     /// Look who of this key's line can be served.
     Look(Db, KeyName),
-    /// Take back what was granted to this waiter and lies on these keys now. If some of it lies in another database, that is
-    /// another piece.
+    /// Take back what was granted to this waiter and lies on these keys now. If some of it lies in another database,
+    /// that is another piece.
     TakeBack(WaiterId, Db, PerKey<KeyName>),
     /// See whether this waiter, which waits for this key, is in a deadlock.
     Check(WaiterId, Db, KeyName),
@@ -170,7 +171,7 @@ enum Ring {
 
 /// All who wait on this node.
 #[derive(Debug)]
-pub struct Room {
+pub struct WaitTable {
     waiters: Arena<Waiter>,
     lines: Vec<BTreeMap<KeyName, Line>>,
     /// Those of each owner, by its digest, which few others share.
@@ -193,17 +194,17 @@ pub struct Room {
     contended: usize,
 }
 
-impl Default for Room {
-    fn default() -> Room {
-        Room::new()
+impl Default for WaitTable {
+    fn default() -> WaitTable {
+        WaitTable::new()
     }
 }
 
-impl Room {
+impl WaitTable {
     /// An empty room.
     #[must_use]
-    pub const fn new() -> Room {
-        Room {
+    pub const fn new() -> WaitTable {
+        WaitTable {
             waiters: Arena::new(),
             lines: Vec::new(),
             by_owner: BTreeMap::new(),
@@ -492,7 +493,7 @@ impl Room {
         if self.waiters.len() == self.waiting {
             return;
         }
-        let Room { waiters, by_owner, .. } = self;
+        let WaitTable { waiters, by_owner, .. } = self;
         let mut carry = |ids: &[WaiterId]| {
             for id in ids {
                 let Some(waiter) = waiters.get_mut(*id).filter(|waiter| waiter.lies_at(from.0, from.1)) else {
@@ -532,8 +533,9 @@ impl Room {
         }
     }
 
-    /// A connection has closed: what was bound to it before it was granted anew by another is to be, when that is taken back,
-    /// as its closing would have left it. (What was granted by this one is taken back before anything ends that is bound.)
+    /// A connection has closed: what was bound to it before it was granted anew by another is to be, when that is taken
+    /// back, as its closing would have left it. (What was granted by this one is taken back before anything ends that
+    /// is bound.)
     ///
     /// How many grants were looked at for that.
     pub(super) fn closed(&mut self, connection: Connection, now: Timestamp) -> usize {
@@ -554,7 +556,7 @@ impl Room {
         self.want(db, name, Due::Look);
     }
 
-    /// As [`Room::want_look`], and the lock is another one, so that there may be a deadlock.
+    /// As [`WaitTable::want_look`], and the lock is another one, so that there may be a deadlock.
     pub fn want_check(&mut self, db: Db, name: &[u8]) {
         self.want(db, name, Due::Check);
     }
@@ -566,18 +568,18 @@ impl Room {
         }
     }
 
-    /// As [`Room::want_check`], of all lines of a database; None: of all databases.
+    /// As [`WaitTable::want_check`], of all lines of a database; None: of all databases.
     pub(super) fn want_checks(&mut self, db: Option<Db>) {
         self.want_all(db, Due::Check);
     }
 
-    /// As [`Room::want_look`], of all lines.
+    /// As [`WaitTable::want_look`], of all lines.
     pub(super) fn want_looks(&mut self) {
         self.want_all(None, Due::Look);
     }
 
     fn want_all(&mut self, db: Option<Db>, due: Due) {
-        let Room { lines, looks, .. } = self;
+        let WaitTable { lines, looks, .. } = self;
         for (number, lines) in (0..).zip(lines) {
             if db.is_none_or(|db| db.0 == number) {
                 for (name, line) in lines {
@@ -591,7 +593,7 @@ impl Room {
 
     /// An owner has got something: all lines that it stands in are to be looked at, as far as to where it stands.
     pub(super) fn want_looks_of(&mut self, owner: &Owner) {
-        let Room { waiters, lines, by_owner, looks, looks_begun, .. } = self;
+        let WaitTable { waiters, lines, by_owner, looks, looks_begun, .. } = self;
         for id in by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = waiters.get_mut(*id) else { continue };
             // An owner may get very much while it waits in very many lines: they are on the list already.
@@ -612,7 +614,7 @@ impl Room {
 
     /// An owner's waiters may be exceptions from now on.
     pub(super) fn except(&mut self, owner: &Owner) {
-        let Room { waiters, lines, by_owner, .. } = self;
+        let WaitTable { waiters, lines, by_owner, .. } = self;
         for id in by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = waiters.get(*id) else { continue };
             let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { continue };
@@ -660,8 +662,8 @@ impl Room {
         None
     }
 
-    /// Takes what a lost waiter was granted out of the room, as far as it lies in this database now; the waiter is forgotten
-    /// when nothing is left of it. None when there is nothing.
+    /// Takes what a lost waiter was granted out of the room, as far as it lies in this database now; the waiter is
+    /// forgotten when nothing is left of it. None when there is nothing.
     pub(super) fn take_lost(&mut self, id: WaiterId, db: Db) -> Option<Lost> {
         let bound_before = self.waiters.get(id)?.bound_before();
         self.forget_rebound(id, &bound_before);
@@ -743,7 +745,7 @@ impl Room {
 
     /// A free key is kept for the first in its line from now on, at most so long.
     pub(super) fn keep(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
-        let Room { lines, wheel, generations, .. } = self;
+        let WaitTable { lines, wheel, generations, .. } = self;
         if let Some(line) = lines.get_mut(db.0 as usize).and_then(|lines| lines.get_mut(name)) {
             line.kept.get_or_insert_with(|| {
                 let until = now + most;
@@ -759,9 +761,10 @@ impl Room {
         }
     }
 
-    /// A free key is kept no longer for this owner, or whoever it is kept for: those behind who fit pass, as if its time were up.
+    /// A free key is kept no longer for this owner, or whoever it is kept for: those behind who fit pass, as if its
+    /// time were up.
     pub(super) fn end_keeping(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
-        let Room { lines, waiters, .. } = self;
+        let WaitTable { lines, waiters, .. } = self;
         let Some(line) = lines.get_mut(db.0 as usize).and_then(|lines| lines.get_mut(name)) else { return };
         let first = line.iter().next().and_then(|id| waiters.get(id));
         if let Some(kept) = &mut line.kept
@@ -772,7 +775,7 @@ impl Room {
         }
     }
 
-    /// The next moment at which [`Room::expired`] is worth calling.
+    /// The next moment at which [`WaitTable::expired`] is worth calling.
     #[must_use]
     pub fn next_look(&self) -> Option<Timestamp> {
         self.wheel.next_look()
@@ -859,8 +862,8 @@ impl Given {
         Some((session.connection, self.fence))
     }
 
-    /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it would
-    /// be told that it holds nothing.
+    /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it
+    /// would be told that it holds nothing.
     pub(super) fn undone(&self, hold: &Hold, mode: Mode) -> Hold {
         let mut hold = hold.clone();
         hold.set_count(mode, hold.count(mode).saturating_sub(self.added));
@@ -976,9 +979,9 @@ mod tests {
 
     #[test]
     fn a_connection_that_closes_is_told_to_grants_that_took_its_holds_over_and_to_no_other() {
-        // What could go wrong: a thousand connections close at once while a thousand grants are under way, and each is told
-        // to each.
-        let (mut room, sessions) = (Room::new(), Sessions::new());
+        // What could go wrong: a thousand connections close at once while a thousand grants are under way, and each is
+        // told to each.
+        let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
         let ask = |client| Acquire {
             mode: Mode::Write,
@@ -992,7 +995,7 @@ mod tests {
             .map(|n| {
                 let owner = Owner::new(format!("owner{n}").as_bytes());
                 let key = Wanted { name: KeyName::from_slice(format!("key{n}").as_bytes()), upgrade: false };
-                let id = room.admit((&owner, &ask(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
+                let id = wait_table.admit((&owner, &ask(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
                 let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Term::FIRST);
                 // Half of them were bound to another connection before.
                 hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
@@ -1003,34 +1006,34 @@ mod tests {
                     session: Some(session(n)),
                     before: Some(Before::of(&hold)),
                 };
-                room.granted(id, PerKey::from([given]));
+                wait_table.granted(id, PerKey::from([given]));
                 id
             })
             .collect();
-        let told = (0..20_000).map(|client| room.closed(sessions.connection(client), Timestamp(7)));
+        let told = (0..20_000).map(|client| wait_table.closed(sessions.connection(client), Timestamp(7)));
         assert_eq!(told.sum::<usize>(), 500);
         for (n, id) in waiters.iter().enumerate() {
-            let before = room.waiter(*id).and_then(Waiter::grant).and_then(|grant| grant.given[0].before);
+            let before = wait_table.waiter(*id).and_then(Waiter::grant).and_then(|grant| grant.given[0].before);
             let cut = (n % 2 == 0).then_some(Timestamp(7) + Millis(5));
             assert_eq!(before.map(|before| (before.session, before.cut)), Some((None, cut)));
-            room.delivered(*id);
+            wait_table.delivered(*id);
         }
-        assert!(room.is_empty() && room.rebound.is_empty());
+        assert!(wait_table.is_empty() && wait_table.rebound.is_empty());
     }
 
     #[test]
     fn of_a_grant_that_was_delivered_nothing_is_kept() {
-        let (mut room, sessions) = (Room::new(), Sessions::new());
+        let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
         let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
         let ask = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)) };
         let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
-        let id = room.admit((&Owner::new(b"o"), &ask), Db(0), PerKey::from([key]), Timestamp(0), None);
+        let id = wait_table.admit((&Owner::new(b"o"), &ask), Db(0), PerKey::from([key]), Timestamp(0), None);
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Term::FIRST);
         hold.bind(Some(session(2)));
         let (fence, deadline, before) = (hold.fence, hold.deadline, Some(Before::of(&hold)));
-        room.granted(id, PerKey::from([Given { fence, added: 1, deadline, session: Some(session(1)), before }]));
-        room.delivered(id);
-        assert!(room.rebound.is_empty());
+        wait_table.granted(id, PerKey::from([Given { fence, added: 1, deadline, session: Some(session(1)), before }]));
+        wait_table.delivered(id);
+        assert!(wait_table.rebound.is_empty());
     }
 }
