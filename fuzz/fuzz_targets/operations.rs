@@ -7,18 +7,18 @@
 
 use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use line::Rules;
+use queue::Rules;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::request::{Amount, Wait};
 use redis_lock::lock::time::Millis;
 use world::{Bound, Named, Op, RULES, World};
 
 #[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/line.rs"]
-mod line;
-#[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../../tests/model/naive.rs"]
 mod naive;
+#[allow(dead_code, reason = "the tests use all of it")]
+#[path = "../../tests/model/queue.rs"]
+mod queue;
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../../tests/model/world.rs"]
 mod world;

@@ -98,7 +98,7 @@ struct Row {
 /// None when nobody holds or waits. With OWNER when that one holds nothing: null means that one does not hold it.
 fn show(seen: &Seen<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
     let view = &seen.lock;
-    let waiting = seen.manager.line_len(seen.db, seen.name);
+    let waiting = seen.manager.queue_len(seen.db, seen.name);
     if view.is_none() && waiting == 0 {
         return None;
     }
@@ -107,7 +107,7 @@ fn show(seen: &Seen<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
         (None, Some(view)) => view.holders().take(count).map(|holder| row(&holder)).collect(),
         (None, None) => Vec::new(),
     };
-    let waiters = seen.manager.line(seen.db, seen.name, seen.now).take(count);
+    let waiters = seen.manager.queue(seen.db, seen.name, seen.now).take(count);
     Some(Shown {
         mode: view.as_ref().and_then(View::mode),
         fence: view.as_ref().and_then(View::fence),

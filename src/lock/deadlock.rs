@@ -23,7 +23,7 @@ use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
 use super::order::{Asker, Order, keeps_waiting};
 use super::owner::Owner;
-use super::table::{ClosedBy, Line, Rank, Waiter, WaiterId, Wanted};
+use super::table::{ClosedBy, Rank, WaitQueue, Waiter, WaiterId, Wanted};
 use super::value::Lock;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -73,7 +73,7 @@ struct Kind {
 struct Place<'r> {
     db: Db,
     name: &'r KeyName,
-    line: &'r Line,
+    queue: &'r WaitQueue,
     /// Of its holders those who wait for something, and whether they write; None until somebody asks.
     holders: Option<BTreeMap<&'r Owner, bool>>,
     /// By kind and in order, those who branch off and were not reached yet.
@@ -122,7 +122,7 @@ struct Search<'r> {
 /// Looks for a circle through an owner.
 pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, closed_by: ClosedBy) -> Option<Cycle> {
     let late = closed_by == ClosedBy::Latecomer;
-    if !late && all_wait_in_one_line(order, asker) {
+    if !late && all_wait_in_one_queue(order, asker) {
         return None;
     }
     let first = order.wait_table.waiting_of(asker).map(|(id, _)| id).next()?;
@@ -184,12 +184,12 @@ pub(super) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Ow
 }
 
 /// Whether all who wait do so in one line, in which the asker has come last: whatever it holds elsewhere, nobody wants.
-fn all_wait_in_one_line(order: Order<'_>, asker: &Owner) -> bool {
+fn all_wait_in_one_queue(order: Order<'_>, asker: &Owner) -> bool {
     let mut waiters = order.wait_table.waiting_of(asker);
     let (Some((_, waiter)), None) = (waiters.next(), waiters.next()) else { return false };
     match &waiter.keys[..] {
         [key] if !key.upgrade => {
-            order.wait_table.line(waiter.db, &key.name).is_some_and(|line| hold_nothing(order, line))
+            order.wait_table.queue(waiter.db, &key.name).is_some_and(|queue| hold_nothing(order, queue))
         }
         _ => false,
     }
@@ -197,10 +197,10 @@ fn all_wait_in_one_line(order: Order<'_>, asker: &Owner) -> bool {
 
 /// Whether all who wait do so in this line, for this key alone, and hold nothing here: all but upgrades, of which the
 /// first stands at the head.
-fn hold_nothing(order: Order<'_>, line: &Line) -> bool {
-    let head = line.iter().next().and_then(|id| order.wait_table.waiter(id));
+fn hold_nothing(order: Order<'_>, queue: &WaitQueue) -> bool {
+    let head = queue.iter().next().and_then(|id| order.wait_table.waiter(id));
     let head_holds = head.is_some_and(|head| head.keys.iter().any(|key| key.upgrade));
-    order.wait_table.waiting() == line.len() && line.is_plain() && !head_holds
+    order.wait_table.waiting() == queue.len() && queue.is_plain() && !head_holds
 }
 
 impl<'r> Search<'r> {
@@ -230,8 +230,8 @@ impl<'r> Search<'r> {
 
     /// At most what it costs to visit a waiter that stands here, by those that are listed for it.
     fn price(&self, place: usize, rank: Rank) -> usize {
-        let Place { line, known, .. } = self.places[place];
-        let listed = if known.is_some_and(|known| known >= rank) { 0 } else { line.all_branching() };
+        let Place { queue, known, .. } = self.places[place];
+        let listed = if known.is_some_and(|known| known >= rank) { 0 } else { queue.all_branching() };
         1 + listed
     }
 
@@ -239,11 +239,11 @@ impl<'r> Search<'r> {
     fn is_waited_for<K: Keyspace>(&self, keys: &mut K) -> bool {
         let Order { wait_table, .. } = self.order;
         let stands_before = |waiter: &Waiter, key: &Wanted| {
-            let line = wait_table.line(waiter.db, &key.name);
-            key.upgrade || line.is_some_and(|line| line.next(Some(waiter.rank_at(key))).is_some())
+            let queue = wait_table.queue(waiter.db, &key.name);
+            key.upgrade || queue.is_some_and(|queue| queue.next(Some(waiter.rank_at(key))).is_some())
         };
         let mut places = wait_table.waiting_of(self.asker).map(|(_, waiter)| waiter);
-        let mut held = wait_table.lines();
+        let mut held = wait_table.queues();
         places.any(|waiter| waiter.keys.iter().any(|key| stands_before(waiter, key)))
             || held.any(|(db, name, _)| {
                 let holds = |lock: &Lock| lock.holds.get(self.asker.as_bytes()).is_some();
@@ -265,7 +265,7 @@ impl<'r> Search<'r> {
                 self.places.push(Place {
                     db,
                     name,
-                    line: self.order.wait_table.line(db, name)?,
+                    queue: self.order.wait_table.queue(db, name)?,
                     holders: None,
                     waiting: BTreeMap::new(),
                     known: None,
@@ -286,12 +286,12 @@ impl<'r> Search<'r> {
 
     /// Sees which holders of a key wait for something.
     fn see_holders<K: Keyspace>(&mut self, keys: &mut K, place: usize) {
-        let Place { db, name, line, ref mut holders, .. } = self.places[place];
+        let Place { db, name, queue, ref mut holders, .. } = self.places[place];
         if holders.is_some() {
             return;
         }
         let (order, asker, wait_table) = (self.order, self.asker, self.order.wait_table);
-        let none_waits = hold_nothing(order, line) && !self.late;
+        let none_waits = hold_nothing(order, queue) && !self.late;
         let seen = keys.peek(db, name, |lock: &Lock| {
             let writes = |who: &Owner| {
                 let hold = lock.holds.get(who.as_bytes()).filter(|hold| order.stands(hold))?;
@@ -372,7 +372,7 @@ impl<'r> Search<'r> {
         waiter: &'r Waiter,
     ) -> impl DoubleEndedIterator<Item = (Rank, &'r Waiter)> + use<'r> {
         let wait_table = self.order.wait_table;
-        let writers = self.places[place].line.writers(rank);
+        let writers = self.places[place].queue.writers(rank);
         let writers = writers.filter_map(|(rank, id)| Some((rank, wait_table.waiter(id)?)));
         writers.filter(|(_, writer)| writer.owner != waiter.owner)
     }
@@ -409,11 +409,11 @@ impl<'r> Search<'r> {
                 (end, Some(&writer.owner))
             }
         };
-        let Place { line, passed, .. } = self.places[place];
+        let Place { queue, passed, .. } = self.places[place];
         // Who waits for this key alone has been reached by now, but for the asker itself from its own place.
-        let (kept, own) = (line.was_kept(self.order.now), waiter.owner == *self.asker);
+        let (kept, own) = (queue.was_kept(self.order.now), waiter.owner == *self.asker);
         if own || !kept {
-            for (rank, id) in line.backwards(passed, end) {
+            for (rank, id) in queue.backwards(passed, end) {
                 if !self.has_left(place, rank, |kind| own || kind.many) {
                     break;
                 }
@@ -441,7 +441,7 @@ impl<'r> Search<'r> {
 
     /// Sees who branches off before a place.
     fn know<K: Keyspace>(&mut self, keys: &mut K, place: usize, before: Rank) {
-        let Place { db, name, line, known, .. } = self.places[place];
+        let Place { db, name, queue, known, .. } = self.places[place];
         if known.is_some_and(|known| known >= before) {
             return;
         }
@@ -451,7 +451,7 @@ impl<'r> Search<'r> {
         let spare = self.places[place].listed.max(LEAST);
         let mut branching = Vec::new();
         let mut upto = before;
-        for (rank, id) in line.branching_from(known) {
+        for (rank, id) in queue.branching_from(known) {
             if rank >= before && branching.len() >= spare {
                 break;
             }
@@ -520,7 +520,7 @@ impl<'r> Search<'r> {
     fn delays(&self, place: usize, kind: u32, asker: Asker<'_>) -> bool {
         let Kind { reads, many, held } = &self.kinds[kind as usize - 1];
         let mode = if *reads { Mode::Read } else { Mode::Write };
-        let by_kind = self.order.delays_by_kind((mode, *many), self.places[place].line, asker.mode);
+        let by_kind = self.order.delays_by_kind((mode, *many), self.places[place].queue, asker.mode);
         by_kind.unwrap_or_else(|| {
             !held.iter().any(|held| {
                 let writes = self.hold_of(*held, asker.owner);

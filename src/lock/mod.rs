@@ -2,7 +2,7 @@
 //!
 //! The caller hands in the state, a request and the time; it gets back an outcome and the list of what happened to
 //! holds, and does the rest (replies, replication, events). Read in this order: [`value`] for the lock and its
-//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`table`] for who waits, [`mod@line`]
+//! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`table`] for who waits, [`mod@queue`]
 //! for where, [`order`] for who goes before whom, [`wait`] for how waits end, [`deadlock`] for those that never would;
 //! [`session`] for holds that end with a connection, [`operator`] for what operators do; [`fact`] for what other nodes
 //! say, [`manager`] for what there is beside locks, [`index`] for when leases end; [`wheel`], [`fence`] and [`codec`]
@@ -27,11 +27,11 @@ pub mod index;
 pub mod key;
 pub mod keyspace;
 pub mod limits;
-pub mod line;
 pub mod manager;
 pub mod operator;
 pub mod order;
 pub mod owner;
+pub mod queue;
 pub mod request;
 pub mod serve;
 pub mod session;

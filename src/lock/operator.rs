@@ -60,10 +60,10 @@ impl LockManager {
     /// The keys that most wait for, at most so many, the most crowded first.
     #[must_use]
     pub fn most_crowded(&self, most: usize, now: Timestamp) -> Vec<Crowd> {
-        let crowds = self.wait_table.lines().map(|(db, name, line)| {
-            let since = line.iter().filter_map(|id| self.wait_table.waiter(id)).map(|waiter| waiter.since).min();
+        let crowds = self.wait_table.queues().map(|(db, name, queue)| {
+            let since = queue.iter().filter_map(|id| self.wait_table.waiter(id)).map(|waiter| waiter.since).min();
             let waited = since.map_or(Millis(0), |since| since.ago(now));
-            Crowd { db, name: name.clone(), waiting: line.len(), waited }
+            Crowd { db, name: name.clone(), waiting: queue.len(), waited }
         });
         top(crowds, most, |crowd| (usize::MAX - crowd.waiting, crowd.db, crowd.name.clone()))
     }

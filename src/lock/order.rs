@@ -39,7 +39,7 @@ use super::limits::Limits;
 use super::owner::Owner;
 use super::request::Refusal;
 use super::session::Sessions;
-use super::table::{Line, Rank, WaitTable, Waiter, WaiterId, Wanted};
+use super::table::{Rank, WaitQueue, WaitTable, Waiter, WaiterId, Wanted};
 use super::time::Timestamp;
 use super::value::Lock;
 use alloc::collections::BTreeSet;
@@ -146,18 +146,18 @@ impl Order<'_> {
         place: Rank,
         passed: &mut Passed,
     ) -> bool {
-        let Some(line) = self.wait_table.line(db, name) else { return false };
+        let Some(queue) = self.wait_table.queue(db, name) else { return false };
         let circle_holds = !passed.circle.is_empty() && self.is_held_by(keys, (db, name), &passed.circle);
-        for id in line.before(place) {
+        for id in queue.before(place) {
             let Some(waiter) = self.wait_table.waiter(id) else { continue };
             if (circle_holds && waiter.ask.mode == Mode::Write) || passed.circle.contains(&waiter.owner) {
                 continue;
             }
-            let by_kind = self.delays_by_kind((waiter.ask.mode, waiter.is_many()), line, asker.mode);
+            let by_kind = self.delays_by_kind((waiter.ask.mode, waiter.is_many()), queue, asker.mode);
             if by_kind.unwrap_or_else(|| !self.passes(keys, (id, waiter), asker, passed)) {
                 return true;
             }
-            if !waiter.is_many() && passed.circle.is_empty() && line.writers(place).next().is_some() {
+            if !waiter.is_many() && passed.circle.is_empty() && queue.writers(place).next().is_some() {
                 // A reader that does not delay this one; a writer behind it does.
                 return true;
             }
@@ -176,17 +176,17 @@ impl Order<'_> {
 
     /// Whether a waiter delays a request that stands behind it in a line, as far as their modes say, and whether the
     /// waiter waits for several keys. None: it does, unless the asker keeps it waiting itself.
-    pub(super) fn delays_by_kind(self, (mode, many): (Mode, bool), line: &Line, asker: Mode) -> Option<bool> {
+    pub(super) fn delays_by_kind(self, (mode, many): (Mode, bool), queue: &WaitQueue, asker: Mode) -> Option<bool> {
         if asker == Mode::Read && mode == Mode::Read {
             // Only something else delays a reader that waits: another key, or a writer, which delays this one as well.
             // Unless it is one of a run that is being let in bit by bit: nobody passes the rest of the run.
-            return Some(line.cut);
+            return Some(queue.cut);
         }
         if !many {
             return Some(true);
         }
         // The key has been kept for it long enough.
-        line.was_kept(self.now).then_some(false)
+        queue.was_kept(self.now).then_some(false)
     }
 
     /// Whether an asker keeps a waiter waiting that stands before it. The waiter could not be served before the asker
@@ -206,14 +206,14 @@ impl Order<'_> {
             if !passed.seen.insert(key.name.clone()) {
                 continue;
             }
-            let Some(line) = self.wait_table.line(waiter.db, &key.name) else { continue };
+            let Some(queue) = self.wait_table.queue(waiter.db, &key.name) else { continue };
             let writes = |lock: &Lock| {
                 let hold = lock.holds.get(asker.owner.as_bytes()).filter(|hold| self.stands(hold));
                 hold.map(|hold| hold.writes > 0)
             };
             let Some(writes) = keys.peek(waiter.db, &key.name, writes).flatten() else { continue };
             let upgrades = asker.upgrades(&key.name);
-            passed.waiters.extend(line.iter().filter(|id| {
+            passed.waiters.extend(queue.iter().filter(|id| {
                 let other = self.wait_table.waiter(*id).filter(|other| other.owner != *asker.owner);
                 other.is_some_and(|other| keeps_waiting(writes, other.ask.mode, upgrades))
             }));

@@ -25,7 +25,7 @@ use super::manager::LockManager;
 use super::order::{Asker, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Wait};
-use super::table::{Before, Given, Line};
+use super::table::{Before, Given, WaitQueue};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
 use super::wait::{RUN, counted, wanted_at};
@@ -100,7 +100,10 @@ impl LockManager {
         let Place { db, name, lock } = keys.place(key);
         let free = lock.is_none_or(|lock| lock.is_free());
         // Else nobody in it can be served (W2).
-        if free || effects.changes.len() > before || self.wait_table.line(db, name).is_some_and(Line::is_unsettled) {
+        if free
+            || effects.changes.len() > before
+            || self.wait_table.queue(db, name).is_some_and(WaitQueue::is_unsettled)
+        {
             self.look_for_step(keys, key, now, effects);
         }
     }
@@ -109,8 +112,8 @@ impl LockManager {
     /// may be many of them before the server turns to other clients.
     fn look_for_step<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
         let Place { db, name, .. } = keys.place(key);
-        let Some(line) = self.wait_table.line(db, name) else { return };
-        let most = if line.cut { 1 } else { RUN };
+        let Some(queue) = self.wait_table.queue(db, name) else { return };
+        let most = if queue.cut { 1 } else { RUN };
         self.look(keys, key, now, most, effects);
     }
 
@@ -159,7 +162,7 @@ impl LockManager {
         (owner, ask): (&Owner, &Acquire),
         now: Timestamp,
     ) -> Result<Option<Outcome>, Refusal> {
-        match self.queue(keys, named, (owner, ask), now) {
+        match self.enqueue(keys, named, (owner, ask), now) {
             Err(Refusal::Deadlock(cycle))
                 if self.may_go_before(keys, named, (owner, ask), Some(&cycle), now) == Ok(true) =>
             {
@@ -207,7 +210,7 @@ impl LockManager {
             let Place { db, name, .. } = keys.place(key);
             match verdict {
                 Verdict::Held => return Ok(false),
-                Verdict::Anew if self.wait_table.line(db, name).is_some() => {
+                Verdict::Anew if self.wait_table.queue(db, name).is_some() => {
                     let name = KeyName::from_slice(name);
                     if wanted.is_empty() && named.len() > 1 {
                         wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, ask))));

@@ -23,9 +23,9 @@ use super::arena::{Arena, Generations, Id};
 use super::fence::Fence;
 use super::hold::{Connection, Hold, Mode, Session, Term};
 use super::key::{Db, KeyName};
-use super::line::{Due, Kept};
-pub use super::line::{Line, Rank};
 use super::owner::Owner;
+use super::queue::{Due, Kept};
+pub use super::queue::{Rank, WaitQueue};
 use super::request::{Acquire, PerKey};
 use super::time::{Millis, Timestamp};
 use super::value::Lock;
@@ -173,7 +173,7 @@ enum Ring {
 #[derive(Debug)]
 pub struct WaitTable {
     waiters: Arena<Waiter>,
-    lines: Vec<BTreeMap<KeyName, Line>>,
+    queues: Vec<BTreeMap<KeyName, WaitQueue>>,
     /// Those of each owner, by its digest, which few others share.
     by_owner: BTreeMap<u64, SmallVec<[WaiterId; 1]>>,
     wheel: Wheel<Ring>,
@@ -206,7 +206,7 @@ impl WaitTable {
     pub const fn new() -> WaitTable {
         WaitTable {
             waiters: Arena::new(),
-            lines: Vec::new(),
+            queues: Vec::new(),
             by_owner: BTreeMap::new(),
             wheel: Wheel::new(),
             generations: Generations::new(),
@@ -242,21 +242,21 @@ impl WaitTable {
 
     /// The line of a key, if somebody waits for it.
     #[must_use]
-    pub fn line(&self, db: Db, name: &[u8]) -> Option<&Line> {
-        self.lines.get(db.0 as usize)?.get(name)
+    pub fn queue(&self, db: Db, name: &[u8]) -> Option<&WaitQueue> {
+        self.queues.get(db.0 as usize)?.get(name)
     }
 
     /// All lines.
-    pub(super) fn lines(&self) -> impl Iterator<Item = (Db, &KeyName, &Line)> {
-        let of = |(number, lines)| {
-            let lines: &BTreeMap<KeyName, Line> = lines;
-            lines.iter().map(move |(name, line)| (Db(number as u32), name, line))
+    pub(super) fn queues(&self) -> impl Iterator<Item = (Db, &KeyName, &WaitQueue)> {
+        let of = |(number, queues)| {
+            let queues: &BTreeMap<KeyName, WaitQueue> = queues;
+            queues.iter().map(move |(name, queue)| (Db(number as u32), name, queue))
         };
-        self.lines.iter().enumerate().flat_map(of)
+        self.queues.iter().enumerate().flat_map(of)
     }
 
-    pub(super) fn line_mut(&mut self, db: Db, name: &[u8]) -> Option<&mut Line> {
-        self.lines.get_mut(db.0 as usize)?.get_mut(name)
+    pub(super) fn queue_mut(&mut self, db: Db, name: &[u8]) -> Option<&mut WaitQueue> {
+        self.queues.get_mut(db.0 as usize)?.get_mut(name)
     }
 
     /// A waiter, waiting or granted.
@@ -329,8 +329,8 @@ impl WaitTable {
         }
         self.ring_at(id, until);
         for key in keys {
-            if let Some(line) = self.line_mut(db, &key.name) {
-                line.hand_over(Rank::new(key.upgrade, ticket), id);
+            if let Some(queue) = self.queue_mut(db, &key.name) {
+                queue.hand_over(Rank::new(key.upgrade, ticket), id);
             }
         }
         for there in self.by_owner.entry(digest).or_default().iter_mut().filter(|there| **there == old) {
@@ -344,14 +344,14 @@ impl WaitTable {
         let (many, mode) = (waiter.is_many(), waiter.ask.mode);
         let (digest, keys) = (waiter.owner.digest(), waiter.keys.clone());
         let id = self.waiters.insert(waiter, &mut self.generations);
-        if self.lines.len() <= db.0 as usize {
-            self.lines.resize_with(db.0 as usize + 1, BTreeMap::new);
+        if self.queues.len() <= db.0 as usize {
+            self.queues.resize_with(db.0 as usize + 1, BTreeMap::new);
         }
         for key in keys {
             let rank = Rank::new(key.upgrade, ticket);
-            let line = self.lines[db.0 as usize].entry(key.name).or_default();
-            self.contended += usize::from(line.is_empty());
-            line.join(rank, id, mode, many);
+            let queue = self.queues[db.0 as usize].entry(key.name).or_default();
+            self.contended += usize::from(queue.is_empty());
+            queue.join(rank, id, mode, many);
         }
         self.ring_at(id, until);
         self.waiting += 1;
@@ -364,7 +364,7 @@ impl WaitTable {
         others.push(id);
         if let (Some(other), Some(waiter)) = (other, self.waiters.get(id)) {
             for waiter in [waiter, other] {
-                mark_branching(&mut self.lines, waiter);
+                mark_branching(&mut self.queues, waiter);
             }
         }
         id
@@ -379,7 +379,7 @@ impl WaitTable {
 
     /// Forgets a waiter, in whatever state; those behind it are to be looked at.
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
-        self.leave_lines(id);
+        self.leave_queues(id);
         let waiter = self.waiters.remove(id)?;
         self.forget_rebound(id, &waiter.bound_before());
         if let Entry::Occupied(mut ids) = self.by_owner.entry(waiter.owner.digest()) {
@@ -398,7 +398,7 @@ impl WaitTable {
 
     /// A waiter was granted what it waited for.
     pub(super) fn granted(&mut self, id: WaiterId, given: PerKey<Given>) {
-        self.leave_lines(id);
+        self.leave_queues(id);
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
         }
@@ -431,7 +431,7 @@ impl WaitTable {
         }
     }
 
-    fn leave_lines(&mut self, id: WaiterId) {
+    fn leave_queues(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
         self.waiting -= 1;
         if let Some(entry) = waiter.entry.take() {
@@ -440,15 +440,15 @@ impl WaitTable {
         if let Some((number, _)) = waiter.check.take() {
             self.checks.remove(&number);
         }
-        let Some(lines) = self.lines.get_mut(waiter.db.0 as usize) else { return };
+        let Some(queues) = self.queues.get_mut(waiter.db.0 as usize) else { return };
         for key in &waiter.keys {
-            let Some(line) = lines.get_mut(&key.name) else { continue };
-            line.leave(Rank::new(key.upgrade, waiter.ticket));
-            if line.is_empty() {
-                if let Some(Kept { bell, .. }) = line.kept {
+            let Some(queue) = queues.get_mut(&key.name) else { continue };
+            queue.leave(Rank::new(key.upgrade, waiter.ticket));
+            if queue.is_empty() {
+                if let Some(Kept { bell, .. }) = queue.kept {
                     self.wheel.disarm(bell);
                 }
-                lines.remove(&key.name);
+                queues.remove(&key.name);
                 self.contended -= 1;
             }
         }
@@ -562,8 +562,8 @@ impl WaitTable {
     }
 
     fn want(&mut self, db: Db, name: &[u8], due: Due) {
-        let Some(line) = self.line_mut(db, name) else { return };
-        if line.want(due) {
+        let Some(queue) = self.queue_mut(db, name) else { return };
+        if queue.want(due) {
             self.looks.push_back((db, KeyName::from_slice(name)));
         }
     }
@@ -579,11 +579,11 @@ impl WaitTable {
     }
 
     fn want_all(&mut self, db: Option<Db>, due: Due) {
-        let WaitTable { lines, looks, .. } = self;
-        for (number, lines) in (0..).zip(lines) {
+        let WaitTable { queues, looks, .. } = self;
+        for (number, queues) in (0..).zip(queues) {
             if db.is_none_or(|db| db.0 == number) {
-                for (name, line) in lines {
-                    if line.want(due) {
+                for (name, queue) in queues {
+                    if queue.want(due) {
                         looks.push_back((Db(number), name.clone()));
                     }
                 }
@@ -593,7 +593,7 @@ impl WaitTable {
 
     /// An owner has got something: all lines that it stands in are to be looked at, as far as to where it stands.
     pub(super) fn want_looks_of(&mut self, owner: &Owner) {
-        let WaitTable { waiters, lines, by_owner, looks, looks_begun, .. } = self;
+        let WaitTable { waiters, queues, by_owner, looks, looks_begun, .. } = self;
         for id in by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = waiters.get_mut(*id) else { continue };
             // An owner may get very much while it waits in very many lines: they are on the list already.
@@ -601,11 +601,11 @@ impl WaitTable {
                 continue;
             }
             waiter.called_at = *looks_begun;
-            let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { continue };
+            let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { continue };
             for key in &waiter.keys {
-                let Some(line) = lines.get_mut(&key.name) else { continue };
-                line.except(waiter.rank_at(key));
-                if line.want(Due::Look) {
+                let Some(queue) = queues.get_mut(&key.name) else { continue };
+                queue.except(waiter.rank_at(key));
+                if queue.want(Due::Look) {
                     looks.push_back((waiter.db, key.name.clone()));
                 }
             }
@@ -614,16 +614,16 @@ impl WaitTable {
 
     /// An owner's waiters may be exceptions from now on.
     pub(super) fn except(&mut self, owner: &Owner) {
-        let WaitTable { waiters, lines, by_owner, .. } = self;
+        let WaitTable { waiters, queues, by_owner, .. } = self;
         for id in by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = waiters.get(*id) else { continue };
-            let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { continue };
+            let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { continue };
             if !waiter.is_waiting() || waiter.owner != *owner {
                 continue;
             }
             for key in &waiter.keys {
-                if let Some(line) = lines.get_mut(&key.name) {
-                    line.except(waiter.rank_at(key));
+                if let Some(queue) = queues.get_mut(&key.name) {
+                    queue.except(waiter.rank_at(key));
                 }
             }
         }
@@ -709,7 +709,7 @@ impl WaitTable {
             return Some(Work::Check(*id, waiter.db, waiter.keys[0].name.clone()));
         }
         while let Some((db, name)) = self.looks.front() {
-            if self.line(*db, name).is_some_and(Line::is_due) {
+            if self.queue(*db, name).is_some_and(WaitQueue::is_due) {
                 return Some(Work::Look(*db, name.clone()));
             }
             self.looks.pop_front();
@@ -740,14 +740,14 @@ impl WaitTable {
     /// A line is being looked at now. True when it is to be checked for deadlocks as well.
     pub(super) fn take_due(&mut self, db: Db, name: &[u8]) -> bool {
         self.looks_begun += 1;
-        self.line_mut(db, name).and_then(Line::take_due) == Some(Due::Check)
+        self.queue_mut(db, name).and_then(WaitQueue::take_due) == Some(Due::Check)
     }
 
     /// A free key is kept for the first in its line from now on, at most so long.
     pub(super) fn keep(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
-        let WaitTable { lines, wheel, generations, .. } = self;
-        if let Some(line) = lines.get_mut(db.0 as usize).and_then(|lines| lines.get_mut(name)) {
-            line.kept.get_or_insert_with(|| {
+        let WaitTable { queues, wheel, generations, .. } = self;
+        if let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) {
+            queue.kept.get_or_insert_with(|| {
                 let until = now + most;
                 Kept { until, bell: wheel.arm(Ring::Kept(db, KeyName::from_slice(name)), until, generations) }
             });
@@ -756,7 +756,7 @@ impl WaitTable {
 
     /// A key was taken: it is not kept any more.
     pub(super) fn taken(&mut self, db: Db, name: &[u8]) {
-        if let Some(Kept { bell, .. }) = self.line_mut(db, name).and_then(|line| line.kept.take()) {
+        if let Some(Kept { bell, .. }) = self.queue_mut(db, name).and_then(|queue| queue.kept.take()) {
             self.wheel.disarm(bell);
         }
     }
@@ -764,10 +764,10 @@ impl WaitTable {
     /// A free key is kept no longer for this owner, or whoever it is kept for: those behind who fit pass, as if its
     /// time were up.
     pub(super) fn end_keeping(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
-        let WaitTable { lines, waiters, .. } = self;
-        let Some(line) = lines.get_mut(db.0 as usize).and_then(|lines| lines.get_mut(name)) else { return };
-        let first = line.iter().next().and_then(|id| waiters.get(id));
-        if let Some(kept) = &mut line.kept
+        let WaitTable { queues, waiters, .. } = self;
+        let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) else { return };
+        let first = queue.iter().next().and_then(|id| waiters.get(id));
+        if let Some(kept) = &mut queue.kept
             && owner.is_none_or(|owner| first.is_some_and(|first| first.owner == *owner))
         {
             kept.until = kept.until.min(now);
@@ -816,11 +816,9 @@ impl WaitTable {
                 continue;
             }
             seats += waiter.keys.len();
-            if !waiter
-                .keys
-                .iter()
-                .all(|key| self.line(waiter.db, &key.name).is_some_and(|line| line.at(waiter.rank_at(key)) == Some(id)))
-            {
+            if !waiter.keys.iter().all(|key| {
+                self.queue(waiter.db, &key.name).is_some_and(|queue| queue.at(waiter.rank_at(key)) == Some(id))
+            }) {
                 return Some("W1");
             }
             if waiter
@@ -835,9 +833,9 @@ impl WaitTable {
                 return Some("W4");
             }
         }
-        let lines = self.lines.iter().flat_map(BTreeMap::values);
-        let stand: usize = lines.clone().map(Line::len).sum();
-        (stand != seats || !lines.clone().all(Line::is_sound)).then_some("W1")
+        let queues = self.queues.iter().flat_map(BTreeMap::values);
+        let stand: usize = queues.clone().map(WaitQueue::len).sum();
+        (stand != seats || !queues.clone().all(WaitQueue::is_sound)).then_some("W1")
     }
 }
 
@@ -886,11 +884,11 @@ impl Given {
 }
 
 /// Notes of a waiter that its owner waits elsewhere as well.
-fn mark_branching(lines: &mut [BTreeMap<KeyName, Line>], waiter: &Waiter) {
-    let Some(lines) = lines.get_mut(waiter.db.0 as usize) else { return };
+fn mark_branching(queues: &mut [BTreeMap<KeyName, WaitQueue>], waiter: &Waiter) {
+    let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { return };
     for key in &waiter.keys {
-        if let Some(line) = lines.get_mut(&key.name) {
-            line.branch(waiter.rank_at(key));
+        if let Some(queue) = queues.get_mut(&key.name) {
+            queue.branch(waiter.rank_at(key));
         }
     }
 }

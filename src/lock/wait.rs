@@ -75,8 +75,8 @@ impl LockManager {
     }
 
     /// Those who wait for a key, in order.
-    pub fn line(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
-        let ids = self.wait_table.line(db, name).into_iter().flat_map(|line| line.iter());
+    pub fn queue(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
+        let ids = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter());
         ids.filter_map(move |id| Some(Waiting::of(id, self.wait_table.waiter(id)?, now)))
     }
 
@@ -94,15 +94,15 @@ impl LockManager {
 
     /// How many wait for a key.
     #[must_use]
-    pub fn line_len(&self, db: Db, name: &[u8]) -> usize {
-        self.wait_table.line(db, name).map_or(0, |line| line.len())
+    pub fn queue_len(&self, db: Db, name: &[u8]) -> usize {
+        self.wait_table.queue(db, name).map_or(0, |queue| queue.len())
     }
 
     /// For whom a free key is kept.
     #[must_use]
     pub fn reserved_by(&self, db: Db, name: &[u8], now: Timestamp) -> Option<&Owner> {
-        let line = self.wait_table.line(db, name)?;
-        let first = line.iter().next().filter(|_| line.is_kept(now))?;
+        let queue = self.wait_table.queue(db, name)?;
+        let first = queue.iter().next().filter(|_| queue.is_kept(now))?;
         Some(&self.wait_table.waiter(first)?.owner)
     }
 
@@ -111,7 +111,7 @@ impl LockManager {
     }
 
     /// Lets a request wait that cannot be served now.
-    pub(super) fn queue<K: Keyspace>(
+    pub(super) fn enqueue<K: Keyspace>(
         &mut self,
         keys: &mut K,
         named: &[KeyIndex],
@@ -126,8 +126,8 @@ impl LockManager {
             db = keys.place(key).db;
             // Two readers that both want to write wait for each other, whatever else there is.
             contested |= upgrade
-                && self.wait_table.line(db, &name).is_some_and(|line| {
-                    let mut others = line.upgrades().filter_map(|id| self.wait_table.waiter(id));
+                && self.wait_table.queue(db, &name).is_some_and(|queue| {
+                    let mut others = queue.upgrades().filter_map(|id| self.wait_table.waiter(id));
                     others.any(|other| other.owner != *owner)
                 });
             wanted.push(Wanted { name, upgrade });
@@ -148,7 +148,7 @@ impl LockManager {
         if self.wait_table.waiting() >= self.limits.waiters_max {
             return Err(Refusal::TooManyWaiters);
         }
-        if wanted.iter().any(|key| self.line_len(db, &key.name) >= self.limits.waiters_per_key_max) {
+        if wanted.iter().any(|key| self.queue_len(db, &key.name) >= self.limits.waiters_per_key_max) {
             return Err(Refusal::TooManyWaitersOfKey);
         }
 
@@ -195,7 +195,7 @@ impl LockManager {
         effects: &mut Effects,
     ) {
         let Place { db, name, .. } = keys.place(key);
-        if self.wait_table.line(db, name).is_none() {
+        if self.wait_table.queue(db, name).is_none() {
             return;
         }
         let name = KeyName::from_slice(name);
@@ -204,10 +204,10 @@ impl LockManager {
             self.wait_table.taken(db, &name);
         }
         // If so, and there is much else to do in this step, whoever's time is up hears it from the wheel.
-        let is_quiet = self.wait_table.line(db, &name).is_some_and(|line| line.is_quiet(now.mono));
+        let is_quiet = self.wait_table.queue(db, &name).is_some_and(|queue| queue.is_quiet(now.mono));
         // Nobody is passed by those behind it in this look: it goes by the order.
-        if let Some(line) = self.wait_table.line_mut(db, &name) {
-            line.cut = false;
+        if let Some(queue) = self.wait_table.queue_mut(db, &name) {
+            queue.cut = false;
         }
         let (is_first, before) = (effects.spent == Spent::default(), effects.spent.answers);
         let mut behind = None;
@@ -216,10 +216,10 @@ impl LockManager {
         let mut many = Vec::new();
         // Whether only those are looked at who may be exceptions.
         let mut stopped = false;
-        while let Some(line) = self.wait_table.line(db, &name) {
+        while let Some(queue) = self.wait_table.queue(db, &name) {
             let next = match behind {
-                Some(rank) if stopped => line.next_exception(rank),
-                _ => line.next(behind),
+                Some(rank) if stopped => queue.next_exception(rank),
+                _ => queue.next(behind),
             };
             let Some((rank, id)) = next else { break };
             let must_go_on = is_first && effects.spent.answers == before;
@@ -301,8 +301,8 @@ impl LockManager {
 
     fn looked(&mut self, db: Db, name: &[u8], cut: bool, free: bool, now: Timestamp) {
         let reserve_max = self.limits.reserve_max;
-        let Some(line) = self.wait_table.line_mut(db, name) else { return };
-        line.cut = cut;
+        let Some(queue) = self.wait_table.queue_mut(db, name) else { return };
+        queue.cut = cut;
         if cut {
             self.wait_table.want_look(db, name);
             return;
@@ -566,7 +566,7 @@ impl LockManager {
         // of them in a circle: only then it is worth to see who is. Who waits for several keys may have been made to
         // wait by what left a key, too: then a circle may lead through others.
         let ids: Vec<WaiterId> =
-            self.wait_table.line(db, name).into_iter().flat_map(|line| line.iter().rev()).collect();
+            self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter().rev()).collect();
         let waiters = ids.iter().filter_map(|id| self.wait_table.waiter(*id));
         let suspects = if waiters.clone().any(Waiter::is_many) {
             let owners: Vec<Owner> = waiters.map(|waiter| waiter.owner.clone()).collect();
@@ -633,7 +633,7 @@ impl LockManager {
 
     /// Ends all waits for a key with this answer.
     pub fn send_away(&mut self, db: Db, name: &[u8], answer: &Answer) -> Answers {
-        let ids: Vec<WaiterId> = self.wait_table.line(db, name).into_iter().flat_map(|line| line.iter()).collect();
+        let ids: Vec<WaiterId> = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter()).collect();
         self.end_all(ids, answer)
     }
 

@@ -1,7 +1,7 @@
 //! Sessions in the core by itself: connections that close at any moment, beside a model that knows no index and ends
 //! all at once.
 
-use crate::line::Rules;
+use crate::queue::Rules;
 use crate::world::{RULES, Side, Step, limits};
 use proptest::prelude::*;
 use redis_lock::lock::hold::{Mode, Session};

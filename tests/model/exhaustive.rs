@@ -1,6 +1,6 @@
 //! Every history of five steps of two owners on two keys.
 
-use crate::line::Rules;
+use crate::queue::Rules;
 use crate::world::{Named, Op, RULES, World};
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::request::{Amount, Wait};

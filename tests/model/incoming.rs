@@ -1,7 +1,7 @@
 //! A data set that is loaded beside the one that is served: each lock has one entry in the index at every moment,
 //! whether the load ends well or not, and whether the server tells databases or not.
 
-use crate::line::Rules;
+use crate::queue::Rules;
 use crate::world::{RULES, Side, limits};
 use proptest::prelude::*;
 use redis_lock::lock::codec;

@@ -1,7 +1,7 @@
 //! The naive model: one list of holds, looked through from end to end. Slow, obvious, and written without a look at the
 //! core: it shares no code with it but the words of a request.
 
-use crate::line::{Ask, Given, Granted, Rules, Waiter};
+use crate::queue::{Ask, Given, Granted, Rules, Waiter};
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::request::Amount;
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,7 +224,7 @@ impl Naive {
     pub(crate) fn break_holds(&mut self, (db, key): (u32, u8), owner: Option<u8>, now_us: u64) -> usize {
         let before = self.rows.len();
         self.rows.retain(|row| (row.db, row.key) != (db, key) || owner.is_some_and(|owner| owner != row.owner));
-        let first = self.line(db, key).first().map(|first| first.ask.owner);
+        let first = self.queue(db, key).first().map(|first| first.ask.owner);
         if owner.is_none_or(|owner| first == Some(owner))
             && let Some(since) = self.kept.get_mut(&(db, key))
         {

@@ -1,7 +1,7 @@
 //! Sessions and operators, case by case.
 
-use crate::line::Rules;
 use crate::naive::Answer;
+use crate::queue::Rules;
 use crate::waiting::{LONG, at, blind, world};
 use crate::world::{Bound, Named, Op, RULES, Side, World, limits};
 use redis_lock::lock::change::Cause;

@@ -1,7 +1,7 @@
 //! Waiting, case by case: what was found wrong once, and what is promised by name.
 
-use crate::line::Rules;
 use crate::naive::Answer;
+use crate::queue::Rules;
 use crate::world::{Named, Op, RULES, Side, World, limits};
 use redis_lock::lock::hold::Mode::{self, Read, Write};
 use redis_lock::lock::key::KeyIndex;
@@ -68,7 +68,7 @@ impl World {
         let holders = self.naive.rows.iter().filter(|row| (row.db, row.key) == (0, key)).map(|row| row.owner);
         let mut holders: Vec<u8> = holders.collect();
         holders.sort_unstable();
-        (holders, self.naive.line(0, key).into_iter().map(|waiter| waiter.ask.owner).collect())
+        (holders, self.naive.queue(0, key).into_iter().map(|waiter| waiter.ask.owner).collect())
     }
 }
 
@@ -80,8 +80,8 @@ pub(crate) fn blind() -> World {
     World::new(Rules { detects: false, ..RULES })
 }
 
-pub(crate) fn at(holders: &[u8], line: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    (holders.to_vec(), line.to_vec())
+pub(crate) fn at(holders: &[u8], queue: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    (holders.to_vec(), queue.to_vec())
 }
 
 #[test]

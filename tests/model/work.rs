@@ -1,7 +1,7 @@
 //! How much one step does, counted: keys that are opened, looked at and granted. The naive model knows no such limits,
 //! so this is the core by itself, on keys of any name.
 
-use crate::line::Rules;
+use crate::queue::Rules;
 use crate::world::{RULES, limits};
 use redis_lock::lock::change::Effects;
 use redis_lock::lock::hold::{Mode, Session};

@@ -1,7 +1,7 @@
 //! A world without a server: a primary, a replica that is told what the primary's effects say, and the naive model.
 
-use crate::line::{Ask as Wish, Rules, Waiter};
 use crate::naive::{Answer, Naive, Row};
+use crate::queue::{Ask as Wish, Rules, Waiter};
 use redis_lock::lock::change::{Cause, Change, Effects};
 use redis_lock::lock::codec;
 use redis_lock::lock::deadlock::Hop;
@@ -874,7 +874,7 @@ impl World {
             assert_eq!(answer, request::Answer::WrongType);
             self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
         }
-        assert!(self.naive.line(db, key).is_empty());
+        assert!(self.naive.queue(db, key).is_empty());
         self.naive.end_keeping();
     }
 
@@ -960,9 +960,9 @@ impl World {
         waits.sort_unstable();
         let mut crowds: Vec<(usize, u32, u8, u64)> = Vec::new();
         for (db, key) in naive.contended() {
-            let line = naive.line(db, key);
-            let since = line.iter().map(|waiter| waiter.since_us).min().expect("contended");
-            crowds.push((line.len(), db, key, (now.0 - since) / 1000));
+            let queue = naive.queue(db, key);
+            let since = queue.iter().map(|waiter| waiter.since_us).min().expect("contended");
+            crowds.push((queue.len(), db, key, (now.0 - since) / 1000));
         }
         crowds.sort_by_key(|(waiting, db, key, _)| (usize::MAX - waiting, *db, *key));
         for most in [0, 2, 99] {
@@ -988,9 +988,9 @@ impl World {
         let contended = naive.contended();
         assert_eq!(manager.contended(), contended.len());
         for (db, key) in contended {
-            let line: Vec<u64> = manager.line(Db(db), &[key], now).map(|waiting| waiting.id.to_number()).collect();
-            let expected: Vec<u64> = naive.line(db, key).into_iter().map(|waiter| waiter.id).collect();
-            assert_eq!(line, expected, "the line of {key}");
+            let queue: Vec<u64> = manager.queue(Db(db), &[key], now).map(|waiting| waiting.id.to_number()).collect();
+            let expected: Vec<u64> = naive.queue(db, key).into_iter().map(|waiter| waiter.id).collect();
+            assert_eq!(queue, expected, "the line of {key}");
         }
         assert_eq!(naive.overlooked(now.0).map(|waiter| waiter.id), None, "W2: {naive:?}");
         if naive.rules.detects {

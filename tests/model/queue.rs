@@ -95,10 +95,10 @@ impl Naive {
     }
 
     /// Those who wait for a key, in order.
-    pub(crate) fn line(&self, db: u32, key: u8) -> Vec<&Waiter> {
-        let mut line: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.wants(db, key)).collect();
-        line.sort_by_key(|waiter| waiter.rank(key));
-        line
+    pub(crate) fn queue(&self, db: u32, key: u8) -> Vec<&Waiter> {
+        let mut queue: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.wants(db, key)).collect();
+        queue.sort_by_key(|waiter| waiter.rank(key));
+        queue
     }
 
     pub(crate) fn waiter(&self, id: u64) -> Option<&Waiter> {
@@ -130,8 +130,8 @@ impl Naive {
 
     /// Who delays it on a key.
     fn delayers(&self, waiter: &Waiter, key: u8, now_us: u64) -> Vec<&Waiter> {
-        let line = self.line(waiter.ask.db, key).into_iter();
-        line.filter(|ahead| ahead.rank(key) < waiter.rank(key) && self.delays(ahead, waiter, key, now_us)).collect()
+        let queue = self.queue(waiter.ask.db, key).into_iter();
+        queue.filter(|ahead| ahead.rank(key) < waiter.rank(key) && self.delays(ahead, waiter, key, now_us)).collect()
     }
 
     /// What would be answered to it on a key if it were looked at now; None if it can have it.
@@ -161,8 +161,8 @@ impl Naive {
             && waiter.ask.keys.iter().all(|key| self.obstacle(waiter, *key, now_us).is_none())
     }
 
-    /// Whoever can be served or has lost its hold, of those who wait for none but these keys: what is over on others, the
-    /// alarm ends. Without these owners.
+    /// Whoever can be served or has lost its hold, of those who wait for none but these keys: what is over on others,
+    /// the alarm ends. Without these owners.
     pub(crate) fn overlooked_at(
         &self,
         (db, keys): (u32, &[u8]),
@@ -193,7 +193,8 @@ impl Naive {
             self.waiters.retain(|waiter| waiter.id != id);
             return self.grant(waiter, now_us, wall_us);
         }
-        // Of those who also wait elsewhere, one may take the last holder's place on a key while another key is looked at.
+        // Of those who also wait elsewhere, one may take the last holder's place on a key while another key is looked
+        // at.
         let before = |other: &&Waiter| {
             let alike = other.ask.db == waiter.ask.db && other.ask.keys == waiter.ask.keys;
             alike && !waiter.is_many() && other.rank(waiter.ask.keys[0]) < waiter.rank(waiter.ask.keys[0])
@@ -216,8 +217,8 @@ impl Naive {
         fences
     }
 
-    /// Nobody starves: a request that gets a key passes nobody there who came before it, but by these exceptions. By arrival
-    /// alone: places in line, which the order of service is made of, are not looked at.
+    /// Nobody starves: a request that gets a key passes nobody there who came before it, but by these exceptions. By
+    /// arrival alone: places in line, which the order of service is made of, are not looked at.
     fn check_turn(&self, served: &Waiter, now_us: u64) {
         let Waiter { ask: Ask { db, owner, mode, .. }, .. } = *served;
         for &key in &served.ask.keys {
@@ -264,12 +265,12 @@ impl Naive {
                 self.hear_of((ask.db, &ask.keys), ask.owner);
                 Answer::Granted(given.iter().map(|given| given.fence).collect())
             }
-            Some(Answer::Held) if ask.wait != Wait::Never => self.queue(newcomer, now_us, wall_us),
+            Some(Answer::Held) if ask.wait != Wait::Never => self.enqueue(newcomer, now_us, wall_us),
             Some(obstacle) => obstacle,
         }
     }
 
-    fn queue(&mut self, newcomer: Waiter, now_us: u64, wall_us: u64) -> Answer {
+    fn enqueue(&mut self, newcomer: Waiter, now_us: u64, wall_us: u64) -> Answer {
         let ask = newcomer.ask.clone();
         let twin = self.waiters.iter_mut().find(|waiter| {
             let shared = ask.keys.iter().any(|key| waiter.wants(ask.db, *key));
@@ -292,12 +293,12 @@ impl Naive {
         if self.waiters.len() >= self.rules.waiters_max {
             return Answer::TooManyWaiters;
         }
-        if ask.keys.iter().any(|key| self.line(ask.db, *key).len() >= self.rules.waiters_per_key_max) {
+        if ask.keys.iter().any(|key| self.queue(ask.db, *key).len() >= self.rules.waiters_per_key_max) {
             return Answer::TooManyWaitersOfKey;
         }
         let contested = newcomer.upgraded.iter().any(|key| {
-            let mut line = self.line(ask.db, *key).into_iter();
-            line.any(|other| other.ask.owner != ask.owner && other.upgraded.contains(key))
+            let mut queue = self.queue(ask.db, *key).into_iter();
+            queue.any(|other| other.ask.owner != ask.owner && other.upgraded.contains(key))
         });
         self.waiters.push(newcomer);
         if (contested || self.rules.detects) && self.is_in_circle(ask.owner, now_us) {
@@ -401,8 +402,8 @@ impl Naive {
     }
 
     /// Whether a path leads from an owner back to it, which will not be left by itself: a key is kept for who waits for
-    /// several only so long, and then it is passed; and who stands behind one of an owner's two waits does not wait for the
-    /// other.
+    /// several only so long, and then it is passed; and who stands behind one of an owner's two waits does not wait for
+    /// the other.
     pub(crate) fn is_in_lasting_circle(&self, owner: u8, now_us: u64) -> bool {
         let waits_once = |owner| self.waiters.iter().filter(|waiter| waiter.ask.owner == owner).count() == 1;
         self.leads_back(owner, |at| match waits_once(at) {
@@ -438,7 +439,7 @@ impl Naive {
 
     /// A line was looked at: if the key is free and somebody is left, it is kept from now on.
     pub(crate) fn looked(&mut self, db: u32, key: u8, now_us: u64) {
-        if !self.line(db, key).is_empty() {
+        if !self.queue(db, key).is_empty() {
             self.kept.entry((db, key)).or_insert(now_us);
         }
         self.end_keeping();
@@ -464,8 +465,8 @@ impl Naive {
         }
     }
 
-    /// A lock went from one key to another: what was granted there and nobody may have learnt of went along, if it was there
-    /// still.
+    /// A lock went from one key to another: what was granted there and nobody may have learnt of went along, if it was
+    /// there still.
     pub(crate) fn follow(&mut self, from: (u32, u8), to: (u32, u8)) {
         for granted in &mut self.granted {
             let goes = self.rows.iter().any(|row| (row.db, row.key) == from && row.owner == granted.ask.owner);

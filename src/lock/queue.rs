@@ -30,7 +30,7 @@ enum Class {
 
 /// Those who wait for one key, in order.
 #[derive(Debug, Default)]
-pub struct Line {
+pub struct WaitQueue {
     order: BTreeMap<Rank, WaiterId>,
     /// The writers among those who wait for this key alone.
     writers: BTreeSet<Rank>,
@@ -70,7 +70,7 @@ impl Rank {
     }
 }
 
-impl Line {
+impl WaitQueue {
     /// Lets a waiter stand here, who waits for this key alone or for others as well.
     pub(super) fn join(&mut self, rank: Rank, id: WaiterId, mode: Mode, many: bool) {
         self.order.insert(rank, id);
@@ -197,7 +197,7 @@ impl Line {
         self.branching.len()
     }
 
-    /// As [`Line::branching`], all, and the last first.
+    /// As [`WaitQueue::branching`], all, and the last first.
     pub(super) fn backwards(&self, from: Option<Rank>, before: Rank) -> impl Iterator<Item = (Rank, WaiterId)> {
         stretch(&self.order, from, before).rev()
     }
