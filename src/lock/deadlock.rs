@@ -23,7 +23,7 @@ use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
 use super::order::{Asker, Order, keeps_waiting};
 use super::owner::Owner;
-use super::table::{ClosedBy, Rank, WaitQueue, Waiter, WaiterId, Wanted};
+use super::table::{ClosedBy, Position, WaitQueue, Waiter, WaiterId, Wanted};
 use super::value::Lock;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -77,13 +77,13 @@ struct Place<'r> {
     /// Of its holders those who wait for something, and whether they write; None until somebody asks.
     holders: Option<BTreeMap<&'r Owner, bool>>,
     /// By kind and in order, those who branch off and were not reached yet.
-    waiting: BTreeMap<u32, VecDeque<(Rank, WaiterId)>>,
+    waiting: BTreeMap<u32, VecDeque<(Position, WaiterId)>>,
     /// Whoever branches off before this place is in `waiting`, or was.
-    known: Option<Rank>,
+    known: Option<Position>,
     /// How many were seen to branch off.
     listed: usize,
     /// Whoever delays one that waits for this key alone, before this place, was reached.
-    passed: Option<Rank>,
+    passed: Option<Position>,
     reached: HoldersReached,
 }
 
@@ -132,10 +132,10 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, c
     let mut unasked = Some(search.worth_of_a_look());
     while let Some(owner) = search.reached.get(at).map(|reached| reached.owner) {
         for (_, waiter) in order.wait_table.waiting_of(owner) {
-            for (position, wanted) in waiter.keys.iter().enumerate() {
-                let Some(place) = search.place_of(waiter.db, &wanted.name, position) else { continue };
+            for (nth, wanted) in waiter.keys.iter().enumerate() {
+                let Some(place) = search.place_of(waiter.db, &wanted.name, nth) else { continue };
                 if let Some(left) = unasked {
-                    unasked = left.checked_sub(search.price(place, waiter.rank_at(wanted)));
+                    unasked = left.checked_sub(search.price(place, waiter.position_at(wanted)));
                     if unasked.is_none() && !search.is_waited_for(keys) {
                         return None;
                     }
@@ -166,8 +166,8 @@ pub(super) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Ow
     let mut at = 0;
     while let Some(owner) = search.reached.get(at).map(|reached| reached.owner) {
         for (_, waiter) in order.wait_table.waiting_of(owner) {
-            for (position, wanted) in waiter.keys.iter().enumerate() {
-                if let Some(place) = search.place_of(waiter.db, &wanted.name, position) {
+            for (nth, wanted) in waiter.keys.iter().enumerate() {
+                if let Some(place) = search.place_of(waiter.db, &wanted.name, nth) {
                     search.visit(keys, at, waiter, wanted, place);
                 }
             }
@@ -229,9 +229,9 @@ impl<'r> Search<'r> {
     }
 
     /// At most what it costs to visit a waiter that stands here, by those that are listed for it.
-    fn price(&self, place: usize, rank: Rank) -> usize {
+    fn price(&self, place: usize, position: Position) -> usize {
         let Place { queue, known, .. } = self.places[place];
-        let listed = if known.is_some_and(|known| known >= rank) { 0 } else { queue.all_branching() };
+        let listed = if known.is_some_and(|known| known >= position) { 0 } else { queue.all_branching() };
         1 + listed
     }
 
@@ -240,7 +240,7 @@ impl<'r> Search<'r> {
         let Order { wait_table, .. } = self.order;
         let stands_before = |waiter: &Waiter, key: &Wanted| {
             let queue = wait_table.queue(waiter.db, &key.name);
-            key.upgrade || queue.is_some_and(|queue| queue.next(Some(waiter.rank_at(key))).is_some())
+            key.upgrade || queue.is_some_and(|queue| queue.next(Some(waiter.position_at(key))).is_some())
         };
         let mut places = wait_table.waiting_of(self.asker).map(|(_, waiter)| waiter);
         let mut held = wait_table.queues();
@@ -252,8 +252,8 @@ impl<'r> Search<'r> {
     }
 
     /// The number of a key that is waited for.
-    fn place_of(&mut self, db: Db, name: &'r KeyName, position: usize) -> Option<usize> {
-        if let Some(hint) = self.hints.get(position)
+    fn place_of(&mut self, db: Db, name: &'r KeyName, nth: usize) -> Option<usize> {
+        if let Some(hint) = self.hints.get(nth)
             && let Some(place) = self.places.get(*hint)
             && (place.db, place.name) == (db, name)
         {
@@ -277,10 +277,10 @@ impl<'r> Search<'r> {
                 self.places.len() - 1
             }
         };
-        if self.hints.len() <= position {
-            self.hints.resize(position + 1, number);
+        if self.hints.len() <= nth {
+            self.hints.resize(nth + 1, number);
         }
-        self.hints[position] = number;
+        self.hints[nth] = number;
         Some(number)
     }
 
@@ -331,7 +331,7 @@ impl<'r> Search<'r> {
         place: usize,
     ) -> Option<Via<'r>> {
         self.see_holders(keys, place);
-        if self.is_exhausted(place, waiter.rank_at(wanted)) {
+        if self.is_exhausted(place, waiter.position_at(wanted)) {
             return None;
         }
         let mut writer = None;
@@ -341,13 +341,13 @@ impl<'r> Search<'r> {
             // An upgrade waits for holders alone.
             Some(_) => {}
             None => {
-                let rank = waiter.rank_at(wanted);
-                let found = self.those_ahead(keys, at, waiter, place, rank);
+                let position = waiter.position_at(wanted);
+                let found = self.those_ahead(keys, at, waiter, place, position);
                 if found.is_some() {
                     return found;
                 }
                 if waiter.ask.mode == Mode::Read {
-                    writer = self.writers(place, rank, waiter).next().map(|(_, writer)| &writer.owner);
+                    writer = self.writers(place, position, waiter).next().map(|(_, writer)| &writer.owner);
                 }
             }
         }
@@ -355,11 +355,11 @@ impl<'r> Search<'r> {
     }
 
     /// Whether all have been reached that anybody at this place of a line may wait for there.
-    fn is_exhausted(&self, place: usize, rank: Rank) -> bool {
+    fn is_exhausted(&self, place: usize, position: Position) -> bool {
         let Place { holders, waiting, known, reached, .. } = &self.places[place];
         let asker_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.asker));
         *reached == HoldersReached::All
-            && known.is_some_and(|known| known >= rank)
+            && known.is_some_and(|known| known >= position)
             && waiting.is_empty()
             && !asker_holds()
     }
@@ -368,12 +368,12 @@ impl<'r> Search<'r> {
     fn writers(
         &self,
         place: usize,
-        rank: Rank,
+        position: Position,
         waiter: &'r Waiter,
-    ) -> impl DoubleEndedIterator<Item = (Rank, &'r Waiter)> + use<'r> {
+    ) -> impl DoubleEndedIterator<Item = (Position, &'r Waiter)> + use<'r> {
         let wait_table = self.order.wait_table;
-        let writers = self.places[place].queue.writers(rank);
-        let writers = writers.filter_map(|(rank, id)| Some((rank, wait_table.waiter(id)?)));
+        let writers = self.places[place].queue.writers(position);
+        let writers = writers.filter_map(|(position, id)| Some((position, wait_table.waiter(id)?)));
         writers.filter(|(_, writer)| writer.owner != waiter.owner)
     }
 
@@ -385,21 +385,21 @@ impl<'r> Search<'r> {
         at: usize,
         waiter: &'r Waiter,
         place: usize,
-        rank: Rank,
+        position: Position,
     ) -> Option<Via<'r>> {
-        self.know(keys, place, rank);
+        self.know(keys, place, position);
         let via = |behind: &[&'r Owner]| Via { reached: at, place, behind: behind.iter().copied().collect() };
-        if self.reach_delaying(place, rank, Asker::of(waiter), &via(&[])) {
+        if self.reach_delaying(place, position, Asker::of(waiter), &via(&[])) {
             return Some(via(&[]));
         }
         // A reader waits for other readers only if a writer stands between.
         let (end, first) = match waiter.ask.mode {
-            Mode::Write => (rank, None),
+            Mode::Write => (position, None),
             Mode::Read => {
-                if !self.has_left(place, rank, |_| true) {
+                if !self.has_left(place, position, |_| true) {
                     return None;
                 }
-                let mut writers = self.writers(place, rank, waiter).rev();
+                let mut writers = self.writers(place, position, waiter).rev();
                 // Who holds the key waits for holders alone.
                 let (end, writer) = writers.find(|(_, writer)| self.hold_of(place, &writer.owner).is_none())?;
                 let via = via(&[&writer.owner]);
@@ -413,8 +413,8 @@ impl<'r> Search<'r> {
         // Who waits for this key alone has been reached by now, but for the asker itself from its own place.
         let (kept, own) = (queue.was_kept(self.order.now), waiter.owner == *self.asker);
         if own || !kept {
-            for (rank, id) in queue.backwards(passed, end) {
-                if !self.has_left(place, rank, |kind| own || kind.many) {
+            for (position, id) in queue.backwards(passed, end) {
+                if !self.has_left(place, position, |kind| own || kind.many) {
                     break;
                 }
                 let other =
@@ -422,7 +422,7 @@ impl<'r> Search<'r> {
                 let Some(other) = other.filter(|other| self.hold_of(place, &other.owner).is_none()) else { continue };
                 let behind: Behind<'r> = first.into_iter().chain([&other.owner]).collect();
                 let via = via(&behind);
-                if self.reach_delaying(place, rank, Asker::of(other), &via) {
+                if self.reach_delaying(place, position, Asker::of(other), &via) {
                     return Some(via);
                 }
             }
@@ -432,15 +432,15 @@ impl<'r> Search<'r> {
     }
 
     /// Whether somebody of these kinds stands before a place who was not reached.
-    fn has_left(&self, place: usize, before: Rank, of: impl Fn(&Kind) -> bool) -> bool {
+    fn has_left(&self, place: usize, before: Position, of: impl Fn(&Kind) -> bool) -> bool {
         let mut waiting = self.places[place].waiting.iter();
         waiting.any(|(kind, those)| {
-            those.front().is_some_and(|(rank, _)| *rank < before) && of(&self.kinds[*kind as usize - 1])
+            those.front().is_some_and(|(position, _)| *position < before) && of(&self.kinds[*kind as usize - 1])
         })
     }
 
     /// Sees who branches off before a place.
-    fn know<K: Keyspace>(&mut self, keys: &mut K, place: usize, before: Rank) {
+    fn know<K: Keyspace>(&mut self, keys: &mut K, place: usize, before: Position) {
         let Place { db, name, queue, known, .. } = self.places[place];
         if known.is_some_and(|known| known >= before) {
             return;
@@ -451,12 +451,12 @@ impl<'r> Search<'r> {
         let spare = self.places[place].listed.max(LEAST);
         let mut branching = Vec::new();
         let mut upto = before;
-        for (rank, id) in queue.branching_from(known) {
-            if rank >= before && branching.len() >= spare {
+        for (position, id) in queue.branching_from(known) {
+            if position >= before && branching.len() >= spare {
                 break;
             }
-            upto = upto.max(rank.following());
-            branching.push((rank, id));
+            upto = upto.max(position.following());
+            branching.push((position, id));
         }
         self.places[place].known = Some(upto);
         self.places[place].listed += branching.len();
@@ -464,20 +464,20 @@ impl<'r> Search<'r> {
         if let Some((id, waiter)) = self.plain
             && (waiter.db, &waiter.keys[0].name) == (db, name)
         {
-            let rank = waiter.rank_at(&waiter.keys[0]);
-            if known.is_none_or(|known| rank >= known)
-                && rank < upto
-                && let Err(at) = branching.binary_search_by_key(&rank, |(rank, _)| *rank)
+            let position = waiter.position_at(&waiter.keys[0]);
+            if known.is_none_or(|known| position >= known)
+                && position < upto
+                && let Err(at) = branching.binary_search_by_key(&position, |(position, _)| *position)
             {
-                branching.insert(at, (rank, id));
+                branching.insert(at, (position, id));
             }
         }
-        for (rank, id) in branching {
+        for (position, id) in branching {
             if let Some(waiter) = self.order.wait_table.waiter(id)
                 && !self.mark(id).reached
             {
                 let kind = self.kind_of(keys, id, waiter);
-                self.places[place].waiting.entry(kind).or_default().push_back((rank, id));
+                self.places[place].waiting.entry(kind).or_default().push_back((position, id));
             }
         }
     }
@@ -497,8 +497,8 @@ impl<'r> Search<'r> {
         }
         let mut held = SmallVec::new();
         if waiter.is_many() {
-            for (position, key) in waiter.keys.iter().enumerate() {
-                let Some(place) = self.place_of(waiter.db, &key.name, position) else { continue };
+            for (nth, key) in waiter.keys.iter().enumerate() {
+                let Some(place) = self.place_of(waiter.db, &key.name, nth) else { continue };
                 self.see_holders(keys, place);
                 if self.places[place].holders.as_ref().is_some_and(|holders| !holders.is_empty()) {
                     held.push(place);
@@ -530,11 +530,11 @@ impl<'r> Search<'r> {
     }
 
     /// Reaches those before a place who delay this one. Whether the asker is among them.
-    fn reach_delaying(&mut self, place: usize, before: Rank, waiter: Asker<'_>, via: &Via<'r>) -> bool {
+    fn reach_delaying(&mut self, place: usize, before: Position, waiter: Asker<'_>, via: &Via<'r>) -> bool {
         let mut waiting = core::mem::take(&mut self.places[place].waiting);
         let mut found = false;
         waiting.retain(|kind, those| {
-            let has_some = those.front().is_some_and(|(rank, _)| *rank < before);
+            let has_some = those.front().is_some_and(|(position, _)| *position < before);
             if !found && has_some && self.delays(place, *kind, waiter) {
                 found = self.reach_all(those, before, waiter.owner, via);
             }
@@ -546,19 +546,19 @@ impl<'r> Search<'r> {
 
     fn reach_all(
         &mut self,
-        those: &mut VecDeque<(Rank, WaiterId)>,
-        before: Rank,
+        those: &mut VecDeque<(Position, WaiterId)>,
+        before: Position,
         owner: &Owner,
         via: &Via<'r>,
     ) -> bool {
-        let mut own: SmallVec<[(Rank, WaiterId); 2]> = SmallVec::new();
-        while let Some((rank, id)) = those.pop_front_if(|(rank, _)| *rank < before) {
+        let mut own: SmallVec<[(Position, WaiterId); 2]> = SmallVec::new();
+        while let Some((position, id)) = those.pop_front_if(|(position, _)| *position < before) {
             let Some(waiter) = self.order.wait_table.waiter(id) else { continue };
             if self.mark(id).reached {
                 continue;
             }
             if waiter.owner == *owner {
-                own.push((rank, id));
+                own.push((position, id));
             } else if waiter.owner == *self.asker {
                 return true;
             } else {

@@ -4,7 +4,7 @@
 //! his mode would fit, so that neither readers nor writers starve. The exceptions, each where it is made:
 //!
 //! - a holder that asks again never waits, and an upgrade goes to the head of the line of the key that it upgrades, of
-//!   no other ([`super::table::Rank`]);
+//!   no other ([`super::table::Position`]);
 //! - a reader passes readers that only other keys delay;
 //! - an asker goes before a waiter for several keys, one of them held by the asker in conflict, or upgraded by this
 //!   request;
@@ -39,7 +39,7 @@ use super::limits::Limits;
 use super::owner::Owner;
 use super::request::Refusal;
 use super::session::Sessions;
-use super::table::{Rank, WaitQueue, WaitTable, Waiter, WaiterId, Wanted};
+use super::table::{Position, WaitQueue, WaitTable, Waiter, WaiterId, Wanted};
 use super::time::Timestamp;
 use super::value::Lock;
 use alloc::collections::BTreeSet;
@@ -143,7 +143,7 @@ impl Order<'_> {
         keys: &mut K,
         (db, name): (Db, &[u8]),
         asker: Asker<'_>,
-        place: Rank,
+        place: Position,
         passed: &mut Passed,
     ) -> bool {
         let Some(queue) = self.wait_table.queue(db, name) else { return false };

@@ -8,15 +8,15 @@ use alloc::collections::{BTreeMap, BTreeSet};
 
 /// A place in line: who upgrades this key first, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank {
+pub struct Position {
     class: Class,
     ticket: u64,
 }
 
-impl Rank {
+impl Position {
     /// The next place behind this one.
-    pub(super) fn following(self) -> Rank {
-        Rank { ticket: self.ticket + 1, ..self }
+    pub(super) fn following(self) -> Position {
+        Position { ticket: self.ticket + 1, ..self }
     }
 }
 
@@ -31,14 +31,14 @@ enum Class {
 /// Those who wait for one key, in order.
 #[derive(Debug, Default)]
 pub struct WaitQueue {
-    order: BTreeMap<Rank, WaiterId>,
+    order: BTreeMap<Position, WaiterId>,
     /// The writers among those who wait for this key alone.
-    writers: BTreeSet<Rank>,
+    writers: BTreeSet<Position>,
     /// Who waits for other keys as well, or whose owner does.
-    branching: BTreeMap<Rank, WaiterId>,
+    branching: BTreeMap<Position, WaiterId>,
     /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something
     /// since they came.
-    exceptions: BTreeSet<Rank>,
+    exceptions: BTreeSet<Position>,
     /// Whether a run of readers is being let in, in slices.
     pub(super) cut: bool,
     /// Whether the key, being free, is kept for the first in line, which waits for other keys as well.
@@ -64,55 +64,55 @@ pub(super) enum Due {
     Check,
 }
 
-impl Rank {
-    pub(super) fn new(upgrade: bool, ticket: u64) -> Rank {
-        Rank { class: if upgrade { Class::Upgrade } else { Class::Newcomer }, ticket }
+impl Position {
+    pub(super) fn new(upgrade: bool, ticket: u64) -> Position {
+        Position { class: if upgrade { Class::Upgrade } else { Class::Newcomer }, ticket }
     }
 }
 
 impl WaitQueue {
     /// Lets a waiter stand here, who waits for this key alone or for others as well.
-    pub(super) fn join(&mut self, rank: Rank, id: WaiterId, mode: Mode, many: bool) {
-        self.order.insert(rank, id);
+    pub(super) fn join(&mut self, position: Position, id: WaiterId, mode: Mode, many: bool) {
+        self.order.insert(position, id);
         if many {
-            self.branching.insert(rank, id);
+            self.branching.insert(position, id);
         } else if mode == Mode::Write {
-            self.writers.insert(rank);
+            self.writers.insert(position);
         }
     }
 
     /// Gives a place to another waiter.
-    pub(super) fn hand_over(&mut self, rank: Rank, id: WaiterId) {
-        self.order.insert(rank, id);
-        self.branching.entry(rank).and_modify(|there| *there = id);
+    pub(super) fn hand_over(&mut self, position: Position, id: WaiterId) {
+        self.order.insert(position, id);
+        self.branching.entry(position).and_modify(|there| *there = id);
     }
 
     /// Lets whoever stands here go.
-    pub(super) fn leave(&mut self, rank: Rank) {
-        self.order.remove(&rank);
-        self.branching.remove(&rank);
-        for ranks in [&mut self.writers, &mut self.exceptions] {
-            ranks.remove(&rank);
+    pub(super) fn leave(&mut self, position: Position) {
+        self.order.remove(&position);
+        self.branching.remove(&position);
+        for positions in [&mut self.writers, &mut self.exceptions] {
+            positions.remove(&position);
         }
     }
 
     /// Notes that whoever stands here waits elsewhere as well.
-    pub(super) fn branch(&mut self, rank: Rank) {
-        if let Some(id) = self.at(rank) {
-            self.branching.insert(rank, id);
+    pub(super) fn branch(&mut self, position: Position) {
+        if let Some(id) = self.at(position) {
+            self.branching.insert(position, id);
         }
-        self.except(rank);
+        self.except(position);
     }
 
     /// Notes that whoever stands here may be served though somebody before it cannot.
-    pub(super) fn except(&mut self, rank: Rank) {
-        self.exceptions.insert(rank);
+    pub(super) fn except(&mut self, position: Position) {
+        self.exceptions.insert(position);
     }
 
     /// Who stands at a place.
     #[must_use]
-    pub fn at(&self, rank: Rank) -> Option<WaiterId> {
-        self.order.get(&rank).copied()
+    pub fn at(&self, position: Position) -> Option<WaiterId> {
+        self.order.get(&position).copied()
     }
 
     /// Something is to be done about it. True when nothing was to be done before.
@@ -137,8 +137,10 @@ impl WaitQueue {
     pub fn is_sound(&self) -> bool {
         let mut parts = [&self.writers, &self.exceptions].into_iter().flatten();
         let mut branching = self.branching.iter();
-        let stands = |rank| self.order.contains_key(rank);
-        !self.order.is_empty() && parts.all(stands) && branching.all(|(rank, id)| self.order.get(rank) == Some(id))
+        let stands = |position| self.order.contains_key(position);
+        !self.order.is_empty()
+            && parts.all(stands)
+            && branching.all(|(position, id)| self.order.get(position) == Some(id))
     }
 
     /// Whether the key is kept for the first in line at this moment.
@@ -169,27 +171,27 @@ impl WaitQueue {
     }
 
     /// Who stands before a place, in order.
-    pub(super) fn before(&self, place: Rank) -> impl Iterator<Item = WaiterId> {
-        self.order.range(..place).map(|(_, id)| *id)
+    pub(super) fn before(&self, position: Position) -> impl Iterator<Item = WaiterId> {
+        self.order.range(..position).map(|(_, id)| *id)
     }
 
     /// The first behind a place, or of all.
-    pub(super) fn next(&self, after: Option<Rank>) -> Option<(Rank, WaiterId)> {
+    pub(super) fn next(&self, after: Option<Position>) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
-        self.order.range((from, Unbounded)).next().map(|(rank, id)| (*rank, *id))
+        self.order.range((from, Unbounded)).next().map(|(position, id)| (*position, *id))
     }
 
     /// The writers before a place who wait for this key alone.
-    pub(super) fn writers(&self, before: Rank) -> impl DoubleEndedIterator<Item = (Rank, WaiterId)> {
-        self.writers.range(..before).filter_map(|rank| Some((*rank, self.at(*rank)?)))
+    pub(super) fn writers(&self, before: Position) -> impl DoubleEndedIterator<Item = (Position, WaiterId)> {
+        self.writers.range(..before).filter_map(|position| Some((*position, self.at(*position)?)))
     }
 
     /// Those who wait for other keys as well, or whose owner does; not before a place, if one is named.
-    pub(super) fn branching_from(&self, from: Option<Rank>) -> impl Iterator<Item = (Rank, WaiterId)> {
+    pub(super) fn branching_from(&self, from: Option<Position>) -> impl Iterator<Item = (Position, WaiterId)> {
         use core::ops::Bound::{Included, Unbounded};
         let from = from.map_or(Unbounded, Included);
-        self.branching.range((from, Unbounded)).map(|(rank, id)| (*rank, *id))
+        self.branching.range((from, Unbounded)).map(|(position, id)| (*position, *id))
     }
 
     /// How many wait for other keys as well, or their owners do.
@@ -198,7 +200,11 @@ impl WaitQueue {
     }
 
     /// As [`WaitQueue::branching`], all, and the last first.
-    pub(super) fn backwards(&self, from: Option<Rank>, before: Rank) -> impl Iterator<Item = (Rank, WaiterId)> {
+    pub(super) fn backwards(
+        &self,
+        from: Option<Position>,
+        before: Position,
+    ) -> impl Iterator<Item = (Position, WaiterId)> {
         stretch(&self.order, from, before).rev()
     }
 
@@ -220,28 +226,28 @@ impl WaitQueue {
 
     /// Those who hold the key for reading and wait to write.
     pub(super) fn upgrades(&self) -> impl Iterator<Item = WaiterId> {
-        self.order.iter().take_while(|(rank, _)| rank.class == Class::Upgrade).map(|(_, id)| *id)
+        self.order.iter().take_while(|(position, _)| position.class == Class::Upgrade).map(|(_, id)| *id)
     }
 
     /// The first behind a place of those who may be exceptions.
-    pub(super) fn next_exception(&self, after: Rank) -> Option<(Rank, WaiterId)> {
+    pub(super) fn next_exception(&self, after: Position) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
-        let rank = self.exceptions.range((Excluded(after), Unbounded)).next()?;
-        Some((*rank, *self.order.get(rank)?))
+        let position = self.exceptions.range((Excluded(after), Unbounded)).next()?;
+        Some((*position, *self.order.get(position)?))
     }
 }
 
 /// Who stands from one place, or from the first, to before another, in order.
 fn stretch(
-    of: &BTreeMap<Rank, WaiterId>,
-    from: Option<Rank>,
-    before: Rank,
-) -> impl DoubleEndedIterator<Item = (Rank, WaiterId)> {
+    of: &BTreeMap<Position, WaiterId>,
+    from: Option<Position>,
+    before: Position,
+) -> impl DoubleEndedIterator<Item = (Position, WaiterId)> {
     use core::ops::Bound::{Excluded, Included, Unbounded};
     // A range of a tree must not be asked for whose end is before its beginning.
     let range = from.is_none_or(|from| from <= before).then(|| {
         let from = from.map_or(Unbounded, Included);
         of.range((from, Excluded(before)))
     });
-    range.into_iter().flatten().map(|(rank, id)| (*rank, *id))
+    range.into_iter().flatten().map(|(position, id)| (*position, *id))
 }

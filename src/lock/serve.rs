@@ -216,7 +216,7 @@ impl LockManager {
                         wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, ask))));
                     }
                     let asker = Asker { owner, mode: ask.mode, wanted: &wanted };
-                    let (order, place) = (self.order(now), self.wait_table.next_rank());
+                    let (order, place) = (self.order(now), self.wait_table.next_position());
                     if order.is_delayed(keys, (db, &name), asker, place, passed.get_or_insert_default()) {
                         return Ok(false);
                     }

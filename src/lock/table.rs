@@ -25,7 +25,7 @@ use super::hold::{Connection, Hold, Mode, Session, Term};
 use super::key::{Db, KeyName};
 use super::owner::Owner;
 use super::queue::{Due, Kept};
-pub use super::queue::{Rank, WaitQueue};
+pub use super::queue::{Position, WaitQueue};
 use super::request::{Acquire, PerKey};
 use super::time::{Millis, Timestamp};
 use super::value::Lock;
@@ -284,8 +284,8 @@ impl WaitTable {
     }
 
     /// The place that the next request would have in a line whose key it does not upgrade.
-    pub(super) fn next_rank(&self) -> Rank {
-        Rank::new(false, self.tickets + 1)
+    pub(super) fn next_position(&self) -> Position {
+        Position::new(false, self.tickets + 1)
     }
 
     /// Lets a request wait: behind all who wait already, and before all but other upgrades where it upgrades a key.
@@ -330,7 +330,7 @@ impl WaitTable {
         self.ring_at(id, until);
         for key in keys {
             if let Some(queue) = self.queue_mut(db, &key.name) {
-                queue.hand_over(Rank::new(key.upgrade, ticket), id);
+                queue.hand_over(Position::new(key.upgrade, ticket), id);
             }
         }
         for there in self.by_owner.entry(digest).or_default().iter_mut().filter(|there| **there == old) {
@@ -348,10 +348,10 @@ impl WaitTable {
             self.queues.resize_with(db.0 as usize + 1, BTreeMap::new);
         }
         for key in keys {
-            let rank = Rank::new(key.upgrade, ticket);
+            let position = Position::new(key.upgrade, ticket);
             let queue = self.queues[db.0 as usize].entry(key.name).or_default();
             self.contended += usize::from(queue.is_empty());
-            queue.join(rank, id, mode, many);
+            queue.join(position, id, mode, many);
         }
         self.ring_at(id, until);
         self.waiting += 1;
@@ -443,7 +443,7 @@ impl WaitTable {
         let Some(queues) = self.queues.get_mut(waiter.db.0 as usize) else { return };
         for key in &waiter.keys {
             let Some(queue) = queues.get_mut(&key.name) else { continue };
-            queue.leave(Rank::new(key.upgrade, waiter.ticket));
+            queue.leave(Position::new(key.upgrade, waiter.ticket));
             if queue.is_empty() {
                 if let Some(Kept { bell, .. }) = queue.kept {
                     self.wheel.disarm(bell);
@@ -604,7 +604,7 @@ impl WaitTable {
             let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { continue };
             for key in &waiter.keys {
                 let Some(queue) = queues.get_mut(&key.name) else { continue };
-                queue.except(waiter.rank_at(key));
+                queue.except(waiter.position_at(key));
                 if queue.want(Due::Look) {
                     looks.push_back((waiter.db, key.name.clone()));
                 }
@@ -623,7 +623,7 @@ impl WaitTable {
             }
             for key in &waiter.keys {
                 if let Some(queue) = queues.get_mut(&key.name) {
-                    queue.except(waiter.rank_at(key));
+                    queue.except(waiter.position_at(key));
                 }
             }
         }
@@ -817,7 +817,7 @@ impl WaitTable {
             }
             seats += waiter.keys.len();
             if !waiter.keys.iter().all(|key| {
-                self.queue(waiter.db, &key.name).is_some_and(|queue| queue.at(waiter.rank_at(key)) == Some(id))
+                self.queue(waiter.db, &key.name).is_some_and(|queue| queue.at(waiter.position_at(key)) == Some(id))
             }) {
                 return Some("W1");
             }
@@ -888,7 +888,7 @@ fn mark_branching(queues: &mut [BTreeMap<KeyName, WaitQueue>], waiter: &Waiter) 
     let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { return };
     for key in &waiter.keys {
         if let Some(queue) = queues.get_mut(&key.name) {
-            queue.branch(waiter.rank_at(key));
+            queue.branch(waiter.position_at(key));
         }
     }
 }
@@ -901,8 +901,8 @@ impl Waiter {
     }
 
     /// Its place in the line of one of its keys.
-    pub(super) fn rank_at(&self, key: &Wanted) -> Rank {
-        Rank::new(key.upgrade, self.ticket)
+    pub(super) fn position_at(&self, key: &Wanted) -> Position {
+        Position::new(key.upgrade, self.ticket)
     }
 
     /// Whether it waits still.

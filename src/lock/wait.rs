@@ -218,10 +218,10 @@ impl LockManager {
         let mut stopped = false;
         while let Some(queue) = self.wait_table.queue(db, &name) {
             let next = match behind {
-                Some(rank) if stopped => queue.next_exception(rank),
+                Some(position) if stopped => queue.next_exception(position),
                 _ => queue.next(behind),
             };
-            let Some((rank, id)) = next else { break };
+            let Some((position, id)) = next else { break };
             let must_go_on = is_first && effects.spent.answers == before;
             if effects.spent.keys >= RUN_KEYS || (effects.spent.judged >= JUDGED && !must_go_on) {
                 cut = !is_quiet;
@@ -253,7 +253,7 @@ impl LockManager {
                     effects.answers.push((id, answer));
                 }
                 Service::Later(at) => {
-                    behind = Some(rank);
+                    behind = Some(position);
                     self.wait_table.note_obstacle(id, at);
                     if effects.changes.len() == changes && effects.bonds.len() == bonds {
                         keys.close(open);
@@ -360,9 +360,9 @@ impl LockManager {
         let verdicts = &verdicts[usize::from(obstacle.is_some())..];
         for (at, (_, verdict)) in verdicts.iter().enumerate() {
             let wanted = &waiter.keys[at];
-            let (place, rank) = ((waiter.db, &wanted.name[..]), waiter.rank_at(wanted));
+            let (place, position) = ((waiter.db, &wanted.name[..]), waiter.position_at(wanted));
             if *verdict == Verdict::Anew
-                && self.order(now).is_delayed(keys, place, Asker::of(waiter), rank, passed.get_or_insert_default())
+                && self.order(now).is_delayed(keys, place, Asker::of(waiter), position, passed.get_or_insert_default())
             {
                 return Service::Later(at);
             }
