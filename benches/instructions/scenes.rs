@@ -154,7 +154,7 @@ fn finish(crowd: &mut Crowd) {
         let now = crowd.now;
         crowd.on(std::slice::from_ref(name), |manager, keys| match work {
             Work::Check(waiter, ..) => manager.check_waiter(keys, waiter, now),
-            _ => manager.look_at(keys, KeyIndex(0), now),
+            _ => manager.serve_ready_queue(keys, KeyIndex(0), now),
         });
     }
 }

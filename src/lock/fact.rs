@@ -73,7 +73,7 @@ impl LockManager {
         let mut checked = Ok(());
         if origin == Origin::Client {
             settle(keys, key, &self.sessions, now.mono, &mut effects);
-            self.look(keys, key, now, RUN, &mut effects);
+            self.wake_waiters(keys, key, now, RUN, &mut effects);
             checked = check(keys.lock(key).as_deref(), fact, &self.limits, now.wall);
         }
         if checked.is_ok() {
@@ -82,7 +82,7 @@ impl LockManager {
         if origin == Origin::Client {
             self.want_looks_of_holders(keys, key);
             // Also where the fact took a hold away.
-            self.look(keys, key, now, RUN, &mut effects);
+            self.wake_waiters(keys, key, now, RUN, &mut effects);
         }
         self.follow(keys, &mut effects, now.mono);
         (checked, effects)

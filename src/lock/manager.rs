@@ -255,7 +255,7 @@ impl LockManager {
         let more =
             keys.lock(key).and_then(|lock| lock.holds.earliest()).is_some_and(|(deadline, _)| deadline <= now.mono);
         if !more {
-            self.settle_and_look(keys, key, now, most, &mut effects);
+            self.settle_and_wake(keys, key, now, most, &mut effects);
         }
         self.follow(keys, &mut effects, now.mono);
         effects
@@ -288,14 +288,14 @@ impl LockManager {
             }
             self.sessions.unbind(db, &name, &owner, connection);
         }
-        self.settle_and_look(keys, key, now, most, &mut effects);
+        self.settle_and_wake(keys, key, now, most, &mut effects);
         self.follow(keys, &mut effects, now.mono);
         effects
     }
 
     /// Settles a key, all of it, and looks at its line; or puts both off, where connections have closed and it may take
     /// long: until the holds that are bound to them have been ended bit by bit.
-    fn settle_and_look<K: Keyspace>(
+    fn settle_and_wake<K: Keyspace>(
         &mut self,
         keys: &mut K,
         key: KeyIndex,
@@ -310,7 +310,7 @@ impl LockManager {
             }
             settle(keys, key, &self.sessions, now.mono, effects);
         }
-        self.look(keys, key, now, RUN, effects);
+        self.wake_waiters(keys, key, now, RUN, effects);
     }
 
     /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this

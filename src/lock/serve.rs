@@ -68,7 +68,7 @@ impl LockManager {
                 // What was given back goes to the next in line, in the same step.
                 if effects.changes.len() > before {
                     for key in named() {
-                        self.look_for_step(keys, key, now, effects);
+                        self.wake_waiters_in_step(keys, key, now, effects);
                     }
                 }
                 released
@@ -104,17 +104,17 @@ impl LockManager {
             || effects.changes.len() > before
             || self.wait_table.queue(db, name).is_some_and(WaitQueue::is_unsettled)
         {
-            self.look_for_step(keys, key, now, effects);
+            self.wake_waiters_in_step(keys, key, now, effects);
         }
     }
 
     /// Looks at a line in a client's step. While a run is being let in, each such step lets in one more, no more: there
     /// may be many of them before the server turns to other clients.
-    fn look_for_step<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
+    fn wake_waiters_in_step<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
         let Place { db, name, .. } = keys.place(key);
         let Some(queue) = self.wait_table.queue(db, name) else { return };
         let most = if queue.cut { 1 } else { RUN };
-        self.look(keys, key, now, most, effects);
+        self.wake_waiters(keys, key, now, most, effects);
     }
 
     fn acquire<K: Keyspace>(

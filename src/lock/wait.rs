@@ -186,7 +186,7 @@ impl LockManager {
     }
 
     /// Serves the line of a key, as far as it can be served, at most a slice of it.
-    pub(super) fn look<K: Keyspace>(
+    pub(super) fn wake_waiters<K: Keyspace>(
         &mut self,
         keys: &mut K,
         key: KeyIndex,
@@ -245,7 +245,7 @@ impl LockManager {
                 Service::Now(indices) => {
                     effects.spent.answers += 1;
                     effects.spent.keys += granted;
-                    self.let_in(keys, &indices, id, now, effects);
+                    self.grant_to_waiter(keys, &indices, id, now, effects);
                 }
                 Service::Never(answer) => {
                     effects.spent.answers += 1;
@@ -274,7 +274,7 @@ impl LockManager {
             }
         }
         let free = keys.lock(key).is_none_or(|lock| lock.is_free());
-        self.looked(db, &name, cut, free, now.mono);
+        self.finish_wake(db, &name, cut, free, now.mono);
     }
 
     /// A reader is delayed by one of these, who wait for several keys, and for nothing else. The readers behind it
@@ -292,14 +292,14 @@ impl LockManager {
     }
 
     /// What ended on other keys than the one that is looked at: their lines are to be looked at as well.
-    fn want_looks_after<K: Keyspace>(&mut self, keys: &mut K, looked: Option<KeyIndex>, changes: &[Change]) {
-        for change in changes.iter().filter(|change| Some(change.key) != looked) {
+    fn want_looks_after<K: Keyspace>(&mut self, keys: &mut K, woken: Option<KeyIndex>, changes: &[Change]) {
+        for change in changes.iter().filter(|change| Some(change.key) != woken) {
             let Place { db, name, .. } = keys.place(change.key);
             self.wait_table.want_look(db, name);
         }
     }
 
-    fn looked(&mut self, db: Db, name: &[u8], cut: bool, free: bool, now: Timestamp) {
+    fn finish_wake(&mut self, db: Db, name: &[u8], cut: bool, free: bool, now: Timestamp) {
         let reserve_max = self.limits.reserve_max;
         let Some(queue) = self.wait_table.queue_mut(db, name) else { return };
         queue.cut = cut;
@@ -370,7 +370,7 @@ impl LockManager {
         Service::Now(verdicts.iter().map(|(key, _)| *key).collect())
     }
 
-    fn let_in<K: Keyspace>(
+    fn grant_to_waiter<K: Keyspace>(
         &mut self,
         keys: &mut K,
         indices: &[KeyIndex],
@@ -469,7 +469,7 @@ impl LockManager {
         let service = self.service(keys, id, Some(&cycle), now.mono, effects);
         self.want_looks_after(keys, None, &effects.changes[changes..]);
         if let Service::Now(indices) = service {
-            return self.let_in(keys, &indices, id, now, effects);
+            return self.grant_to_waiter(keys, &indices, id, now, effects);
         }
         if effects.changes.len() == changes && effects.bonds.len() == bonds {
             keys.close(open);
@@ -517,7 +517,7 @@ impl LockManager {
     }
 
     /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It
-    /// stays the next one until it is done by [`LockManager::look_at`], [`LockManager::take_back`],
+    /// stays the next one until it is done by [`LockManager::serve_ready_queue`], [`LockManager::take_back`],
     /// [`LockManager::end_session`] or [`LockManager::send_away`].
     #[must_use]
     pub fn next_work(&mut self) -> Option<Work> {
@@ -532,7 +532,7 @@ impl LockManager {
     }
 
     /// Looks at a line, whose key is open.
-    pub fn look_at<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now) -> Effects {
+    pub fn serve_ready_queue<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now) -> Effects {
         let mut effects = Effects::new();
         let Place { db, name, .. } = keys.place(key);
         let name = KeyName::from_slice(name);
@@ -541,7 +541,7 @@ impl LockManager {
         if check {
             self.want_looks_of_holders(keys, key);
         }
-        self.look(keys, key, now, RUN, &mut effects);
+        self.wake_waiters(keys, key, now, RUN, &mut effects);
         if check {
             self.check(keys, db, &name, now, &mut effects);
         }
@@ -615,7 +615,7 @@ impl LockManager {
         for key in keys.all() {
             if is_last {
                 settle(keys, key, &self.sessions, now.mono, &mut effects);
-                self.look(keys, key, now, RUN, &mut effects);
+                self.wake_waiters(keys, key, now, RUN, &mut effects);
             } else {
                 let Place { db, name, .. } = keys.place(key);
                 self.wait_table.want_look(db, name);

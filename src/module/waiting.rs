@@ -275,7 +275,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
     };
     let mut effects = with_manager(|manager| match work {
         Work::Close(connection, ..) => manager.end_session(&mut locks, KeyIndex(0), *connection, now, BITE),
-        Work::Look(..) => manager.look_at(&mut locks, KeyIndex(0), now),
+        Work::Look(..) => manager.serve_ready_queue(&mut locks, KeyIndex(0), now),
         Work::Check(waiter, ..) => manager.check_waiter(&mut locks, *waiter, now),
         Work::TakeBack(waiter, ..) => manager.take_back(&mut locks, *waiter, db, now),
     });

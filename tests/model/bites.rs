@@ -44,7 +44,7 @@ fn work(side: &mut Side, now: Now, most: usize) -> bool {
             true
         }
         Some(Work::Look(_, name)) => {
-            side.on(0, &[name[0]], |manager, side| manager.look_at(side, KeyIndex(0), now));
+            side.on(0, &[name[0]], |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
             true
         }
         other => {

@@ -238,9 +238,10 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
                     };
                     (name[0], side.on(0, &name.clone(), bite))
                 }
-                Work::Look(Db(0), name) => {
-                    (name[0], side.on(0, &name.clone(), |manager, side| manager.look_at(side, KeyIndex(0), NOW)))
-                }
+                Work::Look(Db(0), name) => (
+                    name[0],
+                    side.on(0, &name.clone(), |manager, side| manager.serve_ready_queue(side, KeyIndex(0), NOW)),
+                ),
                 other => panic!("{other:?}"),
             };
             assert!(keys.contains(&key));

@@ -527,7 +527,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
     assert_eq!(step.effects.answers.len(), 1);
     let mut slices = Vec::new();
     while let Some(Work::Look(..)) = side.manager.next_work() {
-        let effects = side.on(0, b"k", |manager, side| manager.look_at(side, KeyIndex(0), now));
+        let effects = side.on(0, b"k", |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
         slices.push(effects.answers.len());
     }
     assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == RUN), "{slices:?}");

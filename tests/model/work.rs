@@ -131,7 +131,7 @@ impl Crowd {
         let (Work::Look(_, name) | Work::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let effects = self.on(std::slice::from_ref(name), |manager, keys| match work {
             Work::Check(waiter, ..) => manager.check_waiter(keys, waiter, NOW),
-            _ => manager.look_at(keys, KeyIndex(0), NOW),
+            _ => manager.serve_ready_queue(keys, KeyIndex(0), NOW),
         });
         Some(Step { outcome: Ok(Outcome::Held), effects, opened: self.keys.opened, peeked: self.keys.peeked })
     }

@@ -828,7 +828,8 @@ impl World {
                         self.send_away(db, key);
                         continue;
                     }
-                    let effects = self.primary.on(db, &[key], |manager, side| manager.look_at(side, KeyIndex(0), now));
+                    let effects =
+                        self.primary.on(db, &[key], |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
                     self.after_look(db, &[key], effects);
                 }
                 Work::Check(id, Db(db), name) => {
