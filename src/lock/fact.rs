@@ -80,7 +80,7 @@ impl LockManager {
             self.put_fact(keys, key, fact, origin, now, &mut effects);
         }
         if origin == Origin::Client {
-            self.want_looks_of_holders(keys, key);
+            self.mark_ready_for_holders(keys, key);
             // Also where the fact took a hold away.
             self.wake_waiters(keys, key, now, RUN, &mut effects);
         }
@@ -138,7 +138,7 @@ impl LockManager {
         if let Some(fence) = lock.fence {
             self.fences.observe(fence);
         }
-        self.wait_table.want_check(db, name);
+        self.wait_table.mark_ready_and_check(db, name);
         self.follow_lock(db, name, lock, now);
     }
 }

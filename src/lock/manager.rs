@@ -66,7 +66,7 @@ impl LockManager {
         if let Some(from) = from {
             self.wait_table.carried(from, (db, name), lock);
         }
-        self.wait_table.want_check(db, name);
+        self.wait_table.mark_ready_and_check(db, name);
         self.follow_lock(db, name, lock, now);
     }
 
@@ -79,9 +79,9 @@ impl LockManager {
         self.sessions.forget(db, name, trace);
         if trace.held {
             // Whose hold has left may wait for the key with others, behind somebody from now on.
-            self.wait_table.want_check(db, name);
+            self.wait_table.mark_ready_and_check(db, name);
         } else {
-            self.wait_table.want_look(db, name);
+            self.wait_table.mark_ready(db, name);
         }
     }
 
@@ -89,7 +89,7 @@ impl LockManager {
     pub fn flush(&mut self, db: Option<Db>) {
         retire(&mut self.retired, self.leases.take(db));
         self.sessions.flush(db);
-        self.wait_table.want_checks(db);
+        self.wait_table.mark_all_ready_and_check(db);
     }
 
     /// Two databases changed places. What lay under a key of one lies under the same key of the other now, so every
@@ -104,7 +104,7 @@ impl LockManager {
         self.term = self.term.next();
         // Who waits stays with the number of its database.
         for db in [one, other] {
-            self.wait_table.want_checks(Some(db));
+            self.wait_table.mark_all_ready_and_check(Some(db));
         }
     }
 
@@ -186,7 +186,7 @@ impl LockManager {
     /// first.
     pub fn limit_holders(&mut self, most: usize) {
         if most > self.limits.holders_per_key_max {
-            self.wait_table.want_looks();
+            self.wait_table.mark_all_ready();
         }
         self.limits.holders_per_key_max = most;
     }
@@ -306,7 +306,7 @@ impl LockManager {
         if self.sessions.some_closed() {
             let Place { db, name, lock } = keys.place(key);
             if lock.is_some_and(|lock| lock.holds.len() > most) {
-                return self.wait_table.want_look(db, name);
+                return self.wait_table.mark_ready(db, name);
             }
             settle(keys, key, &self.sessions, now.mono, effects);
         }

@@ -43,7 +43,7 @@ pub struct WaitQueue {
     pub(super) cut: bool,
     /// Whether the key, being free, is kept for the first in line, which waits for other keys as well.
     pub(super) kept: Option<Kept>,
-    due: Option<Due>,
+    pending: Option<Pending>,
 }
 
 /// That a free key is kept for the first in its line.
@@ -57,11 +57,11 @@ pub(super) struct Kept {
 
 /// What is to be done about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Due {
+pub(super) enum Pending {
     /// See who can be served.
-    Look,
+    Wake,
     /// And whether those who cannot be are in a deadlock: the lock is another one.
-    Check,
+    WakeAndCheck,
 }
 
 impl Position {
@@ -116,20 +116,20 @@ impl WaitQueue {
     }
 
     /// Something is to be done about it. True when nothing was to be done before.
-    pub(super) fn want(&mut self, due: Due) -> bool {
-        let first = self.due.is_none();
-        self.due = self.due.max(Some(due));
+    pub(super) fn mark(&mut self, pending: Pending) -> bool {
+        let first = self.pending.is_none();
+        self.pending = self.pending.max(Some(pending));
         first
     }
 
     /// What is to be done about it; it counts as done from now on.
-    pub(super) fn take_due(&mut self) -> Option<Due> {
-        self.due.take()
+    pub(super) fn take_pending(&mut self) -> Option<Pending> {
+        self.pending.take()
     }
 
     /// Whether something is to be done about it.
-    pub(super) fn is_due(&self) -> bool {
-        self.due.is_some()
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// Whether somebody stands in it, and nobody stands in a part of it but not in the whole (W1).
@@ -210,13 +210,13 @@ impl WaitQueue {
 
     /// Whether somebody in it may be served without a change of the lock.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.cut || self.due.is_some() || self.kept.is_some()
+        self.cut || self.pending.is_some() || self.kept.is_some()
     }
 
     /// Whether it was looked at when it began to be kept, and only the end of somebody's time can have changed anything
     /// since.
     pub(super) fn is_quiet(&self, now: Timestamp) -> bool {
-        !self.cut && self.due.is_none() && self.is_kept(now)
+        !self.cut && self.pending.is_none() && self.is_kept(now)
     }
 
     /// Whether nobody in it waits for other keys as well, nor does anybody's owner.

@@ -146,7 +146,7 @@ impl LockManager {
         self.heard_of(keys, named.iter().copied(), owner);
         if anew {
             // What else it waits for, it may have before somebody now whom it keeps waiting.
-            self.wait_table.want_looks_of(owner);
+            self.wait_table.mark_ready_for(owner);
             self.check_for_latecomer(owner);
         }
         Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))

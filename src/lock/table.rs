@@ -24,7 +24,7 @@ use super::fence::Fence;
 use super::hold::{Connection, Hold, Mode, Session, Term};
 use super::key::{Db, KeyName};
 use super::owner::Owner;
-use super::queue::{Due, Kept};
+use super::queue::{Kept, Pending};
 pub use super::queue::{Position, WaitQueue};
 use super::request::{Acquire, PerKey};
 use super::time::{Millis, Timestamp};
@@ -62,7 +62,7 @@ pub struct Waiter {
     /// Its entry in the list of those to be checked for deadlocks, and what may have closed the circle.
     check: Option<(u64, ClosedBy)>,
     /// The count of looks ([`WaitTable`]) when all its lines were put on the list of those to be looked at.
-    called_at: u64,
+    marked_at: u64,
 }
 
 /// A key that is waited for.
@@ -181,9 +181,9 @@ pub struct WaitTable {
     waiting: usize,
     tickets: u64,
     /// Lines to be looked at.
-    looks: VecDeque<(Db, KeyName)>,
+    ready: VecDeque<(Db, KeyName)>,
     /// How many looks at lines have begun. While it stands still, each line that was put on the list is still there.
-    looks_begun: u64,
+    wakes_begun: u64,
     /// Waiters to be checked for deadlocks, each once, by the number of its entry.
     checks: BTreeMap<u64, WaiterId>,
     checks_wanted: u64,
@@ -212,8 +212,8 @@ impl WaitTable {
             generations: Generations::new(),
             waiting: 0,
             tickets: 0,
-            looks: VecDeque::new(),
-            looks_begun: 1,
+            ready: VecDeque::new(),
+            wakes_begun: 1,
             checks: BTreeMap::new(),
             checks_wanted: 0,
             lost: Vec::new(),
@@ -310,7 +310,7 @@ impl WaitTable {
             entry: None,
             obstacle: 0,
             check: None,
-            called_at: 0,
+            marked_at: 0,
         })
     }
 
@@ -390,7 +390,7 @@ impl WaitTable {
         }
         if waiter.is_waiting() {
             for key in &waiter.keys {
-                self.want_look(waiter.db, &key.name);
+                self.mark_ready(waiter.db, &key.name);
             }
         }
         Some(waiter)
@@ -552,39 +552,39 @@ impl WaitTable {
     }
 
     /// A line is to be looked at, because of something that was not done by a step on its key.
-    pub fn want_look(&mut self, db: Db, name: &[u8]) {
-        self.want(db, name, Due::Look);
+    pub fn mark_ready(&mut self, db: Db, name: &[u8]) {
+        self.mark(db, name, Pending::Wake);
     }
 
-    /// As [`WaitTable::want_look`], and the lock is another one, so that there may be a deadlock.
-    pub fn want_check(&mut self, db: Db, name: &[u8]) {
-        self.want(db, name, Due::Check);
+    /// As [`WaitTable::mark_ready`], and the lock is another one, so that there may be a deadlock.
+    pub fn mark_ready_and_check(&mut self, db: Db, name: &[u8]) {
+        self.mark(db, name, Pending::WakeAndCheck);
     }
 
-    fn want(&mut self, db: Db, name: &[u8], due: Due) {
+    fn mark(&mut self, db: Db, name: &[u8], pending: Pending) {
         let Some(queue) = self.queue_mut(db, name) else { return };
-        if queue.want(due) {
-            self.looks.push_back((db, KeyName::from_slice(name)));
+        if queue.mark(pending) {
+            self.ready.push_back((db, KeyName::from_slice(name)));
         }
     }
 
-    /// As [`WaitTable::want_check`], of all lines of a database; None: of all databases.
-    pub(super) fn want_checks(&mut self, db: Option<Db>) {
-        self.want_all(db, Due::Check);
+    /// As [`WaitTable::mark_ready_and_check`], of all lines of a database; None: of all databases.
+    pub(super) fn mark_all_ready_and_check(&mut self, db: Option<Db>) {
+        self.mark_all(db, Pending::WakeAndCheck);
     }
 
-    /// As [`WaitTable::want_look`], of all lines.
-    pub(super) fn want_looks(&mut self) {
-        self.want_all(None, Due::Look);
+    /// As [`WaitTable::mark_ready`], of all lines.
+    pub(super) fn mark_all_ready(&mut self) {
+        self.mark_all(None, Pending::Wake);
     }
 
-    fn want_all(&mut self, db: Option<Db>, due: Due) {
-        let WaitTable { queues, looks, .. } = self;
+    fn mark_all(&mut self, db: Option<Db>, pending: Pending) {
+        let WaitTable { queues, ready, .. } = self;
         for (number, queues) in (0..).zip(queues) {
             if db.is_none_or(|db| db.0 == number) {
                 for (name, queue) in queues {
-                    if queue.want(due) {
-                        looks.push_back((Db(number), name.clone()));
+                    if queue.mark(pending) {
+                        ready.push_back((Db(number), name.clone()));
                     }
                 }
             }
@@ -592,21 +592,21 @@ impl WaitTable {
     }
 
     /// An owner has got something: all lines that it stands in are to be looked at, as far as to where it stands.
-    pub(super) fn want_looks_of(&mut self, owner: &Owner) {
-        let WaitTable { waiters, queues, by_owner, looks, looks_begun, .. } = self;
+    pub(super) fn mark_ready_for(&mut self, owner: &Owner) {
+        let WaitTable { waiters, queues, by_owner, ready, wakes_begun, .. } = self;
         for id in by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = waiters.get_mut(*id) else { continue };
             // An owner may get very much while it waits in very many lines: they are on the list already.
-            if !waiter.is_waiting() || waiter.called_at == *looks_begun || waiter.owner != *owner {
+            if !waiter.is_waiting() || waiter.marked_at == *wakes_begun || waiter.owner != *owner {
                 continue;
             }
-            waiter.called_at = *looks_begun;
+            waiter.marked_at = *wakes_begun;
             let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { continue };
             for key in &waiter.keys {
                 let Some(queue) = queues.get_mut(&key.name) else { continue };
                 queue.except(waiter.position_at(key));
-                if queue.want(Due::Look) {
-                    looks.push_back((waiter.db, key.name.clone()));
+                if queue.mark(Pending::Wake) {
+                    ready.push_back((waiter.db, key.name.clone()));
                 }
             }
         }
@@ -642,7 +642,7 @@ impl WaitTable {
     /// Whether there is work for the module's own hand.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.looks.is_empty() || !self.checks.is_empty() || !self.lost.is_empty()
+        !self.ready.is_empty() || !self.checks.is_empty() || !self.lost.is_empty()
     }
 
     /// The next grant to take back. It stays the next one until that is done.
@@ -708,17 +708,17 @@ impl WaitTable {
         {
             return Some(Work::Check(*id, waiter.db, waiter.keys[0].name.clone()));
         }
-        while let Some((db, name)) = self.looks.front() {
-            if self.queue(*db, name).is_some_and(WaitQueue::is_due) {
+        while let Some((db, name)) = self.ready.front() {
+            if self.queue(*db, name).is_some_and(WaitQueue::is_pending) {
                 return Some(Work::Look(*db, name.clone()));
             }
-            self.looks.pop_front();
+            self.ready.pop_front();
         }
         None
     }
 
     /// A waiter is to be checked for deadlocks once more.
-    pub(super) fn want_check_of(&mut self, id: WaiterId, closed_by: ClosedBy) {
+    pub(super) fn mark_for_check(&mut self, id: WaiterId, closed_by: ClosedBy) {
         let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
         match &mut waiter.check {
             Some((_, wanted)) => *wanted = closed_by.max(*wanted),
@@ -738,9 +738,9 @@ impl WaitTable {
     }
 
     /// A line is being looked at now. True when it is to be checked for deadlocks as well.
-    pub(super) fn take_due(&mut self, db: Db, name: &[u8]) -> bool {
-        self.looks_begun += 1;
-        self.queue_mut(db, name).and_then(WaitQueue::take_due) == Some(Due::Check)
+    pub(super) fn take_pending(&mut self, db: Db, name: &[u8]) -> bool {
+        self.wakes_begun += 1;
+        self.queue_mut(db, name).and_then(WaitQueue::take_pending) == Some(Pending::WakeAndCheck)
     }
 
     /// A free key is kept for the first in its line from now on, at most so long.
@@ -771,7 +771,7 @@ impl WaitTable {
             && owner.is_none_or(|owner| first.is_some_and(|first| first.owner == *owner))
         {
             kept.until = kept.until.min(now);
-            self.want_look(db, name);
+            self.mark_ready(db, name);
         }
     }
 
@@ -786,7 +786,7 @@ impl WaitTable {
         match self.wheel.look(now) {
             Look::Due(entry, Ring::Kept(db, name)) => {
                 self.wheel.disarm(entry);
-                self.want_look(db, &name);
+                self.mark_ready(db, &name);
                 Expired::Again
             }
             Look::Due(entry, Ring::Wait(id)) => {

@@ -229,7 +229,7 @@ impl LockManager {
             }
             let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
             let service = self.service(keys, id, None, now.mono, effects);
-            self.want_looks_after(keys, Some(key), &effects.changes[changes..]);
+            self.mark_ready_after(keys, Some(key), &effects.changes[changes..]);
             let granted = match &service {
                 Service::Now(indices) => indices.len(),
                 Service::Never(_) | Service::Later(_) => 0,
@@ -292,10 +292,10 @@ impl LockManager {
     }
 
     /// What ended on other keys than the one that is looked at: their lines are to be looked at as well.
-    fn want_looks_after<K: Keyspace>(&mut self, keys: &mut K, woken: Option<KeyIndex>, changes: &[Change]) {
+    fn mark_ready_after<K: Keyspace>(&mut self, keys: &mut K, woken: Option<KeyIndex>, changes: &[Change]) {
         for change in changes.iter().filter(|change| Some(change.key) != woken) {
             let Place { db, name, .. } = keys.place(change.key);
-            self.wait_table.want_look(db, name);
+            self.wait_table.mark_ready(db, name);
         }
     }
 
@@ -304,7 +304,7 @@ impl LockManager {
         let Some(queue) = self.wait_table.queue_mut(db, name) else { return };
         queue.cut = cut;
         if cut {
-            self.wait_table.want_look(db, name);
+            self.wait_table.mark_ready(db, name);
             return;
         }
         if free {
@@ -398,7 +398,7 @@ impl LockManager {
         };
         effects.answers.push((id, answer));
         // What else it waits for, it may have before somebody now whom it keeps waiting.
-        self.wait_table.want_looks_of(&owner);
+        self.wait_table.mark_ready_for(&owner);
         self.check_for_latecomer(&owner);
     }
 
@@ -429,7 +429,7 @@ impl LockManager {
     /// A circle of waits is to be looked for once more, when the step of the one that began to wait is over: in the
     /// step not all locks could be seen.
     pub fn check_later(&mut self, id: WaiterId) {
-        self.wait_table.want_check_of(id, ClosedBy::Asker);
+        self.wait_table.mark_for_check(id, ClosedBy::Asker);
     }
 
     /// An owner has got something and waits still for something else. Whom it passed on the way waits for it now, and
@@ -438,7 +438,7 @@ impl LockManager {
         if self.limits.deadlock_detection {
             let waiting: Vec<WaiterId> = self.wait_table.waiting_of(owner).map(|(id, _)| id).collect();
             for id in waiting {
-                self.wait_table.want_check_of(id, ClosedBy::Latecomer);
+                self.wait_table.mark_for_check(id, ClosedBy::Latecomer);
             }
         }
     }
@@ -467,7 +467,7 @@ impl LockManager {
         let Some(cycle) = deadlock::find(self.order(now.mono), keys, owner, closed_by) else { return };
         let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
         let service = self.service(keys, id, Some(&cycle), now.mono, effects);
-        self.want_looks_after(keys, None, &effects.changes[changes..]);
+        self.mark_ready_after(keys, None, &effects.changes[changes..]);
         if let Service::Now(indices) = service {
             return self.grant_to_waiter(keys, &indices, id, now, effects);
         }
@@ -536,10 +536,10 @@ impl LockManager {
         let mut effects = Effects::new();
         let Place { db, name, .. } = keys.place(key);
         let name = KeyName::from_slice(name);
-        let check = self.wait_table.take_due(db, &name);
+        let check = self.wait_table.take_pending(db, &name);
         settle(keys, key, &self.sessions, now.mono, &mut effects);
         if check {
-            self.want_looks_of_holders(keys, key);
+            self.mark_ready_for_holders(keys, key);
         }
         self.wake_waiters(keys, key, now, RUN, &mut effects);
         if check {
@@ -550,10 +550,10 @@ impl LockManager {
     }
 
     /// Who holds a key without having asked for it here may go before somebody now whom it keeps waiting.
-    pub(super) fn want_looks_of_holders<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex) {
+    pub(super) fn mark_ready_for_holders<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex) {
         let waiting = keys.lock(key).map(|lock| self.wait_table.waiting_holders(lock));
         for owner in waiting.into_iter().flatten() {
-            self.wait_table.want_looks_of(&owner);
+            self.wait_table.mark_ready_for(&owner);
         }
     }
 
@@ -618,7 +618,7 @@ impl LockManager {
                 self.wake_waiters(keys, key, now, RUN, &mut effects);
             } else {
                 let Place { db, name, .. } = keys.place(key);
-                self.wait_table.want_look(db, name);
+                self.wait_table.mark_ready(db, name);
             }
         }
         self.follow(keys, &mut effects, now.mono);
