@@ -32,13 +32,13 @@ pub const RUN_KEYS: usize = 64;
 const JUDGED: usize = 256;
 
 /// What can be done for a waiter.
-enum Service {
+enum Attempt {
     /// Let it in, on these keys.
-    Now(PerKey<KeyIndex>),
+    Grant(PerKey<KeyIndex>),
     /// It has to wait, for this one of its keys or for more.
-    Later(usize),
+    Blocked(usize),
     /// Answer it so, and forget it.
-    Never(Answer),
+    Reject(Answer),
 }
 
 /// A waiter as it is to be seen.
@@ -228,31 +228,31 @@ impl LockManager {
                 break;
             }
             let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
-            let service = self.service(keys, id, None, now.mono, effects);
+            let attempt = self.attempt(keys, id, None, now.mono, effects);
             self.mark_ready_after(keys, Some(key), &effects.changes[changes..]);
-            let granted = match &service {
-                Service::Now(indices) => indices.len(),
-                Service::Never(_) | Service::Later(_) => 0,
+            let granted = match &attempt {
+                Attempt::Grant(indices) => indices.len(),
+                Attempt::Reject(_) | Attempt::Blocked(_) => 0,
             };
-            match service {
-                Service::Now(_) | Service::Never(_) if !effects.spent.leaves_room(granted, most) => {
+            match attempt {
+                Attempt::Grant(_) | Attempt::Reject(_) if !effects.spent.leaves_room(granted, most) => {
                     if effects.changes.len() == changes && effects.bonds.len() == bonds {
                         keys.close(open);
                     }
                     cut = true;
                     break;
                 }
-                Service::Now(indices) => {
+                Attempt::Grant(indices) => {
                     effects.spent.answers += 1;
                     effects.spent.keys += granted;
                     self.grant_to_waiter(keys, &indices, id, now, effects);
                 }
-                Service::Never(answer) => {
+                Attempt::Reject(answer) => {
                     effects.spent.answers += 1;
                     self.wait_table.remove(id);
                     effects.answers.push((id, answer));
                 }
-                Service::Later(at) => {
+                Attempt::Blocked(at) => {
                     behind = Some(position);
                     self.wait_table.note_obstacle(id, at);
                     if effects.changes.len() == changes && effects.bonds.len() == bonds {
@@ -316,28 +316,28 @@ impl LockManager {
     }
 
     /// What can be done for a waiter now, also before the waiters of this circle, if one is given.
-    fn service<K: Keyspace>(
+    fn attempt<K: Keyspace>(
         &self,
         keys: &mut K,
         id: WaiterId,
         circle: Option<&Cycle>,
         now: Timestamp,
         effects: &mut Effects,
-    ) -> Service {
-        let Some(waiter) = self.wait_table.waiter(id) else { return Service::Later(0) };
+    ) -> Attempt {
+        let Some(waiter) = self.wait_table.waiter(id) else { return Attempt::Blocked(0) };
         let (owner, mode) = (&waiter.owner, waiter.ask.mode);
         if waiter.until.is_some_and(|until| until <= now) {
-            return Service::Never(Answer::TimedOut);
+            return Attempt::Reject(Answer::TimedOut);
         }
         // Before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
         for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
             let key = match keys.open(&wanted.name) {
                 Ok(key) => key,
-                Err(answer) => return Service::Never(answer),
+                Err(answer) => return Attempt::Reject(answer),
             };
             settle(keys, key, &self.sessions, now, effects);
             if keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
-                return Service::Never(Answer::HoldLost);
+                return Attempt::Reject(Answer::HoldLost);
             }
         }
         // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
@@ -347,13 +347,13 @@ impl LockManager {
         for at in obstacle.into_iter().chain(0..waiter.keys.len()) {
             let key = match keys.open(&waiter.keys[at].name) {
                 Ok(key) => key,
-                Err(answer) => return Service::Never(answer),
+                Err(answer) => return Attempt::Reject(answer),
             };
             settle(keys, key, &self.sessions, now, effects);
             effects.spent.judged += 1;
             match judge(keys.lock(key).as_deref(), owner, mode, &self.limits) {
                 // Too many holders: one of them will leave.
-                Ok(Verdict::Held) | Err(_) => return Service::Later(at),
+                Ok(Verdict::Held) | Err(_) => return Attempt::Blocked(at),
                 Ok(verdict) => verdicts.push((key, verdict)),
             }
         }
@@ -364,10 +364,10 @@ impl LockManager {
             if *verdict == Verdict::Anew
                 && self.order(now).is_delayed(keys, place, Asker::of(waiter), position, passed.get_or_insert_default())
             {
-                return Service::Later(at);
+                return Attempt::Blocked(at);
             }
         }
-        Service::Now(verdicts.iter().map(|(key, _)| *key).collect())
+        Attempt::Grant(verdicts.iter().map(|(key, _)| *key).collect())
     }
 
     fn grant_to_waiter<K: Keyspace>(
@@ -466,9 +466,9 @@ impl LockManager {
     ) {
         let Some(cycle) = deadlock::find(self.order(now.mono), keys, owner, closed_by) else { return };
         let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
-        let service = self.service(keys, id, Some(&cycle), now.mono, effects);
+        let attempt = self.attempt(keys, id, Some(&cycle), now.mono, effects);
         self.mark_ready_after(keys, None, &effects.changes[changes..]);
-        if let Service::Now(indices) = service {
+        if let Attempt::Grant(indices) = attempt {
             return self.grant_to_waiter(keys, &indices, id, now, effects);
         }
         if effects.changes.len() == changes && effects.bonds.len() == bonds {
