@@ -610,11 +610,11 @@ impl<'r> Search<'r> {
         if *owner == *self.asker {
             return;
         }
-        let mut anew = false;
+        let mut is_new = false;
         for (id, _) in self.order.wait_table.waiting_of(owner) {
-            anew |= !core::mem::replace(&mut self.mark(id).reached, true);
+            is_new |= !core::mem::replace(&mut self.mark(id).reached, true);
         }
-        if anew {
+        if is_new {
             self.reached.push(Reached { owner, from });
         }
     }

@@ -48,27 +48,27 @@ use alloc::collections::BTreeSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It may have a new hold, if nobody in line delays it.
-    Anew,
+    NewHold,
     /// It is the only holder and may write now.
     Upgrade,
     /// It holds it in that mode already, or for writing.
-    Again,
+    Reentrant,
     /// Others hold it.
-    Held,
+    Conflict,
 }
 
 /// Judges by the holds on a key alone, which must be settled.
 pub(super) fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Limits) -> Result<Verdict, Refusal> {
-    let Some(lock) = lock else { return Ok(Verdict::Anew) };
+    let Some(lock) = lock else { return Ok(Verdict::NewHold) };
     let hold = lock.holds.get(owner.as_bytes());
     let alone = lock.holds.len() == usize::from(hold.is_some());
     match hold {
-        None if alone => Ok(Verdict::Anew),
-        None if mode == Mode::Write || lock.mode() == Some(Mode::Write) => Ok(Verdict::Held),
+        None if alone => Ok(Verdict::NewHold),
+        None if mode == Mode::Write || lock.mode() == Some(Mode::Write) => Ok(Verdict::Conflict),
         None if lock.holds.len() >= limits.holders_per_key_max => Err(Refusal::TooManyHolders),
-        None => Ok(Verdict::Anew),
-        Some(hold) if is_upgrade(hold, mode) => Ok(if alone { Verdict::Upgrade } else { Verdict::Held }),
-        Some(_) => Ok(Verdict::Again),
+        None => Ok(Verdict::NewHold),
+        Some(hold) if is_upgrade(hold, mode) => Ok(if alone { Verdict::Upgrade } else { Verdict::Conflict }),
+        Some(_) => Ok(Verdict::Reentrant),
     }
 }
 

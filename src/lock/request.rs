@@ -130,7 +130,7 @@ pub enum Outcome {
     /// Every key is held, with these fences.
     Granted(PerKey<Fence>),
     /// Others hold or wait, nothing was changed.
-    Held,
+    Unavailable,
     /// The asker waits: it is answered later, once.
     Queued(WaiterId),
     /// The owner waits for the same already, and the asker repeats that: it takes over the place by

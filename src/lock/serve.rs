@@ -127,15 +127,15 @@ impl LockManager {
     ) -> Result<Outcome, Refusal> {
         if !self.may_have(keys, named, (owner, ask), now.mono)? {
             if ask.wait == Wait::Never {
-                return Ok(Outcome::Held);
+                return Ok(Outcome::Unavailable);
             }
             if let Some(queued) = self.queue_or_pass(keys, named, (owner, ask), now.mono)? {
                 return Ok(queued);
             }
         }
-        let mut anew = false;
+        let mut is_new = false;
         if !self.wait_table.is_empty() {
-            anew = named.iter().any(|key| {
+            is_new = named.iter().any(|key| {
                 let hold = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
                 hold.is_none_or(|hold| is_upgrade(hold, ask.mode))
             });
@@ -144,7 +144,7 @@ impl LockManager {
         let given = take(keys, named, (owner, ask), giver, now, effects)?;
         self.taken(keys, named);
         self.heard_of(keys, named.iter().copied(), owner);
-        if anew {
+        if is_new {
             // What else it waits for, it may have before somebody now whom it keeps waiting.
             self.wait_table.mark_ready_for(owner);
             self.check_for_latecomer(owner);
@@ -184,7 +184,7 @@ impl LockManager {
             return self.may_go_before(keys, named, (owner, ask), None, now);
         }
         for &key in named {
-            if self.judge_newcomer(keys, key, (owner, ask))? == Verdict::Held {
+            if self.judge_newcomer(keys, key, (owner, ask))? == Verdict::Conflict {
                 return Ok(false);
             }
         }
@@ -209,8 +209,8 @@ impl LockManager {
             let verdict = self.judge_newcomer(keys, key, (owner, ask))?;
             let Place { db, name, .. } = keys.place(key);
             match verdict {
-                Verdict::Held => return Ok(false),
-                Verdict::Anew if self.wait_table.queue(db, name).is_some() => {
+                Verdict::Conflict => return Ok(false),
+                Verdict::NewHold if self.wait_table.queue(db, name).is_some() => {
                     let name = KeyName::from_slice(name);
                     if wanted.is_empty() && named.len() > 1 {
                         wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, ask))));
@@ -221,7 +221,7 @@ impl LockManager {
                         return Ok(false);
                     }
                 }
-                Verdict::Anew | Verdict::Upgrade | Verdict::Again => {}
+                Verdict::NewHold | Verdict::Upgrade | Verdict::Reentrant => {}
             }
         }
         Ok(true)
@@ -236,7 +236,7 @@ impl LockManager {
     ) -> Result<Verdict, Refusal> {
         let lock = keys.lock(key).map(|lock| &*lock);
         let verdict = judge(lock, owner, ask.mode, &self.limits)?;
-        if verdict == Verdict::Again && ask.retry.is_none() {
+        if verdict == Verdict::Reentrant && ask.retry.is_none() {
             let hold = lock.and_then(|lock| lock.holds.get(owner.as_bytes()));
             if hold.is_some_and(|hold| hold.count(ask.mode) == u32::MAX) {
                 return Err(Refusal::TooManyCounts);

@@ -353,7 +353,7 @@ impl LockManager {
             effects.spent.judged += 1;
             match judge(keys.lock(key).as_deref(), owner, mode, &self.limits) {
                 // Too many holders: one of them will leave.
-                Ok(Verdict::Held) | Err(_) => return Attempt::Blocked(at),
+                Ok(Verdict::Conflict) | Err(_) => return Attempt::Blocked(at),
                 Ok(verdict) => verdicts.push((key, verdict)),
             }
         }
@@ -361,7 +361,7 @@ impl LockManager {
         for (at, (_, verdict)) in verdicts.iter().enumerate() {
             let wanted = &waiter.keys[at];
             let (place, position) = ((waiter.db, &wanted.name[..]), waiter.position_at(wanted));
-            if *verdict == Verdict::Anew
+            if *verdict == Verdict::NewHold
                 && self.order(now).is_delayed(keys, place, Asker::of(waiter), position, passed.get_or_insert_default())
             {
                 return Attempt::Blocked(at);

@@ -53,7 +53,7 @@ thread_local! {
 /// Counts what a request came to.
 pub(crate) fn count_outcome(outcome: &Result<Outcome, Refusal>) {
     match outcome {
-        Ok(Outcome::Held) => count(|counters| counters.refused += 1),
+        Ok(Outcome::Unavailable) => count(|counters| counters.refused += 1),
         Ok(Outcome::Queued(_)) => count(|counters| counters.queued += 1),
         Err(Refusal::Deadlock(_)) => count(|counters| counters.deadlocks += 1),
         Ok(_) | Err(_) => {}

@@ -107,7 +107,7 @@ pub fn serve(
 
 /// What has become of a request whose client is parked now. One that the server does not let wait has tried once.
 fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
-    let Some(waiter) = parked else { return Outcome::Held };
+    let Some(waiter) = parked else { return Outcome::Unavailable };
     // Within a command the servers see keys of its own slot alone.
     if ctx.flags().contains(Flags::CLUSTER) && with_manager(|manager| manager.contended() > 1) {
         with_manager(|manager| manager.check_later(waiter));

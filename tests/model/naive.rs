@@ -25,7 +25,7 @@ pub(crate) struct Row {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Granted(Vec<u64>),
-    Held,
+    Unavailable,
     Released(Vec<Option<u64>>),
     Extended(Vec<Option<u64>>),
     TooManyHolders,

@@ -139,7 +139,7 @@ impl Naive {
         let Waiter { ask: Ask { db, owner, mode, .. }, .. } = *waiter;
         let others = self.others(db, key, owner);
         if others.iter().any(|row| conflicts(row, mode)) {
-            return Some(Answer::Held);
+            return Some(Answer::Unavailable);
         }
         if self.row(db, key, owner).is_some() {
             return None;
@@ -147,7 +147,7 @@ impl Naive {
         if !others.is_empty() && others.len() >= self.rules.holders_max {
             return Some(Answer::TooManyHolders);
         }
-        (!self.delayers(waiter, key, now_us).is_empty()).then_some(Answer::Held)
+        (!self.delayers(waiter, key, now_us).is_empty()).then_some(Answer::Unavailable)
     }
 
     pub(crate) fn has_lost_its_hold(&self, waiter: &Waiter) -> bool {
@@ -265,7 +265,7 @@ impl Naive {
                 self.hear_of((ask.db, &ask.keys), ask.owner);
                 Answer::Granted(given.iter().map(|given| given.fence).collect())
             }
-            Some(Answer::Held) if ask.wait != Wait::Never => self.enqueue(newcomer, now_us, wall_us),
+            Some(Answer::Unavailable) if ask.wait != Wait::Never => self.enqueue(newcomer, now_us, wall_us),
             Some(obstacle) => obstacle,
         }
     }
@@ -281,7 +281,7 @@ impl Naive {
                 return Answer::AlreadyWaits;
             }
             if self.cannot_wait {
-                return Answer::Held;
+                return Answer::Unavailable;
             }
             let Waiter { ticket, since_us, ref upgraded, .. } = *twin;
             let place = Waiter { ticket, since_us, upgraded: upgraded.clone(), ..newcomer };

@@ -188,7 +188,7 @@ fn an_upgrade_passes_no_reservation_of_another_key() {
     world.holds(b'a', Read, b"j");
     world.waits(b'm', Write, b"kl");
     world.ask_for(b'n', Write, b"k", (LONG, Wait::For(Millis(1)), None));
-    assert_eq!(world.ask_for(b'a', Write, b"jk", (LONG, Wait::Never, None)), Answer::Held);
+    assert_eq!(world.ask_for(b'a', Write, b"jk", (LONG, Wait::Never, None)), Answer::Unavailable);
     world.waits(b'a', Write, b"jk");
     world.pass(1);
     assert_eq!(world.at(b'k'), at(b"", b"ma"));
@@ -759,7 +759,7 @@ fn a_repeated_request_that_cannot_wait_leaves_the_place_as_it_was() {
     let mut refused = 0;
     for _ in 0..6 {
         let answer = world.ask_for(b'b', Write, b"j", (LONG, Wait::Forever, Some(1)));
-        refused += usize::from(answer == Answer::Held);
+        refused += usize::from(answer == Answer::Unavailable);
         assert_eq!(world.at(b'j'), at(b"a", b"bc"));
     }
     assert_eq!(refused, 2);

@@ -133,7 +133,7 @@ impl Crowd {
             Work::Check(waiter, ..) => manager.check_waiter(keys, waiter, NOW),
             _ => manager.serve_ready_queue(keys, KeyIndex(0), NOW),
         });
-        Some(Step { outcome: Ok(Outcome::Held), effects, opened: self.keys.opened, peeked: self.keys.peeked })
+        Some(Step { outcome: Ok(Outcome::Unavailable), effects, opened: self.keys.opened, peeked: self.keys.peeked })
     }
 }
 
@@ -172,7 +172,7 @@ fn a_release_of_64_keys_before_256_waiters_of_64_keys_is_served_in_small_pieces(
     assert!(step.opened <= 512, "{} keys opened in the asker's step", step.opened);
     // Nobody passes those who are yet to be let in.
     assert!(matches!(crowd.ask("late", Read, &hot[63..], Wait::Forever).outcome, Ok(Outcome::Queued(_))));
-    assert!(matches!(crowd.ask("late writer", Write, &hot[62..63], Wait::Never).outcome, Ok(Outcome::Held)));
+    assert!(matches!(crowd.ask("late writer", Write, &hot[62..63], Wait::Never).outcome, Ok(Outcome::Unavailable)));
     let mut pieces = 0;
     while let Some(piece) = crowd.piece() {
         assert!(piece.effects.changes.len() <= RUN_KEYS, "{} keys granted in a piece", piece.effects.changes.len());

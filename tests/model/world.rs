@@ -666,7 +666,7 @@ impl World {
         self.naive.lets_in = matches!(step.outcome, Ok(Outcome::Granted(_)));
         let expected = expected(&mut self.naive);
         let outcome = match (step.outcome, &request.ask) {
-            (Ok(Outcome::Repeats(_)), _) if self.naive.cannot_wait => Ok(Outcome::Held),
+            (Ok(Outcome::Repeats(_)), _) if self.naive.cannot_wait => Ok(Outcome::Unavailable),
             (Ok(Outcome::Repeats(old)), Ask::Acquire(ask)) => {
                 assert_eq!(self.naive.replaced.take(), Some(old.to_number()));
                 Ok(Outcome::Queued(self.primary.manager.take_over(old, ask, now.mono).expect("waits")))
@@ -1008,7 +1008,7 @@ fn id_of(number: u64) -> WaiterId {
 fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
     match outcome {
         Ok(Outcome::Granted(fences)) => Answer::Granted(fences.into_iter().map(Fence::get).collect()),
-        Ok(Outcome::Held) => Answer::Held,
+        Ok(Outcome::Unavailable) => Answer::Unavailable,
         Ok(Outcome::Queued(_)) => Answer::Queued,
         Ok(Outcome::Repeats(_)) => unreachable!("the place was taken over, or not"),
         Ok(Outcome::Released(left)) => Answer::Released(left.into_vec()),
