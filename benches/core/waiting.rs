@@ -53,7 +53,7 @@ pub(crate) fn waiting(c: &mut Criterion) {
         let give_back = |give| {
             let mut crowd = crowd.borrow_mut();
             let (outcome, effects) = crowd.serve(&names("key", 1), &give);
-            effects.answers.iter().for_each(|(waiter, _)| crowd.manager.delivered(*waiter));
+            effects.wait_ends.iter().for_each(|(waiter, _)| crowd.manager.delivered(*waiter));
             outcome
         };
         b.iter_batched(next, give_back, BatchSize::PerIteration);

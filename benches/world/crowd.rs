@@ -6,7 +6,7 @@ use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::request::{Answer, Outcome, Refusal, Request, Wait};
+use redis_lock::lock::request::{Outcome, Refusal, Request, Wait, WaitEnd};
 use redis_lock::lock::table::WaiterId;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
@@ -32,7 +32,7 @@ impl Keyspace for Keys {
         Place { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
     }
 
-    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, Answer> {
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd> {
         let name = KeyName::from_slice(name);
         let at = *self.open.entry(name.clone()).or_insert(self.step.len());
         if at == self.step.len() {

@@ -9,7 +9,7 @@ use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Answer, Ask, Extend, Outcome, Release, Request, Wait};
+use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait, WaitEnd};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use std::hint::black_box;
@@ -36,7 +36,7 @@ impl Keyspace for OneKey {
         Place { db: Db(0), name: b"lock:report", lock: self.0.as_deref_mut() }
     }
 
-    fn open(&mut self, _: &[u8]) -> Result<KeyIndex, Answer> {
+    fn open(&mut self, _: &[u8]) -> Result<KeyIndex, WaitEnd> {
         Ok(KeyIndex(0))
     }
 

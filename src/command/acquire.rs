@@ -1,7 +1,7 @@
 //! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: taking a lock, or several at once.
 
 use super::parse::{Arguments, Asker, Caller, Known, Parser};
-use super::reply::{Complaint, complain, refuse, text_of_away, text_of_deadlock};
+use super::reply::{Complaint, complain, refuse, text_of_deadlock, text_of_redirect};
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
@@ -9,7 +9,7 @@ use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
 use crate::lock::key::Db;
 use crate::lock::owner::Owner;
-use crate::lock::request::{self as lock, Answer, Ask, Outcome, Refusal, Request, Wait};
+use crate::lock::request::{self as lock, Ask, Outcome, Refusal, Request, Wait, WaitEnd};
 use crate::module::waiting::Reply;
 use crate::module::{Unserved, config, serve};
 use smallvec::{SmallVec, smallvec};
@@ -205,27 +205,27 @@ fn begin(ctx: &mut Ctx<'_>, made: Option<&Owner>) {
     }
 }
 
-fn answer_waiter_of_one(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>) {
+fn answer_waiter_of_one(ctx: &mut Ctx<'_>, answered: &WaitEnd, made: Option<&Owner>) {
     answer_waiter(ctx, answered, made, answer_one);
 }
 
-fn answer_waiter_of_many(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>) {
+fn answer_waiter_of_many(ctx: &mut Ctx<'_>, answered: &WaitEnd, made: Option<&Owner>) {
     answer_waiter(ctx, answered, made, answer_many);
 }
 
 /// Answers one that waited.
-fn answer_waiter(ctx: &mut Ctx<'_>, answered: &Answer, made: Option<&Owner>, grant: Grant) {
+fn answer_waiter(ctx: &mut Ctx<'_>, answered: &WaitEnd, made: Option<&Owner>, grant: Grant) {
     match answered {
-        Answer::Granted(fences) => grant(ctx, fences, made),
-        Answer::TimedOut | Answer::Replaced | Answer::HoldLost => ctx.reply_null(),
-        Answer::WrongType => refuse(ctx, Unserved::WrongType),
-        Answer::SentAway(away) => ctx.reply_error(text_of_away(*away)),
-        Answer::Refused(Refusal::Deadlock(cycle)) => {
+        WaitEnd::Granted(fences) => grant(ctx, fences, made),
+        WaitEnd::TimedOut | WaitEnd::Replaced | WaitEnd::HoldLost => ctx.reply_null(),
+        WaitEnd::WrongType => refuse(ctx, Unserved::WrongType),
+        WaitEnd::Redirected(reason) => ctx.reply_error(text_of_redirect(*reason)),
+        WaitEnd::Refused(Refusal::Deadlock(cycle)) => {
             // Who may see what is not known here: only the key that was asked for is shown.
             let asked = cycle.0.first().map(|hop| &hop.key);
             let text = text_of_deadlock(cycle, Db(ctx.db()), |key| asked.is_some_and(|asked| **asked == *key));
             ctx.reply_error(&text);
         }
-        Answer::Refused(refusal) => refuse(ctx, Unserved::Refused(refusal.clone())),
+        WaitEnd::Refused(refusal) => refuse(ctx, Unserved::Refused(refusal.clone())),
     }
 }

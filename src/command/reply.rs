@@ -4,7 +4,7 @@ use crate::ffi::Ctx;
 use crate::lock::deadlock::{Cycle, Hop};
 use crate::lock::hold::Mode;
 use crate::lock::key::Db;
-use crate::lock::request::{Away, Refusal};
+use crate::lock::request::{RedirectReason, Refusal};
 use crate::lock::time::Millis;
 use crate::module::Unserved;
 use std::fmt;
@@ -127,9 +127,9 @@ pub fn text_of(unserved: &Unserved) -> &'static str {
     }
 }
 
-/// The text of a deadlock: the circle from the asker back to itself. A name that has only harmless characters stands as it
-/// is, any other is quoted. A key that the asker may not read stands as `?`, and so do those who are waited for there.
-/// The same holds for keys outside the asker's database: an ACL may keep it from selecting theirs.
+/// The text of a deadlock: the circle from the asker back to itself. A name that has only harmless characters stands as
+/// it is, any other is quoted. A key that the asker may not read stands as `?`, and so do those who are waited for
+/// there. The same holds for keys outside the asker's database: an ACL may keep it from selecting theirs.
 #[must_use]
 pub fn text_of_deadlock(cycle: &Cycle, asked_in: Db, mut may_read: impl FnMut(&[u8]) -> bool) -> String {
     const HOPS_MAX: usize = 8;
@@ -158,10 +158,10 @@ fn name(bytes: &[u8], known: bool) -> String {
 
 /// What one is told that waited and must go elsewhere.
 #[must_use]
-pub fn text_of_away(away: Away) -> &'static str {
-    match away {
-        Away::Demoted => "UNBLOCKED lock wait ended: this node is a replica now",
-        Away::SlotGone => "UNBLOCKED lock wait ended: the key is served by another node now",
+pub fn text_of_redirect(reason: RedirectReason) -> &'static str {
+    match reason {
+        RedirectReason::Demoted => "UNBLOCKED lock wait ended: this node is a replica now",
+        RedirectReason::SlotGone => "UNBLOCKED lock wait ended: the key is served by another node now",
     }
 }
 

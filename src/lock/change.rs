@@ -4,7 +4,7 @@ use super::hold::{Hold, Session};
 use super::key::KeyIndex;
 use super::keyspace::Keyspace;
 use super::owner::Owner;
-use super::request::Answer;
+use super::request::WaitEnd;
 use super::session::Sessions;
 use super::table::WaiterId;
 use super::time::Timestamp;
@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use smallvec::SmallVec;
 
 /// Who waits no more, and why.
-pub type Answers = SmallVec<[(WaiterId, Answer); 1]>;
+pub type WaitEnds = SmallVec<[(WaiterId, WaitEnd); 1]>;
 
 /// All that a step leaves to do for the rest of the module.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,7 @@ pub struct Effects {
     /// What happened to holds, in order: in place for the usual hand-off.
     pub changes: SmallVec<[Change; 2]>,
     /// Who waits no more, and why.
-    pub answers: Answers,
+    pub wait_ends: WaitEnds,
     /// Whether the alarm may have to ring for something that it did not have to ring for before.
     pub alarming: bool,
     /// What was bound to connections, for the node's own index.
@@ -35,7 +35,7 @@ pub struct Effects {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spent {
     /// How many it has answered.
-    pub(super) answers: usize,
+    pub(super) wait_ends: usize,
     /// How many keys it has granted to them.
     pub(super) keys: usize,
     /// How many of their keys it has judged.
@@ -45,7 +45,7 @@ pub(super) struct Spent {
 impl Spent {
     /// Whether it may answer one more of at most so many, with a grant of this many keys.
     pub(super) fn leaves_room(self, granted: usize, most: usize) -> bool {
-        self.answers < most && (self.keys == 0 || self.keys + granted <= RUN_KEYS)
+        self.wait_ends < most && (self.keys == 0 || self.keys + granted <= RUN_KEYS)
     }
 }
 
@@ -68,7 +68,7 @@ impl Effects {
     /// Whether nothing was done.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.answers.is_empty() && self.bonds.is_empty()
+        self.changes.is_empty() && self.wait_ends.is_empty() && self.bonds.is_empty()
     }
 
     fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {

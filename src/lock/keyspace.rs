@@ -1,7 +1,7 @@
 //! Where the locks of a step lie. The core reaches them through this and nothing else.
 
 use super::key::{Db, KeyIndex, KeyName};
-use super::request::Answer;
+use super::request::WaitEnd;
 use super::session::Trace;
 use super::value::Lock;
 use alloc::vec::Vec;
@@ -17,12 +17,13 @@ pub trait Keyspace {
     ///
     /// # Errors
     /// That answer.
-    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, Answer>;
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd>;
     /// Makes the last keys of the step, of which nothing was changed, none of the step's any more: so many are left.
     fn close(&mut self, left: u16);
     /// Looks at the lock of any key of any database, without making it one of the step's.
     fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R>;
-    /// Takes the traces of locks that left their keys because the step looked there: the server deletes what has expired.
+    /// Takes the traces of locks that left their keys because the step looked there: the server deletes what has
+    /// expired.
     fn gone(&mut self) -> Vec<(Db, KeyName, Trace)> {
         Vec::new()
     }

@@ -170,7 +170,7 @@ pub enum Refusal {
 
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum WaitEnd {
     /// Every key is held, with these fences.
     Granted(PerKey<Fence>),
     /// Its time was up.
@@ -184,19 +184,19 @@ pub enum Answer {
     /// Something else than a lock lies there now.
     WrongType,
     /// This node does not serve it any more.
-    SentAway(Away),
+    Redirected(RedirectReason),
 }
 
-impl Answer {
+impl WaitEnd {
     /// Whether it has got what it waited for.
     pub(super) fn is_grant(&self) -> bool {
-        matches!(self, Answer::Granted(_))
+        matches!(self, WaitEnd::Granted(_))
     }
 }
 
 /// Why this node does not serve a waiter any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Away {
+pub enum RedirectReason {
     /// It has become a replica.
     Demoted,
     /// The key belongs to another node.

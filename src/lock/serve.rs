@@ -47,13 +47,13 @@ impl LockManager {
         let count = keys.count();
         let named = || (0..count).map(KeyIndex);
         for _ in named() {
-            let before = effects.answers.len();
+            let before = effects.wait_ends.len();
             for key in named() {
                 self.settle(keys, key, now, effects);
             }
             // Who left the line of one key for nothing may have delayed others in another's, which was looked at
             // before.
-            if count == 1 || effects.answers[before..].iter().all(|(_, answer)| answer.is_grant()) {
+            if count == 1 || effects.wait_ends[before..].iter().all(|(_, answer)| answer.is_grant()) {
                 break;
             }
         }

@@ -4,7 +4,7 @@
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone,
 //! only those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
-use super::change::{Answers, Cause, Change, Effects, Spent, change, remove, settle};
+use super::change::{Cause, Change, Effects, Spent, WaitEnds, change, remove, settle};
 use super::deadlock::{self, Cycle};
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
@@ -12,7 +12,7 @@ use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
 use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
-use super::request::{Acquire, Answer, Away, Outcome, PerKey, Refusal, Wait};
+use super::request::{Acquire, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd};
 use super::serve::{Giver, take};
 use super::table::{ClosedBy, Expired, Given, Lost, Waiter, WaiterId, Wanted, Work};
 use super::time::{Millis, Now, Timestamp};
@@ -38,7 +38,7 @@ enum Attempt {
     /// It has to wait, for this one of its keys or for more.
     Blocked(usize),
     /// Answer it so, and forget it.
-    Reject(Answer),
+    Reject(WaitEnd),
 }
 
 /// A waiter as it is to be seen.
@@ -177,7 +177,7 @@ impl LockManager {
     }
 
     /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats, which is
-    /// forgotten and to be answered [`Answer::Replaced`]. None when that waits no more.
+    /// forgotten and to be answered [`WaitEnd::Replaced`]. None when that waits no more.
     pub fn take_over(&mut self, old: WaiterId, ask: &Acquire, now: Timestamp) -> Option<WaiterId> {
         if !self.waits(old) {
             return None;
@@ -209,7 +209,7 @@ impl LockManager {
         if let Some(queue) = self.wait_table.queue_mut(db, &name) {
             queue.cut = false;
         }
-        let (is_first, before) = (effects.spent == Spent::default(), effects.spent.answers);
+        let (is_first, before) = (effects.spent == Spent::default(), effects.spent.wait_ends);
         let mut behind = None;
         let mut cut = false;
         // Those before who wait for other keys as well.
@@ -222,7 +222,7 @@ impl LockManager {
                 _ => queue.next(behind),
             };
             let Some((position, id)) = next else { break };
-            let must_go_on = is_first && effects.spent.answers == before;
+            let must_go_on = is_first && effects.spent.wait_ends == before;
             if effects.spent.keys >= RUN_KEYS || (effects.spent.judged >= JUDGED && !must_go_on) {
                 cut = !is_quiet;
                 break;
@@ -243,14 +243,14 @@ impl LockManager {
                     break;
                 }
                 Attempt::Grant(indices) => {
-                    effects.spent.answers += 1;
+                    effects.spent.wait_ends += 1;
                     effects.spent.keys += granted;
                     self.grant_to_waiter(keys, &indices, id, now, effects);
                 }
                 Attempt::Reject(answer) => {
-                    effects.spent.answers += 1;
+                    effects.spent.wait_ends += 1;
                     self.wait_table.remove(id);
-                    effects.answers.push((id, answer));
+                    effects.wait_ends.push((id, answer));
                 }
                 Attempt::Blocked(at) => {
                     behind = Some(position);
@@ -327,7 +327,7 @@ impl LockManager {
         let Some(waiter) = self.wait_table.waiter(id) else { return Attempt::Blocked(0) };
         let (owner, mode) = (&waiter.owner, waiter.ask.mode);
         if waiter.until.is_some_and(|until| until <= now) {
-            return Attempt::Reject(Answer::TimedOut);
+            return Attempt::Reject(WaitEnd::TimedOut);
         }
         // Before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
         for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
@@ -337,7 +337,7 @@ impl LockManager {
             };
             settle(keys, key, &self.sessions, now, effects);
             if keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
-                return Attempt::Reject(Answer::HoldLost);
+                return Attempt::Reject(WaitEnd::HoldLost);
             }
         }
         // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
@@ -389,14 +389,14 @@ impl LockManager {
                 for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
                     self.sessions.doubt(connection, fence);
                 }
-                Answer::Granted(fences)
+                WaitEnd::Granted(fences)
             }
             Err(refusal) => {
                 self.wait_table.remove(id);
-                Answer::Refused(refusal)
+                WaitEnd::Refused(refusal)
             }
         };
-        effects.answers.push((id, answer));
+        effects.wait_ends.push((id, answer));
         // What else it waits for, it may have before somebody now whom it keeps waiting.
         self.wait_table.mark_ready_for(&owner);
         self.check_for_latecomer(&owner);
@@ -475,7 +475,7 @@ impl LockManager {
             keys.close(open);
         }
         self.wait_table.remove(id);
-        effects.answers.push((id, Answer::Refused(Refusal::Deadlock(Box::new(cycle)))));
+        effects.wait_ends.push((id, WaitEnd::Refused(Refusal::Deadlock(Box::new(cycle)))));
     }
 
     /// Ends a wait without an answer: nobody is there any more to be told. False when there was none.
@@ -505,7 +505,7 @@ impl LockManager {
         self.wait_table.delivered(id);
     }
 
-    /// Finds who waits no more because its time is up ([`Answer::TimedOut`]); does a bounded piece of work on the way.
+    /// Finds who waits no more because its time is up ([`WaitEnd::TimedOut`]); does a bounded piece of work on the way.
     pub fn expired(&mut self, now: Timestamp) -> Expired {
         self.wait_table.expired(now)
     }
@@ -518,7 +518,7 @@ impl LockManager {
 
     /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It
     /// stays the next one until it is done by [`LockManager::serve_ready_queue`], [`LockManager::take_back`],
-    /// [`LockManager::end_session`] or [`LockManager::send_away`].
+    /// [`LockManager::end_session`] or [`LockManager::end_waits`].
     #[must_use]
     pub fn next_work(&mut self) -> Option<Work> {
         if let Some(lost) = self.wait_table.next_lost() {
@@ -632,20 +632,20 @@ impl LockManager {
     }
 
     /// Ends all waits for a key with this answer.
-    pub fn send_away(&mut self, db: Db, name: &[u8], answer: &Answer) -> Answers {
+    pub fn end_waits(&mut self, db: Db, name: &[u8], answer: &WaitEnd) -> WaitEnds {
         let ids: Vec<WaiterId> = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter()).collect();
         self.end_all(ids, answer)
     }
 
     /// Ends all waits and all sessions, and leaves grants that were lost as they are: this node is not the one any more
     /// to take them back.
-    pub fn dismiss(&mut self) -> Answers {
+    pub fn dismiss(&mut self) -> WaitEnds {
         self.sessions.dissolve();
         let ids: Vec<WaiterId> = self.wait_table.everybody().collect();
-        self.end_all(ids, &Answer::SentAway(Away::Demoted))
+        self.end_all(ids, &WaitEnd::Redirected(RedirectReason::Demoted))
     }
 
-    fn end_all(&mut self, ids: Vec<WaiterId>, answer: &Answer) -> Answers {
+    fn end_all(&mut self, ids: Vec<WaiterId>, answer: &WaitEnd) -> WaitEnds {
         let end =
             |id| Some((id, self.wait_table.remove(id).filter(Waiter::is_waiting)?)).map(|(id, _)| (id, answer.clone()));
         ids.into_iter().filter_map(end).collect()

@@ -130,7 +130,7 @@ fn work(ctx: &mut Ctx<'_>) {
                 match answer {
                     Serving::Yes => {}
                     Serving::NotNow => return,
-                    Serving::Elsewhere => waiting::send_away(db, name.as_str().as_bytes()),
+                    Serving::Elsewhere => waiting::redirect_waiters(db, name.as_str().as_bytes()),
                 }
                 lapse(ctx, db, entry, &name);
             }

@@ -4,7 +4,7 @@ use super::state::with_manager;
 use crate::ffi::info::InfoFields;
 use crate::lock::change::{Cause, Change};
 use crate::lock::fence::Fence;
-use crate::lock::request::{Answer, Outcome, Refusal};
+use crate::lock::request::{Outcome, Refusal, WaitEnd};
 use hdrhistogram::Histogram;
 use std::cell::{LazyCell, RefCell};
 use std::ffi::CStr;
@@ -61,12 +61,12 @@ pub(crate) fn count_outcome(outcome: &Result<Outcome, Refusal>) {
 }
 
 /// Counts how a wait ended.
-pub(crate) fn count_answer(answer: &Answer) {
+pub(crate) fn count_wait_end(answer: &WaitEnd) {
     count(|counters| match answer {
-        Answer::Granted(_) => counters.handed_off += 1,
-        Answer::TimedOut => counters.timed_out += 1,
-        Answer::Refused(Refusal::Deadlock(_)) => counters.deadlocks += 1,
-        Answer::Replaced | Answer::HoldLost | Answer::Refused(_) | Answer::WrongType | Answer::SentAway(_) => {
+        WaitEnd::Granted(_) => counters.handed_off += 1,
+        WaitEnd::TimedOut => counters.timed_out += 1,
+        WaitEnd::Refused(Refusal::Deadlock(_)) => counters.deadlocks += 1,
+        WaitEnd::Replaced | WaitEnd::HoldLost | WaitEnd::Refused(_) | WaitEnd::WrongType | WaitEnd::Redirected(_) => {
             counters.cancelled += 1;
         }
     });

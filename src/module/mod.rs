@@ -27,7 +27,7 @@ use crate::lock::hold::Connection;
 use crate::lock::key::{Db, KeyIndex};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
-use crate::lock::request::{Answer, Ask, Outcome, Refusal, Request};
+use crate::lock::request::{Ask, Outcome, Refusal, Request, WaitEnd};
 use crate::lock::table::WaiterId;
 use crate::lock::time::{Now, Timestamp};
 use crate::lock::view::{Sight, View};
@@ -92,7 +92,7 @@ pub fn serve(
                 || with_manager(|manager| manager.take_over(old, ask, now.mono)).expect("it waits, seen above");
             let parked = there.and_then(|reply| waiting::park(ctx, names, reply, request, take_over));
             if parked.is_some() {
-                waiting::wake([(old, Answer::Replaced)], now.mono);
+                waiting::wake([(old, WaitEnd::Replaced)], now.mono);
             }
             Ok(queued(ctx, parked))
         }
@@ -191,7 +191,7 @@ pub struct Seen<'a> {
 /// Does what a step has left to do, whose keys are closed: replicate, notify, wake.
 pub(crate) fn finish(ctx: &mut Ctx<'_>, names: &[Name<'_>], effects: &mut Effects, now: Now) {
     publish(ctx, names, &effects.changes, now);
-    waiting::wake(effects.answers.drain(..), now.mono);
+    waiting::wake(effects.wait_ends.drain(..), now.mono);
 }
 
 /// Tells all who must know: replicas and the AOF first, then watchers and subscribers.

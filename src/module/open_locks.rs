@@ -7,7 +7,7 @@ use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
 use crate::lock::change::Change;
 use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::keyspace::{Keyspace, Place};
-use crate::lock::request::{Answer, Away};
+use crate::lock::request::{RedirectReason, WaitEnd};
 use crate::lock::session::Trace;
 use crate::lock::value::Lock;
 use smallvec::SmallVec;
@@ -58,11 +58,11 @@ impl Keyspace for OpenLocks<'_, '_> {
         Place { db, name: name.as_bytes(), lock }
     }
 
-    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, Answer> {
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd> {
         match self.0.open_more(name) {
             Ok(at) => Ok(KeyIndex(at as u16)),
-            Err(Unopened::WrongType) => Err(Answer::WrongType),
-            Err(Unopened::Elsewhere) => Err(Answer::SentAway(Away::SlotGone)),
+            Err(Unopened::WrongType) => Err(WaitEnd::WrongType),
+            Err(Unopened::Elsewhere) => Err(WaitEnd::Redirected(RedirectReason::SlotGone)),
         }
     }
 

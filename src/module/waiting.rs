@@ -8,11 +8,11 @@ use super::state::with_manager;
 use super::{alarm, clock, finish, metrics, turns};
 use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
-use crate::lock::change::Answers;
+use crate::lock::change::WaitEnds;
 use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
-use crate::lock::request::{Answer, Away, PerKey, Request};
+use crate::lock::request::{PerKey, RedirectReason, Request, WaitEnd};
 use crate::lock::table::{Expired, WaiterId, Work};
 use crate::lock::time::Timestamp;
 use crate::lock::wait::RUN;
@@ -25,7 +25,7 @@ pub struct Reply {
     /// Whether the server made the owner, which is to be told then.
     pub made: bool,
     /// Writes the answer.
-    pub write: fn(&mut Ctx<'_>, &Answer, Option<&Owner>),
+    pub write: fn(&mut Ctx<'_>, &WaitEnd, Option<&Owner>),
 }
 
 /// A client that waits.
@@ -38,7 +38,7 @@ struct Client {
     /// The owner, if the server made it.
     made: Option<Owner>,
     /// None while it waits.
-    answer: Option<Answer>,
+    answer: Option<WaitEnd>,
 }
 
 /// The clients that wait, and those whose answers have not been delivered yet, each at the index of its waiter: that
@@ -106,10 +106,10 @@ pub(crate) fn client_of(waiter: WaiterId) -> Option<u64> {
 }
 
 /// Wakes those who wait no more.
-pub(crate) fn wake(answers: impl IntoIterator<Item = (WaiterId, Answer)>, now: Timestamp) {
-    for (waiter, answer) in answers {
-        metrics::count_answer(&answer);
-        if let Answer::Granted(_) = answer
+pub(crate) fn wake(wait_ends: impl IntoIterator<Item = (WaiterId, WaitEnd)>, now: Timestamp) {
+    for (waiter, answer) in wait_ends {
+        metrics::count_wait_end(&answer);
+        if let WaitEnd::Granted(_) = answer
             && let Some(since) = with_manager(|manager| manager.waited_since(waiter))
         {
             metrics::count_wait(now.0.saturating_sub(since.0));
@@ -143,8 +143,8 @@ impl Parked for Waiter {
             Some((None, reply, _)) => {
                 // CLIENT UNBLOCK TIMEOUT.
                 with_manager(|manager| manager.cancel(waiter));
-                metrics::count_answer(&Answer::TimedOut);
-                (reply.write)(ctx, &Answer::TimedOut, None);
+                metrics::count_wait_end(&WaitEnd::TimedOut);
+                (reply.write)(ctx, &WaitEnd::TimedOut, None);
             }
             None => unreachable!("the server asks for an answer before it lets go of a client"),
         }
@@ -158,7 +158,7 @@ impl Parked for Waiter {
                 metrics::count_cancelled();
                 with_manager(|manager| manager.lose(waiter));
             }
-            Some(Some(Answer::Granted(_))) => {
+            Some(Some(WaitEnd::Granted(_))) => {
                 with_manager(|manager| manager.lose(waiter));
             }
             _ => {}
@@ -178,7 +178,7 @@ pub(crate) fn expire(end: Timestamp) {
     loop {
         let now = clock::mono();
         match with_manager(|manager| manager.expired(now)) {
-            Expired::Waiter(waiter) => wake([(waiter, Answer::TimedOut)], now),
+            Expired::Waiter(waiter) => wake([(waiter, WaitEnd::TimedOut)], now),
             Expired::Again => {}
             Expired::Nothing => return,
         }
@@ -189,8 +189,11 @@ pub(crate) fn expire(end: Timestamp) {
 }
 
 /// Sends away who waits for a key: this node does not serve it any more.
-pub(crate) fn send_away(db: Db, name: &[u8]) {
-    wake(with_manager(|manager| manager.send_away(db, name, &Answer::SentAway(Away::SlotGone))), clock::mono());
+pub(crate) fn redirect_waiters(db: Db, name: &[u8]) {
+    wake(
+        with_manager(|manager| manager.end_waits(db, name, &WaitEnd::Redirected(RedirectReason::SlotGone))),
+        clock::mono(),
+    );
 }
 
 /// Sends everybody away: this node does not grant any more.
@@ -235,7 +238,7 @@ pub(crate) fn work(ctx: &mut Ctx<'_>) {
                 HELD_BACK.set(true);
                 return;
             }
-            Serving::Elsewhere => give_up(db, &names, &work, &Answer::SentAway(Away::SlotGone)),
+            Serving::Elsewhere => give_up(db, &names, &work, &WaitEnd::Redirected(RedirectReason::SlotGone)),
         }
         // Each answer costs the server more than we see here.
         if answered >= RUN || clock::mono() >= end {
@@ -270,7 +273,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
     };
     let now = clock::now();
     let Ok(mut locks) = OpenLocks::open(ctx, &lent, Access::Write) else {
-        give_up(db, names, work, &Answer::WrongType);
+        give_up(db, names, work, &WaitEnd::WrongType);
         return 0;
     };
     let mut effects = with_manager(|manager| match work {
@@ -279,21 +282,21 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
         Work::Check(waiter, ..) => manager.check_waiter(&mut locks, *waiter, now),
         Work::TakeBack(waiter, ..) => manager.take_back(&mut locks, *waiter, db, now),
     });
-    let answered = effects.answers.len();
+    let answered = effects.wait_ends.len();
     let names = locks.tidy(&effects.changes);
     finish(ctx, &names, &mut effects, now);
     answered
 }
 
 /// Neither grants nor takes back, nor ends anything: the keys are not ours to change.
-fn give_up(db: Db, names: &[KeyName], work: &Work, answer: &Answer) {
-    let answers = with_manager(|manager| {
+fn give_up(db: Db, names: &[KeyName], work: &Work, answer: &WaitEnd) {
+    let wait_ends = with_manager(|manager| {
         match work {
             Work::TakeBack(waiter, ..) => manager.forgo(*waiter),
             Work::Close(connection, db, name) => manager.forgo_session(*db, name, *connection),
             Work::Look(..) | Work::Check(..) => {}
         }
-        names.iter().flat_map(|name| manager.send_away(db, name, answer)).collect::<Answers>()
+        names.iter().flat_map(|name| manager.end_waits(db, name, answer)).collect::<WaitEnds>()
     });
-    wake(answers, clock::mono());
+    wake(wait_ends, clock::mono());
 }

@@ -248,7 +248,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
             let closed = effects.changes.iter().filter(|change| change.cause == Cause::Close).count();
             assert!(closed <= 2 * BITE, "{closed} at once");
             ended += closed;
-            granted += effects.answers.len();
+            granted += effects.wait_ends.len();
         }
         assert_eq!((ended, granted), (usize::from(each) * keys.len(), keys.len()));
         assert!(!side.manager.sessions().some_closed());

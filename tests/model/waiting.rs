@@ -520,15 +520,15 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
     for n in 0..200u8 {
         assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Queued(_))));
     }
-    assert_eq!(ask(b"w", leave()).effects.answers.len(), RUN);
+    assert_eq!(ask(b"w", leave()).effects.wait_ends.len(), RUN);
     // A newcomer stands behind the rest, though nobody would keep it out; its step lets in one.
     let step = ask(b"n", acquire(Read));
     assert!(matches!(step.outcome, Ok(Outcome::Queued(_))), "{:?}", step.outcome);
-    assert_eq!(step.effects.answers.len(), 1);
+    assert_eq!(step.effects.wait_ends.len(), 1);
     let mut slices = Vec::new();
     while let Some(Work::Look(..)) = side.manager.next_work() {
         let effects = side.on(0, b"k", |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
-        slices.push(effects.answers.len());
+        slices.push(effects.wait_ends.len());
     }
     assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == RUN), "{slices:?}");
     assert_eq!(slices.iter().sum::<usize>(), 200 - RUN);
@@ -652,9 +652,9 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
     let Ok(Outcome::Queued(next)) = ask(&mut side, b'n', b"j", acquire()).outcome else { panic!("held") };
     side.set_over(0, b'k');
     let leave = Ask::Release(Release { mode: None, amount: Amount::All, fence: None });
-    let answers = ask(&mut side, b'x', b"j", leave).effects.answers;
-    assert_eq!(answers[0], (many, request::Answer::WrongType));
-    assert!(matches!(&answers[1], (id, request::Answer::Granted(_)) if *id == next), "{answers:?}");
+    let answers = ask(&mut side, b'x', b"j", leave).effects.wait_ends;
+    assert_eq!(answers[0], (many, request::WaitEnd::WrongType));
+    assert!(matches!(&answers[1], (id, request::WaitEnd::Granted(_)) if *id == next), "{answers:?}");
 }
 
 #[test]

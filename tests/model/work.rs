@@ -39,7 +39,7 @@ impl Keyspace for Keys {
         Place { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
     }
 
-    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::Answer> {
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::WaitEnd> {
         let name = KeyName::from_slice(name);
         if let Some(at) = self.at.get(&name) {
             return Ok(KeyIndex(*at as u16));
@@ -150,7 +150,7 @@ fn names(prefix: &str, count: usize) -> Vec<KeyName> {
 }
 
 fn grants(effects: &Effects) -> usize {
-    effects.answers.iter().filter(|(_, answer)| matches!(answer, request::Answer::Granted(_))).count()
+    effects.wait_ends.iter().filter(|(_, answer)| matches!(answer, request::WaitEnd::Granted(_))).count()
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn one_step_on_many_keys_lets_in_no_more_than_one_run() {
     }
     assert_eq!(grants(&crowd.release("w", &hot).effects), RUN);
     while let Some(piece) = crowd.piece() {
-        assert!(piece.effects.answers.len() <= RUN);
+        assert!(piece.effects.wait_ends.len() <= RUN);
     }
     assert_eq!((crowd.manager.waiting(), crowd.manager.broken_invariant()), (0, None));
 }

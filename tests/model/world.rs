@@ -13,7 +13,9 @@ use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::{Note, Owner};
-use redis_lock::lock::request::{self, Acquire, Amount, Ask, Away, Extend, Outcome, Refusal, Release, Request, Wait};
+use redis_lock::lock::request::{
+    self, Acquire, Amount, Ask, Extend, Outcome, RedirectReason, Refusal, Release, Request, Wait,
+};
 use redis_lock::lock::session::Trace;
 use redis_lock::lock::table::{Expired, WaiterId, Work};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
@@ -158,10 +160,10 @@ impl Keyspace for Side {
         Place { db: Db(*db), name, lock: self.locks.get_mut(&(*db, name[0])) }
     }
 
-    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::Answer> {
+    fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::WaitEnd> {
         let db = self.db;
         if self.foreign.contains(&(db, name[0])) {
-            return Err(request::Answer::WrongType);
+            return Err(request::WaitEnd::WrongType);
         }
         let at = self.step.iter().position(|(_, open)| open == name).unwrap_or_else(|| {
             self.step.push((db, [name[0]]));
@@ -460,7 +462,9 @@ impl World {
             }
             Op::Dismiss => {
                 let answers = self.primary.manager.dismiss();
-                assert!(answers.iter().all(|(_, answer)| *answer == request::Answer::SentAway(Away::Demoted)));
+                assert!(
+                    answers.iter().all(|(_, answer)| *answer == request::WaitEnd::Redirected(RedirectReason::Demoted))
+                );
                 let told: BTreeSet<u64> = answers.iter().map(|(id, _)| id.to_number()).collect();
                 assert_eq!(told, self.naive.waiters.drain(..).map(|waiter| waiter.id).collect());
                 self.naive.granted.clear();
@@ -630,14 +634,14 @@ impl World {
         if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
         } else if matches!(request.ask, Ask::Release(_))
-            && step.effects.answers.is_empty()
+            && step.effects.wait_ends.is_empty()
             && step.effects.changes.iter().all(|change| change.cause != Cause::Close)
         {
             assert_ne!(self.primary.raw(), before, "an effect without a change");
         }
         self.tell(&step.effects.changes);
         // First what is over ends, and the lines are served; then the request is judged.
-        let mut answers = step.effects.answers.into_iter().collect::<VecDeque<_>>();
+        let mut answers = step.effects.wait_ends.into_iter().collect::<VecDeque<_>>();
         // What was granted before anything was released was so before the request was judged.
         let causes: Vec<Cause> = step.effects.changes.iter().map(|change| change.cause).collect();
         let judged = causes.iter().position(|cause| *cause == Cause::Release);
@@ -645,14 +649,14 @@ impl World {
         let mut grants = judged.map_or(usize::MAX, |at| causes[..at].iter().filter(is_grant).count());
         let (mut served, mut unsure) = (BTreeSet::new(), false);
         while let Some((id, answer)) = answers.pop_front_if(|(id, answer)| {
-            self.is_due(*id, answer) && (grants > 0 || !matches!(answer, request::Answer::Granted(_)))
+            self.is_due(*id, answer) && (grants > 0 || !matches!(answer, request::WaitEnd::Granted(_)))
         }) {
-            if let request::Answer::Granted(fences) = &answer {
+            if let request::WaitEnd::Granted(fences) = &answer {
                 grants = grants.saturating_sub(fences.len());
                 served.extend(self.naive.waiter(id.to_number()).map(|waiter| waiter.ask.owner));
             }
             // Whose time was up may have been told so after the release as well, when it made room for others.
-            unsure |= grants == 0 && answer == request::Answer::TimedOut;
+            unsure |= grants == 0 && answer == request::WaitEnd::TimedOut;
             self.hear(id, answer);
         }
         // Whoever got something may go before others now where else it waits: those lines are looked at later.
@@ -705,27 +709,27 @@ impl World {
     }
 
     /// Whether this answer is right at this moment.
-    fn is_due(&self, id: WaiterId, answer: &request::Answer) -> bool {
+    fn is_due(&self, id: WaiterId, answer: &request::WaitEnd) -> bool {
         let now = self.now.mono.0;
         self.naive.waiter(id.to_number()).is_some_and(|waiter| match answer {
-            request::Answer::Granted(_) => self.naive.is_servable(waiter, now),
-            request::Answer::TimedOut => waiter.is_over(now),
-            request::Answer::HoldLost => self.naive.has_lost_its_hold(waiter),
-            request::Answer::WrongType => self.is_foreign(waiter.ask.db, &waiter.ask.keys),
+            request::WaitEnd::Granted(_) => self.naive.is_servable(waiter, now),
+            request::WaitEnd::TimedOut => waiter.is_over(now),
+            request::WaitEnd::HoldLost => self.naive.has_lost_its_hold(waiter),
+            request::WaitEnd::WrongType => self.is_foreign(waiter.ask.db, &waiter.ask.keys),
             _ => false,
         })
     }
 
     /// A waiter was answered: that must have been right, and the naive model follows.
-    fn hear(&mut self, id: WaiterId, answer: request::Answer) {
+    fn hear(&mut self, id: WaiterId, answer: request::WaitEnd) {
         let (number, now) = (id.to_number(), self.now);
         match answer {
-            request::Answer::Granted(fences) => {
+            request::WaitEnd::Granted(fences) => {
                 let expected = self.naive.serve_waiter(number, now.mono.0, now.wall.0);
                 assert_eq!(fences.into_iter().map(Fence::get).collect::<Vec<_>>(), expected);
                 return;
             }
-            request::Answer::Refused(Refusal::Deadlock(circle)) => {
+            request::WaitEnd::Refused(Refusal::Deadlock(circle)) => {
                 assert!(self.naive.rules.detects);
                 self.check_circle(self.naive.waiter(number).expect("waits"), &circle.0);
             }
@@ -776,7 +780,7 @@ impl World {
             let (told, effects) =
                 self.replica.on(db, &key, |manager, side| manager.apply(side, KeyIndex(0), &fact, Origin::Peer, now));
             assert_eq!(told, Ok(()));
-            assert!(effects.answers.is_empty());
+            assert!(effects.wait_ends.is_empty());
             assert!(self.replica.manager.last_fence() >= Some(fence), "a fence that the replica may give again");
         }
     }
@@ -786,7 +790,7 @@ impl World {
         self.tell(&effects.changes);
         // A lock may have come from elsewhere, of which the line learns by the look alone, before anybody is answered.
         self.naive.end_keeping_of(db, keys);
-        for (id, answer) in effects.answers {
+        for (id, answer) in effects.wait_ends {
             self.hear(id, answer);
         }
         for key in keys {
@@ -809,7 +813,7 @@ impl World {
     fn expire(&mut self) {
         loop {
             match self.primary.manager.expired(self.now.mono) {
-                Expired::Waiter(id) => self.hear(id, request::Answer::TimedOut),
+                Expired::Waiter(id) => self.hear(id, request::WaitEnd::TimedOut),
                 Expired::Again => {}
                 Expired::Nothing => return,
             }
@@ -825,7 +829,7 @@ impl World {
                 Work::Look(Db(db), name) => {
                     let key = name[0];
                     if self.is_foreign(db, &[key]) {
-                        self.send_away(db, key);
+                        self.end_waits(db, key);
                         continue;
                     }
                     let effects =
@@ -836,7 +840,7 @@ impl World {
                     let effects = self.primary.on(db, &[name[0]], |manager, side| manager.check_waiter(side, id, now));
                     self.tell(&effects.changes);
                     // Its own step saw all locks: what closed a circle came after it.
-                    for (id, answer) in effects.answers {
+                    for (id, answer) in effects.wait_ends {
                         self.hear(id, answer);
                     }
                 }
@@ -870,9 +874,9 @@ impl World {
         worked
     }
 
-    fn send_away(&mut self, db: u32, key: u8) {
-        for (id, answer) in self.primary.manager.send_away(Db(db), &[key], &request::Answer::WrongType) {
-            assert_eq!(answer, request::Answer::WrongType);
+    fn end_waits(&mut self, db: u32, key: u8) {
+        for (id, answer) in self.primary.manager.end_waits(Db(db), &[key], &request::WaitEnd::WrongType) {
+            assert_eq!(answer, request::WaitEnd::WrongType);
             self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
         }
         assert!(self.naive.queue(db, key).is_empty());

@@ -2,14 +2,14 @@
 
 use redis_lock::command;
 use redis_lock::command::parse::Known;
-use redis_lock::command::reply::{Complaint, text_of, text_of_away, text_of_deadlock};
+use redis_lock::command::reply::{Complaint, text_of, text_of_deadlock, text_of_redirect};
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
 use redis_lock::lock::change::Cause;
 use redis_lock::lock::deadlock::{Cycle, Hop};
 use redis_lock::lock::key::{Db, KeyName};
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Away, Refusal};
+use redis_lock::lock::request::{RedirectReason, Refusal};
 use redis_lock::lock::time::Millis;
 use redis_lock::module::config::TABLE;
 use redis_lock::module::{Unserved, events};
@@ -150,7 +150,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         }
     }
     let unserved = [Unserved::WrongType, Unserved::Replica].into_iter().chain(refusals.map(Unserved::Refused));
-    let away = [Away::Demoted, Away::SlotGone].map(|away| text_of_away(away).to_owned());
+    let away = [RedirectReason::Demoted, RedirectReason::SlotGone].map(|away| text_of_redirect(away).to_owned());
     let texts =
         complaints.iter().map(Complaint::to_string).chain(unserved.map(|unserved| text_of(&unserved).to_owned()));
     texts.chain(away).chain([text_of_deadlock(&cycle, Db(0), |_| true)]).collect()
