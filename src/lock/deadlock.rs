@@ -411,8 +411,8 @@ impl<'r> Search<'r> {
         };
         let Place { queue, passed, .. } = self.places[place];
         // Who waits for this key alone has been reached by now, but for the asker itself from its own place.
-        let (kept, own) = (queue.was_kept(self.order.now), waiter.owner == *self.asker);
-        if own || !kept {
+        let (reservation, own) = (queue.reservation_expired(self.order.now), waiter.owner == *self.asker);
+        if own || !reservation {
             for (position, id) in queue.backwards(passed, end) {
                 if !self.has_left(place, position, |kind| own || kind.many) {
                     break;

@@ -45,7 +45,7 @@ impl LockManager {
         }
         let broken = effects.changes.len() - before;
         let Place { db, name, .. } = keys.place(key);
-        self.wait_table.end_keeping(db, name, owner, now.mono);
+        self.wait_table.expire_reservation(db, name, owner, now.mono);
         self.wake_waiters(keys, key, now, RUN, &mut effects);
         self.follow(keys, &mut effects, now.mono);
         (broken, effects)

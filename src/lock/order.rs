@@ -186,7 +186,7 @@ impl Order<'_> {
             return Some(true);
         }
         // The key has been kept for it long enough.
-        queue.was_kept(self.now).then_some(false)
+        queue.reservation_expired(self.now).then_some(false)
     }
 
     /// Whether an asker keeps a waiter waiting that stands before it. The waiter could not be served before the asker

@@ -12,10 +12,10 @@ pub const NOBODY: &[u8] = b"*";
 ///
 /// The usual UUID (36 bytes) and the server-made 32 characters live in place, without an allocation of their own.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner(Kept);
+pub struct Owner(OwnerBytes);
 
 /// With 38 bytes in place it takes 40.
-type Kept = Bytes<38>;
+type OwnerBytes = Bytes<38>;
 
 impl Owner {
     /// An owner of these bytes. Length is the parser's concern.
@@ -33,7 +33,8 @@ impl Owner {
     /// A number that equal owners share and others hardly ever do: quicker to look for than the owner itself.
     #[must_use]
     pub fn digest(&self) -> u64 {
-        // Both halves of a long product for each eight bytes, as in wyhash: a plain product loses what differs at the top.
+        // Both halves of a long product for each eight bytes, as in wyhash: a plain product loses what differs at the
+        // top.
         const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15;
         let mix = |sum: u64, word: u64| {
             let product = u128::from(sum ^ word) * SPREAD;
@@ -47,7 +48,7 @@ impl Owner {
     /// Bytes allocated outside of the value itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        Kept::heap_bytes_of(self.0.len())
+        OwnerBytes::heap_bytes_of(self.0.len())
     }
 }
 

@@ -42,17 +42,17 @@ pub struct WaitQueue {
     /// Whether a run of readers is being let in, in slices.
     pub(super) cut: bool,
     /// Whether the key, being free, is kept for the first in line, which waits for other keys as well.
-    pub(super) kept: Option<Kept>,
+    pub(super) reservation: Option<Reservation>,
     pending: Option<Pending>,
 }
 
 /// That a free key is kept for the first in its line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
+pub(super) struct Reservation {
     /// Until when. After that, those behind who fit pass.
     pub(super) until: Timestamp,
     /// What rings then.
-    pub(super) bell: EntryId,
+    pub(super) timer: EntryId,
 }
 
 /// What is to be done about a line.
@@ -144,13 +144,13 @@ impl WaitQueue {
     }
 
     /// Whether the key is kept for the first in line at this moment.
-    pub(super) fn is_kept(&self, now: Timestamp) -> bool {
-        self.kept.is_some_and(|kept| kept.until > now)
+    pub(super) fn is_reserved(&self, now: Timestamp) -> bool {
+        self.reservation.is_some_and(|reservation| reservation.until > now)
     }
 
     /// Whether it has been kept for the first in line long enough.
-    pub(super) fn was_kept(&self, now: Timestamp) -> bool {
-        self.kept.is_some_and(|kept| kept.until <= now)
+    pub(super) fn reservation_expired(&self, now: Timestamp) -> bool {
+        self.reservation.is_some_and(|reservation| reservation.until <= now)
     }
 
     /// How many stand in it.
@@ -210,13 +210,13 @@ impl WaitQueue {
 
     /// Whether somebody in it may be served without a change of the lock.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.cut || self.pending.is_some() || self.kept.is_some()
+        self.cut || self.pending.is_some() || self.reservation.is_some()
     }
 
     /// Whether it was looked at when it began to be kept, and only the end of somebody's time can have changed anything
     /// since.
     pub(super) fn is_quiet(&self, now: Timestamp) -> bool {
-        !self.cut && self.pending.is_none() && self.is_kept(now)
+        !self.cut && self.pending.is_none() && self.is_reserved(now)
     }
 
     /// Whether nobody in it waits for other keys as well, nor does anybody's owner.

@@ -142,7 +142,7 @@ impl LockManager {
         }
         let giver = Giver { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
         let given = take(keys, named, (owner, ask), giver, now, effects)?;
-        self.taken(keys, named);
+        self.clear_reservations(keys, named);
         self.heard_of(keys, named.iter().copied(), owner);
         if is_new {
             // What else it waits for, it may have before somebody now whom it keeps waiting.

@@ -24,7 +24,7 @@ use super::fence::Fence;
 use super::hold::{Connection, Hold, Mode, Session, Term};
 use super::key::{Db, KeyName};
 use super::owner::Owner;
-use super::queue::{Kept, Pending};
+use super::queue::{Pending, Reservation};
 pub use super::queue::{Position, WaitQueue};
 use super::request::{Acquire, PerKey};
 use super::time::{Millis, Timestamp};
@@ -164,9 +164,9 @@ pub enum Expired {
 
 /// What the wheel rings for.
 #[derive(Clone, Debug)]
-enum Ring {
+enum Timer {
     Wait(WaiterId),
-    Kept(Db, KeyName),
+    Reservation(Db, KeyName),
 }
 
 /// All who wait on this node.
@@ -176,7 +176,7 @@ pub struct WaitTable {
     queues: Vec<BTreeMap<KeyName, WaitQueue>>,
     /// Those of each owner, by its digest, which few others share.
     by_owner: BTreeMap<u64, SmallVec<[WaiterId; 1]>>,
-    wheel: Wheel<Ring>,
+    wheel: Wheel<Timer>,
     generations: Generations,
     waiting: usize,
     tickets: u64,
@@ -327,7 +327,7 @@ impl WaitTable {
         if let Some((number, _)) = check {
             self.checks.insert(number, id);
         }
-        self.ring_at(id, until);
+        self.arm_timer(id, until);
         for key in keys {
             if let Some(queue) = self.queue_mut(db, &key.name) {
                 queue.hand_over(Position::new(key.upgrade, ticket), id);
@@ -353,7 +353,7 @@ impl WaitTable {
             self.contended += usize::from(queue.is_empty());
             queue.join(position, id, mode, many);
         }
-        self.ring_at(id, until);
+        self.arm_timer(id, until);
         self.waiting += 1;
         let others = self.by_owner.entry(digest).or_default();
         // If there are more, they are marked already.
@@ -370,8 +370,8 @@ impl WaitTable {
         id
     }
 
-    fn ring_at(&mut self, id: WaiterId, until: Option<Timestamp>) {
-        let entry = until.map(|until| self.wheel.arm(Ring::Wait(id), until, &mut self.generations));
+    fn arm_timer(&mut self, id: WaiterId, until: Option<Timestamp>) {
+        let entry = until.map(|until| self.wheel.arm(Timer::Wait(id), until, &mut self.generations));
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.entry = entry;
         }
@@ -445,8 +445,8 @@ impl WaitTable {
             let Some(queue) = queues.get_mut(&key.name) else { continue };
             queue.leave(Position::new(key.upgrade, waiter.ticket));
             if queue.is_empty() {
-                if let Some(Kept { bell, .. }) = queue.kept {
-                    self.wheel.disarm(bell);
+                if let Some(Reservation { timer, .. }) = queue.reservation {
+                    self.wheel.disarm(timer);
                 }
                 queues.remove(&key.name);
                 self.contended -= 1;
@@ -744,33 +744,36 @@ impl WaitTable {
     }
 
     /// A free key is kept for the first in its line from now on, at most so long.
-    pub(super) fn keep(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
+    pub(super) fn reserve(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
         let WaitTable { queues, wheel, generations, .. } = self;
         if let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) {
-            queue.kept.get_or_insert_with(|| {
+            queue.reservation.get_or_insert_with(|| {
                 let until = now + most;
-                Kept { until, bell: wheel.arm(Ring::Kept(db, KeyName::from_slice(name)), until, generations) }
+                Reservation {
+                    until,
+                    timer: wheel.arm(Timer::Reservation(db, KeyName::from_slice(name)), until, generations),
+                }
             });
         }
     }
 
     /// A key was taken: it is not kept any more.
-    pub(super) fn taken(&mut self, db: Db, name: &[u8]) {
-        if let Some(Kept { bell, .. }) = self.queue_mut(db, name).and_then(|queue| queue.kept.take()) {
-            self.wheel.disarm(bell);
+    pub(super) fn clear_reservation(&mut self, db: Db, name: &[u8]) {
+        if let Some(Reservation { timer, .. }) = self.queue_mut(db, name).and_then(|queue| queue.reservation.take()) {
+            self.wheel.disarm(timer);
         }
     }
 
     /// A free key is kept no longer for this owner, or whoever it is kept for: those behind who fit pass, as if its
     /// time were up.
-    pub(super) fn end_keeping(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
+    pub(super) fn expire_reservation(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
         let WaitTable { queues, waiters, .. } = self;
         let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) else { return };
         let first = queue.iter().next().and_then(|id| waiters.get(id));
-        if let Some(kept) = &mut queue.kept
+        if let Some(reservation) = &mut queue.reservation
             && owner.is_none_or(|owner| first.is_some_and(|first| first.owner == *owner))
         {
-            kept.until = kept.until.min(now);
+            reservation.until = reservation.until.min(now);
             self.mark_ready(db, name);
         }
     }
@@ -784,12 +787,12 @@ impl WaitTable {
     /// Finds who waits no more because its time is up, and forgets it; does a bounded piece of work on the way.
     pub fn expired(&mut self, now: Timestamp) -> Expired {
         match self.wheel.look(now) {
-            Look::Due(entry, Ring::Kept(db, name)) => {
+            Look::Due(entry, Timer::Reservation(db, name)) => {
                 self.wheel.disarm(entry);
                 self.mark_ready(db, &name);
                 Expired::Again
             }
-            Look::Due(entry, Ring::Wait(id)) => {
+            Look::Due(entry, Timer::Wait(id)) => {
                 self.wheel.disarm(entry);
                 match self.remove(id) {
                     Some(_) => Expired::Waiter(id),

@@ -102,7 +102,7 @@ impl LockManager {
     #[must_use]
     pub fn reserved_by(&self, db: Db, name: &[u8], now: Timestamp) -> Option<&Owner> {
         let queue = self.wait_table.queue(db, name)?;
-        let first = queue.iter().next().filter(|_| queue.is_kept(now))?;
+        let first = queue.iter().next().filter(|_| queue.is_reserved(now))?;
         Some(&self.wait_table.waiter(first)?.owner)
     }
 
@@ -164,7 +164,7 @@ impl LockManager {
         for &key in named {
             let Place { db, name, lock } = keys.place(key);
             if lock.is_none_or(|lock| lock.is_free()) {
-                self.wait_table.keep(db, name, now, self.limits.reserve_max);
+                self.wait_table.reserve(db, name, now, self.limits.reserve_max);
             }
         }
         Ok(Outcome::Queued(id))
@@ -201,7 +201,7 @@ impl LockManager {
         let name = KeyName::from_slice(name);
         if keys.lock(key).is_some_and(|lock| !lock.is_free()) {
             // Also by a lock that came from elsewhere, of which the line was not told.
-            self.wait_table.taken(db, &name);
+            self.wait_table.clear_reservation(db, &name);
         }
         // If so, and there is much else to do in this step, whoever's time is up hears it from the wheel.
         let is_quiet = self.wait_table.queue(db, &name).is_some_and(|queue| queue.is_quiet(now.mono));
@@ -309,9 +309,9 @@ impl LockManager {
         }
         if free {
             // Who is left waits for other keys.
-            self.wait_table.keep(db, name, now, reserve_max);
+            self.wait_table.reserve(db, name, now, reserve_max);
         } else {
-            self.wait_table.taken(db, name);
+            self.wait_table.clear_reservation(db, name);
         }
     }
 
@@ -383,7 +383,7 @@ impl LockManager {
         let owner = owner.clone();
         let answer = match take(keys, indices, (&owner, ask), giver, now, effects) {
             Ok(given) => {
-                self.taken(keys, indices);
+                self.clear_reservations(keys, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
                 self.wait_table.granted(id, given);
                 for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
@@ -403,10 +403,10 @@ impl LockManager {
     }
 
     /// Keys were taken: they are not kept for anybody any more.
-    pub(super) fn taken<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
+    pub(super) fn clear_reservations<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
         for key in indices {
             let Place { db, name, .. } = keys.place(*key);
-            self.wait_table.taken(db, name);
+            self.wait_table.clear_reservation(db, name);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The last holds that their owners lost: by a lapse, a break, or a closed connection. A ring in memory, never saved.
 //!
-//! A key's name may have half a gigabyte, and outlives its lock here: so names are cut, and the ring is bounded in bytes, too.
+//! A key's name may have half a gigabyte, and outlives its lock here: so names are cut, and the ring is bounded in
+//! bytes, too.
 
 use crate::ffi::Ctx;
 use crate::lock::bytes::Bytes;
@@ -56,17 +57,17 @@ impl Lost {
 /// The beginning of a name or a note, and how much more there was.
 #[derive(Clone, Debug)]
 pub struct Head {
-    kept: Kept,
+    kept: HeadBytes,
     more: usize,
 }
 
 /// The usual owner and the usual key live in place.
-type Kept = Bytes<38>;
+type HeadBytes = Bytes<38>;
 
 impl Head {
     fn of(whole: &[u8], most: usize) -> Head {
         let kept = &whole[..whole.len().min(most)];
-        Head { kept: Kept::from_slice(kept), more: whole.len() - kept.len() }
+        Head { kept: HeadBytes::from_slice(kept), more: whole.len() - kept.len() }
     }
 
     /// As it is shown: what was cut off is counted behind the rest, as in the servers' SLOWLOG.
@@ -79,7 +80,7 @@ impl Head {
     }
 
     fn heap_bytes(&self) -> usize {
-        Kept::heap_bytes_of(self.kept.len())
+        HeadBytes::heap_bytes_of(self.kept.len())
     }
 }
 
