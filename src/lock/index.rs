@@ -17,7 +17,7 @@ pub(super) struct Index {
     /// By the number of the database.
     placed: Vec<Option<Box<Database>>>,
     /// When each of those is to be looked at, the earliest first: a command must not go through all databases.
-    bells: BTreeSet<(Timestamp, u32)>,
+    wakeups: BTreeSet<(Timestamp, u32)>,
     /// Those whose database is not known; None when there are none.
     unplaced: Option<Box<Leases>>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Index {
 struct Database {
     leases: Leases,
     /// Its bell. It may ring for nothing, since what is disarmed leaves it as it is.
-    bell: Option<Timestamp>,
+    wakeup: Option<Timestamp>,
 }
 
 /// What a look for due leases found.
@@ -49,7 +49,7 @@ pub enum Due {
 impl Index {
     /// Without a lease.
     pub(super) const fn new() -> Index {
-        Index { placed: Vec::new(), bells: BTreeSet::new(), unplaced: None }
+        Index { placed: Vec::new(), wakeups: BTreeSet::new(), unplaced: None }
     }
 
     /// How many keys have a running lease.
@@ -59,7 +59,7 @@ impl Index {
 
     /// The next moment at which [`Index::due`] is worth calling; None when there is no lease.
     pub(super) fn next_look(&self) -> Option<Timestamp> {
-        let placed = self.bells.first().map(|(at, _)| *at);
+        let placed = self.wakeups.first().map(|(at, _)| *at);
         placed.into_iter().chain(self.unplaced.as_ref().and_then(|leases| leases.next_look())).min()
     }
 
@@ -69,16 +69,16 @@ impl Index {
 
     /// Looks for a lease that is over, and does a bounded piece of work on the way.
     pub(super) fn due(&mut self, now: Timestamp) -> Due {
-        if let Some(&(at, number)) = self.bells.first().filter(|(at, _)| *at <= now) {
+        if let Some(&(at, number)) = self.wakeups.first().filter(|(at, _)| *at <= now) {
             let Some(Some(database)) = self.placed.get_mut(number as usize) else {
-                self.bells.remove(&(at, number));
+                self.wakeups.remove(&(at, number));
                 return Due::Again;
             };
             return match database.leases.look(now) {
                 Look::Due(id, key) => Due::Key(Db(number), id, key),
                 Look::Again => Due::Again,
                 Look::Nothing => {
-                    database.set_bell(Db(number), database.leases.soonest(), &mut self.bells);
+                    database.set_wakeup(Db(number), database.leases.soonest(), &mut self.wakeups);
                     Due::Again
                 }
             };
@@ -119,7 +119,7 @@ impl Index {
         self.reach(db);
         let database = self.placed[db.0 as usize].get_or_insert_default();
         let id = database.leases.arm(KeyName::from_slice(name), deadline, generations);
-        database.ring_in_time(db, &mut self.bells);
+        database.wake_in_time(db, &mut self.wakeups);
         id
     }
 
@@ -127,7 +127,7 @@ impl Index {
     pub(super) fn rearm(&mut self, db: Db, id: EntryId, deadline: Timestamp) -> bool {
         let Some(Some(database)) = self.placed.get_mut(db.0 as usize) else { return false };
         let moved = database.leases.rearm(id, deadline);
-        database.ring_in_time(db, &mut self.bells);
+        database.wake_in_time(db, &mut self.wakeups);
         moved
     }
 
@@ -159,17 +159,17 @@ impl Index {
     /// Two databases changed places.
     pub(super) fn swap(&mut self, one: Db, other: Db) {
         self.reach(one.max(other));
-        let mut bells = [one, other].map(|db| {
+        let mut wakeups = [one, other].map(|db| {
             let database = self.placed[db.0 as usize].as_mut()?;
-            let bell = database.bell;
-            database.set_bell(db, None, &mut self.bells);
-            bell
+            let wakeup = database.wakeup;
+            database.set_wakeup(db, None, &mut self.wakeups);
+            wakeup
         });
         self.placed.swap(one.0 as usize, other.0 as usize);
-        bells.swap(0, 1);
-        for (db, bell) in [one, other].into_iter().zip(bells) {
+        wakeups.swap(0, 1);
+        for (db, wakeup) in [one, other].into_iter().zip(wakeups) {
             if let Some(database) = &mut self.placed[db.0 as usize] {
-                database.set_bell(db, bell, &mut self.bells);
+                database.set_wakeup(db, wakeup, &mut self.wakeups);
             }
         }
     }
@@ -181,10 +181,10 @@ impl Index {
             // Unplaced entries of this database find no lock any more when they are to be placed.
             Some(Db(number)) => (number as usize, 1, None),
         };
-        let Index { placed, bells, .. } = self;
+        let Index { placed, wakeups, .. } = self;
         let placed = (0..).map(Db).zip(placed).skip(first).take(count).filter_map(|(db, database)| {
             let mut database = database.take()?;
-            database.set_bell(db, None, bells);
+            database.set_wakeup(db, None, wakeups);
             Some(database.leases)
         });
         placed.chain(unplaced.map(|leases| *leases))
@@ -202,22 +202,22 @@ impl Index {
 impl Database {
     /// Sees to it that the bell is early enough for what was armed.
     #[inline]
-    fn ring_in_time(&mut self, db: Db, bells: &mut BTreeSet<(Timestamp, u32)>) {
+    fn wake_in_time(&mut self, db: Db, wakeups: &mut BTreeSet<(Timestamp, u32)>) {
         let soonest = self.leases.soonest();
-        if self.bell.is_none_or(|bell| soonest.is_some_and(|soonest| soonest < bell)) {
-            self.set_bell(db, soonest, bells);
+        if self.wakeup.is_none_or(|wakeup| soonest.is_some_and(|soonest| soonest < wakeup)) {
+            self.set_wakeup(db, soonest, wakeups);
         }
     }
 
     #[inline(never)]
-    fn set_bell(&mut self, Db(number): Db, bell: Option<Timestamp>, bells: &mut BTreeSet<(Timestamp, u32)>) {
-        if let Some(was) = self.bell {
-            bells.remove(&(was, number));
+    fn set_wakeup(&mut self, Db(number): Db, wakeup: Option<Timestamp>, wakeups: &mut BTreeSet<(Timestamp, u32)>) {
+        if let Some(was) = self.wakeup {
+            wakeups.remove(&(was, number));
         }
-        if let Some(is) = bell {
-            bells.insert((is, number));
+        if let Some(is) = wakeup {
+            wakeups.insert((is, number));
         }
-        self.bell = bell;
+        self.wakeup = wakeup;
     }
 }
 
@@ -233,7 +233,7 @@ mod tests {
         let at = |ms: u64| Timestamp(0) + Millis(ms);
         let ids: Vec<EntryId> =
             (0..10_000).map(|db| index.arm(Some(Db(db)), b"k", at(1_000 + u64::from(db)), &mut count)).collect();
-        assert_eq!((index.len(), index.bells.len()), (10_000, 10_000));
+        assert_eq!((index.len(), index.wakeups.len()), (10_000, 10_000));
         let (mut visits, mut found, mut now) = (0, Vec::new(), at(0));
         while found.len() < 10 {
             now = index.next_look().expect("there are more").max(now);
@@ -254,10 +254,10 @@ mod tests {
         assert_eq!(found, (0..10).collect::<Vec<u32>>());
         // Those that were not due yet were not looked at, but for some that are moved to a lower level of their wheel.
         assert!(visits < 1_000, "{visits} visits");
-        assert_eq!((index.len(), index.bells.len()), (9_990, 9_990));
+        assert_eq!((index.len(), index.wakeups.len()), (9_990, 9_990));
         index.swap(Db(11), Db(9_999));
         assert_eq!(index.take(Some(Db(10))).count(), 1);
-        assert_eq!((index.len(), index.bells.len()), (9_989, 9_989));
+        assert_eq!((index.len(), index.wakeups.len()), (9_989, 9_989));
         assert_eq!(index.take(None).count(), 9_999);
         assert_eq!((index.len(), index.next_look()), (0, None));
     }
