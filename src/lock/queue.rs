@@ -38,7 +38,7 @@ pub struct WaitQueue {
     branching: BTreeMap<Position, WaiterId>,
     /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something
     /// since they came.
-    exceptions: BTreeSet<Position>,
+    may_bypass: BTreeSet<Position>,
     /// Whether a run of readers is being let in, in slices.
     pub(super) cut: bool,
     /// Whether the key, being free, is kept for the first in line, which waits for other keys as well.
@@ -91,7 +91,7 @@ impl WaitQueue {
     pub(super) fn leave(&mut self, position: Position) {
         self.order.remove(&position);
         self.branching.remove(&position);
-        for positions in [&mut self.writers, &mut self.exceptions] {
+        for positions in [&mut self.writers, &mut self.may_bypass] {
             positions.remove(&position);
         }
     }
@@ -101,12 +101,12 @@ impl WaitQueue {
         if let Some(id) = self.at(position) {
             self.branching.insert(position, id);
         }
-        self.except(position);
+        self.allow_bypass(position);
     }
 
     /// Notes that whoever stands here may be served though somebody before it cannot.
-    pub(super) fn except(&mut self, position: Position) {
-        self.exceptions.insert(position);
+    pub(super) fn allow_bypass(&mut self, position: Position) {
+        self.may_bypass.insert(position);
     }
 
     /// Who stands at a place.
@@ -135,7 +135,7 @@ impl WaitQueue {
     /// Whether somebody stands in it, and nobody stands in a part of it but not in the whole (W1).
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let mut parts = [&self.writers, &self.exceptions].into_iter().flatten();
+        let mut parts = [&self.writers, &self.may_bypass].into_iter().flatten();
         let mut branching = self.branching.iter();
         let stands = |position| self.order.contains_key(position);
         !self.order.is_empty()
@@ -230,9 +230,9 @@ impl WaitQueue {
     }
 
     /// The first behind a place of those who may be exceptions.
-    pub(super) fn next_exception(&self, after: Position) -> Option<(Position, WaiterId)> {
+    pub(super) fn next_bypassing(&self, after: Position) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
-        let position = self.exceptions.range((Excluded(after), Unbounded)).next()?;
+        let position = self.may_bypass.range((Excluded(after), Unbounded)).next()?;
         Some((*position, *self.order.get(position)?))
     }
 }

@@ -604,7 +604,7 @@ impl WaitTable {
             let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { continue };
             for key in &waiter.keys {
                 let Some(queue) = queues.get_mut(&key.name) else { continue };
-                queue.except(waiter.position_at(key));
+                queue.allow_bypass(waiter.position_at(key));
                 if queue.mark(Pending::Wake) {
                     ready.push_back((waiter.db, key.name.clone()));
                 }
@@ -613,7 +613,7 @@ impl WaitTable {
     }
 
     /// An owner's waiters may be exceptions from now on.
-    pub(super) fn except(&mut self, owner: &Owner) {
+    pub(super) fn allow_bypass(&mut self, owner: &Owner) {
         let WaitTable { waiters, queues, by_owner, .. } = self;
         for id in by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = waiters.get(*id) else { continue };
@@ -623,7 +623,7 @@ impl WaitTable {
             }
             for key in &waiter.keys {
                 if let Some(queue) = queues.get_mut(&key.name) {
-                    queue.except(waiter.position_at(key));
+                    queue.allow_bypass(waiter.position_at(key));
                 }
             }
         }

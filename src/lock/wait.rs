@@ -218,7 +218,7 @@ impl LockManager {
         let mut stopped = false;
         while let Some(queue) = self.wait_table.queue(db, &name) {
             let next = match behind {
-                Some(position) if stopped => queue.next_exception(position),
+                Some(position) if stopped => queue.next_bypassing(position),
                 _ => queue.next(behind),
             };
             let Some((position, id)) = next else { break };
@@ -265,7 +265,7 @@ impl LockManager {
                             if waiter.ask.mode == Mode::Read
                                 && keys.lock(key).is_none_or(|lock| lock.mode() != Some(Mode::Write))
                             {
-                                self.except_holders(keys, &core::mem::take(&mut many));
+                                self.allow_holders_to_bypass(keys, &core::mem::take(&mut many));
                             }
                         }
                         _ => {}
@@ -279,7 +279,7 @@ impl LockManager {
 
     /// A reader is delayed by one of these, who wait for several keys, and for nothing else. The readers behind it
     /// whose owners hold one of those keys are not.
-    fn except_holders<K: Keyspace>(&mut self, keys: &mut K, many: &[WaiterId]) {
+    fn allow_holders_to_bypass<K: Keyspace>(&mut self, keys: &mut K, many: &[WaiterId]) {
         let mut holders = Vec::new();
         for waiter in many.iter().filter_map(|id| self.wait_table.waiter(*id)) {
             for wanted in &waiter.keys {
@@ -287,7 +287,7 @@ impl LockManager {
             }
         }
         for owner in holders {
-            self.wait_table.except(&owner);
+            self.wait_table.allow_bypass(&owner);
         }
     }
 
