@@ -231,7 +231,7 @@ impl<'r> Search<'r> {
     /// At most what it costs to visit a waiter that stands here, by those that are listed for it.
     fn price(&self, place: usize, position: Position) -> usize {
         let Place { queue, known, .. } = self.places[place];
-        let listed = if known.is_some_and(|known| known >= position) { 0 } else { queue.all_branching() };
+        let listed = if known.is_some_and(|known| known >= position) { 0 } else { queue.count_waits_elsewhere() };
         1 + listed
     }
 
@@ -449,17 +449,17 @@ impl<'r> Search<'r> {
         // reached elsewhere by then are left out.
         const LEAST: usize = 8;
         let spare = self.places[place].listed.max(LEAST);
-        let mut branching = Vec::new();
+        let mut waits_elsewhere = Vec::new();
         let mut upto = before;
         for (position, id) in queue.branching_from(known) {
-            if position >= before && branching.len() >= spare {
+            if position >= before && waits_elsewhere.len() >= spare {
                 break;
             }
             upto = upto.max(position.following());
-            branching.push((position, id));
+            waits_elsewhere.push((position, id));
         }
         self.places[place].known = Some(upto);
-        self.places[place].listed += branching.len();
+        self.places[place].listed += waits_elsewhere.len();
         // The asker is looked for, also where it waits for nothing else.
         if let Some((id, waiter)) = self.plain
             && (waiter.db, &waiter.keys[0].name) == (db, name)
@@ -467,12 +467,12 @@ impl<'r> Search<'r> {
             let position = waiter.position_at(&waiter.keys[0]);
             if known.is_none_or(|known| position >= known)
                 && position < upto
-                && let Err(at) = branching.binary_search_by_key(&position, |(position, _)| *position)
+                && let Err(at) = waits_elsewhere.binary_search_by_key(&position, |(position, _)| *position)
             {
-                branching.insert(at, (position, id));
+                waits_elsewhere.insert(at, (position, id));
             }
         }
-        for (position, id) in branching {
+        for (position, id) in waits_elsewhere {
             if let Some(waiter) = self.order.wait_table.waiter(id)
                 && !self.mark(id).reached
             {

@@ -35,7 +35,7 @@ pub struct WaitQueue {
     /// The writers among those who wait for this key alone.
     writers: BTreeSet<Position>,
     /// Who waits for other keys as well, or whose owner does.
-    branching: BTreeMap<Position, WaiterId>,
+    waits_elsewhere: BTreeMap<Position, WaiterId>,
     /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something
     /// since they came.
     may_bypass: BTreeSet<Position>,
@@ -75,7 +75,7 @@ impl WaitQueue {
     pub(super) fn join(&mut self, position: Position, id: WaiterId, mode: Mode, many: bool) {
         self.order.insert(position, id);
         if many {
-            self.branching.insert(position, id);
+            self.waits_elsewhere.insert(position, id);
         } else if mode == Mode::Write {
             self.writers.insert(position);
         }
@@ -84,22 +84,22 @@ impl WaitQueue {
     /// Gives a place to another waiter.
     pub(super) fn hand_over(&mut self, position: Position, id: WaiterId) {
         self.order.insert(position, id);
-        self.branching.entry(position).and_modify(|there| *there = id);
+        self.waits_elsewhere.entry(position).and_modify(|there| *there = id);
     }
 
     /// Lets whoever stands here go.
     pub(super) fn leave(&mut self, position: Position) {
         self.order.remove(&position);
-        self.branching.remove(&position);
+        self.waits_elsewhere.remove(&position);
         for positions in [&mut self.writers, &mut self.may_bypass] {
             positions.remove(&position);
         }
     }
 
     /// Notes that whoever stands here waits elsewhere as well.
-    pub(super) fn branch(&mut self, position: Position) {
+    pub(super) fn note_waits_elsewhere(&mut self, position: Position) {
         if let Some(id) = self.at(position) {
-            self.branching.insert(position, id);
+            self.waits_elsewhere.insert(position, id);
         }
         self.allow_bypass(position);
     }
@@ -136,11 +136,11 @@ impl WaitQueue {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut parts = [&self.writers, &self.may_bypass].into_iter().flatten();
-        let mut branching = self.branching.iter();
+        let mut waits_elsewhere = self.waits_elsewhere.iter();
         let stands = |position| self.order.contains_key(position);
         !self.order.is_empty()
             && parts.all(stands)
-            && branching.all(|(position, id)| self.order.get(position) == Some(id))
+            && waits_elsewhere.all(|(position, id)| self.order.get(position) == Some(id))
     }
 
     /// Whether the key is kept for the first in line at this moment.
@@ -191,15 +191,15 @@ impl WaitQueue {
     pub(super) fn branching_from(&self, from: Option<Position>) -> impl Iterator<Item = (Position, WaiterId)> {
         use core::ops::Bound::{Included, Unbounded};
         let from = from.map_or(Unbounded, Included);
-        self.branching.range((from, Unbounded)).map(|(position, id)| (*position, *id))
+        self.waits_elsewhere.range((from, Unbounded)).map(|(position, id)| (*position, *id))
     }
 
     /// How many wait for other keys as well, or their owners do.
-    pub(super) fn all_branching(&self) -> usize {
-        self.branching.len()
+    pub(super) fn count_waits_elsewhere(&self) -> usize {
+        self.waits_elsewhere.len()
     }
 
-    /// As [`WaitQueue::branching`], all, and the last first.
+    /// As [`WaitQueue::waits_elsewhere`], all, and the last first.
     pub(super) fn backwards(
         &self,
         from: Option<Position>,
@@ -221,7 +221,7 @@ impl WaitQueue {
 
     /// Whether nobody in it waits for other keys as well, nor does anybody's owner.
     pub(super) fn is_plain(&self) -> bool {
-        self.branching.is_empty()
+        self.waits_elsewhere.is_empty()
     }
 
     /// Those who hold the key for reading and wait to write.

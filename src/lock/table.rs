@@ -364,7 +364,7 @@ impl WaitTable {
         others.push(id);
         if let (Some(other), Some(waiter)) = (other, self.waiters.get(id)) {
             for waiter in [waiter, other] {
-                mark_branching(&mut self.queues, waiter);
+                mark_waits_elsewhere(&mut self.queues, waiter);
             }
         }
         id
@@ -887,11 +887,11 @@ impl Given {
 }
 
 /// Notes of a waiter that its owner waits elsewhere as well.
-fn mark_branching(queues: &mut [BTreeMap<KeyName, WaitQueue>], waiter: &Waiter) {
+fn mark_waits_elsewhere(queues: &mut [BTreeMap<KeyName, WaitQueue>], waiter: &Waiter) {
     let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { return };
     for key in &waiter.keys {
         if let Some(queue) = queues.get_mut(&key.name) {
-            queue.branch(waiter.position_at(key));
+            queue.note_waits_elsewhere(waiter.position_at(key));
         }
     }
 }
