@@ -180,7 +180,7 @@ impl Order<'_> {
         if asker == Mode::Read && mode == Mode::Read {
             // Only something else delays a reader that waits: another key, or a writer, which delays this one as well.
             // Unless it is one of a run that is being let in bit by bit: nobody passes the rest of the run.
-            return Some(queue.cut);
+            return Some(queue.batch_unfinished);
         }
         if !many {
             return Some(true);

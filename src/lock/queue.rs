@@ -40,7 +40,7 @@ pub struct WaitQueue {
     /// since they came.
     may_bypass: BTreeSet<Position>,
     /// Whether a run of readers is being let in, in slices.
-    pub(super) cut: bool,
+    pub(super) batch_unfinished: bool,
     /// Whether the key, being free, is kept for the first in line, which waits for other keys as well.
     pub(super) reservation: Option<Reservation>,
     pending: Option<Pending>,
@@ -210,13 +210,13 @@ impl WaitQueue {
 
     /// Whether somebody in it may be served without a change of the lock.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.cut || self.pending.is_some() || self.reservation.is_some()
+        self.batch_unfinished || self.pending.is_some() || self.reservation.is_some()
     }
 
     /// Whether it was looked at when it began to be kept, and only the end of somebody's time can have changed anything
     /// since.
     pub(super) fn is_quiet(&self, now: Timestamp) -> bool {
-        !self.cut && self.pending.is_none() && self.is_reserved(now)
+        !self.batch_unfinished && self.pending.is_none() && self.is_reserved(now)
     }
 
     /// Whether nobody in it waits for other keys as well, nor does anybody's owner.

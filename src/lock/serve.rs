@@ -113,7 +113,7 @@ impl LockManager {
     fn wake_waiters_in_step<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
         let Place { db, name, .. } = keys.place(key);
         let Some(queue) = self.wait_table.queue(db, name) else { return };
-        let most = if queue.cut { 1 } else { RUN };
+        let most = if queue.batch_unfinished { 1 } else { RUN };
         self.wake_waiters(keys, key, now, most, effects);
     }
 

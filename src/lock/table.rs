@@ -125,7 +125,7 @@ pub struct Before {
     deadline: Timestamp,
     session: Option<Session>,
     /// When it would have ended because the connection closed that it was bound to.
-    cut: Option<Timestamp>,
+    closed_until: Option<Timestamp>,
 }
 
 /// What a circle may be closed by.
@@ -544,7 +544,7 @@ impl WaitTable {
             let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) else { continue };
             for before in grant.given.iter_mut().filter_map(|given| given.before.as_mut()) {
                 if let Some(session) = before.session.take_if(|session| session.connection == connection) {
-                    before.cut = Some(now + session.grace);
+                    before.closed_until = Some(now + session.grace);
                 }
             }
         }
@@ -850,7 +850,7 @@ impl Before {
             granted_in: hold.granted_in(),
             deadline: hold.deadline,
             session: hold.session(),
-            cut: None,
+            closed_until: None,
         }
     }
 }
@@ -879,7 +879,8 @@ impl Given {
             }
             if hold.session() == self.session {
                 hold.bind(before.session);
-                hold.deadline = before.cut.map_or(hold.deadline, |cut| cut.min(hold.deadline));
+                hold.deadline =
+                    before.closed_until.map_or(hold.deadline, |closed_until| closed_until.min(hold.deadline));
             }
         }
         hold
@@ -1015,8 +1016,8 @@ mod tests {
         assert_eq!(told.sum::<usize>(), 500);
         for (n, id) in waiters.iter().enumerate() {
             let before = wait_table.waiter(*id).and_then(Waiter::grant).and_then(|grant| grant.given[0].before);
-            let cut = (n % 2 == 0).then_some(Timestamp(7) + Millis(5));
-            assert_eq!(before.map(|before| (before.session, before.cut)), Some((None, cut)));
+            let closed_until = (n % 2 == 0).then_some(Timestamp(7) + Millis(5));
+            assert_eq!(before.map(|before| (before.session, before.closed_until)), Some((None, closed_until)));
             wait_table.delivered(*id);
         }
         assert!(wait_table.is_empty() && wait_table.rebound.is_empty());

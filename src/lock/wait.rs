@@ -207,11 +207,11 @@ impl LockManager {
         let is_quiet = self.wait_table.queue(db, &name).is_some_and(|queue| queue.is_quiet(now.mono));
         // Nobody is passed by those behind it in this look: it goes by the order.
         if let Some(queue) = self.wait_table.queue_mut(db, &name) {
-            queue.cut = false;
+            queue.batch_unfinished = false;
         }
         let (is_first, before) = (effects.spent == Spent::default(), effects.spent.wait_ends);
         let mut behind = None;
-        let mut cut = false;
+        let mut batch_unfinished = false;
         // Those before who wait for other keys as well.
         let mut many = Vec::new();
         // Whether only those are looked at who may be exceptions.
@@ -224,7 +224,7 @@ impl LockManager {
             let Some((position, id)) = next else { break };
             let must_go_on = is_first && effects.spent.wait_ends == before;
             if effects.spent.keys >= RUN_KEYS || (effects.spent.judged >= JUDGED && !must_go_on) {
-                cut = !is_quiet;
+                batch_unfinished = !is_quiet;
                 break;
             }
             let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
@@ -239,7 +239,7 @@ impl LockManager {
                     if effects.changes.len() == changes && effects.bonds.len() == bonds {
                         keys.close(open);
                     }
-                    cut = true;
+                    batch_unfinished = true;
                     break;
                 }
                 Attempt::Grant(indices) => {
@@ -274,7 +274,7 @@ impl LockManager {
             }
         }
         let free = keys.lock(key).is_none_or(|lock| lock.is_free());
-        self.finish_wake(db, &name, cut, free, now.mono);
+        self.finish_wake(db, &name, batch_unfinished, free, now.mono);
     }
 
     /// A reader is delayed by one of these, who wait for several keys, and for nothing else. The readers behind it
@@ -299,11 +299,11 @@ impl LockManager {
         }
     }
 
-    fn finish_wake(&mut self, db: Db, name: &[u8], cut: bool, free: bool, now: Timestamp) {
+    fn finish_wake(&mut self, db: Db, name: &[u8], batch_unfinished: bool, free: bool, now: Timestamp) {
         let reserve_max = self.limits.reserve_max;
         let Some(queue) = self.wait_table.queue_mut(db, name) else { return };
-        queue.cut = cut;
-        if cut {
+        queue.batch_unfinished = batch_unfinished;
+        if batch_unfinished {
             self.wait_table.mark_ready(db, name);
             return;
         }
