@@ -58,7 +58,7 @@ pub struct Waiter {
     state: State,
     entry: Option<EntryId>,
     /// The place among its keys of the one that kept it waiting when that was seen last.
-    obstacle: usize,
+    blocked_on: usize,
     /// Its entry in the list of those to be checked for deadlocks, and what may have closed the circle.
     check: Option<(u64, ClosedBy)>,
     /// The count of looks ([`WaitTable`]) when all its lines were put on the list of those to be looked at.
@@ -308,7 +308,7 @@ impl WaitTable {
             ticket: self.tickets,
             state: State::Waiting,
             entry: None,
-            obstacle: 0,
+            blocked_on: 0,
             check: None,
             marked_at: 0,
         })
@@ -425,9 +425,9 @@ impl WaitTable {
     }
 
     /// Which of its keys keeps a waiter waiting.
-    pub(super) fn note_obstacle(&mut self, id: WaiterId, at: usize) {
+    pub(super) fn note_blocked_on(&mut self, id: WaiterId, at: usize) {
         if let Some(waiter) = self.waiters.get_mut(id) {
-            waiter.obstacle = at;
+            waiter.blocked_on = at;
         }
     }
 
@@ -916,8 +916,8 @@ impl Waiter {
     }
 
     /// The place among its keys of the one that kept it waiting when that was seen last.
-    pub(super) fn obstacle(&self) -> usize {
-        self.obstacle
+    pub(super) fn blocked_on(&self) -> usize {
+        self.blocked_on
     }
 
     /// What it was granted.

@@ -254,7 +254,7 @@ impl LockManager {
                 }
                 Attempt::Blocked(at) => {
                     behind = Some(position);
-                    self.wait_table.note_obstacle(id, at);
+                    self.wait_table.note_blocked_on(id, at);
                     if effects.changes.len() == changes && effects.bonds.len() == bonds {
                         keys.close(open);
                     }
@@ -341,10 +341,10 @@ impl LockManager {
             }
         }
         // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
-        let obstacle = waiter.is_many().then(|| waiter.obstacle());
+        let blocked_on = waiter.is_many().then(|| waiter.blocked_on());
         let mut passed = circle.map(Passed::circle);
         let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
-        for at in obstacle.into_iter().chain(0..waiter.keys.len()) {
+        for at in blocked_on.into_iter().chain(0..waiter.keys.len()) {
             let key = match keys.open(&waiter.keys[at].name) {
                 Ok(key) => key,
                 Err(answer) => return Attempt::Reject(answer),
@@ -357,7 +357,7 @@ impl LockManager {
                 Ok(verdict) => verdicts.push((key, verdict)),
             }
         }
-        let verdicts = &verdicts[usize::from(obstacle.is_some())..];
+        let verdicts = &verdicts[usize::from(blocked_on.is_some())..];
         for (at, (_, verdict)) in verdicts.iter().enumerate() {
             let wanted = &waiter.keys[at];
             let (place, position) = ((waiter.db, &wanted.name[..]), waiter.position_at(wanted));

@@ -135,7 +135,7 @@ impl Naive {
     }
 
     /// What would be answered to it on a key if it were looked at now; None if it can have it.
-    fn obstacle(&self, waiter: &Waiter, key: u8, now_us: u64) -> Option<Answer> {
+    fn blocked_on(&self, waiter: &Waiter, key: u8, now_us: u64) -> Option<Answer> {
         let Waiter { ask: Ask { db, owner, mode, .. }, .. } = *waiter;
         let others = self.others(db, key, owner);
         if others.iter().any(|row| conflicts(row, mode)) {
@@ -158,7 +158,7 @@ impl Naive {
     pub(crate) fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
         !waiter.is_over(now_us)
             && !self.has_lost_its_hold(waiter)
-            && waiter.ask.keys.iter().all(|key| self.obstacle(waiter, *key, now_us).is_none())
+            && waiter.ask.keys.iter().all(|key| self.blocked_on(waiter, *key, now_us).is_none())
     }
 
     /// Whoever can be served or has lost its hold, of those who wait for none but these keys: what is over on others,
@@ -258,7 +258,7 @@ impl Naive {
             Wait::Never | Wait::Forever => None,
         };
         let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, since_us: now_us, until_us, ticket: self.tickets };
-        match ask.keys.iter().find_map(|key| self.obstacle(&newcomer, *key, now_us)) {
+        match ask.keys.iter().find_map(|key| self.blocked_on(&newcomer, *key, now_us)) {
             None => {
                 self.check_turn(&newcomer, now_us);
                 let given = self.take(ask, now_us, wall_us);
@@ -266,7 +266,7 @@ impl Naive {
                 Answer::Granted(given.iter().map(|given| given.fence).collect())
             }
             Some(Answer::Unavailable) if ask.wait != Wait::Never => self.enqueue(newcomer, now_us, wall_us),
-            Some(obstacle) => obstacle,
+            Some(blocked_on) => blocked_on,
         }
     }
 
