@@ -9,7 +9,7 @@ use super::session::Sessions;
 use super::table::WaiterId;
 use super::time::Timestamp;
 use super::value::Lock;
-use super::wait::RUN_KEYS;
+use super::wait::KEYS_PER_BATCH;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
@@ -45,7 +45,7 @@ pub(super) struct Spent {
 impl Spent {
     /// Whether it may answer one more of at most so many, with a grant of this many keys.
     pub(super) fn leaves_room(self, granted: usize, most: usize) -> bool {
-        self.wait_ends < most && (self.keys == 0 || self.keys + granted <= RUN_KEYS)
+        self.wait_ends < most && (self.keys == 0 || self.keys + granted <= KEYS_PER_BATCH)
     }
 }
 

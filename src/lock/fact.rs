@@ -13,7 +13,7 @@ use super::owner::{Note, Owner};
 use super::request::Refusal;
 use super::time::{Millis, Now, Timestamp, WallTime};
 use super::value::Lock;
-use super::wait::RUN;
+use super::wait::GRANTS_PER_BATCH;
 use alloc::vec::Vec;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.
@@ -73,7 +73,7 @@ impl LockManager {
         let mut checked = Ok(());
         if origin == Origin::Client {
             settle(keys, key, &self.sessions, now.mono, &mut effects);
-            self.wake_waiters(keys, key, now, RUN, &mut effects);
+            self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
             checked = check(keys.lock(key).as_deref(), fact, &self.limits, now.wall);
         }
         if checked.is_ok() {
@@ -82,7 +82,7 @@ impl LockManager {
         if origin == Origin::Client {
             self.mark_ready_for_holders(keys, key);
             // Also where the fact took a hold away.
-            self.wake_waiters(keys, key, now, RUN, &mut effects);
+            self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
         }
         self.follow(keys, &mut effects, now.mono);
         (checked, effects)

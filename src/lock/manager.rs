@@ -13,7 +13,7 @@ use super::session::{Sessions, Trace};
 use super::table::WaitTable;
 use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
-use super::wait::RUN;
+use super::wait::GRANTS_PER_BATCH;
 use super::wheel::{EntryId, Generations, Leases};
 use alloc::vec::Vec;
 
@@ -310,7 +310,7 @@ impl LockManager {
             }
             settle(keys, key, &self.sessions, now.mono, effects);
         }
-        self.wake_waiters(keys, key, now, RUN, effects);
+        self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, effects);
     }
 
     /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this

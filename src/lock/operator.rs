@@ -6,7 +6,7 @@ use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
 use super::owner::Owner;
 use super::time::{Millis, Now, Timestamp};
-use super::wait::{RUN, Waiting};
+use super::wait::{GRANTS_PER_BATCH, Waiting};
 use alloc::vec::Vec;
 
 /// A key that is waited for.
@@ -46,7 +46,7 @@ impl LockManager {
         let broken = effects.changes.len() - before;
         let Place { db, name, .. } = keys.place(key);
         self.wait_table.expire_reservation(db, name, owner, now.mono);
-        self.wake_waiters(keys, key, now, RUN, &mut effects);
+        self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
         self.follow(keys, &mut effects, now.mono);
         (broken, effects)
     }

@@ -28,7 +28,7 @@ use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Re
 use super::table::{Before, Given, WaitQueue};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
-use super::wait::{RUN, counted, wanted_at};
+use super::wait::{GRANTS_PER_BATCH, counted, wanted_at};
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also
@@ -113,7 +113,7 @@ impl LockManager {
     fn wake_waiters_in_step<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now, effects: &mut Effects) {
         let Place { db, name, .. } = keys.place(key);
         let Some(queue) = self.wait_table.queue(db, name) else { return };
-        let most = if queue.batch_unfinished { 1 } else { RUN };
+        let most = if queue.batch_unfinished { 1 } else { GRANTS_PER_BATCH };
         self.wake_waiters(keys, key, now, most, effects);
     }
 

@@ -1,8 +1,8 @@
 //! Sessions: holds that end with the connection that they are bound to. Saves nothing, and decides nothing about locks.
 //!
 //! That a hold is bound lies in the hold itself, so that it goes where the hold goes. Here is the way back, from a
-//! connection to its holds, and which connections have closed while holds were bound to them. Between that moment and the
-//! piece of work that ends a hold, it counts as over all the same ([`Sessions::end_of`]).
+//! connection to its holds, and which connections have closed while holds were bound to them. Between that moment and
+//! the piece of work that ends a hold, it counts as over all the same ([`Sessions::end_of`]).
 //!
 //! - S1: every hold that is bound to an open connection is found here, and whatever is found here is such a hold.
 
@@ -26,8 +26,8 @@ pub struct Sessions {
     bound: Vec<BTreeSet<Bound>>,
     /// Connections that have closed, and when, as long as holds are bound to them.
     closed: BTreeMap<Connection, Timestamp>,
-    /// Bindings that nobody may know of, by the fences of their holds: the grants that made them are not delivered yet. What
-    /// their owners had before must not end with these connections.
+    /// Bindings that nobody may know of, by the fences of their holds: the grants that made them are not delivered yet.
+    /// What their owners had before must not end with these connections.
     unknown: BTreeSet<(Connection, Fence)>,
     /// Those of flushed databases, whose memory is given back little by little.
     retired: Vec<BTreeSet<Bound>>,
@@ -98,7 +98,8 @@ impl Sessions {
         self.bound.iter().enumerate().flat_map(of)
     }
 
-    /// The session that a hold is bound by; None when it is not, or not on this node any more, or its connection has closed.
+    /// The session that a hold is bound by; None when it is not, or not on this node any more, or its connection has
+    /// closed.
     #[must_use]
     pub fn of(&self, db: Db, name: &[u8], owner: &Owner, hold: &Hold) -> Option<Session> {
         let session = hold.session().filter(|session| !self.closed.contains_key(&session.connection))?;
@@ -244,9 +245,9 @@ impl Sessions {
 
     /// Gives back a bounded piece of the memory of what was flushed; false when there is none left.
     pub(super) fn shed(&mut self) -> bool {
-        const BITE: usize = 64;
+        const ITEMS_PER_POLL: usize = 64;
         let Some(bound) = self.retired.last_mut() else { return false };
-        for _ in 0..BITE {
+        for _ in 0..ITEMS_PER_POLL {
             if bound.pop_first().is_none() {
                 self.retired.pop();
                 return true;

@@ -21,15 +21,15 @@ use alloc::vec::Vec;
 
 /// How many waiters one step answers, on all its keys: each costs the server a reply, some ten microseconds, and the
 /// other clients wait meanwhile.
-pub const RUN: usize = 32;
+pub const GRANTS_PER_BATCH: usize = 32;
 
 /// How many keys one step grants to waiters, unless the first of them alone waits for more: each is opened, changed and
 /// told to replicas and subscribers, which costs some ten microseconds.
-pub const RUN_KEYS: usize = 64;
+pub const KEYS_PER_BATCH: usize = 64;
 
 /// How many keys of waiters one step judges. Its first look may judge more, as long as it answers nobody: it would
 /// never come to the end of a long line.
-const JUDGED: usize = 256;
+const KEYS_JUDGED_PER_BATCH: usize = 256;
 
 /// What can be done for a waiter.
 enum Attempt {
@@ -223,7 +223,7 @@ impl LockManager {
             };
             let Some((position, id)) = next else { break };
             let must_go_on = is_first && effects.spent.wait_ends == before;
-            if effects.spent.keys >= RUN_KEYS || (effects.spent.judged >= JUDGED && !must_go_on) {
+            if effects.spent.keys >= KEYS_PER_BATCH || (effects.spent.judged >= KEYS_JUDGED_PER_BATCH && !must_go_on) {
                 batch_unfinished = !is_quiet;
                 break;
             }
@@ -541,7 +541,7 @@ impl LockManager {
         if check {
             self.mark_ready_for_holders(keys, key);
         }
-        self.wake_waiters(keys, key, now, RUN, &mut effects);
+        self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
         if check {
             self.check(keys, db, &name, now, &mut effects);
         }
@@ -615,7 +615,7 @@ impl LockManager {
         for key in keys.all() {
             if is_last {
                 settle(keys, key, &self.sessions, now.mono, &mut effects);
-                self.wake_waiters(keys, key, now, RUN, &mut effects);
+                self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
             } else {
                 let Place { db, name, .. } = keys.place(key);
                 self.wait_table.mark_ready(db, name);

@@ -28,7 +28,7 @@ const LEVELS: usize = 7;
 /// How far ahead an entry can be placed: one slot of the highest level less than a turn of it.
 const REACH: Tick = (SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1));
 /// How many entries one call of [`Leases::look`] moves down a level before it lets its caller look at the clock.
-const BITE: usize = 64;
+const ITEMS_PER_POLL: usize = 64;
 
 /// The index.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ pub struct Wheel<T> {
     elapsed: Tick,
     /// A slot that is being emptied: its entries belong to lower levels by now. `elapsed` stands still meanwhile.
     emptying: Option<(usize, usize)>,
-    /// No slot with an entry starts before this tick. What is disarmed leaves it as it is; a look that finds nothing sets it
-    /// right.
+    /// No slot with an entry starts before this tick. What is disarmed leaves it as it is; a look that finds nothing
+    /// sets it right.
     soonest: Tick,
 }
 
@@ -52,8 +52,8 @@ struct Entry<T> {
     what: T,
 }
 
-/// When an entry is due, and where it is linked meanwhile, in eight bytes: the tick in 55 bits, which is enough for every deadline
-/// that there can be, the level in 3 and the slot in 6.
+/// When an entry is due, and where it is linked meanwhile, in eight bytes: the tick in 55 bits, which is enough for
+/// every deadline that there can be, the level in 3 and the slot in 6.
 #[derive(Clone, Copy, Debug)]
 struct Due(u64);
 
@@ -214,7 +214,7 @@ impl<T: Clone> Wheel<T> {
     /// A due entry stays in the index until it is disarmed or rearmed.
     pub fn look(&mut self, now: Timestamp) -> Look<T> {
         let now_tick = now.0 / 1000;
-        for _ in 0..BITE {
+        for _ in 0..ITEMS_PER_POLL {
             if let Some((level, slot)) = self.emptying {
                 match self.levels[level].heads[slot].index() {
                     Some(index) => {
@@ -454,7 +454,7 @@ mod tests {
             }
         }
         assert_eq!(found, 1_000_000);
-        assert!(looks >= 1_000_000 + 1_000_000 / BITE);
+        assert!(looks >= 1_000_000 + 1_000_000 / ITEMS_PER_POLL);
         assert!(leases.is_empty());
     }
 

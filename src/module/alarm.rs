@@ -15,9 +15,9 @@ use crate::lock::wheel::EntryId;
 use std::cell::Cell;
 
 /// How long one slice of work may last. Between slices the server serves its clients.
-pub(crate) const SLICE: Millis = Millis(1);
+pub(crate) const SLICE_MS: Millis = Millis(1);
 /// How many holds of one key may end between two looks at the clock.
-pub(crate) const BITE: usize = 64;
+pub(crate) const ITEMS_PER_POLL: usize = 64;
 
 thread_local! {
     /// The timer, if it is set, and what it is set for.
@@ -31,7 +31,7 @@ thread_local! {
 
 /// When to stop working in this turn of the server's loop: the timer and what is done before it sleeps share one slice.
 pub(crate) fn slice_end() -> Timestamp {
-    SLICE_END.take().unwrap_or_else(|| clock::mono() + SLICE)
+    SLICE_END.take().unwrap_or_else(|| clock::mono() + SLICE_MS)
 }
 
 /// Sees to it that the timer rings for the earliest lease, and that the module hears of the server's turns if it must.
@@ -83,7 +83,7 @@ pub(crate) fn before_sleep(ctx: &mut Ctx<'_>) {
 /// The server's tick: looks for itself, and sets the timer anew in case the wall clock was set meanwhile.
 pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     disarm(ctx);
-    let end = clock::mono() + SLICE;
+    let end = clock::mono() + SLICE_MS;
     while with_manager(|manager| manager.shed()) && clock::mono() < end {}
     while let Some((entry, name)) = with_manager(|manager| manager.next_unplaced()) {
         place(ctx, entry, &OwnedStr::new(&name));
@@ -109,7 +109,7 @@ fn work(ctx: &mut Ctx<'_>) {
         replication::owe_nothing();
         return;
     }
-    let end = clock::mono() + SLICE;
+    let end = clock::mono() + SLICE_MS;
     SLICE_END.set(Some(end));
     waiting::expire(end);
     if ctx.is_paused() {
@@ -153,7 +153,7 @@ fn lapse(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) {
         with_manager(|manager| manager.drop_entry(db, entry));
         return;
     };
-    let mut effects = with_manager(|manager| manager.lapse(&mut locks, KeyIndex(0), entry, now, BITE));
+    let mut effects = with_manager(|manager| manager.lapse(&mut locks, KeyIndex(0), entry, now, ITEMS_PER_POLL));
     let names = locks.tidy(&effects.changes);
     finish(ctx, &names, &mut effects, now);
 }

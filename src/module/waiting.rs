@@ -2,7 +2,7 @@
 //! time is up, when it is sent away; one that is killed or unblocked by somebody else is answered by the server, and
 //! what it was granted meanwhile is taken back.
 
-use super::alarm::BITE;
+use super::alarm::ITEMS_PER_POLL;
 use super::open_locks::OpenLocks;
 use super::state::with_manager;
 use super::{alarm, clock, finish, metrics, turns};
@@ -15,7 +15,7 @@ use crate::lock::owner::Owner;
 use crate::lock::request::{PerKey, RedirectReason, Request, WaitEnd};
 use crate::lock::table::{Expired, WaiterId, Work};
 use crate::lock::time::Timestamp;
-use crate::lock::wait::RUN;
+use crate::lock::wait::GRANTS_PER_BATCH;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 
@@ -241,7 +241,7 @@ pub(crate) fn work(ctx: &mut Ctx<'_>) {
             Serving::Elsewhere => give_up(db, &names, &work, &WaitEnd::Redirected(RedirectReason::SlotGone)),
         }
         // Each answer costs the server more than we see here.
-        if answered >= RUN || clock::mono() >= end {
+        if answered >= GRANTS_PER_BATCH || clock::mono() >= end {
             break;
         }
     }
@@ -277,7 +277,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
         return 0;
     };
     let mut effects = with_manager(|manager| match work {
-        Work::Close(connection, ..) => manager.end_session(&mut locks, KeyIndex(0), *connection, now, BITE),
+        Work::Close(connection, ..) => manager.end_session(&mut locks, KeyIndex(0), *connection, now, ITEMS_PER_POLL),
         Work::Look(..) => manager.serve_ready_queue(&mut locks, KeyIndex(0), now),
         Work::Check(waiter, ..) => manager.check_waiter(&mut locks, *waiter, now),
         Work::TakeBack(waiter, ..) => manager.take_back(&mut locks, *waiter, db, now),

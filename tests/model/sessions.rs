@@ -208,7 +208,7 @@ fn a_waiter_is_bound_when_it_is_granted_by_the_connection_that_asked_last() {
 #[test]
 fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
     // What could go wrong: the server stands still while all of them are ended at once.
-    const BITE: usize = 64;
+    const ITEMS_PER_POLL: usize = 64;
     for keys in [&b"j"[..], b"jkl"] {
         let mut side = Side::new(limits(Rules { holders_max: 99_999, ..RULES }));
         let [holders, waiters] = [7, 8].map(|client| side.manager.sessions().connection(client));
@@ -234,7 +234,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
             let (key, effects) = match work {
                 Work::Close(connection, Db(0), name) => {
                     let bite = |manager: &mut redis_lock::lock::manager::LockManager, side: &mut Side| {
-                        manager.end_session(side, KeyIndex(0), connection, NOW, BITE)
+                        manager.end_session(side, KeyIndex(0), connection, NOW, ITEMS_PER_POLL)
                     };
                     (name[0], side.on(0, &name.clone(), bite))
                 }
@@ -246,7 +246,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
             };
             assert!(keys.contains(&key));
             let closed = effects.changes.iter().filter(|change| change.cause == Cause::Close).count();
-            assert!(closed <= 2 * BITE, "{closed} at once");
+            assert!(closed <= 2 * ITEMS_PER_POLL, "{closed} at once");
             ended += closed;
             granted += effects.wait_ends.len();
         }

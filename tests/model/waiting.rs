@@ -9,7 +9,7 @@ use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Release, Request, Wait};
 use redis_lock::lock::table::Work;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::RUN;
+use redis_lock::lock::wait::GRANTS_PER_BATCH;
 
 pub(crate) const LONG: u64 = 100_000;
 
@@ -520,7 +520,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
     for n in 0..200u8 {
         assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Queued(_))));
     }
-    assert_eq!(ask(b"w", leave()).effects.wait_ends.len(), RUN);
+    assert_eq!(ask(b"w", leave()).effects.wait_ends.len(), GRANTS_PER_BATCH);
     // A newcomer stands behind the rest, though nobody would keep it out; its step lets in one.
     let step = ask(b"n", acquire(Read));
     assert!(matches!(step.outcome, Ok(Outcome::Queued(_))), "{:?}", step.outcome);
@@ -530,8 +530,8 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
         let effects = side.on(0, b"k", |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
         slices.push(effects.wait_ends.len());
     }
-    assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == RUN), "{slices:?}");
-    assert_eq!(slices.iter().sum::<usize>(), 200 - RUN);
+    assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == GRANTS_PER_BATCH), "{slices:?}");
+    assert_eq!(slices.iter().sum::<usize>(), 200 - GRANTS_PER_BATCH);
     assert_eq!((side.manager.waiting(), side.manager.broken_invariant()), (0, None));
 }
 

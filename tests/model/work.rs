@@ -13,7 +13,7 @@ use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Refusal, Re
 use redis_lock::lock::table::{WaiterId, Work};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
-use redis_lock::lock::wait::{RUN, RUN_KEYS};
+use redis_lock::lock::wait::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use std::collections::{BTreeMap, HashMap};
 
 use Mode::{Read, Write};
@@ -168,14 +168,18 @@ fn a_release_of_64_keys_before_256_waiters_of_64_keys_is_served_in_small_pieces(
     let step = crowd.release("w", &hot);
     // The holds of the asker, and what was granted to others.
     let granted = step.effects.changes.len() - 64;
-    assert!((1..=RUN_KEYS).contains(&granted), "{granted} keys granted in the asker's step");
+    assert!((1..=KEYS_PER_BATCH).contains(&granted), "{granted} keys granted in the asker's step");
     assert!(step.opened <= 512, "{} keys opened in the asker's step", step.opened);
     // Nobody passes those who are yet to be let in.
     assert!(matches!(crowd.ask("late", Read, &hot[63..], Wait::Forever).outcome, Ok(Outcome::Queued(_))));
     assert!(matches!(crowd.ask("late writer", Write, &hot[62..63], Wait::Never).outcome, Ok(Outcome::Unavailable)));
     let mut pieces = 0;
     while let Some(piece) = crowd.piece() {
-        assert!(piece.effects.changes.len() <= RUN_KEYS, "{} keys granted in a piece", piece.effects.changes.len());
+        assert!(
+            piece.effects.changes.len() <= KEYS_PER_BATCH,
+            "{} keys granted in a piece",
+            piece.effects.changes.len()
+        );
         assert!(piece.opened <= 512, "{} keys opened in a piece", piece.opened);
         pieces += 1;
         assert!(pieces < 2_000, "it does not come to an end");
@@ -191,9 +195,9 @@ fn one_step_on_many_keys_lets_in_no_more_than_one_run() {
     for n in 0..640 {
         crowd.waits(&format!("r{n}"), Read, &hot[n % 64..=n % 64]);
     }
-    assert_eq!(grants(&crowd.release("w", &hot).effects), RUN);
+    assert_eq!(grants(&crowd.release("w", &hot).effects), GRANTS_PER_BATCH);
     while let Some(piece) = crowd.piece() {
-        assert!(piece.effects.wait_ends.len() <= RUN);
+        assert!(piece.effects.wait_ends.len() <= GRANTS_PER_BATCH);
     }
     assert_eq!((crowd.manager.waiting(), crowd.manager.broken_invariant()), (0, None));
 }
@@ -206,7 +210,7 @@ fn a_reader_behind_a_run_that_was_cut_is_not_forgotten() {
     let (key, busy) = (name("key"), name("busy"));
     crowd.holds("x", Write, std::slice::from_ref(&busy));
     crowd.holds("w", Write, std::slice::from_ref(&key));
-    for n in 0..=RUN {
+    for n in 0..=GRANTS_PER_BATCH {
         crowd.waits(&format!("r{n}"), Read, std::slice::from_ref(&key));
     }
     crowd.waits("many", Read, &[key.clone(), busy]);
