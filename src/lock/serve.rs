@@ -25,7 +25,7 @@ use super::manager::LockManager;
 use super::order::{Asker, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Wait};
-use super::table::{Before, Given, WaitQueue};
+use super::table::{GrantUndo, PriorHold, WaitQueue};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
 use super::wait::{GRANTS_PER_BATCH, counted, wanted_at};
@@ -140,8 +140,8 @@ impl LockManager {
                 hold.is_none_or(|hold| is_upgrade(hold, ask.mode))
             });
         }
-        let giver = Giver { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
-        let given = take(keys, named, (owner, ask), giver, now, effects)?;
+        let context = GrantContext { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
+        let given = grant(keys, named, (owner, ask), context, now, effects)?;
         self.clear_reservations(keys, named);
         self.heard_of(keys, named.iter().copied(), owner);
         if is_new {
@@ -247,7 +247,7 @@ impl LockManager {
 }
 
 /// What a grant takes from the node.
-pub(super) struct Giver<'n> {
+pub(super) struct GrantContext<'n> {
     pub(super) fences: &'n mut FenceClock,
     pub(super) term: Term,
     /// How far the fence clock jumps before a process's first fence.
@@ -255,26 +255,26 @@ pub(super) struct Giver<'n> {
 }
 
 /// Lets an owner have these keys. What each gave.
-pub(super) fn take<K: Keyspace>(
+pub(super) fn grant<K: Keyspace>(
     keys: &mut K,
     indices: &[KeyIndex],
     (owner, ask): (&Owner, &Acquire),
-    giver: Giver<'_>,
+    context: GrantContext<'_>,
     now: Now,
     effects: &mut Effects,
-) -> Result<PerKey<Given>, Refusal> {
+) -> Result<PerKey<GrantUndo>, Refusal> {
     // What it has on each key, and whether that is to have a new fence.
     let mut held: PerKey<(Option<Hold>, bool)> = PerKey::new();
     for key in indices {
         let old = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
-        let new_fence = old.as_ref().is_none_or(|old| is_upgrade(old, ask.mode) || old.granted_in() != giver.term);
+        let new_fence = old.as_ref().is_none_or(|old| is_upgrade(old, ask.mode) || old.granted_in() != context.term);
         held.push((old, new_fence));
     }
     let fences_new = held.iter().filter(|(_, new_fence)| *new_fence).count() as u64;
     if fences_new > 0 {
-        giver.fences.begin(now.wall, giver.skew);
+        context.fences.begin(now.wall, context.skew);
     }
-    if giver.fences.left(now.wall) < fences_new {
+    if context.fences.left(now.wall) < fences_new {
         return Err(Refusal::FencesUsedUp);
     }
 
@@ -282,21 +282,21 @@ pub(super) fn take<K: Keyspace>(
     let mut given = PerKey::new();
     for (key, (old, new_fence)) in indices.iter().zip(held) {
         let (count, added) = counted(old.as_ref(), ask);
-        let before = old.as_ref().map(Before::of);
+        let prior = old.as_ref().map(PriorHold::of);
         let fence = match &old {
             Some(old) if !new_fence => old.fence,
-            _ => giver.fences.next(now.wall).expect("as many are left as are needed"),
+            _ => context.fences.next(now.wall).expect("as many are left as are needed"),
         };
-        let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, now.mono, giver.term));
+        let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, now.mono, context.term));
         hold.set_count(ask.mode, count);
         hold.fence = fence;
-        hold.set_granted_in(giver.term);
+        hold.set_granted_in(context.term);
         hold.deadline = hold.deadline.max(deadline);
         if ask.note.is_some() {
             hold.set_note(ask.note.clone());
         }
         hold.rebind(ask.session);
-        given.push(Given { fence, added, deadline: hold.deadline, session: hold.session(), before });
+        given.push(GrantUndo { fence, added, deadline: hold.deadline, session: hold.session(), prior });
         let lock = keys.lock_or_create(*key);
         lock.raise_fence(fence);
         change(lock, *key, Cause::Acquire, owner, hold, effects);

@@ -84,7 +84,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct Grant {
     /// What it was given, by key.
-    pub given: PerKey<Given>,
+    pub given: PerKey<GrantUndo>,
     /// Whether the owner has shown since that it knows, by ACQUIRE, RETRY or EXTEND.
     pub confirmed: bool,
     /// Where each of the given lies now, once one was renamed or moved, or databases were swapped; none while each lies
@@ -99,12 +99,12 @@ pub(super) struct Lost {
     pub(super) mode: Mode,
     pub(super) confirmed: bool,
     /// What it was given, by key.
-    pub(super) given: PerKey<(KeyName, Given)>,
+    pub(super) given: PerKey<(KeyName, GrantUndo)>,
 }
 
 /// What an acquisition gave on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct GrantUndo {
     /// The fence that the hold has now.
     pub fence: Fence,
     /// How much was added to its count.
@@ -114,12 +114,12 @@ pub struct Given {
     /// What it is bound to now.
     pub session: Option<Session>,
     /// What its owner knew it by; None when it had none.
-    pub before: Option<Before>,
+    pub prior: Option<PriorHold>,
 }
 
 /// What an acquisition changed of a hold that was there, beside its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Before {
+pub struct PriorHold {
     fence: Fence,
     granted_in: Term,
     deadline: Timestamp,
@@ -397,7 +397,7 @@ impl WaitTable {
     }
 
     /// A waiter was granted what it waited for.
-    pub(super) fn granted(&mut self, id: WaiterId, given: PerKey<Given>) {
+    pub(super) fn granted(&mut self, id: WaiterId, given: PerKey<GrantUndo>) {
         self.leave_queues(id);
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
@@ -542,9 +542,9 @@ impl WaitTable {
         let Some(ids) = self.rebound.remove(&connection) else { return 0 };
         for id in &ids {
             let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) else { continue };
-            for before in grant.given.iter_mut().filter_map(|given| given.before.as_mut()) {
-                if let Some(session) = before.session.take_if(|session| session.connection == connection) {
-                    before.closed_until = Some(now + session.grace);
+            for prior in grant.given.iter_mut().filter_map(|given| given.prior.as_mut()) {
+                if let Some(session) = prior.session.take_if(|session| session.connection == connection) {
+                    prior.closed_until = Some(now + session.grace);
                 }
             }
         }
@@ -842,10 +842,10 @@ impl WaitTable {
     }
 }
 
-impl Before {
+impl PriorHold {
     /// What is to be known of a hold that is about to change.
-    pub(super) fn of(hold: &Hold) -> Before {
-        Before {
+    pub(super) fn of(hold: &Hold) -> PriorHold {
+        PriorHold {
             fence: hold.fence,
             granted_in: hold.granted_in(),
             deadline: hold.deadline,
@@ -855,32 +855,32 @@ impl Before {
     }
 }
 
-impl Given {
+impl GrantUndo {
     /// What it was bound to, if that is another connection than before, and the fence of the hold.
     pub(super) fn bound_anew(&self) -> Option<(Connection, Fence)> {
-        let before = self.before?;
-        let session = self.session.filter(|_| self.session != before.session)?;
+        let prior = self.prior?;
+        let session = self.session.filter(|_| self.session != prior.session)?;
         Some((session.connection, self.fence))
     }
 
     /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it
     /// would be told that it holds nothing.
-    pub(super) fn undone(&self, hold: &Hold, mode: Mode) -> Hold {
+    pub(super) fn undo(&self, hold: &Hold, mode: Mode) -> Hold {
         let mut hold = hold.clone();
         hold.set_count(mode, hold.count(mode).saturating_sub(self.added));
-        if let Some(before) = self.before {
-            hold.fence = before.fence;
+        if let Some(prior) = self.prior {
+            hold.fence = prior.fence;
             // What was carried here since stays so.
             if hold.granted_in() != Term::CARRIED {
-                hold.set_granted_in(before.granted_in);
+                hold.set_granted_in(prior.granted_in);
             }
             if hold.deadline == self.deadline {
-                hold.deadline = before.deadline;
+                hold.deadline = prior.deadline;
             }
             if hold.session() == self.session {
-                hold.bind(before.session);
+                hold.bind(prior.session);
                 hold.deadline =
-                    before.closed_until.map_or(hold.deadline, |closed_until| closed_until.min(hold.deadline));
+                    prior.closed_until.map_or(hold.deadline, |closed_until| closed_until.min(hold.deadline));
             }
         }
         hold
@@ -932,15 +932,15 @@ impl Waiter {
     /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
     pub(super) fn bound_anew(&self) -> impl Iterator<Item = (Connection, Fence)> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
-        given.iter().filter_map(Given::bound_anew)
+        given.iter().filter_map(GrantUndo::bound_anew)
     }
 
     /// What its grant took over was bound to these connections before.
     fn bound_before(&self) -> Vec<Connection> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
-        let before = given.iter().filter_map(|given| Some(given.before?.session?.connection));
+        let prior = given.iter().filter_map(|given| Some(given.prior?.session?.connection));
         let own = self.ask.session.map(|session| session.connection);
-        before.filter(|connection| Some(*connection) != own).collect()
+        prior.filter(|connection| Some(*connection) != own).collect()
     }
 
     /// Where the hold lies now that it was given for one of its keys.
@@ -1001,12 +1001,12 @@ mod tests {
                 let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Term::FIRST);
                 // Half of them were bound to another connection before.
                 hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
-                let given = Given {
+                let given = GrantUndo {
                     fence: hold.fence,
                     added: 1,
                     deadline: hold.deadline,
                     session: Some(session(n)),
-                    before: Some(Before::of(&hold)),
+                    prior: Some(PriorHold::of(&hold)),
                 };
                 wait_table.granted(id, PerKey::from([given]));
                 id
@@ -1015,9 +1015,9 @@ mod tests {
         let told = (0..20_000).map(|client| wait_table.closed(sessions.connection(client), Timestamp(7)));
         assert_eq!(told.sum::<usize>(), 500);
         for (n, id) in waiters.iter().enumerate() {
-            let before = wait_table.waiter(*id).and_then(Waiter::grant).and_then(|grant| grant.given[0].before);
+            let prior = wait_table.waiter(*id).and_then(Waiter::grant).and_then(|grant| grant.given[0].prior);
             let closed_until = (n % 2 == 0).then_some(Timestamp(7) + Millis(5));
-            assert_eq!(before.map(|before| (before.session, before.closed_until)), Some((None, closed_until)));
+            assert_eq!(prior.map(|prior| (prior.session, prior.closed_until)), Some((None, closed_until)));
             wait_table.delivered(*id);
         }
         assert!(wait_table.is_empty() && wait_table.rebound.is_empty());
@@ -1033,8 +1033,9 @@ mod tests {
         let id = wait_table.admit((&Owner::new(b"o"), &ask), Db(0), PerKey::from([key]), Timestamp(0), None);
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Term::FIRST);
         hold.bind(Some(session(2)));
-        let (fence, deadline, before) = (hold.fence, hold.deadline, Some(Before::of(&hold)));
-        wait_table.granted(id, PerKey::from([Given { fence, added: 1, deadline, session: Some(session(1)), before }]));
+        let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));
+        wait_table
+            .granted(id, PerKey::from([GrantUndo { fence, added: 1, deadline, session: Some(session(1)), prior }]));
         wait_table.delivered(id);
         assert!(wait_table.rebound.is_empty());
     }

@@ -13,8 +13,8 @@ use super::manager::LockManager;
 use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd};
-use super::serve::{Giver, take};
-use super::table::{ClosedBy, Expired, Given, Lost, Waiter, WaiterId, Wanted, Work};
+use super::serve::{GrantContext, grant};
+use super::table::{ClosedBy, Expired, GrantUndo, Lost, Waiter, WaiterId, Wanted, Work};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -378,10 +378,10 @@ impl LockManager {
         now: Now,
         effects: &mut Effects,
     ) {
-        let giver = Giver { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
+        let context = GrantContext { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
         let Some(Waiter { owner, ask, .. }) = self.wait_table.waiter(id) else { return };
         let owner = owner.clone();
-        let answer = match take(keys, indices, (&owner, ask), giver, now, effects) {
+        let answer = match grant(keys, indices, (&owner, ask), context, now, effects) {
             Ok(given) => {
                 self.clear_reservations(keys, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
@@ -593,7 +593,7 @@ impl LockManager {
             self.sessions.end_doubt(connection, fence);
         }
         // Where something else than a lock lies now, or another node serves it, there is nothing to take back.
-        let given: PerKey<(KeyIndex, Given)> = given
+        let given: PerKey<(KeyIndex, GrantUndo)> = given
             .into_iter()
             .filter(|_| !confirmed)
             .filter_map(|(name, given)| Some((keys.open(&name).ok()?, given)))
@@ -602,7 +602,7 @@ impl LockManager {
             let Some(lock) = keys.lock(*key) else { continue };
             let stands = |hold: &&Hold| hold.fence == given.fence && hold.deadline > now.mono;
             let Some(held) = lock.holds.get(owner.as_bytes()).filter(stands) else { continue };
-            let hold = given.undone(held, mode);
+            let hold = given.undo(held, mode);
             if hold.total() == 0 || hold.deadline <= now.mono {
                 remove(lock, *key, Cause::TakeBack, &owner, &mut effects);
             } else if hold != *held {
