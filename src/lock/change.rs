@@ -101,7 +101,8 @@ pub struct Change {
 impl Change {
     /// Whether its owner may keep fewer waiters waiting than before: its hold has ended, or no longer writes.
     pub(super) fn may_weaken(&self) -> bool {
-        self.ended || self.hold.writes == 0 && matches!(self.cause, Cause::Release | Cause::TakeBack | Cause::Told)
+        self.ended
+            || self.hold.writes == 0 && matches!(self.cause, Cause::Release | Cause::RevokeUndelivered | Cause::Told)
     }
 }
 
@@ -117,7 +118,7 @@ pub enum Cause {
     /// Its lease ended.
     Lapse,
     /// The grant could not be delivered.
-    TakeBack,
+    RevokeUndelivered,
     /// The connection that it was bound to has closed.
     Close,
     /// An operator ended it.

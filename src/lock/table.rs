@@ -94,7 +94,7 @@ pub struct Grant {
 
 /// What was granted to one who never learnt of it, as far as it lies in one database.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(super) struct Undelivered {
     pub(super) owner: Owner,
     pub(super) mode: Mode,
     pub(super) confirmed: bool,
@@ -144,7 +144,7 @@ pub enum Work {
     Look(Db, KeyName),
     /// Take back what was granted to this waiter and lies on these keys now. If some of it lies in another database,
     /// that is another piece.
-    TakeBack(WaiterId, Db, PerKey<KeyName>),
+    RevokeUndelivered(WaiterId, Db, PerKey<KeyName>),
     /// See whether this waiter, which waits for this key, is in a deadlock.
     Check(WaiterId, Db, KeyName),
     /// End the holds on this key that are bound to this connection, which has closed.
@@ -187,7 +187,7 @@ pub struct WaitTable {
     /// Waiters to be checked for deadlocks, each once, by the number of its entry.
     checks: BTreeMap<u64, WaiterId>,
     checks_wanted: u64,
-    lost: Vec<WaiterId>,
+    undelivered: Vec<WaiterId>,
     /// Grants that nobody knows to be delivered, by the connections that their holds were bound to before.
     rebound: BTreeMap<Connection, BTreeSet<WaiterId>>,
     /// How many lines there are.
@@ -216,7 +216,7 @@ impl WaitTable {
             wakes_begun: 1,
             checks: BTreeMap::new(),
             checks_wanted: 0,
-            lost: Vec::new(),
+            undelivered: Vec::new(),
             rebound: BTreeMap::new(),
             contended: 0,
         }
@@ -462,10 +462,10 @@ impl WaitTable {
     }
 
     /// A waiter's client has gone. True when it had been granted and that is to be taken back.
-    pub fn lose(&mut self, id: WaiterId) -> bool {
+    pub fn client_gone(&mut self, id: WaiterId) -> bool {
         match self.waiters.get(id).map(Waiter::grant) {
             Some(Some(grant)) if !grant.confirmed => {
-                self.lost.push(id);
+                self.undelivered.push(id);
                 true
             }
             _ => {
@@ -642,21 +642,21 @@ impl WaitTable {
     /// Whether there is work for the module's own hand.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.checks.is_empty() || !self.lost.is_empty()
+        !self.ready.is_empty() || !self.checks.is_empty() || !self.undelivered.is_empty()
     }
 
     /// The next grant to take back. It stays the next one until that is done.
     #[must_use]
-    pub(super) fn next_lost(&mut self) -> Option<Work> {
-        while let Some(id) = self.lost.last() {
+    pub(super) fn next_undelivered(&mut self) -> Option<Work> {
+        while let Some(id) = self.undelivered.last() {
             match self.waiters.get(*id) {
                 Some(waiter) => {
                     let (db, _) = waiter.place(0);
                     let places = (0..waiter.keys.len()).map(|at| waiter.place(at));
                     let names = places.filter(|(at, _)| *at == db).map(|(_, name)| name.clone()).collect();
-                    return Some(Work::TakeBack(*id, db, names));
+                    return Some(Work::RevokeUndelivered(*id, db, names));
                 }
-                None => self.lost.pop(),
+                None => self.undelivered.pop(),
             };
         }
         None
@@ -664,7 +664,7 @@ impl WaitTable {
 
     /// Takes what a lost waiter was granted out of the room, as far as it lies in this database now; the waiter is
     /// forgotten when nothing is left of it. None when there is nothing.
-    pub(super) fn take_lost(&mut self, id: WaiterId, db: Db) -> Option<Lost> {
+    pub(super) fn take_undelivered(&mut self, id: WaiterId, db: Db) -> Option<Undelivered> {
         let bound_before = self.waiters.get(id)?.bound_before();
         self.forget_rebound(id, &bound_before);
         let waiter = self.waiters.get_mut(id)?;
@@ -673,7 +673,7 @@ impl WaitTable {
         let confirmed = grant.confirmed;
         let (mut keys, mut given) = (PerKey::new(), PerKey::new());
         let mut places = grant.places.drain(..);
-        let (mut lost, mut left) = (PerKey::new(), Vec::new());
+        let (mut undelivered, mut left) = (PerKey::new(), Vec::new());
         for (key, one) in waiter.keys.drain(..).zip(grant.given.drain(..)) {
             match places.next() {
                 Some((at, name)) if at != db => {
@@ -681,8 +681,8 @@ impl WaitTable {
                     given.push(one);
                     left.push((at, name));
                 }
-                Some((_, name)) => lost.push((name, one)),
-                None => lost.push((key.name, one)),
+                Some((_, name)) => undelivered.push((name, one)),
+                None => undelivered.push((key.name, one)),
             }
         }
         drop(places);
@@ -691,12 +691,12 @@ impl WaitTable {
             self.remove(id);
         }
         self.note_rebound(id);
-        Some(Lost { owner, mode, confirmed, given: lost })
+        Some(Undelivered { owner, mode, confirmed, given: undelivered })
     }
 
     /// Whether there are more grants to take back.
-    pub(super) fn has_lost(&self) -> bool {
-        self.lost.iter().any(|id| self.waiters.get(*id).is_some())
+    pub(super) fn has_undelivered(&self) -> bool {
+        self.undelivered.iter().any(|id| self.waiters.get(*id).is_some())
     }
 
     /// The next piece of other work for the module's own hand. It stays the next one until it is done.

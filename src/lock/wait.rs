@@ -14,7 +14,7 @@ use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd};
 use super::serve::{GrantContext, grant};
-use super::table::{ClosedBy, Expired, GrantUndo, Lost, Waiter, WaiterId, Wanted, Work};
+use super::table::{ClosedBy, Expired, GrantUndo, Undelivered, Waiter, WaiterId, Wanted, Work};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -485,11 +485,11 @@ impl LockManager {
 
     /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second
     /// case.
-    pub fn lose(&mut self, id: WaiterId) -> bool {
+    pub fn client_gone(&mut self, id: WaiterId) -> bool {
         if self.wait_table.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
             self.end_doubt(id);
         }
-        self.wait_table.lose(id)
+        self.wait_table.client_gone(id)
     }
 
     /// What a grant bound stands from now on.
@@ -517,12 +517,12 @@ impl LockManager {
     }
 
     /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It
-    /// stays the next one until it is done by [`LockManager::serve_ready_queue`], [`LockManager::take_back`],
+    /// stays the next one until it is done by [`LockManager::serve_ready_queue`], [`LockManager::revoke_undelivered`],
     /// [`LockManager::end_session`] or [`LockManager::end_waits`].
     #[must_use]
     pub fn next_work(&mut self) -> Option<Work> {
-        if let Some(lost) = self.wait_table.next_lost() {
-            return Some(lost);
+        if let Some(undelivered) = self.wait_table.next_undelivered() {
+            return Some(undelivered);
         }
         // Before lines are looked at: most of those who leave at once hold what others wait for.
         if let Some((connection, db, name)) = self.sessions.next_closed() {
@@ -586,9 +586,11 @@ impl LockManager {
 
     /// Takes back what a lost waiter was granted, as far as it lies in this database now, and hands it on: only what
     /// the grant changed, and only while its fence stands and its owner has not shown that it knows.
-    pub fn take_back<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, db: Db, now: Now) -> Effects {
+    pub fn revoke_undelivered<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, db: Db, now: Now) -> Effects {
         let mut effects = Effects::new();
-        let Some(Lost { owner, mode, confirmed, given }) = self.wait_table.take_lost(id, db) else { return effects };
+        let Some(Undelivered { owner, mode, confirmed, given }) = self.wait_table.take_undelivered(id, db) else {
+            return effects;
+        };
         for (connection, fence) in given.iter().filter_map(|(_, given)| given.bound_anew()) {
             self.sessions.end_doubt(connection, fence);
         }
@@ -604,14 +606,14 @@ impl LockManager {
             let Some(held) = lock.holds.get(owner.as_bytes()).filter(stands) else { continue };
             let hold = given.undo(held, mode);
             if hold.total() == 0 || hold.deadline <= now.mono {
-                remove(lock, *key, Cause::TakeBack, &owner, &mut effects);
+                remove(lock, *key, Cause::RevokeUndelivered, &owner, &mut effects);
             } else if hold != *held {
-                change(lock, *key, Cause::TakeBack, &owner, hold, &mut effects);
+                change(lock, *key, Cause::RevokeUndelivered, &owner, hold, &mut effects);
             }
         }
         // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it,
         // and what this grant alone has bound to it is not.
-        let is_last = !self.wait_table.has_lost();
+        let is_last = !self.wait_table.has_undelivered();
         for key in keys.all() {
             if is_last {
                 settle(keys, key, &self.sessions, now.mono, &mut effects);

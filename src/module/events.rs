@@ -18,7 +18,7 @@ use std::ffi::CStr;
 pub fn name_of(cause: Cause, ended: bool) -> Option<&'static CStr> {
     match cause {
         Cause::Acquire => Some(c"lock.acquire"),
-        Cause::Release | Cause::TakeBack => Some(c"lock.release"),
+        Cause::Release | Cause::RevokeUndelivered => Some(c"lock.release"),
         // A closed connection gives its holds back, or moves the end of their leases.
         Cause::Close if ended => Some(c"lock.release"),
         Cause::Extend | Cause::Close => Some(c"lock.extend"),

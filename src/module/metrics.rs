@@ -97,7 +97,7 @@ pub(crate) fn count_change(change: &Change) {
         Cause::Break => counters.broken += 1,
         Cause::Extend => counters.extended += 1,
         Cause::Lapse => counters.lapsed += 1,
-        Cause::TakeBack => counters.taken_back += 1,
+        Cause::RevokeUndelivered => counters.taken_back += 1,
         // A lease that was cut will lapse; what is told was counted where it was done.
         Cause::Close | Cause::Told => {}
     });

@@ -156,10 +156,10 @@ impl Parked for Waiter {
         match client.map(|client| client.answer) {
             Some(None) => {
                 metrics::count_cancelled();
-                with_manager(|manager| manager.lose(waiter));
+                with_manager(|manager| manager.client_gone(waiter));
             }
             Some(Some(WaitEnd::Granted(_))) => {
-                with_manager(|manager| manager.lose(waiter));
+                with_manager(|manager| manager.client_gone(waiter));
             }
             _ => {}
         }
@@ -225,7 +225,7 @@ pub(crate) fn work(ctx: &mut Ctx<'_>) {
             Work::Look(db, name) | Work::Check(_, db, name) | Work::Close(_, db, name) => {
                 (*db, PerKey::from([name.clone()]))
             }
-            Work::TakeBack(_, db, names) => (*db, names.clone()),
+            Work::RevokeUndelivered(_, db, names) => (*db, names.clone()),
         };
         ctx.select_db(db.0);
         // Without slots, one key is as good as another.
@@ -268,7 +268,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
     let owned: Vec<OwnedStr> = names.iter().map(|name| OwnedStr::new(name)).collect();
     let lent: Vec<Str<'_>> = match work {
         // The core opens them: one of them may be no lock any more, which must not keep the others taken.
-        Work::TakeBack(..) => Vec::new(),
+        Work::RevokeUndelivered(..) => Vec::new(),
         _ => owned.iter().map(OwnedStr::as_str).collect(),
     };
     let now = clock::now();
@@ -280,7 +280,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
         Work::Close(connection, ..) => manager.end_session(&mut locks, KeyIndex(0), *connection, now, ITEMS_PER_POLL),
         Work::Look(..) => manager.serve_ready_queue(&mut locks, KeyIndex(0), now),
         Work::Check(waiter, ..) => manager.check_waiter(&mut locks, *waiter, now),
-        Work::TakeBack(waiter, ..) => manager.take_back(&mut locks, *waiter, db, now),
+        Work::RevokeUndelivered(waiter, ..) => manager.revoke_undelivered(&mut locks, *waiter, db, now),
     });
     let answered = effects.wait_ends.len();
     let names = locks.tidy(&effects.changes);
@@ -292,7 +292,7 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
 fn give_up(db: Db, names: &[KeyName], work: &Work, answer: &WaitEnd) {
     let wait_ends = with_manager(|manager| {
         match work {
-            Work::TakeBack(waiter, ..) => manager.forgo(*waiter),
+            Work::RevokeUndelivered(waiter, ..) => manager.forgo(*waiter),
             Work::Close(connection, db, name) => manager.forgo_session(*db, name, *connection),
             Work::Look(..) | Work::Check(..) => {}
         }

@@ -477,7 +477,7 @@ impl Naive {
     }
 
     /// Takes back what could not be delivered: what was there before is as if nothing had been asked for.
-    pub(crate) fn take_back(&mut self, id: u64, now_us: u64) {
+    pub(crate) fn revoke_undelivered(&mut self, id: u64, now_us: u64) {
         let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
         let Granted { ask, given, confirmed, .. } = self.granted.remove(at);
         for given in given {

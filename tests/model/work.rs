@@ -265,11 +265,11 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
     // The first connection of each closes, and then nobody learns of its grant: what the grant bound anew ends.
     for (n, waiter) in waiters.iter().enumerate() {
         crowd.manager.close(n as u64, NOW.mono);
-        assert!(crowd.manager.lose(*waiter));
+        assert!(crowd.manager.client_gone(*waiter));
     }
     let mut taken = 0;
-    while let Some(Work::TakeBack(waiter, ..)) = crowd.manager.next_work() {
-        crowd.on(&[], |manager, keys| manager.take_back(keys, waiter, Db(0), NOW));
+    while let Some(Work::RevokeUndelivered(waiter, ..)) = crowd.manager.next_work() {
+        crowd.on(&[], |manager, keys| manager.revoke_undelivered(keys, waiter, Db(0), NOW));
         taken += 1;
     }
     assert_eq!((taken, crowd.keys.locks.len()), (50, 0), "{:?}", crowd.keys.locks.keys());

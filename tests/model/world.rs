@@ -448,7 +448,7 @@ impl World {
                 assert_eq!(broken, self.naive.break_holds((0, *key), *owner, now.mono.0));
                 self.after_look(0, &[*key], effects);
             }
-            Op::Lose { nth } => self.lose(*nth),
+            Op::Lose { nth } => self.client_gone(*nth),
             Op::Deliver { nth } => {
                 if let Some(at) = nth.checked_rem(self.naive.granted.len()) {
                     self.primary.manager.delivered(id_of(self.naive.granted.remove(at).id));
@@ -590,18 +590,18 @@ impl World {
             manager.close(connection, now);
         }
         for waiter in self.naive.waiters.extract_if(.., |waiter| asked(&waiter.ask)) {
-            assert!(!manager.lose(id_of(waiter.id)), "nothing to take back");
+            assert!(!manager.client_gone(id_of(waiter.id)), "nothing to take back");
         }
         self.naive.end_keeping();
         for (id, confirmed) in &lost {
-            assert_eq!(manager.lose(id_of(*id)), !confirmed);
+            assert_eq!(manager.client_gone(id_of(*id)), !confirmed);
         }
         if !first {
             manager.close(connection, now);
         }
         // The last first: what one gave may have changed what an earlier one did.
         for (id, _) in lost.iter().rev() {
-            self.naive.take_back(*id, now.0);
+            self.naive.revoke_undelivered(*id, now.0);
         }
         self.naive.closed.insert(connection, now.0);
         if !lost.is_empty() {
@@ -611,16 +611,16 @@ impl World {
         }
     }
 
-    fn lose(&mut self, nth: usize) {
+    fn client_gone(&mut self, nth: usize) {
         let waiting = self.naive.waiters.len();
         let Some(at) = nth.checked_rem(waiting + self.naive.granted.len()) else { return };
         if at < waiting {
-            assert!(!self.primary.manager.lose(id_of(self.naive.waiters.remove(at).id)), "nothing to take back");
+            assert!(!self.primary.manager.client_gone(id_of(self.naive.waiters.remove(at).id)), "nothing to take back");
             self.naive.end_keeping();
         } else {
             let granted = &self.naive.granted[at - waiting];
             let (id, confirmed) = (granted.id, granted.confirmed);
-            assert_eq!(self.primary.manager.lose(id_of(id)), !confirmed);
+            assert_eq!(self.primary.manager.client_gone(id_of(id)), !confirmed);
             if confirmed {
                 self.naive.granted.remove(at - waiting);
             }
@@ -857,13 +857,14 @@ impl World {
                         .on(db, &[key], |manager, side| manager.end_session(side, KeyIndex(0), connection, now, most));
                     self.after_look(db, &[key], effects);
                 }
-                Work::TakeBack(id, Db(db), names) => {
+                Work::RevokeUndelivered(id, Db(db), names) => {
                     let keys: Vec<u8> = names.iter().map(|name| name[0]).collect();
                     // The core opens them: one of them may be no lock any more, which must not keep the others taken.
-                    let effects = self.primary.on(db, &[], |manager, side| manager.take_back(side, id, Db(db), now));
+                    let effects =
+                        self.primary.on(db, &[], |manager, side| manager.revoke_undelivered(side, id, Db(db), now));
                     // Else it was when its connection closed.
                     if self.naive.granted.iter().any(|granted| granted.id == id.to_number()) {
-                        self.naive.take_back(id.to_number(), now.mono.0);
+                        self.naive.revoke_undelivered(id.to_number(), now.mono.0);
                     }
                     let keys: Vec<u8> = keys.into_iter().filter(|key| !self.is_foreign(db, &[*key])).collect();
                     self.after_look(db, &keys, effects);
