@@ -78,7 +78,7 @@ impl LockManager {
                 let extended: PerKey<Option<Fence>> = extended.collect();
                 // Who names a fence that it does not have, or a key that it does not hold, has not learnt of a grant.
                 let done = named().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| key);
-                self.heard_of(keys, done, &request.owner);
+                self.confirm_grants(keys, done, &request.owner);
                 Ok(Outcome::Extended(extended))
             }
         };
@@ -143,7 +143,7 @@ impl LockManager {
         let context = GrantContext { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
         let given = grant(keys, named, (owner, ask), context, now, effects)?;
         self.clear_reservations(keys, named);
-        self.heard_of(keys, named.iter().copied(), owner);
+        self.confirm_grants(keys, named.iter().copied(), owner);
         if is_new {
             // What else it waits for, it may have before somebody now whom it keeps waiting.
             self.wait_table.mark_ready_for(owner);

@@ -28,7 +28,7 @@ pub struct Sessions {
     closed: BTreeMap<Connection, Timestamp>,
     /// Bindings that nobody may know of, by the fences of their holds: the grants that made them are not delivered yet.
     /// What their owners had before must not end with these connections.
-    unknown: BTreeSet<(Connection, Fence)>,
+    tentative: BTreeSet<(Connection, Fence)>,
     /// Those of flushed databases, whose memory is given back little by little.
     retired: Vec<BTreeSet<Bound>>,
     /// How often all was forgotten.
@@ -63,7 +63,7 @@ impl Sessions {
         Sessions {
             bound: Vec::new(),
             closed: BTreeMap::new(),
-            unknown: BTreeSet::new(),
+            tentative: BTreeSet::new(),
             retired: Vec::new(),
             era: 0,
             len: 0,
@@ -118,7 +118,7 @@ impl Sessions {
 
     /// Until when its closed connection leaves a hold to its owner; None when it is bound to none, or to an open one.
     pub(super) fn end_of_grace(&self, hold: &Hold) -> Option<Timestamp> {
-        let session = hold.session().filter(|session| !self.unknown.contains(&(session.connection, hold.fence)))?;
+        let session = hold.session().filter(|session| !self.tentative.contains(&(session.connection, hold.fence)))?;
         self.closed.get(&session.connection).map(|at| *at + session.grace)
     }
 
@@ -157,13 +157,13 @@ impl Sessions {
     }
 
     /// A hold was bound by a grant that is yet to be delivered.
-    pub(super) fn doubt(&mut self, connection: Connection, fence: Fence) {
-        self.unknown.insert((connection, fence));
+    pub(super) fn bind_tentatively(&mut self, connection: Connection, fence: Fence) {
+        self.tentative.insert((connection, fence));
     }
 
     /// The grant was delivered, or is being taken back.
-    pub(super) fn end_doubt(&mut self, connection: Connection, fence: Fence) {
-        self.unknown.remove(&(connection, fence));
+    pub(super) fn confirm_binding(&mut self, connection: Connection, fence: Fence) {
+        self.tentative.remove(&(connection, fence));
     }
 
     /// A lock left its key.
@@ -240,7 +240,7 @@ impl Sessions {
         self.era = self.era.wrapping_add(1);
         self.flush(None);
         self.closed.clear();
-        self.unknown.clear();
+        self.tentative.clear();
     }
 
     /// Gives back a bounded piece of the memory of what was flushed; false when there is none left.

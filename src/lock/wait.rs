@@ -387,7 +387,7 @@ impl LockManager {
                 let fences = given.iter().map(|given| given.fence).collect();
                 self.wait_table.granted(id, given);
                 for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
-                    self.sessions.doubt(connection, fence);
+                    self.sessions.bind_tentatively(connection, fence);
                 }
                 WaitEnd::Granted(fences)
             }
@@ -411,7 +411,7 @@ impl LockManager {
     }
 
     /// An owner took or extended what it holds on these keys: it knows what it was granted before.
-    pub(super) fn heard_of<K: Keyspace>(
+    pub(super) fn confirm_grants<K: Keyspace>(
         &mut self,
         keys: &mut K,
         indices: impl Iterator<Item = KeyIndex>,
@@ -487,21 +487,21 @@ impl LockManager {
     /// case.
     pub fn client_gone(&mut self, id: WaiterId) -> bool {
         if self.wait_table.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
-            self.end_doubt(id);
+            self.confirm_binding(id);
         }
         self.wait_table.client_gone(id)
     }
 
     /// What a grant bound stands from now on.
-    fn end_doubt(&mut self, id: WaiterId) {
+    fn confirm_binding(&mut self, id: WaiterId) {
         for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
-            self.sessions.end_doubt(connection, fence);
+            self.sessions.confirm_binding(connection, fence);
         }
     }
 
     /// The reply of a granted waiter has reached its client's connection.
     pub fn delivered(&mut self, id: WaiterId) {
-        self.end_doubt(id);
+        self.confirm_binding(id);
         self.wait_table.delivered(id);
     }
 
@@ -592,7 +592,7 @@ impl LockManager {
             return effects;
         };
         for (connection, fence) in given.iter().filter_map(|(_, given)| given.bound_anew()) {
-            self.sessions.end_doubt(connection, fence);
+            self.sessions.confirm_binding(connection, fence);
         }
         // Where something else than a lock lies now, or another node serves it, there is nothing to take back.
         let given: PerKey<(KeyIndex, GrantUndo)> = given
@@ -629,7 +629,7 @@ impl LockManager {
 
     /// Leaves what a lost waiter was granted as it is: its keys are not this node's any more to change.
     pub fn forgo(&mut self, id: WaiterId) {
-        self.end_doubt(id);
+        self.confirm_binding(id);
         self.wait_table.remove(id);
     }
 
