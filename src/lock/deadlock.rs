@@ -23,7 +23,7 @@ use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
 use super::order::{Asker, Order, keeps_waiting};
 use super::owner::Owner;
-use super::table::{ClosedBy, Position, WaitQueue, Waiter, WaiterId, Wanted};
+use super::table::{CycleCause, Position, WaitQueue, Waiter, WaiterId, Wanted};
 use super::value::Lock;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -120,8 +120,8 @@ struct Search<'r> {
 }
 
 /// Looks for a circle through an owner.
-pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, closed_by: ClosedBy) -> Option<Cycle> {
-    let late = closed_by == ClosedBy::Latecomer;
+pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, cause: CycleCause) -> Option<Cycle> {
+    let late = cause == CycleCause::NewHold;
     if !late && all_wait_in_one_queue(order, asker) {
         return None;
     }
@@ -141,7 +141,7 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, c
                     }
                 }
                 if let Some(last) = search.visit(keys, at, waiter, wanted, place) {
-                    return Some(search.circle(last));
+                    return Some(search.cycle(last));
                 }
             }
         }
@@ -619,7 +619,7 @@ impl<'r> Search<'r> {
         }
     }
 
-    fn circle(&self, last: Via<'r>) -> Cycle {
+    fn cycle(&self, last: Via<'r>) -> Cycle {
         let mut hops = Vec::new();
         let mut via = Some(&last);
         while let Some(Via { reached, place, behind }) = via {

@@ -354,7 +354,7 @@ impl LockManager {
             // passes waiters for several keys elsewhere as long as it keeps them waiting; from now on it may wait for
             // them.
             for change in effects.changes.iter().filter(|change| change.may_weaken()) {
-                self.check_for_latecomer(&change.owner);
+                self.check_for_new_hold(&change.owner);
             }
         }
         for bond in effects.bonds.drain(..) {

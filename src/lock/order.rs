@@ -112,14 +112,14 @@ pub(super) struct Passed {
     seen: BTreeSet<KeyName>,
     waiters: BTreeSet<WaiterId>,
     /// The owners of the circle that the request would close otherwise.
-    circle: BTreeSet<Owner>,
+    cycle: BTreeSet<Owner>,
 }
 
 impl Passed {
     /// Passes the waiters of this circle, whatever they wait for.
-    pub(super) fn circle(cycle: &Cycle) -> Passed {
-        let circle = cycle.0.iter().map(|hop| hop.owner.clone()).collect();
-        Passed { circle, ..Passed::default() }
+    pub(super) fn cycle(cycle: &Cycle) -> Passed {
+        let cycle = cycle.0.iter().map(|hop| hop.owner.clone()).collect();
+        Passed { cycle, ..Passed::default() }
     }
 }
 
@@ -147,17 +147,17 @@ impl Order<'_> {
         passed: &mut Passed,
     ) -> bool {
         let Some(queue) = self.wait_table.queue(db, name) else { return false };
-        let circle_holds = !passed.circle.is_empty() && self.is_held_by(keys, (db, name), &passed.circle);
+        let circle_holds = !passed.cycle.is_empty() && self.is_held_by(keys, (db, name), &passed.cycle);
         for id in queue.before(place) {
             let Some(waiter) = self.wait_table.waiter(id) else { continue };
-            if (circle_holds && waiter.ask.mode == Mode::Write) || passed.circle.contains(&waiter.owner) {
+            if (circle_holds && waiter.ask.mode == Mode::Write) || passed.cycle.contains(&waiter.owner) {
                 continue;
             }
             let by_kind = self.delays_by_kind((waiter.ask.mode, waiter.is_many()), queue, asker.mode);
             if by_kind.unwrap_or_else(|| !self.passes(keys, (id, waiter), asker, passed)) {
                 return true;
             }
-            if !waiter.is_many() && passed.circle.is_empty() && queue.writers(place).next().is_some() {
+            if !waiter.is_many() && passed.cycle.is_empty() && queue.writers(place).next().is_some() {
                 // A reader that does not delay this one; a writer behind it does.
                 return true;
             }

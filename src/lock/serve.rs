@@ -147,7 +147,7 @@ impl LockManager {
         if is_new {
             // What else it waits for, it may have before somebody now whom it keeps waiting.
             self.wait_table.mark_ready_for(owner);
-            self.check_for_latecomer(owner);
+            self.check_for_new_hold(owner);
         }
         Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
     }
@@ -198,13 +198,13 @@ impl LockManager {
         keys: &mut K,
         named: &[KeyIndex],
         (owner, ask): (&Owner, &Acquire),
-        circle: Option<&Cycle>,
+        cycle: Option<&Cycle>,
         now: Timestamp,
     ) -> Result<bool, Refusal> {
         // Which of them it upgrades decides whom it passes; a single key has nothing else to decide.
         let mut wanted = PerKey::new();
         // Made when it is first needed: most requests pass nobody.
-        let mut passed = circle.map(Passed::circle);
+        let mut passed = cycle.map(Passed::cycle);
         for &key in named {
             let verdict = self.judge_newcomer(keys, key, (owner, ask))?;
             let Place { db, name, .. } = keys.place(key);

@@ -60,7 +60,7 @@ pub struct Waiter {
     /// The place among its keys of the one that kept it waiting when that was seen last.
     blocked_on: usize,
     /// Its entry in the list of those to be checked for deadlocks, and what may have closed the circle.
-    check: Option<(u64, ClosedBy)>,
+    check: Option<(u64, CycleCause)>,
     /// The count of looks ([`WaitTable`]) when all its lines were put on the list of those to be looked at.
     marked_at: u64,
 }
@@ -130,11 +130,11 @@ pub struct PriorHold {
 
 /// What a circle may be closed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ClosedBy {
+pub(super) enum CycleCause {
     /// The asker, who has begun to wait.
-    Asker,
+    NewWait,
     /// Holds that came after those who wait for them: with a lock from elsewhere, or by a grant that passed them.
-    Latecomer,
+    NewHold,
 }
 
 /// Work that is left to the module's own hand.
@@ -718,23 +718,23 @@ impl WaitTable {
     }
 
     /// A waiter is to be checked for deadlocks once more.
-    pub(super) fn mark_for_check(&mut self, id: WaiterId, closed_by: ClosedBy) {
+    pub(super) fn mark_for_check(&mut self, id: WaiterId, cause: CycleCause) {
         let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
         match &mut waiter.check {
-            Some((_, wanted)) => *wanted = closed_by.max(*wanted),
+            Some((_, wanted)) => *wanted = cause.max(*wanted),
             None => {
                 self.checks_wanted += 1;
-                waiter.check = Some((self.checks_wanted, closed_by));
+                waiter.check = Some((self.checks_wanted, cause));
                 self.checks.insert(self.checks_wanted, id);
             }
         }
     }
 
     /// A waiter is being checked now. What may have closed a circle with it.
-    pub(super) fn take_check(&mut self, id: WaiterId) -> Option<ClosedBy> {
-        let (number, closed_by) = self.waiters.get_mut(id)?.check.take()?;
+    pub(super) fn take_check(&mut self, id: WaiterId) -> Option<CycleCause> {
+        let (number, cause) = self.waiters.get_mut(id)?.check.take()?;
         self.checks.remove(&number);
-        Some(closed_by)
+        Some(cause)
     }
 
     /// A line is being looked at now. True when it is to be checked for deadlocks as well.

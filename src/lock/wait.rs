@@ -14,7 +14,7 @@ use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd};
 use super::serve::{GrantContext, grant};
-use super::table::{ClosedBy, Expired, GrantUndo, Undelivered, Waiter, WaiterId, Wanted, Work};
+use super::table::{CycleCause, Expired, GrantUndo, Undelivered, Waiter, WaiterId, Wanted, Work};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -154,7 +154,7 @@ impl LockManager {
 
         let id = self.wait_table.admit((owner, ask), db, wanted, now, until(ask, now));
         if (contested || self.limits.deadlock_detection)
-            && let Some(cycle) = deadlock::find(self.order(now), keys, owner, ClosedBy::Asker)
+            && let Some(cycle) = deadlock::find(self.order(now), keys, owner, CycleCause::NewWait)
         {
             self.wait_table.remove(id);
             return Err(Refusal::Deadlock(Box::new(cycle)));
@@ -320,7 +320,7 @@ impl LockManager {
         &self,
         keys: &mut K,
         id: WaiterId,
-        circle: Option<&Cycle>,
+        cycle: Option<&Cycle>,
         now: Timestamp,
         effects: &mut Effects,
     ) -> Attempt {
@@ -342,7 +342,7 @@ impl LockManager {
         }
         // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
         let blocked_on = waiter.is_many().then(|| waiter.blocked_on());
-        let mut passed = circle.map(Passed::circle);
+        let mut passed = cycle.map(Passed::cycle);
         let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
         for at in blocked_on.into_iter().chain(0..waiter.keys.len()) {
             let key = match keys.open(&waiter.keys[at].name) {
@@ -399,7 +399,7 @@ impl LockManager {
         effects.wait_ends.push((id, answer));
         // What else it waits for, it may have before somebody now whom it keeps waiting.
         self.wait_table.mark_ready_for(&owner);
-        self.check_for_latecomer(&owner);
+        self.check_for_new_hold(&owner);
     }
 
     /// Keys were taken: they are not kept for anybody any more.
@@ -429,16 +429,16 @@ impl LockManager {
     /// A circle of waits is to be looked for once more, when the step of the one that began to wait is over: in the
     /// step not all locks could be seen.
     pub fn check_later(&mut self, id: WaiterId) {
-        self.wait_table.mark_for_check(id, ClosedBy::Asker);
+        self.wait_table.mark_for_check(id, CycleCause::NewWait);
     }
 
     /// An owner has got something and waits still for something else. Whom it passed on the way waits for it now, and
     /// it may wait for one of those.
-    pub(super) fn check_for_latecomer(&mut self, owner: &Owner) {
+    pub(super) fn check_for_new_hold(&mut self, owner: &Owner) {
         if self.limits.deadlock_detection {
             let waiting: Vec<WaiterId> = self.wait_table.waiting_of(owner).map(|(id, _)| id).collect();
             for id in waiting {
-                self.wait_table.mark_for_check(id, ClosedBy::Latecomer);
+                self.wait_table.mark_for_check(id, CycleCause::NewHold);
             }
         }
     }
@@ -446,10 +446,10 @@ impl LockManager {
     /// Looks whether a waiter is in a deadlock, whose key is open.
     pub fn check_waiter<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
         let mut effects = Effects::new();
-        let closed_by = self.wait_table.take_check(id).unwrap_or(ClosedBy::Asker);
+        let cause = self.wait_table.take_check(id).unwrap_or(CycleCause::NewWait);
         let Some(owner) = self.wait_table.waiter(id).map(|waiter| waiter.owner.clone()) else { return effects };
         if self.limits.deadlock_detection {
-            self.end_circle(keys, (id, &owner), closed_by, now, &mut effects);
+            self.end_circle(keys, (id, &owner), cause, now, &mut effects);
         }
         self.follow(keys, &mut effects, now.mono);
         effects
@@ -460,11 +460,11 @@ impl LockManager {
         &mut self,
         keys: &mut K,
         (id, owner): (WaiterId, &Owner),
-        closed_by: ClosedBy,
+        cause: CycleCause,
         now: Now,
         effects: &mut Effects,
     ) {
-        let Some(cycle) = deadlock::find(self.order(now.mono), keys, owner, closed_by) else { return };
+        let Some(cycle) = deadlock::find(self.order(now.mono), keys, owner, cause) else { return };
         let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
         let attempt = self.attempt(keys, id, Some(&cycle), now.mono, effects);
         self.mark_ready_after(keys, None, &effects.changes[changes..]);
@@ -574,13 +574,13 @@ impl LockManager {
         } else {
             keys.peek(db, name, |lock| self.wait_table.waiting_holders(lock)).unwrap_or_default()
         };
-        let in_circle = |owner| deadlock::find(self.order(now.mono), &mut *keys, owner, ClosedBy::Latecomer).is_some();
-        if !suspects.iter().any(in_circle) {
+        let in_cycle = |owner| deadlock::find(self.order(now.mono), &mut *keys, owner, CycleCause::NewHold).is_some();
+        if !suspects.iter().any(in_cycle) {
             return;
         }
         for id in ids {
             let Some(owner) = self.wait_table.waiter(id).map(|waiter| waiter.owner.clone()) else { continue };
-            self.end_circle(keys, (id, &owner), ClosedBy::Latecomer, now, effects);
+            self.end_circle(keys, (id, &owner), CycleCause::NewHold, now, effects);
         }
     }
 
