@@ -6,7 +6,7 @@ use crate::world::{OWNER, acquire_or, release};
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{KeyIndex, KeyName};
 use redis_lock::lock::request::{Ask, Outcome, Wait};
-use redis_lock::lock::table::Work;
+use redis_lock::lock::table::Job;
 use redis_lock::lock::time::Millis;
 use std::hint::black_box;
 
@@ -149,11 +149,11 @@ fn give_back(crowd: &mut Crowd, owner: &str, keys: &[KeyName]) {
 
 /// Does all that is left to do for those who wait.
 fn finish(crowd: &mut Crowd) {
-    while let Some(work) = crowd.manager.next_work() {
-        let (Work::Look(_, name) | Work::Check(_, _, name)) = &work else { panic!("{work:?}") };
+    while let Some(work) = crowd.manager.next_job() {
+        let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let now = crowd.now;
         crowd.on(std::slice::from_ref(name), |manager, keys| match work {
-            Work::Check(waiter, ..) => manager.check_waiter(keys, waiter, now),
+            Job::Check(waiter, ..) => manager.check_waiter(keys, waiter, now),
             _ => manager.serve_ready_queue(keys, KeyIndex(0), now),
         });
     }

@@ -262,7 +262,7 @@ impl LockManager {
     }
 
     /// The connection of a client has closed. True when holds are bound to it, which is work for the module's own hand
-    /// now ([`Work::Close`](super::table::Work::Close)).
+    /// now ([`Job::Close`](super::table::Job::Close)).
     pub fn close(&mut self, client: u64, now: Timestamp) -> bool {
         let connection = self.sessions.connection(client);
         self.wait_table.closed(connection, now);
@@ -315,7 +315,7 @@ impl LockManager {
 
     /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this
     /// node's any more to change, or it is no lock.
-    pub fn forgo_session(&mut self, db: Db, name: &[u8], connection: Connection) {
+    pub fn abandon_session(&mut self, db: Db, name: &[u8], connection: Connection) {
         for owner in self.sessions.owners_on(db, name, connection, usize::MAX) {
             self.sessions.unbind(db, name, &owner, connection);
         }

@@ -139,9 +139,9 @@ pub(super) enum CycleCause {
 
 /// Work that is left to the module's own hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum Job {
     /// Look who of this key's line can be served.
-    Look(Db, KeyName),
+    ServeQueue(Db, KeyName),
     /// Take back what was granted to this waiter and lies on these keys now. If some of it lies in another database,
     /// that is another piece.
     RevokeUndelivered(WaiterId, Db, PerKey<KeyName>),
@@ -641,20 +641,20 @@ impl WaitTable {
 
     /// Whether there is work for the module's own hand.
     #[must_use]
-    pub fn has_work(&self) -> bool {
+    pub fn has_jobs(&self) -> bool {
         !self.ready.is_empty() || !self.checks.is_empty() || !self.undelivered.is_empty()
     }
 
     /// The next grant to take back. It stays the next one until that is done.
     #[must_use]
-    pub(super) fn next_undelivered(&mut self) -> Option<Work> {
+    pub(super) fn next_undelivered(&mut self) -> Option<Job> {
         while let Some(id) = self.undelivered.last() {
             match self.waiters.get(*id) {
                 Some(waiter) => {
                     let (db, _) = waiter.place(0);
                     let places = (0..waiter.keys.len()).map(|at| waiter.place(at));
                     let names = places.filter(|(at, _)| *at == db).map(|(_, name)| name.clone()).collect();
-                    return Some(Work::RevokeUndelivered(*id, db, names));
+                    return Some(Job::RevokeUndelivered(*id, db, names));
                 }
                 None => self.undelivered.pop(),
             };
@@ -701,16 +701,16 @@ impl WaitTable {
 
     /// The next piece of other work for the module's own hand. It stays the next one until it is done.
     #[must_use]
-    pub(super) fn next_work(&mut self) -> Option<Work> {
+    pub(super) fn next_job(&mut self) -> Option<Job> {
         // Who waits no more has left the list.
         if let Some((_, id)) = self.checks.last_key_value()
             && let Some(waiter) = self.waiters.get(*id)
         {
-            return Some(Work::Check(*id, waiter.db, waiter.keys[0].name.clone()));
+            return Some(Job::Check(*id, waiter.db, waiter.keys[0].name.clone()));
         }
         while let Some((db, name)) = self.ready.front() {
             if self.queue(*db, name).is_some_and(WaitQueue::is_pending) {
-                return Some(Work::Look(*db, name.clone()));
+                return Some(Job::ServeQueue(*db, name.clone()));
             }
             self.ready.pop_front();
         }

@@ -1,6 +1,6 @@
 //! Waiting: who is let in when, who is sent away, and what becomes of a grant that nobody received.
 //!
-//! A line is looked at in every step on its key, and by the module's own hand ([`Work`]) after everything that was not
+//! A line is looked at in every step on its key, and by the module's own hand ([`Job`]) after everything that was not
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone,
 //! only those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
@@ -14,7 +14,7 @@ use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd};
 use super::serve::{GrantContext, grant};
-use super::table::{CycleCause, Expired, GrantUndo, Undelivered, Waiter, WaiterId, Wanted, Work};
+use super::table::{CycleCause, Expired, GrantUndo, Job, Undelivered, Waiter, WaiterId, Wanted};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -512,23 +512,23 @@ impl LockManager {
 
     /// Whether there is work for the module's own hand.
     #[must_use]
-    pub fn has_work(&self) -> bool {
-        self.wait_table.has_work() || self.sessions.some_closed()
+    pub fn has_jobs(&self) -> bool {
+        self.wait_table.has_jobs() || self.sessions.some_closed()
     }
 
     /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It
     /// stays the next one until it is done by [`LockManager::serve_ready_queue`], [`LockManager::revoke_undelivered`],
     /// [`LockManager::end_session`] or [`LockManager::end_waits`].
     #[must_use]
-    pub fn next_work(&mut self) -> Option<Work> {
+    pub fn next_job(&mut self) -> Option<Job> {
         if let Some(undelivered) = self.wait_table.next_undelivered() {
             return Some(undelivered);
         }
         // Before lines are looked at: most of those who leave at once hold what others wait for.
         if let Some((connection, db, name)) = self.sessions.next_closed() {
-            return Some(Work::Close(connection, db, name));
+            return Some(Job::Close(connection, db, name));
         }
-        self.wait_table.next_work()
+        self.wait_table.next_job()
     }
 
     /// Looks at a line, whose key is open.
@@ -628,7 +628,7 @@ impl LockManager {
     }
 
     /// Leaves what a lost waiter was granted as it is: its keys are not this node's any more to change.
-    pub fn forgo(&mut self, id: WaiterId) {
+    pub fn abandon(&mut self, id: WaiterId) {
         self.confirm_binding(id);
         self.wait_table.remove(id);
     }

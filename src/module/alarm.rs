@@ -44,7 +44,7 @@ pub(crate) fn arm(ctx: &mut Ctx<'_>) {
         return;
     }
     let (next, is_deaf) = with_manager(|manager| {
-        let at_once = replication::owes() || waiting::has_work_in(manager);
+        let at_once = replication::owes() || waiting::has_jobs_in(manager);
         (if at_once { Some(clock::mono()) } else { manager.next_look() }, turns::is_missing(manager))
     });
     if is_deaf {

@@ -85,7 +85,7 @@ impl Listener for Ear {
                 }
                 // It may come after the event before the server sleeps. What it was granted and did not learn of is to
                 // be taken back, too.
-                if had_some || with_manager(|manager| waiting::has_work_in(manager)) {
+                if had_some || with_manager(|manager| waiting::has_jobs_in(manager)) {
                     alarm::arm(ctx);
                 }
             }

@@ -23,7 +23,7 @@ pub(crate) fn listen(ctx: &mut Ctx<'_>) {
 
 /// Whether the node may have to do something between two turns, while nobody listens to them.
 pub(crate) fn is_missing(manager: &LockManager) -> bool {
-    !LISTENS.get() && (!manager.sessions().is_empty() || manager.has_work())
+    !LISTENS.get() && (!manager.sessions().is_empty() || manager.has_jobs())
 }
 
 /// The server's tick: listens no more when there is no need.
@@ -46,5 +46,5 @@ fn stop(ctx: &mut Ctx<'_>) {
 fn is_needed() -> bool {
     alarm::is_ringing()
         || waiting::has_clients()
-        || with_manager(|manager| !manager.sessions().is_empty() || manager.has_work())
+        || with_manager(|manager| !manager.sessions().is_empty() || manager.has_jobs())
 }

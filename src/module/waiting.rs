@@ -13,7 +13,7 @@ use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
 use crate::lock::request::{PerKey, RedirectReason, Request, WaitEnd};
-use crate::lock::table::{Expired, WaiterId, Work};
+use crate::lock::table::{Expired, Job, WaiterId};
 use crate::lock::time::Timestamp;
 use crate::lock::wait::GRANTS_PER_BATCH;
 use smallvec::SmallVec;
@@ -207,25 +207,25 @@ pub(crate) fn tick() {
 }
 
 /// Whether there is work that can be done now.
-pub(crate) fn has_work_in(manager: &LockManager) -> bool {
-    manager.has_work() && !HELD_BACK.get()
+pub(crate) fn has_jobs_in(manager: &LockManager) -> bool {
+    manager.has_jobs() && !HELD_BACK.get()
 }
 
 /// Does what is left to the module's own hand, one slice of it: looks at lines after something that was not a step on
 /// their key, and takes back what could not be delivered.
 pub(crate) fn work(ctx: &mut Ctx<'_>) {
-    if !with_manager(|manager| has_work_in(manager)) {
+    if !with_manager(|manager| has_jobs_in(manager)) {
         return;
     }
     let end = alarm::slice_end();
     let mut answered = 0;
     let mut serving = None;
-    while let Some(work) = with_manager(|manager| manager.next_work()) {
-        let (db, names) = match &work {
-            Work::Look(db, name) | Work::Check(_, db, name) | Work::Close(_, db, name) => {
+    while let Some(job) = with_manager(|manager| manager.next_job()) {
+        let (db, names) = match &job {
+            Job::ServeQueue(db, name) | Job::Check(_, db, name) | Job::Close(_, db, name) => {
                 (*db, PerKey::from([name.clone()]))
             }
-            Work::RevokeUndelivered(_, db, names) => (*db, names.clone()),
+            Job::RevokeUndelivered(_, db, names) => (*db, names.clone()),
         };
         ctx.select_db(db.0);
         // Without slots, one key is as good as another.
@@ -233,12 +233,12 @@ pub(crate) fn work(ctx: &mut Ctx<'_>) {
         let answer = asked.unwrap_or_else(|| gate(ctx, &names));
         serving = Some(answer);
         match answer {
-            Serving::Yes => answered += do_piece(ctx, db, &names, &work),
+            Serving::Yes => answered += run_job(ctx, db, &names, &job),
             Serving::NotNow => {
                 HELD_BACK.set(true);
                 return;
             }
-            Serving::Elsewhere => give_up(db, &names, &work, &WaitEnd::Redirected(RedirectReason::SlotGone)),
+            Serving::Elsewhere => abandon(db, &names, &job, &WaitEnd::Redirected(RedirectReason::SlotGone)),
         }
         // Each answer costs the server more than we see here.
         if answered >= GRANTS_PER_BATCH || clock::mono() >= end {
@@ -264,23 +264,23 @@ fn gate(ctx: &mut Ctx<'_>, names: &[KeyName]) -> Serving {
 }
 
 /// How many were answered.
-fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize {
+fn run_job(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], job: &Job) -> usize {
     let owned: Vec<OwnedStr> = names.iter().map(|name| OwnedStr::new(name)).collect();
-    let lent: Vec<Str<'_>> = match work {
+    let lent: Vec<Str<'_>> = match job {
         // The core opens them: one of them may be no lock any more, which must not keep the others taken.
-        Work::RevokeUndelivered(..) => Vec::new(),
+        Job::RevokeUndelivered(..) => Vec::new(),
         _ => owned.iter().map(OwnedStr::as_str).collect(),
     };
     let now = clock::now();
     let Ok(mut locks) = OpenLocks::open(ctx, &lent, Access::Write) else {
-        give_up(db, names, work, &WaitEnd::WrongType);
+        abandon(db, names, job, &WaitEnd::WrongType);
         return 0;
     };
-    let mut effects = with_manager(|manager| match work {
-        Work::Close(connection, ..) => manager.end_session(&mut locks, KeyIndex(0), *connection, now, ITEMS_PER_POLL),
-        Work::Look(..) => manager.serve_ready_queue(&mut locks, KeyIndex(0), now),
-        Work::Check(waiter, ..) => manager.check_waiter(&mut locks, *waiter, now),
-        Work::RevokeUndelivered(waiter, ..) => manager.revoke_undelivered(&mut locks, *waiter, db, now),
+    let mut effects = with_manager(|manager| match job {
+        Job::Close(connection, ..) => manager.end_session(&mut locks, KeyIndex(0), *connection, now, ITEMS_PER_POLL),
+        Job::ServeQueue(..) => manager.serve_ready_queue(&mut locks, KeyIndex(0), now),
+        Job::Check(waiter, ..) => manager.check_waiter(&mut locks, *waiter, now),
+        Job::RevokeUndelivered(waiter, ..) => manager.revoke_undelivered(&mut locks, *waiter, db, now),
     });
     let answered = effects.wait_ends.len();
     let names = locks.tidy(&effects.changes);
@@ -289,12 +289,12 @@ fn do_piece(ctx: &mut Ctx<'_>, db: Db, names: &[KeyName], work: &Work) -> usize 
 }
 
 /// Neither grants nor takes back, nor ends anything: the keys are not ours to change.
-fn give_up(db: Db, names: &[KeyName], work: &Work, answer: &WaitEnd) {
+fn abandon(db: Db, names: &[KeyName], job: &Job, answer: &WaitEnd) {
     let wait_ends = with_manager(|manager| {
-        match work {
-            Work::RevokeUndelivered(waiter, ..) => manager.forgo(*waiter),
-            Work::Close(connection, db, name) => manager.forgo_session(*db, name, *connection),
-            Work::Look(..) | Work::Check(..) => {}
+        match job {
+            Job::RevokeUndelivered(waiter, ..) => manager.abandon(*waiter),
+            Job::Close(connection, db, name) => manager.abandon_session(*db, name, *connection),
+            Job::ServeQueue(..) | Job::Check(..) => {}
         }
         names.iter().flat_map(|name| manager.end_waits(db, name, answer)).collect::<WaitEnds>()
     });

@@ -9,7 +9,7 @@ use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait};
-use redis_lock::lock::table::Work;
+use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::view::{Sight, View};
 use std::collections::BTreeMap;
@@ -33,8 +33,8 @@ fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {
 
 /// Does one piece of the work that closed connections leave, at most so many holds. False when there is none.
 fn work(side: &mut Side, now: Now, most: usize) -> bool {
-    match side.manager.next_work() {
-        Some(Work::Close(connection, _, name)) => {
+    match side.manager.next_job() {
+        Some(Job::Close(connection, _, name)) => {
             let end = |manager: &mut LockManager, side: &mut Side| {
                 manager.end_session(side, KeyIndex(0), connection, now, most)
             };
@@ -43,7 +43,7 @@ fn work(side: &mut Side, now: Now, most: usize) -> bool {
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
             true
         }
-        Some(Work::Look(_, name)) => {
+        Some(Job::ServeQueue(_, name)) => {
             side.on(0, &[name[0]], |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
             true
         }
@@ -95,7 +95,7 @@ enum Op {
     Release { key: u8, owner: u8 },
     Close { client: usize },
     Pass { ms: u64 },
-    Work { most: usize },
+    Job { most: usize },
     Lapse { most: usize },
     Dissolve,
 }
@@ -113,7 +113,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => who().prop_map(|(key, owner, _)| Op::Release { key, owner }),
         4 => (0..3usize).prop_map(|client| Op::Close { client }),
         4 => prop_oneof![1..4u64, 1..30u64].prop_map(|ms| Op::Pass { ms }),
-        3 => most().prop_map(|most| Op::Work { most }),
+        3 => most().prop_map(|most| Op::Job { most }),
         2 => most().prop_map(|most| Op::Lapse { most }),
         1 => Just(Op::Dissolve),
     ]
@@ -178,7 +178,7 @@ impl Pair {
                 self.clients[client] = self.clients_so_far;
             }
             Op::Pass { ms } => self.now += ms,
-            Op::Work { most } => drop(work(&mut self.side, now, most)),
+            Op::Job { most } => drop(work(&mut self.side, now, most)),
             Op::Lapse { most } => drop(lapse(&mut self.side, now, most)),
             Op::Dissolve => {
                 // What was over by then is; the rest lives on by lease, also where its grace was not cut yet.

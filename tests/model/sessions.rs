@@ -10,7 +10,7 @@ use redis_lock::lock::hold::Session;
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Ask, Outcome, Request, Wait};
-use redis_lock::lock::table::Work;
+use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
@@ -230,15 +230,15 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         }
         assert!(side.manager.close(7, NOW.mono));
         let (mut ended, mut granted) = (0, 0);
-        while let Some(work) = side.manager.next_work() {
+        while let Some(work) = side.manager.next_job() {
             let (key, effects) = match work {
-                Work::Close(connection, Db(0), name) => {
+                Job::Close(connection, Db(0), name) => {
                     let bite = |manager: &mut redis_lock::lock::manager::LockManager, side: &mut Side| {
                         manager.end_session(side, KeyIndex(0), connection, NOW, ITEMS_PER_POLL)
                     };
                     (name[0], side.on(0, &name.clone(), bite))
                 }
-                Work::Look(Db(0), name) => (
+                Job::ServeQueue(Db(0), name) => (
                     name[0],
                     side.on(0, &name.clone(), |manager, side| manager.serve_ready_queue(side, KeyIndex(0), NOW)),
                 ),

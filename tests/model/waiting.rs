@@ -7,7 +7,7 @@ use redis_lock::lock::hold::Mode::{self, Read, Write};
 use redis_lock::lock::key::KeyIndex;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Release, Request, Wait};
-use redis_lock::lock::table::Work;
+use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::wait::GRANTS_PER_BATCH;
 
@@ -526,7 +526,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
     assert!(matches!(step.outcome, Ok(Outcome::Queued(_))), "{:?}", step.outcome);
     assert_eq!(step.effects.wait_ends.len(), 1);
     let mut slices = Vec::new();
-    while let Some(Work::Look(..)) = side.manager.next_work() {
+    while let Some(Job::ServeQueue(..)) = side.manager.next_job() {
         let effects = side.on(0, b"k", |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
         slices.push(effects.wait_ends.len());
     }

@@ -10,7 +10,7 @@ use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::manager::{Due, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Refusal, Release, Request, Wait};
-use redis_lock::lock::table::{WaiterId, Work};
+use redis_lock::lock::table::{Job, WaiterId};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use redis_lock::lock::wait::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
@@ -127,10 +127,10 @@ impl Crowd {
 
     /// Does one piece of what is left to do. What it did; None when nothing is left.
     fn piece(&mut self) -> Option<Step> {
-        let work = self.manager.next_work()?;
-        let (Work::Look(_, name) | Work::Check(_, _, name)) = &work else { panic!("{work:?}") };
+        let work = self.manager.next_job()?;
+        let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let effects = self.on(std::slice::from_ref(name), |manager, keys| match work {
-            Work::Check(waiter, ..) => manager.check_waiter(keys, waiter, NOW),
+            Job::Check(waiter, ..) => manager.check_waiter(keys, waiter, NOW),
             _ => manager.serve_ready_queue(keys, KeyIndex(0), NOW),
         });
         Some(Step { outcome: Ok(Outcome::Unavailable), effects, opened: self.keys.opened, peeked: self.keys.peeked })
@@ -268,7 +268,7 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
         assert!(crowd.manager.client_gone(*waiter));
     }
     let mut taken = 0;
-    while let Some(Work::RevokeUndelivered(waiter, ..)) = crowd.manager.next_work() {
+    while let Some(Job::RevokeUndelivered(waiter, ..)) = crowd.manager.next_job() {
         crowd.on(&[], |manager, keys| manager.revoke_undelivered(keys, waiter, Db(0), NOW));
         taken += 1;
     }
@@ -288,8 +288,8 @@ fn an_owner_that_waits_much_and_gets_much_is_checked_once_for_each_wait() {
         crowd.holds("o", Write, &[name(&format!("free{n}"))]);
     }
     let mut pieces: BTreeMap<bool, usize> = BTreeMap::new();
-    while let Some(work) = crowd.manager.next_work() {
-        *pieces.entry(matches!(work, Work::Check(..))).or_default() += 1;
+    while let Some(work) = crowd.manager.next_job() {
+        *pieces.entry(matches!(work, Job::Check(..))).or_default() += 1;
         let _ = crowd.piece();
     }
     assert_eq!(pieces, BTreeMap::from([(true, 30), (false, 30)]), "checks, and looks");

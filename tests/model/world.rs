@@ -17,7 +17,7 @@ use redis_lock::lock::request::{
     self, Acquire, Amount, Ask, Extend, Outcome, RedirectReason, Refusal, Release, Request, Wait,
 };
 use redis_lock::lock::session::Trace;
-use redis_lock::lock::table::{Expired, WaiterId, Work};
+use redis_lock::lock::table::{Expired, Job, WaiterId};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use redis_lock::lock::view::{Sight, View};
@@ -823,10 +823,10 @@ impl World {
     /// Whether there was any.
     fn work(&mut self) -> bool {
         let (now, mut worked) = (self.now, false);
-        while let Some(work) = self.primary.manager.next_work() {
+        while let Some(work) = self.primary.manager.next_job() {
             worked = true;
             match work {
-                Work::Look(Db(db), name) => {
+                Job::ServeQueue(Db(db), name) => {
                     let key = name[0];
                     if self.is_foreign(db, &[key]) {
                         self.end_waits(db, key);
@@ -836,7 +836,7 @@ impl World {
                         self.primary.on(db, &[key], |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
                     self.after_look(db, &[key], effects);
                 }
-                Work::Check(id, Db(db), name) => {
+                Job::Check(id, Db(db), name) => {
                     let effects = self.primary.on(db, &[name[0]], |manager, side| manager.check_waiter(side, id, now));
                     self.tell(&effects.changes);
                     // Its own step saw all locks: what closed a circle came after it.
@@ -844,10 +844,10 @@ impl World {
                         self.hear(id, answer);
                     }
                 }
-                Work::Close(connection, Db(db), name) => {
+                Job::Close(connection, Db(db), name) => {
                     let key = name[0];
                     if self.is_foreign(db, &[key]) {
-                        self.primary.manager.forgo_session(Db(db), &name, connection);
+                        self.primary.manager.abandon_session(Db(db), &name, connection);
                         continue;
                     }
                     // Bites of several sizes.
@@ -857,7 +857,7 @@ impl World {
                         .on(db, &[key], |manager, side| manager.end_session(side, KeyIndex(0), connection, now, most));
                     self.after_look(db, &[key], effects);
                 }
-                Work::RevokeUndelivered(id, Db(db), names) => {
+                Job::RevokeUndelivered(id, Db(db), names) => {
                     let keys: Vec<u8> = names.iter().map(|name| name[0]).collect();
                     // The core opens them: one of them may be no lock any more, which must not keep the others taken.
                     let effects =
@@ -871,7 +871,7 @@ impl World {
                 }
             }
         }
-        assert!(!self.primary.manager.has_work());
+        assert!(!self.primary.manager.has_jobs());
         worked
     }
 
