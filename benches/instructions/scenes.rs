@@ -61,7 +61,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
             || databases(10_000),
             |crowd| {
                 crowd.hold(OWNER, &names("another", 1));
-                black_box(crowd.manager.next_look());
+                black_box(crowd.manager.next_deadline());
             },
         ),
     ]

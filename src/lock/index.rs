@@ -6,7 +6,7 @@
 
 use super::key::{Db, KeyName};
 use super::time::Timestamp;
-use super::wheel::{EntryId, Generations, Leases, Look};
+use super::wheel::{EntryId, Generations, Leases, Poll};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ struct Database {
 
 /// What a look for due leases found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum LeasePoll {
     /// A lease on this key may be over: open the key and call
     /// [`LockManager::lapse`](super::manager::LockManager::lapse).
     Key(Db, EntryId, KeyName),
@@ -41,9 +41,9 @@ pub enum Due {
     /// [`LockManager::drop_unplaced`](super::manager::LockManager::drop_unplaced).
     Unplaced(EntryId, KeyName),
     /// Work was done; look again, after a look at the clock.
-    Again,
+    Pending,
     /// Nothing is due.
-    Nothing,
+    Idle,
 }
 
 impl Index {
@@ -57,10 +57,10 @@ impl Index {
         self.all().map(|leases| leases.len()).sum()
     }
 
-    /// The next moment at which [`Index::due`] is worth calling; None when there is no lease.
-    pub(super) fn next_look(&self) -> Option<Timestamp> {
+    /// The next moment at which [`Index::poll_leases`] is worth calling; None when there is no lease.
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         let placed = self.wakeups.first().map(|(at, _)| *at);
-        placed.into_iter().chain(self.unplaced.as_ref().and_then(|leases| leases.next_look())).min()
+        placed.into_iter().chain(self.unplaced.as_ref().and_then(|leases| leases.next_deadline())).min()
     }
 
     fn all(&self) -> impl Iterator<Item = &Leases> {
@@ -68,35 +68,35 @@ impl Index {
     }
 
     /// Looks for a lease that is over, and does a bounded piece of work on the way.
-    pub(super) fn due(&mut self, now: Timestamp) -> Due {
+    pub(super) fn poll_leases(&mut self, now: Timestamp) -> LeasePoll {
         if let Some(&(at, number)) = self.wakeups.first().filter(|(at, _)| *at <= now) {
             let Some(Some(database)) = self.placed.get_mut(number as usize) else {
                 self.wakeups.remove(&(at, number));
-                return Due::Again;
+                return LeasePoll::Pending;
             };
-            return match database.leases.look(now) {
-                Look::Due(id, key) => Due::Key(Db(number), id, key),
-                Look::Again => Due::Again,
-                Look::Nothing => {
+            return match database.leases.poll(now) {
+                Poll::Due(id, key) => LeasePoll::Key(Db(number), id, key),
+                Poll::Pending => LeasePoll::Pending,
+                Poll::Idle => {
                     database.set_wakeup(Db(number), database.leases.soonest(), &mut self.wakeups);
-                    Due::Again
+                    LeasePoll::Pending
                 }
             };
         }
-        match self.unplaced.as_mut().map_or(Look::Nothing, |leases| leases.look(now)) {
-            Look::Due(id, key) => Due::Unplaced(id, key),
-            Look::Again => Due::Again,
-            Look::Nothing => Due::Nothing,
+        match self.unplaced.as_mut().map_or(Poll::Idle, |leases| leases.poll(now)) {
+            Poll::Due(id, key) => LeasePoll::Unplaced(id, key),
+            Poll::Pending => LeasePoll::Pending,
+            Poll::Idle => LeasePoll::Idle,
         }
     }
 
     /// The unplaced entry that is due first, whenever that is; None when there is none.
     pub(super) fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
         loop {
-            match self.unplaced.as_mut()?.look(Timestamp(u64::MAX)) {
-                Look::Due(id, key) => return Some((id, key)),
-                Look::Again => {}
-                Look::Nothing => self.unplaced = None,
+            match self.unplaced.as_mut()?.poll(Timestamp(u64::MAX)) {
+                Poll::Due(id, key) => return Some((id, key)),
+                Poll::Pending => {}
+                Poll::Idle => self.unplaced = None,
             }
         }
     }
@@ -236,18 +236,18 @@ mod tests {
         assert_eq!((index.len(), index.wakeups.len()), (10_000, 10_000));
         let (mut visits, mut found, mut now) = (0, Vec::new(), at(0));
         while found.len() < 10 {
-            now = index.next_look().expect("there are more").max(now);
+            now = index.next_deadline().expect("there are more").max(now);
             loop {
                 visits += 1;
-                match index.due(now) {
-                    Due::Key(db, id, _) => {
+                match index.poll_leases(now) {
+                    LeasePoll::Key(db, id, _) => {
                         assert_eq!((id, now), (ids[db.0 as usize], at(1_000 + u64::from(db.0))));
                         index.disarm(db, id);
                         found.push(db.0);
                     }
-                    Due::Again => {}
-                    Due::Nothing => break,
-                    Due::Unplaced(..) => panic!("all are placed"),
+                    LeasePoll::Pending => {}
+                    LeasePoll::Idle => break,
+                    LeasePoll::Unplaced(..) => panic!("all are placed"),
                 }
             }
         }
@@ -259,6 +259,6 @@ mod tests {
         assert_eq!(index.take(Some(Db(10))).count(), 1);
         assert_eq!((index.len(), index.wakeups.len()), (9_989, 9_989));
         assert_eq!(index.take(None).count(), 9_999);
-        assert_eq!((index.len(), index.next_look()), (0, None));
+        assert_eq!((index.len(), index.next_deadline()), (0, None));
     }
 }

@@ -4,8 +4,8 @@
 use super::change::{self, Effects, close, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::{Connection, Term};
-pub use super::index::Due;
 use super::index::Index;
+pub use super::index::LeasePoll;
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::limits::Limits;
@@ -150,7 +150,7 @@ impl LockManager {
         }
     }
 
-    /// The next entry whose database is not known, and the name of its key. To be treated as [`Due::Unplaced`].
+    /// The next entry whose database is not known, and the name of its key. To be treated as [`LeasePoll::Unplaced`].
     pub fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
         self.leases.next_unplaced()
     }
@@ -208,16 +208,16 @@ impl LockManager {
         self.leases.len()
     }
 
-    /// The next moment at which [`LockManager::due`] or [`LockManager::expired`] is worth calling; None when there is
-    /// nothing to wait for.
+    /// The next moment at which [`LockManager::poll_leases`] or [`LockManager::poll_timeouts`] is worth calling; None
+    /// when there is nothing to wait for.
     #[must_use]
-    pub fn next_look(&self) -> Option<Timestamp> {
-        self.leases.next_look().into_iter().chain(self.wait_table.next_look()).min()
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.leases.next_deadline().into_iter().chain(self.wait_table.next_deadline()).min()
     }
 
     /// Looks for a lease that is over, and does a bounded piece of work on the way.
-    pub fn due(&mut self, now: Timestamp) -> Due {
-        self.leases.due(now)
+    pub fn poll_leases(&mut self, now: Timestamp) -> LeasePoll {
+        self.leases.poll_leases(now)
     }
 
     /// Gives back a bounded piece of the memory of indexes of data that are gone; false when there is none left.

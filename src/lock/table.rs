@@ -29,7 +29,7 @@ pub use super::queue::{Position, WaitQueue};
 use super::request::{Acquire, PerKey};
 use super::time::{Millis, Timestamp};
 use super::value::Lock;
-use super::wheel::{EntryId, Look, Wheel};
+use super::wheel::{EntryId, Poll, Wheel};
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -153,13 +153,13 @@ pub enum Job {
 
 /// What the wheel of waits has for a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expired {
+pub enum WaitPoll {
     /// This one's time is up.
-    Waiter(WaiterId),
+    TimedOut(WaiterId),
     /// Work was done; look again, after a look at the clock.
-    Again,
+    Pending,
     /// Nothing.
-    Nothing,
+    Idle,
 }
 
 /// What the wheel rings for.
@@ -778,29 +778,29 @@ impl WaitTable {
         }
     }
 
-    /// The next moment at which [`WaitTable::expired`] is worth calling.
+    /// The next moment at which [`WaitTable::poll_timeouts`] is worth calling.
     #[must_use]
-    pub fn next_look(&self) -> Option<Timestamp> {
-        self.wheel.next_look()
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.wheel.next_deadline()
     }
 
     /// Finds who waits no more because its time is up, and forgets it; does a bounded piece of work on the way.
-    pub fn expired(&mut self, now: Timestamp) -> Expired {
-        match self.wheel.look(now) {
-            Look::Due(entry, Timer::Reservation(db, name)) => {
+    pub fn poll_timeouts(&mut self, now: Timestamp) -> WaitPoll {
+        match self.wheel.poll(now) {
+            Poll::Due(entry, Timer::Reservation(db, name)) => {
                 self.wheel.disarm(entry);
                 self.mark_ready(db, &name);
-                Expired::Again
+                WaitPoll::Pending
             }
-            Look::Due(entry, Timer::Wait(id)) => {
+            Poll::Due(entry, Timer::Wait(id)) => {
                 self.wheel.disarm(entry);
                 match self.remove(id) {
-                    Some(_) => Expired::Waiter(id),
-                    None => Expired::Again,
+                    Some(_) => WaitPoll::TimedOut(id),
+                    None => WaitPoll::Pending,
                 }
             }
-            Look::Again => Expired::Again,
-            Look::Nothing => Expired::Nothing,
+            Poll::Pending => WaitPoll::Pending,
+            Poll::Idle => WaitPoll::Idle,
         }
     }
 

@@ -14,7 +14,7 @@ use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd};
 use super::serve::{GrantContext, grant};
-use super::table::{CycleCause, Expired, GrantUndo, Job, Undelivered, Waiter, WaiterId, Wanted};
+use super::table::{CycleCause, GrantUndo, Job, Undelivered, WaitPoll, Waiter, WaiterId, Wanted};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -506,8 +506,8 @@ impl LockManager {
     }
 
     /// Finds who waits no more because its time is up ([`WaitEnd::TimedOut`]); does a bounded piece of work on the way.
-    pub fn expired(&mut self, now: Timestamp) -> Expired {
-        self.wait_table.expired(now)
+    pub fn poll_timeouts(&mut self, now: Timestamp) -> WaitPoll {
+        self.wait_table.poll_timeouts(now)
     }
 
     /// Whether there is work for the module's own hand.

@@ -27,7 +27,7 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 7;
 /// How far ahead an entry can be placed: one slot of the highest level less than a turn of it.
 const REACH: Tick = (SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1));
-/// How many entries one call of [`Leases::look`] moves down a level before it lets its caller look at the clock.
+/// How many entries one call of [`Leases::poll`] moves down a level before it lets its caller look at the clock.
 const ITEMS_PER_POLL: usize = 64;
 
 /// The index.
@@ -103,13 +103,13 @@ struct Level {
 
 /// What a look at the index found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Look<T> {
+pub enum Poll<T> {
     /// This one's deadline has come: a key whose earliest lease may be over.
     Due(EntryId, T),
     /// Entries were moved; look again, after a look at the clock.
-    Again,
+    Pending,
     /// Nothing is due.
-    Nothing,
+    Idle,
 }
 
 impl<T> Default for Wheel<T> {
@@ -196,14 +196,14 @@ impl<T: Clone> Wheel<T> {
     /// Not later than the earliest deadline, rounded up to the millisecond. It may be earlier: entries far ahead are
     /// looked at on their way.
     #[must_use]
-    pub fn next_look(&self) -> Option<Timestamp> {
+    pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.emptying.is_some() {
             return Some(Timestamp(self.elapsed * 1000));
         }
         self.next_slot().map(|(_, _, start)| Timestamp(start * 1000))
     }
 
-    /// As [`Wheel::next_look`], or earlier: it costs nothing to know.
+    /// As [`Wheel::next_deadline`], or earlier: it costs nothing to know.
     #[must_use]
     pub fn soonest(&self) -> Option<Timestamp> {
         (self.soonest < Tick::MAX).then(|| Timestamp(self.soonest * 1000))
@@ -212,7 +212,7 @@ impl<T: Clone> Wheel<T> {
     /// Looks for an entry whose deadline has come at `now`, and does a bounded piece of work on the way.
     ///
     /// A due entry stays in the index until it is disarmed or rearmed.
-    pub fn look(&mut self, now: Timestamp) -> Look<T> {
+    pub fn poll(&mut self, now: Timestamp) -> Poll<T> {
         let now_tick = now.0 / 1000;
         for _ in 0..ITEMS_PER_POLL {
             if let Some((level, slot)) = self.emptying {
@@ -234,17 +234,17 @@ impl<T: Clone> Wheel<T> {
                     }
                     let head = self.levels[0].heads[slot].index().expect("an occupied slot has a head");
                     let (id, entry) = self.entries.at(head).expect("a linked entry is there");
-                    return Look::Due(id, entry.what.clone());
+                    return Poll::Due(id, entry.what.clone());
                 }
                 _ => {
                     // Nothing up to now: later entries are placed as seen from here.
                     self.elapsed = self.elapsed.max(now_tick);
                     self.soonest = self.next_slot().map_or(Tick::MAX, |(_, _, start)| start);
-                    return Look::Nothing;
+                    return Poll::Idle;
                 }
             }
         }
-        Look::Again
+        Poll::Pending
     }
 
     /// The first slot in time that has entries: its level, its number, and the tick at which it starts.
@@ -339,13 +339,13 @@ mod tests {
     fn drain(leases: &mut Leases, now: Timestamp) -> Vec<KeyName> {
         let mut keys = Vec::new();
         loop {
-            match leases.look(now) {
-                Look::Due(id, key) => {
+            match leases.poll(now) {
+                Poll::Due(id, key) => {
                     assert!(leases.disarm(id));
                     keys.push(key);
                 }
-                Look::Again => {}
-                Look::Nothing => return keys,
+                Poll::Pending => {}
+                Poll::Idle => return keys,
             }
         }
     }
@@ -355,9 +355,9 @@ mod tests {
         for span in [1, 2, 63, 64, 65, 4_095, 4_096, 30_000, 86_400_000, 315_360_000_000] {
             for start in [0, 1, 63, 64, 4_000, 262_143, 1 << 30] {
                 let (mut leases, mut count) = (Leases::default(), Generations::new());
-                assert_eq!(leases.look(ms(start)), Look::Nothing);
+                assert_eq!(leases.poll(ms(start)), Poll::Idle);
                 leases.arm(name(b"k"), ms(start + span), &mut count);
-                assert!(leases.next_look().unwrap() <= ms(start + span));
+                assert!(leases.next_deadline().unwrap() <= ms(start + span));
                 assert_eq!(drain(&mut leases, ms(start + span - 1)).len(), 0, "{start} + {span}");
                 assert_eq!(drain(&mut leases, ms(start + span)).len(), 1, "{start} + {span}");
             }
@@ -371,15 +371,15 @@ mod tests {
         for far in [REACH, REACH + 1, 1 << 42, (1 << 42) + 12_345, u64::MAX / 1000] {
             for start in [0, 5_000, 1 << 37, (1 << 42) - 3] {
                 let (mut leases, mut count) = (Leases::default(), Generations::new());
-                assert_eq!(leases.look(ms(start)), Look::Nothing);
+                assert_eq!(leases.poll(ms(start)), Poll::Idle);
                 let id = leases.arm(name(b"far"), Timestamp(ms(far).0.saturating_add(ms(start).0)), &mut count);
                 leases.arm(name(b"near"), ms(start + 70_000), &mut count);
                 assert_eq!(drain(&mut leases, ms(start + 69_999)).len(), 0);
                 assert_eq!(drain(&mut leases, ms(start + 70_000)).len(), 1, "{far} after {start}");
                 // It moves on as time passes, in bounded work.
                 let later = ms(start + (5 << 36));
-                assert!((0..100).any(|_| leases.look(later) == Look::Nothing), "{far} after {start}");
-                assert!(leases.next_look().unwrap() > later);
+                assert!((0..100).any(|_| leases.poll(later) == Poll::Idle), "{far} after {start}");
+                assert!(leases.next_deadline().unwrap() > later);
                 assert!(leases.disarm(id) && leases.is_empty());
             }
         }
@@ -389,8 +389,8 @@ mod tests {
     fn a_deadline_within_a_millisecond_is_due_at_the_end_of_it() {
         let (mut leases, mut count) = (Leases::default(), Generations::new());
         leases.arm(name(b"k"), Timestamp(1_001), &mut count);
-        assert_eq!(leases.look(Timestamp(1_999)), Look::Nothing);
-        assert!(matches!(leases.look(Timestamp(2_000)), Look::Due(..)));
+        assert_eq!(leases.poll(Timestamp(1_999)), Poll::Idle);
+        assert!(matches!(leases.poll(Timestamp(2_000)), Poll::Due(..)));
     }
 
     #[test]
@@ -404,7 +404,7 @@ mod tests {
         pending.sort_unstable();
         let mut found = Vec::new();
         let mut wakes = 0;
-        while let Some(at) = leases.next_look() {
+        while let Some(at) = leases.next_deadline() {
             wakes += 1;
             for key in drain(&mut leases, at) {
                 let tick = u64::from_le_bytes((*key).try_into().unwrap());
@@ -423,7 +423,7 @@ mod tests {
             leases.arm(name(b"far"), ms(4_096 + n % 5), &mut count);
         }
         // One bite into the far slot, then entries nearer than what is left in it.
-        assert_eq!(leases.look(ms(4_096)), Look::Again);
+        assert_eq!(leases.poll(ms(4_096)), Poll::Pending);
         leases.arm(name(b"near"), ms(4_097), &mut count);
         leases.arm(name(b"past"), ms(10), &mut count);
         let at_once = drain(&mut leases, ms(4_096));
@@ -444,13 +444,13 @@ mod tests {
         let mut found = 0;
         loop {
             looks += 1;
-            match leases.look(ms(30_000)) {
-                Look::Due(id, _) => {
+            match leases.poll(ms(30_000)) {
+                Poll::Due(id, _) => {
                     found += 1;
                     leases.disarm(id);
                 }
-                Look::Again => {}
-                Look::Nothing => break,
+                Poll::Pending => {}
+                Poll::Idle => break,
             }
         }
         assert_eq!(found, 1_000_000);
@@ -466,13 +466,13 @@ mod tests {
         assert!(!leases.covers(id, ms(49), ms(0)), "a shorter one may not");
         assert!(!leases.covers(id, ms(5_000), ms(50)), "a due entry must move");
         assert!(leases.rearm(id, ms(5_000)));
-        assert_eq!(leases.look(ms(4_999)), Look::Nothing);
+        assert_eq!(leases.poll(ms(4_999)), Poll::Idle);
         assert!(leases.rearm(id, ms(5_001)));
         assert!(leases.rearm(id, ms(4_999)));
-        assert!(matches!(leases.look(ms(4_999)), Look::Due(..)));
+        assert!(matches!(leases.poll(ms(4_999)), Poll::Due(..)));
         assert!(leases.disarm(id));
         assert!(!leases.disarm(id) && !leases.rearm(id, ms(1)));
-        assert_eq!(leases.next_look(), None);
+        assert_eq!(leases.next_deadline(), None);
     }
 
     #[test]

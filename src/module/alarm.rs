@@ -9,7 +9,7 @@ use super::{clock, finish, replication, turns, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving};
 use crate::lock::key::{Db, KeyIndex};
-use crate::lock::manager::Due;
+use crate::lock::manager::LeasePoll;
 use crate::lock::time::{Millis, Timestamp};
 use crate::lock::wheel::EntryId;
 use std::cell::Cell;
@@ -45,7 +45,7 @@ pub(crate) fn arm(ctx: &mut Ctx<'_>) {
     }
     let (next, is_deaf) = with_manager(|manager| {
         let at_once = replication::owes() || waiting::has_jobs_in(manager);
-        (if at_once { Some(clock::mono()) } else { manager.next_look() }, turns::is_missing(manager))
+        (if at_once { Some(clock::mono()) } else { manager.next_deadline() }, turns::is_missing(manager))
     });
     if is_deaf {
         turns::listen(ctx);
@@ -111,7 +111,7 @@ fn work(ctx: &mut Ctx<'_>) {
     }
     let end = clock::mono() + SLICE_MS;
     SLICE_END.set(Some(end));
-    waiting::expire(end);
+    waiting::time_out_waiters(end);
     if ctx.is_paused() {
         return;
     }
@@ -119,8 +119,8 @@ fn work(ctx: &mut Ctx<'_>) {
     let mut serving = None;
     loop {
         let now = clock::mono();
-        match with_manager(|manager| manager.due(now)) {
-            Due::Key(db, entry, name) => {
+        match with_manager(|manager| manager.poll_leases(now)) {
+            LeasePoll::Key(db, entry, name) => {
                 let name = OwnedStr::new(&name);
                 ctx.select_db(db.0);
                 // Without slots, one key is as good as another.
@@ -134,9 +134,9 @@ fn work(ctx: &mut Ctx<'_>) {
                 }
                 lapse(ctx, db, entry, &name);
             }
-            Due::Unplaced(entry, name) => place(ctx, entry, &OwnedStr::new(&name)),
-            Due::Again => {}
-            Due::Nothing => break,
+            LeasePoll::Unplaced(entry, name) => place(ctx, entry, &OwnedStr::new(&name)),
+            LeasePoll::Pending => {}
+            LeasePoll::Idle => break,
         }
         if now >= end {
             break;

@@ -13,7 +13,7 @@ use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
 use crate::lock::request::{PerKey, RedirectReason, Request, WaitEnd};
-use crate::lock::table::{Expired, Job, WaiterId};
+use crate::lock::table::{Job, WaitPoll, WaiterId};
 use crate::lock::time::Timestamp;
 use crate::lock::wait::GRANTS_PER_BATCH;
 use smallvec::SmallVec;
@@ -174,13 +174,13 @@ impl Parked for Waiter {
 }
 
 /// Answers those whose time is up, until it is time to stop. Also while nothing may be written.
-pub(crate) fn expire(end: Timestamp) {
+pub(crate) fn time_out_waiters(end: Timestamp) {
     loop {
         let now = clock::mono();
-        match with_manager(|manager| manager.expired(now)) {
-            Expired::Waiter(waiter) => wake([(waiter, WaitEnd::TimedOut)], now),
-            Expired::Again => {}
-            Expired::Nothing => return,
+        match with_manager(|manager| manager.poll_timeouts(now)) {
+            WaitPoll::TimedOut(waiter) => wake([(waiter, WaitEnd::TimedOut)], now),
+            WaitPoll::Pending => {}
+            WaitPoll::Idle => return,
         }
         if now >= end {
             return;

@@ -6,7 +6,7 @@ use crate::world::{RULES, Side, Step, limits};
 use proptest::prelude::*;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex};
-use redis_lock::lock::manager::{Due, LockManager};
+use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait};
 use redis_lock::lock::table::Job;
@@ -56,16 +56,16 @@ fn work(side: &mut Side, now: Now, most: usize) -> bool {
 
 /// Ends one piece of what the index of leases says is due. False when there is none.
 fn lapse(side: &mut Side, now: Now, most: usize) -> bool {
-    match side.manager.due(now.mono) {
-        Due::Key(_, entry, name) => {
+    match side.manager.poll_leases(now.mono) {
+        LeasePoll::Key(_, entry, name) => {
             let end = |manager: &mut LockManager, side: &mut Side| manager.lapse(side, KeyIndex(0), entry, now, most);
             let changes = side.on(0, &[name[0]], end).changes.len();
             // The last piece of a key settles what is left of it.
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
             true
         }
-        Due::Unplaced(..) | Due::Again => true,
-        Due::Nothing => false,
+        LeasePoll::Unplaced(..) | LeasePoll::Pending => true,
+        LeasePoll::Idle => false,
     }
 }
 

@@ -8,7 +8,7 @@ use redis_lock::lock::codec;
 use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::key::{Db, KeyIndex};
-use redis_lock::lock::manager::{Due, LockManager};
+use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::session::Trace;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
@@ -204,15 +204,15 @@ impl Replica {
     /// As a primary: ends all that is over then.
     fn end_all(&mut self, now: Now) {
         loop {
-            match self.side.manager.due(now.mono) {
-                Due::Key(db, entry, name) => {
+            match self.side.manager.poll_leases(now.mono) {
+                LeasePoll::Key(db, entry, name) => {
                     let lapse =
                         |manager: &mut LockManager, side: &mut Side| manager.lapse(side, KeyIndex(0), entry, now, 64);
                     self.side.on(db.0, &[name[0]], lapse);
                 }
-                Due::Unplaced(entry, name) => self.place(entry, name[0], now),
-                Due::Again => {}
-                Due::Nothing => return,
+                LeasePoll::Unplaced(entry, name) => self.place(entry, name[0], now),
+                LeasePoll::Pending => {}
+                LeasePoll::Idle => return,
             }
         }
     }

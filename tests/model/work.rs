@@ -7,7 +7,7 @@ use redis_lock::lock::change::Effects;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
-use redis_lock::lock::manager::{Due, LockManager};
+use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Refusal, Release, Request, Wait};
 use redis_lock::lock::table::{Job, WaiterId};
@@ -329,20 +329,20 @@ fn leases_of_very_many_databases_end_each_in_its_time() {
         .collect();
     expected.sort_unstable();
     let mut found = Vec::new();
-    while let Some(next) = crowd.manager.next_look() {
+    while let Some(next) = crowd.manager.next_deadline() {
         let mono = next.max(NOW.mono);
         loop {
-            match crowd.manager.due(mono) {
-                Due::Key(db, entry, _) => {
+            match crowd.manager.poll_leases(mono) {
+                LeasePoll::Key(db, entry, _) => {
                     found.push(((mono.0 - NOW.mono.0) / 1_000, db.0));
                     crowd.manager.drop_entry(db, entry);
                 }
-                Due::Again => {}
-                Due::Unplaced(..) => panic!("all are placed"),
-                Due::Nothing => break,
+                LeasePoll::Pending => {}
+                LeasePoll::Unplaced(..) => panic!("all are placed"),
+                LeasePoll::Idle => break,
             }
         }
-        assert!(crowd.manager.next_look().is_none_or(|at| at > mono), "the alarm would spin");
+        assert!(crowd.manager.next_deadline().is_none_or(|at| at > mono), "the alarm would spin");
     }
     assert_eq!(found, expected);
     assert_eq!(crowd.manager.leases_len(), 0);

@@ -11,13 +11,13 @@ use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
-use redis_lock::lock::manager::{Due, LockManager};
+use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::{Note, Owner};
 use redis_lock::lock::request::{
     self, Acquire, Amount, Ask, Extend, Outcome, RedirectReason, Refusal, Release, Request, Wait,
 };
 use redis_lock::lock::session::Trace;
-use redis_lock::lock::table::{Expired, Job, WaiterId};
+use redis_lock::lock::table::{Job, WaitPoll, WaiterId};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use redis_lock::lock::view::{Sight, View};
@@ -812,10 +812,10 @@ impl World {
 
     fn expire(&mut self) {
         loop {
-            match self.primary.manager.expired(self.now.mono) {
-                Expired::Waiter(id) => self.hear(id, request::WaitEnd::TimedOut),
-                Expired::Again => {}
-                Expired::Nothing => return,
+            match self.primary.manager.poll_timeouts(self.now.mono) {
+                WaitPoll::TimedOut(id) => self.hear(id, request::WaitEnd::TimedOut),
+                WaitPoll::Pending => {}
+                WaitPoll::Idle => return,
             }
         }
     }
@@ -888,18 +888,18 @@ impl World {
     fn alarm(&mut self, most: usize) {
         let now = self.now;
         for _ in 0..100_000 {
-            match self.primary.manager.due(now.mono) {
-                Due::Key(db, entry, name) => {
+            match self.primary.manager.poll_leases(now.mono) {
+                LeasePoll::Key(db, entry, name) => {
                     let keys = [name[0]];
                     let effects = self
                         .primary
                         .on(db.0, &keys, |manager, side| manager.lapse(side, KeyIndex(0), entry, now, most));
                     self.after_look(db.0, &keys, effects);
                 }
-                Due::Unplaced(..) => panic!("nothing was loaded beside what is served"),
-                Due::Again => {}
-                Due::Nothing => {
-                    let next = self.primary.manager.next_look();
+                LeasePoll::Unplaced(..) => panic!("nothing was loaded beside what is served"),
+                LeasePoll::Pending => {}
+                LeasePoll::Idle => {
+                    let next = self.primary.manager.next_deadline();
                     assert!(self.late || next.is_none_or(|at| at > now.mono), "the alarm would spin");
                     for lock in self.primary.locks.values() {
                         // The index goes by whole milliseconds: at most one late.
