@@ -3,11 +3,11 @@
 use crate::world::OWNER;
 use criterion::Criterion;
 use redis_lock::lock::codec;
-use redis_lock::lock::fact::Fact;
 use redis_lock::lock::fence::{Fence, FenceClock};
 use redis_lock::lock::hold::{Hold, Mode, Term};
 use redis_lock::lock::key::KeyName;
 use redis_lock::lock::owner::{Note, Owner};
+use redis_lock::lock::record::HoldRecord;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use redis_lock::lock::wheel::{Generations, Leases};
@@ -108,7 +108,9 @@ fn saved(c: &mut Criterion) {
     for (what, note) in [("one hold", None), ("one hold with a note", Some(Note::new(b"host-17:4242:nightly")))] {
         let lock = held(note);
         let (owner, hold) = lock.holds.any().unwrap();
-        c.bench_function(&format!("fact of {what}"), |b| b.iter(|| Fact::of(black_box(owner), black_box(hold), NOW)));
+        c.bench_function(&format!("fact of {what}"), |b| {
+            b.iter(|| HoldRecord::of(black_box(owner), black_box(hold), NOW))
+        });
         c.bench_function(&format!("codec: save {what}"), |b| b.iter(|| codec::encode(black_box(&lock), NOW)));
         let bytes = codec::encode(&lock, NOW);
         c.bench_function(&format!("codec: load {what}"), |b| b.iter(|| codec::decode(black_box(&bytes)).unwrap()));

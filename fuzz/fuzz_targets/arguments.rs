@@ -183,20 +183,20 @@ fn extended(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds, bound: Option<
 
 fn told(parser: Parser<&[&[u8]]>) -> Parsed {
     let bounds = *parser.bounds();
-    let (key, fact) = hold::parse(parser)?;
+    let (key, record) = hold::parse(parser)?;
     let key = vec![key.to_vec()];
-    assert!(fact.owner.as_bytes().len() <= bounds.owner_bytes_max);
-    assert!(fact.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
-    assert!(fact.is_removal() || fact.fence.is_some());
+    assert!(record.owner.as_bytes().len() <= bounds.owner_bytes_max);
+    assert!(record.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
+    assert!(record.is_removal() || record.fence.is_some());
     Ok(Box::new(move |reading| {
-        assert_eq!((&key, Some(fact.owner.as_bytes())), (&reading.keys, reading.get("owner")));
-        let counts = [fact.reads, fact.writes].map(|count| Some(u64::from(count)));
+        assert_eq!((&key, Some(record.owner.as_bytes())), (&reading.keys, reading.get("owner")));
+        let counts = [record.reads, record.writes].map(|count| Some(u64::from(count)));
         assert_eq!(counts, [reading.number("reads"), reading.number("writes")]);
-        assert_eq!(fact.fence.map(|fence| fence.get()), reading.number("fence"));
+        assert_eq!(record.fence.map(|fence| fence.get()), reading.number("fence"));
         let wall_deadline = reading.number("wall-deadline-ms").unwrap_or(0);
-        assert_eq!(fact.wall_deadline, WallTime::from_millis(wall_deadline));
-        assert_eq!(fact.left.0, reading.number("remaining-ms").unwrap_or(0));
-        assert_eq!(fact.note.as_ref().map(|note| &*note.0), reading.get("note"));
+        assert_eq!(record.wall_deadline, WallTime::from_millis(wall_deadline));
+        assert_eq!(record.left.0, reading.number("remaining-ms").unwrap_or(0));
+        assert_eq!(record.note.as_ref().map(|note| &*note.0), reading.get("note"));
     }))
 }
 

@@ -6,10 +6,10 @@
 use cap::Cap;
 use libfuzzer_sys::fuzz_target;
 use purity::lock::codec::{Damage, VERSION, decode, encode};
-use purity::lock::fact::Origin;
 use purity::lock::key::Db;
 use purity::lock::limits::{LEASE_CEILING, Limits};
 use purity::lock::manager::LockManager;
+use purity::lock::record::Origin;
 use purity::lock::time::{Millis, Now, Timestamp, WallTime};
 use std::alloc::System;
 
@@ -52,17 +52,17 @@ fn check(bytes: &[u8]) {
     assert_eq!((lock.fence, lock.holds.len()), (saved.fence, saved.holds.len()));
 
     // Nobody could release what has no owner, or one that is to be made.
-    assert!(saved.holds.iter().all(|fact| !matches!(fact.owner.as_bytes(), b"" | b"*")));
+    assert!(saved.holds.iter().all(|record| !matches!(record.owner.as_bytes(), b"" | b"*")));
 
     // As many bytes, of which only the times may differ.
     let again = encode(&lock, NOW);
     assert_eq!(again.len(), bytes.len());
     let mut expected = saved.clone();
-    for fact in &mut expected.holds {
+    for record in &mut expected.holds {
         // By the clock of who reads it; and no lease is longer than any lease can be.
-        fact.left = fact.left.min(LEASE_CEILING);
-        let deadline = NOW.wall_at(NOW.mono + fact.left);
-        fact.wall_deadline = WallTime::from_millis(deadline.millis());
+        record.left = record.left.min(LEASE_CEILING);
+        let deadline = NOW.wall_at(NOW.mono + record.left);
+        record.wall_deadline = WallTime::from_millis(deadline.millis());
     }
     assert_eq!(decode(&again).as_ref(), Ok(&expected));
 
@@ -72,8 +72,8 @@ fn check(bytes: &[u8]) {
             Ok(other) => {
                 assert_eq!(other.broken_invariant(), None);
                 assert!(other.holds.iter().all(|(owner, hold)| {
-                    let fact = saved.holds.iter().find(|fact| fact.owner == *owner).expect("was saved");
-                    (hold.reads, hold.writes, Some(hold.fence)) == (fact.reads, fact.writes, fact.fence)
+                    let record = saved.holds.iter().find(|record| record.owner == *owner).expect("was saved");
+                    (hold.reads, hold.writes, Some(hold.fence)) == (record.reads, record.writes, record.fence)
                         && hold.deadline <= lock.holds.get(owner.as_bytes()).expect("has it").deadline
                 }));
             }

@@ -5,9 +5,9 @@ use super::reply::{Complaint, complain, refuse};
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
-use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
 use crate::lock::limits::{Bounds, SAVED_BYTES_CEILING};
+use crate::lock::record::{HoldRecord, Origin};
 use crate::lock::time::{Millis, WallTime};
 use crate::module::{Unserved, apply, config};
 
@@ -48,7 +48,7 @@ impl Command for HoldFact {
         }
         let bounds = if origin == Origin::Client { config::bounds() } else { UNBOUND };
         match parse(Parser::new(args, bounds)) {
-            Ok((key, fact)) => match apply(ctx, key, &fact, origin) {
+            Ok((key, record)) => match apply(ctx, key, &record, origin) {
                 Ok(()) => ctx.reply_integer(1),
                 Err(unserved) => refuse(ctx, unserved),
             },
@@ -57,8 +57,8 @@ impl Command for HoldFact {
     }
 }
 
-/// What the primary or this node's own past has allowed is not judged again by today's configuration, but for lengths that
-/// none allows: such a hold could not be saved.
+/// What the primary or this node's own past has allowed is not judged again by today's configuration, but for lengths
+/// that none allows: such a hold could not be saved.
 pub const UNBOUND: Bounds = Bounds {
     lease_default: Millis(0),
     lease_max: Millis(u64::MAX),
@@ -83,7 +83,7 @@ fn origin(flags: Flags) -> Result<Origin, Complaint> {
 ///
 /// # Errors
 /// With what is wrong.
-pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Fact), Complaint> {
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, HoldRecord), Complaint> {
     let key = parser.need("key")?;
     let owner = parser.new_owner()?;
     let reads = parser.number("reads", 0, u64::from(u32::MAX))? as u32;
@@ -99,5 +99,5 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Fa
     let left = Millis(number("remaining-ms", 0, i64::MAX as u64)?.unwrap_or(0));
     let note = parser.note()?;
     parser.done()?;
-    Ok((key, Fact { owner, reads, writes, fence, wall_deadline, left, note }))
+    Ok((key, HoldRecord { owner, reads, writes, fence, wall_deadline, left, note }))
 }

@@ -102,7 +102,8 @@ impl Change {
     /// Whether its owner may keep fewer waiters waiting than before: its hold has ended, or no longer writes.
     pub(super) fn may_weaken(&self) -> bool {
         self.ended
-            || self.hold.writes == 0 && matches!(self.cause, Cause::Release | Cause::RevokeUndelivered | Cause::Told)
+            || self.hold.writes == 0
+                && matches!(self.cause, Cause::Release | Cause::RevokeUndelivered | Cause::Replicated)
     }
 }
 
@@ -124,7 +125,7 @@ pub enum Cause {
     /// An operator ended it.
     Break,
     /// A LOCK.HOLD said so.
-    Told,
+    Replicated,
 }
 
 /// Ends what is over on a key, all of it. Keeps I5.
@@ -201,12 +202,12 @@ pub(super) fn remove(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner
 /// The changes that would make a lock what it is: for a lock that came without any.
 #[must_use]
 pub fn all_of(lock: &Lock, key: KeyIndex) -> SmallVec<[Change; 2]> {
-    let told = |(owner, hold): (&Owner, &Hold)| Change {
+    let replicated = |(owner, hold): (&Owner, &Hold)| Change {
         key,
-        cause: Cause::Told,
+        cause: Cause::Replicated,
         owner: owner.clone(),
         hold: hold.clone(),
         ended: false,
     };
-    lock.holds.iter().map(told).collect()
+    lock.holds.iter().map(replicated).collect()
 }

@@ -16,9 +16,9 @@
 //! All numbers are little-endian. FNV-1a's step is a bijection of its state for each byte, so a single changed byte
 //! always changes the sum.
 
-use super::fact::{Fact, Saved};
 use super::fence::Fence;
 use super::owner::{NOBODY, Note, Owner};
+use super::record::{HoldRecord, Saved};
 use super::time::{Millis, Now, WallTime};
 use super::value::Lock;
 use alloc::collections::BTreeSet;
@@ -50,15 +50,15 @@ pub fn encode(lock: &Lock, now: Now) -> Vec<u8> {
     out.extend_from_slice(&lock.fence.map_or(0, Fence::get).to_le_bytes());
     out.extend_from_slice(&(lock.holds.len() as u32).to_le_bytes());
     for (owner, hold) in lock.holds.iter() {
-        let fact = Fact::of(owner, hold, now);
+        let record = HoldRecord::of(owner, hold, now);
         put_bytes(&mut out, owner.as_bytes());
-        out.extend_from_slice(&fact.reads.to_le_bytes());
-        out.extend_from_slice(&fact.writes.to_le_bytes());
+        out.extend_from_slice(&record.reads.to_le_bytes());
+        out.extend_from_slice(&record.writes.to_le_bytes());
         out.extend_from_slice(&hold.fence.get().to_le_bytes());
-        out.extend_from_slice(&fact.wall_deadline.millis().to_le_bytes());
-        out.extend_from_slice(&fact.left.0.to_le_bytes());
-        out.push(u8::from(fact.note.is_some()));
-        if let Some(note) = &fact.note {
+        out.extend_from_slice(&record.wall_deadline.millis().to_le_bytes());
+        out.extend_from_slice(&record.left.0.to_le_bytes());
+        out.push(u8::from(record.note.is_some()));
+        if let Some(note) = &record.note {
             put_bytes(&mut out, &note.0);
         }
     }
@@ -101,13 +101,16 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 /// Whether the parts make a lock (I1, I2, I3 and I6), each owner once and in the order in which they are saved.
 fn is_sound(saved: &Saved) -> bool {
-    let fences: BTreeSet<_> = saved.holds.iter().map(|fact| fact.fence).collect();
+    let fences: BTreeSet<_> = saved.holds.iter().map(|record| record.fence).collect();
     let alone = saved.holds.len() == 1;
     !saved.holds.is_empty()
         && saved.holds.is_sorted_by(|one, other| one.owner < other.owner)
         && fences.len() == saved.holds.len()
-        && saved.holds.iter().all(|fact| {
-            !fact.is_removal() && fact.fence.is_some() && fact.fence <= saved.fence && (alone || fact.writes == 0)
+        && saved.holds.iter().all(|record| {
+            !record.is_removal()
+                && record.fence.is_some()
+                && record.fence <= saved.fence
+                && (alone || record.writes == 0)
         })
 }
 
@@ -120,11 +123,11 @@ impl<'a> Reader<'a> {
         if count > self.0.len() / HOLD_BYTES_MIN {
             return None;
         }
-        let holds = (0..count).map(|_| self.fact()).collect::<Option<Vec<Fact>>>()?;
+        let holds = (0..count).map(|_| self.record()).collect::<Option<Vec<HoldRecord>>>()?;
         self.0.is_empty().then_some(Saved { fence, holds })
     }
 
-    fn fact(&mut self) -> Option<Fact> {
+    fn record(&mut self) -> Option<HoldRecord> {
         let owner = self.bytes().filter(|owner| !owner.is_empty() && *owner != NOBODY).map(Owner::new)?;
         let reads = self.u32()?;
         let writes = self.u32()?;
@@ -136,7 +139,7 @@ impl<'a> Reader<'a> {
             [1] => Some(Note::new(self.bytes()?)),
             _ => return None,
         };
-        Some(Fact { owner, reads, writes, fence, wall_deadline, left, note })
+        Some(HoldRecord { owner, reads, writes, fence, wall_deadline, left, note })
     }
 
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {

@@ -4,9 +4,9 @@
 //! holds, and does the rest (replies, replication, events). Read in this order: [`value`] for the lock and its
 //! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`table`] for who waits, [`mod@queue`]
 //! for where, [`order`] for who goes before whom, [`wait`] for how waits end, [`deadlock`] for those that never would;
-//! [`session`] for holds that end with a connection, [`operator`] for what operators do; [`fact`] for what other nodes
-//! say, [`manager`] for what there is beside locks, [`index`] for when leases end; [`wheel`], [`fence`] and [`codec`]
-//! stand alone.
+//! [`session`] for holds that end with a connection, [`operator`] for what operators do; [`record`] for what other
+//! nodes say, [`manager`] for what there is beside locks, [`index`] for when leases end; [`wheel`], [`fence`] and
+//! [`codec`] stand alone.
 
 // It names `core` and `alloc` only, though the crate has std: tests/purity builds this folder by itself without std,
 // which is the proof that it reads no clock and does no input or output.
@@ -18,7 +18,6 @@ pub mod bytes;
 pub mod change;
 pub mod codec;
 pub mod deadlock;
-pub mod fact;
 pub mod fence;
 pub mod heap;
 pub mod hold;
@@ -32,6 +31,7 @@ pub mod operator;
 pub mod order;
 pub mod owner;
 pub mod queue;
+pub mod record;
 pub mod request;
 pub mod serve;
 pub mod session;

@@ -24,7 +24,7 @@ pub fn name_of(cause: Cause, ended: bool) -> Option<&'static CStr> {
         Cause::Extend | Cause::Close => Some(c"lock.extend"),
         Cause::Lapse => Some(c"lock.lapse"),
         Cause::Break => Some(c"lock.break"),
-        Cause::Told => None,
+        Cause::Replicated => None,
     }
 }
 

@@ -155,7 +155,7 @@ pub(crate) fn note(ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
         Cause::Break => Reason::Break,
         Cause::Close => Reason::Session,
         // Its owner knows, or never knew that it had it.
-        Cause::Acquire | Cause::Release | Cause::Extend | Cause::RevokeUndelivered | Cause::Told => return,
+        Cause::Acquire | Cause::Release | Cause::Extend | Cause::RevokeUndelivered | Cause::Replicated => return,
     };
     RING.with_borrow_mut(|ring| {
         ring.add(|id| Lost {

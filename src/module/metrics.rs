@@ -99,7 +99,7 @@ pub(crate) fn count_change(change: &Change) {
         Cause::Lapse => counters.lapsed += 1,
         Cause::RevokeUndelivered => counters.taken_back += 1,
         // A lease that was cut will lapse; what is told was counted where it was done.
-        Cause::Close | Cause::Told => {}
+        Cause::Close | Cause::Replicated => {}
     });
 }
 

@@ -22,11 +22,11 @@ pub mod waiting;
 
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, Str, WrongType};
 use crate::lock::change::{Change, Effects};
-use crate::lock::fact::{Fact, Origin};
 use crate::lock::hold::Connection;
 use crate::lock::key::{Db, KeyIndex};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
+use crate::lock::record::{HoldRecord, Origin};
 use crate::lock::request::{Ask, Outcome, Refusal, Request, WaitEnd};
 use crate::lock::table::WaiterId;
 use crate::lock::time::{Now, Timestamp};
@@ -119,10 +119,10 @@ fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
 ///
 /// # Errors
 /// With nothing changed but what settling ended.
-pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, fact: &Fact, origin: Origin) -> Result<(), Unserved> {
+pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Origin) -> Result<(), Unserved> {
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (applied, mut effects) = with_manager(|manager| manager.apply(&mut locks, KeyIndex(0), fact, origin, now));
+    let (applied, mut effects) = with_manager(|manager| manager.apply(&mut locks, KeyIndex(0), record, origin, now));
     let names = locks.tidy(&effects.changes);
     if origin != Origin::Disk {
         finish(ctx, &names, &mut effects, now);

@@ -7,10 +7,10 @@ use crate::ffi::event::LoadedFrom;
 use crate::ffi::record::Record;
 use crate::ffi::value::{Destination, DigestPart, Value};
 use crate::lock::codec::{self, Damage};
-use crate::lock::fact::{Fact, Origin};
 use crate::lock::fence::Fence;
 use crate::lock::key::Db;
 use crate::lock::manager::LockManager;
+use crate::lock::record::{HoldRecord, Origin};
 use crate::lock::session::Trace;
 use crate::lock::value::Lock;
 use std::cell::Cell;
@@ -63,7 +63,7 @@ impl Value for Lock {
     fn rewrite(&self, each: &mut dyn FnMut(Record<'_>)) {
         let now = clock::now();
         for (owner, hold) in self.holds.iter() {
-            replication::with_record(&Fact::of(owner, hold, now), &mut *each);
+            replication::with_record(&HoldRecord::of(owner, hold, now), &mut *each);
         }
     }
 

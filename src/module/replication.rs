@@ -6,8 +6,8 @@ use super::open_locks::LOCK;
 use crate::ffi::record::Record;
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, OwnedStr, Str, WrongType};
 use crate::lock::change::{self, Change};
-use crate::lock::fact::Fact;
 use crate::lock::key::{Db, KeyIndex, KeyName};
+use crate::lock::record::HoldRecord;
 use crate::lock::time::{Now, Timestamp};
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -19,12 +19,12 @@ thread_local! {
     /// Locks that came by RESTORE and whose facts are yet to be sent. Not at once: what is written in a notification
     /// reaches replicas before what it follows.
     static OWED: RefCell<Vec<(Db, KeyName)>> = const { RefCell::new(Vec::new()) };
-    /// Whether somebody may listen to what is replicated: replicas, or an AOF. To build what nobody hears costs more than all
-    /// else of a hand-off. Everything that may begin a stream on a primary sets it: a fork, whose snapshot the stream or the
-    /// AOF goes on from, and a promotion. Only a tick that has found nobody takes it back. What is counted unheard between the
-    /// attachment of a first replica and the fork for it gets into the backlog alone, and nobody can go on from before the
-    /// fork. A replica of Valkey 9.1 takes its primary's RDB for its own AOF without a fork: what it counts unheard goes there
-    /// as it came, and that is the same record.
+    /// Whether somebody may listen to what is replicated: replicas, or an AOF. To build what nobody hears costs more
+    /// than all else of a hand-off. Everything that may begin a stream on a primary sets it: a fork, whose snapshot the
+    /// stream or the AOF goes on from, and a promotion. Only a tick that has found nobody takes it back. What is
+    /// counted unheard between the attachment of a first replica and the fork for it gets into the backlog alone, and
+    /// nobody can go on from before the fork. A replica of Valkey 9.1 takes its primary's RDB for its own AOF without a
+    /// fork: what it counts unheard goes there as it came, and that is the same record.
     static HEARD: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -85,15 +85,15 @@ pub(crate) fn settle_debts(ctx: &mut Ctx<'_>, end: Timestamp) {
         let Some((db, name)) = OWED.with_borrow_mut(Vec::pop) else { return };
         let name = OwnedStr::new(&name);
         ctx.select_db(db.0);
-        let (facts, expires_at) = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {
+        let (records, expires_at) = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {
             Ok(keys) => match keys.get(0) {
                 Some(lock) => (change::all_of(lock, KeyIndex(0)), keys.expires_at(0)),
                 None => continue,
             },
             Err(WrongType) => continue,
         };
-        for fact in &facts {
-            send(ctx, name.as_str(), fact, clock::now());
+        for record in &records {
+            send(ctx, name.as_str(), record, clock::now());
         }
         // A time to live that came with it, or was set since, ends where the facts are read.
         if let Some(at_ms) = expires_at {
@@ -122,19 +122,19 @@ fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
         let numbers = [0, 0, change.hold.fence.get() as i64];
         ctx.replicate(key, Record { command: COMMAND, name: change.owner.as_bytes(), numbers: &numbers, text: None });
     } else {
-        with_record(&Fact::of(&change.owner, &change.hold, now), |record| ctx.replicate(key, record));
+        with_record(&HoldRecord::of(&change.owner, &change.hold, now), |line| ctx.replicate(key, line));
     }
 }
 
 /// The record of a hold that stands: `key owner reads writes fence wall-deadline-ms remaining-ms [note]`.
-pub(crate) fn with_record<R>(fact: &Fact, each: impl FnOnce(Record<'_>) -> R) -> R {
+pub(crate) fn with_record<R>(record: &HoldRecord, each: impl FnOnce(Record<'_>) -> R) -> R {
     let numbers = [
-        i64::from(fact.reads),
-        i64::from(fact.writes),
-        fact.fence.map_or(0, |fence| fence.get() as i64),
-        fact.wall_deadline.millis() as i64,
-        fact.left.0 as i64,
+        i64::from(record.reads),
+        i64::from(record.writes),
+        record.fence.map_or(0, |fence| fence.get() as i64),
+        record.wall_deadline.millis() as i64,
+        record.left.0 as i64,
     ];
-    let text = fact.note.as_ref().map(|note| &*note.0);
-    each(Record { command: COMMAND, name: fact.owner.as_bytes(), numbers: &numbers, text })
+    let text = record.note.as_ref().map(|note| &*note.0);
+    each(Record { command: COMMAND, name: record.owner.as_bytes(), numbers: &numbers, text })
 }

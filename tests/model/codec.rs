@@ -4,11 +4,11 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use redis_lock::lock::codec::{Damage, VERSION, decode, encode};
-use redis_lock::lock::fact::Fact;
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::{Hold, Term};
 use redis_lock::lock::limits::SAVED_BYTES_CEILING;
 use redis_lock::lock::owner::{NOBODY, Note, Owner};
+use redis_lock::lock::record::HoldRecord;
 use redis_lock::lock::time::{Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 
@@ -103,9 +103,9 @@ proptest! {
         // What could go wrong: a field forgotten, or a time rounded down.
         let saved = decode(&encode(&lock, NOW)).unwrap();
         prop_assert_eq!(saved.fence, lock.fence);
-        let expected: Vec<Fact> = lock.holds.iter().map(|(owner, hold)| {
-            let fact = Fact::of(owner, hold, NOW);
-            Fact { wall_deadline: WallTime::from_millis(fact.wall_deadline.millis()), ..fact }
+        let expected: Vec<HoldRecord> = lock.holds.iter().map(|(owner, hold)| {
+            let record = HoldRecord::of(owner, hold, NOW);
+            HoldRecord { wall_deadline: WallTime::from_millis(record.wall_deadline.millis()), ..record }
         }).collect();
         prop_assert_eq!(saved.holds, expected);
     }

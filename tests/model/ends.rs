@@ -1,11 +1,11 @@
 //! Where numbers end: refusals that no history of sane length meets.
 
 use crate::world::{RULES, Side, Step, limits};
-use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::KeyIndex;
 use redis_lock::lock::owner::Owner;
+use redis_lock::lock::record::{HoldRecord, Origin};
 use redis_lock::lock::request::{Acquire, Ask, Outcome, Refusal, Request, Wait};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
@@ -42,7 +42,7 @@ fn when_the_fences_are_used_up_nothing_new_is_granted_and_what_is_held_goes_on()
 fn a_count_at_its_end_stays_there() {
     // One more would be none: the lock of who holds it most often would be free.
     let mut side = Side::new(limits(RULES));
-    let fact = Fact {
+    let record = HoldRecord {
         owner: Owner::new(b"a"),
         reads: u32::MAX,
         writes: 0,
@@ -51,7 +51,7 @@ fn a_count_at_its_end_stays_there() {
         left: Millis(30),
         note: None,
     };
-    let (told, _) = side.on(0, b"k", |manager, side| manager.apply(side, KeyIndex(0), &fact, Origin::Peer, NOW));
+    let (told, _) = side.on(0, b"k", |manager, side| manager.apply(side, KeyIndex(0), &record, Origin::Peer, NOW));
     assert_eq!(told, Ok(()));
     refused(&acquire(&mut side, b"k", Mode::Read), Refusal::TooManyCounts);
     // Its other count has room.

@@ -5,11 +5,11 @@ use crate::queue::Rules;
 use crate::world::{RULES, Side, limits};
 use proptest::prelude::*;
 use redis_lock::lock::codec;
-use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::Owner;
+use redis_lock::lock::record::{HoldRecord, Origin};
 use redis_lock::lock::session::Trace;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
@@ -82,9 +82,9 @@ impl Replica {
         Replica { side: Side::new(limits(rules)), incoming: None, tells, fence: 0 }
     }
 
-    fn fact(&mut self, lease: Option<u64>) -> Fact {
+    fn record(&mut self, lease: Option<u64>) -> HoldRecord {
         self.fence += 1;
-        Fact {
+        HoldRecord {
             owner: Owner::new(b"a"),
             reads: 0,
             writes: u32::from(lease.is_some()),
@@ -99,9 +99,9 @@ impl Replica {
         let manager = &mut self.side.manager;
         match *op {
             Op::Hold { db, key, lease } => {
-                let fact = self.fact(lease);
+                let record = self.record(lease);
                 let apply = |manager: &mut LockManager, side: &mut Side| {
-                    manager.apply(side, KeyIndex(0), &fact, Origin::Peer, NOW).0
+                    manager.apply(side, KeyIndex(0), &record, Origin::Peer, NOW).0
                 };
                 self.side.on(db, &[key], apply).unwrap();
             }

@@ -5,7 +5,6 @@ use crate::queue::{Ask as Wish, Rules, Waiter};
 use redis_lock::lock::change::{Cause, Change, Effects};
 use redis_lock::lock::codec;
 use redis_lock::lock::deadlock::Hop;
-use redis_lock::lock::fact::{Fact, Origin};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex};
@@ -13,6 +12,7 @@ use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::{Note, Owner};
+use redis_lock::lock::record::{HoldRecord, Origin};
 use redis_lock::lock::request::{
     self, Acquire, Amount, Ask, Extend, Outcome, RedirectReason, Refusal, Release, Request, Wait,
 };
@@ -764,9 +764,9 @@ impl World {
         let now = self.now;
         for change in changes {
             let fence = change.hold.fence;
-            let fact = match change.ended {
-                false => Fact::of(&change.owner, &change.hold, now),
-                true => Fact {
+            let record = match change.ended {
+                false => HoldRecord::of(&change.owner, &change.hold, now),
+                true => HoldRecord {
                     owner: change.owner.clone(),
                     reads: 0,
                     writes: 0,
@@ -778,7 +778,7 @@ impl World {
             };
             let (db, key) = self.primary.step[usize::from(change.key.0)];
             let (told, effects) =
-                self.replica.on(db, &key, |manager, side| manager.apply(side, KeyIndex(0), &fact, Origin::Peer, now));
+                self.replica.on(db, &key, |manager, side| manager.apply(side, KeyIndex(0), &record, Origin::Peer, now));
             assert_eq!(told, Ok(()));
             assert!(effects.wait_ends.is_empty());
             assert!(self.replica.manager.last_fence() >= Some(fence), "a fence that the replica may give again");

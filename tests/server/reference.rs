@@ -252,7 +252,7 @@ fn the_page_of_fields_names_each_field_that_a_server_shows() {
 
 #[test]
 fn the_page_of_events_names_every_keyspace_event() {
-    let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Break, Cause::Told];
+    let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Break, Cause::Replicated];
     let real: Vec<&str> =
         causes.iter().filter_map(|cause| events::name_of(*cause, true)).map(|name| name.to_str().unwrap()).collect();
     assert_eq!(names(EVENTS), real);

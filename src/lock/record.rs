@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
+pub struct HoldRecord {
     /// Whose hold.
     pub owner: Owner,
     /// How often for reading; 0 with 0 writes removes the hold.
@@ -41,7 +41,7 @@ pub struct Saved {
     /// The highest fence given on it.
     pub fence: Option<Fence>,
     /// Its holds, in order of owner.
-    pub holds: Vec<Fact>,
+    pub holds: Vec<HoldRecord>,
 }
 
 /// Where a fact comes from, which decides how its deadline is read and how far it is believed.
@@ -65,7 +65,7 @@ impl LockManager {
         &mut self,
         keys: &mut K,
         key: KeyIndex,
-        fact: &Fact,
+        record: &HoldRecord,
         origin: Origin,
         now: Now,
     ) -> (Result<(), Refusal>, Effects) {
@@ -74,10 +74,10 @@ impl LockManager {
         if origin == Origin::Client {
             settle(keys, key, &self.sessions, now.mono, &mut effects);
             self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
-            checked = check(keys.lock(key).as_deref(), fact, &self.limits, now.wall);
+            checked = check(keys.lock(key).as_deref(), record, &self.limits, now.wall);
         }
         if checked.is_ok() {
-            self.put_fact(keys, key, fact, origin, now, &mut effects);
+            self.apply_record(keys, key, record, origin, now, &mut effects);
         }
         if origin == Origin::Client {
             self.mark_ready_for_holders(keys, key);
@@ -88,22 +88,22 @@ impl LockManager {
         (checked, effects)
     }
 
-    fn put_fact<K: Keyspace>(
+    fn apply_record<K: Keyspace>(
         &mut self,
         keys: &mut K,
         key: KeyIndex,
-        fact: &Fact,
+        record: &HoldRecord,
         origin: Origin,
         now: Now,
         effects: &mut Effects,
     ) {
-        if let Some(fence) = fact.fence {
+        if let Some(fence) = record.fence {
             self.fences.observe(fence);
         }
-        let owner = &fact.owner;
-        let Some(mut hold) = fact.hold(origin, now) else {
+        let owner = &record.owner;
+        let Some(mut hold) = record.hold(origin, now) else {
             if let Some(lock) = keys.lock(key) {
-                remove(lock, key, Cause::Told, owner, effects);
+                remove(lock, key, Cause::Replicated, owner, effects);
             }
             return;
         };
@@ -112,7 +112,7 @@ impl LockManager {
             hold.set_since(old.since());
         }
         lock.raise_fence(hold.fence);
-        change(lock, key, Cause::Told, owner, hold, effects);
+        change(lock, key, Cause::Replicated, owner, hold, effects);
     }
 
     /// The lock that was saved. It lies under no key yet and may never do: until [`LockManager::arrive`] nobody looks
@@ -125,9 +125,9 @@ impl LockManager {
         if origin == Origin::Client && lock.fence.is_some_and(|fence| fence.is_far_ahead(now.wall)) {
             return Err(Refusal::FenceFarAhead);
         }
-        for fact in &saved.holds {
-            if let Some(hold) = fact.hold(origin, now) {
-                lock.holds.put(&fact.owner, hold);
+        for record in &saved.holds {
+            if let Some(hold) = record.hold(origin, now) {
+                lock.holds.put(&record.owner, hold);
             }
         }
         Ok(lock)
@@ -144,17 +144,18 @@ impl LockManager {
 }
 
 /// Whether a client's fact may stand: its fence is not far ahead and it keeps I2 and I3.
-fn check(lock: Option<&Lock>, fact: &Fact, limits: &Limits, wall: WallTime) -> Result<(), Refusal> {
-    if fact.fence.is_some_and(|fence| fence.is_far_ahead(wall)) {
+fn check(lock: Option<&Lock>, record: &HoldRecord, limits: &Limits, wall: WallTime) -> Result<(), Refusal> {
+    if record.fence.is_some_and(|fence| fence.is_far_ahead(wall)) {
         return Err(Refusal::FenceFarAhead);
     }
     let Some(lock) = lock else { return Ok(()) };
-    if fact.is_removal() {
+    if record.is_removal() {
         return Ok(());
     }
-    let owner = fact.owner.as_bytes();
-    let excludes = fact.writes > 0 || lock.holds.any().is_some_and(|(who, hold)| who != &fact.owner && hold.writes > 0);
-    let same_fence = |(who, hold): (&Owner, &Hold)| Some(hold.fence) == fact.fence && who != &fact.owner;
+    let owner = record.owner.as_bytes();
+    let excludes =
+        record.writes > 0 || lock.holds.any().is_some_and(|(who, hold)| who != &record.owner && hold.writes > 0);
+    let same_fence = |(who, hold): (&Owner, &Hold)| Some(hold.fence) == record.fence && who != &record.owner;
     if lock.held_by_other(owner) && (excludes || lock.holds.iter().any(same_fence)) {
         return Err(Refusal::BreaksLock);
     }
@@ -164,7 +165,7 @@ fn check(lock: Option<&Lock>, fact: &Fact, limits: &Limits, wall: WallTime) -> R
     Ok(())
 }
 
-impl Fact {
+impl HoldRecord {
     /// Whether it says that the hold is gone.
     #[must_use]
     pub fn is_removal(&self) -> bool {
@@ -173,8 +174,8 @@ impl Fact {
 
     /// The fact of a hold as it stands now.
     #[must_use]
-    pub fn of(owner: &Owner, hold: &Hold, now: Now) -> Fact {
-        Fact {
+    pub fn of(owner: &Owner, hold: &Hold, now: Now) -> HoldRecord {
+        HoldRecord {
             owner: owner.clone(),
             reads: hold.reads,
             writes: hold.writes,
