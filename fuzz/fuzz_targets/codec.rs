@@ -5,7 +5,7 @@
 
 use cap::Cap;
 use libfuzzer_sys::fuzz_target;
-use purity::lock::codec::{Damage, VERSION, decode, encode};
+use purity::lock::codec::{DecodeError, VERSION, decode, encode};
 use purity::lock::key::Db;
 use purity::lock::limits::{LEASE_CEILING, Limits};
 use purity::lock::manager::LockManager;
@@ -43,8 +43,8 @@ fn check(bytes: &[u8]) {
     assert!(allocated <= 1_000 + 20 * bytes.len(), "{allocated} bytes for {}", bytes.len());
     let saved = match decoded {
         Ok(saved) => saved,
-        Err(Damage::Newer(version)) => return assert!(version > VERSION && version == bytes[0]),
-        Err(Damage::Broken) => return,
+        Err(DecodeError::Newer(version)) => return assert!(version > VERSION && version == bytes[0]),
+        Err(DecodeError::Broken) => return,
     };
     let mut lock = LockManager::load(&saved, Origin::Peer, NOW).expect("a peer is believed");
     assert_eq!(lock.broken_invariant(), None);

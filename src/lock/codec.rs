@@ -18,7 +18,7 @@
 
 use super::fence::Fence;
 use super::owner::{NOBODY, Note, Owner};
-use super::record::{HoldRecord, Saved};
+use super::record::{DecodedLock, HoldRecord};
 use super::time::{Millis, Now, WallTime};
 use super::value::Lock;
 use alloc::collections::BTreeSet;
@@ -29,7 +29,7 @@ pub const VERSION: u8 = 1;
 
 /// Why a payload is not a saved lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Damage {
+pub enum DecodeError {
     /// Written by a later version of this module.
     Newer(u8),
     /// Cut short, changed, or never a lock.
@@ -71,18 +71,18 @@ pub fn encode(lock: &Lock, now: Now) -> Vec<u8> {
 ///
 /// # Errors
 /// When the payload is damaged or of a later version.
-pub fn decode(bytes: &[u8]) -> Result<Saved, Damage> {
+pub fn decode(bytes: &[u8]) -> Result<DecodedLock, DecodeError> {
     match bytes.first() {
         Some(&VERSION) => {}
-        Some(&version) if version > VERSION => return Err(Damage::Newer(version)),
-        _ => return Err(Damage::Broken),
+        Some(&version) if version > VERSION => return Err(DecodeError::Newer(version)),
+        _ => return Err(DecodeError::Broken),
     }
-    let sum = bytes.get(CHECKSUM_AT..BODY_AT).ok_or(Damage::Broken)?;
+    let sum = bytes.get(CHECKSUM_AT..BODY_AT).ok_or(DecodeError::Broken)?;
     if sum != checksum(bytes).to_le_bytes() {
-        return Err(Damage::Broken);
+        return Err(DecodeError::Broken);
     }
-    let saved = Reader(&bytes[BODY_AT..]).saved().ok_or(Damage::Broken)?;
-    if is_sound(&saved) { Ok(saved) } else { Err(Damage::Broken) }
+    let saved = Reader(&bytes[BODY_AT..]).saved().ok_or(DecodeError::Broken)?;
+    if is_sound(&saved) { Ok(saved) } else { Err(DecodeError::Broken) }
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -100,7 +100,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 /// Whether the parts make a lock (I1, I2, I3 and I6), each owner once and in the order in which they are saved.
-fn is_sound(saved: &Saved) -> bool {
+fn is_sound(saved: &DecodedLock) -> bool {
     let fences: BTreeSet<_> = saved.holds.iter().map(|record| record.fence).collect();
     let alone = saved.holds.len() == 1;
     !saved.holds.is_empty()
@@ -117,14 +117,14 @@ fn is_sound(saved: &Saved) -> bool {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn saved(mut self) -> Option<Saved> {
+    fn saved(mut self) -> Option<DecodedLock> {
         let fence = Fence::new(self.u64()?);
         let count = self.u32()? as usize;
         if count > self.0.len() / HOLD_BYTES_MIN {
             return None;
         }
         let holds = (0..count).map(|_| self.record()).collect::<Option<Vec<HoldRecord>>>()?;
-        self.0.is_empty().then_some(Saved { fence, holds })
+        self.0.is_empty().then_some(DecodedLock { fence, holds })
     }
 
     fn record(&mut self) -> Option<HoldRecord> {

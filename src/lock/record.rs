@@ -37,7 +37,7 @@ pub struct HoldRecord {
 
 /// A lock as it was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
+pub struct DecodedLock {
     /// The highest fence given on it.
     pub fence: Option<Fence>,
     /// Its holds, in order of owner.
@@ -120,7 +120,7 @@ impl LockManager {
     ///
     /// # Errors
     /// When it comes from a client (RESTORE) and a fence is far ahead.
-    pub fn load(saved: &Saved, origin: Origin, now: Now) -> Result<Lock, Refusal> {
+    pub fn load(saved: &DecodedLock, origin: Origin, now: Now) -> Result<Lock, Refusal> {
         let mut lock = Lock { fence: saved.fence, ..Lock::default() };
         if origin == Origin::Client && lock.fence.is_some_and(|fence| fence.is_far_ahead(now.wall)) {
             return Err(Refusal::FenceFarAhead);

@@ -6,7 +6,7 @@ use crate::ffi::context::{self, Flags};
 use crate::ffi::event::LoadedFrom;
 use crate::ffi::record::Record;
 use crate::ffi::value::{Destination, DigestPart, Value};
-use crate::lock::codec::{self, Damage};
+use crate::lock::codec::{self, DecodeError};
 use crate::lock::fence::Fence;
 use crate::lock::key::Db;
 use crate::lock::manager::LockManager;
@@ -39,9 +39,9 @@ impl Value for Lock {
     const ENCODING: i32 = 1;
 
     fn load(saved: &[u8], place: Option<Destination<'_>>) -> Result<Lock, String> {
-        let saved = codec::decode(saved).map_err(|damage| match damage {
-            Damage::Newer(version) => format!("saved by a later version of this module (form {version})"),
-            Damage::Broken => "damaged payload".to_owned(),
+        let saved = codec::decode(saved).map_err(|error| match error {
+            DecodeError::Newer(version) => format!("saved by a later version of this module (form {version})"),
+            DecodeError::Broken => "damaged payload".to_owned(),
         })?;
         let mut lock = LockManager::load(&saved, origin(), clock::now())
             .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())?;

@@ -3,7 +3,7 @@
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
-use redis_lock::lock::codec::{Damage, VERSION, decode, encode};
+use redis_lock::lock::codec::{DecodeError, VERSION, decode, encode};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::{Hold, Term};
 use redis_lock::lock::limits::SAVED_BYTES_CEILING;
@@ -61,8 +61,8 @@ fn holds_in_another_order_than_they_are_saved_in_are_refused() {
     let (head, holds) = saved.split_at(1 + 8 + 8 + 4);
     let (one, other) = holds.split_at(holds.len() / 2);
     assert!(decode(&with_sum([head, one, other].concat())).is_ok());
-    assert_eq!(decode(&with_sum([head, other, one].concat())), Err(Damage::Broken));
-    assert_eq!(decode(&with_sum([head, one, one].concat())), Err(Damage::Broken));
+    assert_eq!(decode(&with_sum([head, other, one].concat())), Err(DecodeError::Broken));
+    assert_eq!(decode(&with_sum([head, one, one].concat())), Err(DecodeError::Broken));
 }
 
 /// A lock with one hold of an owner and a note of so many bytes.
@@ -115,12 +115,12 @@ proptest! {
         // What could go wrong: a length believed before it is checked, or a change that makes another valid lock.
         let saved = encode(&lock, NOW);
         for len in 0..saved.len() {
-            prop_assert_eq!(decode(&saved[..len]), Err(Damage::Broken));
+            prop_assert_eq!(decode(&saved[..len]), Err(DecodeError::Broken));
         }
         for at in 0..saved.len() {
             let mut changed = saved.clone();
             changed[at] ^= flip;
-            let expected = if at == 0 && changed[0] > VERSION { Damage::Newer(changed[0]) } else { Damage::Broken };
+            let expected = if at == 0 && changed[0] > VERSION { DecodeError::Newer(changed[0]) } else { DecodeError::Broken };
             prop_assert_eq!(decode(&changed), Err(expected), "byte {}", at);
         }
     }
