@@ -1,7 +1,7 @@
 //! A node where many wait for many keys, for what is measured in the pure core without a server.
 
 use super::{LIMITS, acquire, acquire_or};
-use redis_lock::lock::change::Effects;
+use redis_lock::lock::effect::Effects;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};

@@ -2,7 +2,7 @@
 
 pub(crate) mod crowd;
 
-use redis_lock::lock::change::Effects;
+use redis_lock::lock::effect::Effects;
 use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::keyspace::{Keyspace, Place};

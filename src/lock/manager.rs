@@ -1,7 +1,7 @@
 //! What a node knows beside its locks: the fence clock, the index of leases, the term. Requests are served in serve.rs,
 //! facts are taken in in record.rs; here is what happens to keys and to the node without either.
 
-use super::change::{self, Effects, close, settle};
+use super::effect::{self, Effects, close, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::{Connection, Term};
 use super::index::Index;
@@ -251,7 +251,7 @@ impl LockManager {
             self.leases.disarm(db, entry);
             return effects;
         }
-        change::lapse(keys, key, now.mono, most, &mut effects);
+        effect::lapse(keys, key, now.mono, most, &mut effects);
         let more =
             keys.lock(key).and_then(|lock| lock.holds.earliest()).is_some_and(|(deadline, _)| deadline <= now.mono);
         if !more {
@@ -345,10 +345,10 @@ impl LockManager {
         self.forget_gone(keys);
         for key in keys.all() {
             if let Place { db, name, lock: Some(lock) } = keys.place(key) {
-                effects.alarming |= self.follow_lock(db, name, lock, now);
+                effects.needs_rearm |= self.follow_lock(db, name, lock, now);
             }
         }
-        effects.alarming |= !effects.bonds.is_empty();
+        effects.needs_rearm |= !effects.bonds.is_empty();
         if self.wait_table.waiting() > 0 {
             // A holder that asks for its key again, with others, waits for nobody there; from now on it does. And it
             // passes waiters for several keys elsewhere as long as it keeps them waiting; from now on it may wait for

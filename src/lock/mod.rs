@@ -15,9 +15,9 @@
 
 pub mod arena;
 pub mod bytes;
-pub mod change;
 pub mod codec;
 pub mod deadlock;
+pub mod effect;
 pub mod fence;
 pub mod heap;
 pub mod hold;

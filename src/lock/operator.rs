@@ -1,6 +1,6 @@
 //! What operators do and see: they break holds, and look for who waits longest and where most do.
 
-use super::change::{Cause, Effects, remove, settle};
+use super::effect::{Cause, Effects, commit_end, settle};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
@@ -40,7 +40,7 @@ impl LockManager {
             let broken: Vec<Owner> =
                 holders.filter(|holder| owner.is_none_or(|owner| owner == *holder)).cloned().collect();
             for holder in &broken {
-                remove(lock, key, Cause::Break, holder, &mut effects);
+                commit_end(lock, key, Cause::Break, holder, &mut effects);
             }
         }
         let broken = effects.changes.len() - before;

@@ -2,7 +2,7 @@
 //!
 //! A fact is idempotent and decides nothing. The primary's and the disk's are believed; a client's is checked.
 
-use super::change::{Cause, Effects, change, remove, settle};
+use super::effect::{Cause, Effects, commit_end, commit_hold, settle};
 use super::fence::Fence;
 use super::hold::{Hold, Term};
 use super::key::{Db, KeyIndex};
@@ -103,7 +103,7 @@ impl LockManager {
         let owner = &record.owner;
         let Some(mut hold) = record.hold(origin, now) else {
             if let Some(lock) = keys.lock(key) {
-                remove(lock, key, Cause::Replicated, owner, effects);
+                commit_end(lock, key, Cause::Replicated, owner, effects);
             }
             return;
         };
@@ -112,7 +112,7 @@ impl LockManager {
             hold.set_since(old.since());
         }
         lock.raise_fence(hold.fence);
-        change(lock, key, Cause::Replicated, owner, hold, effects);
+        commit_hold(lock, key, Cause::Replicated, owner, hold, effects);
     }
 
     /// The lock that was saved. It lies under no key yet and may never do: until [`LockManager::arrive`] nobody looks

@@ -15,8 +15,8 @@
 //! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here. \* Only if
 //! nobody in line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
 
-use super::change::{Cause, Effects, change, remove, settle};
 use super::deadlock::Cycle;
+use super::effect::{Cause, Effects, commit_end, commit_hold, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::{Hold, Mode, Term};
 use super::key::{KeyIndex, KeyName};
@@ -89,7 +89,7 @@ impl LockManager {
             self.follow(keys, effects, now.mono);
         }
         // While somebody waits, much else has its time: the ends of waits, of what is kept for one.
-        effects.alarming |= !self.wait_table.is_empty();
+        effects.needs_rearm |= !self.wait_table.is_empty();
         outcome
     }
 
@@ -299,7 +299,7 @@ pub(super) fn grant<K: Keyspace>(
         given.push(GrantUndo { fence, added, deadline: hold.deadline, session: hold.session(), prior });
         let lock = keys.lock_or_create(*key);
         lock.raise_fence(fence);
-        change(lock, *key, Cause::Acquire, owner, hold, effects);
+        commit_hold(lock, *key, Cause::Acquire, owner, hold, effects);
     }
     Ok(given)
 }
@@ -330,9 +330,9 @@ fn release<K: Keyspace>(
         }
         let total = hold.total();
         if total == 0 {
-            remove(lock, key, Cause::Release, owner, effects);
+            commit_end(lock, key, Cause::Release, owner, effects);
         } else if total < before {
-            change(lock, key, Cause::Release, owner, hold, effects);
+            commit_hold(lock, key, Cause::Release, owner, hold, effects);
         }
         Some(total)
     });
@@ -352,7 +352,7 @@ fn extend<K: Keyspace>(
     hold.deadline = now + ask.lease;
     hold.rebind(ask.session);
     let fence = hold.fence;
-    change(lock, key, Cause::Extend, owner, hold, effects);
+    commit_hold(lock, key, Cause::Extend, owner, hold, effects);
     Some(fence)
 }
 

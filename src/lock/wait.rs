@@ -4,8 +4,8 @@
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone,
 //! only those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
-use super::change::{Cause, Change, Effects, Spent, WaitEnds, change, remove, settle};
 use super::deadlock::{self, Cycle};
+use super::effect::{Cause, Change, Effects, Spent, WaitEnds, commit_end, commit_hold, settle};
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
@@ -606,9 +606,9 @@ impl LockManager {
             let Some(held) = lock.holds.get(owner.as_bytes()).filter(stands) else { continue };
             let hold = given.undo(held, mode);
             if hold.total() == 0 || hold.deadline <= now.mono {
-                remove(lock, *key, Cause::RevokeUndelivered, &owner, &mut effects);
+                commit_end(lock, *key, Cause::RevokeUndelivered, &owner, &mut effects);
             } else if hold != *held {
-                change(lock, *key, Cause::RevokeUndelivered, &owner, hold, &mut effects);
+                commit_hold(lock, *key, Cause::RevokeUndelivered, &owner, hold, &mut effects);
             }
         }
         // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it,

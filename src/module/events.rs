@@ -5,7 +5,7 @@ use super::state::with_manager;
 use super::{alarm, clock, metrics, peers, persistence, replication, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
-use crate::lock::change::Cause;
+use crate::lock::effect::Cause;
 use crate::lock::key::{Db, KeyName};
 use crate::lock::manager::LockManager;
 use crate::lock::time::Timestamp;

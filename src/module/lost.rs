@@ -5,7 +5,7 @@
 
 use crate::ffi::Ctx;
 use crate::lock::bytes::Bytes;
-use crate::lock::change::{Cause, Change};
+use crate::lock::effect::{Cause, Change};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
 use crate::lock::key::Db;

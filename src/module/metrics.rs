@@ -2,7 +2,7 @@
 
 use super::state::with_manager;
 use crate::ffi::info::InfoFields;
-use crate::lock::change::{Cause, Change};
+use crate::lock::effect::{Cause, Change};
 use crate::lock::fence::Fence;
 use crate::lock::request::{Outcome, Refusal, WaitEnd};
 use hdrhistogram::Histogram;

@@ -21,7 +21,7 @@ pub mod turns;
 pub mod waiting;
 
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, Str, WrongType};
-use crate::lock::change::{Change, Effects};
+use crate::lock::effect::{Change, Effects};
 use crate::lock::hold::Connection;
 use crate::lock::key::{Db, KeyIndex};
 use crate::lock::manager::LockManager;
@@ -99,7 +99,7 @@ pub fn serve(
         (outcome, _) => outcome,
     };
     metrics::count_outcome(&outcome);
-    if effects.alarming {
+    if effects.needs_rearm {
         alarm::arm(ctx);
     }
     outcome.map_err(Unserved::Refused)

@@ -4,7 +4,7 @@ use super::state;
 use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
-use crate::lock::change::Change;
+use crate::lock::effect::Change;
 use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::keyspace::{Keyspace, Place};
 use crate::lock::request::{RedirectReason, WaitEnd};

@@ -5,7 +5,7 @@ use super::clock;
 use super::open_locks::LOCK;
 use crate::ffi::record::Record;
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, OwnedStr, Str, WrongType};
-use crate::lock::change::{self, Change};
+use crate::lock::effect::{self, Change};
 use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::record::HoldRecord;
 use crate::lock::time::{Now, Timestamp};
@@ -87,7 +87,7 @@ pub(crate) fn settle_debts(ctx: &mut Ctx<'_>, end: Timestamp) {
         ctx.select_db(db.0);
         let (records, expires_at) = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {
             Ok(keys) => match keys.get(0) {
-                Some(lock) => (change::all_of(lock, KeyIndex(0)), keys.expires_at(0)),
+                Some(lock) => (effect::all_of(lock, KeyIndex(0)), keys.expires_at(0)),
                 None => continue,
             },
             Err(WrongType) => continue,

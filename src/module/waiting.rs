@@ -8,7 +8,7 @@ use super::state::with_manager;
 use super::{alarm, clock, finish, metrics, turns};
 use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
-use crate::lock::change::WaitEnds;
+use crate::lock::effect::WaitEnds;
 use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;

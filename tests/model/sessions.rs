@@ -4,7 +4,7 @@ use crate::naive::Answer;
 use crate::queue::Rules;
 use crate::waiting::{LONG, at, blind, world};
 use crate::world::{Bound, Named, Op, RULES, Side, World, limits};
-use redis_lock::lock::change::Cause;
+use redis_lock::lock::effect::Cause;
 use redis_lock::lock::hold::Mode::{self, Read, Write};
 use redis_lock::lock::hold::Session;
 use redis_lock::lock::key::{Db, KeyIndex};

@@ -3,7 +3,7 @@
 
 use crate::queue::Rules;
 use crate::world::{RULES, limits};
-use redis_lock::lock::change::Effects;
+use redis_lock::lock::effect::Effects;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};

@@ -2,9 +2,9 @@
 
 use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Rules, Waiter};
-use redis_lock::lock::change::{Cause, Change, Effects};
 use redis_lock::lock::codec;
 use redis_lock::lock::deadlock::Hop;
+use redis_lock::lock::effect::{Cause, Change, Effects};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex};

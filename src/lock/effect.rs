@@ -24,7 +24,7 @@ pub struct Effects {
     /// Who waits no more, and why.
     pub wait_ends: WaitEnds,
     /// Whether the alarm may have to ring for something that it did not have to ring for before.
-    pub alarming: bool,
+    pub needs_rearm: bool,
     /// What was bound to connections, for the node's own index.
     pub(super) bonds: Vec<BondChange>,
     /// How much of what one step may do for waiters it has done.
@@ -178,22 +178,29 @@ pub(super) fn close(
         return;
     }
     if end <= now {
-        return remove(lock, key, Cause::Close, owner, effects);
+        return commit_end(lock, key, Cause::Close, owner, effects);
     }
     hold.deadline = end;
     hold.orphan();
-    change(lock, key, Cause::Close, owner, hold, effects);
+    commit_hold(lock, key, Cause::Close, owner, hold, effects);
 }
 
 /// Commits a hold as it is to be from now on. Cannot fail.
-pub(super) fn change(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold, effects: &mut Effects) {
+pub(super) fn commit_hold(
+    lock: &mut Lock,
+    key: KeyIndex,
+    cause: Cause,
+    owner: &Owner,
+    hold: Hold,
+    effects: &mut Effects,
+) {
     let old = lock.holds.put(owner, hold.clone());
     effects.note_bond(key, owner, old.as_ref().and_then(Hold::session), hold.session());
     effects.changes.push(Change { key, cause, owner: owner.clone(), hold, ended: false });
 }
 
 /// Commits that a hold is gone. Cannot fail.
-pub(super) fn remove(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, effects: &mut Effects) {
+pub(super) fn commit_end(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, effects: &mut Effects) {
     if let Some(hold) = lock.holds.take(owner.as_bytes()) {
         effects.ended(key, cause, owner.clone(), hold);
     }
