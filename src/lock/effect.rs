@@ -26,7 +26,7 @@ pub struct Effects {
     /// Whether the alarm may have to ring for something that it did not have to ring for before.
     pub needs_rearm: bool,
     /// What was bound to connections, for the node's own index.
-    pub(super) bonds: Vec<BondChange>,
+    pub(super) bindings: Vec<BindingChange>,
     /// How much of what one step may do for waiters it has done.
     pub(super) spent: Spent,
 }
@@ -51,7 +51,7 @@ impl Spent {
 
 /// A hold was bound to another connection than before, or to one where there was none, or the other way round.
 #[derive(Clone, Debug)]
-pub(super) struct BondChange {
+pub(super) struct BindingChange {
     pub(super) key: KeyIndex,
     pub(super) owner: Owner,
     pub(super) was: Option<Session>,
@@ -68,17 +68,17 @@ impl Effects {
     /// Whether nothing was done.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.wait_ends.is_empty() && self.bonds.is_empty()
+        self.changes.is_empty() && self.wait_ends.is_empty() && self.bindings.is_empty()
     }
 
     fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
-        self.note_bond(key, &owner, hold.session(), None);
+        self.note_binding(key, &owner, hold.session(), None);
         self.changes.push(Change { key, cause, owner, hold, ended: true });
     }
 
-    fn note_bond(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
+    fn note_binding(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
         if was != is {
-            self.bonds.push(BondChange { key, owner: owner.clone(), was, is });
+            self.bindings.push(BindingChange { key, owner: owner.clone(), was, is });
         }
     }
 }
@@ -172,7 +172,7 @@ pub(super) fn close(
     let mut hold = hold.clone();
     if hold.deadline <= end {
         // Nothing is cut, and nobody needs to know: it goes on to the end of its lease, or lapses if that is over.
-        effects.note_bond(key, owner, hold.session(), None);
+        effects.note_binding(key, owner, hold.session(), None);
         hold.bind(None);
         lock.holds.put(owner, hold);
         return;
@@ -195,7 +195,7 @@ pub(super) fn commit_hold(
     effects: &mut Effects,
 ) {
     let old = lock.holds.put(owner, hold.clone());
-    effects.note_bond(key, owner, old.as_ref().and_then(Hold::session), hold.session());
+    effects.note_binding(key, owner, old.as_ref().and_then(Hold::session), hold.session());
     effects.changes.push(Change { key, cause, owner: owner.clone(), hold, ended: false });
 }
 

@@ -103,12 +103,12 @@ impl Granted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Extra {
     note: Option<Note>,
-    bond: Option<Bond>,
+    binding: Option<Binding>,
 }
 
 /// That a hold ends with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bond {
+enum Binding {
     /// It will.
     Open(Session),
     /// The connection has closed: what is left of the lease is the grace that was asked for.
@@ -166,21 +166,21 @@ impl Hold {
     /// What binds it to a connection.
     #[must_use]
     pub fn session(&self) -> Option<Session> {
-        match self.extra.as_ref()?.bond {
-            Some(Bond::Open(session)) => Some(session),
-            Some(Bond::Closed) | None => None,
+        match self.extra.as_ref()?.binding {
+            Some(Binding::Open(session)) => Some(session),
+            Some(Binding::Closed) | None => None,
         }
     }
 
     /// Whether the connection that it was bound to has closed, and its owner has not been heard of since.
     #[must_use]
     pub fn is_orphaned(&self) -> bool {
-        self.extra.as_ref().is_some_and(|extra| extra.bond == Some(Bond::Closed))
+        self.extra.as_ref().is_some_and(|extra| extra.binding == Some(Binding::Closed))
     }
 
     /// Binds it to a connection, or to none.
     pub fn bind(&mut self, session: Option<Session>) {
-        self.set_bond(session.map(Bond::Open));
+        self.set_binding(session.map(Binding::Open));
     }
 
     /// Its owner was heard of: binds it anew if that is asked for, else only what has been closed is over.
@@ -192,12 +192,12 @@ impl Hold {
 
     /// The connection that it was bound to has closed.
     pub(super) fn orphan(&mut self) {
-        self.set_bond(Some(Bond::Closed));
+        self.set_binding(Some(Binding::Closed));
     }
 
-    fn set_bond(&mut self, bond: Option<Bond>) {
-        if bond.is_some() || self.extra.is_some() {
-            self.extra.get_or_insert_default().bond = bond;
+    fn set_binding(&mut self, binding: Option<Binding>) {
+        if binding.is_some() || self.extra.is_some() {
+            self.extra.get_or_insert_default().binding = binding;
             self.drop_empty_extra();
         }
     }

@@ -348,7 +348,7 @@ impl LockManager {
                 effects.needs_rearm |= self.follow_lock(db, name, lock, now);
             }
         }
-        effects.needs_rearm |= !effects.bonds.is_empty();
+        effects.needs_rearm |= !effects.bindings.is_empty();
         if self.wait_table.waiting() > 0 {
             // A holder that asks for its key again, with others, waits for nobody there; from now on it does. And it
             // passes waiters for several keys elsewhere as long as it keeps them waiting; from now on it may wait for
@@ -357,13 +357,13 @@ impl LockManager {
                 self.check_for_new_hold(&change.owner);
             }
         }
-        for bond in effects.bonds.drain(..) {
-            let Place { db, name, .. } = keys.place(bond.key);
-            if let Some(was) = bond.was {
-                self.sessions.unbind(db, name, &bond.owner, was.connection);
+        for binding in effects.bindings.drain(..) {
+            let Place { db, name, .. } = keys.place(binding.key);
+            if let Some(was) = binding.was {
+                self.sessions.unbind(db, name, &binding.owner, was.connection);
             }
-            if let Some(is) = bond.is {
-                self.sessions.bind(db, name, &bond.owner, is.connection);
+            if let Some(is) = binding.is {
+                self.sessions.bind(db, name, &binding.owner, is.connection);
             }
         }
     }

@@ -227,7 +227,7 @@ impl LockManager {
                 batch_unfinished = !is_quiet;
                 break;
             }
-            let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
+            let (changes, bindings, open) = (effects.changes.len(), effects.bindings.len(), keys.count());
             let attempt = self.attempt(keys, id, None, now.mono, effects);
             self.mark_ready_after(keys, Some(key), &effects.changes[changes..]);
             let granted = match &attempt {
@@ -236,7 +236,7 @@ impl LockManager {
             };
             match attempt {
                 Attempt::Grant(_) | Attempt::Reject(_) if !effects.spent.leaves_room(granted, most) => {
-                    if effects.changes.len() == changes && effects.bonds.len() == bonds {
+                    if effects.changes.len() == changes && effects.bindings.len() == bindings {
                         keys.close(open);
                     }
                     batch_unfinished = true;
@@ -255,7 +255,7 @@ impl LockManager {
                 Attempt::Blocked(at) => {
                     behind = Some(position);
                     self.wait_table.note_blocked_on(id, at);
-                    if effects.changes.len() == changes && effects.bonds.len() == bonds {
+                    if effects.changes.len() == changes && effects.bindings.len() == bindings {
                         keys.close(open);
                     }
                     match self.wait_table.waiter(id) {
@@ -465,13 +465,13 @@ impl LockManager {
         effects: &mut Effects,
     ) {
         let Some(cycle) = deadlock::find(self.order(now.mono), keys, owner, cause) else { return };
-        let (changes, bonds, open) = (effects.changes.len(), effects.bonds.len(), keys.count());
+        let (changes, bindings, open) = (effects.changes.len(), effects.bindings.len(), keys.count());
         let attempt = self.attempt(keys, id, Some(&cycle), now.mono, effects);
         self.mark_ready_after(keys, None, &effects.changes[changes..]);
         if let Attempt::Grant(indices) = attempt {
             return self.grant_to_waiter(keys, &indices, id, now, effects);
         }
-        if effects.changes.len() == changes && effects.bonds.len() == bonds {
+        if effects.changes.len() == changes && effects.bindings.len() == bindings {
             keys.close(open);
         }
         self.wait_table.remove(id);
