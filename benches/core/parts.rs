@@ -4,7 +4,7 @@ use crate::world::OWNER;
 use criterion::Criterion;
 use redis_lock::lock::codec;
 use redis_lock::lock::fence::{Fence, FenceClock};
-use redis_lock::lock::hold::{Hold, Mode, Term};
+use redis_lock::lock::hold::{Epoch, Hold, Mode};
 use redis_lock::lock::key::KeyName;
 use redis_lock::lock::owner::{Note, Owner};
 use redis_lock::lock::record::HoldRecord;
@@ -74,7 +74,7 @@ fn names(c: &mut Criterion) {
 }
 
 fn hold(number: u64) -> Hold {
-    let mut hold = Hold::new(Fence::new(number).unwrap(), NOW.mono + LEASE, NOW.mono, Term::FIRST);
+    let mut hold = Hold::new(Fence::new(number).unwrap(), NOW.mono + LEASE, NOW.mono, Epoch::FIRST);
     hold.set_count(Mode::Write, 1);
     hold
 }

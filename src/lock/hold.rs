@@ -20,22 +20,22 @@ pub enum Mode {
 /// A hold of another term is *carried*: it came here by load, promotion, RESTORE, RENAME or MOVE, and gets a new fence
 /// at its owner's next ACQUIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term(u32);
+pub struct Epoch(u32);
 
 /// A term takes so many bits where it is kept with a moment.
-const TERM_BITS: u32 = 24;
+const EPOCH_BITS: u32 = 24;
 
-impl Term {
+impl Epoch {
     /// The term of holds that this node did not grant on this key.
-    pub const CARRIED: Term = Term(0);
+    pub const CARRIED: Epoch = Epoch(0);
     /// The term of a node that has just started.
-    pub const FIRST: Term = Term(1);
+    pub const FIRST: Epoch = Epoch(1);
 
     /// The term after this one.
     #[must_use]
-    pub fn next(self) -> Term {
+    pub fn next(self) -> Epoch {
         // Skips CARRIED after 2^24 promotions.
-        Term(((self.0 + 1) % (1 << TERM_BITS)).max(1))
+        Epoch(((self.0 + 1) % (1 << EPOCH_BITS)).max(1))
     }
 }
 
@@ -45,7 +45,7 @@ impl Term {
 pub struct Connection {
     /// The number that its client has at the server.
     pub(super) client: u64,
-    pub(super) era: u32,
+    pub(super) epoch: u32,
 }
 
 impl Connection {
@@ -86,16 +86,16 @@ pub struct Hold {
 struct Granted(u64);
 
 impl Granted {
-    fn new(at: Timestamp, term: Term) -> Granted {
-        Granted(((at.0 / 1000) << TERM_BITS) | u64::from(term.0))
+    fn new(at: Timestamp, epoch: Epoch) -> Granted {
+        Granted(((at.0 / 1000) << EPOCH_BITS) | u64::from(epoch.0))
     }
 
     fn since(self) -> Timestamp {
-        Timestamp((self.0 >> TERM_BITS) * 1000)
+        Timestamp((self.0 >> EPOCH_BITS) * 1000)
     }
 
-    fn term(self) -> Term {
-        Term((self.0 % (1 << TERM_BITS)) as u32)
+    fn epoch(self) -> Epoch {
+        Epoch((self.0 % (1 << EPOCH_BITS)) as u32)
     }
 }
 
@@ -118,7 +118,7 @@ enum Binding {
 impl Hold {
     /// A hold that counts nothing yet.
     #[must_use]
-    pub fn new(fence: Fence, deadline: Timestamp, since: Timestamp, granted_in: Term) -> Hold {
+    pub fn new(fence: Fence, deadline: Timestamp, since: Timestamp, granted_in: Epoch) -> Hold {
         Hold { reads: 0, writes: 0, fence, deadline, granted: Granted::new(since, granted_in), extra: None }
     }
 
@@ -128,15 +128,15 @@ impl Hold {
         self.granted.since()
     }
 
-    /// When this node granted it, in terms; [`Term::CARRIED`] if it did not.
+    /// When this node granted it, in terms; [`Epoch::CARRIED`] if it did not.
     #[must_use]
-    pub fn granted_in(&self) -> Term {
-        self.granted.term()
+    pub fn granted_in(&self) -> Epoch {
+        self.granted.epoch()
     }
 
     /// It was granted in this term, and held before.
-    pub(super) fn set_granted_in(&mut self, term: Term) {
-        self.granted = Granted::new(self.since(), term);
+    pub(super) fn set_granted_in(&mut self, epoch: Epoch) {
+        self.granted = Granted::new(self.since(), epoch);
     }
 
     /// It is another's view of a hold that is known here since then.
@@ -146,7 +146,7 @@ impl Hold {
 
     /// It has come here now.
     pub(super) fn carry(&mut self, now: Timestamp) {
-        self.granted = Granted::new(now, Term::CARRIED);
+        self.granted = Granted::new(now, Epoch::CARRIED);
     }
 
     /// What the holder says about itself.
@@ -251,20 +251,20 @@ mod tests {
 
     #[test]
     fn moment_and_term_of_a_grant_do_not_touch_each_other() {
-        let last = Term((1 << TERM_BITS) - 1);
+        let last = Epoch((1 << EPOCH_BITS) - 1);
         // 34 years, and a moment within a millisecond.
         for ms in [0, 1, (1 << 40) - 1] {
-            for term in [Term::CARRIED, Term::FIRST, last] {
-                let granted = Granted::new(Timestamp(ms * 1000 + 999), term);
-                assert_eq!((granted.since(), granted.term()), (Timestamp(ms * 1000), term));
+            for epoch in [Epoch::CARRIED, Epoch::FIRST, last] {
+                let granted = Granted::new(Timestamp(ms * 1000 + 999), epoch);
+                assert_eq!((granted.since(), granted.epoch()), (Timestamp(ms * 1000), epoch));
             }
         }
     }
 
     #[test]
     fn no_term_of_a_node_is_that_of_carried_holds() {
-        let last = Term((1 << TERM_BITS) - 1);
-        assert_eq!(last.next(), Term::FIRST);
-        assert_eq!(Term::FIRST.next(), Term(2));
+        let last = Epoch((1 << EPOCH_BITS) - 1);
+        assert_eq!(last.next(), Epoch::FIRST);
+        assert_eq!(Epoch::FIRST.next(), Epoch(2));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::effect::{self, Effects, close, settle};
 use super::fence::{Fence, FenceClock};
-use super::hold::{Connection, Term};
+use super::hold::{Connection, Epoch};
 use super::index::Index;
 pub use super::index::LeasePoll;
 use super::key::{Db, KeyIndex, KeyName};
@@ -23,7 +23,7 @@ pub struct LockManager {
     /// What is allowed.
     pub limits: Limits,
     pub(super) fences: FenceClock,
-    pub(super) term: Term,
+    pub(super) epoch: Epoch,
     /// Who waits.
     pub(super) wait_table: WaitTable,
     /// Which holds end with which connection.
@@ -45,7 +45,7 @@ impl LockManager {
         LockManager {
             limits,
             fences: FenceClock::new(),
-            term: Term::FIRST,
+            epoch: Epoch::FIRST,
             wait_table: WaitTable::new(),
             sessions: Sessions::new(),
             leases: Index::new(),
@@ -101,7 +101,7 @@ impl LockManager {
         self.leases.swap(one, other);
         self.sessions.swap(one, other);
         self.wait_table.swapped(one, other);
-        self.term = self.term.next();
+        self.epoch = self.epoch.next();
         // Who waits stays with the number of its database.
         for db in [one, other] {
             self.wait_table.mark_all_ready_and_check(Some(db));
@@ -173,7 +173,7 @@ impl LockManager {
     /// This node has become the primary: all its holds are carried, and its fences pass by those that the old primary
     /// may have given unseen.
     pub fn promote(&mut self, wall: WallTime) {
-        self.term = self.term.next();
+        self.epoch = self.epoch.next();
         self.fences.jump(wall, self.limits.promotion_skew);
     }
 

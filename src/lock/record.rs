@@ -4,7 +4,7 @@
 
 use super::effect::{Cause, Effects, commit_end, commit_hold, settle};
 use super::fence::Fence;
-use super::hold::{Hold, Term};
+use super::hold::{Epoch, Hold};
 use super::key::{Db, KeyIndex};
 use super::keyspace::Keyspace;
 use super::limits::{LEASE_CEILING, Limits};
@@ -195,7 +195,7 @@ impl HoldRecord {
             Origin::Disk => self.left.min(now.left_until(self.wall_deadline)),
             Origin::Peer | Origin::Client => self.left,
         };
-        let mut hold = Hold::new(self.fence?, now.mono + left.min(LEASE_CEILING), now.mono, Term::CARRIED);
+        let mut hold = Hold::new(self.fence?, now.mono + left.min(LEASE_CEILING), now.mono, Epoch::CARRIED);
         hold.reads = self.reads;
         hold.writes = self.writes;
         hold.set_note(self.note.clone());

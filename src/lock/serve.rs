@@ -18,7 +18,7 @@
 use super::deadlock::Cycle;
 use super::effect::{Cause, Effects, commit_end, commit_hold, settle};
 use super::fence::{Fence, FenceClock};
-use super::hold::{Hold, Mode, Term};
+use super::hold::{Epoch, Hold, Mode};
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
@@ -140,7 +140,7 @@ impl LockManager {
                 hold.is_none_or(|hold| is_upgrade(hold, ask.mode))
             });
         }
-        let context = GrantContext { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
+        let context = GrantContext { fences: &mut self.fences, epoch: self.epoch, skew: self.limits.promotion_skew };
         let given = grant(keys, named, (owner, ask), context, now, effects)?;
         self.clear_reservations(keys, named);
         self.confirm_grants(keys, named.iter().copied(), owner);
@@ -249,7 +249,7 @@ impl LockManager {
 /// What a grant takes from the node.
 pub(super) struct GrantContext<'n> {
     pub(super) fences: &'n mut FenceClock,
-    pub(super) term: Term,
+    pub(super) epoch: Epoch,
     /// How far the fence clock jumps before a process's first fence.
     pub(super) skew: Millis,
 }
@@ -267,7 +267,7 @@ pub(super) fn grant<K: Keyspace>(
     let mut held: PerKey<(Option<Hold>, bool)> = PerKey::new();
     for key in indices {
         let old = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
-        let new_fence = old.as_ref().is_none_or(|old| is_upgrade(old, ask.mode) || old.granted_in() != context.term);
+        let new_fence = old.as_ref().is_none_or(|old| is_upgrade(old, ask.mode) || old.granted_in() != context.epoch);
         held.push((old, new_fence));
     }
     let fences_new = held.iter().filter(|(_, new_fence)| *new_fence).count() as u64;
@@ -287,10 +287,10 @@ pub(super) fn grant<K: Keyspace>(
             Some(old) if !new_fence => old.fence,
             _ => context.fences.next(now.wall).expect("as many are left as are needed"),
         };
-        let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, now.mono, context.term));
+        let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, now.mono, context.epoch));
         hold.set_count(ask.mode, count);
         hold.fence = fence;
-        hold.set_granted_in(context.term);
+        hold.set_granted_in(context.epoch);
         hold.deadline = hold.deadline.max(deadline);
         if ask.note.is_some() {
             hold.set_note(ask.note.clone());

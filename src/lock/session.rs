@@ -32,7 +32,7 @@ pub struct Sessions {
     /// Those of flushed databases, whose memory is given back little by little.
     retired: Vec<BTreeSet<Bound>>,
     /// How often all was forgotten.
-    era: u32,
+    epoch: u32,
     /// How many holds are bound, in all databases.
     len: usize,
     /// The databases in which some are.
@@ -65,7 +65,7 @@ impl Sessions {
             closed: BTreeMap::new(),
             tentative: BTreeSet::new(),
             retired: Vec::new(),
-            era: 0,
+            epoch: 0,
             len: 0,
             peopled: BTreeSet::new(),
         }
@@ -74,7 +74,7 @@ impl Sessions {
     /// The connection of a client that is connected now.
     #[must_use]
     pub fn connection(&self, client: u64) -> Connection {
-        Connection { client, era: self.era }
+        Connection { client, epoch: self.epoch }
     }
 
     /// How many holds are bound to a connection.
@@ -131,7 +131,7 @@ impl Sessions {
     /// A hold was bound to a connection.
     pub(super) fn bind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
         // What was bound before all was forgotten stays unbound, wherever it goes.
-        if connection.era != self.era {
+        if connection.epoch != self.epoch {
             return;
         }
         let at = db.0 as usize;
@@ -237,7 +237,7 @@ impl Sessions {
 
     /// Nothing is bound any more: this node has become a replica, where no hold ends by its own hand.
     pub(super) fn dissolve(&mut self) {
-        self.era = self.era.wrapping_add(1);
+        self.epoch = self.epoch.wrapping_add(1);
         self.flush(None);
         self.closed.clear();
         self.tentative.clear();

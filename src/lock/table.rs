@@ -21,7 +21,7 @@
 
 use super::arena::{Arena, Generations, Id};
 use super::fence::Fence;
-use super::hold::{Connection, Hold, Mode, Session, Term};
+use super::hold::{Connection, Epoch, Hold, Mode, Session};
 use super::key::{Db, KeyName};
 use super::owner::Owner;
 use super::queue::{Pending, Reservation};
@@ -121,7 +121,7 @@ pub struct GrantUndo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorHold {
     fence: Fence,
-    granted_in: Term,
+    granted_in: Epoch,
     deadline: Timestamp,
     session: Option<Session>,
     /// When it would have ended because the connection closed that it was bound to.
@@ -871,7 +871,7 @@ impl GrantUndo {
         if let Some(prior) = self.prior {
             hold.fence = prior.fence;
             // What was carried here since stays so.
-            if hold.granted_in() != Term::CARRIED {
+            if hold.granted_in() != Epoch::CARRIED {
                 hold.set_granted_in(prior.granted_in);
             }
             if hold.deadline == self.deadline {
@@ -998,7 +998,7 @@ mod tests {
                 let owner = Owner::new(format!("owner{n}").as_bytes());
                 let key = Wanted { name: KeyName::from_slice(format!("key{n}").as_bytes()), upgrade: false };
                 let id = wait_table.admit((&owner, &ask(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
-                let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Term::FIRST);
+                let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
                 // Half of them were bound to another connection before.
                 hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
                 let given = GrantUndo {
@@ -1031,7 +1031,7 @@ mod tests {
         let ask = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)) };
         let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
         let id = wait_table.admit((&Owner::new(b"o"), &ask), Db(0), PerKey::from([key]), Timestamp(0), None);
-        let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Term::FIRST);
+        let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
         hold.bind(Some(session(2)));
         let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));
         wait_table

@@ -378,7 +378,7 @@ impl LockManager {
         now: Now,
         effects: &mut Effects,
     ) {
-        let context = GrantContext { fences: &mut self.fences, term: self.term, skew: self.limits.promotion_skew };
+        let context = GrantContext { fences: &mut self.fences, epoch: self.epoch, skew: self.limits.promotion_skew };
         let Some(Waiter { owner, ask, .. }) = self.wait_table.waiter(id) else { return };
         let owner = owner.clone();
         let answer = match grant(keys, indices, (&owner, ask), context, now, effects) {

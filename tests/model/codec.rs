@@ -5,7 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 use redis_lock::lock::codec::{DecodeError, VERSION, decode, encode};
 use redis_lock::lock::fence::Fence;
-use redis_lock::lock::hold::{Hold, Term};
+use redis_lock::lock::hold::{Epoch, Hold};
 use redis_lock::lock::limits::SAVED_BYTES_CEILING;
 use redis_lock::lock::owner::{NOBODY, Note, Owner};
 use redis_lock::lock::record::HoldRecord;
@@ -26,7 +26,7 @@ fn lock() -> impl Strategy<Value = Lock> {
         for (n, (owner, (reads, writes, deadline, note))) in holds.enumerate() {
             let fence = Fence::new(1_000 + n as u64 * 7).unwrap();
             lock.raise_fence(fence);
-            let mut hold = Hold::new(fence, Timestamp(deadline), NOW.mono, Term::FIRST);
+            let mut hold = Hold::new(fence, Timestamp(deadline), NOW.mono, Epoch::FIRST);
             hold.reads = reads;
             hold.writes = if writer { writes } else { 0 };
             hold.set_note(note.map(|note| Note::new(&note)));
@@ -52,7 +52,7 @@ fn holds_in_another_order_than_they_are_saved_in_are_refused() {
     for (n, owner) in [b"a", b"b"].into_iter().enumerate() {
         let fence = Fence::new(1 + n as u64).unwrap();
         lock.raise_fence(fence);
-        let mut hold = Hold::new(fence, Timestamp(9_000_000), NOW.mono, Term::FIRST);
+        let mut hold = Hold::new(fence, Timestamp(9_000_000), NOW.mono, Epoch::FIRST);
         hold.reads = 1;
         lock.holds.put(&Owner::new(owner), hold);
     }
@@ -70,7 +70,7 @@ fn lock_of(owner_bytes: usize, note_bytes: usize) -> Lock {
     let mut lock = Lock::default();
     let fence = Fence::new(1).unwrap();
     lock.raise_fence(fence);
-    let mut hold = Hold::new(fence, Timestamp(9_000_000), NOW.mono, Term::FIRST);
+    let mut hold = Hold::new(fence, Timestamp(9_000_000), NOW.mono, Epoch::FIRST);
     hold.writes = 1;
     hold.set_note(Some(Note::new(&vec![b'n'; note_bytes])));
     lock.holds.put(&Owner::new(&vec![b'o'; owner_bytes]), hold);
