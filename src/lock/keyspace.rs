@@ -2,7 +2,7 @@
 
 use super::key::{Db, KeyIndex, KeyName};
 use super::request::WaitEnd;
-use super::session::Trace;
+use super::session::UnlinkedLock;
 use super::value::Lock;
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ pub trait Keyspace {
     fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R>;
     /// Takes the traces of locks that left their keys because the step looked there: the server deletes what has
     /// expired.
-    fn gone(&mut self) -> Vec<(Db, KeyName, Trace)> {
+    fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
         Vec::new()
     }
     /// Puts a fresh lock under a key that has no value.

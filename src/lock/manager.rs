@@ -9,7 +9,7 @@ pub use super::index::LeasePoll;
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::limits::Limits;
-use super::session::{Sessions, Trace};
+use super::session::{Sessions, UnlinkedLock};
 use super::table::WaitTable;
 use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
@@ -72,12 +72,12 @@ impl LockManager {
 
     /// A lock left its key, to go elsewhere or away: its lease is no longer looked after here, and who waited for it
     /// may have the key.
-    pub fn forget(&mut self, db: Db, name: &[u8], trace: &Trace) {
-        if let Some(id) = trace.lease {
+    pub fn on_unlinked(&mut self, db: Db, name: &[u8], unlinked: &UnlinkedLock) {
+        if let Some(id) = unlinked.lease {
             self.leases.disarm(db, id);
         }
-        self.sessions.forget(db, name, trace);
-        if trace.held {
+        self.sessions.on_unlinked(db, name, unlinked);
+        if unlinked.held {
             // Whose hold has left may wait for the key with others, behind somebody from now on.
             self.wait_table.mark_ready_and_check(db, name);
         } else {
@@ -342,7 +342,7 @@ impl LockManager {
     /// Lets the indexes follow what a step did.
     pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects, now: Timestamp) {
         // Before what the step put in their places: it may be bound just as they were.
-        self.forget_gone(keys);
+        self.clean_up_unlinked(keys);
         for key in keys.all() {
             if let Place { db, name, lock: Some(lock) } = keys.place(key) {
                 effects.needs_rearm |= self.follow_lock(db, name, lock, now);
@@ -369,9 +369,9 @@ impl LockManager {
     }
 
     /// Forgets locks that left their keys because the step looked there.
-    pub(super) fn forget_gone<K: Keyspace>(&mut self, keys: &mut K) {
-        for (db, name, trace) in keys.gone() {
-            self.forget(db, &name, &trace);
+    pub(super) fn clean_up_unlinked<K: Keyspace>(&mut self, keys: &mut K) {
+        for (db, name, unlinked) in keys.take_unlinked() {
+            self.on_unlinked(db, &name, &unlinked);
         }
     }
 

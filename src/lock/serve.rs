@@ -84,7 +84,7 @@ impl LockManager {
         };
         // What changed nothing has left every index as it is to be.
         if effects.is_empty() {
-            self.forget_gone(keys);
+            self.clean_up_unlinked(keys);
         } else {
             self.follow(keys, effects, now.mono);
         }

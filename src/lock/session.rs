@@ -41,19 +41,19 @@ pub struct Sessions {
 
 /// What is to be remembered of a lock that left its key.
 #[derive(Clone, Debug, Default)]
-pub struct Trace {
+pub struct UnlinkedLock {
     pub(super) lease: Option<Id>,
     /// Whether somebody held it still.
     pub(super) held: bool,
     bound: Vec<(Connection, Owner)>,
 }
 
-impl Trace {
+impl UnlinkedLock {
     /// Of this lock.
     #[must_use]
-    pub fn of(lock: &Lock) -> Trace {
+    pub fn of(lock: &Lock) -> UnlinkedLock {
         let bound = |(owner, hold): (&Owner, &Hold)| Some((hold.session()?.connection, owner.clone()));
-        Trace { lease: lock.lease, held: !lock.is_free(), bound: lock.holds.iter().filter_map(bound).collect() }
+        UnlinkedLock { lease: lock.lease, held: !lock.is_free(), bound: lock.holds.iter().filter_map(bound).collect() }
     }
 }
 
@@ -167,8 +167,8 @@ impl Sessions {
     }
 
     /// A lock left its key.
-    pub(super) fn forget(&mut self, db: Db, name: &[u8], trace: &Trace) {
-        for (connection, owner) in &trace.bound {
+    pub(super) fn on_unlinked(&mut self, db: Db, name: &[u8], unlinked: &UnlinkedLock) {
+        for (connection, owner) in &unlinked.bound {
             self.unbind(db, name, owner, *connection);
         }
     }

@@ -8,7 +8,7 @@ use crate::lock::effect::Change;
 use crate::lock::key::{Db, KeyIndex, KeyName};
 use crate::lock::keyspace::{Keyspace, Place};
 use crate::lock::request::{RedirectReason, WaitEnd};
-use crate::lock::session::Trace;
+use crate::lock::session::UnlinkedLock;
 use crate::lock::value::Lock;
 use smallvec::SmallVec;
 
@@ -74,8 +74,8 @@ impl Keyspace for OpenLocks<'_, '_> {
         self.0.peek(db.0, name, look)
     }
 
-    fn gone(&mut self) -> Vec<(Db, KeyName, Trace)> {
-        state::take_gone()
+    fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
+        state::take_unlinked()
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {

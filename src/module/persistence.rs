@@ -11,7 +11,7 @@ use crate::lock::fence::Fence;
 use crate::lock::key::Db;
 use crate::lock::manager::LockManager;
 use crate::lock::record::{HoldRecord, Origin};
-use crate::lock::session::Trace;
+use crate::lock::session::UnlinkedLock;
 use crate::lock::value::Lock;
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -89,7 +89,7 @@ impl Value for Lock {
             // The step that has freed it knows.
             return;
         }
-        state::forget(Db(db), name, Trace::of(self));
+        state::on_unlinked(Db(db), name, UnlinkedLock::of(self));
     }
 
     fn save_aside() -> Option<u64> {

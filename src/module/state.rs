@@ -3,7 +3,7 @@
 use crate::lock::key::{Db, KeyName};
 use crate::lock::limits::Limits;
 use crate::lock::manager::LockManager;
-use crate::lock::session::Trace;
+use crate::lock::session::UnlinkedLock;
 use crate::lock::time::Millis;
 use std::cell::RefCell;
 
@@ -21,7 +21,7 @@ thread_local! {
     // The server calls a module on its main thread alone, but for freeing values, which needs none of this.
     static MANAGER: RefCell<LockManager> = const { RefCell::new(LockManager::new(NOTHING_ALLOWED)) };
     /// Locks that left their keys while the node was at work.
-    static GONE: RefCell<Vec<(Db, KeyName, Trace)>> = const { RefCell::new(Vec::new()) };
+    static UNLINKED: RefCell<Vec<(Db, KeyName, UnlinkedLock)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Works with the node. Must not be called from within itself: nothing that calls the server happens inside, but
@@ -29,9 +29,9 @@ thread_local! {
 pub fn with_manager<R>(work: impl FnOnce(&mut LockManager) -> R) -> R {
     MANAGER.with_borrow_mut(|manager| {
         let result = work(manager);
-        if GONE.with_borrow(|gone| !gone.is_empty()) {
-            for (db, name, trace) in take_gone() {
-                manager.forget(db, &name, &trace);
+        if UNLINKED.with_borrow(|gone| !gone.is_empty()) {
+            for (db, name, unlinked) in take_unlinked() {
+                manager.on_unlinked(db, &name, &unlinked);
             }
         }
         result
@@ -39,15 +39,15 @@ pub fn with_manager<R>(work: impl FnOnce(&mut LockManager) -> R) -> R {
 }
 
 /// Those of the locks that left their keys while the node was at work that it has not heard of yet.
-pub(crate) fn take_gone() -> Vec<(Db, KeyName, Trace)> {
-    GONE.take()
+pub(crate) fn take_unlinked() -> Vec<(Db, KeyName, UnlinkedLock)> {
+    UNLINKED.take()
 }
 
 /// A lock has left its key. Also while the node is at work: the server deletes a key that has expired when it is
 /// opened.
-pub fn forget(db: Db, name: &[u8], trace: Trace) {
+pub fn on_unlinked(db: Db, name: &[u8], unlinked: UnlinkedLock) {
     MANAGER.with(|manager| match manager.try_borrow_mut() {
-        Ok(mut manager) => manager.forget(db, name, &trace),
-        Err(_) => GONE.with_borrow_mut(|gone| gone.push((db, KeyName::from_slice(name), trace))),
+        Ok(mut manager) => manager.on_unlinked(db, name, &unlinked),
+        Err(_) => UNLINKED.with_borrow_mut(|gone| gone.push((db, KeyName::from_slice(name), unlinked))),
     });
 }

@@ -10,7 +10,7 @@ use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::record::{HoldRecord, Origin};
-use redis_lock::lock::session::Trace;
+use redis_lock::lock::session::UnlinkedLock;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use redis_lock::lock::wheel::EntryId;
@@ -110,7 +110,7 @@ impl Replica {
                     return;
                 }
                 if let Some(mut lock) = self.side.locks.remove(&(from, key)) {
-                    manager.forget(Db(from), &[key], &Trace::of(&lock));
+                    manager.on_unlinked(Db(from), &[key], &UnlinkedLock::of(&lock));
                     lock.lease = None;
                     manager.carry(Some((Db(from), &[key])), Db(to), &[key], &mut lock, NOW.mono);
                     self.side.locks.insert((to, key), lock);

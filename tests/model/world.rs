@@ -16,7 +16,7 @@ use redis_lock::lock::record::{HoldRecord, Origin};
 use redis_lock::lock::request::{
     self, Acquire, Amount, Ask, Extend, Outcome, RedirectReason, Refusal, Release, Request, Wait,
 };
-use redis_lock::lock::session::Trace;
+use redis_lock::lock::session::UnlinkedLock;
 use redis_lock::lock::table::{Job, WaitPoll, WaiterId};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
@@ -219,9 +219,9 @@ impl Side {
     /// Takes the lock away from its key.
     fn leave(&mut self, db: u32, key: u8) -> Option<Lock> {
         let mut lock = self.locks.remove(&(db, key))?;
-        let trace = Trace::of(&lock);
+        let unlinked = UnlinkedLock::of(&lock);
         lock.lease = None;
-        self.manager.forget(Db(db), &[key], &trace);
+        self.manager.on_unlinked(Db(db), &[key], &unlinked);
         Some(lock)
     }
 
@@ -229,7 +229,7 @@ impl Side {
         self.leave(db, key);
         self.foreign.insert((db, key));
         // As the notification of a key that was overwritten.
-        self.manager.forget(Db(db), &[key], &Trace::default());
+        self.manager.on_unlinked(Db(db), &[key], &UnlinkedLock::default());
     }
 
     fn rename(&mut self, db: u32, from: u8, to: u8, now: Timestamp) {
