@@ -12,7 +12,7 @@ use crate::lock::time::Millis;
 use crate::lock::view::{Holder, View};
 use crate::lock::wait::Waiting;
 use crate::module::waiting::client_of;
-use crate::module::{Seen, config, view};
+use crate::module::{KeyView, config, view};
 
 /// `LOCK.INFO key [OWNER o] [COUNT n]`
 #[derive(Debug)]
@@ -96,7 +96,7 @@ struct Row {
 }
 
 /// None when nobody holds or waits. With OWNER when that one holds nothing: null means that one does not hold it.
-fn show(seen: &Seen<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
+fn show(seen: &KeyView<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
     let view = &seen.lock;
     let waiting = seen.manager.queue_len(seen.db, seen.name);
     if view.is_none() && waiting == 0 {

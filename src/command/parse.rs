@@ -335,7 +335,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     /// When one is unknown, given twice, without its value or out of range, or excludes another.
     pub fn options(mut self, taken: &[Known]) -> Result<Options<'a>, Complaint> {
         let mut options = Options::default();
-        let mut seen = Seen::default();
+        let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();
             let known = taken.iter().find(|known| word.eq_ignore_ascii_case(known.word().as_bytes()));
@@ -406,9 +406,9 @@ impl<'a, A: Arguments<'a>> Parser<A> {
 
 /// The options that were given so far, a bit each.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen(u16);
+struct OptSet(u16);
 
-impl Seen {
+impl OptSet {
     fn has(self, known: Known) -> bool {
         self.0 & (1 << known as u16) != 0
     }

@@ -7,12 +7,12 @@ use crate::ffi::command::KeyArgs;
 use crate::ffi::{Args, Command, CommandSpec, Ctx};
 use crate::lock::hold::Mode;
 use crate::lock::key::{Db, KeyName};
-use crate::lock::operator::Crowd;
+use crate::lock::operator::ContendedKey;
 use crate::lock::owner::Owner;
 use crate::lock::time::Millis;
 use crate::lock::wait::Waiting;
 use crate::module::waiting::client_of;
-use crate::module::{config, survey};
+use crate::module::{config, read_manager};
 
 /// `LOCK.TOP [COUNT n]`
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl Command for Top {
             Ok(count) => count,
             Err(complaint) => return complain(ctx, &complaint),
         };
-        let (waits, crowds) = survey(|manager, now| {
-            (manager.longest_waits(count, now).iter().map(row).collect::<Vec<_>>(), manager.most_crowded(count, now))
+        let (waits, contended) = read_manager(|manager, now| {
+            (manager.longest_waits(count, now).iter().map(row).collect::<Vec<_>>(), manager.most_contended(count, now))
         });
         ctx.reply_map(2);
         ctx.reply_bytes(b"waits");
@@ -46,9 +46,9 @@ impl Command for Top {
             answer_wait(ctx, wait);
         }
         ctx.reply_bytes(b"keys");
-        ctx.reply_array(crowds.len());
-        for crowd in &crowds {
-            answer_crowd(ctx, crowd);
+        ctx.reply_array(contended.len());
+        for contended in &contended {
+            answer_contended(ctx, contended);
         }
     }
 }
@@ -104,14 +104,14 @@ fn answer_wait(ctx: &mut Ctx<'_>, row: &Row) {
     answer_number(ctx, row.client);
 }
 
-fn answer_crowd(ctx: &mut Ctx<'_>, crowd: &Crowd) {
+fn answer_contended(ctx: &mut Ctx<'_>, contended: &ContendedKey) {
     ctx.reply_map(4);
     ctx.reply_bytes(b"db");
-    ctx.reply_integer(crowd.db.0.into());
+    ctx.reply_integer(contended.db.0.into());
     ctx.reply_bytes(b"key");
-    ctx.reply_bytes(&crowd.name);
+    ctx.reply_bytes(&contended.name);
     ctx.reply_bytes(b"waiting");
-    ctx.reply_integer(crowd.waiting as i64);
+    ctx.reply_integer(contended.waiting as i64);
     ctx.reply_bytes(b"waited_ms");
-    ctx.reply_integer(crowd.waited.0 as i64);
+    ctx.reply_integer(contended.waited.0 as i64);
 }

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 /// A key that is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Crowd {
+pub struct ContendedKey {
     /// In which database.
     pub db: Db,
     /// Its name.
@@ -59,13 +59,13 @@ impl LockManager {
 
     /// The keys that most wait for, at most so many, the most crowded first.
     #[must_use]
-    pub fn most_crowded(&self, most: usize, now: Timestamp) -> Vec<Crowd> {
-        let crowds = self.wait_table.queues().map(|(db, name, queue)| {
+    pub fn most_contended(&self, most: usize, now: Timestamp) -> Vec<ContendedKey> {
+        let contended = self.wait_table.queues().map(|(db, name, queue)| {
             let since = queue.iter().filter_map(|id| self.wait_table.waiter(id)).map(|waiter| waiter.since).min();
             let waited = since.map_or(Millis(0), |since| since.ago(now));
-            Crowd { db, name: name.clone(), waiting: queue.len(), waited }
+            ContendedKey { db, name: name.clone(), waiting: queue.len(), waited }
         });
-        top(crowds, most, |crowd| (usize::MAX - crowd.waiting, crowd.db, crowd.name.clone()))
+        top(contended, most, |contended| (usize::MAX - contended.waiting, contended.db, contended.name.clone()))
     }
 }
 

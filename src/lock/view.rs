@@ -12,12 +12,12 @@ use super::value::Lock;
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     lock: &'a Lock,
-    at: Sight<'a>,
+    at: ViewContext<'a>,
 }
 
 /// Where and when a lock is looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight<'a> {
+pub struct ViewContext<'a> {
     /// In which database.
     pub db: Db,
     /// Under which name.
@@ -28,7 +28,7 @@ pub struct Sight<'a> {
     pub now: Timestamp,
 }
 
-impl Sight<'_> {
+impl ViewContext<'_> {
     fn is_over(self, hold: &Hold) -> bool {
         self.sessions.end_of(hold) <= self.now
     }
@@ -60,7 +60,7 @@ pub struct Holder<'a> {
 impl<'a> View<'a> {
     /// The lock as it is then; None when nobody holds it.
     #[must_use]
-    pub fn of(lock: &'a Lock, at: Sight<'a>) -> Option<View<'a>> {
+    pub fn of(lock: &'a Lock, at: ViewContext<'a>) -> Option<View<'a>> {
         let view = View { lock, at };
         (view.holding() > 0).then_some(view)
     }
@@ -102,7 +102,7 @@ impl<'a> View<'a> {
 
 impl<'a> Holder<'a> {
     /// None when the hold is over.
-    fn of(owner: &'a Owner, hold: &'a Hold, at: Sight<'a>) -> Option<Holder<'a>> {
+    fn of(owner: &'a Owner, hold: &'a Hold, at: ViewContext<'a>) -> Option<Holder<'a>> {
         (!at.is_over(hold)).then(|| Holder {
             owner: owner.as_bytes(),
             mode: hold.mode(),

@@ -30,7 +30,7 @@ use crate::lock::record::{HoldRecord, Origin};
 use crate::lock::request::{Ask, Outcome, Refusal, Request, WaitEnd};
 use crate::lock::table::WaiterId;
 use crate::lock::time::{Now, Timestamp};
-use crate::lock::view::{Sight, View};
+use crate::lock::view::{View, ViewContext};
 use open_locks::{LOCK, OpenLocks};
 use state::with_manager;
 use waiting::Reply;
@@ -158,24 +158,24 @@ pub fn connection_of(ctx: &Ctx<'_>) -> Option<Connection> {
 ///
 /// # Errors
 /// When the key has a value of another type.
-pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(Seen<'_>) -> R) -> Result<R, Unserved> {
+pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) -> R) -> Result<R, Unserved> {
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
     let seen = |manager: &mut LockManager| {
         let (db, name, now) = (Db(keys.db()), name.as_bytes(), clock::mono());
-        let at = Sight { db, name, sessions: manager.sessions(), now };
-        show(Seen { lock: keys.get(0).and_then(|lock| View::of(lock, at)), manager, db, name, now })
+        let at = ViewContext { db, name, sessions: manager.sessions(), now };
+        show(KeyView { lock: keys.get(0).and_then(|lock| View::of(lock, at)), manager, db, name, now })
     };
     Ok(with_manager(seen))
 }
 
 /// Looks at what the node knows of all keys.
-pub fn survey<R>(look: impl FnOnce(&LockManager, Timestamp) -> R) -> R {
+pub fn read_manager<R>(look: impl FnOnce(&LockManager, Timestamp) -> R) -> R {
     with_manager(|manager| look(manager, clock::mono()))
 }
 
 /// A key as it is to be shown.
 #[derive(Debug)]
-pub struct Seen<'a> {
+pub struct KeyView<'a> {
     /// Its lock, if somebody holds it.
     pub lock: Option<View<'a>>,
     /// Who knows who waits.

@@ -11,7 +11,7 @@ use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait};
 use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::view::{Sight, View};
+use redis_lock::lock::view::{View, ViewContext};
 use std::collections::BTreeMap;
 
 fn at(us: u64) -> Now {
@@ -203,7 +203,7 @@ impl Pair {
         let sessions = self.side.manager.sessions();
         for (&(_, key), lock) in &self.side.locks {
             assert_eq!(lock.broken_invariant(), None);
-            let sight = Sight { db: Db(0), name: &[key], sessions, now: at(self.now * 1000).mono };
+            let sight = ViewContext { db: Db(0), name: &[key], sessions, now: at(self.now * 1000).mono };
             let Some(view) = View::of(lock, sight) else { continue };
             assert_eq!(view.holding(), view.holders().count());
             for holder in view.holders() {

@@ -386,7 +386,7 @@ fn the_first_of_many_are_found() {
         side.manager.longest_waits(3, now).iter().map(|waiting| waiting.waiter.owner.as_bytes()[0]).collect();
     assert_eq!(waits, [99, 98, 97]);
     let crowds: Vec<(u8, usize, Millis)> =
-        side.manager.most_crowded(2, now).iter().map(|crowd| (crowd.name[0], crowd.waiting, crowd.waited)).collect();
+        side.manager.most_contended(2, now).iter().map(|crowd| (crowd.name[0], crowd.waiting, crowd.waited)).collect();
     assert_eq!(crowds, [(0, 1, Millis(0)), (1, 1, Millis(1))]);
 }
 

@@ -20,7 +20,7 @@ use redis_lock::lock::session::UnlinkedLock;
 use redis_lock::lock::table::{Job, WaitPoll, WaiterId};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
-use redis_lock::lock::view::{Sight, View};
+use redis_lock::lock::view::{View, ViewContext};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const SKEW: Millis = Millis(7);
@@ -282,8 +282,8 @@ impl Side {
         self.locks.iter().flat_map(of).collect()
     }
 
-    fn sight<'a>(&'a self, db: u32, name: &'a [u8], now: Timestamp) -> Sight<'a> {
-        Sight { db: Db(db), name, sessions: self.manager.sessions(), now }
+    fn sight<'a>(&'a self, db: u32, name: &'a [u8], now: Timestamp) -> ViewContext<'a> {
+        ViewContext { db: Db(db), name, sessions: self.manager.sessions(), now }
     }
 
     /// Every hold as LOCK.INFO shows it, as the model's rows.
@@ -980,7 +980,7 @@ impl World {
             assert_eq!(since(&longest), since(&waits), "who has waited longest");
             assert!(longest.iter().all(|wait| waits.contains(wait)));
             assert_eq!(longest.iter().collect::<BTreeSet<_>>().len(), most.min(waits.len()));
-            let crowded = manager.most_crowded(most, now).into_iter();
+            let crowded = manager.most_contended(most, now).into_iter();
             let crowded: Vec<_> =
                 crowded.map(|crowd| (crowd.waiting, crowd.db.0, crowd.name[0], crowd.waited.0)).collect();
             assert_eq!(crowded, crowds[..most.min(crowds.len())], "where most wait");
