@@ -5,7 +5,7 @@ use crate::world::crowd::{Crowd, names};
 use crate::world::{OWNER, acquire_or, release};
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{KeyIndex, KeyName};
-use redis_lock::lock::request::{Ask, Outcome, Wait};
+use redis_lock::lock::request::{Operation, Outcome, Wait};
 use redis_lock::lock::table::Job;
 use redis_lock::lock::time::Millis;
 use std::hint::black_box;
@@ -162,7 +162,7 @@ fn finish(crowd: &mut Crowd) {
 fn bound(crowd: &mut Crowd, owner: &str, client: u64, wait: Wait, keys: &[KeyName]) {
     let mut request = acquire_or(owner, Mode::Write, wait);
     let session = Session { connection: crowd.manager.sessions().connection(client), grace: Millis(0) };
-    if let Ask::Acquire(ask) = &mut request.ask {
+    if let Operation::Acquire(ask) = &mut request.operation {
         ask.session = Some(session);
     }
     crowd.serve(keys, &request).0.expect("is not refused");

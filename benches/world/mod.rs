@@ -9,7 +9,7 @@ use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::limits::Limits;
 use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait, WaitEnd};
+use redis_lock::lock::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use std::hint::black_box;
@@ -91,16 +91,16 @@ pub(crate) fn acquire(owner: &str, mode: Mode) -> Request {
 }
 
 pub(crate) fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
-    let ask = Ask::Acquire(Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None });
-    Request { owner: Owner::new(owner.as_bytes()), ask }
+    let ask = Operation::Acquire(Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None });
+    Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }
 
 pub(crate) fn release(owner: &str) -> Request {
-    let ask = Ask::Release(Release { mode: None, amount: Amount::One, fence: None });
-    Request { owner: Owner::new(owner.as_bytes()), ask }
+    let ask = Operation::Release(Release { mode: None, amount: Amount::One, fence: None });
+    Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }
 
 pub(crate) fn extend(owner: &str) -> Request {
-    let ask = Ask::Extend(Extend { lease: Millis(30_000), fence: None, session: None });
-    Request { owner: Owner::new(owner.as_bytes()), ask }
+    let ask = Operation::Extend(Extend { lease: Millis(30_000), fence: None, session: None });
+    Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }

@@ -16,7 +16,7 @@ use redis_lock::lock::hold::{Connection, Mode, Session};
 use redis_lock::lock::limits::{Bounds, LEASE_CEILING, Limits};
 use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Amount, Ask, Request, Wait};
+use redis_lock::lock::request::{Amount, Operation, Request, Wait};
 use redis_lock::lock::time::{Millis, WallTime};
 use std::collections::BTreeMap;
 
@@ -131,7 +131,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
     let parsed = acquire::parse(parser, someone, form)?;
     let keys: Vec<Vec<u8>> = parsed.keys.iter().map(|key| key.to_vec()).collect();
     let (request, made) = (parsed.request, parsed.made);
-    let Ask::Acquire(ask) = request.ask else { panic!("{:?}", request.ask) };
+    let Operation::Acquire(ask) = request.operation else { panic!("{:?}", request.operation) };
     assert!(request.owner.as_bytes().len() <= bounds.owner_bytes_max.max(32));
     assert!((Millis(1)..=bounds.lease_max.max(bounds.lease_default)).contains(&ask.lease));
     assert!(ask.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
@@ -160,7 +160,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
 }
 
 fn released(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds) -> Parsed {
-    let Ask::Release(ask) = request.ask else { panic!("{:?}", request.ask) };
+    let Operation::Release(ask) = request.operation else { panic!("{:?}", request.operation) };
     assert!((1..=bounds.keys_max).contains(&keys.len()));
     Ok(Box::new(move |reading| {
         assert_eq!((&keys, Some(request.owner.as_bytes())), (&reading.keys, reading.get("owner")));
@@ -171,7 +171,7 @@ fn released(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds) -> Parsed {
 }
 
 fn extended(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds, bound: Option<Connection>) -> Parsed {
-    let Ask::Extend(ask) = request.ask else { panic!("{:?}", request.ask) };
+    let Operation::Extend(ask) = request.operation else { panic!("{:?}", request.operation) };
     assert!((1..=bounds.keys_max).contains(&keys.len()));
     assert!((Millis(1)..=bounds.lease_max).contains(&ask.lease));
     Ok(Box::new(move |reading| {

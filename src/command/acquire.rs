@@ -1,6 +1,6 @@
 //! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: taking a lock, or several at once.
 
-use super::parse::{Arguments, Asker, Caller, Known, Parser};
+use super::parse::{Arguments, Caller, Known, OwnerArg, Parser};
 use super::reply::{Complaint, complain, refuse, text_of_deadlock, text_of_redirect};
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
@@ -9,7 +9,7 @@ use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;
 use crate::lock::key::Db;
 use crate::lock::owner::Owner;
-use crate::lock::request::{self as lock, Ask, Outcome, Refusal, Request, Wait, WaitEnd};
+use crate::lock::request::{self as lock, Operation, Outcome, Refusal, Request, Wait, WaitEnd};
 use crate::module::waiting::Reply;
 use crate::module::{Unserved, config, serve};
 use smallvec::{SmallVec, smallvec};
@@ -150,13 +150,13 @@ pub fn parse<'a, A: Arguments<'a>>(
 ) -> Result<Parsed<A::Word>, Complaint> {
     let lease_default = parser.bounds().lease_default;
     let keys = if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
-    let asker = parser.asker()?;
+    let owner_arg = parser.owner_arg()?;
     let mode = if form == Form::ReadWrite { parser.mode()? } else { Mode::Write };
     let options = parser.options(if form == Form::Many { &OPTIONS_OF_MANY } else { &OPTIONS })?;
-    if matches!(asker, Asker::Made) && options.retry.is_some() {
+    if matches!(owner_arg, OwnerArg::Generate) && options.retry.is_some() {
         return Err(Complaint::RetryMade);
     }
-    let ask = Ask::Acquire(lock::Acquire {
+    let operation = Operation::Acquire(lock::Acquire {
         mode: options.mode.unwrap_or(mode),
         lease: options.lease.unwrap_or(lease_default),
         session: options.session(caller)?,
@@ -165,11 +165,11 @@ pub fn parse<'a, A: Arguments<'a>>(
         wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
         retry: options.retry,
     });
-    let (owner, made) = match asker {
-        Asker::Named(owner) => (Owner::new(owner), false),
-        Asker::Made => (make_owner(), true),
+    let (owner, made) = match owner_arg {
+        OwnerArg::Named(owner) => (Owner::new(owner), false),
+        OwnerArg::Generate => (make_owner(), true),
     };
-    Ok(Parsed { keys, request: Request { owner, ask }, made })
+    Ok(Parsed { keys, request: Request { owner, operation }, made })
 }
 
 const OPTIONS: [Known; 6] = [Known::Px, Known::Ex, Known::Block, Known::Session, Known::Retry, Known::Note];

@@ -7,7 +7,7 @@ use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::fence::Fence;
 use crate::lock::owner::Owner;
-use crate::lock::request::{self as lock, Ask, Outcome, PerKey, Request};
+use crate::lock::request::{self as lock, Operation, Outcome, PerKey, Request};
 use crate::module::{Unserved, config, serve};
 
 /// `LOCK.EXTEND key owner PX ms | EX s [SESSION ms] [FENCE f]`
@@ -108,8 +108,8 @@ fn parse<'a, A: Arguments<'a>>(
     let owner = parser.owner()?;
     let options = parser.options(options)?;
     let lease = options.lease.ok_or(Complaint::NoLease)?;
-    let ask = Ask::Extend(lock::Extend { lease, session: options.session(caller)?, fence: options.fence });
-    Ok(Request { owner: Owner::new(owner), ask })
+    let operation = Operation::Extend(lock::Extend { lease, session: options.session(caller)?, fence: options.fence });
+    Ok(Request { owner: Owner::new(owner), operation })
 }
 
 fn extended(outcome: Result<Outcome, Unserved>) -> Result<PerKey<Option<Fence>>, Unserved> {

@@ -122,7 +122,7 @@ fn show(seen: &KeyView<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown>
 fn waiter_row(waiting: &Waiting<'_>) -> WaiterRow {
     WaiterRow {
         owner: waiting.waiter.owner.clone(),
-        mode: waiting.waiter.ask.mode,
+        mode: waiting.waiter.operation.mode,
         waited: waiting.waited,
         left: waiting.left,
         keys: waiting.waiter.keys.len(),

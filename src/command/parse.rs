@@ -163,11 +163,11 @@ impl Known {
 
 /// Who asks, as ACQUIRE takes it.
 #[derive(Debug)]
-pub enum Asker<'a> {
+pub enum OwnerArg<'a> {
     /// An owner of the client's.
     Named(&'a [u8]),
     /// `*`: the server is to make one.
-    Made,
+    Generate,
 }
 
 impl Options<'_> {
@@ -245,10 +245,10 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is empty or too long.
-    pub fn asker(&mut self) -> Result<Asker<'a>, Complaint> {
+    pub fn owner_arg(&mut self) -> Result<OwnerArg<'a>, Complaint> {
         match self.need_bytes("owner")? {
-            NOBODY => Ok(Asker::Made),
-            bytes => self.check_new_owner(bytes).map(|()| Asker::Named(bytes)),
+            NOBODY => Ok(OwnerArg::Generate),
+            bytes => self.check_new_owner(bytes).map(|()| OwnerArg::Named(bytes)),
         }
     }
 

@@ -6,7 +6,7 @@ use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::owner::Owner;
-use crate::lock::request::{self as lock, Amount, Ask, Outcome, PerKey, Request};
+use crate::lock::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
 use crate::module::{Unserved, config, serve};
 
 /// `LOCK.RELEASE key owner [READ|WRITE] [ALL | TO n] [FENCE f]`
@@ -109,8 +109,8 @@ fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Known]) -> Resu
         (false, Some(count)) => Amount::To(count),
         (false, None) => Amount::One,
     };
-    let ask = Ask::Release(lock::Release { mode: options.mode, amount, fence: options.fence });
-    Ok(Request { owner: Owner::new(owner), ask })
+    let operation = Operation::Release(lock::Release { mode: options.mode, amount, fence: options.fence });
+    Ok(Request { owner: Owner::new(owner), operation })
 }
 
 fn released(outcome: Result<Outcome, Unserved>) -> Result<PerKey<Option<u64>>, Unserved> {

@@ -76,7 +76,7 @@ fn row(waiting: &Waiting<'_>) -> Row {
         db: waiting.waiter.db,
         keys: waiting.waiter.keys.iter().map(|key| key.name.clone()).collect(),
         owner: waiting.waiter.owner.clone(),
-        mode: waiting.waiter.ask.mode,
+        mode: waiting.waiter.operation.mode,
         waited: waiting.waited,
         left: waiting.left,
         client: client_of(waiting.id),

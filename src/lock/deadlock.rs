@@ -21,7 +21,7 @@
 use super::hold::Mode;
 use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
-use super::order::{Asker, Order, keeps_waiting};
+use super::order::{Order, Requester, keeps_waiting};
 use super::owner::Owner;
 use super::table::{CycleCause, Position, WaitQueue, Waiter, WaiterId, Wanted};
 use super::value::Lock;
@@ -104,7 +104,7 @@ struct Mark {
 
 struct Search<'r> {
     order: Order<'r>,
-    asker: &'r Owner,
+    requester: &'r Owner,
     /// The asker's only wait, if that is for one key.
     plain: Option<(WaiterId, &'r Waiter)>,
     /// Whether there may be holds that came after those who wait for them.
@@ -120,12 +120,12 @@ struct Search<'r> {
 }
 
 /// Looks for a circle through an owner.
-pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, asker: &Owner, cause: CycleCause) -> Option<Cycle> {
+pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, requester: &Owner, cause: CycleCause) -> Option<Cycle> {
     let late = cause == CycleCause::NewHold;
-    if !late && all_wait_in_one_queue(order, asker) {
+    if !late && all_wait_in_one_queue(order, requester) {
         return None;
     }
-    let first = order.wait_table.waiting_of(asker).map(|(id, _)| id).next()?;
+    let first = order.wait_table.waiting_of(requester).map(|(id, _)| id).next()?;
     let mut search = Search::new(order, &order.wait_table.waiter(first)?.owner, late);
     let mut at = 0;
     // How much the search may cost yet before it is worth to see whether anybody waits for the asker.
@@ -184,8 +184,8 @@ pub(super) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Ow
 }
 
 /// Whether all who wait do so in one line, in which the asker has come last: whatever it holds elsewhere, nobody wants.
-fn all_wait_in_one_queue(order: Order<'_>, asker: &Owner) -> bool {
-    let mut waiters = order.wait_table.waiting_of(asker);
+fn all_wait_in_one_queue(order: Order<'_>, requester: &Owner) -> bool {
+    let mut waiters = order.wait_table.waiting_of(requester);
     let (Some((_, waiter)), None) = (waiters.next(), waiters.next()) else { return false };
     match &waiter.keys[..] {
         [key] if !key.upgrade => {
@@ -204,15 +204,15 @@ fn hold_nothing(order: Order<'_>, queue: &WaitQueue) -> bool {
 }
 
 impl<'r> Search<'r> {
-    fn new(order: Order<'r>, asker: &'r Owner, late: bool) -> Search<'r> {
-        let mut waits = order.wait_table.waiting_of(asker);
+    fn new(order: Order<'r>, requester: &'r Owner, late: bool) -> Search<'r> {
+        let mut waits = order.wait_table.waiting_of(requester);
         let only = waits.next().filter(|_| waits.next().is_none());
         Search {
             order,
-            asker,
+            requester,
             plain: only.filter(|(_, waiter)| !waiter.is_many()),
             late,
-            reached: Vec::from([Reached { owner: asker, from: None }]),
+            reached: Vec::from([Reached { owner: requester, from: None }]),
             marks: Vec::new(),
             places: Vec::new(),
             numbers: BTreeMap::new(),
@@ -242,11 +242,11 @@ impl<'r> Search<'r> {
             let queue = wait_table.queue(waiter.db, &key.name);
             key.upgrade || queue.is_some_and(|queue| queue.next(Some(waiter.position_at(key))).is_some())
         };
-        let mut places = wait_table.waiting_of(self.asker).map(|(_, waiter)| waiter);
+        let mut places = wait_table.waiting_of(self.requester).map(|(_, waiter)| waiter);
         let mut held = wait_table.queues();
         places.any(|waiter| waiter.keys.iter().any(|key| stands_before(waiter, key)))
             || held.any(|(db, name, _)| {
-                let holds = |lock: &Lock| lock.holds.get(self.asker.as_bytes()).is_some();
+                let holds = |lock: &Lock| lock.holds.get(self.requester.as_bytes()).is_some();
                 keys.peek(db, name, holds).unwrap_or(false)
             })
     }
@@ -290,7 +290,7 @@ impl<'r> Search<'r> {
         if holders.is_some() {
             return;
         }
-        let (order, asker, wait_table) = (self.order, self.asker, self.order.wait_table);
+        let (order, requester, wait_table) = (self.order, self.requester, self.order.wait_table);
         let none_waits = hold_nothing(order, queue) && !self.late;
         let seen = keys.peek(db, name, |lock: &Lock| {
             let writes = |who: &Owner| {
@@ -299,7 +299,7 @@ impl<'r> Search<'r> {
             };
             let mut seen = BTreeMap::new();
             if none_waits {
-                seen.extend(writes(asker).map(|writes| (asker, writes)));
+                seen.extend(writes(requester).map(|writes| (requester, writes)));
             } else if lock.holds.len() <= wait_table.waiting() {
                 for (who, hold) in lock.holds.iter().filter(|(_, hold)| order.stands(hold)) {
                     let waiter =
@@ -337,7 +337,7 @@ impl<'r> Search<'r> {
         let mut writer = None;
         match self.hold_of(place, &waiter.owner) {
             // It has what it asks for on this key.
-            Some(writes) if writes || waiter.ask.mode == Mode::Read => return None,
+            Some(writes) if writes || waiter.operation.mode == Mode::Read => return None,
             // An upgrade waits for holders alone.
             Some(_) => {}
             None => {
@@ -346,7 +346,7 @@ impl<'r> Search<'r> {
                 if found.is_some() {
                     return found;
                 }
-                if waiter.ask.mode == Mode::Read {
+                if waiter.operation.mode == Mode::Read {
                     writer = self.writers(place, position, waiter).next().map(|(_, writer)| &writer.owner);
                 }
             }
@@ -357,7 +357,7 @@ impl<'r> Search<'r> {
     /// Whether all have been reached that anybody at this place of a line may wait for there.
     fn is_exhausted(&self, place: usize, position: Position) -> bool {
         let Place { holders, waiting, known, reached, .. } = &self.places[place];
-        let asker_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.asker));
+        let asker_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.requester));
         *reached == HoldersReached::All
             && known.is_some_and(|known| known >= position)
             && waiting.is_empty()
@@ -389,11 +389,11 @@ impl<'r> Search<'r> {
     ) -> Option<Via<'r>> {
         self.know(keys, place, position);
         let via = |behind: &[&'r Owner]| Via { reached: at, place, behind: behind.iter().copied().collect() };
-        if self.reach_delaying(place, position, Asker::of(waiter), &via(&[])) {
+        if self.reach_delaying(place, position, Requester::of(waiter), &via(&[])) {
             return Some(via(&[]));
         }
         // A reader waits for other readers only if a writer stands between.
-        let (end, first) = match waiter.ask.mode {
+        let (end, first) = match waiter.operation.mode {
             Mode::Write => (position, None),
             Mode::Read => {
                 if !self.has_left(place, position, |_| true) {
@@ -403,7 +403,7 @@ impl<'r> Search<'r> {
                 // Who holds the key waits for holders alone.
                 let (end, writer) = writers.find(|(_, writer)| self.hold_of(place, &writer.owner).is_none())?;
                 let via = via(&[&writer.owner]);
-                if self.reach_delaying(place, end, Asker::of(writer), &via) {
+                if self.reach_delaying(place, end, Requester::of(writer), &via) {
                     return Some(via);
                 }
                 (end, Some(&writer.owner))
@@ -411,7 +411,7 @@ impl<'r> Search<'r> {
         };
         let Place { queue, passed, .. } = self.places[place];
         // Who waits for this key alone has been reached by now, but for the asker itself from its own place.
-        let (reservation, own) = (queue.reservation_expired(self.order.now), waiter.owner == *self.asker);
+        let (reservation, own) = (queue.reservation_expired(self.order.now), waiter.owner == *self.requester);
         if own || !reservation {
             for (position, id) in queue.backwards(passed, end) {
                 if !self.has_left(place, position, |kind| own || kind.many) {
@@ -422,7 +422,7 @@ impl<'r> Search<'r> {
                 let Some(other) = other.filter(|other| self.hold_of(place, &other.owner).is_none()) else { continue };
                 let behind: Behind<'r> = first.into_iter().chain([&other.owner]).collect();
                 let via = via(&behind);
-                if self.reach_delaying(place, position, Asker::of(other), &via) {
+                if self.reach_delaying(place, position, Requester::of(other), &via) {
                     return Some(via);
                 }
             }
@@ -506,7 +506,7 @@ impl<'r> Search<'r> {
             }
             held.sort_unstable();
         }
-        let kind = Kind { reads: waiter.ask.mode == Mode::Read, many: waiter.is_many(), held };
+        let kind = Kind { reads: waiter.operation.mode == Mode::Read, many: waiter.is_many(), held };
         let Search { kinds, kind_numbers, .. } = self;
         let number = *kind_numbers.entry(kind).or_insert_with_key(|kind| {
             kinds.push(kind.clone());
@@ -517,20 +517,20 @@ impl<'r> Search<'r> {
     }
 
     /// Whether a waiter of this kind delays one that stands behind it: as [`Order::is_delayed`].
-    fn delays(&self, place: usize, kind: u32, asker: Asker<'_>) -> bool {
+    fn delays(&self, place: usize, kind: u32, requester: Requester<'_>) -> bool {
         let Kind { reads, many, held } = &self.kinds[kind as usize - 1];
         let mode = if *reads { Mode::Read } else { Mode::Write };
-        let by_kind = self.order.delays_by_kind((mode, *many), self.places[place].queue, asker.mode);
+        let by_kind = self.order.delays_by_kind((mode, *many), self.places[place].queue, requester.mode);
         by_kind.unwrap_or_else(|| {
             !held.iter().any(|held| {
-                let writes = self.hold_of(*held, asker.owner);
-                writes.is_some_and(|writes| keeps_waiting(writes, mode, asker.upgrades(self.places[*held].name)))
+                let writes = self.hold_of(*held, requester.owner);
+                writes.is_some_and(|writes| keeps_waiting(writes, mode, requester.upgrades(self.places[*held].name)))
             })
         })
     }
 
     /// Reaches those before a place who delay this one. Whether the asker is among them.
-    fn reach_delaying(&mut self, place: usize, before: Position, waiter: Asker<'_>, via: &Via<'r>) -> bool {
+    fn reach_delaying(&mut self, place: usize, before: Position, waiter: Requester<'_>, via: &Via<'r>) -> bool {
         let mut waiting = core::mem::take(&mut self.places[place].waiting);
         let mut found = false;
         waiting.retain(|kind, those| {
@@ -559,7 +559,7 @@ impl<'r> Search<'r> {
             }
             if waiter.owner == *owner {
                 own.push((position, id));
-            } else if waiter.owner == *self.asker {
+            } else if waiter.owner == *self.requester {
                 return true;
             } else {
                 self.reach(&waiter.owner, Some(via.clone()));
@@ -579,7 +579,7 @@ impl<'r> Search<'r> {
     ) -> Option<Via<'r>> {
         let way = |who: &Owner, writes: bool| {
             let behind = match writer {
-                _ if writes || waiter.ask.mode == Mode::Write => Behind::new(),
+                _ if writes || waiter.operation.mode == Mode::Write => Behind::new(),
                 // It stands before this one, too.
                 Some(writer) if writer == who => Behind::new(),
                 Some(writer) => Behind::from_slice(&[writer]),
@@ -587,11 +587,11 @@ impl<'r> Search<'r> {
             };
             (*who != waiter.owner).then_some(Via { reached: at, place, behind })
         };
-        let asker = self.hold_of(place, self.asker);
-        if let Some(found) = asker.and_then(|writes| way(self.asker, writes)) {
+        let requester = self.hold_of(place, self.requester);
+        if let Some(found) = requester.and_then(|writes| way(self.requester, writes)) {
             return Some(found);
         }
-        let all = waiter.ask.mode == Mode::Write || writer.is_some();
+        let all = waiter.operation.mode == Mode::Write || writer.is_some();
         let to_reach = if all { HoldersReached::All } else { HoldersReached::Writers };
         if self.places[place].reached < to_reach {
             self.places[place].reached = to_reach;
@@ -607,7 +607,7 @@ impl<'r> Search<'r> {
     }
 
     fn reach(&mut self, owner: &'r Owner, from: Option<Via<'r>>) {
-        if *owner == *self.asker {
+        if *owner == *self.requester {
             return;
         }
         let mut is_new = false;

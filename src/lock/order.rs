@@ -85,17 +85,17 @@ pub(super) fn keeps_waiting(writes: bool, mode: Mode, upgrades: bool) -> bool {
 
 /// A request, as those see it who stand before it in a line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker<'a> {
+pub(super) struct Requester<'a> {
     pub(super) owner: &'a Owner,
     pub(super) mode: Mode,
     /// Its keys, at least those that it upgrades.
     pub(super) wanted: &'a [Wanted],
 }
 
-impl<'a> Asker<'a> {
+impl<'a> Requester<'a> {
     /// One that waits.
-    pub(super) fn of(waiter: &'a Waiter) -> Asker<'a> {
-        Asker { owner: &waiter.owner, mode: waiter.ask.mode, wanted: &waiter.keys }
+    pub(super) fn of(waiter: &'a Waiter) -> Requester<'a> {
+        Requester { owner: &waiter.owner, mode: waiter.operation.mode, wanted: &waiter.keys }
     }
 
     /// Whether it asks to write a key that its owner holds for reading.
@@ -142,7 +142,7 @@ impl Order<'_> {
         self,
         keys: &mut K,
         (db, name): (Db, &[u8]),
-        asker: Asker<'_>,
+        requester: Requester<'_>,
         place: Position,
         passed: &mut Passed,
     ) -> bool {
@@ -150,11 +150,11 @@ impl Order<'_> {
         let circle_holds = !passed.cycle.is_empty() && self.is_held_by(keys, (db, name), &passed.cycle);
         for id in queue.before(place) {
             let Some(waiter) = self.wait_table.waiter(id) else { continue };
-            if (circle_holds && waiter.ask.mode == Mode::Write) || passed.cycle.contains(&waiter.owner) {
+            if (circle_holds && waiter.operation.mode == Mode::Write) || passed.cycle.contains(&waiter.owner) {
                 continue;
             }
-            let by_kind = self.delays_by_kind((waiter.ask.mode, waiter.is_many()), queue, asker.mode);
-            if by_kind.unwrap_or_else(|| !self.passes(keys, (id, waiter), asker, passed)) {
+            let by_kind = self.delays_by_kind((waiter.operation.mode, waiter.is_many()), queue, requester.mode);
+            if by_kind.unwrap_or_else(|| !self.passes(keys, (id, waiter), requester, passed)) {
                 return true;
             }
             if !waiter.is_many() && passed.cycle.is_empty() && queue.writers(place).next().is_some() {
@@ -176,8 +176,8 @@ impl Order<'_> {
 
     /// Whether a waiter delays a request that stands behind it in a line, as far as their modes say, and whether the
     /// waiter waits for several keys. None: it does, unless the asker keeps it waiting itself.
-    pub(super) fn delays_by_kind(self, (mode, many): (Mode, bool), queue: &WaitQueue, asker: Mode) -> Option<bool> {
-        if asker == Mode::Read && mode == Mode::Read {
+    pub(super) fn delays_by_kind(self, (mode, many): (Mode, bool), queue: &WaitQueue, requester: Mode) -> Option<bool> {
+        if requester == Mode::Read && mode == Mode::Read {
             // Only something else delays a reader that waits: another key, or a writer, which delays this one as well.
             // Unless it is one of a run that is being let in bit by bit: nobody passes the rest of the run.
             return Some(queue.batch_unfinished);
@@ -196,7 +196,7 @@ impl Order<'_> {
         self,
         keys: &mut K,
         (id, waiter): (WaiterId, &Waiter),
-        asker: Asker<'_>,
+        requester: Requester<'_>,
         passed: &mut Passed,
     ) -> bool {
         for key in &waiter.keys {
@@ -208,14 +208,14 @@ impl Order<'_> {
             }
             let Some(queue) = self.wait_table.queue(waiter.db, &key.name) else { continue };
             let writes = |lock: &Lock| {
-                let hold = lock.holds.get(asker.owner.as_bytes()).filter(|hold| self.stands(hold));
+                let hold = lock.holds.get(requester.owner.as_bytes()).filter(|hold| self.stands(hold));
                 hold.map(|hold| hold.writes > 0)
             };
             let Some(writes) = keys.peek(waiter.db, &key.name, writes).flatten() else { continue };
-            let upgrades = asker.upgrades(&key.name);
+            let upgrades = requester.upgrades(&key.name);
             passed.waiters.extend(queue.iter().filter(|id| {
-                let other = self.wait_table.waiter(*id).filter(|other| other.owner != *asker.owner);
-                other.is_some_and(|other| keeps_waiting(writes, other.ask.mode, upgrades))
+                let other = self.wait_table.waiter(*id).filter(|other| other.owner != *requester.owner);
+                other.is_some_and(|other| keeps_waiting(writes, other.operation.mode, upgrades))
             }));
         }
         passed.waiters.contains(&id)

@@ -18,12 +18,12 @@ pub struct Request {
     /// Who asks.
     pub owner: Owner,
     /// What for.
-    pub ask: Ask,
+    pub operation: Operation,
 }
 
 /// What a request asks for.
 #[derive(Clone, Debug)]
-pub enum Ask {
+pub enum Operation {
     /// To hold.
     Acquire(Acquire),
     /// To give back.

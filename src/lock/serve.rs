@@ -22,9 +22,9 @@ use super::hold::{Epoch, Hold, Mode};
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
-use super::order::{Asker, Passed, Verdict, is_upgrade, judge};
+use super::order::{Passed, Requester, Verdict, is_upgrade, judge};
 use super::owner::Owner;
-use super::request::{Acquire, Ask, Extend, Outcome, PerKey, Refusal, Release, Request, Wait};
+use super::request::{Acquire, Extend, Operation, Outcome, PerKey, Refusal, Release, Request, Wait};
 use super::table::{GrantUndo, PriorHold, WaitQueue};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
@@ -57,14 +57,14 @@ impl LockManager {
                 break;
             }
         }
-        let outcome = match &request.ask {
-            Ask::Acquire(ask) => {
+        let outcome = match &request.operation {
+            Operation::Acquire(operation) => {
                 let named: PerKey<KeyIndex> = named().collect();
-                self.acquire(keys, &named, (&request.owner, ask), now, effects)
+                self.acquire(keys, &named, (&request.owner, operation), now, effects)
             }
-            Ask::Release(ask) => {
+            Operation::Release(operation) => {
                 let before = effects.changes.len();
-                let released = release(keys, named(), request, ask, effects);
+                let released = release(keys, named(), request, operation, effects);
                 // What was given back goes to the next in line, in the same step.
                 if effects.changes.len() > before {
                     for key in named() {
@@ -73,8 +73,8 @@ impl LockManager {
                 }
                 released
             }
-            Ask::Extend(ask) => {
-                let extended = named().map(|key| extend(keys, key, &request.owner, ask, now.mono, effects));
+            Operation::Extend(operation) => {
+                let extended = named().map(|key| extend(keys, key, &request.owner, operation, now.mono, effects));
                 let extended: PerKey<Option<Fence>> = extended.collect();
                 // Who names a fence that it does not have, or a key that it does not hold, has not learnt of a grant.
                 let done = named().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| key);
@@ -121,15 +121,15 @@ impl LockManager {
         &mut self,
         keys: &mut K,
         named: &[KeyIndex],
-        (owner, ask): (&Owner, &Acquire),
+        (owner, operation): (&Owner, &Acquire),
         now: Now,
         effects: &mut Effects,
     ) -> Result<Outcome, Refusal> {
-        if !self.may_have(keys, named, (owner, ask), now.mono)? {
-            if ask.wait == Wait::Never {
+        if !self.may_have(keys, named, (owner, operation), now.mono)? {
+            if operation.wait == Wait::Never {
                 return Ok(Outcome::Unavailable);
             }
-            if let Some(queued) = self.queue_or_pass(keys, named, (owner, ask), now.mono)? {
+            if let Some(queued) = self.queue_or_pass(keys, named, (owner, operation), now.mono)? {
                 return Ok(queued);
             }
         }
@@ -137,11 +137,11 @@ impl LockManager {
         if !self.wait_table.is_empty() {
             is_new = named.iter().any(|key| {
                 let hold = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-                hold.is_none_or(|hold| is_upgrade(hold, ask.mode))
+                hold.is_none_or(|hold| is_upgrade(hold, operation.mode))
             });
         }
         let context = GrantContext { fences: &mut self.fences, epoch: self.epoch, skew: self.limits.promotion_skew };
-        let given = grant(keys, named, (owner, ask), context, now, effects)?;
+        let given = grant(keys, named, (owner, operation), context, now, effects)?;
         self.clear_reservations(keys, named);
         self.confirm_grants(keys, named.iter().copied(), owner);
         if is_new {
@@ -159,12 +159,12 @@ impl LockManager {
         &mut self,
         keys: &mut K,
         named: &[KeyIndex],
-        (owner, ask): (&Owner, &Acquire),
+        (owner, operation): (&Owner, &Acquire),
         now: Timestamp,
     ) -> Result<Option<Outcome>, Refusal> {
-        match self.enqueue(keys, named, (owner, ask), now) {
+        match self.enqueue(keys, named, (owner, operation), now) {
             Err(Refusal::Deadlock(cycle))
-                if self.may_go_before(keys, named, (owner, ask), Some(&cycle), now) == Ok(true) =>
+                if self.may_go_before(keys, named, (owner, operation), Some(&cycle), now) == Ok(true) =>
             {
                 Ok(None)
             }
@@ -177,14 +177,14 @@ impl LockManager {
         &self,
         keys: &mut K,
         named: &[KeyIndex],
-        (owner, ask): (&Owner, &Acquire),
+        (owner, operation): (&Owner, &Acquire),
         now: Timestamp,
     ) -> Result<bool, Refusal> {
         if self.wait_table.contended() > 0 {
-            return self.may_go_before(keys, named, (owner, ask), None, now);
+            return self.may_go_before(keys, named, (owner, operation), None, now);
         }
         for &key in named {
-            if self.judge_newcomer(keys, key, (owner, ask))? == Verdict::Conflict {
+            if self.judge_newcomer(keys, key, (owner, operation))? == Verdict::Conflict {
                 return Ok(false);
             }
         }
@@ -197,7 +197,7 @@ impl LockManager {
         &self,
         keys: &mut K,
         named: &[KeyIndex],
-        (owner, ask): (&Owner, &Acquire),
+        (owner, operation): (&Owner, &Acquire),
         cycle: Option<&Cycle>,
         now: Timestamp,
     ) -> Result<bool, Refusal> {
@@ -206,18 +206,18 @@ impl LockManager {
         // Made when it is first needed: most requests pass nobody.
         let mut passed = cycle.map(Passed::cycle);
         for &key in named {
-            let verdict = self.judge_newcomer(keys, key, (owner, ask))?;
+            let verdict = self.judge_newcomer(keys, key, (owner, operation))?;
             let Place { db, name, .. } = keys.place(key);
             match verdict {
                 Verdict::Conflict => return Ok(false),
                 Verdict::NewHold if self.wait_table.queue(db, name).is_some() => {
                     let name = KeyName::from_slice(name);
                     if wanted.is_empty() && named.len() > 1 {
-                        wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, ask))));
+                        wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, operation))));
                     }
-                    let asker = Asker { owner, mode: ask.mode, wanted: &wanted };
+                    let requester = Requester { owner, mode: operation.mode, wanted: &wanted };
                     let (order, place) = (self.order(now), self.wait_table.next_position());
-                    if order.is_delayed(keys, (db, &name), asker, place, passed.get_or_insert_default()) {
+                    if order.is_delayed(keys, (db, &name), requester, place, passed.get_or_insert_default()) {
                         return Ok(false);
                     }
                 }
@@ -232,13 +232,13 @@ impl LockManager {
         &self,
         keys: &mut K,
         key: KeyIndex,
-        (owner, ask): (&Owner, &Acquire),
+        (owner, operation): (&Owner, &Acquire),
     ) -> Result<Verdict, Refusal> {
         let lock = keys.lock(key).map(|lock| &*lock);
-        let verdict = judge(lock, owner, ask.mode, &self.limits)?;
-        if verdict == Verdict::Reentrant && ask.retry.is_none() {
+        let verdict = judge(lock, owner, operation.mode, &self.limits)?;
+        if verdict == Verdict::Reentrant && operation.retry.is_none() {
             let hold = lock.and_then(|lock| lock.holds.get(owner.as_bytes()));
-            if hold.is_some_and(|hold| hold.count(ask.mode) == u32::MAX) {
+            if hold.is_some_and(|hold| hold.count(operation.mode) == u32::MAX) {
                 return Err(Refusal::TooManyCounts);
             }
         }
@@ -258,7 +258,7 @@ pub(super) struct GrantContext<'n> {
 pub(super) fn grant<K: Keyspace>(
     keys: &mut K,
     indices: &[KeyIndex],
-    (owner, ask): (&Owner, &Acquire),
+    (owner, operation): (&Owner, &Acquire),
     context: GrantContext<'_>,
     now: Now,
     effects: &mut Effects,
@@ -267,7 +267,8 @@ pub(super) fn grant<K: Keyspace>(
     let mut held: PerKey<(Option<Hold>, bool)> = PerKey::new();
     for key in indices {
         let old = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
-        let new_fence = old.as_ref().is_none_or(|old| is_upgrade(old, ask.mode) || old.granted_in() != context.epoch);
+        let new_fence =
+            old.as_ref().is_none_or(|old| is_upgrade(old, operation.mode) || old.granted_in() != context.epoch);
         held.push((old, new_fence));
     }
     let fences_new = held.iter().filter(|(_, new_fence)| *new_fence).count() as u64;
@@ -278,24 +279,24 @@ pub(super) fn grant<K: Keyspace>(
         return Err(Refusal::FencesUsedUp);
     }
 
-    let deadline = now.mono + ask.lease;
+    let deadline = now.mono + operation.lease;
     let mut given = PerKey::new();
     for (key, (old, new_fence)) in indices.iter().zip(held) {
-        let (count, added) = counted(old.as_ref(), ask);
+        let (count, added) = counted(old.as_ref(), operation);
         let prior = old.as_ref().map(PriorHold::of);
         let fence = match &old {
             Some(old) if !new_fence => old.fence,
             _ => context.fences.next(now.wall).expect("as many are left as are needed"),
         };
         let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, now.mono, context.epoch));
-        hold.set_count(ask.mode, count);
+        hold.set_count(operation.mode, count);
         hold.fence = fence;
         hold.set_granted_in(context.epoch);
         hold.deadline = hold.deadline.max(deadline);
-        if ask.note.is_some() {
-            hold.set_note(ask.note.clone());
+        if operation.note.is_some() {
+            hold.set_note(operation.note.clone());
         }
-        hold.rebind(ask.session);
+        hold.rebind(operation.session);
         given.push(GrantUndo { fence, added, deadline: hold.deadline, session: hold.session(), prior });
         let lock = keys.lock_or_create(*key);
         lock.raise_fence(fence);
@@ -308,14 +309,14 @@ fn release<K: Keyspace>(
     keys: &mut K,
     named: impl Iterator<Item = KeyIndex> + Clone,
     request: &Request,
-    ask: &Release,
+    operation: &Release,
     effects: &mut Effects,
 ) -> Result<Outcome, Refusal> {
     let owner = &request.owner;
     let mut holds: PerKey<Option<Hold>> = PerKey::new();
     for key in named.clone() {
-        let hold = keys.lock(key).and_then(|lock| held(lock, owner, ask.fence)).cloned();
-        if ask.is_ambiguous() && hold.as_ref().is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
+        let hold = keys.lock(key).and_then(|lock| held(lock, owner, operation.fence)).cloned();
+        if operation.is_ambiguous() && hold.as_ref().is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
             return Err(Refusal::AmbiguousRelease);
         }
         holds.push(hold);
@@ -324,8 +325,8 @@ fn release<K: Keyspace>(
         let (mut hold, lock) = (hold?, keys.lock(key)?);
         let before = hold.total();
         for mode in [Mode::Read, Mode::Write] {
-            if ask.mode.is_none_or(|named| named == mode) {
-                hold.set_count(mode, ask.amount.left_of(hold.count(mode)));
+            if operation.mode.is_none_or(|named| named == mode) {
+                hold.set_count(mode, operation.amount.left_of(hold.count(mode)));
             }
         }
         let total = hold.total();
@@ -343,14 +344,14 @@ fn extend<K: Keyspace>(
     keys: &mut K,
     key: KeyIndex,
     owner: &Owner,
-    ask: &Extend,
+    operation: &Extend,
     now: Timestamp,
     effects: &mut Effects,
 ) -> Option<Fence> {
     let lock = keys.lock(key)?;
-    let mut hold = held(lock, owner, ask.fence)?.clone();
-    hold.deadline = now + ask.lease;
-    hold.rebind(ask.session);
+    let mut hold = held(lock, owner, operation.fence)?.clone();
+    hold.deadline = now + operation.lease;
+    hold.rebind(operation.session);
     let fence = hold.fence;
     commit_hold(lock, key, Cause::Extend, owner, hold, effects);
     Some(fence)

@@ -44,7 +44,7 @@ pub struct Waiter {
     /// Who.
     pub owner: Owner,
     /// For what.
-    pub ask: Acquire,
+    pub operation: Acquire,
     /// In which database.
     pub db: Db,
     /// For which keys.
@@ -291,7 +291,7 @@ impl WaitTable {
     /// Lets a request wait: behind all who wait already, and before all but other upgrades where it upgrades a key.
     pub fn admit(
         &mut self,
-        (owner, ask): (&Owner, &Acquire),
+        (owner, operation): (&Owner, &Acquire),
         db: Db,
         keys: PerKey<Wanted>,
         now: Timestamp,
@@ -300,7 +300,7 @@ impl WaitTable {
         self.tickets += 1;
         self.seat(Waiter {
             owner: owner.clone(),
-            ask: ask.clone(),
+            operation: operation.clone(),
             db,
             keys,
             since: now,
@@ -315,7 +315,7 @@ impl WaitTable {
     }
 
     /// Lets a repeated request take over the place of the one that it repeats, which is forgotten.
-    pub fn take_over(&mut self, old: WaiterId, ask: &Acquire, until: Option<Timestamp>) -> Option<WaiterId> {
+    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, until: Option<Timestamp>) -> Option<WaiterId> {
         let waiter = self.waiters.get(old)?.clone();
         let (db, ticket, digest, keys) = (waiter.db, waiter.ticket, waiter.owner.digest(), waiter.keys.clone());
         if let Some(entry) = waiter.entry {
@@ -323,7 +323,9 @@ impl WaitTable {
         }
         self.waiters.remove(old);
         let check = waiter.check;
-        let id = self.waiters.insert(Waiter { ask: ask.clone(), until, entry: None, ..waiter }, &mut self.generations);
+        let id = self
+            .waiters
+            .insert(Waiter { operation: operation.clone(), until, entry: None, ..waiter }, &mut self.generations);
         if let Some((number, _)) = check {
             self.checks.insert(number, id);
         }
@@ -341,7 +343,7 @@ impl WaitTable {
 
     fn seat(&mut self, waiter: Waiter) -> WaiterId {
         let Waiter { db, ticket, until, .. } = waiter;
-        let (many, mode) = (waiter.is_many(), waiter.ask.mode);
+        let (many, mode) = (waiter.is_many(), waiter.operation.mode);
         let (digest, keys) = (waiter.owner.digest(), waiter.keys.clone());
         let id = self.waiters.insert(waiter, &mut self.generations);
         if self.queues.len() <= db.0 as usize {
@@ -668,7 +670,7 @@ impl WaitTable {
         let bound_before = self.waiters.get(id)?.bound_before();
         self.forget_rebound(id, &bound_before);
         let waiter = self.waiters.get_mut(id)?;
-        let (owner, mode) = (waiter.owner.clone(), waiter.ask.mode);
+        let (owner, mode) = (waiter.owner.clone(), waiter.operation.mode);
         let State::Granted(grant) = &mut waiter.state else { return None };
         let confirmed = grant.confirmed;
         let (mut keys, mut given) = (PerKey::new(), PerKey::new());
@@ -830,7 +832,7 @@ impl WaitTable {
             {
                 return Some("W3");
             }
-            let writes = waiter.ask.mode == Mode::Write;
+            let writes = waiter.operation.mode == Mode::Write;
             if !waiter.keys.iter().all(|key| asked.insert((waiter.db, key.name.clone(), waiter.owner.clone(), writes)))
             {
                 return Some("W4");
@@ -939,7 +941,7 @@ impl Waiter {
     fn bound_before(&self) -> Vec<Connection> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
         let prior = given.iter().filter_map(|given| Some(given.prior?.session?.connection));
-        let own = self.ask.session.map(|session| session.connection);
+        let own = self.operation.session.map(|session| session.connection);
         prior.filter(|connection| Some(*connection) != own).collect()
     }
 
@@ -985,7 +987,7 @@ mod tests {
         // told to each.
         let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
-        let ask = |client| Acquire {
+        let operation = |client| Acquire {
             mode: Mode::Write,
             lease: Millis(1_000),
             note: None,
@@ -997,7 +999,7 @@ mod tests {
             .map(|n| {
                 let owner = Owner::new(format!("owner{n}").as_bytes());
                 let key = Wanted { name: KeyName::from_slice(format!("key{n}").as_bytes()), upgrade: false };
-                let id = wait_table.admit((&owner, &ask(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
+                let id = wait_table.admit((&owner, &operation(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
                 let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
                 // Half of them were bound to another connection before.
                 hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
@@ -1028,9 +1030,9 @@ mod tests {
         let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
         let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
-        let ask = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)) };
+        let operation = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)) };
         let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
-        let id = wait_table.admit((&Owner::new(b"o"), &ask), Db(0), PerKey::from([key]), Timestamp(0), None);
+        let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0), None);
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
         hold.bind(Some(session(2)));
         let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));

@@ -10,7 +10,7 @@ use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
-use super::order::{Asker, Order, Passed, Verdict, is_upgrade, judge};
+use super::order::{Order, Passed, Requester, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd};
 use super::serve::{GrantContext, grant};
@@ -115,14 +115,14 @@ impl LockManager {
         &mut self,
         keys: &mut K,
         named: &[KeyIndex],
-        (owner, ask): (&Owner, &Acquire),
+        (owner, operation): (&Owner, &Acquire),
         now: Timestamp,
     ) -> Result<Outcome, Refusal> {
         let mut db = Db(0);
         let mut wanted = PerKey::new();
         let mut contested = false;
         for &key in named {
-            let Wanted { name, upgrade } = wanted_at(keys, key, (owner, ask));
+            let Wanted { name, upgrade } = wanted_at(keys, key, (owner, operation));
             db = keys.place(key).db;
             // Two readers that both want to write wait for each other, whatever else there is.
             contested |= upgrade
@@ -134,12 +134,14 @@ impl LockManager {
         }
 
         let waits = |waiter: &Waiter| {
-            waiter.db == db && waiter.ask.mode == ask.mode && wanted.iter().any(|key| waiter.wants(db, &key.name))
+            waiter.db == db
+                && waiter.operation.mode == operation.mode
+                && wanted.iter().any(|key| waiter.wants(db, &key.name))
         };
         let twin = self.wait_table.waiting_of(owner).find(|(_, waiter)| waits(waiter));
         if let Some((old, waiter)) = twin {
             let same = waiter.keys.iter().map(|key| &key.name).eq(wanted.iter().map(|key| &key.name));
-            if ask.retry.is_none() || !same {
+            if operation.retry.is_none() || !same {
                 return Err(Refusal::AlreadyWaits);
             }
             // Only the server knows whether the asker can wait. Until then the place is the old request's.
@@ -152,7 +154,7 @@ impl LockManager {
             return Err(Refusal::TooManyWaitersOfKey);
         }
 
-        let id = self.wait_table.admit((owner, ask), db, wanted, now, until(ask, now));
+        let id = self.wait_table.admit((owner, operation), db, wanted, now, until(operation, now));
         if (contested || self.limits.deadlock_detection)
             && let Some(cycle) = deadlock::find(self.order(now), keys, owner, CycleCause::NewWait)
         {
@@ -178,11 +180,11 @@ impl LockManager {
 
     /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats, which is
     /// forgotten and to be answered [`WaitEnd::Replaced`]. None when that waits no more.
-    pub fn take_over(&mut self, old: WaiterId, ask: &Acquire, now: Timestamp) -> Option<WaiterId> {
+    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<WaiterId> {
         if !self.waits(old) {
             return None;
         }
-        self.wait_table.take_over(old, ask, until(ask, now))
+        self.wait_table.take_over(old, operation, until(operation, now))
     }
 
     /// Serves the line of a key, as far as it can be served, at most a slice of it.
@@ -262,7 +264,7 @@ impl LockManager {
                         Some(waiter) if waiter.is_many() => many.push(id),
                         Some(waiter) if !stopped => {
                             stopped = true;
-                            if waiter.ask.mode == Mode::Read
+                            if waiter.operation.mode == Mode::Read
                                 && keys.lock(key).is_none_or(|lock| lock.mode() != Some(Mode::Write))
                             {
                                 self.allow_holders_to_bypass(keys, &core::mem::take(&mut many));
@@ -325,7 +327,7 @@ impl LockManager {
         effects: &mut Effects,
     ) -> Attempt {
         let Some(waiter) = self.wait_table.waiter(id) else { return Attempt::Blocked(0) };
-        let (owner, mode) = (&waiter.owner, waiter.ask.mode);
+        let (owner, mode) = (&waiter.owner, waiter.operation.mode);
         if waiter.until.is_some_and(|until| until <= now) {
             return Attempt::Reject(WaitEnd::TimedOut);
         }
@@ -362,7 +364,13 @@ impl LockManager {
             let wanted = &waiter.keys[at];
             let (place, position) = ((waiter.db, &wanted.name[..]), waiter.position_at(wanted));
             if *verdict == Verdict::NewHold
-                && self.order(now).is_delayed(keys, place, Asker::of(waiter), position, passed.get_or_insert_default())
+                && self.order(now).is_delayed(
+                    keys,
+                    place,
+                    Requester::of(waiter),
+                    position,
+                    passed.get_or_insert_default(),
+                )
             {
                 return Attempt::Blocked(at);
             }
@@ -379,9 +387,9 @@ impl LockManager {
         effects: &mut Effects,
     ) {
         let context = GrantContext { fences: &mut self.fences, epoch: self.epoch, skew: self.limits.promotion_skew };
-        let Some(Waiter { owner, ask, .. }) = self.wait_table.waiter(id) else { return };
+        let Some(Waiter { owner, operation, .. }) = self.wait_table.waiter(id) else { return };
         let owner = owner.clone();
-        let answer = match grant(keys, indices, (&owner, ask), context, now, effects) {
+        let answer = match grant(keys, indices, (&owner, operation), context, now, effects) {
             Ok(given) => {
                 self.clear_reservations(keys, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
@@ -655,23 +663,23 @@ impl LockManager {
 }
 
 /// Until when a request waits; None without a limit.
-fn until(ask: &Acquire, now: Timestamp) -> Option<Timestamp> {
-    match ask.wait {
+fn until(operation: &Acquire, now: Timestamp) -> Option<Timestamp> {
+    match operation.wait {
         Wait::For(limit) => Some(now + limit),
         Wait::Never | Wait::Forever => None,
     }
 }
 
 /// A key as a request wants it.
-pub(super) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, ask): (&Owner, &Acquire)) -> Wanted {
+pub(super) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, operation): (&Owner, &Acquire)) -> Wanted {
     let Place { name, lock, .. } = keys.place(key);
     let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
-    Wanted { name: KeyName::from_slice(name), upgrade: hold.is_some_and(|hold| is_upgrade(hold, ask.mode)) }
+    Wanted { name: KeyName::from_slice(name), upgrade: hold.is_some_and(|hold| is_upgrade(hold, operation.mode)) }
 }
 
 /// The count that an acquisition leads to, and how much it adds.
-pub(super) fn counted(hold: Option<&Hold>, ask: &Acquire) -> (u32, u32) {
-    let before = hold.map_or(0, |hold| hold.count(ask.mode));
-    let after = ask.count_after(before);
+pub(super) fn counted(hold: Option<&Hold>, operation: &Acquire) -> (u32, u32) {
+    let before = hold.map_or(0, |hold| hold.count(operation.mode));
+    let after = operation.count_after(before);
     (after, after - before)
 }

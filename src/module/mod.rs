@@ -27,7 +27,7 @@ use crate::lock::key::{Db, KeyIndex};
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
 use crate::lock::record::{HoldRecord, Origin};
-use crate::lock::request::{Ask, Outcome, Refusal, Request, WaitEnd};
+use crate::lock::request::{Operation, Outcome, Refusal, Request, WaitEnd};
 use crate::lock::table::WaiterId;
 use crate::lock::time::{Now, Timestamp};
 use crate::lock::view::{View, ViewContext};
@@ -76,7 +76,7 @@ pub fn serve(
         let opened = locks.tidy(&effects.changes);
         finish(ctx, &opened, &mut effects, now);
     }
-    let outcome = match (outcome, &request.ask) {
+    let outcome = match (outcome, &request.operation) {
         (Ok(Outcome::Queued(waiter)), _) => {
             let parked = reply.and_then(|reply| waiting::park(ctx, names, reply, request, || waiter));
             if parked.is_none() {
@@ -84,12 +84,12 @@ pub fn serve(
             }
             Ok(queued(ctx, parked))
         }
-        (Ok(Outcome::Repeats(old)), Ask::Acquire(ask)) => {
+        (Ok(Outcome::Repeats(old)), Operation::Acquire(operation)) => {
             // A client that cannot wait leaves the place to the one that can. What was published above may have made
             // others end that wait.
             let there = reply.filter(|_| with_manager(|manager| manager.waits(old)));
             let take_over =
-                || with_manager(|manager| manager.take_over(old, ask, now.mono)).expect("it waits, seen above");
+                || with_manager(|manager| manager.take_over(old, operation, now.mono)).expect("it waits, seen above");
             let parked = there.and_then(|reply| waiting::park(ctx, names, reply, request, take_over));
             if parked.is_some() {
                 waiting::wake([(old, WaitEnd::Replaced)], now.mono);

@@ -8,7 +8,7 @@ use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Ask, Extend, Outcome, Release, Request, Wait};
+use redis_lock::lock::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::view::{View, ViewContext};
@@ -18,13 +18,13 @@ fn at(us: u64) -> Now {
     Now { mono: Timestamp(us), wall: WallTime(us) }
 }
 
-fn ask(side: &mut Side, key: u8, owner: &[u8], ask: Ask, now: Now) -> Step {
-    let request = Request { owner: Owner::new(owner), ask };
+fn ask(side: &mut Side, key: u8, owner: &[u8], ask: Operation, now: Now) -> Step {
+    let request = Request { owner: Owner::new(owner), operation: ask };
     side.serve(0, &[key], &request, now)
 }
 
-fn read(lease: Millis, session: Option<Session>) -> Ask {
-    Ask::Acquire(Acquire { mode: Mode::Read, lease, note: None, wait: Wait::Never, retry: None, session })
+fn read(lease: Millis, session: Option<Session>) -> Operation {
+    Operation::Acquire(Acquire { mode: Mode::Read, lease, note: None, wait: Wait::Never, retry: None, session })
 }
 
 fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {
@@ -149,7 +149,7 @@ impl Pair {
             }
             Op::Extend { key, owner, client, lease, grace } => {
                 let (session, bound) = self.session(client, grace);
-                let extend = Ask::Extend(Extend { lease: Millis(lease), session, fence: None });
+                let extend = Operation::Extend(Extend { lease: Millis(lease), session, fence: None });
                 let outcome = ask(&mut self.side, key, &[owner], extend, now).outcome;
                 let Ok(Outcome::Extended(fences)) = outcome else { panic!("{outcome:?}") };
                 assert_eq!(fences[0].is_some(), self.naive.contains_key(&(key, owner)));
@@ -158,7 +158,7 @@ impl Pair {
                 }
             }
             Op::Release { key, owner } => {
-                let all = Ask::Release(Release { mode: None, amount: Amount::All, fence: None });
+                let all = Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
                 let outcome = ask(&mut self.side, key, &[owner], all, now).outcome;
                 let Ok(Outcome::Released(left)) = outcome else { panic!("{outcome:?}") };
                 assert_eq!(left[0].is_some(), self.naive.remove(&(key, owner)).is_some());

@@ -6,15 +6,21 @@ use redis_lock::lock::hold::Mode;
 use redis_lock::lock::key::KeyIndex;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::record::{HoldRecord, Origin};
-use redis_lock::lock::request::{Acquire, Ask, Outcome, Refusal, Request, Wait};
+use redis_lock::lock::request::{Acquire, Operation, Outcome, Refusal, Request, Wait};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };
 
 fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
-    let ask =
-        Ask::Acquire(Acquire { mode, lease: Millis(30), note: None, wait: Wait::Never, retry: None, session: None });
-    let request = Request { owner: Owner::new(b"a"), ask };
+    let ask = Operation::Acquire(Acquire {
+        mode,
+        lease: Millis(30),
+        note: None,
+        wait: Wait::Never,
+        retry: None,
+        session: None,
+    });
+    let request = Request { owner: Owner::new(b"a"), operation: ask };
     side.serve(0, keys, &request, NOW)
 }
 

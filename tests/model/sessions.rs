@@ -9,7 +9,7 @@ use redis_lock::lock::hold::Mode::{self, Read, Write};
 use redis_lock::lock::hold::Session;
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Ask, Outcome, Request, Wait};
+use redis_lock::lock::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
 use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
@@ -215,10 +215,10 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         let session = |connection| Some(Session { connection, grace: Millis(0) });
         let acquire = |mode, session| {
             let (lease, note, wait) = (Millis(LONG), None, Wait::Forever);
-            Ask::Acquire(Acquire { mode, lease, note, wait, retry: None, session })
+            Operation::Acquire(Acquire { mode, lease, note, wait, retry: None, session })
         };
-        let mut ask = |owner: u16, keys: &[u8], ask: Ask| {
-            let request = Request { owner: Owner::new(&owner.to_be_bytes()), ask };
+        let mut ask = |owner: u16, keys: &[u8], ask: Operation| {
+            let request = Request { owner: Owner::new(&owner.to_be_bytes()), operation: ask };
             side.serve(0, keys, &request, NOW).outcome
         };
         let each = 10_000 / keys.len() as u16;
@@ -378,7 +378,7 @@ fn the_first_of_many_are_found() {
         let (now, key) = (Now { mono: Timestamp(1_000_000 - u64::from(n) * 1_000), ..NOW }, n % 100);
         let acquire =
             Acquire { mode: Write, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None, session: None };
-        let request = Request { owner: Owner::new(&[n]), ask: Ask::Acquire(acquire) };
+        let request = Request { owner: Owner::new(&[n]), operation: Operation::Acquire(acquire) };
         side.serve(0, &[key], &request, now).outcome.expect("held or waits");
     }
     let now = Timestamp(1_000_000);

@@ -6,7 +6,7 @@ use crate::world::{Named, Op, RULES, Side, World, limits};
 use redis_lock::lock::hold::Mode::{self, Read, Write};
 use redis_lock::lock::key::KeyIndex;
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Release, Request, Wait};
+use redis_lock::lock::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::wait::GRANTS_PER_BATCH;
@@ -407,10 +407,10 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
         let mut now = Now { mono: Timestamp(9), wall: WallTime(9) };
         let acquire = |mode| {
             let (lease, wait) = (Millis(LONG), Wait::Forever);
-            Ask::Acquire(Acquire { mode, lease, note: None, wait, retry: None, session: None })
+            Operation::Acquire(Acquire { mode, lease, note: None, wait, retry: None, session: None })
         };
         let ask = |side: &mut Side, owner: &[u8], keys: &[u8], mode, now| {
-            let request = Request { owner: Owner::new(owner), ask: acquire(mode) };
+            let request = Request { owner: Owner::new(owner), operation: acquire(mode) };
             side.serve(0, keys, &request, now).outcome
         };
         assert!(matches!(ask(&mut side, b"x", b"h", Write, now), Ok(Outcome::Granted(_))));
@@ -508,14 +508,21 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
     // The model knows no slices: the core by itself.
     let (mut side, now) =
         (Side::new(limits(Rules { holders_max: 999, ..RULES })), Now { mono: Timestamp(9), wall: WallTime(9) });
-    let mut ask = |owner: &[u8], ask: Ask| {
-        let request = Request { owner: Owner::new(owner), ask };
+    let mut ask = |owner: &[u8], ask: Operation| {
+        let request = Request { owner: Owner::new(owner), operation: ask };
         side.serve(0, b"k", &request, now)
     };
     let acquire = |mode| {
-        Ask::Acquire(Acquire { mode, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None, session: None })
+        Operation::Acquire(Acquire {
+            mode,
+            lease: Millis(LONG),
+            note: None,
+            wait: Wait::Forever,
+            retry: None,
+            session: None,
+        })
     };
-    let leave = || Ask::Release(Release { mode: None, amount: Amount::All, fence: None });
+    let leave = || Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
     assert!(matches!(ask(b"w", acquire(Write)).outcome, Ok(Outcome::Granted(_))));
     for n in 0..200u8 {
         assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Queued(_))));
@@ -633,12 +640,12 @@ fn what_an_owner_gets_while_its_release_settles_counts_elsewhere_after_it() {
 fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere() {
     // The model works off what a SET leaves to do at once: the core by itself, in the same turn of the server.
     let (mut side, now) = (Side::new(limits(RULES)), Now { mono: Timestamp(9), wall: WallTime(9) });
-    let ask = |side: &mut Side, owner: u8, keys: &[u8], ask: Ask| {
-        let request = Request { owner: Owner::new(&[owner]), ask };
+    let ask = |side: &mut Side, owner: u8, keys: &[u8], ask: Operation| {
+        let request = Request { owner: Owner::new(&[owner]), operation: ask };
         side.serve(0, keys, &request, now)
     };
     let acquire = || {
-        Ask::Acquire(Acquire {
+        Operation::Acquire(Acquire {
             mode: Write,
             lease: Millis(LONG),
             note: None,
@@ -651,7 +658,7 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
     let Ok(Outcome::Queued(many)) = ask(&mut side, b'm', b"jk", acquire()).outcome else { panic!("held") };
     let Ok(Outcome::Queued(next)) = ask(&mut side, b'n', b"j", acquire()).outcome else { panic!("held") };
     side.set_over(0, b'k');
-    let leave = Ask::Release(Release { mode: None, amount: Amount::All, fence: None });
+    let leave = Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
     let answers = ask(&mut side, b'x', b"j", leave).effects.wait_ends;
     assert_eq!(answers[0], (many, request::WaitEnd::WrongType));
     assert!(matches!(&answers[1], (id, request::WaitEnd::Granted(_)) if *id == next), "{answers:?}");

@@ -9,7 +9,7 @@ use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{self, Acquire, Amount, Ask, Outcome, Refusal, Release, Request, Wait};
+use redis_lock::lock::request::{self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait};
 use redis_lock::lock::table::{Job, WaiterId};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
@@ -98,15 +98,15 @@ impl Crowd {
         result
     }
 
-    fn serve(&mut self, owner: &str, names: &[KeyName], ask: Ask) -> Step {
-        let request = Request { owner: Owner::new(owner.as_bytes()), ask };
+    fn serve(&mut self, owner: &str, names: &[KeyName], ask: Operation) -> Step {
+        let request = Request { owner: Owner::new(owner.as_bytes()), operation: ask };
         let mut effects = Effects::new();
         let outcome = self.on(names, |manager, keys| manager.serve(keys, &request, NOW, &mut effects));
         Step { outcome, effects, opened: self.keys.opened, peeked: self.keys.peeked }
     }
 
     fn ask(&mut self, owner: &str, mode: Mode, names: &[KeyName], wait: Wait) -> Step {
-        self.serve(owner, names, Ask::Acquire(acquire(mode, wait)))
+        self.serve(owner, names, Operation::Acquire(acquire(mode, wait)))
     }
 
     fn holds(&mut self, owner: &str, mode: Mode, names: &[KeyName]) {
@@ -122,7 +122,7 @@ impl Crowd {
     }
 
     fn release(&mut self, owner: &str, names: &[KeyName]) -> Step {
-        self.serve(owner, names, Ask::Release(Release { mode: None, amount: Amount::All, fence: None }))
+        self.serve(owner, names, Operation::Release(Release { mode: None, amount: Amount::All, fence: None }))
     }
 
     /// Does one piece of what is left to do. What it did; None when nothing is left.
@@ -251,11 +251,11 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
         let owner = format!("o{n}");
         let session = bound(&crowd, n as u64);
         let ask = Acquire { session, ..acquire(Write, Wait::Never) };
-        assert!(crowd.serve(&owner, &mine[n..=n], Ask::Acquire(ask)).outcome.is_ok());
+        assert!(crowd.serve(&owner, &mine[n..=n], Operation::Acquire(ask)).outcome.is_ok());
         // Another connection of the same owner waits for that key and another.
         let session = bound(&crowd, 1_000 + n as u64);
         let ask = Acquire { session, ..acquire(Write, Wait::Forever) };
-        let outcome = crowd.serve(&owner, &[mine[n].clone(), hot[n].clone()], Ask::Acquire(ask)).outcome;
+        let outcome = crowd.serve(&owner, &[mine[n].clone(), hot[n].clone()], Operation::Acquire(ask)).outcome;
         let Ok(Outcome::Queued(waiter)) = outcome else { panic!("{outcome:?}") };
         waiters.push(waiter);
     }
@@ -302,7 +302,7 @@ fn leases_of_very_many_databases_end_each_in_its_time() {
     for db in 0..200 {
         crowd.keys.db = db;
         let ask = Acquire { lease: Millis(1 + u64::from(db * 37 % 200) * 50), ..acquire(Write, Wait::Never) };
-        assert!(crowd.serve("o", &[name("k")], Ask::Acquire(ask)).outcome.is_ok());
+        assert!(crowd.serve("o", &[name("k")], Operation::Acquire(ask)).outcome.is_ok());
     }
     for db in (0..200).step_by(5) {
         crowd.keys.db = db;

@@ -14,7 +14,7 @@ use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::{Note, Owner};
 use redis_lock::lock::record::{HoldRecord, Origin};
 use redis_lock::lock::request::{
-    self, Acquire, Amount, Ask, Extend, Outcome, RedirectReason, Refusal, Release, Request, Wait,
+    self, Acquire, Amount, Extend, Operation, Outcome, RedirectReason, Refusal, Release, Request, Wait,
 };
 use redis_lock::lock::session::UnlinkedLock;
 use redis_lock::lock::table::{Job, WaitPoll, WaiterId};
@@ -406,7 +406,7 @@ impl World {
                 let (owner_, session) = (*owner, self.bound(*session));
                 let wish =
                     Wish { db: *db, keys: keys.clone(), owner: owner_, mode, lease_us, note, wait, retry, session };
-                self.serve((*db, &keys), *owner, Ask::Acquire(ask), |naive| {
+                self.serve((*db, &keys), *owner, Operation::Acquire(ask), |naive| {
                     naive.acquire(&wish, now.mono.0, now.wall.0)
                 });
             }
@@ -417,7 +417,7 @@ impl World {
                 let fence = self.named(*fence, (*db, keys[0]), *owner);
                 let ask = Release { mode: *mode, amount: *amount, fence };
                 let at = (*db, &keys[..]);
-                self.serve(at, *owner, Ask::Release(ask), |naive| {
+                self.serve(at, *owner, Operation::Release(ask), |naive| {
                     naive.release(at, *owner, *mode, *amount, fence.map(Fence::get))
                 });
             }
@@ -428,7 +428,7 @@ impl World {
                 let fence = self.named(*fence, (0, keys[0]), *owner);
                 let ask = Extend { lease: Millis(*lease), session: self.session(*session), fence };
                 let wish = (now.mono.0 + lease * 1000, self.bound(*session));
-                self.serve((0, keys), *owner, Ask::Extend(ask), |naive| {
+                self.serve((0, keys), *owner, Operation::Extend(ask), |naive| {
                     naive.extend((0, keys), *owner, wish, fence.map(Fence::get))
                 });
             }
@@ -491,7 +491,7 @@ impl World {
                 // The server renames a key whose holds are all over too, and its target goes. The naive model knows no
                 // such keys, so they are settled first, by somebody who holds nothing.
                 let ask = Release { mode: None, amount: Amount::One, fence: None };
-                self.serve((0, &[*from, *to]), b'n', Ask::Release(ask), |_| Answer::Released(vec![None, None]));
+                self.serve((0, &[*from, *to]), b'n', Operation::Release(ask), |_| Answer::Released(vec![None, None]));
                 if !self.primary.locks.contains_key(&(0, *from)) {
                     return;
                 }
@@ -509,7 +509,7 @@ impl World {
                     return;
                 }
                 let ask = Release { mode: None, amount: Amount::One, fence: None };
-                self.serve((0, &[*key]), b'n', Ask::Release(ask), |_| Answer::Released(vec![None]));
+                self.serve((0, &[*key]), b'n', Operation::Release(ask), |_| Answer::Released(vec![None]));
                 if self.primary.locks.contains_key(&(1, *key)) {
                     return;
                 }
@@ -627,13 +627,19 @@ impl World {
         }
     }
 
-    fn serve(&mut self, (db, keys): (u32, &[u8]), owner: u8, ask: Ask, expected: impl FnOnce(&mut Naive) -> Answer) {
-        let request = Request { owner: Owner::new(&[owner]), ask };
+    fn serve(
+        &mut self,
+        (db, keys): (u32, &[u8]),
+        owner: u8,
+        ask: Operation,
+        expected: impl FnOnce(&mut Naive) -> Answer,
+    ) {
+        let request = Request { owner: Owner::new(&[owner]), operation: ask };
         let (now, before) = (self.now, self.primary.raw());
         let step = self.primary.serve(db, keys, &request, now);
         if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
-        } else if matches!(request.ask, Ask::Release(_))
+        } else if matches!(request.operation, Operation::Release(_))
             && step.effects.wait_ends.is_empty()
             && step.effects.changes.iter().all(|change| change.cause != Cause::Close)
         {
@@ -669,9 +675,9 @@ impl World {
         self.naive.cannot_wait = self.some_cannot_wait && self.naive.tickets.is_multiple_of(3);
         self.naive.lets_in = matches!(step.outcome, Ok(Outcome::Granted(_)));
         let expected = expected(&mut self.naive);
-        let outcome = match (step.outcome, &request.ask) {
+        let outcome = match (step.outcome, &request.operation) {
             (Ok(Outcome::Repeats(_)), _) if self.naive.cannot_wait => Ok(Outcome::Unavailable),
-            (Ok(Outcome::Repeats(old)), Ask::Acquire(ask)) => {
+            (Ok(Outcome::Repeats(old)), Operation::Acquire(ask)) => {
                 assert_eq!(self.naive.replaced.take(), Some(old.to_number()));
                 Ok(Outcome::Queued(self.primary.manager.take_over(old, ask, now.mono).expect("waits")))
             }
@@ -694,7 +700,7 @@ impl World {
             self.hear(id, answer);
         }
         self.naive.end_keeping();
-        if let Ask::Release(_) = request.ask {
+        if let Operation::Release(_) = request.operation {
             for key in keys {
                 self.naive.looked(db, *key, now.mono.0);
             }
