@@ -8,7 +8,7 @@
 use libfuzzer_sys::fuzz_target;
 use redis_lock::command::acquire::{self, Form};
 use redis_lock::command::parse::{Caller, Parser};
-use redis_lock::command::reply::Complaint;
+use redis_lock::command::reply::ArgError;
 use redis_lock::command::{self, breaking, extend, hold, info, log, release, top};
 use redis_lock::ffi::CommandSpec;
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
@@ -72,7 +72,7 @@ fuzz_target!(|line: &[u8]| {
 });
 
 /// What the module's parser must have made of a reading by the documented syntax.
-type Parsed = Result<Box<dyn Fn(&Reading)>, Complaint>;
+type Parsed = Result<Box<dyn Fn(&Reading)>, ArgError>;
 
 fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone) -> Parsed {
     let parser = Parser::new(words, bounds);
@@ -202,22 +202,22 @@ fn told(parser: Parser<&[&[u8]]>) -> Parsed {
 
 fn check(spec: &CommandSpec, words: &[&[u8]], parsed: Parsed) {
     let reading = Reading::of(spec.args, &words[1..]);
-    let complaint = match parsed {
+    let error = match parsed {
         Ok(is) => return is(&reading.expect("not the documented syntax")),
-        Err(complaint) => complaint,
+        Err(error) => error,
     };
-    let text = complaint.to_string();
+    let text = error.to_string();
     assert!(text.starts_with("ERR ") || text.starts_with("LIMIT "), "{text}");
     assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && text.len() < 400, "{text}");
-    let is_of_syntax = match complaint {
+    let is_of_syntax = match error {
         // A hold that is no removal needs what is documented as optional.
-        Complaint::Missing(_) => spec.name != c"lock.hold",
-        Complaint::UnknownOption(_)
-        | Complaint::Twice(_)
-        | Complaint::Exclude(..)
-        | Complaint::NoLease
-        | Complaint::Mode
-        | Complaint::TooFewKeys => true,
+        ArgError::Missing(_) => spec.name != c"lock.hold",
+        ArgError::UnknownOption(_)
+        | ArgError::Twice(_)
+        | ArgError::Exclude(..)
+        | ArgError::NoLease
+        | ArgError::Mode
+        | ArgError::TooFewKeys => true,
         _ => false,
     };
     assert!(!is_of_syntax || reading.is_none(), "{text}, but it is the documented syntax");

@@ -1,7 +1,7 @@
 //! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: taking a lock, or several at once.
 
 use super::parse::{Arguments, Caller, Known, OwnerArg, Parser};
-use super::reply::{Complaint, complain, refuse, text_of_deadlock, text_of_redirect};
+use super::reply::{ArgError, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
@@ -11,7 +11,7 @@ use crate::lock::key::Db;
 use crate::lock::owner::Owner;
 use crate::lock::request::{self as lock, Operation, Outcome, Refusal, Request, Wait, WaitEnd};
 use crate::module::waiting::Reply;
-use crate::module::{Unserved, config, serve};
+use crate::module::{ServeError, config, serve};
 use smallvec::{SmallVec, smallvec};
 
 /// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
@@ -122,7 +122,7 @@ pub struct Parsed<W> {
 fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
     let Parsed { keys, request, made } = match parse(Parser::new(args, config::bounds()), ctx, form) {
         Ok(parsed) => parsed,
-        Err(complaint) => return complain(ctx, &complaint),
+        Err(error) => return reply_arg_error(ctx, &error),
     };
     let grant = if form == Form::Many { answer_many } else { answer_one };
     let write = if form == Form::Many { answer_waiter_of_many } else { answer_waiter_of_one };
@@ -131,11 +131,11 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
         // It is answered when its wait is over.
         Ok(Outcome::Queued(_)) => {}
         Ok(_) => ctx.reply_null(),
-        Err(Unserved::Refused(Refusal::Deadlock(cycle))) => {
+        Err(ServeError::Refused(Refusal::Deadlock(cycle))) => {
             let text = text_of_deadlock(&cycle, Db(ctx.db()), |key| ctx.may_read(key));
             ctx.reply_error(&text);
         }
-        Err(unserved) => refuse(ctx, unserved),
+        Err(error) => refuse(ctx, error),
     }
 }
 
@@ -147,14 +147,14 @@ pub fn parse<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
     form: Form,
-) -> Result<Parsed<A::Word>, Complaint> {
+) -> Result<Parsed<A::Word>, ArgError> {
     let lease_default = parser.bounds().lease_default;
     let keys = if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
     let owner_arg = parser.owner_arg()?;
     let mode = if form == Form::ReadWrite { parser.mode()? } else { Mode::Write };
     let options = parser.options(if form == Form::Many { &OPTIONS_OF_MANY } else { &OPTIONS })?;
     if matches!(owner_arg, OwnerArg::Generate) && options.retry.is_some() {
-        return Err(Complaint::RetryMade);
+        return Err(ArgError::RetryMade);
     }
     let operation = Operation::Acquire(lock::Acquire {
         mode: options.mode.unwrap_or(mode),
@@ -218,7 +218,7 @@ fn answer_waiter(ctx: &mut Ctx<'_>, answered: &WaitEnd, made: Option<&Owner>, gr
     match answered {
         WaitEnd::Granted(fences) => grant(ctx, fences, made),
         WaitEnd::TimedOut | WaitEnd::Replaced | WaitEnd::HoldLost => ctx.reply_null(),
-        WaitEnd::WrongType => refuse(ctx, Unserved::WrongType),
+        WaitEnd::WrongType => refuse(ctx, ServeError::WrongType),
         WaitEnd::Redirected(reason) => ctx.reply_error(text_of_redirect(*reason)),
         WaitEnd::Refused(Refusal::Deadlock(cycle)) => {
             // Who may see what is not known here: only the key that was asked for is shown.
@@ -226,6 +226,6 @@ fn answer_waiter(ctx: &mut Ctx<'_>, answered: &WaitEnd, made: Option<&Owner>, gr
             let text = text_of_deadlock(cycle, Db(ctx.db()), |key| asked.is_some_and(|asked| **asked == *key));
             ctx.reply_error(&text);
         }
-        WaitEnd::Refused(refusal) => refuse(ctx, Unserved::Refused(refusal.clone())),
+        WaitEnd::Refused(refusal) => refuse(ctx, ServeError::Refused(refusal.clone())),
     }
 }

@@ -1,7 +1,7 @@
 //! LOCK.BREAK: an operator takes a lock from those who hold it.
 
 use super::parse::{Arguments, Parser};
-use super::reply::{Complaint, complain, refuse};
+use super::reply::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::command::{KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
@@ -30,9 +30,9 @@ impl Command for Break {
         match parse(Parser::new(args, config::bounds())) {
             Ok((key, owner)) => match break_holds(ctx, key, owner.as_ref()) {
                 Ok(broken) => ctx.reply_integer(broken as i64),
-                Err(unserved) => refuse(ctx, unserved),
+                Err(error) => refuse(ctx, error),
             },
-            Err(complaint) => complain(ctx, &complaint),
+            Err(error) => reply_arg_error(ctx, &error),
         }
     }
 }
@@ -41,7 +41,7 @@ impl Command for Break {
 ///
 /// # Errors
 /// With what is wrong.
-pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Option<Owner>), Complaint> {
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Option<Owner>), ArgError> {
     let key = parser.need("key")?;
     let owner = if parser.is_done() { None } else { Some(Owner::new(parser.owner()?)) };
     parser.done()?;

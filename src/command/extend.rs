@@ -1,14 +1,14 @@
 //! LOCK.EXTEND and LOCK.MEXTEND: moving the end of a lease, or of several at once.
 
 use super::parse::{Arguments, Caller, Known, Parser};
-use super::reply::{Complaint, answer_number, complain, refuse};
+use super::reply::{ArgError, answer_number, refuse, reply_arg_error};
 use super::{FENCE, KEY, KEYS, LEASE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::fence::Fence;
 use crate::lock::owner::Owner;
 use crate::lock::request::{self as lock, Operation, Outcome, PerKey, Request};
-use crate::module::{Unserved, config, serve};
+use crate::module::{ServeError, config, serve};
 
 /// `LOCK.EXTEND key owner PX ms | EX s [SESSION ms] [FENCE f]`
 #[derive(Debug)]
@@ -35,11 +35,11 @@ impl Command for Extend {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let (key, request) = match parse_one(Parser::new(args, config::bounds()), ctx) {
             Ok(parsed) => parsed,
-            Err(complaint) => return complain(ctx, &complaint),
+            Err(error) => return reply_arg_error(ctx, &error),
         };
         match extended(serve(ctx, &[key], &request, None)) {
             Ok(fences) => answer_number(ctx, fences[0].map(Fence::get)),
-            Err(unserved) => refuse(ctx, unserved),
+            Err(error) => refuse(ctx, error),
         }
     }
 }
@@ -61,7 +61,7 @@ impl Command for ExtendMany {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let (keys, request) = match parse_many(Parser::new(args, config::bounds()), ctx) {
             Ok(parsed) => parsed,
-            Err(complaint) => return complain(ctx, &complaint),
+            Err(error) => return reply_arg_error(ctx, &error),
         };
         match extended(serve(ctx, &keys, &request, None)) {
             Ok(fences) => {
@@ -70,7 +70,7 @@ impl Command for ExtendMany {
                     answer_number(ctx, fence.map(Fence::get));
                 }
             }
-            Err(unserved) => refuse(ctx, unserved),
+            Err(error) => refuse(ctx, error),
         }
     }
 }
@@ -85,7 +85,7 @@ const OPTIONS_OF_MANY: [Known; 3] = [Known::Px, Known::Ex, Known::Session];
 pub fn parse_one<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
-) -> Result<(A::Word, Request), Complaint> {
+) -> Result<(A::Word, Request), ArgError> {
     Ok((parser.need("key")?, parse(parser, caller, &OPTIONS)?))
 }
 
@@ -96,7 +96,7 @@ pub fn parse_one<'a, A: Arguments<'a>>(
 pub fn parse_many<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
-) -> Result<(Vec<A::Word>, Request), Complaint> {
+) -> Result<(Vec<A::Word>, Request), ArgError> {
     Ok((parser.keys()?, parse(parser, caller, &OPTIONS_OF_MANY)?))
 }
 
@@ -104,15 +104,15 @@ fn parse<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
     options: &[Known],
-) -> Result<Request, Complaint> {
+) -> Result<Request, ArgError> {
     let owner = parser.owner()?;
     let options = parser.options(options)?;
-    let lease = options.lease.ok_or(Complaint::NoLease)?;
+    let lease = options.lease.ok_or(ArgError::NoLease)?;
     let operation = Operation::Extend(lock::Extend { lease, session: options.session(caller)?, fence: options.fence });
     Ok(Request { owner: Owner::new(owner), operation })
 }
 
-fn extended(outcome: Result<Outcome, Unserved>) -> Result<PerKey<Option<Fence>>, Unserved> {
+fn extended(outcome: Result<Outcome, ServeError>) -> Result<PerKey<Option<Fence>>, ServeError> {
     match outcome? {
         Outcome::Extended(fences) => Ok(fences),
         _ => unreachable!("what is asked is to extend"),

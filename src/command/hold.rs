@@ -1,7 +1,7 @@
 //! LOCK.HOLD: facts from the primary, from a slot's source and from the AOF. Not for clients, unless `lock.allow-hold`.
 
 use super::parse::{Arguments, Parser};
-use super::reply::{Complaint, complain, refuse};
+use super::reply::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
@@ -9,7 +9,7 @@ use crate::lock::fence::Fence;
 use crate::lock::limits::{Bounds, SAVED_BYTES_CEILING};
 use crate::lock::record::{HoldRecord, Origin};
 use crate::lock::time::{Millis, WallTime};
-use crate::module::{Unserved, apply, config};
+use crate::module::{ServeError, apply, config};
 
 /// `LOCK.HOLD key owner reads writes [fence [wall-deadline-ms [remaining-ms [note]]]]`
 #[derive(Debug)]
@@ -41,18 +41,18 @@ impl Command for HoldFact {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let origin = match origin(ctx.flags()) {
             Ok(origin) => origin,
-            Err(complaint) => return complain(ctx, &complaint),
+            Err(error) => return reply_arg_error(ctx, &error),
         };
         if origin == Origin::Client && !ctx.flags().contains(Flags::PRIMARY) {
-            return refuse(ctx, Unserved::Replica);
+            return refuse(ctx, ServeError::Replica);
         }
         let bounds = if origin == Origin::Client { config::bounds() } else { UNBOUND };
         match parse(Parser::new(args, bounds)) {
             Ok((key, record)) => match apply(ctx, key, &record, origin) {
                 Ok(()) => ctx.reply_integer(1),
-                Err(unserved) => refuse(ctx, unserved),
+                Err(error) => refuse(ctx, error),
             },
-            Err(complaint) => complain(ctx, &complaint),
+            Err(error) => reply_arg_error(ctx, &error),
         }
     }
 }
@@ -67,7 +67,7 @@ pub const UNBOUND: Bounds = Bounds {
     keys_max: 0,
 };
 
-fn origin(flags: Flags) -> Result<Origin, Complaint> {
+fn origin(flags: Flags) -> Result<Origin, ArgError> {
     if flags.contains(Flags::LOADING) {
         Ok(Origin::Disk)
     } else if flags.contains(Flags::REPLICATED) {
@@ -75,7 +75,7 @@ fn origin(flags: Flags) -> Result<Origin, Complaint> {
     } else if config::hold_allowed() {
         Ok(Origin::Client)
     } else {
-        Err(Complaint::HoldRefused)
+        Err(ArgError::HoldRefused)
     }
 }
 
@@ -83,7 +83,7 @@ fn origin(flags: Flags) -> Result<Origin, Complaint> {
 ///
 /// # Errors
 /// With what is wrong.
-pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, HoldRecord), Complaint> {
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, HoldRecord), ArgError> {
     let key = parser.need("key")?;
     let owner = parser.new_owner()?;
     let reads = parser.number("reads", 0, u64::from(u32::MAX))? as u32;

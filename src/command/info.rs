@@ -1,7 +1,7 @@
 //! LOCK.INFO: who holds a lock.
 
 use super::parse::{Arguments, Known, Parser};
-use super::reply::{Complaint, answer_number, complain, refuse, word};
+use super::reply::{ArgError, answer_number, refuse, reply_arg_error, word};
 use super::{CATEGORY, COUNT, KEY};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
@@ -36,12 +36,12 @@ impl Command for Info {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let Wanted { key, owner, count } = match parse(Parser::new(args, config::bounds())) {
             Ok(parsed) => parsed,
-            Err(complaint) => return complain(ctx, &complaint),
+            Err(error) => return reply_arg_error(ctx, &error),
         };
         match view(ctx, key, |seen| show(&seen, owner, count)) {
             Ok(Some(shown)) => answer(ctx, &shown),
             Ok(None) => ctx.reply_null(),
-            Err(unserved) => refuse(ctx, unserved),
+            Err(error) => refuse(ctx, error),
         }
     }
 }
@@ -61,7 +61,7 @@ pub struct Wanted<'a, W> {
 ///
 /// # Errors
 /// With what is wrong.
-pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, Complaint> {
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, ArgError> {
     let key = parser.need("key")?;
     let options = parser.options(&[Known::Owner, Known::Count])?;
     Ok(Wanted { key, owner: options.owner, count: options.count_or_default() })

@@ -1,7 +1,7 @@
 //! LOCK.LOG: the holds that were lost last.
 
 use super::parse::{Arguments, Known, Parser};
-use super::reply::{Complaint, complain, word};
+use super::reply::{ArgError, reply_arg_error, word};
 use super::{CATEGORY, COUNT};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
@@ -15,7 +15,8 @@ pub struct Log;
 impl Command for Log {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.log",
-        // As SLOWLOG: what it shows and forgets is this node's own, no key, so it is neither a read nor a write of data.
+        // As SLOWLOG: what it shows and forgets is this node's own, no key, so it is neither a read nor a write of
+        // data.
         flags: c"admin allow-loading allow-stale",
         acl: Acl { known: "slow admin dangerous", own: CATEGORY },
         arity: -1,
@@ -41,7 +42,7 @@ impl Command for Log {
                     answer(ctx, row);
                 }
             }
-            Err(complaint) => complain(ctx, &complaint),
+            Err(error) => reply_arg_error(ctx, &error),
         }
     }
 }
@@ -52,7 +53,7 @@ const ACTION: ArgKind = ArgKind::OneOf(&[ArgSpec { optional: false, ..COUNT }, A
 ///
 /// # Errors
 /// With what is wrong.
-pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<Option<usize>, Complaint> {
+pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<Option<usize>, ArgError> {
     let options = parser.options(&[Known::Count, Known::Reset])?;
     Ok((!options.reset).then(|| options.count_or_default()))
 }

@@ -1,6 +1,6 @@
 //! Reads arguments. Every complaint names the argument.
 
-use super::reply::Complaint;
+use super::reply::ArgError;
 use crate::ffi::{Args, Ctx, Str};
 use crate::lock::fence::Fence;
 use crate::lock::hold::{Connection, Mode, Session};
@@ -182,9 +182,9 @@ impl Options<'_> {
     ///
     /// # Errors
     /// When it came over none.
-    pub fn session(&self, caller: &impl Caller) -> Result<Option<Session>, Complaint> {
+    pub fn session(&self, caller: &impl Caller) -> Result<Option<Session>, ArgError> {
         let Some(grace) = self.session else { return Ok(None) };
-        let connection = caller.connected().ok_or(Complaint::SessionNowhere)?;
+        let connection = caller.connected().ok_or(ArgError::SessionNowhere)?;
         Ok(Some(Session { connection, grace }))
     }
 }
@@ -213,11 +213,11 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is not.
-    pub fn need(&mut self, name: &'static str) -> Result<A::Word, Complaint> {
-        self.take().ok_or(Complaint::Missing(name))
+    pub fn need(&mut self, name: &'static str) -> Result<A::Word, ArgError> {
+        self.take().ok_or(ArgError::Missing(name))
     }
 
-    fn need_bytes(&mut self, name: &'static str) -> Result<&'a [u8], Complaint> {
+    fn need_bytes(&mut self, name: &'static str) -> Result<&'a [u8], ArgError> {
         self.need(name).map(Into::into)
     }
 
@@ -225,18 +225,18 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When there are not so many, or too many, or one comes twice.
-    pub fn keys(&mut self) -> Result<Vec<A::Word>, Complaint> {
+    pub fn keys(&mut self) -> Result<Vec<A::Word>, ArgError> {
         let (count, max) = (self.number("numkeys", 1, u64::from(u32::MAX))? as usize, self.bounds.keys_max);
         if count > max {
-            return Err(Complaint::TooManyKeys(max));
+            return Err(ArgError::TooManyKeys(max));
         }
         let keys: Vec<A::Word> = (0..count).map_while(|_| self.take()).collect();
         if keys.len() < count {
-            return Err(Complaint::TooFewKeys);
+            return Err(ArgError::TooFewKeys);
         }
         let mut seen = HashSet::new();
         match keys.iter().map(|key| (*key).into()).find(|key: &&[u8]| !seen.insert(*key)) {
-            Some(key) => Err(Complaint::KeyTwice(key.to_vec())),
+            Some(key) => Err(ArgError::KeyTwice(key.to_vec())),
             None => Ok(keys),
         }
     }
@@ -245,7 +245,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is empty or too long.
-    pub fn owner_arg(&mut self) -> Result<OwnerArg<'a>, Complaint> {
+    pub fn owner_arg(&mut self) -> Result<OwnerArg<'a>, ArgError> {
         match self.need_bytes("owner")? {
             NOBODY => Ok(OwnerArg::Generate),
             bytes => self.check_new_owner(bytes).map(|()| OwnerArg::Named(bytes)),
@@ -256,7 +256,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is empty, too long, or `*`.
-    pub fn new_owner(&mut self) -> Result<Owner, Complaint> {
+    pub fn new_owner(&mut self) -> Result<Owner, ArgError> {
         let bytes = self.need_bytes("owner")?;
         self.check_new_owner(bytes)?;
         Ok(Owner::new(bytes))
@@ -266,20 +266,20 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is empty or `*`.
-    pub fn owner(&mut self) -> Result<&'a [u8], Complaint> {
+    pub fn owner(&mut self) -> Result<&'a [u8], ArgError> {
         match self.need_bytes("owner")? {
-            b"" => Err(Complaint::OwnerEmpty),
-            NOBODY => Err(Complaint::OwnerMade),
+            b"" => Err(ArgError::OwnerEmpty),
+            NOBODY => Err(ArgError::OwnerMade),
             bytes => Ok(bytes),
         }
     }
 
-    fn check_new_owner(&self, bytes: &[u8]) -> Result<(), Complaint> {
+    fn check_new_owner(&self, bytes: &[u8]) -> Result<(), ArgError> {
         let max = self.bounds.owner_bytes_max;
         match bytes {
-            b"" => Err(Complaint::OwnerEmpty),
-            NOBODY => Err(Complaint::OwnerMade),
-            _ if bytes.len() > max => Err(Complaint::OwnerTooLong(max)),
+            b"" => Err(ArgError::OwnerEmpty),
+            NOBODY => Err(ArgError::OwnerMade),
+            _ if bytes.len() > max => Err(ArgError::OwnerTooLong(max)),
             _ => Ok(()),
         }
     }
@@ -288,13 +288,13 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is too long.
-    pub fn note(&mut self) -> Result<Option<Note>, Complaint> {
+    pub fn note(&mut self) -> Result<Option<Note>, ArgError> {
         self.take().map(|text| self.note_of(text.into())).transpose()
     }
 
-    fn note_of(&self, bytes: &[u8]) -> Result<Note, Complaint> {
+    fn note_of(&self, bytes: &[u8]) -> Result<Note, ArgError> {
         let max = self.bounds.note_bytes_max;
-        if bytes.len() > max { Err(Complaint::NoteTooLong(max)) } else { Ok(Note::new(bytes)) }
+        if bytes.len() > max { Err(ArgError::NoteTooLong(max)) } else { Ok(Note::new(bytes)) }
     }
 
     /// Whether all arguments are read.
@@ -307,9 +307,9 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When something does.
-    pub fn done(mut self) -> Result<(), Complaint> {
+    pub fn done(mut self) -> Result<(), ArgError> {
         match self.take() {
-            Some(word) => Err(Complaint::UnknownOption(word.into().to_vec())),
+            Some(word) => Err(ArgError::UnknownOption(word.into().to_vec())),
             None => Ok(()),
         }
     }
@@ -318,14 +318,14 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is another word.
-    pub fn mode(&mut self) -> Result<Mode, Complaint> {
+    pub fn mode(&mut self) -> Result<Mode, ArgError> {
         let word = self.need_bytes("mode")?;
         if word.eq_ignore_ascii_case(b"READ") {
             Ok(Mode::Read)
         } else if word.eq_ignore_ascii_case(b"WRITE") {
             Ok(Mode::Write)
         } else {
-            Err(Complaint::Mode)
+            Err(ArgError::Mode)
         }
     }
 
@@ -333,18 +333,18 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When one is unknown, given twice, without its value or out of range, or excludes another.
-    pub fn options(mut self, taken: &[Known]) -> Result<Options<'a>, Complaint> {
+    pub fn options(mut self, taken: &[Known]) -> Result<Options<'a>, ArgError> {
         let mut options = Options::default();
         let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();
             let known = taken.iter().find(|known| word.eq_ignore_ascii_case(known.word().as_bytes()));
-            let known = *known.ok_or_else(|| Complaint::UnknownOption(word.to_vec()))?;
+            let known = *known.ok_or_else(|| ArgError::UnknownOption(word.to_vec()))?;
             if seen.has(known) {
-                return Err(Complaint::Twice(known.word()));
+                return Err(ArgError::Twice(known.word()));
             }
             if let Some(other) = known.excluded().filter(|other| seen.has(*other)) {
-                return Err(Complaint::Exclude(other.word(), known.word()));
+                return Err(ArgError::Exclude(other.word(), known.word()));
             }
             seen.add(known);
             self.value(known, &mut options)?;
@@ -352,7 +352,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         Ok(options)
     }
 
-    fn value(&mut self, known: Known, options: &mut Options<'a>) -> Result<(), Complaint> {
+    fn value(&mut self, known: Known, options: &mut Options<'a>) -> Result<(), ArgError> {
         let lease_max = self.bounds.lease_max.0;
         let word = known.word();
         match known {
@@ -384,13 +384,13 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     }
 
     /// A lease in whole seconds.
-    fn seconds(&mut self, name: &'static str) -> Result<Millis, Complaint> {
+    fn seconds(&mut self, name: &'static str) -> Result<Millis, ArgError> {
         let max = self.bounds.lease_max;
         match self.number(name, 1, max.0 / 1000) {
             Ok(seconds) => Ok(Millis(seconds * 1000)),
             // There is no such range.
-            Err(Complaint::Number { max: 0, .. }) => Err(Complaint::NoWholeSecond(max)),
-            Err(complaint) => Err(complaint),
+            Err(ArgError::Number { max: 0, .. }) => Err(ArgError::NoWholeSecond(max)),
+            Err(error) => Err(error),
         }
     }
 
@@ -398,9 +398,9 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When it is anything else.
-    pub fn number(&mut self, name: &'static str, min: u64, max: u64) -> Result<u64, Complaint> {
+    pub fn number(&mut self, name: &'static str, min: u64, max: u64) -> Result<u64, ArgError> {
         let bytes = self.need_bytes(name)?;
-        decimal(bytes).filter(|value| (min..=max).contains(value)).ok_or(Complaint::Number { name, min, max })
+        decimal(bytes).filter(|value| (min..=max).contains(value)).ok_or(ArgError::Number { name, min, max })
     }
 }
 

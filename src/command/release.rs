@@ -1,13 +1,13 @@
 //! LOCK.RELEASE and LOCK.MRELEASE: giving a lock back, or several at once.
 
 use super::parse::{Arguments, Known, Parser};
-use super::reply::{Complaint, answer_number, complain, refuse};
+use super::reply::{ArgError, answer_number, refuse, reply_arg_error};
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::owner::Owner;
 use crate::lock::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
-use crate::module::{Unserved, config, serve};
+use crate::module::{ServeError, config, serve};
 
 /// `LOCK.RELEASE key owner [READ|WRITE] [ALL | TO n] [FENCE f]`
 #[derive(Debug)]
@@ -33,11 +33,11 @@ impl Command for Release {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let (key, request) = match parse_one(Parser::new(args, config::bounds())) {
             Ok(parsed) => parsed,
-            Err(complaint) => return complain(ctx, &complaint),
+            Err(error) => return reply_arg_error(ctx, &error),
         };
         match released(serve(ctx, &[key], &request, None)) {
             Ok(left) => answer_number(ctx, left[0]),
-            Err(unserved) => refuse(ctx, unserved),
+            Err(error) => refuse(ctx, error),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Command for ReleaseMany {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let (keys, request) = match parse_many(Parser::new(args, config::bounds())) {
             Ok(parsed) => parsed,
-            Err(complaint) => return complain(ctx, &complaint),
+            Err(error) => return reply_arg_error(ctx, &error),
         };
         match released(serve(ctx, &keys, &request, None)) {
             Ok(left) => {
@@ -74,7 +74,7 @@ impl Command for ReleaseMany {
                     answer_number(ctx, left);
                 }
             }
-            Err(unserved) => refuse(ctx, unserved),
+            Err(error) => refuse(ctx, error),
         }
     }
 }
@@ -89,7 +89,7 @@ const OPTIONS_OF_MANY: [Known; 4] = [Known::Read, Known::Write, Known::All, Know
 ///
 /// # Errors
 /// With what is wrong.
-pub fn parse_one<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Request), Complaint> {
+pub fn parse_one<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Request), ArgError> {
     Ok((parser.need("key")?, parse(parser, &OPTIONS)?))
 }
 
@@ -97,11 +97,11 @@ pub fn parse_one<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word
 ///
 /// # Errors
 /// With what is wrong.
-pub fn parse_many<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(Vec<A::Word>, Request), Complaint> {
+pub fn parse_many<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(Vec<A::Word>, Request), ArgError> {
     Ok((parser.keys()?, parse(parser, &OPTIONS_OF_MANY)?))
 }
 
-fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Known]) -> Result<Request, Complaint> {
+fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Known]) -> Result<Request, ArgError> {
     let owner = parser.owner()?;
     let options = parser.options(options)?;
     let amount = match (options.all, options.to) {
@@ -113,7 +113,7 @@ fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Known]) -> Resu
     Ok(Request { owner: Owner::new(owner), operation })
 }
 
-fn released(outcome: Result<Outcome, Unserved>) -> Result<PerKey<Option<u64>>, Unserved> {
+fn released(outcome: Result<Outcome, ServeError>) -> Result<PerKey<Option<u64>>, ServeError> {
     match outcome? {
         Outcome::Released(left) => Ok(left),
         _ => unreachable!("what is asked is to release"),

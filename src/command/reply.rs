@@ -6,12 +6,12 @@ use crate::lock::hold::Mode;
 use crate::lock::key::Db;
 use crate::lock::request::{RedirectReason, Refusal};
 use crate::lock::time::Millis;
-use crate::module::Unserved;
+use crate::module::ServeError;
 use std::fmt;
 
 /// What is wrong with the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Complaint {
+pub enum ArgError {
     /// An argument is missing.
     Missing(&'static str),
     /// An option that the command does not take.
@@ -57,31 +57,31 @@ pub enum Complaint {
     HoldRefused,
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for ArgError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Complaint::Missing(name) => write!(f, "ERR {name} needs a value"),
-            Complaint::UnknownOption(word) => write!(f, "ERR unknown option {}", Quoted(word)),
-            Complaint::Twice(name) => write!(f, "ERR {name} is given twice"),
-            Complaint::Exclude(one, other) => write!(f, "ERR {one} and {other} exclude each other"),
-            Complaint::NoLease => write!(f, "ERR PX or EX is needed"),
-            Complaint::Number { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
-            Complaint::NoWholeSecond(max) => {
+            ArgError::Missing(name) => write!(f, "ERR {name} needs a value"),
+            ArgError::UnknownOption(word) => write!(f, "ERR unknown option {}", Quoted(word)),
+            ArgError::Twice(name) => write!(f, "ERR {name} is given twice"),
+            ArgError::Exclude(one, other) => write!(f, "ERR {one} and {other} exclude each other"),
+            ArgError::NoLease => write!(f, "ERR PX or EX is needed"),
+            ArgError::Number { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
+            ArgError::NoWholeSecond(max) => {
                 write!(f, "ERR EX counts whole seconds and lock.max-lease-ms is {}: use PX", max.0)
             }
-            Complaint::Mode => write!(f, "ERR mode must be READ or WRITE"),
-            Complaint::OwnerEmpty => write!(f, "ERR owner must not be empty"),
-            Complaint::OwnerMade => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
-            Complaint::RetryMade => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
-            Complaint::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
-            Complaint::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
-            Complaint::SessionNowhere => {
+            ArgError::Mode => write!(f, "ERR mode must be READ or WRITE"),
+            ArgError::OwnerEmpty => write!(f, "ERR owner must not be empty"),
+            ArgError::OwnerMade => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
+            ArgError::RetryMade => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+            ArgError::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
+            ArgError::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
+            ArgError::SessionNowhere => {
                 write!(f, "ERR SESSION needs a connection: a script, a function or another module has none of its own")
             }
-            Complaint::TooManyKeys(max) => write!(f, "LIMIT numkeys is above lock.max-keys ({max})"),
-            Complaint::TooFewKeys => write!(f, "ERR numkeys is greater than the number of arguments that follow"),
-            Complaint::KeyTwice(key) => write!(f, "ERR key {} is given twice", Quoted(key)),
-            Complaint::HoldRefused => {
+            ArgError::TooManyKeys(max) => write!(f, "LIMIT numkeys is above lock.max-keys ({max})"),
+            ArgError::TooFewKeys => write!(f, "ERR numkeys is greater than the number of arguments that follow"),
+            ArgError::KeyTwice(key) => write!(f, "ERR key {} is given twice", Quoted(key)),
+            ArgError::HoldRefused => {
                 write!(f, "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)")
             }
         }
@@ -108,22 +108,22 @@ impl fmt::Display for Quoted<'_> {
 
 /// The text of a refusal.
 #[must_use]
-pub fn text_of(unserved: &Unserved) -> &'static str {
-    match unserved {
-        Unserved::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
-        Unserved::Replica => "READONLY locks are granted by the primary only",
-        Unserved::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
-        Unserved::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
-        Unserved::Refused(Refusal::TooManyCounts) => "LIMIT the owner's count is 4294967295, the highest there is",
-        Unserved::Refused(Refusal::FencesUsedUp) => {
+pub fn text_of(error: &ServeError) -> &'static str {
+    match error {
+        ServeError::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+        ServeError::Replica => "READONLY locks are granted by the primary only",
+        ServeError::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
+        ServeError::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
+        ServeError::Refused(Refusal::TooManyCounts) => "LIMIT the owner's count is 4294967295, the highest there is",
+        ServeError::Refused(Refusal::FencesUsedUp) => {
             "LIMIT the fence clock is at 9007199254740991, the highest there is"
         }
-        Unserved::Refused(Refusal::FenceFarAhead) => "ERR fence is more than a year ahead of the clock",
-        Unserved::Refused(Refusal::BreaksLock) => "ERR hold conflicts with another owner's hold on the key",
-        Unserved::Refused(Refusal::AlreadyWaits) => "ERR owner already waits there: use RETRY",
-        Unserved::Refused(Refusal::TooManyWaiters) => "LIMIT server has lock.max-waiters waiters",
-        Unserved::Refused(Refusal::TooManyWaitersOfKey) => "LIMIT key has lock.max-waiters-per-key waiters",
-        Unserved::Refused(Refusal::Deadlock(_)) => "DEADLOCK",
+        ServeError::Refused(Refusal::FenceFarAhead) => "ERR fence is more than a year ahead of the clock",
+        ServeError::Refused(Refusal::BreaksLock) => "ERR hold conflicts with another owner's hold on the key",
+        ServeError::Refused(Refusal::AlreadyWaits) => "ERR owner already waits there: use RETRY",
+        ServeError::Refused(Refusal::TooManyWaiters) => "LIMIT server has lock.max-waiters waiters",
+        ServeError::Refused(Refusal::TooManyWaitersOfKey) => "LIMIT key has lock.max-waiters-per-key waiters",
+        ServeError::Refused(Refusal::Deadlock(_)) => "DEADLOCK",
     }
 }
 
@@ -183,13 +183,13 @@ pub fn answer_number(ctx: &mut Ctx<'_>, number: Option<u64>) {
 }
 
 /// Replies to a request that was not served.
-pub fn refuse(ctx: &mut Ctx<'_>, unserved: Unserved) {
-    ctx.reply_error(text_of(&unserved));
+pub fn refuse(ctx: &mut Ctx<'_>, error: ServeError) {
+    ctx.reply_error(text_of(&error));
 }
 
 /// Replies to arguments that are wrong.
-pub fn complain(ctx: &mut Ctx<'_>, complaint: &Complaint) {
-    ctx.reply_error(&complaint.to_string());
+pub fn reply_arg_error(ctx: &mut Ctx<'_>, error: &ArgError) {
+    ctx.reply_error(&error.to_string());
 }
 
 #[cfg(test)]
@@ -199,13 +199,13 @@ mod tests {
     #[test]
     fn a_complaint_is_one_line_whatever_the_client_sent() {
         let word = b"\r\n-ERR \0\xff\"injected".to_vec();
-        let text = Complaint::UnknownOption(word).to_string();
+        let text = ArgError::UnknownOption(word).to_string();
         assert_eq!(text, r#"ERR unknown option "\r\n-ERR \x00\xff\"injected""#);
     }
 
     #[test]
     fn a_long_word_is_cut() {
-        let text = Complaint::UnknownOption(vec![b'x'; 1 << 20]).to_string();
+        let text = ArgError::UnknownOption(vec![b'x'; 1 << 20]).to_string();
         assert_eq!(text.len(), "ERR unknown option ".len() + 66 + 3);
     }
 }

@@ -1,7 +1,7 @@
 //! LOCK.TOP: who waits longest, and where most do.
 
 use super::parse::{Arguments, Known, Parser};
-use super::reply::{Complaint, answer_number, complain, word};
+use super::reply::{ArgError, answer_number, reply_arg_error, word};
 use super::{COUNT, OPERATOR};
 use crate::ffi::command::KeyArgs;
 use crate::ffi::{Args, Command, CommandSpec, Ctx};
@@ -34,7 +34,7 @@ impl Command for Top {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let count = match parse(Parser::new(args, config::bounds())) {
             Ok(count) => count,
-            Err(complaint) => return complain(ctx, &complaint),
+            Err(error) => return reply_arg_error(ctx, &error),
         };
         let (waits, contended) = read_manager(|manager, now| {
             (manager.longest_waits(count, now).iter().map(row).collect::<Vec<_>>(), manager.most_contended(count, now))
@@ -57,7 +57,7 @@ impl Command for Top {
 ///
 /// # Errors
 /// With what is wrong.
-pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<usize, Complaint> {
+pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<usize, ArgError> {
     parser.options(&[Known::Count]).map(|options| options.count_or_default())
 }
 

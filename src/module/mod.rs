@@ -37,7 +37,7 @@ use waiting::Reply;
 
 /// Why a request that is well-formed was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unserved {
+pub enum ServeError {
     /// A key has a value of another type.
     WrongType,
     /// This node is a replica: only its primary grants.
@@ -46,9 +46,9 @@ pub enum Unserved {
     Refused(Refusal),
 }
 
-impl From<WrongType> for Unserved {
-    fn from(_: WrongType) -> Unserved {
-        Unserved::WrongType
+impl From<WrongType> for ServeError {
+    fn from(_: WrongType) -> ServeError {
+        ServeError::WrongType
     }
 }
 
@@ -61,10 +61,10 @@ pub fn serve(
     names: &[Str<'_>],
     request: &Request,
     reply: Option<Reply>,
-) -> Result<Outcome, Unserved> {
+) -> Result<Outcome, ServeError> {
     // The server keeps clients from writing to a replica, unless it is configured not to.
     if !role::is_primary(ctx) {
-        return Err(Unserved::Replica);
+        return Err(ServeError::Replica);
     }
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
@@ -102,7 +102,7 @@ pub fn serve(
     if effects.needs_rearm {
         alarm::arm(ctx);
     }
-    outcome.map_err(Unserved::Refused)
+    outcome.map_err(ServeError::Refused)
 }
 
 /// What has become of a request whose client is parked now. One that the server does not let wait has tried once.
@@ -119,7 +119,7 @@ fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
 ///
 /// # Errors
 /// With nothing changed but what settling ended.
-pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Origin) -> Result<(), Unserved> {
+pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Origin) -> Result<(), ServeError> {
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
     let (applied, mut effects) = with_manager(|manager| manager.apply(&mut locks, KeyIndex(0), record, origin, now));
@@ -128,16 +128,16 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Orig
         finish(ctx, &names, &mut effects, now);
         alarm::arm(ctx);
     }
-    applied.map_err(Unserved::Refused)
+    applied.map_err(ServeError::Refused)
 }
 
 /// Ends an owner's hold on a key, or all there are. How many were ended.
 ///
 /// # Errors
 /// With nothing changed.
-pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> Result<usize, Unserved> {
+pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> Result<usize, ServeError> {
     if !role::is_primary(ctx) {
-        return Err(Unserved::Replica);
+        return Err(ServeError::Replica);
     }
     let now = clock::now();
     let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
@@ -158,7 +158,7 @@ pub fn connection_of(ctx: &Ctx<'_>) -> Option<Connection> {
 ///
 /// # Errors
 /// When the key has a value of another type.
-pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) -> R) -> Result<R, Unserved> {
+pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) -> R) -> Result<R, ServeError> {
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
     let seen = |manager: &mut LockManager| {
         let (db, name, now) = (Db(keys.db()), name.as_bytes(), clock::mono());

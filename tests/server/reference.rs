@@ -2,7 +2,7 @@
 
 use redis_lock::command;
 use redis_lock::command::parse::Known;
-use redis_lock::command::reply::{Complaint, text_of, text_of_deadlock, text_of_redirect};
+use redis_lock::command::reply::{ArgError, text_of, text_of_deadlock, text_of_redirect};
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
 use redis_lock::lock::deadlock::{Cycle, Hop};
@@ -12,7 +12,7 @@ use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{RedirectReason, Refusal};
 use redis_lock::lock::time::Millis;
 use redis_lock::module::config::TABLE;
-use redis_lock::module::{Unserved, events};
+use redis_lock::module::{ServeError, events};
 use std::collections::BTreeSet;
 use testbed::{Fields, Server, Value, module, wait_for};
 
@@ -80,45 +80,45 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
 /// One of each refusal. The matches make the compiler ask for new ones.
 pub(crate) fn every_error() -> BTreeSet<String> {
     let complaints = [
-        Complaint::Missing("PX"),
-        Complaint::UnknownOption(b"FOO".to_vec()),
-        Complaint::Twice("PX"),
-        Complaint::Exclude("PX", "EX"),
-        Complaint::NoLease,
-        Complaint::Number { name: "PX", min: 1, max: 86_400_000 },
-        Complaint::NoWholeSecond(Millis(500)),
-        Complaint::Mode,
-        Complaint::OwnerEmpty,
-        Complaint::OwnerMade,
-        Complaint::OwnerTooLong(256),
-        Complaint::NoteTooLong(256),
-        Complaint::HoldRefused,
-        Complaint::RetryMade,
-        Complaint::SessionNowhere,
-        Complaint::TooManyKeys(64),
-        Complaint::TooFewKeys,
-        Complaint::KeyTwice(b"k".to_vec()),
+        ArgError::Missing("PX"),
+        ArgError::UnknownOption(b"FOO".to_vec()),
+        ArgError::Twice("PX"),
+        ArgError::Exclude("PX", "EX"),
+        ArgError::NoLease,
+        ArgError::Number { name: "PX", min: 1, max: 86_400_000 },
+        ArgError::NoWholeSecond(Millis(500)),
+        ArgError::Mode,
+        ArgError::OwnerEmpty,
+        ArgError::OwnerMade,
+        ArgError::OwnerTooLong(256),
+        ArgError::NoteTooLong(256),
+        ArgError::HoldRefused,
+        ArgError::RetryMade,
+        ArgError::SessionNowhere,
+        ArgError::TooManyKeys(64),
+        ArgError::TooFewKeys,
+        ArgError::KeyTwice(b"k".to_vec()),
     ];
-    for complaint in &complaints {
-        match complaint {
-            Complaint::Missing(_)
-            | Complaint::UnknownOption(_)
-            | Complaint::Twice(_)
-            | Complaint::Exclude(..)
-            | Complaint::NoLease
-            | Complaint::Number { .. }
-            | Complaint::NoWholeSecond(_)
-            | Complaint::Mode
-            | Complaint::OwnerEmpty
-            | Complaint::OwnerMade
-            | Complaint::OwnerTooLong(_)
-            | Complaint::NoteTooLong(_)
-            | Complaint::HoldRefused
-            | Complaint::RetryMade
-            | Complaint::SessionNowhere
-            | Complaint::TooManyKeys(_)
-            | Complaint::TooFewKeys
-            | Complaint::KeyTwice(_) => {}
+    for error in &complaints {
+        match error {
+            ArgError::Missing(_)
+            | ArgError::UnknownOption(_)
+            | ArgError::Twice(_)
+            | ArgError::Exclude(..)
+            | ArgError::NoLease
+            | ArgError::Number { .. }
+            | ArgError::NoWholeSecond(_)
+            | ArgError::Mode
+            | ArgError::OwnerEmpty
+            | ArgError::OwnerMade
+            | ArgError::OwnerTooLong(_)
+            | ArgError::NoteTooLong(_)
+            | ArgError::HoldRefused
+            | ArgError::RetryMade
+            | ArgError::SessionNowhere
+            | ArgError::TooManyKeys(_)
+            | ArgError::TooFewKeys
+            | ArgError::KeyTwice(_) => {}
         }
     }
     let refusals = [
@@ -149,10 +149,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::Deadlock(_) => {}
         }
     }
-    let unserved = [Unserved::WrongType, Unserved::Replica].into_iter().chain(refusals.map(Unserved::Refused));
+    let error = [ServeError::WrongType, ServeError::Replica].into_iter().chain(refusals.map(ServeError::Refused));
     let away = [RedirectReason::Demoted, RedirectReason::SlotGone].map(|away| text_of_redirect(away).to_owned());
-    let texts =
-        complaints.iter().map(Complaint::to_string).chain(unserved.map(|unserved| text_of(&unserved).to_owned()));
+    let texts = complaints.iter().map(ArgError::to_string).chain(error.map(|error| text_of(&error).to_owned()));
     texts.chain(away).chain([text_of_deadlock(&cycle, Db(0), |_| true)]).collect()
 }
 
