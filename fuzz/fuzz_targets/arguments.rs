@@ -130,7 +130,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
     };
     let parsed = acquire::parse(parser, someone, form)?;
     let keys: Vec<Vec<u8>> = parsed.keys.iter().map(|key| key.to_vec()).collect();
-    let (request, made) = (parsed.request, parsed.made);
+    let (request, generated) = (parsed.request, parsed.generated);
     let Operation::Acquire(ask) = request.operation else { panic!("{:?}", request.operation) };
     assert!(request.owner.as_bytes().len() <= bounds.owner_bytes_max.max(32));
     assert!((Millis(1)..=bounds.lease_max.max(bounds.lease_default)).contains(&ask.lease));
@@ -139,7 +139,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
     Ok(Box::new(move |reading| {
         assert_eq!(keys, reading.keys);
         let owner = request.owner.as_bytes();
-        if made {
+        if generated {
             assert_eq!((reading.get("owner"), ask.retry), (Some(&b"*"[..]), None));
             assert!(owner.len() == 32 && owner.iter().all(u8::is_ascii_hexdigit));
         } else {

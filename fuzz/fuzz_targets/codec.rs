@@ -92,12 +92,12 @@ fn check(bytes: &[u8]) {
 
 /// With the version and the sum of what follows: FNV-1a of all but the sum.
 fn sealed(bytes: &[u8]) -> Vec<u8> {
-    let mut made = vec![VERSION];
-    made.extend_from_slice(&[0; 8]);
-    made.extend_from_slice(bytes.get(9..).unwrap_or_default());
-    let summed = made[..1].iter().chain(&made[9..]);
+    let mut generated = vec![VERSION];
+    generated.extend_from_slice(&[0; 8]);
+    generated.extend_from_slice(bytes.get(9..).unwrap_or_default());
+    let summed = generated[..1].iter().chain(&generated[9..]);
     let sum =
         summed.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
-    made[1..9].copy_from_slice(&sum.to_le_bytes());
-    made
+    generated[1..9].copy_from_slice(&sum.to_le_bytes());
+    generated
 }

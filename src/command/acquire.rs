@@ -1,6 +1,6 @@
 //! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: taking a lock, or several at once.
 
-use super::parse::{Arguments, Caller, Known, OwnerArg, Parser};
+use super::parse::{Arguments, Caller, Opt, OwnerArg, Parser};
 use super::reply::{ArgError, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
@@ -116,18 +116,18 @@ pub struct Parsed<W> {
     /// The request.
     pub request: Request,
     /// Whether the owner is of our making.
-    pub made: bool,
+    pub generated: bool,
 }
 
 fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
-    let Parsed { keys, request, made } = match parse(Parser::new(args, config::bounds()), ctx, form) {
+    let Parsed { keys, request, generated } = match parse(Parser::new(args, config::bounds()), ctx, form) {
         Ok(parsed) => parsed,
         Err(error) => return reply_arg_error(ctx, &error),
     };
     let grant = if form == Form::Many { answer_many } else { answer_one };
     let write = if form == Form::Many { answer_waiter_of_many } else { answer_waiter_of_one };
-    match serve(ctx, &keys, &request, Some(Reply { made, write })) {
-        Ok(Outcome::Granted(fences)) => grant(ctx, &fences, made.then_some(&request.owner)),
+    match serve(ctx, &keys, &request, Some(Reply { generated, write })) {
+        Ok(Outcome::Granted(fences)) => grant(ctx, &fences, generated.then_some(&request.owner)),
         // It is answered when its wait is over.
         Ok(Outcome::Queued(_)) => {}
         Ok(_) => ctx.reply_null(),
@@ -154,7 +154,7 @@ pub fn parse<'a, A: Arguments<'a>>(
     let mode = if form == Form::ReadWrite { parser.mode()? } else { Mode::Write };
     let options = parser.options(if form == Form::Many { &OPTIONS_OF_MANY } else { &OPTIONS })?;
     if matches!(owner_arg, OwnerArg::Generate) && options.retry.is_some() {
-        return Err(ArgError::RetryMade);
+        return Err(ArgError::RetryGenerated);
     }
     let operation = Operation::Acquire(lock::Acquire {
         mode: options.mode.unwrap_or(mode),
@@ -165,32 +165,32 @@ pub fn parse<'a, A: Arguments<'a>>(
         wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
         retry: options.retry,
     });
-    let (owner, made) = match owner_arg {
+    let (owner, generated) = match owner_arg {
         OwnerArg::Named(owner) => (Owner::new(owner), false),
-        OwnerArg::Generate => (make_owner(), true),
+        OwnerArg::Generate => (generate_owner(), true),
     };
-    Ok(Parsed { keys, request: Request { owner, operation }, made })
+    Ok(Parsed { keys, request: Request { owner, operation }, generated })
 }
 
-const OPTIONS: [Known; 6] = [Known::Px, Known::Ex, Known::Block, Known::Session, Known::Retry, Known::Note];
-const OPTIONS_OF_MANY: [Known; 8] =
-    [Known::Read, Known::Write, Known::Px, Known::Ex, Known::Block, Known::Session, Known::Retry, Known::Note];
+const OPTIONS: [Opt; 6] = [Opt::Px, Opt::Ex, Opt::Block, Opt::Session, Opt::Retry, Opt::Note];
+const OPTIONS_OF_MANY: [Opt; 8] =
+    [Opt::Read, Opt::Write, Opt::Px, Opt::Ex, Opt::Block, Opt::Session, Opt::Retry, Opt::Note];
 
 /// 128 random bits in 32 hexadecimal digits.
-fn make_owner() -> Owner {
+fn generate_owner() -> Owner {
     Owner::new(format!("{:032x}", rand::random::<u128>()).as_bytes())
 }
 
 /// Replies what was granted.
 type Grant = fn(&mut Ctx<'_>, &[Fence], Option<&Owner>);
 
-fn answer_one(ctx: &mut Ctx<'_>, fences: &[Fence], made: Option<&Owner>) {
-    begin(ctx, made);
+fn answer_one(ctx: &mut Ctx<'_>, fences: &[Fence], generated: Option<&Owner>) {
+    begin(ctx, generated);
     ctx.reply_integer(fences[0].get() as i64);
 }
 
-fn answer_many(ctx: &mut Ctx<'_>, fences: &[Fence], made: Option<&Owner>) {
-    begin(ctx, made);
+fn answer_many(ctx: &mut Ctx<'_>, fences: &[Fence], generated: Option<&Owner>) {
+    begin(ctx, generated);
     ctx.reply_array(fences.len());
     for fence in fences {
         ctx.reply_integer(fence.get() as i64);
@@ -198,25 +198,25 @@ fn answer_many(ctx: &mut Ctx<'_>, fences: &[Fence], made: Option<&Owner>) {
 }
 
 /// Who asked as `*` learns first who it is.
-fn begin(ctx: &mut Ctx<'_>, made: Option<&Owner>) {
-    if let Some(owner) = made {
+fn begin(ctx: &mut Ctx<'_>, generated: Option<&Owner>) {
+    if let Some(owner) = generated {
         ctx.reply_array(2);
         ctx.reply_bytes(owner.as_bytes());
     }
 }
 
-fn answer_waiter_of_one(ctx: &mut Ctx<'_>, answered: &WaitEnd, made: Option<&Owner>) {
-    answer_waiter(ctx, answered, made, answer_one);
+fn answer_waiter_of_one(ctx: &mut Ctx<'_>, answered: &WaitEnd, generated: Option<&Owner>) {
+    answer_waiter(ctx, answered, generated, answer_one);
 }
 
-fn answer_waiter_of_many(ctx: &mut Ctx<'_>, answered: &WaitEnd, made: Option<&Owner>) {
-    answer_waiter(ctx, answered, made, answer_many);
+fn answer_waiter_of_many(ctx: &mut Ctx<'_>, answered: &WaitEnd, generated: Option<&Owner>) {
+    answer_waiter(ctx, answered, generated, answer_many);
 }
 
 /// Answers one that waited.
-fn answer_waiter(ctx: &mut Ctx<'_>, answered: &WaitEnd, made: Option<&Owner>, grant: Grant) {
+fn answer_waiter(ctx: &mut Ctx<'_>, answered: &WaitEnd, generated: Option<&Owner>, grant: Grant) {
     match answered {
-        WaitEnd::Granted(fences) => grant(ctx, fences, made),
+        WaitEnd::Granted(fences) => grant(ctx, fences, generated),
         WaitEnd::TimedOut | WaitEnd::Replaced | WaitEnd::HoldLost => ctx.reply_null(),
         WaitEnd::WrongType => refuse(ctx, ServeError::WrongType),
         WaitEnd::Redirected(reason) => ctx.reply_error(text_of_redirect(*reason)),

@@ -1,6 +1,6 @@
 //! LOCK.EXTEND and LOCK.MEXTEND: moving the end of a lease, or of several at once.
 
-use super::parse::{Arguments, Caller, Known, Parser};
+use super::parse::{Arguments, Caller, Opt, Parser};
 use super::reply::{ArgError, answer_number, refuse, reply_arg_error};
 use super::{FENCE, KEY, KEYS, LEASE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
@@ -75,8 +75,8 @@ impl Command for ExtendMany {
     }
 }
 
-const OPTIONS: [Known; 4] = [Known::Px, Known::Ex, Known::Session, Known::Fence];
-const OPTIONS_OF_MANY: [Known; 3] = [Known::Px, Known::Ex, Known::Session];
+const OPTIONS: [Opt; 4] = [Opt::Px, Opt::Ex, Opt::Session, Opt::Fence];
+const OPTIONS_OF_MANY: [Opt; 3] = [Opt::Px, Opt::Ex, Opt::Session];
 
 /// Reads the arguments of LOCK.EXTEND: the key, and what is asked.
 ///
@@ -103,7 +103,7 @@ pub fn parse_many<'a, A: Arguments<'a>>(
 fn parse<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
-    options: &[Known],
+    options: &[Opt],
 ) -> Result<Request, ArgError> {
     let owner = parser.owner()?;
     let options = parser.options(options)?;

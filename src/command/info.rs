@@ -1,6 +1,6 @@
 //! LOCK.INFO: who holds a lock.
 
-use super::parse::{Arguments, Known, Parser};
+use super::parse::{Arguments, Opt, Parser};
 use super::reply::{ArgError, answer_number, refuse, reply_arg_error, word};
 use super::{CATEGORY, COUNT, KEY};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
@@ -63,7 +63,7 @@ pub struct Wanted<'a, W> {
 /// With what is wrong.
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, ArgError> {
     let key = parser.need("key")?;
-    let options = parser.options(&[Known::Owner, Known::Count])?;
+    let options = parser.options(&[Opt::Owner, Opt::Count])?;
     Ok(Wanted { key, owner: options.owner, count: options.count_or_default() })
 }
 

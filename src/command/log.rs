@@ -1,6 +1,6 @@
 //! LOCK.LOG: the holds that were lost last.
 
-use super::parse::{Arguments, Known, Parser};
+use super::parse::{Arguments, Opt, Parser};
 use super::reply::{ArgError, reply_arg_error, word};
 use super::{CATEGORY, COUNT};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs};
@@ -54,7 +54,7 @@ const ACTION: ArgKind = ArgKind::OneOf(&[ArgSpec { optional: false, ..COUNT }, A
 /// # Errors
 /// With what is wrong.
 pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<Option<usize>, ArgError> {
-    let options = parser.options(&[Known::Count, Known::Reset])?;
+    let options = parser.options(&[Opt::Count, Opt::Reset])?;
     Ok((!options.reset).then(|| options.count_or_default()))
 }
 

@@ -92,7 +92,7 @@ pub struct Options<'a> {
 
 /// The options there are. A command names those that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum Opt {
     /// `PX ms`
     Px,
     /// `EX s`
@@ -123,40 +123,40 @@ pub enum Known {
     Reset,
 }
 
-impl Known {
+impl Opt {
     /// The word that introduces it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Known::Px => "PX",
-            Known::Ex => "EX",
-            Known::Note => "NOTE",
-            Known::Fence => "FENCE",
-            Known::Read => "READ",
-            Known::Write => "WRITE",
-            Known::All => "ALL",
-            Known::To => "TO",
-            Known::Owner => "OWNER",
-            Known::Count => "COUNT",
-            Known::Block => "BLOCK",
-            Known::Retry => "RETRY",
-            Known::Session => "SESSION",
-            Known::Reset => "RESET",
+            Opt::Px => "PX",
+            Opt::Ex => "EX",
+            Opt::Note => "NOTE",
+            Opt::Fence => "FENCE",
+            Opt::Read => "READ",
+            Opt::Write => "WRITE",
+            Opt::All => "ALL",
+            Opt::To => "TO",
+            Opt::Owner => "OWNER",
+            Opt::Count => "COUNT",
+            Opt::Block => "BLOCK",
+            Opt::Retry => "RETRY",
+            Opt::Session => "SESSION",
+            Opt::Reset => "RESET",
         }
     }
 
     /// The option that cannot be given together with this one.
-    fn excluded(self) -> Option<Known> {
+    fn excluded(self) -> Option<Opt> {
         match self {
-            Known::Px => Some(Known::Ex),
-            Known::Ex => Some(Known::Px),
-            Known::Read => Some(Known::Write),
-            Known::Write => Some(Known::Read),
-            Known::All => Some(Known::To),
-            Known::To => Some(Known::All),
-            Known::Count => Some(Known::Reset),
-            Known::Reset => Some(Known::Count),
-            Known::Note | Known::Fence | Known::Owner | Known::Block | Known::Retry | Known::Session => None,
+            Opt::Px => Some(Opt::Ex),
+            Opt::Ex => Some(Opt::Px),
+            Opt::Read => Some(Opt::Write),
+            Opt::Write => Some(Opt::Read),
+            Opt::All => Some(Opt::To),
+            Opt::To => Some(Opt::All),
+            Opt::Count => Some(Opt::Reset),
+            Opt::Reset => Some(Opt::Count),
+            Opt::Note | Opt::Fence | Opt::Owner | Opt::Block | Opt::Retry | Opt::Session => None,
         }
     }
 }
@@ -269,7 +269,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     pub fn owner(&mut self) -> Result<&'a [u8], ArgError> {
         match self.need_bytes("owner")? {
             b"" => Err(ArgError::OwnerEmpty),
-            NOBODY => Err(ArgError::OwnerMade),
+            NOBODY => Err(ArgError::OwnerGenerated),
             bytes => Ok(bytes),
         }
     }
@@ -278,7 +278,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         let max = self.bounds.owner_bytes_max;
         match bytes {
             b"" => Err(ArgError::OwnerEmpty),
-            NOBODY => Err(ArgError::OwnerMade),
+            NOBODY => Err(ArgError::OwnerGenerated),
             _ if bytes.len() > max => Err(ArgError::OwnerTooLong(max)),
             _ => Ok(()),
         }
@@ -333,52 +333,52 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// When one is unknown, given twice, without its value or out of range, or excludes another.
-    pub fn options(mut self, taken: &[Known]) -> Result<Options<'a>, ArgError> {
+    pub fn options(mut self, taken: &[Opt]) -> Result<Options<'a>, ArgError> {
         let mut options = Options::default();
         let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();
-            let known = taken.iter().find(|known| word.eq_ignore_ascii_case(known.word().as_bytes()));
-            let known = *known.ok_or_else(|| ArgError::UnknownOption(word.to_vec()))?;
-            if seen.has(known) {
-                return Err(ArgError::Twice(known.word()));
+            let opt = taken.iter().find(|opt| word.eq_ignore_ascii_case(opt.word().as_bytes()));
+            let opt = *opt.ok_or_else(|| ArgError::UnknownOption(word.to_vec()))?;
+            if seen.has(opt) {
+                return Err(ArgError::Twice(opt.word()));
             }
-            if let Some(other) = known.excluded().filter(|other| seen.has(*other)) {
-                return Err(ArgError::Exclude(other.word(), known.word()));
+            if let Some(other) = opt.excluded().filter(|other| seen.has(*other)) {
+                return Err(ArgError::Exclude(other.word(), opt.word()));
             }
-            seen.add(known);
-            self.value(known, &mut options)?;
+            seen.add(opt);
+            self.value(opt, &mut options)?;
         }
         Ok(options)
     }
 
-    fn value(&mut self, known: Known, options: &mut Options<'a>) -> Result<(), ArgError> {
+    fn value(&mut self, opt: Opt, options: &mut Options<'a>) -> Result<(), ArgError> {
         let lease_max = self.bounds.lease_max.0;
-        let word = known.word();
-        match known {
-            Known::Px => options.lease = Some(Millis(self.number(word, 1, lease_max)?)),
-            Known::Ex => options.lease = Some(self.seconds(word)?),
-            Known::Note => {
+        let word = opt.word();
+        match opt {
+            Opt::Px => options.lease = Some(Millis(self.number(word, 1, lease_max)?)),
+            Opt::Ex => options.lease = Some(self.seconds(word)?),
+            Opt::Note => {
                 let text = self.need_bytes(word)?;
                 options.note = Some(self.note_of(text)?);
             }
-            Known::Fence => options.fence = Fence::new(self.number(word, 1, Fence::MAX.get())?),
-            Known::Read => options.mode = Some(Mode::Read),
-            Known::Write => options.mode = Some(Mode::Write),
-            Known::All => options.all = true,
-            Known::Reset => options.reset = true,
-            Known::To => options.to = Some(self.number(word, 0, u64::from(u32::MAX))? as u32),
-            Known::Owner => options.owner = Some(self.need_bytes(word)?),
-            Known::Count => options.count = Some(self.number(word, 0, u64::from(u32::MAX))?),
-            Known::Block => {
+            Opt::Fence => options.fence = Fence::new(self.number(word, 1, Fence::MAX.get())?),
+            Opt::Read => options.mode = Some(Mode::Read),
+            Opt::Write => options.mode = Some(Mode::Write),
+            Opt::All => options.all = true,
+            Opt::Reset => options.reset = true,
+            Opt::To => options.to = Some(self.number(word, 0, u64::from(u32::MAX))? as u32),
+            Opt::Owner => options.owner = Some(self.need_bytes(word)?),
+            Opt::Count => options.count = Some(self.number(word, 0, u64::from(u32::MAX))?),
+            Opt::Block => {
                 options.wait = Some(match self.number(word, 0, LEASE_CEILING.0)? {
                     // As in BLPOP and XREAD.
                     0 => Wait::Forever,
                     ms => Wait::For(Millis(ms)),
                 });
             }
-            Known::Session => options.session = Some(Millis(self.number(word, 0, LEASE_CEILING.0)?)),
-            Known::Retry => options.retry = Some(self.number(word, 1, u64::from(u32::MAX))? as u32),
+            Opt::Session => options.session = Some(Millis(self.number(word, 0, LEASE_CEILING.0)?)),
+            Opt::Retry => options.retry = Some(self.number(word, 1, u64::from(u32::MAX))? as u32),
         }
         Ok(())
     }
@@ -409,12 +409,12 @@ impl<'a, A: Arguments<'a>> Parser<A> {
 struct OptSet(u16);
 
 impl OptSet {
-    fn has(self, known: Known) -> bool {
-        self.0 & (1 << known as u16) != 0
+    fn has(self, opt: Opt) -> bool {
+        self.0 & (1 << opt as u16) != 0
     }
 
-    fn add(&mut self, known: Known) {
-        self.0 |= 1 << known as u16;
+    fn add(&mut self, opt: Opt) {
+        self.0 |= 1 << opt as u16;
     }
 }
 

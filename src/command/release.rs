@@ -1,6 +1,6 @@
 //! LOCK.RELEASE and LOCK.MRELEASE: giving a lock back, or several at once.
 
-use super::parse::{Arguments, Known, Parser};
+use super::parse::{Arguments, Opt, Parser};
 use super::reply::{ArgError, answer_number, refuse, reply_arg_error};
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
@@ -82,8 +82,8 @@ impl Command for ReleaseMany {
 const AMOUNT: ArgKind =
     ArgKind::OneOf(&[ArgSpec::token(c"ALL", c"all"), ArgSpec::new(c"count", ArgKind::Integer).after(c"TO")]);
 
-const OPTIONS: [Known; 5] = [Known::Read, Known::Write, Known::All, Known::To, Known::Fence];
-const OPTIONS_OF_MANY: [Known; 4] = [Known::Read, Known::Write, Known::All, Known::To];
+const OPTIONS: [Opt; 5] = [Opt::Read, Opt::Write, Opt::All, Opt::To, Opt::Fence];
+const OPTIONS_OF_MANY: [Opt; 4] = [Opt::Read, Opt::Write, Opt::All, Opt::To];
 
 /// Reads the arguments of LOCK.RELEASE: the key, and what is asked.
 ///
@@ -101,7 +101,7 @@ pub fn parse_many<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(Vec<A:
     Ok((parser.keys()?, parse(parser, &OPTIONS_OF_MANY)?))
 }
 
-fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Known]) -> Result<Request, ArgError> {
+fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Opt]) -> Result<Request, ArgError> {
     let owner = parser.owner()?;
     let options = parser.options(options)?;
     let amount = match (options.all, options.to) {

@@ -38,9 +38,9 @@ pub enum ArgError {
     /// An owner of no bytes.
     OwnerEmpty,
     /// `*` where an owner must exist already.
-    OwnerMade,
+    OwnerGenerated,
     /// RETRY of an acquisition whose owner the server made.
-    RetryMade,
+    RetryGenerated,
     /// An owner longer than this.
     OwnerTooLong(usize),
     /// A note longer than this.
@@ -71,8 +71,8 @@ impl fmt::Display for ArgError {
             }
             ArgError::Mode => write!(f, "ERR mode must be READ or WRITE"),
             ArgError::OwnerEmpty => write!(f, "ERR owner must not be empty"),
-            ArgError::OwnerMade => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
-            ArgError::RetryMade => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+            ArgError::OwnerGenerated => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
+            ArgError::RetryGenerated => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
             ArgError::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
             ArgError::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
             ArgError::SessionNowhere => {

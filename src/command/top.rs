@@ -1,6 +1,6 @@
 //! LOCK.TOP: who waits longest, and where most do.
 
-use super::parse::{Arguments, Known, Parser};
+use super::parse::{Arguments, Opt, Parser};
 use super::reply::{ArgError, answer_number, reply_arg_error, word};
 use super::{COUNT, OPERATOR};
 use crate::ffi::command::KeyArgs;
@@ -58,7 +58,7 @@ impl Command for Top {
 /// # Errors
 /// With what is wrong.
 pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<usize, ArgError> {
-    parser.options(&[Known::Count]).map(|options| options.count_or_default())
+    parser.options(&[Opt::Count]).map(|options| options.count_or_default())
 }
 
 struct Row {

@@ -23,7 +23,7 @@ use std::cell::{Cell, RefCell};
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
     /// Whether the server made the owner, which is to be told then.
-    pub made: bool,
+    pub generated: bool,
     /// Writes the answer.
     pub write: fn(&mut Ctx<'_>, &WaitEnd, Option<&Owner>),
 }
@@ -36,7 +36,7 @@ struct Client {
     id: u64,
     reply: Reply,
     /// The owner, if the server made it.
-    made: Option<Owner>,
+    generated: Option<Owner>,
     /// None while it waits.
     answer: Option<WaitEnd>,
 }
@@ -88,8 +88,8 @@ pub(crate) fn park(
     let mut parked = None;
     let blocked = ctx.block::<Waiter>(names, || parked.insert(waiter()).to_number())?;
     turns::listen(ctx);
-    let made = reply.made.then(|| request.owner.clone());
-    let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, made, answer: None };
+    let generated = reply.generated.then(|| request.owner.clone());
+    let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, generated, answer: None };
     let waiter = parked?;
     CLIENTS.with_borrow_mut(|clients| clients.insert(waiter, client));
     Some(waiter)
@@ -136,10 +136,10 @@ impl Parked for Waiter {
             let client = clients.get_mut(waiter)?;
             // The server has unblocked it already, and would not know the handle any more.
             client.blocked = None;
-            Some((client.answer.clone(), client.reply, client.made.clone()))
+            Some((client.answer.clone(), client.reply, client.generated.clone()))
         });
         match found {
-            Some((Some(answer), reply, made)) => (reply.write)(ctx, &answer, made.as_ref()),
+            Some((Some(answer), reply, generated)) => (reply.write)(ctx, &answer, generated.as_ref()),
             Some((None, reply, _)) => {
                 // CLIENT UNBLOCK TIMEOUT.
                 with_manager(|manager| manager.cancel(waiter));

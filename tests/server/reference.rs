@@ -1,7 +1,7 @@
 //! docs/reference and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
 use redis_lock::command;
-use redis_lock::command::parse::Known;
+use redis_lock::command::parse::Opt;
 use redis_lock::command::reply::{ArgError, text_of, text_of_deadlock, text_of_redirect};
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
@@ -71,7 +71,7 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
     for spec in command::TABLE {
         tokens(spec.args, &mut documented);
     }
-    use Known::{All, Block, Count, Ex, Fence, Note, Owner, Px, Read, Reset, Retry, Session, To, Write};
+    use Opt::{All, Block, Count, Ex, Fence, Note, Owner, Px, Read, Reset, Retry, Session, To, Write};
     let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Retry, Session, Reset]
         .map(|known| known.word().to_owned());
     assert_eq!(documented, parsed.into_iter().collect());
@@ -89,11 +89,11 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::NoWholeSecond(Millis(500)),
         ArgError::Mode,
         ArgError::OwnerEmpty,
-        ArgError::OwnerMade,
+        ArgError::OwnerGenerated,
         ArgError::OwnerTooLong(256),
         ArgError::NoteTooLong(256),
         ArgError::HoldRefused,
-        ArgError::RetryMade,
+        ArgError::RetryGenerated,
         ArgError::SessionNowhere,
         ArgError::TooManyKeys(64),
         ArgError::TooFewKeys,
@@ -110,11 +110,11 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | ArgError::NoWholeSecond(_)
             | ArgError::Mode
             | ArgError::OwnerEmpty
-            | ArgError::OwnerMade
+            | ArgError::OwnerGenerated
             | ArgError::OwnerTooLong(_)
             | ArgError::NoteTooLong(_)
             | ArgError::HoldRefused
-            | ArgError::RetryMade
+            | ArgError::RetryGenerated
             | ArgError::SessionNowhere
             | ArgError::TooManyKeys(_)
             | ArgError::TooFewKeys
