@@ -13,7 +13,7 @@ pub mod module;
 
 use ffi::alloc::ServerAlloc;
 use ffi::{LoadError, Loader, Module};
-use module::{config, events, metrics, open_locks, peers};
+use module::{config, metrics, open_locks, peers, server_events};
 use std::ffi::CStr;
 
 #[global_allocator]
@@ -32,7 +32,7 @@ impl Module for LockModule {
         loader.data_type(&open_locks::LOCK)?;
         command::load(loader)?;
         loader.configs(config::TABLE, "lock", config::check)?;
-        loader.listener::<events::Ear>()?;
+        loader.listener::<server_events::ServerEvents>()?;
         loader.info::<metrics::Section>()?;
         // Last: nothing takes it back if the load fails.
         loader.peers::<peers::Nodes>();

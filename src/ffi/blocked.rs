@@ -27,14 +27,15 @@ use std::rc::Rc;
 /// | `answer`, `lost`, `done` | it was unblocked, but went away, was closed by the server or was sent something else before the answer reached it |
 ///
 /// So `answer` promises nothing until `done` has come without `lost`. That the answer reached the client means that the
-/// server has passed it on to the connection of a client that is still there, after the turn of its loop in which it let go
-/// of the client (answered.rs); a connection that breaks later may lose it all the same.
+/// server has passed it on to the connection of a client that is still there, after the turn of its loop in which it
+/// let go of the client (answered.rs); a connection that breaks later may lose it all the same.
 ///
-/// `answer` may come from within [`Blocked::unblock`] (Valkey) or later, `lost` from within any command or event, `done`
-/// from the server's loop alone. So nothing that these borrow may be borrowed while [`Blocked::unblock`] is called.
+/// `answer` may come from within [`Blocked::unblock`] (Valkey) or later, `lost` from within any command or event,
+/// `done` from the server's loop alone. So nothing that these borrow may be borrowed while [`Blocked::unblock`] is
+/// called.
 ///
-/// The module must [`Ctx::hear_turns`] from [`Ctx::block`] until `done`: of one that was answered and not lost, `done` comes
-/// when the server has slept.
+/// The module must [`Ctx::watch_event_loop`] from [`Ctx::block`] until `done`: of one that was answered and not lost,
+/// `done` comes when the server has slept.
 pub trait Parked {
     /// The wait is over, by [`Blocked::unblock`] or by CLIENT UNBLOCK TIMEOUT: replies exactly once, and does nothing
     /// else with the context.
@@ -68,8 +69,8 @@ enum Progress {
     Waiting,
     /// The server is being told to unblock it.
     Unblocking,
-    /// Answered while the server was being told. What was written may still be thrown away, on Valkey, or be followed by
-    /// the end of the client.
+    /// Answered while the server was being told. What was written may still be thrown away, on Valkey, or be followed
+    /// by the end of the client.
     Given,
     /// Answered when the server asked for it. It sends this and nothing else, unless it closes the client first.
     Answered,
@@ -91,12 +92,13 @@ impl Ctx<'_> {
         self.is_command() && !self.flags().intersects(never)
     }
 
-    /// Parks the client of this call, which has had no reply yet. None when it cannot wait: then nothing was done, and a
-    /// reply is still owed. Beyond [`Ctx::can_block`], that is a subscriber on Valkey.
+    /// Parks the client of this call, which has had no reply yet. None when it cannot wait: then nothing was done, and
+    /// a reply is still owed. Beyond [`Ctx::can_block`], that is a subscriber on Valkey.
     ///
     /// `ticket` is asked for once the client is parked, and never when it cannot wait: what it does need not be undone.
     ///
-    /// Each costs the server some 30 KB. Whenever one of `keys` is created, the server looks at all that are parked on it.
+    /// Each costs the server some 30 KB. Whenever one of `keys` is created, the server looks at all that are parked on
+    /// it.
     pub fn block<P: Parked>(&mut self, keys: &[Str<'_>], ticket: impl FnOnce() -> u64) -> Option<Blocked> {
         // To block in spite of these would end some servers, and send others' clients an error.
         if !self.can_block() {
@@ -111,8 +113,8 @@ impl Ctx<'_> {
         });
         let kept = Rc::into_raw(Rc::clone(&parking));
         let mut keys: SmallVec<[_; 4]> = keys.iter().map(|key| key.as_ptr()).collect();
-        // SAFETY: the context of a command whose client may be blocked (above). The server keeps the keys by itself, and
-        // `kept` until it gives it to `done`.
+        // SAFETY: the context of a command whose client may be blocked (above). The server keeps the keys by itself,
+        // and `kept` until it gives it to `done`.
         let handle = unsafe {
             api!(RedisModule_BlockClientOnKeys(
                 self.as_ptr(),
@@ -141,8 +143,8 @@ impl Ctx<'_> {
 }
 
 impl Blocked {
-    /// Ends the wait: the server asks for the answer, at once or soon. On Redis 7.0 the module must [`Ctx::hear_turns`] for
-    /// that.
+    /// Ends the wait: the server asks for the answer, at once or soon. On Redis 7.0 the module must
+    /// [`Ctx::watch_event_loop`] for that.
     pub fn unblock(self) {
         let moment = Moment::of_server();
         let handle = self.0.handle.get();
@@ -232,7 +234,8 @@ impl Parking {
 /// # Safety
 /// `ctx` must be the context of a callback for a client that `block` has parked and that is not done.
 unsafe fn parking_of<'a>(ctx: *mut raw::RedisModuleCtx) -> &'a Parking {
-    // SAFETY: as required of the caller: the data is what `block` gave, and the server's share of it lasts until `done`.
+    // SAFETY: as required of the caller: the data is what `block` gave, and the server's share of it lasts until
+    // `done`.
     unsafe { &*api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Parking>() }
 }
 

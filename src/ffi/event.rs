@@ -34,8 +34,8 @@ pub enum ServerEvent {
     /// A replica begins to load a data set beside the one that it serves, which all keys that are opened are of until
     /// [`ServerEvent::SwappedIn`]. [`ServerEvent::LoadingStarted`] follows. No timer rings meanwhile.
     LoadingBeside,
-    /// That data set is the one that is served from now on. The values of the old one are freed in the background, without
-    /// [`Value::unlinked`](super::value::Value::unlinked). [`ServerEvent::LoadingEnded`] follows.
+    /// That data set is the one that is served from now on. The values of the old one are freed in the background,
+    /// without [`Value::unlinked`](super::value::Value::unlinked). [`ServerEvent::LoadingEnded`] follows.
     SwappedIn,
     /// That load has broken off. What came of it is freed in the background, and the old data set goes on being served.
     Abandoned,
@@ -43,20 +43,21 @@ pub enum ServerEvent {
     BecamePrimary,
     /// The server has become a replica.
     BecameReplica,
-    /// This node serves slots that were moved to it at once: Redis says so from 8.4 on, Valkey from 9.0 on. Nobody says it of
-    /// slots that are moved key by key.
+    /// This node serves slots that were moved to it at once: Redis says so from 8.4 on, Valkey from 9.0 on. Nobody says
+    /// it of slots that are moved key by key.
     SlotsGained,
     /// The server's regular tick.
     Tick,
     /// The server has forked a child, which saves what there is now, to disk or for a replica.
     Forked,
-    /// All that clients have sent was served, and the server is about to wait for more. Only while [`Ctx::hear_turns`].
+    /// All that clients have sent was served, and the server is about to wait for more. Only while
+    /// [`Ctx::watch_event_loop`].
     BeforeSleep,
-    /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes from within
-    /// any command, even a script that takes too long, from within a tick, while loading, or after
+    /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes from
+    /// within any command, even a script that takes too long, from within a tick, while loading, or after
     /// [`ServerEvent::BeforeSleep`]; in the latter case a timer that is set here still rings in time. Nothing may be
-    /// written here. Comes after [`Parked::lost`](super::Parked::lost) of a client that was answered, and before that of one
-    /// that waits. Comes once for each that [`Ctx::connection`] names; the link to a primary may come again.
+    /// written here. Comes after [`Parked::lost`](super::Parked::lost) of a client that was answered, and before that
+    /// of one that waits. Comes once for each that [`Ctx::connection`] names; the link to a primary may come again.
     ClientGone(u64),
 }
 
@@ -116,17 +117,18 @@ impl Loader<'_> {
 }
 
 impl Ctx<'_> {
-    /// Hears of the turns of the server's loop from now on: [`ServerEvent::BeforeSleep`]. That costs the server most of a
-    /// microsecond for each, whatever is done in it.
-    pub fn hear_turns<L: Listener>(&mut self) {
+    /// Hears of the turns of the server's loop from now on: [`ServerEvent::BeforeSleep`]. That costs the server most of
+    /// a microsecond for each, whatever is done in it.
+    pub fn watch_event_loop<L: Listener>(&mut self) {
         // SAFETY: a valid context.
         unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), TURNS, Some(on_server::<L>))) };
     }
 
-    /// Hears of them no more. To be called from a timer: the server may be going through the list of listeners in any event,
-    /// and in a command that another module calls from one, and would go on with one that is freed. And only while it hears
-    /// of them: to end a subscription that is not there makes one without a function, which the server calls all the same.
-    pub fn ignore_turns(&mut self) {
+    /// Hears of them no more. To be called from a timer: the server may be going through the list of listeners in any
+    /// event, and in a command that another module calls from one, and would go on with one that is freed. And only
+    /// while it hears of them: to end a subscription that is not there makes one without a function, which the server
+    /// calls all the same.
+    pub fn unwatch_event_loop(&mut self) {
         // SAFETY: a valid context; without a function the subscription ends.
         unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), TURNS, None)) };
         set_about_to_sleep(true);
@@ -136,8 +138,8 @@ impl Ctx<'_> {
 /// The event of the turns of the server's loop.
 const TURNS: raw::RedisModuleEvent = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
 
-/// The event of slots that are moved at once, and its part that says that they have come. From 18 on the ids mean other things on
-/// Redis than on Valkey.
+/// The event of slots that are moved at once, and its part that says that they have come. From 18 on the ids mean other
+/// things on Redis than on Valkey.
 const REDIS_SLOTS_MOVED: (u64, u64) = (18, 2);
 const VALKEY_SLOTS_MOVED: (u64, u64) = (19, 4);
 

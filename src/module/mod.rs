@@ -8,7 +8,6 @@
 pub mod alarm;
 pub mod clock;
 pub mod config;
-pub mod events;
 pub mod lost;
 pub mod metrics;
 pub mod open_locks;
@@ -16,6 +15,7 @@ pub mod peers;
 pub mod persistence;
 pub mod replication;
 pub mod role;
+pub mod server_events;
 pub mod state;
 pub mod turns;
 pub mod waiting;
@@ -202,7 +202,7 @@ fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) 
         metrics::count_change(change);
         lost::note(ctx, name.as_bytes(), change, now);
         ctx.signal_modified(name);
-        if let Some(event) = events::name_of(change.cause, change.ended) {
+        if let Some(event) = server_events::name_of(change.cause, change.ended) {
             ctx.notify(event, name);
         }
     }

@@ -46,7 +46,7 @@ impl Value for Lock {
         let mut lock = LockManager::load(&saved, origin(), clock::now())
             .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())?;
         // The server may yet throw it away: its key has expired, or what follows it is damaged. So the core learns of
-        // it when it lies under its key: see events.rs.
+        // it when it lies under its key: see server_events.rs.
         ARRIVING.set(true);
         // But for a data set that is loaded beside the one that is served: its keys cannot be opened before all of it
         // takes the old one's place, and nothing tells of each then.

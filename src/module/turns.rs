@@ -3,7 +3,7 @@
 //! between two turns: while somebody waits, while holds are bound to connections, and while timers ring; and always in
 //! a cluster.
 
-use super::events::Ear;
+use super::server_events::ServerEvents;
 use super::state::with_manager;
 use super::{alarm, peers, waiting};
 use crate::ffi::Ctx;
@@ -17,7 +17,7 @@ thread_local! {
 /// Listens from now on, at least until the next tick.
 pub(crate) fn listen(ctx: &mut Ctx<'_>) {
     if !LISTENS.replace(true) {
-        ctx.hear_turns::<Ear>();
+        ctx.watch_event_loop::<ServerEvents>();
     }
 }
 
@@ -39,7 +39,7 @@ fn stop(ctx: &mut Ctx<'_>) {
     // Each tick until this rings sets another, and the first has stopped it already.
     if LISTENS.get() && !is_needed() {
         LISTENS.set(false);
-        ctx.ignore_turns();
+        ctx.unwatch_event_loop();
     }
 }
 

@@ -12,7 +12,7 @@ use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{RedirectReason, Refusal};
 use redis_lock::lock::time::Millis;
 use redis_lock::module::config::TABLE;
-use redis_lock::module::{ServeError, events};
+use redis_lock::module::{ServeError, server_events};
 use std::collections::BTreeSet;
 use testbed::{Fields, Server, Value, module, wait_for};
 
@@ -252,7 +252,10 @@ fn the_page_of_fields_names_each_field_that_a_server_shows() {
 #[test]
 fn the_page_of_events_names_every_keyspace_event() {
     let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Break, Cause::Replicated];
-    let real: Vec<&str> =
-        causes.iter().filter_map(|cause| events::name_of(*cause, true)).map(|name| name.to_str().unwrap()).collect();
+    let real: Vec<&str> = causes
+        .iter()
+        .filter_map(|cause| server_events::name_of(*cause, true))
+        .map(|name| name.to_str().unwrap())
+        .collect();
     assert_eq!(names(EVENTS), real);
 }

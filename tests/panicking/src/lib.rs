@@ -81,9 +81,9 @@ impl Command for Timer {
     }
 }
 
-/// `PANIC.CALL command [option]`: panics not, but calls another module's command on the key k, for b, with an option of 0:
-/// BLOCK, which may wait, or another that needs a client, as modules do that have not heard of it; replies with the type of
-/// the reply.
+/// `PANIC.CALL command [option]`: panics not, but calls another module's command on the key k, for b, with an option of
+/// 0: BLOCK, which may wait, or another that needs a client, as modules do that have not heard of it; replies with the
+/// type of the reply.
 struct Call;
 
 impl Command for Call {
@@ -151,8 +151,8 @@ impl Command for Clients {
     }
 }
 
-/// `PANIC.GONE`: panics not, but replies with the numbers of the connections that were closed, each followed by how late
-/// a timer rang, in milliseconds.
+/// `PANIC.GONE`: panics not, but replies with the numbers of the connections that were closed, each followed by how
+/// late a timer rang, in milliseconds.
 struct Gone;
 
 impl Command for Gone {
@@ -195,14 +195,15 @@ impl InfoFields for Section {
 }
 
 /// Panics when a key named `panic` is written, or a database emptied.
-struct Ear;
+struct ServerEvents;
 
-impl Listener for Ear {
+impl Listener for ServerEvents {
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent) {
         match event {
             ServerEvent::Flush(_) => panic!("in a server event"),
-            // By the turns it is known whether the server is about to sleep. To ask for what is given already changes nothing.
-            ServerEvent::Tick => ctx.hear_turns::<Ear>(),
+            // By the turns it is known whether the server is about to sleep. To ask for what is given already changes
+            // nothing.
+            ServerEvent::Tick => ctx.watch_event_loop::<ServerEvents>(),
             ServerEvent::ClientGone(connection) => {
                 GONE.with_borrow_mut(|gone| gone.push((connection, None)));
                 if SET.get().is_none() {
@@ -250,7 +251,7 @@ impl Module for Panicking {
         loader.command::<Clients>()?;
         loader.command::<Gone>()?;
         loader.configs(CONFIGS, "panic", || Ok(()))?;
-        loader.listener::<Ear>()?;
+        loader.listener::<ServerEvents>()?;
         loader.info::<Section>()
     }
 }

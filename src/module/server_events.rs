@@ -37,9 +37,9 @@ thread_local! {
 
 /// The module's ear.
 #[derive(Debug)]
-pub struct Ear;
+pub struct ServerEvents;
 
-impl Listener for Ear {
+impl Listener for ServerEvents {
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent) {
         match event {
             ServerEvent::Flush(db) => with_manager(|manager| manager.flush(db.map(Db))),
