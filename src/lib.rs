@@ -13,7 +13,7 @@ pub mod module;
 
 use ffi::alloc::ServerAlloc;
 use ffi::{LoadError, Loader, Module};
-use module::{config, metrics, open_locks, peers, server_events};
+use module::{cluster, config, metrics, open_locks, server_events};
 use std::ffi::CStr;
 
 #[global_allocator]
@@ -35,7 +35,7 @@ impl Module for LockModule {
         loader.listener::<server_events::ServerEvents>()?;
         loader.info::<metrics::Section>()?;
         // Last: nothing takes it back if the load fails.
-        loader.peers::<peers::Nodes>();
+        loader.peers::<cluster::FenceGossip>();
         Ok(())
     }
 }

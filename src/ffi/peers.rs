@@ -7,8 +7,8 @@ use redis_module::raw;
 use std::ffi::{c_char, c_uchar};
 use std::ptr;
 
-/// The kind of message. The server tells modules whose names are not of nine letters apart by this alone, so others may use the same
-/// number: see [`MARK`].
+/// The kind of message. The server tells modules whose names are not of nine letters apart by this alone, so others may
+/// use the same number: see [`MARK`].
 const KIND: u8 = 0x6c;
 
 /// How our messages begin, with the version of their form; a number follows.
@@ -17,20 +17,20 @@ const MARK: [u8; 8] = *b"lockfnc1";
 /// Who is told.
 pub trait Peer {
     /// Another node, which the cluster knows and so do we, has told this number.
-    fn told(number: u64);
+    fn on_message(number: u64);
 }
 
 impl Loader<'_> {
     /// Listens to the other nodes, if this is one of a cluster.
     pub fn peers<P: Peer>(&mut self) {
         // SAFETY: the context of the load.
-        unsafe { api!(RedisModule_RegisterClusterMessageReceiver(self.as_ptr(), KIND, Some(told::<P>))) }
+        unsafe { api!(RedisModule_RegisterClusterMessageReceiver(self.as_ptr(), KIND, Some(on_message::<P>))) }
     }
 }
 
 impl Ctx<'_> {
     /// Tells all other nodes of the cluster a number. Those that cannot be reached now will not hear of it.
-    pub fn tell_peers(&mut self, number: u64) {
+    pub fn broadcast(&mut self, number: u64) {
         let bytes = [MARK, number.to_be_bytes()].concat();
         // SAFETY: a valid context; no node in particular; bytes that outlive the call, and how many these are.
         unsafe {
@@ -45,7 +45,7 @@ impl Ctx<'_> {
     }
 }
 
-extern "C" fn told<P: Peer>(
+extern "C" fn on_message<P: Peer>(
     _ctx: *mut raw::RedisModuleCtx,
     _sender: *const c_char,
     _kind: u8,
@@ -61,7 +61,7 @@ extern "C" fn told<P: Peer>(
         // Whatever else comes is another module's, or a later version's of this one.
         let number = bytes.strip_prefix(&MARK).and_then(|number| number.try_into().ok());
         if let Some(number) = number {
-            P::told(u64::from_be_bytes(number));
+            P::on_message(u64::from_be_bytes(number));
         }
     });
 }

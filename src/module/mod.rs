@@ -7,11 +7,11 @@
 
 pub mod alarm;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod lost;
 pub mod metrics;
 pub mod open_locks;
-pub mod peers;
 pub mod persistence;
 pub mod replication;
 pub mod role;

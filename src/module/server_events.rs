@@ -2,7 +2,7 @@
 
 use super::open_locks::LOCK;
 use super::state::with_manager;
-use super::{alarm, clock, metrics, peers, persistence, replication, role, turns, waiting};
+use super::{alarm, clock, cluster, metrics, persistence, replication, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::effect::Cause;
@@ -57,7 +57,7 @@ impl Listener for ServerEvents {
                 role::set_primary(true);
                 replication::begin_stream();
                 with_manager(|manager| manager.promote(clock::now().wall));
-                peers::tell(ctx);
+                cluster::broadcast(ctx);
                 alarm::arm(ctx);
             }
             ServerEvent::BecameReplica => {
@@ -70,13 +70,13 @@ impl Listener for ServerEvents {
                 role::tick(ctx);
                 replication::tick(ctx);
                 alarm::tick(ctx);
-                peers::tick(ctx);
+                cluster::tick(ctx);
                 turns::tick(ctx);
             }
             ServerEvent::BeforeSleep => {
                 waiting::work(ctx);
                 alarm::before_sleep(ctx);
-                peers::tell(ctx);
+                cluster::broadcast(ctx);
             }
             ServerEvent::ClientGone(client) => {
                 let had_some = with_manager(|manager| manager.close(client, clock::mono()));

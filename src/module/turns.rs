@@ -5,7 +5,7 @@
 
 use super::server_events::ServerEvents;
 use super::state::with_manager;
-use super::{alarm, peers, waiting};
+use super::{alarm, cluster, waiting};
 use crate::ffi::Ctx;
 use crate::lock::manager::LockManager;
 use std::cell::Cell;
@@ -28,7 +28,7 @@ pub(crate) fn is_missing(manager: &LockManager) -> bool {
 
 /// The server's tick: listens no more when there is no need.
 pub(crate) fn tick(ctx: &mut Ctx<'_>) {
-    if peers::is_cluster(ctx) {
+    if cluster::is_cluster(ctx) {
         listen(ctx);
     } else if LISTENS.get() && !is_needed() {
         ctx.set_timer(0, stop);

@@ -26,15 +26,15 @@ const HEARD_US_MAX: u64 = 24 * 3600 * 1_000_000;
 thread_local! {
     static IS_CLUSTER: OnceCell<bool> = const { OnceCell::new() };
     /// The highest fence that all have been told, by us or another node, and when we told one last.
-    static TOLD: Cell<(Option<Fence>, Timestamp)> = const { Cell::new((None, Timestamp(0))) };
+    static BROADCAST: Cell<(Option<Fence>, Timestamp)> = const { Cell::new((None, Timestamp(0))) };
 }
 
 /// Tells the others where this node's fence clock is, if it is ahead of the wall clock and they do not know.
-pub(crate) fn tell(ctx: &mut Ctx<'_>) {
+pub(crate) fn broadcast(ctx: &mut Ctx<'_>) {
     if is_cluster(ctx) {
         let fence = with_manager(|manager| manager.last_fence());
-        if fence > TOLD.get().0 {
-            tell_after(ctx, fence, PAUSE_US);
+        if fence > BROADCAST.get().0 {
+            broadcast_after(ctx, fence, PAUSE_US);
         }
     }
 }
@@ -43,7 +43,7 @@ pub(crate) fn tell(ctx: &mut Ctx<'_>) {
 pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     if is_cluster(ctx) {
         let fence = with_manager(|manager| manager.last_fence());
-        tell_after(ctx, fence, LONG_PAUSE_US);
+        broadcast_after(ctx, fence, LONG_PAUSE_US);
     }
 }
 
@@ -52,34 +52,34 @@ pub(crate) fn is_cluster(ctx: &Ctx<'_>) -> bool {
     IS_CLUSTER.with(|known| *known.get_or_init(|| ctx.flags().contains(Flags::CLUSTER)))
 }
 
-fn tell_after(ctx: &mut Ctx<'_>, fence: Option<Fence>, pause_us: u64) {
+fn broadcast_after(ctx: &mut Ctx<'_>, fence: Option<Fence>, pause_us: u64) {
     let Some(fence) = fence else { return };
     let now = clock::now();
     let ahead_us = fence.get().saturating_sub(now.wall.0);
     let pause_us = if ahead_us > FAR_US { LONG_PAUSE_US } else { pause_us };
-    let (told, at) = TOLD.get();
+    let (told, at) = BROADCAST.get();
     let flags = ctx.flags();
     if ahead_us > 0
         && now.mono.0 >= at.0 + pause_us
         && flags.contains(Flags::PRIMARY)
         && !flags.contains(Flags::LOADING)
     {
-        TOLD.set((told.max(Some(fence)), now.mono));
-        ctx.tell_peers(fence.get());
+        BROADCAST.set((told.max(Some(fence)), now.mono));
+        ctx.broadcast(fence.get());
     }
 }
 
 /// The ear for the other nodes.
 #[derive(Debug)]
-pub struct Nodes;
+pub struct FenceGossip;
 
-impl Peer for Nodes {
-    fn told(number: u64) {
+impl Peer for FenceGossip {
+    fn on_message(number: u64) {
         let believed = number.saturating_sub(clock::now().wall.0) <= HEARD_US_MAX;
         if let Some(fence) = Fence::new(number).filter(|_| believed) {
             with_manager(|manager| manager.observe_fence(fence));
-            let (told, at) = TOLD.get();
-            TOLD.set((told.max(Some(fence)), at));
+            let (told, at) = BROADCAST.get();
+            BROADCAST.set((told.max(Some(fence)), at));
         }
     }
 }
@@ -91,10 +91,10 @@ mod tests {
     #[test]
     fn a_node_whose_clock_is_wrong_by_days_lifts_nobody_elses() {
         let ahead = |us: u64| clock::now().wall.0 + us;
-        Nodes::told(ahead(2 * HEARD_US_MAX));
+        FenceGossip::on_message(ahead(2 * HEARD_US_MAX));
         assert_eq!(with_manager(|manager| manager.last_fence()), None);
         let told = ahead(HEARD_US_MAX / 2);
-        Nodes::told(told);
+        FenceGossip::on_message(told);
         assert_eq!(with_manager(|manager| manager.last_fence()).map(Fence::get), Some(told));
     }
 }
