@@ -13,7 +13,7 @@ pub mod module;
 
 use ffi::alloc::ServerAlloc;
 use ffi::{LoadError, Loader, Module};
-use module::{cluster, config, metrics, open_locks, server_events};
+use module::{cluster, config, keyspace, metrics, server_events};
 use std::ffi::CStr;
 
 #[global_allocator]
@@ -29,7 +29,7 @@ impl Module for LockModule {
     const VERSION: i32 = 100;
 
     fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
-        loader.data_type(&open_locks::LOCK)?;
+        loader.data_type(&keyspace::LOCK)?;
         command::load(loader)?;
         loader.configs(config::TABLE, "lock", config::check)?;
         loader.listener::<server_events::ServerEvents>()?;

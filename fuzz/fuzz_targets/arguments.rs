@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use redis_lock::command::acquire::{self, Form};
 use redis_lock::command::parse::{Caller, Parser};
 use redis_lock::command::reply::ArgError;
-use redis_lock::command::{self, breaking, extend, hold, info, log, release, top};
+use redis_lock::command::{self, break_lock, extend, hold, info, log, release, top};
 use redis_lock::ffi::CommandSpec;
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
 use redis_lock::lock::hold::{Connection, Mode, Session};
@@ -98,7 +98,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
             return extended(keys.iter().map(|key| key.to_vec()).collect(), request, bounds, bound);
         }
         b"lock.break" => {
-            let (key, owner) = breaking::parse(parser)?;
+            let (key, owner) = break_lock::parse(parser)?;
             let key = vec![key.to_vec()];
             return Ok(Box::new(move |reading| {
                 assert_eq!(key, reading.keys);

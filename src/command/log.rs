@@ -6,7 +6,7 @@ use super::{CATEGORY, COUNT};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::module::config;
-use crate::module::lost::{self, Lost, Reason};
+use crate::module::lost_holds::{self, LostHold, Reason};
 
 /// `LOCK.LOG [COUNT n | RESET]`
 #[derive(Debug)]
@@ -32,11 +32,11 @@ impl Command for Log {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         match parse(Parser::new(args, config::bounds())) {
             Ok(None) => {
-                lost::reset();
+                lost_holds::reset();
                 ctx.reply_ok();
             }
             Ok(Some(count)) => {
-                let rows = lost::last(count);
+                let rows = lost_holds::last(count);
                 ctx.reply_array(rows.len());
                 for row in &rows {
                     answer(ctx, row);
@@ -58,7 +58,7 @@ pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<Option<usize>, Ar
     Ok((!options.reset).then(|| options.count_or_default()))
 }
 
-fn answer(ctx: &mut Ctx<'_>, row: &Lost) {
+fn answer(ctx: &mut Ctx<'_>, row: &LostHold) {
     ctx.reply_map(10);
     ctx.reply_bytes(b"id");
     ctx.reply_integer(row.id as i64);

@@ -1,7 +1,7 @@
 //! The commands: argv to a typed request, outcome to a reply. After the parser a request cannot be malformed.
 
 pub mod acquire;
-pub mod breaking;
+pub mod break_lock;
 pub mod extend;
 pub mod hold;
 pub mod info;
@@ -28,7 +28,7 @@ pub const TABLE: &[CommandSpec] = &[
     acquire::AcquireMany::SPEC,
     release::ReleaseMany::SPEC,
     extend::ExtendMany::SPEC,
-    breaking::Break::SPEC,
+    break_lock::Break::SPEC,
     top::Top::SPEC,
     log::Log::SPEC,
     hold::HoldFact::SPEC,
@@ -48,7 +48,7 @@ pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
     loader.command::<acquire::AcquireMany>()?;
     loader.command::<release::ReleaseMany>()?;
     loader.command::<extend::ExtendMany>()?;
-    loader.command::<breaking::Break>()?;
+    loader.command::<break_lock::Break>()?;
     loader.command::<top::Top>()?;
     loader.command::<log::Log>()?;
     loader.command::<hold::HoldFact>()

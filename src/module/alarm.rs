@@ -3,7 +3,7 @@
 //! One server timer for the earliest lease, and a look at every tick, since the server's timers follow the wall clock
 //! and may be late by as much as that was set back.
 
-use super::open_locks::{LOCK, OpenLocks};
+use super::keyspace::{LOCK, OpenLocks};
 use super::state::with_manager;
 use super::{clock, finish, replication, turns, waiting};
 use crate::ffi::timer::Timer;

@@ -1,6 +1,6 @@
 //! The table of configurations: `CONFIG GET lock.*`, redis.conf, and the arguments of loadmodule.
 
-use super::lost;
+use super::lost_holds;
 use super::state::with_manager;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
 use crate::lock::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
@@ -120,8 +120,8 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: false,
         unit: "holds",
         reason: "how many of the holds lost last LOCK.LOG shows; 0 remembers none",
-        get: || lost::len_max() as i64,
-        set: |value| lost::set_len_max(value as usize),
+        get: || lost_holds::len_max() as i64,
+        set: |value| lost_holds::set_len_max(value as usize),
     },
     ConfigSpec {
         name: "deadlock-detection",

@@ -9,9 +9,9 @@ pub mod alarm;
 pub mod clock;
 pub mod cluster;
 pub mod config;
-pub mod lost;
+pub mod keyspace;
+pub mod lost_holds;
 pub mod metrics;
-pub mod open_locks;
 pub mod persistence;
 pub mod replication;
 pub mod role;
@@ -31,7 +31,7 @@ use crate::lock::request::{Operation, Outcome, Refusal, Request, WaitEnd};
 use crate::lock::table::WaiterId;
 use crate::lock::time::{Now, Timestamp};
 use crate::lock::view::{View, ViewContext};
-use open_locks::{LOCK, OpenLocks};
+use keyspace::{LOCK, OpenLocks};
 use state::with_manager;
 use waiting::Reply;
 
@@ -200,7 +200,7 @@ fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) 
     for change in changes {
         let name = names[usize::from(change.key.0)].as_str();
         metrics::count_change(change);
-        lost::note(ctx, name.as_bytes(), change, now);
+        lost_holds::note(ctx, name.as_bytes(), change, now);
         ctx.signal_modified(name);
         if let Some(event) = server_events::name_of(change.cause, change.ended) {
             ctx.notify(event, name);

@@ -2,7 +2,7 @@
 //! that hold; it is idempotent and decides nothing.
 
 use super::clock;
-use super::open_locks::LOCK;
+use super::keyspace::LOCK;
 use crate::ffi::record::Record;
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, OwnedStr, Str, WrongType};
 use crate::lock::effect::{self, Change};

@@ -1,6 +1,6 @@
 //! Events in both directions: what the server tells us, and the keyspace events that subscribers get from us.
 
-use super::open_locks::LOCK;
+use super::keyspace::LOCK;
 use super::state::with_manager;
 use super::{alarm, clock, cluster, metrics, persistence, replication, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};

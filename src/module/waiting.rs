@@ -3,7 +3,7 @@
 //! what it was granted meanwhile is taken back.
 
 use super::alarm::ITEMS_PER_POLL;
-use super::open_locks::OpenLocks;
+use super::keyspace::OpenLocks;
 use super::state::with_manager;
 use super::{alarm, clock, finish, metrics, turns};
 use crate::ffi::blocked::{Blocked, Parked};

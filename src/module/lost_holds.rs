@@ -23,7 +23,7 @@ const RING_BYTES_MAX: usize = 32 << 20;
 
 /// A hold that was lost.
 #[derive(Clone, Debug)]
-pub struct Lost {
+pub struct LostHold {
     /// Its number; the next one has the next.
     pub id: u64,
     /// When, in milliseconds since 1970.
@@ -46,11 +46,11 @@ pub struct Lost {
     pub note: Option<Head>,
 }
 
-impl Lost {
+impl LostHold {
     /// The memory that it takes.
     fn bytes(&self) -> usize {
         let outside = self.key.heap_bytes() + self.owner.heap_bytes() + self.note.as_ref().map_or(0, Head::heap_bytes);
-        size_of::<Lost>() + outside
+        size_of::<LostHold>() + outside
     }
 }
 
@@ -97,7 +97,7 @@ pub enum Reason {
 
 struct Ring {
     /// The latest first.
-    rows: VecDeque<Lost>,
+    rows: VecDeque<LostHold>,
     len_max: usize,
     bytes: usize,
     bytes_max: usize,
@@ -110,7 +110,7 @@ impl Ring {
     }
 
     /// Adds the latest; `row` makes it of its number. The oldest go that there is no room for any more.
-    fn add(&mut self, row: impl FnOnce(u64) -> Lost) {
+    fn add(&mut self, row: impl FnOnce(u64) -> LostHold) {
         if self.len_max == 0 {
             return;
         }
@@ -158,7 +158,7 @@ pub(crate) fn note(ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
         Cause::Acquire | Cause::Release | Cause::Extend | Cause::RevokeUndelivered | Cause::Replicated => return,
     };
     RING.with_borrow_mut(|ring| {
-        ring.add(|id| Lost {
+        ring.add(|id| LostHold {
             id,
             at_ms: now.wall.0 / 1000,
             reason,
@@ -175,7 +175,7 @@ pub(crate) fn note(ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
 
 /// The last ones, at most so many, the latest first.
 #[must_use]
-pub fn last(most: usize) -> Vec<Lost> {
+pub fn last(most: usize) -> Vec<LostHold> {
     RING.with_borrow(|ring| ring.rows.iter().take(most).cloned().collect())
 }
 
@@ -199,9 +199,9 @@ pub(crate) fn set_len_max(len_max: usize) {
 mod tests {
     use super::*;
 
-    fn row(id: u64, key: &[u8]) -> Lost {
+    fn row(id: u64, key: &[u8]) -> LostHold {
         let head = |bytes| Head::of(bytes, KEY_KEPT_MAX);
-        Lost {
+        LostHold {
             id,
             at_ms: 0,
             reason: Reason::Lapse,
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn as_many_rows_of_the_usual_size_as_can_be_asked_for_have_room() {
-        let usual = Lost { note: Some(Head::of(b"host a, pid 41", TEXT_KEPT_MAX)), ..row(0, b"lock:report:17") };
+        let usual = LostHold { note: Some(Head::of(b"host a, pid 41", TEXT_KEPT_MAX)), ..row(0, b"lock:report:17") };
         assert!(100_000 * usual.bytes() <= RING_BYTES_MAX);
     }
 
