@@ -95,8 +95,8 @@ impl<'a> Ctx<'a> {
         self.replied = true;
     }
 
-    /// Replies that we panicked, unless there is a reply: a second one would be taken for the reply to the client's next
-    /// command.
+    /// Replies that we panicked, unless there is a reply: a second one would be taken for the reply to the client's
+    /// next command.
     pub(super) fn reply_panic(&mut self) {
         if !self.replied {
             self.reply_error("ERR internal error of the module, see the server's log");
@@ -131,8 +131,8 @@ impl<'a> Ctx<'a> {
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
-    /// Whether the client of this call is allowed to read this key. What runs without a user may: the server itself, its
-    /// primary, the AOF, another module. A script may not: whose it is cannot be asked for everywhere.
+    /// Whether the client of this call is allowed to read this key. What runs without a user may: the server itself,
+    /// its primary, the AOF, another module. A script may not: whose it is cannot be asked for everywhere.
     #[must_use]
     pub fn may_read(&self, key: &[u8]) -> bool {
         if self.flags().contains(Flags::LUA) {
@@ -180,7 +180,7 @@ impl<'a> Ctx<'a> {
     }
 
     /// Counts a change for the save points, without telling anybody: for a server that nobody listens to.
-    pub fn count_unheard(&mut self, record: &CStr) {
+    pub fn mark_dirty(&mut self, record: &CStr) {
         // SAFETY: a valid context, of a command in the first case; the format says that there is no argument.
         unsafe {
             if self.is_command() {

@@ -44,7 +44,7 @@ pub(crate) fn arm(ctx: &mut Ctx<'_>) {
         return;
     }
     let (next, is_deaf) = with_manager(|manager| {
-        let at_once = replication::owes() || waiting::has_jobs_in(manager);
+        let at_once = replication::has_pending_resync() || waiting::has_jobs_in(manager);
         (if at_once { Some(clock::mono()) } else { manager.next_deadline() }, turns::is_missing(manager))
     });
     if is_deaf {
@@ -106,7 +106,7 @@ fn ring(ctx: &mut Ctx<'_>) {
 /// Ends what is over, for one slice. While writes may not flow nothing ends here; the next tick looks again.
 fn work(ctx: &mut Ctx<'_>) {
     if !ctx.flags().contains(Flags::PRIMARY) || ctx.flags().contains(Flags::LOADING) {
-        replication::owe_nothing();
+        replication::clear_resync();
         return;
     }
     let end = clock::mono() + SLICE_MS;
@@ -115,7 +115,7 @@ fn work(ctx: &mut Ctx<'_>) {
     if ctx.is_paused() {
         return;
     }
-    replication::settle_debts(ctx, end);
+    replication::flush_resync(ctx, end);
     let mut serving = None;
     loop {
         let now = clock::mono();

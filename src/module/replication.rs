@@ -18,56 +18,56 @@ pub const COMMAND: &CStr = c"LOCK.HOLD";
 thread_local! {
     /// Locks that came by RESTORE and whose facts are yet to be sent. Not at once: what is written in a notification
     /// reaches replicas before what it follows.
-    static OWED: RefCell<Vec<(Db, KeyName)>> = const { RefCell::new(Vec::new()) };
+    static PENDING: RefCell<Vec<(Db, KeyName)>> = const { RefCell::new(Vec::new()) };
     /// Whether somebody may listen to what is replicated: replicas, or an AOF. To build what nobody hears costs more
     /// than all else of a hand-off. Everything that may begin a stream on a primary sets it: a fork, whose snapshot the
     /// stream or the AOF goes on from, and a promotion. Only a tick that has found nobody takes it back. What is
     /// counted unheard between the attachment of a first replica and the fork for it gets into the backlog alone, and
     /// nobody can go on from before the fork. A replica of Valkey 9.1 takes its primary's RDB for its own AOF without a
     /// fork: what it counts unheard goes there as it came, and that is the same record.
-    static HEARD: Cell<bool> = const { Cell::new(true) };
+    static HAS_CONSUMERS: Cell<bool> = const { Cell::new(true) };
 }
 
 /// A stream may begin from what there is now.
-pub(crate) fn begin_stream() {
-    HEARD.set(true);
+pub(crate) fn stream_may_begin() {
+    HAS_CONSUMERS.set(true);
 }
 
 /// The server's tick: looks whether somebody listens still.
 pub(crate) fn tick(ctx: &Ctx<'_>) {
     // In a cluster, those who take over slots listen too, and are in no list.
-    if HEARD.get() && !ctx.flags().intersects(Flags::CLUSTER | Flags::AOF) && !ctx.has_replicas() {
-        HEARD.set(false);
+    if HAS_CONSUMERS.get() && !ctx.flags().intersects(Flags::CLUSTER | Flags::AOF) && !ctx.has_replicas() {
+        HAS_CONSUMERS.set(false);
     }
 }
 
 /// A lock came by RESTORE. The payload that the AOF has of it counts its leases from when it was made, by the clock of
 /// who made it: replayed after a restart, it alone would end them early.
-pub(crate) fn owe(db: Db, name: &[u8]) {
-    OWED.with_borrow_mut(|owed| owed.push((db, KeyName::from_slice(name))));
+pub(crate) fn enqueue_resync(db: Db, name: &[u8]) {
+    PENDING.with_borrow_mut(|pending| pending.push((db, KeyName::from_slice(name))));
 }
 
 /// Whether facts are yet to be sent.
-pub(crate) fn owes() -> bool {
-    OWED.with_borrow(|owed| !owed.is_empty())
+pub(crate) fn has_pending_resync() -> bool {
+    PENDING.with_borrow(|pending| !pending.is_empty())
 }
 
 /// Forgets what is owed: this node is not the one to say it.
-pub(crate) fn owe_nothing() {
-    OWED.take();
+pub(crate) fn clear_resync() {
+    PENDING.take();
 }
 
 /// A lock went to another place. It may be one of those, and to send the facts of another does no harm.
-pub(crate) fn follow_debt(db: Db, name: &[u8]) {
-    if owes() {
-        owe(db, name);
+pub(crate) fn follow_resync(db: Db, name: &[u8]) {
+    if has_pending_resync() {
+        enqueue_resync(db, name);
     }
 }
 
 /// Two databases changed places.
-pub(crate) fn swap_debts(one: Db, other: Db) {
-    OWED.with_borrow_mut(|owed| {
-        for (db, _) in owed.iter_mut() {
+pub(crate) fn swap_resync(one: Db, other: Db) {
+    PENDING.with_borrow_mut(|pending| {
+        for (db, _) in pending.iter_mut() {
             *db = if *db == one {
                 other
             } else if *db == other {
@@ -80,9 +80,9 @@ pub(crate) fn swap_debts(one: Db, other: Db) {
 }
 
 /// Sends what is owed, until it is time to stop.
-pub(crate) fn settle_debts(ctx: &mut Ctx<'_>, end: Timestamp) {
+pub(crate) fn flush_resync(ctx: &mut Ctx<'_>, end: Timestamp) {
     while clock::mono() < end {
-        let Some((db, name)) = OWED.with_borrow_mut(Vec::pop) else { return };
+        let Some((db, name)) = PENDING.with_borrow_mut(Vec::pop) else { return };
         let name = OwnedStr::new(&name);
         ctx.select_db(db.0);
         let (records, expires_at) = match Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) {
@@ -107,8 +107,8 @@ pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change],
     if changes.is_empty() {
         return;
     }
-    if !HEARD.get() {
-        return ctx.count_unheard(COMMAND);
+    if !HAS_CONSUMERS.get() {
+        return ctx.mark_dirty(COMMAND);
     }
     for change in changes {
         send(ctx, names[usize::from(change.key.0)].as_str(), change, now);

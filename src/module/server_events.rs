@@ -45,17 +45,17 @@ impl Listener for ServerEvents {
             ServerEvent::Flush(db) => with_manager(|manager| manager.flush(db.map(Db))),
             ServerEvent::Swap(one, other) => {
                 with_manager(|manager| manager.swap(Db(one), Db(other)));
-                replication::swap_debts(Db(one), Db(other));
+                replication::swap_resync(Db(one), Db(other));
             }
             ServerEvent::LoadingStarted(from) => persistence::set_loading(Some(from)),
             ServerEvent::LoadingEnded => persistence::set_loading(None),
             ServerEvent::LoadingBeside => with_manager(LockManager::begin_incoming),
             ServerEvent::SwappedIn => with_manager(LockManager::take_incoming),
             ServerEvent::Abandoned => with_manager(LockManager::drop_incoming),
-            ServerEvent::Forked => replication::begin_stream(),
+            ServerEvent::Forked => replication::stream_may_begin(),
             ServerEvent::BecamePrimary => {
                 role::set_primary(true);
-                replication::begin_stream();
+                replication::stream_may_begin();
                 with_manager(|manager| manager.promote(clock::now().wall));
                 cluster::broadcast(ctx);
                 alarm::arm(ctx);
@@ -123,7 +123,7 @@ impl Listener for ServerEvents {
                 if let Some(db) = placed(ctx, key, LockManager::arrive)
                     && is_ours_to_tell(ctx.flags())
                 {
-                    replication::owe(db, key.as_bytes());
+                    replication::enqueue_resync(db, key.as_bytes());
                 }
                 // Its lease may be the earliest now.
                 alarm::arm(ctx);
@@ -137,7 +137,7 @@ impl Listener for ServerEvents {
 fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, KeyName)>) {
     let from = from.as_ref().map(|(db, name)| (*db, &name[..]));
     if let Some(db) = placed(ctx, key, |manager, db, name, lock, now| manager.carry(from, db, name, lock, now)) {
-        replication::follow_debt(db, key.as_bytes());
+        replication::follow_resync(db, key.as_bytes());
     }
 }
 

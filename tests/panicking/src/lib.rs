@@ -131,7 +131,7 @@ impl Command for Client {
     fn run(ctx: &mut Ctx<'_>, _: Args<'_>) {
         let connection = ctx.connection();
         CLIENTS.with_borrow_mut(|clients| clients.push(connection));
-        ctx.count_unheard(Self::SPEC.name);
+        ctx.mark_dirty(Self::SPEC.name);
         reply_number(ctx, connection);
     }
 }
