@@ -16,17 +16,17 @@ use smallvec::{SmallVec, smallvec};
 
 /// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
-pub struct Acquire;
+pub struct LockAcquire;
 
 /// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
-pub struct ReadWrite;
+pub struct LockRw;
 
 /// `LOCK.MACQUIRE numkeys key [key ...] owner [READ|WRITE] [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
-pub struct AcquireMany;
+pub struct LockMacquire;
 
-impl Command for Acquire {
+impl Command for LockAcquire {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.acquire",
         flags: c"write deny-oom blocking fast",
@@ -46,14 +46,14 @@ impl Command for Acquire {
     }
 }
 
-impl Command for ReadWrite {
+impl Command for LockRw {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.rw",
         arity: -4,
         summary: c"Takes a lock for reading, together with other readers, or for writing, alone, or waits for it. \
                    Replies with the fence, or null when others hold it.",
         args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE), LEASE_IF_NAMED, BLOCK, SESSION, RETRY, NOTE],
-        ..Acquire::SPEC
+        ..LockAcquire::SPEC
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -61,7 +61,7 @@ impl Command for ReadWrite {
     }
 }
 
-impl Command for AcquireMany {
+impl Command for LockMacquire {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.macquire",
         flags: c"write deny-oom blocking",
@@ -83,7 +83,7 @@ impl Command for AcquireMany {
             RETRY,
             NOTE,
         ],
-        ..Acquire::SPEC
+        ..LockAcquire::SPEC
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {

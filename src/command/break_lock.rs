@@ -10,9 +10,9 @@ use crate::module::{break_holds, config};
 
 /// `LOCK.BREAK key [owner]`
 #[derive(Debug)]
-pub struct Break;
+pub struct LockBreak;
 
-impl Command for Break {
+impl Command for LockBreak {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.break",
         flags: c"write",

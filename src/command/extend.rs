@@ -12,13 +12,13 @@ use crate::module::{ServeError, config, serve};
 
 /// `LOCK.EXTEND key owner PX ms | EX s [SESSION ms] [FENCE f]`
 #[derive(Debug)]
-pub struct Extend;
+pub struct LockExtend;
 
 /// `LOCK.MEXTEND numkeys key [key ...] owner PX ms | EX s [SESSION ms]`
 #[derive(Debug)]
-pub struct ExtendMany;
+pub struct LockMextend;
 
-impl Command for Extend {
+impl Command for LockExtend {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.extend",
         flags: c"write fast",
@@ -44,7 +44,7 @@ impl Command for Extend {
     }
 }
 
-impl Command for ExtendMany {
+impl Command for LockMextend {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.mextend",
         flags: c"write",

@@ -13,9 +13,9 @@ use crate::module::{ServeError, apply, config};
 
 /// `LOCK.HOLD key owner reads writes [fence [wall-deadline-ms [remaining-ms [note]]]]`
 #[derive(Debug)]
-pub struct HoldFact;
+pub struct LockHold;
 
-impl Command for HoldFact {
+impl Command for LockHold {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.hold",
         // Not deny-oom: a replica must take what its primary did, and so must a server that loads its AOF.

@@ -16,9 +16,9 @@ use crate::module::{KeyView, config, view};
 
 /// `LOCK.INFO key [OWNER o] [COUNT n]`
 #[derive(Debug)]
-pub struct Info;
+pub struct LockInfo;
 
-impl Command for Info {
+impl Command for LockInfo {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.info",
         // Not fast: it shows as many holders as it is asked to.

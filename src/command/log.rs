@@ -10,9 +10,9 @@ use crate::module::lost_holds::{self, LostHold, Reason};
 
 /// `LOCK.LOG [COUNT n | RESET]`
 #[derive(Debug)]
-pub struct Log;
+pub struct LockLog;
 
-impl Command for Log {
+impl Command for LockLog {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.log",
         // As SLOWLOG: what it shows and forgets is this node's own, no key, so it is neither a read nor a write of

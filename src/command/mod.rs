@@ -20,18 +20,18 @@ pub const CATEGORY: &CStr = c"lock";
 
 /// Every command, as COMMAND INFO and COMMAND DOCS show it.
 pub const TABLE: &[CommandSpec] = &[
-    acquire::Acquire::SPEC,
-    acquire::ReadWrite::SPEC,
-    release::Release::SPEC,
-    extend::Extend::SPEC,
-    info::Info::SPEC,
-    acquire::AcquireMany::SPEC,
-    release::ReleaseMany::SPEC,
-    extend::ExtendMany::SPEC,
-    break_lock::Break::SPEC,
-    top::Top::SPEC,
-    log::Log::SPEC,
-    hold::HoldFact::SPEC,
+    acquire::LockAcquire::SPEC,
+    acquire::LockRw::SPEC,
+    release::LockRelease::SPEC,
+    extend::LockExtend::SPEC,
+    info::LockInfo::SPEC,
+    acquire::LockMacquire::SPEC,
+    release::LockMrelease::SPEC,
+    extend::LockMextend::SPEC,
+    break_lock::LockBreak::SPEC,
+    top::LockTop::SPEC,
+    log::LockLog::SPEC,
+    hold::LockHold::SPEC,
 ];
 
 /// Adds all of them to the server.
@@ -40,18 +40,18 @@ pub const TABLE: &[CommandSpec] = &[
 /// When the server refuses one.
 pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
     loader.acl_category(CATEGORY);
-    loader.command::<acquire::Acquire>()?;
-    loader.command::<acquire::ReadWrite>()?;
-    loader.command::<release::Release>()?;
-    loader.command::<extend::Extend>()?;
-    loader.command::<info::Info>()?;
-    loader.command::<acquire::AcquireMany>()?;
-    loader.command::<release::ReleaseMany>()?;
-    loader.command::<extend::ExtendMany>()?;
-    loader.command::<break_lock::Break>()?;
-    loader.command::<top::Top>()?;
-    loader.command::<log::Log>()?;
-    loader.command::<hold::HoldFact>()
+    loader.command::<acquire::LockAcquire>()?;
+    loader.command::<acquire::LockRw>()?;
+    loader.command::<release::LockRelease>()?;
+    loader.command::<extend::LockExtend>()?;
+    loader.command::<info::LockInfo>()?;
+    loader.command::<acquire::LockMacquire>()?;
+    loader.command::<release::LockMrelease>()?;
+    loader.command::<extend::LockMextend>()?;
+    loader.command::<break_lock::LockBreak>()?;
+    loader.command::<top::LockTop>()?;
+    loader.command::<log::LockLog>()?;
+    loader.command::<hold::LockHold>()
 }
 
 /// The categories of a command that changes a lock.

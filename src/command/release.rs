@@ -11,13 +11,13 @@ use crate::module::{ServeError, config, serve};
 
 /// `LOCK.RELEASE key owner [READ|WRITE] [ALL | TO n] [FENCE f]`
 #[derive(Debug)]
-pub struct Release;
+pub struct LockRelease;
 
 /// `LOCK.MRELEASE numkeys key [key ...] owner [READ|WRITE] [ALL | TO n]`
 #[derive(Debug)]
-pub struct ReleaseMany;
+pub struct LockMrelease;
 
-impl Command for Release {
+impl Command for LockRelease {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.release",
         flags: c"write fast",
@@ -42,7 +42,7 @@ impl Command for Release {
     }
 }
 
-impl Command for ReleaseMany {
+impl Command for LockMrelease {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.mrelease",
         flags: c"write",

@@ -16,9 +16,9 @@ use crate::module::{config, read_manager};
 
 /// `LOCK.TOP [COUNT n]`
 #[derive(Debug)]
-pub struct Top;
+pub struct LockTop;
 
-impl Command for Top {
+impl Command for LockTop {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.top",
         flags: c"readonly",
