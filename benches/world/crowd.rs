@@ -47,8 +47,8 @@ impl Keyspace for Keys {
         }
     }
 
-    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
-        self.locks.get(&(db.0, KeyName::from_slice(name))).map(look)
+    fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.locks.get(&(db.0, KeyName::from_slice(name))).map(read)
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {

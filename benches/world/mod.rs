@@ -42,8 +42,8 @@ impl Keyspace for OneKey {
 
     fn close(&mut self, _: u16) {}
 
-    fn peek<R>(&mut self, _: Db, _: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
-        self.0.as_deref().map(look)
+    fn peek<R>(&mut self, _: Db, _: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.0.as_deref().map(read)
     }
 
     fn create(&mut self, _: KeyIndex) -> &mut Lock {

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_is_one_line_whatever_the_client_sent() {
+    fn an_argument_error_is_one_line_whatever_the_client_sent() {
         let word = b"\r\n-ERR \0\xff\"injected".to_vec();
         let text = ArgError::UnknownOption(word).to_string();
         assert_eq!(text, r#"ERR unknown option "\r\n-ERR \x00\xff\"injected""#);

@@ -48,8 +48,8 @@ pub struct Keys<'k, 'n, V: Value> {
     lent: PhantomData<&'k mut ()>,
 }
 
-/// Where keys are among those that are open, by what their names come to. That cannot be foreseen, so that nobody can choose
-/// names which come to the same.
+/// Where keys are among those that are open, by what their names come to. That cannot be foreseen, so that nobody can
+/// choose names which come to the same.
 #[derive(Debug, Default)]
 struct Index {
     state: RandomState,
@@ -140,7 +140,8 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         }
         self.push(Name::Owned(OwnedStr::new(name)), Access::Write).map_err(|WrongType| Unopened::WrongType)?;
         let at = self.open.len() - 1;
-        // While a slot is moving its keys may be there already: the server has been asked for those of the command alone.
+        // While a slot is moving its keys may be there already: the server has been asked for those of the command
+        // alone.
         if self.get(at).is_none() && answering(self.ctx, self.name(at)) == Serving::Elsewhere {
             self.close_last(at);
             return Err(Unopened::Elsewhere);
@@ -160,28 +161,28 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     }
 
     /// Looks at the value of a key of any database, which need not be open.
-    pub fn peek<R>(&mut self, db: u32, name: &[u8], look: impl FnOnce(&V) -> R) -> Option<R> {
+    pub fn peek<R>(&mut self, db: u32, name: &[u8], read: impl FnOnce(&V) -> R) -> Option<R> {
         if db == self.db {
             if let Some(at) = self.find(name) {
-                return self.get(at).map(look);
+                return self.get(at).map(read);
             }
-            return self.glance(name, look);
+            return self.glance(name, read);
         }
         // SAFETY: the context of the call that these keys are borrowed from.
         let selected = unsafe { api!(RedisModule_GetSelectedDb(self.ctx.as_ptr())) };
         let ours = self.db;
         self.select(db as c_int);
-        let result = self.glance(name, look);
+        let result = self.glance(name, read);
         self.select(selected);
         self.db = ours;
         result
     }
 
     /// Looks at the value of a key of the selected database that is not open.
-    fn glance<R>(&mut self, name: &[u8], look: impl FnOnce(&V) -> R) -> Option<R> {
+    fn glance<R>(&mut self, name: &[u8], read: impl FnOnce(&V) -> R) -> Option<R> {
         self.push(Name::Owned(OwnedStr::new(name)), Access::Read).ok()?;
         let at = self.open.len() - 1;
-        let result = self.get(at).map(look);
+        let result = self.get(at).map(read);
         self.close_last(at);
         result
     }
@@ -205,8 +206,8 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
             Access::Read => raw::REDISMODULE_READ,
             Access::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
-        // SAFETY: the context of the call that these keys are borrowed from, and a name that lives as long as the key is
-        // open.
+        // SAFETY: the context of the call that these keys are borrowed from, and a name that lives as long as the key
+        // is open.
         let key = unsafe { api!(RedisModule_OpenKey(self.ctx.as_ptr(), name.as_str().as_ptr(), mode as c_int)) };
         if !key.is_null() {
             // SAFETY: an open key.

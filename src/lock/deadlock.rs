@@ -129,14 +129,14 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, requester: &Owne
     let mut search = Search::new(order, &order.wait_table.waiter(first)?.owner, late);
     let mut at = 0;
     // How much the search may cost yet before it is worth to see whether anybody waits for the asker.
-    let mut unasked = Some(search.worth_of_a_look());
+    let mut unchecked = Some(search.worth_checking());
     while let Some(owner) = search.reached.get(at).map(|reached| reached.owner) {
         for (_, waiter) in order.wait_table.waiting_of(owner) {
             for (nth, wanted) in waiter.keys.iter().enumerate() {
                 let Some(place) = search.place_of(waiter.db, &wanted.name, nth) else { continue };
-                if let Some(left) = unasked {
-                    unasked = left.checked_sub(search.price(place, waiter.position_at(wanted)));
-                    if unasked.is_none() && !search.is_waited_for(keys) {
+                if let Some(left) = unchecked {
+                    unchecked = left.checked_sub(search.price(place, waiter.position_at(wanted)));
+                    if unchecked.is_none() && !search.is_waited_for(keys) {
                         return None;
                     }
                 }
@@ -223,7 +223,7 @@ impl<'r> Search<'r> {
     }
 
     /// What it costs to see whether anybody waits for the asker: that looks at all keys that are waited for.
-    fn worth_of_a_look(&self) -> usize {
+    fn worth_checking(&self) -> usize {
         const LEAST: usize = 8;
         self.order.wait_table.contended().max(LEAST)
     }
@@ -357,11 +357,11 @@ impl<'r> Search<'r> {
     /// Whether all have been reached that anybody at this place of a line may wait for there.
     fn is_exhausted(&self, place: usize, position: Position) -> bool {
         let Place { holders, waiting, known, reached, .. } = &self.places[place];
-        let asker_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.requester));
+        let requester_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.requester));
         *reached == HoldersReached::All
             && known.is_some_and(|known| known >= position)
             && waiting.is_empty()
-            && !asker_holds()
+            && !requester_holds()
     }
 
     /// The writers before a place who wait for this key alone, but for those of a waiter's own owner.

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_visits_only_the_databases_whose_leases_are_due() {
+    fn a_poll_visits_only_the_databases_whose_leases_are_due() {
         // What could go wrong: each command asks each of ten thousand databases when it is to be looked at.
         let (mut index, mut count) = (Index::new(), Generations::new());
         let at = |ms: u64| Timestamp(0) + Millis(ms);

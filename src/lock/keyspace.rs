@@ -21,7 +21,7 @@ pub trait Keyspace {
     /// Makes the last keys of the step, of which nothing was changed, none of the step's any more: so many are left.
     fn close(&mut self, left: u16);
     /// Looks at the lock of any key of any database, without making it one of the step's.
-    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R>;
+    fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R>;
     /// Takes the traces of locks that left their keys because the step looked there: the server deletes what has
     /// expired.
     fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {

@@ -186,10 +186,10 @@ pub struct WaitTable {
     wakes_begun: u64,
     /// Waiters to be checked for deadlocks, each once, by the number of its entry.
     checks: BTreeMap<u64, WaiterId>,
-    checks_wanted: u64,
+    checks_marked: u64,
     undelivered: Vec<WaiterId>,
     /// Grants that nobody knows to be delivered, by the connections that their holds were bound to before.
-    rebound: BTreeMap<Connection, BTreeSet<WaiterId>>,
+    prior_bindings: BTreeMap<Connection, BTreeSet<WaiterId>>,
     /// How many lines there are.
     contended: usize,
 }
@@ -215,9 +215,9 @@ impl WaitTable {
             ready: VecDeque::new(),
             wakes_begun: 1,
             checks: BTreeMap::new(),
-            checks_wanted: 0,
+            checks_marked: 0,
             undelivered: Vec::new(),
-            rebound: BTreeMap::new(),
+            prior_bindings: BTreeMap::new(),
             contended: 0,
         }
     }
@@ -383,7 +383,7 @@ impl WaitTable {
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         self.leave_queues(id);
         let waiter = self.waiters.remove(id)?;
-        self.forget_rebound(id, &waiter.bound_before());
+        self.forget_prior_bindings(id, &waiter.prior_connections());
         if let Entry::Occupied(mut ids) = self.by_owner.entry(waiter.owner.digest()) {
             ids.get_mut().retain(|other| *other != id);
             if ids.get().is_empty() {
@@ -404,20 +404,20 @@ impl WaitTable {
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
         }
-        self.note_rebound(id);
+        self.note_prior_bindings(id);
     }
 
     /// What was granted to a waiter has taken holds over from other connections.
-    fn note_rebound(&mut self, id: WaiterId) {
-        for connection in self.waiters.get(id).map(Waiter::bound_before).unwrap_or_default() {
-            self.rebound.entry(connection).or_default().insert(id);
+    fn note_prior_bindings(&mut self, id: WaiterId) {
+        for connection in self.waiters.get(id).map(Waiter::prior_connections).unwrap_or_default() {
+            self.prior_bindings.entry(connection).or_default().insert(id);
         }
     }
 
     /// What was granted to a waiter is not to be taken back any more, or is being taken back.
-    fn forget_rebound(&mut self, id: WaiterId, connections: &[Connection]) {
+    fn forget_prior_bindings(&mut self, id: WaiterId, connections: &[Connection]) {
         for connection in connections {
-            if let Entry::Occupied(mut ids) = self.rebound.entry(*connection) {
+            if let Entry::Occupied(mut ids) = self.prior_bindings.entry(*connection) {
                 ids.get_mut().remove(&id);
                 if ids.get().is_empty() {
                     ids.remove();
@@ -541,7 +541,7 @@ impl WaitTable {
     ///
     /// How many grants were looked at for that.
     pub(super) fn closed(&mut self, connection: Connection, now: Timestamp) -> usize {
-        let Some(ids) = self.rebound.remove(&connection) else { return 0 };
+        let Some(ids) = self.prior_bindings.remove(&connection) else { return 0 };
         for id in &ids {
             let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) else { continue };
             for prior in grant.given.iter_mut().filter_map(|given| given.prior.as_mut()) {
@@ -667,8 +667,8 @@ impl WaitTable {
     /// Takes what a lost waiter was granted out of the room, as far as it lies in this database now; the waiter is
     /// forgotten when nothing is left of it. None when there is nothing.
     pub(super) fn take_undelivered(&mut self, id: WaiterId, db: Db) -> Option<Undelivered> {
-        let bound_before = self.waiters.get(id)?.bound_before();
-        self.forget_rebound(id, &bound_before);
+        let prior_connections = self.waiters.get(id)?.prior_connections();
+        self.forget_prior_bindings(id, &prior_connections);
         let waiter = self.waiters.get_mut(id)?;
         let (owner, mode) = (waiter.owner.clone(), waiter.operation.mode);
         let State::Granted(grant) = &mut waiter.state else { return None };
@@ -692,7 +692,7 @@ impl WaitTable {
         if waiter.keys.is_empty() {
             self.remove(id);
         }
-        self.note_rebound(id);
+        self.note_prior_bindings(id);
         Some(Undelivered { owner, mode, confirmed, given: undelivered })
     }
 
@@ -725,9 +725,9 @@ impl WaitTable {
         match &mut waiter.check {
             Some((_, wanted)) => *wanted = cause.max(*wanted),
             None => {
-                self.checks_wanted += 1;
-                waiter.check = Some((self.checks_wanted, cause));
-                self.checks.insert(self.checks_wanted, id);
+                self.checks_marked += 1;
+                waiter.check = Some((self.checks_marked, cause));
+                self.checks.insert(self.checks_marked, id);
             }
         }
     }
@@ -859,7 +859,7 @@ impl PriorHold {
 
 impl GrantUndo {
     /// What it was bound to, if that is another connection than before, and the fence of the hold.
-    pub(super) fn bound_anew(&self) -> Option<(Connection, Fence)> {
+    pub(super) fn newly_bound(&self) -> Option<(Connection, Fence)> {
         let prior = self.prior?;
         let session = self.session.filter(|_| self.session != prior.session)?;
         Some((session.connection, self.fence))
@@ -932,13 +932,13 @@ impl Waiter {
     }
 
     /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
-    pub(super) fn bound_anew(&self) -> impl Iterator<Item = (Connection, Fence)> {
+    pub(super) fn newly_bound(&self) -> impl Iterator<Item = (Connection, Fence)> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
-        given.iter().filter_map(GrantUndo::bound_anew)
+        given.iter().filter_map(GrantUndo::newly_bound)
     }
 
     /// What its grant took over was bound to these connections before.
-    fn bound_before(&self) -> Vec<Connection> {
+    fn prior_connections(&self) -> Vec<Connection> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
         let prior = given.iter().filter_map(|given| Some(given.prior?.session?.connection));
         let own = self.operation.session.map(|session| session.connection);
@@ -1022,7 +1022,7 @@ mod tests {
             assert_eq!(prior.map(|prior| (prior.session, prior.closed_until)), Some((None, closed_until)));
             wait_table.delivered(*id);
         }
-        assert!(wait_table.is_empty() && wait_table.rebound.is_empty());
+        assert!(wait_table.is_empty() && wait_table.prior_bindings.is_empty());
     }
 
     #[test]
@@ -1039,6 +1039,6 @@ mod tests {
         wait_table
             .granted(id, PerKey::from([GrantUndo { fence, added: 1, deadline, session: Some(session(1)), prior }]));
         wait_table.delivered(id);
-        assert!(wait_table.rebound.is_empty());
+        assert!(wait_table.prior_bindings.is_empty());
     }
 }

@@ -394,7 +394,7 @@ impl LockManager {
                 self.clear_reservations(keys, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
                 self.wait_table.granted(id, given);
-                for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
+                for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::newly_bound) {
                     self.sessions.bind_tentatively(connection, fence);
                 }
                 WaitEnd::Granted(fences)
@@ -502,7 +502,7 @@ impl LockManager {
 
     /// What a grant bound stands from now on.
     fn confirm_binding(&mut self, id: WaiterId) {
-        for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::bound_anew) {
+        for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::newly_bound) {
             self.sessions.confirm_binding(connection, fence);
         }
     }
@@ -599,7 +599,7 @@ impl LockManager {
         let Some(Undelivered { owner, mode, confirmed, given }) = self.wait_table.take_undelivered(id, db) else {
             return effects;
         };
-        for (connection, fence) in given.iter().filter_map(|(_, given)| given.bound_anew()) {
+        for (connection, fence) in given.iter().filter_map(|(_, given)| given.newly_bound()) {
             self.sessions.confirm_binding(connection, fence);
         }
         // Where something else than a lock lies now, or another node serves it, there is nothing to take back.

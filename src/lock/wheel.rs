@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_at_next_look_alone_finds_every_lease_in_its_millisecond() {
+    fn waking_at_next_deadline_alone_finds_every_lease_in_its_millisecond() {
         // A wake-up later than the earliest deadline would keep an abandoned lock; one that does not move would spin.
         let (mut leases, mut count) = (Leases::default(), Generations::new());
         let mut pending: Vec<u64> = (0..2_000u64).map(|n| 1 + n * n * 37 % 9_000_000).collect();
@@ -440,10 +440,10 @@ mod tests {
             leases.arm(name(b"k"), ms(30_000), &mut count);
         }
         // Each look moves at most BITE entries: the number of looks is what bounds each.
-        let mut looks = 0;
+        let mut polls = 0;
         let mut found = 0;
         loop {
-            looks += 1;
+            polls += 1;
             match leases.poll(ms(30_000)) {
                 Poll::Due(id, _) => {
                     found += 1;
@@ -454,7 +454,7 @@ mod tests {
             }
         }
         assert_eq!(found, 1_000_000);
-        assert!(looks >= 1_000_000 + 1_000_000 / ITEMS_PER_POLL);
+        assert!(polls >= 1_000_000 + 1_000_000 / ITEMS_PER_POLL);
         assert!(leases.is_empty());
     }
 

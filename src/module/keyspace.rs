@@ -70,8 +70,8 @@ impl Keyspace for OpenLocks<'_, '_> {
         self.0.close_last(usize::from(left));
     }
 
-    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
-        self.0.peek(db.0, name, look)
+    fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
+        self.0.peek(db.0, name, read)
     }
 
     fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {

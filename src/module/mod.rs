@@ -169,8 +169,8 @@ pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) 
 }
 
 /// Looks at what the node knows of all keys.
-pub fn read_manager<R>(look: impl FnOnce(&LockManager, Timestamp) -> R) -> R {
-    with_manager(|manager| look(manager, clock::mono()))
+pub fn read_manager<R>(read: impl FnOnce(&LockManager, Timestamp) -> R) -> R {
+    with_manager(|manager| read(manager, clock::mono()))
 }
 
 /// A key as it is to be shown.

@@ -56,9 +56,9 @@ impl Keyspace for Keys {
         }
     }
 
-    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
+    fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
         self.peeked += 1;
-        self.locks.get(&(db.0, KeyName::from_slice(name))).map(look)
+        self.locks.get(&(db.0, KeyName::from_slice(name))).map(read)
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {

@@ -176,9 +176,9 @@ impl Keyspace for Side {
         self.step.truncate(usize::from(left));
     }
 
-    fn peek<R>(&mut self, db: Db, name: &[u8], look: impl FnOnce(&Lock) -> R) -> Option<R> {
+    fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
         self.peeks += 1;
-        self.locks.get(&(db.0, name[0])).map(look)
+        self.locks.get(&(db.0, name[0])).map(read)
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
