@@ -43,12 +43,12 @@ pub(crate) fn arm(ctx: &mut Ctx<'_>) {
         RINGING.set(Some(true));
         return;
     }
-    let (next, is_deaf) = with_manager(|manager| {
+    let (next, must_watch) = with_manager(|manager| {
         let at_once = replication::has_pending_resync() || waiting::has_jobs_in(manager);
-        (if at_once { Some(clock::mono()) } else { manager.next_deadline() }, turns::is_missing(manager))
+        (if at_once { Some(clock::mono()) } else { manager.next_deadline() }, turns::must_watch(manager))
     });
-    if is_deaf {
-        turns::listen(ctx);
+    if must_watch {
+        turns::watch(ctx);
     }
     let set = TIMER.get().map(|(at, _)| at);
     if let Some(next) = next
@@ -98,7 +98,7 @@ pub(crate) fn tick(ctx: &mut Ctx<'_>) {
 fn ring(ctx: &mut Ctx<'_>) {
     // It has rung and must not be stopped any more.
     TIMER.set(None);
-    turns::listen(ctx);
+    turns::watch(ctx);
     RINGING.set(Some(false));
     work(ctx);
 }

@@ -11,34 +11,34 @@ use crate::lock::manager::LockManager;
 use std::cell::Cell;
 
 thread_local! {
-    static LISTENS: Cell<bool> = const { Cell::new(false) };
+    static WATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Listens from now on, at least until the next tick.
-pub(crate) fn listen(ctx: &mut Ctx<'_>) {
-    if !LISTENS.replace(true) {
+pub(crate) fn watch(ctx: &mut Ctx<'_>) {
+    if !WATCHES.replace(true) {
         ctx.watch_event_loop::<ServerEvents>();
     }
 }
 
 /// Whether the node may have to do something between two turns, while nobody listens to them.
-pub(crate) fn is_missing(manager: &LockManager) -> bool {
-    !LISTENS.get() && (!manager.sessions().is_empty() || manager.has_jobs())
+pub(crate) fn must_watch(manager: &LockManager) -> bool {
+    !WATCHES.get() && (!manager.sessions().is_empty() || manager.has_jobs())
 }
 
 /// The server's tick: listens no more when there is no need.
 pub(crate) fn tick(ctx: &mut Ctx<'_>) {
     if cluster::is_cluster(ctx) {
-        listen(ctx);
-    } else if LISTENS.get() && !is_needed() {
+        watch(ctx);
+    } else if WATCHES.get() && !is_needed() {
         ctx.set_timer(0, stop);
     }
 }
 
 fn stop(ctx: &mut Ctx<'_>) {
     // Each tick until this rings sets another, and the first has stopped it already.
-    if LISTENS.get() && !is_needed() {
-        LISTENS.set(false);
+    if WATCHES.get() && !is_needed() {
+        WATCHES.set(false);
         ctx.unwatch_event_loop();
     }
 }

@@ -87,7 +87,7 @@ pub(crate) fn park(
 ) -> Option<WaiterId> {
     let mut parked = None;
     let blocked = ctx.block::<Waiter>(names, || parked.insert(waiter()).to_number())?;
-    turns::listen(ctx);
+    turns::watch(ctx);
     let generated = reply.generated.then(|| request.owner.clone());
     let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, generated, answer: None };
     let waiter = parked?;
