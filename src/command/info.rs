@@ -10,7 +10,7 @@ use crate::lock::hold::{Mode, Session};
 use crate::lock::owner::Owner;
 use crate::lock::time::Millis;
 use crate::lock::view::{Holder, View};
-use crate::lock::wait::Waiting;
+use crate::lock::wake::Waiting;
 use crate::module::waiting::client_of;
 use crate::module::{KeyView, config, view};
 

@@ -10,7 +10,7 @@ use crate::lock::key::{Db, KeyName};
 use crate::lock::operator::ContendedKey;
 use crate::lock::owner::Owner;
 use crate::lock::time::Millis;
-use crate::lock::wait::Waiting;
+use crate::lock::wake::Waiting;
 use crate::module::waiting::client_of;
 use crate::module::{config, read_manager};
 

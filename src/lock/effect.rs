@@ -9,7 +9,7 @@ use super::session::Sessions;
 use super::table::WaiterId;
 use super::time::Timestamp;
 use super::value::Lock;
-use super::wait::KEYS_PER_BATCH;
+use super::wake::KEYS_PER_BATCH;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 

@@ -13,7 +13,7 @@ use super::session::{Sessions, UnlinkedLock};
 use super::table::WaitTable;
 use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
-use super::wait::GRANTS_PER_BATCH;
+use super::wake::GRANTS_PER_BATCH;
 use super::wheel::{EntryId, Generations, Leases};
 use alloc::vec::Vec;
 

@@ -3,7 +3,7 @@
 //! The caller hands in the state, a request and the time; it gets back an outcome and the list of what happened to
 //! holds, and does the rest (replies, replication, events). Read in this order: [`value`] for the lock and its
 //! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`table`] for who waits, [`mod@queue`]
-//! for where, [`order`] for who goes before whom, [`wait`] for how waits end, [`deadlock`] for those that never would;
+//! for where, [`order`] for who goes before whom, [`wake`] for how waits end, [`deadlock`] for those that never would;
 //! [`session`] for holds that end with a connection, [`operator`] for what operators do; [`record`] for what other
 //! nodes say, [`manager`] for what there is beside locks, [`index`] for when leases end; [`wheel`], [`fence`] and
 //! [`codec`] stand alone.
@@ -39,5 +39,5 @@ pub mod table;
 pub mod time;
 pub mod value;
 pub mod view;
-pub mod wait;
+pub mod wake;
 pub mod wheel;

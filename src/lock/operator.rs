@@ -6,7 +6,7 @@ use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
 use super::owner::Owner;
 use super::time::{Millis, Now, Timestamp};
-use super::wait::{GRANTS_PER_BATCH, Waiting};
+use super::wake::{GRANTS_PER_BATCH, Waiting};
 use alloc::vec::Vec;
 
 /// A key that is waited for.

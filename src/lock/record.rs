@@ -13,7 +13,7 @@ use super::owner::{Note, Owner};
 use super::request::Refusal;
 use super::time::{Millis, Now, Timestamp, WallTime};
 use super::value::Lock;
-use super::wait::GRANTS_PER_BATCH;
+use super::wake::GRANTS_PER_BATCH;
 use alloc::vec::Vec;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.

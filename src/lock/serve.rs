@@ -28,7 +28,7 @@ use super::request::{Acquire, Extend, Operation, Outcome, PerKey, Refusal, Relea
 use super::table::{GrantUndo, PriorHold, WaitQueue};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
-use super::wait::{GRANTS_PER_BATCH, counted, wanted_at};
+use super::wake::{GRANTS_PER_BATCH, counted, wanted_at};
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also

@@ -15,7 +15,7 @@ use crate::lock::owner::Owner;
 use crate::lock::request::{PerKey, RedirectReason, Request, WaitEnd};
 use crate::lock::table::{Job, WaitPoll, WaiterId};
 use crate::lock::time::Timestamp;
-use crate::lock::wait::GRANTS_PER_BATCH;
+use crate::lock::wake::GRANTS_PER_BATCH;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 

@@ -9,7 +9,7 @@ use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::GRANTS_PER_BATCH;
+use redis_lock::lock::wake::GRANTS_PER_BATCH;
 
 pub(crate) const LONG: u64 = 100_000;
 

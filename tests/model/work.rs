@@ -13,7 +13,7 @@ use redis_lock::lock::request::{self, Acquire, Amount, Operation, Outcome, Refus
 use redis_lock::lock::table::{Job, WaiterId};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
-use redis_lock::lock::wait::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
+use redis_lock::lock::wake::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use std::collections::{BTreeMap, HashMap};
 
 use Mode::{Read, Write};
