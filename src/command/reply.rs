@@ -1,10 +1,9 @@
 //! The texts of all refusals, each once, and how they are sent.
 
 use crate::ffi::Ctx;
-use crate::lock::deadlock::{Cycle, Hop};
 use crate::lock::hold::Mode;
 use crate::lock::key::Db;
-use crate::lock::request::{RedirectReason, Refusal};
+use crate::lock::request::{Cycle, Hop, RedirectReason, Refusal};
 use crate::lock::time::Millis;
 use crate::module::ServeError;
 use std::fmt;

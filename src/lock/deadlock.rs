@@ -23,26 +23,12 @@ use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
 use super::order::{Order, Requester, keeps_waiting};
 use super::owner::Owner;
-use super::table::{CycleCause, Position, WaitQueue, Waiter, WaiterId, Wanted};
+use super::request::{Cycle, Hop, WaiterId};
+use super::table::{CycleCause, Position, WaitQueue, Waiter, Wanted};
 use super::value::Lock;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
-
-/// A circle: each owner waits at its key for the next one, and the last for the first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cycle(pub Vec<Hop>);
-
-/// One step of a circle: an owner, and the key that it waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hop {
-    /// Its name.
-    pub owner: Owner,
-    /// The database of the key. A circle may lead through several.
-    pub db: Db,
-    /// The key.
-    pub key: KeyName,
-}
 
 /// An owner that was reached: from which, and at which key it is waited for.
 struct Reached<'r> {

@@ -31,15 +31,14 @@
 //! So whoever asks for a key is served after at most those that stood there when it came, and upgrades of that very
 //! key.
 
-use super::deadlock::Cycle;
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyName};
 use super::keyspace::Keyspace;
 use super::limits::Limits;
 use super::owner::Owner;
-use super::request::Refusal;
+use super::request::{Cycle, Refusal, WaiterId};
 use super::session::Sessions;
-use super::table::{Position, WaitQueue, WaitTable, Waiter, WaiterId, Wanted};
+use super::table::{Position, WaitQueue, WaitTable, Waiter, Wanted};
 use super::time::Timestamp;
 use super::value::Lock;
 use alloc::collections::BTreeSet;

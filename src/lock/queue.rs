@@ -1,7 +1,7 @@
 //! Those who wait for one key, in the order in which they are served. Knows their places alone, and decides nothing.
 
 use super::hold::Mode;
-use super::table::WaiterId;
+use super::request::WaiterId;
 use super::time::Timestamp;
 use super::wheel::EntryId;
 use alloc::collections::{BTreeMap, BTreeSet};

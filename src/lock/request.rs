@@ -1,12 +1,13 @@
 //! What is asked, and what came of it.
 
-use super::deadlock::Cycle;
+use super::arena::Id;
 use super::fence::Fence;
 use super::hold::{Mode, Session};
+use super::key::{Db, KeyName};
 use super::owner::{Note, Owner};
-use super::table::WaiterId;
 use super::time::Millis;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use smallvec::SmallVec;
 
 /// One value per key, in the order of the keys; in place for the usual single key.
@@ -202,3 +203,21 @@ pub enum RedirectReason {
     /// The key belongs to another node.
     SlotGone,
 }
+
+/// A circle: each owner waits at its key for the next one, and the last for the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cycle(pub Vec<Hop>);
+
+/// One step of a circle: an owner, and the key that it waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Its name.
+    pub owner: Owner,
+    /// The database of the key. A circle may lead through several.
+    pub db: Db,
+    /// The key.
+    pub key: KeyName,
+}
+
+/// Names one waiter. An old one finds nothing.
+pub type WaiterId = Id;

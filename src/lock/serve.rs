@@ -15,7 +15,6 @@
 //! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here. \* Only if
 //! nobody in line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
 
-use super::deadlock::Cycle;
 use super::effect::{Cause, Effects, commit_end, commit_hold, settle};
 use super::fence::{Fence, FenceClock};
 use super::hold::{Epoch, Hold, Mode};
@@ -24,7 +23,7 @@ use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
 use super::order::{Passed, Requester, Verdict, is_upgrade, judge};
 use super::owner::Owner;
-use super::request::{Acquire, Extend, Operation, Outcome, PerKey, Refusal, Release, Request, Wait};
+use super::request::{Acquire, Cycle, Extend, Operation, Outcome, PerKey, Refusal, Release, Request, Wait};
 use super::table::{GrantUndo, PriorHold, WaitQueue};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;

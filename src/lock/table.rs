@@ -19,14 +19,14 @@
 //! - W3: who waits for a limited time has an entry in the wheel.
 //! - W4: no owner waits twice for a key in the same mode.
 
-use super::arena::{Arena, Generations, Id};
+use super::arena::{Arena, Generations};
 use super::fence::Fence;
 use super::hold::{Connection, Epoch, Hold, Mode, Session};
 use super::key::{Db, KeyName};
 use super::owner::Owner;
 use super::queue::{Pending, Reservation};
 pub use super::queue::{Position, WaitQueue};
-use super::request::{Acquire, PerKey};
+use super::request::{Acquire, PerKey, WaiterId};
 use super::time::{Millis, Timestamp};
 use super::value::Lock;
 use super::wheel::{EntryId, Poll, Wheel};
@@ -34,9 +34,6 @@ use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
-
-/// Names one waiter. An old one finds nothing.
-pub type WaiterId = Id;
 
 /// An admitted, unanswered request.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone,
 //! only those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
-use super::deadlock::{self, Cycle};
+use super::deadlock;
 use super::effect::{Cause, Change, Effects, Spent, WaitEnds, commit_end, commit_hold, settle};
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
@@ -12,9 +12,9 @@ use super::keyspace::{Keyspace, Place};
 use super::manager::LockManager;
 use super::order::{Order, Passed, Requester, Verdict, is_upgrade, judge};
 use super::owner::Owner;
-use super::request::{Acquire, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd};
+use super::request::{Acquire, Cycle, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd, WaiterId};
 use super::serve::{GrantContext, grant};
-use super::table::{CycleCause, GrantUndo, Job, Undelivered, WaitPoll, Waiter, WaiterId, Wanted};
+use super::table::{CycleCause, GrantUndo, Job, Undelivered, WaitPoll, Waiter, Wanted};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;

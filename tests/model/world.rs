@@ -3,7 +3,6 @@
 use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Rules, Waiter};
 use redis_lock::lock::codec;
-use redis_lock::lock::deadlock::Hop;
 use redis_lock::lock::effect::{Cause, Change, Effects};
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::hold::{Mode, Session};
@@ -14,10 +13,10 @@ use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::{Note, Owner};
 use redis_lock::lock::record::{HoldRecord, Origin};
 use redis_lock::lock::request::{
-    self, Acquire, Amount, Extend, Operation, Outcome, RedirectReason, Refusal, Release, Request, Wait,
+    self, Acquire, Amount, Extend, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request, Wait, WaiterId,
 };
 use redis_lock::lock::session::UnlinkedLock;
-use redis_lock::lock::table::{Job, WaitPoll, WaiterId};
+use redis_lock::lock::table::{Job, WaitPoll};
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
 use redis_lock::lock::view::{View, ViewContext};
