@@ -3,12 +3,12 @@
 use super::hold::{Hold, Session};
 use super::key::KeyIndex;
 use super::keyspace::Keyspace;
+use super::limits::KEYS_PER_BATCH;
 use super::owner::Owner;
 use super::request::{WaitEnd, WaiterId};
 use super::session::Sessions;
 use super::time::Timestamp;
 use super::value::Lock;
-use super::wake::KEYS_PER_BATCH;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 

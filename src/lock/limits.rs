@@ -1,4 +1,5 @@
-//! The limits that an operator may set. The server's configuration fills them; the table of names is in module/config.rs.
+//! The limits that an operator may set. The server's configuration fills them; the table of names is in
+//! module/config.rs.
 
 use super::time::Millis;
 
@@ -7,6 +8,14 @@ pub const LEASE_CEILING: Millis = Millis(315_360_000_000);
 
 /// The longest owner or note there is, whatever is configured or claimed: the saved form has two bytes for a length.
 pub const SAVED_BYTES_CEILING: usize = u16::MAX as usize;
+
+/// How many waiters one step answers, on all its keys: each costs the server a reply, some ten microseconds, and the
+/// other clients wait meanwhile.
+pub const GRANTS_PER_BATCH: usize = 32;
+
+/// How many keys one step grants to waiters, unless the first of them alone waits for more: each is opened, changed and
+/// told to replicas and subscribers, which costs some ten microseconds.
+pub const KEYS_PER_BATCH: usize = 64;
 
 /// What the arguments of a request must keep to, as configured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,12 +8,11 @@ use super::index::Index;
 pub use super::index::LeasePoll;
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
-use super::limits::Limits;
+use super::limits::{GRANTS_PER_BATCH, Limits};
 use super::session::{Sessions, UnlinkedLock};
 use super::table::WaitTable;
 use super::time::{Now, Timestamp, WallTime};
 use super::value::Lock;
-use super::wake::GRANTS_PER_BATCH;
 use super::wheel::{EntryId, Generations, Leases};
 use alloc::vec::Vec;
 

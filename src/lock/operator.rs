@@ -3,10 +3,11 @@
 use super::effect::{Cause, Effects, commit_end, settle};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
+use super::limits::GRANTS_PER_BATCH;
 use super::manager::LockManager;
 use super::owner::Owner;
 use super::time::{Millis, Now, Timestamp};
-use super::wake::{GRANTS_PER_BATCH, Waiting};
+use super::wake::Waiting;
 use alloc::vec::Vec;
 
 /// A key that is waited for.

@@ -7,13 +7,12 @@ use super::fence::Fence;
 use super::hold::{Epoch, Hold};
 use super::key::{Db, KeyIndex};
 use super::keyspace::Keyspace;
-use super::limits::{LEASE_CEILING, Limits};
+use super::limits::{GRANTS_PER_BATCH, LEASE_CEILING, Limits};
 use super::manager::LockManager;
 use super::owner::{Note, Owner};
 use super::request::Refusal;
 use super::time::{Millis, Now, Timestamp, WallTime};
 use super::value::Lock;
-use super::wake::GRANTS_PER_BATCH;
 use alloc::vec::Vec;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.

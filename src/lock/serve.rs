@@ -20,6 +20,7 @@ use super::fence::{Fence, FenceClock};
 use super::hold::{Epoch, Hold, Mode};
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
+use super::limits::GRANTS_PER_BATCH;
 use super::manager::LockManager;
 use super::order::{Passed, Requester, Verdict, is_upgrade, judge};
 use super::owner::Owner;
@@ -27,7 +28,7 @@ use super::request::{Acquire, Cycle, Extend, Operation, Outcome, PerKey, Refusal
 use super::table::{GrantUndo, PriorHold, WaitQueue};
 use super::time::{Millis, Now, Timestamp};
 use super::value::Lock;
-use super::wake::{GRANTS_PER_BATCH, counted, wanted_at};
+use super::wake::{counted, wanted_at};
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also

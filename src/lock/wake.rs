@@ -9,6 +9,7 @@ use super::effect::{Cause, Change, Effects, Spent, WaitEnds, commit_end, commit_
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
+use super::limits::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use super::manager::LockManager;
 use super::order::{Order, Passed, Requester, Verdict, is_upgrade, judge};
 use super::owner::Owner;
@@ -18,14 +19,6 @@ use super::table::{CycleCause, GrantUndo, Job, Undelivered, WaitPoll, Waiter, Wa
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-
-/// How many waiters one step answers, on all its keys: each costs the server a reply, some ten microseconds, and the
-/// other clients wait meanwhile.
-pub const GRANTS_PER_BATCH: usize = 32;
-
-/// How many keys one step grants to waiters, unless the first of them alone waits for more: each is opened, changed and
-/// told to replicas and subscribers, which costs some ten microseconds.
-pub const KEYS_PER_BATCH: usize = 64;
 
 /// How many keys of waiters one step judges. Its first look may judge more, as long as it answers nobody: it would
 /// never come to the end of a long line.

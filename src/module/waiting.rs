@@ -10,12 +10,12 @@ use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
 use crate::lock::effect::WaitEnds;
 use crate::lock::key::{Db, KeyIndex, KeyName};
+use crate::lock::limits::GRANTS_PER_BATCH;
 use crate::lock::manager::LockManager;
 use crate::lock::owner::Owner;
 use crate::lock::request::{PerKey, RedirectReason, Request, WaitEnd, WaiterId};
 use crate::lock::table::{Job, WaitPoll};
 use crate::lock::time::Timestamp;
-use crate::lock::wake::GRANTS_PER_BATCH;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 

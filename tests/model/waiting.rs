@@ -5,11 +5,11 @@ use crate::queue::Rules;
 use crate::world::{Named, Op, RULES, Side, World, limits};
 use redis_lock::lock::hold::Mode::{self, Read, Write};
 use redis_lock::lock::key::KeyIndex;
+use redis_lock::lock::limits::GRANTS_PER_BATCH;
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wake::GRANTS_PER_BATCH;
 
 pub(crate) const LONG: u64 = 100_000;
 

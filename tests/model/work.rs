@@ -7,13 +7,13 @@ use redis_lock::lock::effect::Effects;
 use redis_lock::lock::hold::{Mode, Session};
 use redis_lock::lock::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::keyspace::{Keyspace, Place};
+use redis_lock::lock::limits::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::owner::Owner;
 use redis_lock::lock::request::{self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId};
 use redis_lock::lock::table::Job;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
-use redis_lock::lock::wake::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use std::collections::{BTreeMap, HashMap};
 
 use Mode::{Read, Write};
