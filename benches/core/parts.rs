@@ -9,8 +9,8 @@ use redis_lock::lock::key::KeyName;
 use redis_lock::lock::owner::{Note, Owner};
 use redis_lock::lock::record::HoldRecord;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::value::Lock;
-use redis_lock::lock::wheel::{Generations, Leases};
+use redis_lock::lock::value::{Leases, Lock};
+use redis_lock::lock::wheel::Generations;
 use std::collections::VecDeque;
 use std::hint::black_box;
 

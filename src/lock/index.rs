@@ -6,7 +6,8 @@
 
 use super::key::{Db, KeyName};
 use super::time::Timestamp;
-use super::wheel::{EntryId, Generations, Leases, Poll};
+use super::value::Leases;
+use super::wheel::{EntryId, Generations, Poll};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -12,8 +12,8 @@ use super::limits::{GRANTS_PER_BATCH, Limits};
 use super::session::{Sessions, UnlinkedLock};
 use super::table::WaitTable;
 use super::time::{Now, Timestamp, WallTime};
-use super::value::Lock;
-use super::wheel::{EntryId, Generations, Leases};
+use super::value::{Leases, Lock};
+use super::wheel::{EntryId, Generations};
 use alloc::vec::Vec;
 
 /// What a node knows beside the locks themselves.

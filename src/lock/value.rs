@@ -13,8 +13,12 @@ use super::fence::Fence;
 use super::heap::allocated;
 use super::hold::Mode;
 use super::holds::Holds;
-use super::wheel::{EntryId, Leases};
+use super::key::KeyName;
+use super::wheel::{EntryId, Wheel};
 use alloc::collections::BTreeSet;
+
+/// The leases of one database.
+pub type Leases = Wheel<KeyName>;
 
 /// The value of type `redislock`.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +61,11 @@ impl Lock {
         // Two pointers, to the type and to the value, by which a server holds a module's value and which it does not
         // count. (Redis before 8 does not count its object's 16 bytes either: there this is that much too low.)
         const HELD_BY: usize = 16;
-        HELD_BY + allocated(size_of::<Lock>()) + self.holds.heap_bytes() + Leases::entry_bytes(key_len)
+        HELD_BY
+            + allocated(size_of::<Lock>())
+            + self.holds.heap_bytes()
+            + Leases::entry_bytes()
+            + KeyName::heap_bytes_of(key_len)
     }
 
     /// The first of the invariants I1 to I3 that does not hold, by its number.
@@ -81,3 +89,6 @@ impl Lock {
 
 // The usual lock, with one holder, is one allocation of 96 bytes.
 const _: () = assert!(size_of::<Lock>() == 96);
+
+// A key with a short name costs this much in the index.
+const _: () = assert!(Leases::ENTRY == 48);

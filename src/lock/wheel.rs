@@ -9,14 +9,10 @@
 
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
-use super::key::KeyName;
 use super::time::Timestamp;
 
 /// Names one entry. An old one finds nothing.
 pub type EntryId = Id;
-
-/// The leases of one database.
-pub type Leases = Wheel<KeyName>;
 
 /// A millisecond of the monotonic clock. A deadline belongs to the first tick that is not before it.
 type Tick = u64;
@@ -27,7 +23,7 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 7;
 /// How far ahead an entry can be placed: one slot of the highest level less than a turn of it.
 const REACH: Tick = (SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1));
-/// How many entries one call of [`Leases::poll`] moves down a level before it lets its caller look at the clock.
+/// How many entries one call of [`Wheel::poll`] moves down a level before it lets its caller look at the clock.
 const ITEMS_PER_POLL: usize = 64;
 
 /// The index.
@@ -118,15 +114,16 @@ impl<T> Default for Wheel<T> {
     }
 }
 
-impl Leases {
-    /// Bytes that the entry of a key with a name of this length costs.
-    #[must_use]
-    pub fn entry_bytes(key_len: usize) -> usize {
-        Arena::<Entry<KeyName>>::slot_bytes() + KeyName::heap_bytes_of(key_len)
-    }
-}
-
 impl<T> Wheel<T> {
+    /// The size of an entry.
+    pub(super) const ENTRY: usize = Arena::<Entry<T>>::SLOT;
+
+    /// Bytes that an entry costs, without what it has outside of itself.
+    #[must_use]
+    pub fn entry_bytes() -> usize {
+        Arena::<Entry<T>>::slot_bytes()
+    }
+
     /// Without an entry.
     #[must_use]
     pub const fn new() -> Wheel<T> {
@@ -304,9 +301,6 @@ impl<T: Clone> Wheel<T> {
     }
 }
 
-// A key with a short name costs this much in the index.
-const _: () = assert!(Arena::<Entry<KeyName>>::SLOT == 48);
-
 fn tick_of(deadline: Timestamp) -> Tick {
     deadline.0.div_ceil(1000)
 }
@@ -324,7 +318,10 @@ fn slot_of(level: usize, tick: Tick) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::key::KeyName;
     use super::*;
+
+    type Leases = Wheel<KeyName>;
     use alloc::vec::Vec;
 
     fn ms(n: u64) -> Timestamp {
