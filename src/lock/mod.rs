@@ -19,6 +19,7 @@ pub mod codec;
 pub mod deadlock;
 pub mod effect;
 pub mod fence;
+pub mod grant;
 pub mod heap;
 pub mod hold;
 pub mod holds;

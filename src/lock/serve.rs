@@ -16,8 +16,9 @@
 //! nobody in line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
 
 use super::effect::{Cause, Effects, commit_end, commit_hold, settle};
-use super::fence::{Fence, FenceClock};
-use super::hold::{Epoch, Hold, Mode};
+use super::fence::Fence;
+use super::grant::{GrantContext, grant};
+use super::hold::{Hold, Mode};
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
 use super::limits::GRANTS_PER_BATCH;
@@ -25,10 +26,10 @@ use super::manager::LockManager;
 use super::order::{Passed, Requester, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Cycle, Extend, Operation, Outcome, PerKey, Refusal, Release, Request, Wait};
-use super::table::{GrantUndo, PriorHold, WaitQueue};
-use super::time::{Millis, Now, Timestamp};
+use super::table::WaitQueue;
+use super::time::{Now, Timestamp};
 use super::value::Lock;
-use super::wake::{counted, wanted_at};
+use super::wake::wanted_at;
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also
@@ -244,65 +245,6 @@ impl LockManager {
         }
         Ok(verdict)
     }
-}
-
-/// What a grant takes from the node.
-pub(super) struct GrantContext<'n> {
-    pub(super) fences: &'n mut FenceClock,
-    pub(super) epoch: Epoch,
-    /// How far the fence clock jumps before a process's first fence.
-    pub(super) skew: Millis,
-}
-
-/// Lets an owner have these keys. What each gave.
-pub(super) fn grant<K: Keyspace>(
-    keys: &mut K,
-    indices: &[KeyIndex],
-    (owner, operation): (&Owner, &Acquire),
-    context: GrantContext<'_>,
-    now: Now,
-    effects: &mut Effects,
-) -> Result<PerKey<GrantUndo>, Refusal> {
-    // What it has on each key, and whether that is to have a new fence.
-    let mut held: PerKey<(Option<Hold>, bool)> = PerKey::new();
-    for key in indices {
-        let old = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
-        let new_fence =
-            old.as_ref().is_none_or(|old| is_upgrade(old, operation.mode) || old.granted_in() != context.epoch);
-        held.push((old, new_fence));
-    }
-    let fences_new = held.iter().filter(|(_, new_fence)| *new_fence).count() as u64;
-    if fences_new > 0 {
-        context.fences.begin(now.wall, context.skew);
-    }
-    if context.fences.left(now.wall) < fences_new {
-        return Err(Refusal::FencesUsedUp);
-    }
-
-    let deadline = now.mono + operation.lease;
-    let mut given = PerKey::new();
-    for (key, (old, new_fence)) in indices.iter().zip(held) {
-        let (count, added) = counted(old.as_ref(), operation);
-        let prior = old.as_ref().map(PriorHold::of);
-        let fence = match &old {
-            Some(old) if !new_fence => old.fence,
-            _ => context.fences.next(now.wall).expect("as many are left as are needed"),
-        };
-        let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, now.mono, context.epoch));
-        hold.set_count(operation.mode, count);
-        hold.fence = fence;
-        hold.set_granted_in(context.epoch);
-        hold.deadline = hold.deadline.max(deadline);
-        if operation.note.is_some() {
-            hold.set_note(operation.note.clone());
-        }
-        hold.rebind(operation.session);
-        given.push(GrantUndo { fence, added, deadline: hold.deadline, session: hold.session(), prior });
-        let lock = keys.lock_or_create(*key);
-        lock.raise_fence(fence);
-        commit_hold(lock, *key, Cause::Acquire, owner, hold, effects);
-    }
-    Ok(given)
 }
 
 fn release<K: Keyspace>(

@@ -6,6 +6,7 @@
 
 use super::deadlock;
 use super::effect::{Cause, Change, Effects, Spent, WaitEnds, commit_end, commit_hold, settle};
+use super::grant::{GrantContext, grant};
 use super::hold::{Hold, Mode};
 use super::key::{Db, KeyIndex, KeyName};
 use super::keyspace::{Keyspace, Place};
@@ -14,7 +15,6 @@ use super::manager::LockManager;
 use super::order::{Order, Passed, Requester, Verdict, is_upgrade, judge};
 use super::owner::Owner;
 use super::request::{Acquire, Cycle, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd, WaiterId};
-use super::serve::{GrantContext, grant};
 use super::table::{CycleCause, GrantUndo, Job, Undelivered, WaitPoll, Waiter, Wanted};
 use super::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
@@ -668,11 +668,4 @@ pub(super) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, operat
     let Place { name, lock, .. } = keys.place(key);
     let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
     Wanted { name: KeyName::from_slice(name), upgrade: hold.is_some_and(|hold| is_upgrade(hold, operation.mode)) }
-}
-
-/// The count that an acquisition leads to, and how much it adds.
-pub(super) fn counted(hold: Option<&Hold>, operation: &Acquire) -> (u32, u32) {
-    let before = hold.map_or(0, |hold| hold.count(operation.mode));
-    let after = operation.count_after(before);
-    (after, after - before)
 }
