@@ -3,6 +3,7 @@
 use crate::world::OWNER;
 use criterion::Criterion;
 use redis_lock::lock::codec;
+use redis_lock::lock::collections::wheel::Generations;
 use redis_lock::lock::fence::{Fence, FenceClock};
 use redis_lock::lock::hold::{Epoch, Hold, Mode};
 use redis_lock::lock::key::KeyName;
@@ -10,7 +11,6 @@ use redis_lock::lock::owner::{Note, Owner};
 use redis_lock::lock::record::HoldRecord;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::{Leases, Lock};
-use redis_lock::lock::wheel::Generations;
 use std::collections::VecDeque;
 use std::hint::black_box;
 

@@ -106,7 +106,7 @@ struct Search<'r> {
 }
 
 /// Looks for a circle through an owner.
-pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, requester: &Owner, cause: CycleCause) -> Option<Cycle> {
+pub(crate) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, requester: &Owner, cause: CycleCause) -> Option<Cycle> {
     let late = cause == CycleCause::NewHold;
     if !late && all_wait_in_one_queue(order, requester) {
         return None;
@@ -138,7 +138,7 @@ pub(super) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, requester: &Owne
 
 /// Of these owners, and those that they wait for, whoever a circle must lead through: who waits more than once, or
 /// holds something that is waited for. All others wait for nobody but those who came before them.
-pub(super) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Owner]) -> Vec<Owner> {
+pub(crate) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Owner]) -> Vec<Owner> {
     // No owner is called so: nobody is looked for.
     let nobody = Owner::new(b"");
     let mut search = Search::new(order, &nobody, true);

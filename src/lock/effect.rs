@@ -25,36 +25,36 @@ pub struct Effects {
     /// Whether the alarm may have to ring for something that it did not have to ring for before.
     pub needs_rearm: bool,
     /// What was bound to connections, for the node's own index.
-    pub(super) bindings: Vec<BindingChange>,
+    pub(crate) bindings: Vec<BindingChange>,
     /// How much of what one step may do for waiters it has done.
-    pub(super) spent: Spent,
+    pub(crate) spent: Spent,
 }
 
 /// How much a step has done for waiters, on all its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Spent {
+pub(crate) struct Spent {
     /// How many it has answered.
-    pub(super) wait_ends: usize,
+    pub(crate) wait_ends: usize,
     /// How many keys it has granted to them.
-    pub(super) keys: usize,
+    pub(crate) keys: usize,
     /// How many of their keys it has judged.
-    pub(super) judged: usize,
+    pub(crate) judged: usize,
 }
 
 impl Spent {
     /// Whether it may answer one more of at most so many, with a grant of this many keys.
-    pub(super) fn leaves_room(self, granted: usize, most: usize) -> bool {
+    pub(crate) fn leaves_room(self, granted: usize, most: usize) -> bool {
         self.wait_ends < most && (self.keys == 0 || self.keys + granted <= KEYS_PER_BATCH)
     }
 }
 
 /// A hold was bound to another connection than before, or to one where there was none, or the other way round.
 #[derive(Clone, Debug)]
-pub(super) struct BindingChange {
-    pub(super) key: KeyIndex,
-    pub(super) owner: Owner,
-    pub(super) was: Option<Session>,
-    pub(super) is: Option<Session>,
+pub(crate) struct BindingChange {
+    pub(crate) key: KeyIndex,
+    pub(crate) owner: Owner,
+    pub(crate) was: Option<Session>,
+    pub(crate) is: Option<Session>,
 }
 
 impl Effects {
@@ -99,7 +99,7 @@ pub struct Change {
 
 impl Change {
     /// Whether its owner may keep fewer waiters waiting than before: its hold has ended, or no longer writes.
-    pub(super) fn may_weaken(&self) -> bool {
+    pub(crate) fn may_weaken(&self) -> bool {
         self.ended
             || self.hold.writes == 0
                 && matches!(self.cause, Cause::Release | Cause::RevokeUndelivered | Cause::Replicated)
@@ -128,7 +128,7 @@ pub enum Cause {
 }
 
 /// Ends what is over on a key, all of it. Keeps I5.
-pub(super) fn settle<K: Keyspace>(
+pub(crate) fn settle<K: Keyspace>(
     keys: &mut K,
     key: KeyIndex,
     sessions: &Sessions,
@@ -148,7 +148,7 @@ pub(super) fn settle<K: Keyspace>(
 }
 
 /// Ends at most `most` leases that are over on a key, the earliest first.
-pub(super) fn lapse<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, most: usize, effects: &mut Effects) {
+pub(crate) fn lapse<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, most: usize, effects: &mut Effects) {
     let Some(lock) = keys.lock(key) else { return };
     for _ in 0..most {
         let Some((owner, hold)) = lock.holds.take_over(now) else { return };
@@ -158,7 +158,7 @@ pub(super) fn lapse<K: Keyspace>(keys: &mut K, key: KeyIndex, now: Timestamp, mo
 
 /// Cuts a lease to what the closed connection of its hold has left of it. Does nothing when it is bound to none. Cannot
 /// fail.
-pub(super) fn close(
+pub(crate) fn close(
     lock: &mut Lock,
     key: KeyIndex,
     sessions: &Sessions,
@@ -185,7 +185,7 @@ pub(super) fn close(
 }
 
 /// Commits a hold as it is to be from now on. Cannot fail.
-pub(super) fn commit_hold(
+pub(crate) fn commit_hold(
     lock: &mut Lock,
     key: KeyIndex,
     cause: Cause,
@@ -199,7 +199,7 @@ pub(super) fn commit_hold(
 }
 
 /// Commits that a hold is gone. Cannot fail.
-pub(super) fn commit_end(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, effects: &mut Effects) {
+pub(crate) fn commit_end(lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, effects: &mut Effects) {
     if let Some(hold) = lock.holds.take(owner.as_bytes()) {
         effects.ended(key, cause, owner.clone(), hold);
     }

@@ -12,15 +12,15 @@ use super::table::{GrantUndo, PriorHold};
 use super::time::{Millis, Now};
 
 /// What a grant takes from the node.
-pub(super) struct GrantContext<'n> {
-    pub(super) fences: &'n mut FenceClock,
-    pub(super) epoch: Epoch,
+pub(crate) struct GrantContext<'n> {
+    pub(crate) fences: &'n mut FenceClock,
+    pub(crate) epoch: Epoch,
     /// How far the fence clock jumps before a process's first fence.
-    pub(super) skew: Millis,
+    pub(crate) skew: Millis,
 }
 
 /// Lets an owner have these keys. What each gave.
-pub(super) fn grant<K: Keyspace>(
+pub(crate) fn grant<K: Keyspace>(
     keys: &mut K,
     indices: &[KeyIndex],
     (owner, operation): (&Owner, &Acquire),
@@ -71,7 +71,7 @@ pub(super) fn grant<K: Keyspace>(
 }
 
 /// The count that an acquisition leads to, and how much it adds.
-pub(super) fn counted(hold: Option<&Hold>, operation: &Acquire) -> (u32, u32) {
+pub(crate) fn counted(hold: Option<&Hold>, operation: &Acquire) -> (u32, u32) {
     let before = hold.map_or(0, |hold| hold.count(operation.mode));
     let after = operation.count_after(before);
     (after, after - before)

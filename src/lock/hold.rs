@@ -1,9 +1,9 @@
 //! What one owner has on one key, and what binds that to a connection.
 
 use super::fence::Fence;
-use super::heap::allocated;
 use super::owner::Note;
 use super::time::{Millis, Timestamp};
+use crate::lock::collections::heap::allocated;
 use alloc::boxed::Box;
 
 /// How a lock is held or asked for.
@@ -44,8 +44,8 @@ impl Epoch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Connection {
     /// The number that its client has at the server.
-    pub(super) client: u64,
-    pub(super) epoch: u32,
+    pub(crate) client: u64,
+    pub(crate) epoch: u32,
 }
 
 impl Connection {
@@ -135,17 +135,17 @@ impl Hold {
     }
 
     /// It was granted in this term, and held before.
-    pub(super) fn set_granted_in(&mut self, epoch: Epoch) {
+    pub(crate) fn set_granted_in(&mut self, epoch: Epoch) {
         self.granted = Granted::new(self.since(), epoch);
     }
 
     /// It is another's view of a hold that is known here since then.
-    pub(super) fn set_since(&mut self, since: Timestamp) {
+    pub(crate) fn set_since(&mut self, since: Timestamp) {
         self.granted = Granted::new(since, self.granted_in());
     }
 
     /// It has come here now.
-    pub(super) fn carry(&mut self, now: Timestamp) {
+    pub(crate) fn carry(&mut self, now: Timestamp) {
         self.granted = Granted::new(now, Epoch::CARRIED);
     }
 
@@ -184,14 +184,14 @@ impl Hold {
     }
 
     /// Its owner was heard of: binds it anew if that is asked for, else only what has been closed is over.
-    pub(super) fn rebind(&mut self, session: Option<Session>) {
+    pub(crate) fn rebind(&mut self, session: Option<Session>) {
         if session.is_some() || self.is_orphaned() {
             self.bind(session);
         }
     }
 
     /// The connection that it was bound to has closed.
-    pub(super) fn orphan(&mut self) {
+    pub(crate) fn orphan(&mut self) {
         self.set_binding(Some(Binding::Closed));
     }
 
@@ -209,7 +209,7 @@ impl Hold {
     }
 
     /// Bytes allocated outside of the value itself.
-    pub(super) fn heap_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         self.extra.as_ref().map_or(0, |extra| {
             allocated(size_of::<Extra>()) + extra.note.as_ref().map_or(0, |note| allocated(note.0.len()))
         })

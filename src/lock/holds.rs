@@ -1,9 +1,9 @@
 //! The set of holds on one key.
 
-use super::heap::{allocated, of_tree};
 use super::hold::Hold;
 use super::owner::Owner;
 use super::time::Timestamp;
+use crate::lock::collections::heap::{allocated, of_tree};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 

@@ -7,14 +7,14 @@
 use super::key::{Db, KeyName};
 use super::time::Timestamp;
 use super::value::Leases;
-use super::wheel::{EntryId, Generations, Poll};
+use crate::lock::collections::wheel::{EntryId, Generations, Poll};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 /// The leases of a data set.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(crate) struct Index {
     /// By the number of the database.
     placed: Vec<Option<Box<Database>>>,
     /// When each of those is to be looked at, the earliest first: a command must not go through all databases.
@@ -49,17 +49,17 @@ pub enum LeasePoll {
 
 impl Index {
     /// Without a lease.
-    pub(super) const fn new() -> Index {
+    pub(crate) const fn new() -> Index {
         Index { placed: Vec::new(), wakeups: BTreeSet::new(), unplaced: None }
     }
 
     /// How many keys have a running lease.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.all().map(|leases| leases.len()).sum()
     }
 
     /// The next moment at which [`Index::poll_leases`] is worth calling; None when there is no lease.
-    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let placed = self.wakeups.first().map(|(at, _)| *at);
         placed.into_iter().chain(self.unplaced.as_ref().and_then(|leases| leases.next_deadline())).min()
     }
@@ -69,7 +69,7 @@ impl Index {
     }
 
     /// Looks for a lease that is over, and does a bounded piece of work on the way.
-    pub(super) fn poll_leases(&mut self, now: Timestamp) -> LeasePoll {
+    pub(crate) fn poll_leases(&mut self, now: Timestamp) -> LeasePoll {
         if let Some(&(at, number)) = self.wakeups.first().filter(|(at, _)| *at <= now) {
             let Some(Some(database)) = self.placed.get_mut(number as usize) else {
                 self.wakeups.remove(&(at, number));
@@ -92,7 +92,7 @@ impl Index {
     }
 
     /// The unplaced entry that is due first, whenever that is; None when there is none.
-    pub(super) fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
+    pub(crate) fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
         loop {
             match self.unplaced.as_mut()?.poll(Timestamp(u64::MAX)) {
                 Poll::Due(id, key) => return Some((id, key)),
@@ -107,7 +107,7 @@ impl Index {
     }
 
     /// Adds an entry for a key of this database; None when that is not known.
-    pub(super) fn arm(
+    pub(crate) fn arm(
         &mut self,
         db: Option<Db>,
         name: &[u8],
@@ -125,7 +125,7 @@ impl Index {
     }
 
     /// Moves the entry of a key of this database; false if it is not there.
-    pub(super) fn rearm(&mut self, db: Db, id: EntryId, deadline: Timestamp) -> bool {
+    pub(crate) fn rearm(&mut self, db: Db, id: EntryId, deadline: Timestamp) -> bool {
         let Some(Some(database)) = self.placed.get_mut(db.0 as usize) else { return false };
         let moved = database.leases.rearm(id, deadline);
         database.wake_in_time(db, &mut self.wakeups);
@@ -133,12 +133,12 @@ impl Index {
     }
 
     /// Whether there is this entry for a key of this database, placed, and may stay where it is.
-    pub(super) fn keeps(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
+    pub(crate) fn keeps(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
         self.of(db).is_some_and(|leases| leases.covers(id, deadline, now))
     }
 
     /// Removes the entry of a key of this database.
-    pub(super) fn disarm(&mut self, db: Db, id: EntryId) {
+    pub(crate) fn disarm(&mut self, db: Db, id: EntryId) {
         let placed = self.placed.get_mut(db.0 as usize).and_then(Option::as_mut);
         if !placed.is_some_and(|database| database.leases.disarm(id)) {
             self.disarm_unplaced(id);
@@ -146,19 +146,19 @@ impl Index {
     }
 
     /// Removes an unplaced entry, if this is one.
-    pub(super) fn disarm_unplaced(&mut self, id: EntryId) {
+    pub(crate) fn disarm_unplaced(&mut self, id: EntryId) {
         if let Some(leases) = &mut self.unplaced {
             leases.disarm(id);
         }
     }
 
     /// Whether there is this entry for a key of this database, and stands no later than `deadline` nor is it due.
-    pub(super) fn covers(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
+    pub(crate) fn covers(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
         self.of(db).into_iter().chain(self.unplaced.as_deref()).any(|leases| leases.covers(id, deadline, now))
     }
 
     /// Two databases changed places.
-    pub(super) fn swap(&mut self, one: Db, other: Db) {
+    pub(crate) fn swap(&mut self, one: Db, other: Db) {
         self.reach(one.max(other));
         let mut wakeups = [one, other].map(|db| {
             let database = self.placed[db.0 as usize].as_mut()?;
@@ -176,7 +176,7 @@ impl Index {
     }
 
     /// Takes out the leases of one database, or of all.
-    pub(super) fn take(&mut self, db: Option<Db>) -> impl Iterator<Item = Leases> {
+    pub(crate) fn take(&mut self, db: Option<Db>) -> impl Iterator<Item = Leases> {
         let (first, count, unplaced) = match db {
             None => (0, self.placed.len(), self.unplaced.take()),
             // Unplaced entries of this database find no lock any more when they are to be placed.

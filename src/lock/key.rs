@@ -1,6 +1,6 @@
 //! What a key is called: by its name, in a database, or by its place in a step.
 
-use super::bytes::Bytes;
+use crate::lock::collections::bytes::Bytes;
 
 /// A key's name within its database. Short ones live in place.
 pub type KeyName = Bytes<22>;

@@ -13,7 +13,7 @@ use super::session::{Sessions, UnlinkedLock};
 use super::table::WaitTable;
 use super::time::{Now, Timestamp, WallTime};
 use super::value::{Leases, Lock};
-use super::wheel::{EntryId, Generations};
+use crate::lock::collections::wheel::{EntryId, Generations};
 use alloc::vec::Vec;
 
 /// What a node knows beside the locks themselves.
@@ -21,12 +21,12 @@ use alloc::vec::Vec;
 pub struct LockManager {
     /// What is allowed.
     pub limits: Limits,
-    pub(super) fences: FenceClock,
-    pub(super) epoch: Epoch,
+    pub(crate) fences: FenceClock,
+    pub(crate) epoch: Epoch,
     /// Who waits.
-    pub(super) wait_table: WaitTable,
+    pub(crate) wait_table: WaitTable,
     /// Which holds end with which connection.
-    pub(super) sessions: Sessions,
+    pub(crate) sessions: Sessions,
     /// The index of leases.
     leases: Index,
     /// That of the data set that is being loaded beside the one that is served; None when none is.
@@ -339,7 +339,7 @@ impl LockManager {
     }
 
     /// Lets the indexes follow what a step did.
-    pub(super) fn follow<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects, now: Timestamp) {
+    pub(crate) fn follow<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects, now: Timestamp) {
         // Before what the step put in their places: it may be bound just as they were.
         self.clean_up_unlinked(keys);
         for key in keys.all() {
@@ -368,7 +368,7 @@ impl LockManager {
     }
 
     /// Forgets locks that left their keys because the step looked there.
-    pub(super) fn clean_up_unlinked<K: Keyspace>(&mut self, keys: &mut K) {
+    pub(crate) fn clean_up_unlinked<K: Keyspace>(&mut self, keys: &mut K) {
         for (db, name, unlinked) in keys.take_unlinked() {
             self.on_unlinked(db, &name, &unlinked);
         }
@@ -378,7 +378,7 @@ impl LockManager {
     /// many.
     ///
     /// Whether an entry stands where none stood.
-    pub(super) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) -> bool {
+    pub(crate) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) -> bool {
         let earliest = lock.holds.earliest().map(|(deadline, _)| deadline);
         match (lock.lease, earliest) {
             (Some(id), Some(deadline)) if self.leases.keeps(db, id, deadline, now) => false,

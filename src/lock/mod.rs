@@ -5,22 +5,20 @@
 //! invariants, [`request`] for what can be asked, [`serve`] for the decisions; [`table`] for who waits, [`mod@queue`]
 //! for where, [`order`] for who goes before whom, [`wake`] for how waits end, [`deadlock`] for those that never would;
 //! [`session`] for holds that end with a connection, [`operator`] for what operators do; [`record`] for what other
-//! nodes say, [`manager`] for what there is beside locks, [`index`] for when leases end; [`wheel`], [`fence`] and
-//! [`codec`] stand alone.
+//! nodes say, [`manager`] for what there is beside locks, [`index`] for when leases end; [`collections::wheel`],
+//! [`fence`] and [`codec`] stand alone.
 
 // It names `core` and `alloc` only, though the crate has std: tests/purity builds this folder by itself without std,
 // which is the proof that it reads no clock and does no input or output.
 
 #![forbid(unsafe_code)]
 
-pub mod arena;
-pub mod bytes;
 pub mod codec;
+pub mod collections;
 pub mod deadlock;
 pub mod effect;
 pub mod fence;
 pub mod grant;
-pub mod heap;
 pub mod hold;
 pub mod holds;
 pub mod index;
@@ -41,4 +39,3 @@ pub mod time;
 pub mod value;
 pub mod view;
 pub mod wake;
-pub mod wheel;

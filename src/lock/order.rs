@@ -45,7 +45,7 @@ use alloc::collections::BTreeSet;
 
 /// What judging a request by the holds on a key found, by the table in serve.rs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It may have a new hold, if nobody in line delays it.
     NewHold,
     /// It is the only holder and may write now.
@@ -57,7 +57,7 @@ pub(super) enum Verdict {
 }
 
 /// Judges by the holds on a key alone, which must be settled.
-pub(super) fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Limits) -> Result<Verdict, Refusal> {
+pub(crate) fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Limits) -> Result<Verdict, Refusal> {
     let Some(lock) = lock else { return Ok(Verdict::NewHold) };
     let hold = lock.holds.get(owner.as_bytes());
     let alone = lock.holds.len() == usize::from(hold.is_some());
@@ -72,33 +72,33 @@ pub(super) fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Lim
 }
 
 /// Whether a holder asks for more than it has.
-pub(super) fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
+pub(crate) fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
     mode == Mode::Write && hold.writes == 0
 }
 
 /// Whether an asker keeps a waiter for several keys from having one of them in this mode: by its own hold there, which
 /// writes or is to be upgraded together with the key that is asked for.
-pub(super) fn keeps_waiting(writes: bool, mode: Mode, upgrades: bool) -> bool {
+pub(crate) fn keeps_waiting(writes: bool, mode: Mode, upgrades: bool) -> bool {
     mode == Mode::Write || writes || upgrades
 }
 
 /// A request, as those see it who stand before it in a line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Requester<'a> {
-    pub(super) owner: &'a Owner,
-    pub(super) mode: Mode,
+pub(crate) struct Requester<'a> {
+    pub(crate) owner: &'a Owner,
+    pub(crate) mode: Mode,
     /// Its keys, at least those that it upgrades.
-    pub(super) wanted: &'a [Wanted],
+    pub(crate) wanted: &'a [Wanted],
 }
 
 impl<'a> Requester<'a> {
     /// One that waits.
-    pub(super) fn of(waiter: &'a Waiter) -> Requester<'a> {
+    pub(crate) fn of(waiter: &'a Waiter) -> Requester<'a> {
         Requester { owner: &waiter.owner, mode: waiter.operation.mode, wanted: &waiter.keys }
     }
 
     /// Whether it asks to write a key that its owner holds for reading.
-    pub(super) fn upgrades(self, name: &[u8]) -> bool {
+    pub(crate) fn upgrades(self, name: &[u8]) -> bool {
         self.wanted.iter().any(|key| key.upgrade && *key.name == *name)
     }
 }
@@ -106,7 +106,7 @@ impl<'a> Requester<'a> {
 /// Whom a request passes, though they stand before it: those whom its owner keeps waiting. Found out once for a
 /// request.
 #[derive(Debug, Default)]
-pub(super) struct Passed {
+pub(crate) struct Passed {
     /// Keys that were looked at for it.
     seen: BTreeSet<KeyName>,
     waiters: BTreeSet<WaiterId>,
@@ -116,7 +116,7 @@ pub(super) struct Passed {
 
 impl Passed {
     /// Passes the waiters of this circle, whatever they wait for.
-    pub(super) fn cycle(cycle: &Cycle) -> Passed {
+    pub(crate) fn cycle(cycle: &Cycle) -> Passed {
         let cycle = cycle.0.iter().map(|hop| hop.owner.clone()).collect();
         Passed { cycle, ..Passed::default() }
     }
@@ -124,20 +124,20 @@ impl Passed {
 
 /// The order of service at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Order<'r> {
-    pub(super) wait_table: &'r WaitTable,
-    pub(super) sessions: &'r Sessions,
-    pub(super) now: Timestamp,
+pub(crate) struct Order<'r> {
+    pub(crate) wait_table: &'r WaitTable,
+    pub(crate) sessions: &'r Sessions,
+    pub(crate) now: Timestamp,
 }
 
 impl Order<'_> {
     /// Whether a hold is not over.
-    pub(super) fn stands(self, hold: &Hold) -> bool {
+    pub(crate) fn stands(self, hold: &Hold) -> bool {
         self.sessions.end_of(hold) > self.now
     }
 
     /// Whether somebody in the line of a key delays a request, which stands there.
-    pub(super) fn is_delayed<K: Keyspace>(
+    pub(crate) fn is_delayed<K: Keyspace>(
         self,
         keys: &mut K,
         (db, name): (Db, &[u8]),
@@ -175,7 +175,7 @@ impl Order<'_> {
 
     /// Whether a waiter delays a request that stands behind it in a line, as far as their modes say, and whether the
     /// waiter waits for several keys. None: it does, unless the asker keeps it waiting itself.
-    pub(super) fn delays_by_kind(self, (mode, many): (Mode, bool), queue: &WaitQueue, requester: Mode) -> Option<bool> {
+    pub(crate) fn delays_by_kind(self, (mode, many): (Mode, bool), queue: &WaitQueue, requester: Mode) -> Option<bool> {
         if requester == Mode::Read && mode == Mode::Read {
             // Only something else delays a reader that waits: another key, or a writer, which delays this one as well.
             // Unless it is one of a run that is being let in bit by bit: nobody passes the rest of the run.

@@ -1,6 +1,6 @@
 //! Who asks, and what they say about themselves. Opaque bytes, never text.
 
-use super::bytes::Bytes;
+use crate::lock::collections::bytes::Bytes;
 use alloc::boxed::Box;
 use core::borrow::Borrow;
 use core::fmt;

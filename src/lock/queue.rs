@@ -3,7 +3,7 @@
 use super::hold::Mode;
 use super::request::WaiterId;
 use super::time::Timestamp;
-use super::wheel::EntryId;
+use crate::lock::collections::wheel::EntryId;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 /// A place in line: who upgrades this key first, then by arrival.
@@ -15,7 +15,7 @@ pub struct Position {
 
 impl Position {
     /// The next place behind this one.
-    pub(super) fn following(self) -> Position {
+    pub(crate) fn following(self) -> Position {
         Position { ticket: self.ticket + 1, ..self }
     }
 }
@@ -40,24 +40,24 @@ pub struct WaitQueue {
     /// since they came.
     may_bypass: BTreeSet<Position>,
     /// Whether a run of readers is being let in, in slices.
-    pub(super) batch_unfinished: bool,
+    pub(crate) batch_unfinished: bool,
     /// Whether the key, being free, is kept for the first in line, which waits for other keys as well.
-    pub(super) reservation: Option<Reservation>,
+    pub(crate) reservation: Option<Reservation>,
     pending: Option<Pending>,
 }
 
 /// That a free key is kept for the first in its line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reservation {
+pub(crate) struct Reservation {
     /// Until when. After that, those behind who fit pass.
-    pub(super) until: Timestamp,
+    pub(crate) until: Timestamp,
     /// What rings then.
-    pub(super) timer: EntryId,
+    pub(crate) timer: EntryId,
 }
 
 /// What is to be done about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Pending {
+pub(crate) enum Pending {
     /// See who can be served.
     Wake,
     /// And whether those who cannot be are in a deadlock: the lock is another one.
@@ -65,14 +65,14 @@ pub(super) enum Pending {
 }
 
 impl Position {
-    pub(super) fn new(upgrade: bool, ticket: u64) -> Position {
+    pub(crate) fn new(upgrade: bool, ticket: u64) -> Position {
         Position { class: if upgrade { Class::Upgrade } else { Class::Newcomer }, ticket }
     }
 }
 
 impl WaitQueue {
     /// Lets a waiter stand here, who waits for this key alone or for others as well.
-    pub(super) fn join(&mut self, position: Position, id: WaiterId, mode: Mode, many: bool) {
+    pub(crate) fn join(&mut self, position: Position, id: WaiterId, mode: Mode, many: bool) {
         self.order.insert(position, id);
         if many {
             self.waits_elsewhere.insert(position, id);
@@ -82,13 +82,13 @@ impl WaitQueue {
     }
 
     /// Gives a place to another waiter.
-    pub(super) fn hand_over(&mut self, position: Position, id: WaiterId) {
+    pub(crate) fn hand_over(&mut self, position: Position, id: WaiterId) {
         self.order.insert(position, id);
         self.waits_elsewhere.entry(position).and_modify(|there| *there = id);
     }
 
     /// Lets whoever stands here go.
-    pub(super) fn leave(&mut self, position: Position) {
+    pub(crate) fn leave(&mut self, position: Position) {
         self.order.remove(&position);
         self.waits_elsewhere.remove(&position);
         for positions in [&mut self.writers, &mut self.may_bypass] {
@@ -97,7 +97,7 @@ impl WaitQueue {
     }
 
     /// Notes that whoever stands here waits elsewhere as well.
-    pub(super) fn note_waits_elsewhere(&mut self, position: Position) {
+    pub(crate) fn note_waits_elsewhere(&mut self, position: Position) {
         if let Some(id) = self.at(position) {
             self.waits_elsewhere.insert(position, id);
         }
@@ -105,7 +105,7 @@ impl WaitQueue {
     }
 
     /// Notes that whoever stands here may be served though somebody before it cannot.
-    pub(super) fn allow_bypass(&mut self, position: Position) {
+    pub(crate) fn allow_bypass(&mut self, position: Position) {
         self.may_bypass.insert(position);
     }
 
@@ -116,19 +116,19 @@ impl WaitQueue {
     }
 
     /// Something is to be done about it. True when nothing was to be done before.
-    pub(super) fn mark(&mut self, pending: Pending) -> bool {
+    pub(crate) fn mark(&mut self, pending: Pending) -> bool {
         let first = self.pending.is_none();
         self.pending = self.pending.max(Some(pending));
         first
     }
 
     /// What is to be done about it; it counts as done from now on.
-    pub(super) fn take_pending(&mut self) -> Option<Pending> {
+    pub(crate) fn take_pending(&mut self) -> Option<Pending> {
         self.pending.take()
     }
 
     /// Whether something is to be done about it.
-    pub(super) fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
@@ -144,12 +144,12 @@ impl WaitQueue {
     }
 
     /// Whether the key is kept for the first in line at this moment.
-    pub(super) fn is_reserved(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_reserved(&self, now: Timestamp) -> bool {
         self.reservation.is_some_and(|reservation| reservation.until > now)
     }
 
     /// Whether it has been kept for the first in line long enough.
-    pub(super) fn reservation_expired(&self, now: Timestamp) -> bool {
+    pub(crate) fn reservation_expired(&self, now: Timestamp) -> bool {
         self.reservation.is_some_and(|reservation| reservation.until <= now)
     }
 
@@ -171,36 +171,36 @@ impl WaitQueue {
     }
 
     /// Who stands before a place, in order.
-    pub(super) fn before(&self, position: Position) -> impl Iterator<Item = WaiterId> {
+    pub(crate) fn before(&self, position: Position) -> impl Iterator<Item = WaiterId> {
         self.order.range(..position).map(|(_, id)| *id)
     }
 
     /// The first behind a place, or of all.
-    pub(super) fn next(&self, after: Option<Position>) -> Option<(Position, WaiterId)> {
+    pub(crate) fn next(&self, after: Option<Position>) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
         self.order.range((from, Unbounded)).next().map(|(position, id)| (*position, *id))
     }
 
     /// The writers before a place who wait for this key alone.
-    pub(super) fn writers(&self, before: Position) -> impl DoubleEndedIterator<Item = (Position, WaiterId)> {
+    pub(crate) fn writers(&self, before: Position) -> impl DoubleEndedIterator<Item = (Position, WaiterId)> {
         self.writers.range(..before).filter_map(|position| Some((*position, self.at(*position)?)))
     }
 
     /// Those who wait for other keys as well, or whose owner does; not before a place, if one is named.
-    pub(super) fn branching_from(&self, from: Option<Position>) -> impl Iterator<Item = (Position, WaiterId)> {
+    pub(crate) fn branching_from(&self, from: Option<Position>) -> impl Iterator<Item = (Position, WaiterId)> {
         use core::ops::Bound::{Included, Unbounded};
         let from = from.map_or(Unbounded, Included);
         self.waits_elsewhere.range((from, Unbounded)).map(|(position, id)| (*position, *id))
     }
 
     /// How many wait for other keys as well, or their owners do.
-    pub(super) fn count_waits_elsewhere(&self) -> usize {
+    pub(crate) fn count_waits_elsewhere(&self) -> usize {
         self.waits_elsewhere.len()
     }
 
     /// As [`WaitQueue::waits_elsewhere`], all, and the last first.
-    pub(super) fn backwards(
+    pub(crate) fn backwards(
         &self,
         from: Option<Position>,
         before: Position,
@@ -209,28 +209,28 @@ impl WaitQueue {
     }
 
     /// Whether somebody in it may be served without a change of the lock.
-    pub(super) fn is_unsettled(&self) -> bool {
+    pub(crate) fn is_unsettled(&self) -> bool {
         self.batch_unfinished || self.pending.is_some() || self.reservation.is_some()
     }
 
     /// Whether it was looked at when it began to be kept, and only the end of somebody's time can have changed anything
     /// since.
-    pub(super) fn is_quiet(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_quiet(&self, now: Timestamp) -> bool {
         !self.batch_unfinished && self.pending.is_none() && self.is_reserved(now)
     }
 
     /// Whether nobody in it waits for other keys as well, nor does anybody's owner.
-    pub(super) fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.waits_elsewhere.is_empty()
     }
 
     /// Those who hold the key for reading and wait to write.
-    pub(super) fn upgrades(&self) -> impl Iterator<Item = WaiterId> {
+    pub(crate) fn upgrades(&self) -> impl Iterator<Item = WaiterId> {
         self.order.iter().take_while(|(position, _)| position.class == Class::Upgrade).map(|(_, id)| *id)
     }
 
     /// The first behind a place of those who may be exceptions.
-    pub(super) fn next_bypassing(&self, after: Position) -> Option<(Position, WaiterId)> {
+    pub(crate) fn next_bypassing(&self, after: Position) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
         let position = self.may_bypass.range((Excluded(after), Unbounded)).next()?;
         Some((*position, *self.order.get(position)?))

@@ -1,11 +1,11 @@
 //! What is asked, and what came of it.
 
-use super::arena::Id;
 use super::fence::Fence;
 use super::hold::{Mode, Session};
 use super::key::{Db, KeyName};
 use super::owner::{Note, Owner};
 use super::time::Millis;
+use crate::lock::collections::arena::Id;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
@@ -190,7 +190,7 @@ pub enum WaitEnd {
 
 impl WaitEnd {
     /// Whether it has got what it waited for.
-    pub(super) fn is_grant(&self) -> bool {
+    pub(crate) fn is_grant(&self) -> bool {
         matches!(self, WaitEnd::Granted(_))
     }
 }

@@ -6,13 +6,13 @@
 //!
 //! - S1: every hold that is bound to an open connection is found here, and whatever is found here is such a hold.
 
-use super::arena::Id;
 use super::fence::Fence;
 use super::hold::{Connection, Hold, Session};
 use super::key::{Db, KeyName};
 use super::owner::Owner;
 use super::time::Timestamp;
 use super::value::Lock;
+use crate::lock::collections::arena::Id;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -42,9 +42,9 @@ pub struct Sessions {
 /// What is to be remembered of a lock that left its key.
 #[derive(Clone, Debug, Default)]
 pub struct UnlinkedLock {
-    pub(super) lease: Option<Id>,
+    pub(crate) lease: Option<Id>,
     /// Whether somebody held it still.
-    pub(super) held: bool,
+    pub(crate) held: bool,
     bound: Vec<(Connection, Owner)>,
 }
 
@@ -59,7 +59,7 @@ impl UnlinkedLock {
 
 impl Sessions {
     /// No connection has any.
-    pub(super) const fn new() -> Sessions {
+    pub(crate) const fn new() -> Sessions {
         Sessions {
             bound: Vec::new(),
             closed: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl Sessions {
     }
 
     /// Until when its closed connection leaves a hold to its owner; None when it is bound to none, or to an open one.
-    pub(super) fn end_of_grace(&self, hold: &Hold) -> Option<Timestamp> {
+    pub(crate) fn end_of_grace(&self, hold: &Hold) -> Option<Timestamp> {
         let session = hold.session().filter(|session| !self.tentative.contains(&(session.connection, hold.fence)))?;
         self.closed.get(&session.connection).map(|at| *at + session.grace)
     }
@@ -129,7 +129,7 @@ impl Sessions {
     }
 
     /// A hold was bound to a connection.
-    pub(super) fn bind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
+    pub(crate) fn bind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
         // What was bound before all was forgotten stays unbound, wherever it goes.
         if connection.epoch != self.epoch {
             return;
@@ -145,7 +145,7 @@ impl Sessions {
     }
 
     /// A hold is bound to it no more.
-    pub(super) fn unbind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
+    pub(crate) fn unbind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
         if let Some(bound) = self.bound.get_mut(db.0 as usize)
             && bound.remove(&(connection, KeyName::from_slice(name), owner.clone()))
         {
@@ -157,24 +157,24 @@ impl Sessions {
     }
 
     /// A hold was bound by a grant that is yet to be delivered.
-    pub(super) fn bind_tentatively(&mut self, connection: Connection, fence: Fence) {
+    pub(crate) fn bind_tentatively(&mut self, connection: Connection, fence: Fence) {
         self.tentative.insert((connection, fence));
     }
 
     /// The grant was delivered, or is being taken back.
-    pub(super) fn confirm_binding(&mut self, connection: Connection, fence: Fence) {
+    pub(crate) fn confirm_binding(&mut self, connection: Connection, fence: Fence) {
         self.tentative.remove(&(connection, fence));
     }
 
     /// A lock left its key.
-    pub(super) fn on_unlinked(&mut self, db: Db, name: &[u8], unlinked: &UnlinkedLock) {
+    pub(crate) fn on_unlinked(&mut self, db: Db, name: &[u8], unlinked: &UnlinkedLock) {
         for (connection, owner) in &unlinked.bound {
             self.unbind(db, name, owner, *connection);
         }
     }
 
     /// A connection has closed. True when holds are bound to it: there is work to do.
-    pub(super) fn close(&mut self, connection: Connection, now: Timestamp) -> bool {
+    pub(crate) fn close(&mut self, connection: Connection, now: Timestamp) -> bool {
         let has_some = self.peopled.iter().any(|db| self.first_of(Db(*db), connection).is_some());
         if has_some {
             self.closed.insert(connection, now);
@@ -183,7 +183,7 @@ impl Sessions {
     }
 
     /// The next key on which holds are bound to a connection that has closed.
-    pub(super) fn next_closed(&mut self) -> Option<(Connection, Db, KeyName)> {
+    pub(crate) fn next_closed(&mut self) -> Option<(Connection, Db, KeyName)> {
         while let Some((connection, _)) = self.closed.first_key_value() {
             let connection = *connection;
             for db in self.peopled.iter().copied().map(Db) {
@@ -202,7 +202,7 @@ impl Sessions {
     }
 
     /// Whose holds on a key are bound to a connection, at most so many.
-    pub(super) fn owners_on(&self, db: Db, name: &[u8], connection: Connection, most: usize) -> Vec<Owner> {
+    pub(crate) fn owners_on(&self, db: Db, name: &[u8], connection: Connection, most: usize) -> Vec<Owner> {
         let from = (connection, KeyName::from_slice(name), Owner::new(b""));
         let bound = self.bound.get(db.0 as usize).into_iter().flat_map(|bound| bound.range(from.clone()..));
         let same = bound.take_while(|(whose, key, _)| *whose == connection && **key == *name);
@@ -210,7 +210,7 @@ impl Sessions {
     }
 
     /// A database, or all of them, was emptied.
-    pub(super) fn flush(&mut self, db: Option<Db>) {
+    pub(crate) fn flush(&mut self, db: Option<Db>) {
         for (number, bound) in self.bound.iter_mut().enumerate() {
             if db.is_none_or(|db| db.0 as usize == number) && !bound.is_empty() {
                 self.len -= bound.len();
@@ -221,7 +221,7 @@ impl Sessions {
     }
 
     /// Two databases changed places.
-    pub(super) fn swap(&mut self, one: Db, other: Db) {
+    pub(crate) fn swap(&mut self, one: Db, other: Db) {
         let needed = one.max(other).0 as usize + 1;
         if self.bound.len() < needed {
             self.bound.resize_with(needed, BTreeSet::new);
@@ -236,7 +236,7 @@ impl Sessions {
     }
 
     /// Nothing is bound any more: this node has become a replica, where no hold ends by its own hand.
-    pub(super) fn dissolve(&mut self) {
+    pub(crate) fn dissolve(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.flush(None);
         self.closed.clear();
@@ -244,7 +244,7 @@ impl Sessions {
     }
 
     /// Gives back a bounded piece of the memory of what was flushed; false when there is none left.
-    pub(super) fn shed(&mut self) -> bool {
+    pub(crate) fn shed(&mut self) -> bool {
         const ITEMS_PER_POLL: usize = 64;
         let Some(bound) = self.retired.last_mut() else { return false };
         for _ in 0..ITEMS_PER_POLL {

@@ -19,7 +19,6 @@
 //! - W3: who waits for a limited time has an entry in the wheel.
 //! - W4: no owner waits twice for a key in the same mode.
 
-use super::arena::{Arena, Generations};
 use super::fence::Fence;
 use super::hold::{Connection, Epoch, Hold, Mode, Session};
 use super::key::{Db, KeyName};
@@ -29,7 +28,8 @@ pub use super::queue::{Position, WaitQueue};
 use super::request::{Acquire, PerKey, WaiterId};
 use super::time::{Millis, Timestamp};
 use super::value::Lock;
-use super::wheel::{EntryId, Poll, Wheel};
+use crate::lock::collections::arena::{Arena, Generations};
+use crate::lock::collections::wheel::{EntryId, Poll, Wheel};
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -91,12 +91,12 @@ pub struct Grant {
 
 /// What was granted to one who never learnt of it, as far as it lies in one database.
 #[derive(Debug)]
-pub(super) struct Undelivered {
-    pub(super) owner: Owner,
-    pub(super) mode: Mode,
-    pub(super) confirmed: bool,
+pub(crate) struct Undelivered {
+    pub(crate) owner: Owner,
+    pub(crate) mode: Mode,
+    pub(crate) confirmed: bool,
     /// What it was given, by key.
-    pub(super) given: PerKey<(KeyName, GrantUndo)>,
+    pub(crate) given: PerKey<(KeyName, GrantUndo)>,
 }
 
 /// What an acquisition gave on one key.
@@ -127,7 +127,7 @@ pub struct PriorHold {
 
 /// What a circle may be closed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum CycleCause {
+pub(crate) enum CycleCause {
     /// The asker, who has begun to wait.
     NewWait,
     /// Holds that came after those who wait for them: with a lock from elsewhere, or by a grant that passed them.
@@ -244,7 +244,7 @@ impl WaitTable {
     }
 
     /// All lines.
-    pub(super) fn queues(&self) -> impl Iterator<Item = (Db, &KeyName, &WaitQueue)> {
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (Db, &KeyName, &WaitQueue)> {
         let of = |(number, queues)| {
             let queues: &BTreeMap<KeyName, WaitQueue> = queues;
             queues.iter().map(move |(name, queue)| (Db(number as u32), name, queue))
@@ -252,7 +252,7 @@ impl WaitTable {
         self.queues.iter().enumerate().flat_map(of)
     }
 
-    pub(super) fn queue_mut(&mut self, db: Db, name: &[u8]) -> Option<&mut WaitQueue> {
+    pub(crate) fn queue_mut(&mut self, db: Db, name: &[u8]) -> Option<&mut WaitQueue> {
         self.queues.get_mut(db.0 as usize)?.get_mut(name)
     }
 
@@ -276,12 +276,12 @@ impl WaitTable {
     }
 
     /// All who wait.
-    pub(super) fn all_waiting(&self) -> impl Iterator<Item = &Waiter> {
+    pub(crate) fn all_waiting(&self) -> impl Iterator<Item = &Waiter> {
         self.everybody().filter_map(|id| self.waiters.get(id)).filter(|waiter| waiter.is_waiting())
     }
 
     /// The place that the next request would have in a line whose key it does not upgrade.
-    pub(super) fn next_position(&self) -> Position {
+    pub(crate) fn next_position(&self) -> Position {
         Position::new(false, self.tickets + 1)
     }
 
@@ -396,7 +396,7 @@ impl WaitTable {
     }
 
     /// A waiter was granted what it waited for.
-    pub(super) fn granted(&mut self, id: WaiterId, given: PerKey<GrantUndo>) {
+    pub(crate) fn granted(&mut self, id: WaiterId, given: PerKey<GrantUndo>) {
         self.leave_queues(id);
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
@@ -424,7 +424,7 @@ impl WaitTable {
     }
 
     /// Which of its keys keeps a waiter waiting.
-    pub(super) fn note_blocked_on(&mut self, id: WaiterId, at: usize) {
+    pub(crate) fn note_blocked_on(&mut self, id: WaiterId, at: usize) {
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.blocked_on = at;
         }
@@ -475,7 +475,7 @@ impl WaitTable {
     }
 
     /// An owner has shown that it knows what it holds on a key.
-    pub(super) fn confirm(&mut self, db: Db, name: &[u8], owner: &Owner) {
+    pub(crate) fn confirm(&mut self, db: Db, name: &[u8], owner: &Owner) {
         for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
             if let Some(waiter) = self.waiters.get_mut(*id)
                 && waiter.owner == *owner
@@ -488,7 +488,7 @@ impl WaitTable {
     }
 
     /// A lock was renamed or moved: what was granted on it, and nobody may have learnt of, lies there now.
-    pub(super) fn carried(&mut self, from: (Db, &[u8]), to: (Db, &[u8]), lock: &Lock) {
+    pub(crate) fn carried(&mut self, from: (Db, &[u8]), to: (Db, &[u8]), lock: &Lock) {
         if self.waiters.len() == self.waiting {
             return;
         }
@@ -516,7 +516,7 @@ impl WaitTable {
     }
 
     /// Two databases changed places, and with them what was granted there.
-    pub(super) fn swapped(&mut self, one: Db, other: Db) {
+    pub(crate) fn swapped(&mut self, one: Db, other: Db) {
         if self.waiters.len() == self.waiting {
             return;
         }
@@ -537,7 +537,7 @@ impl WaitTable {
     /// is bound.)
     ///
     /// How many grants were looked at for that.
-    pub(super) fn closed(&mut self, connection: Connection, now: Timestamp) -> usize {
+    pub(crate) fn closed(&mut self, connection: Connection, now: Timestamp) -> usize {
         let Some(ids) = self.prior_bindings.remove(&connection) else { return 0 };
         for id in &ids {
             let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) else { continue };
@@ -568,12 +568,12 @@ impl WaitTable {
     }
 
     /// As [`WaitTable::mark_ready_and_check`], of all lines of a database; None: of all databases.
-    pub(super) fn mark_all_ready_and_check(&mut self, db: Option<Db>) {
+    pub(crate) fn mark_all_ready_and_check(&mut self, db: Option<Db>) {
         self.mark_all(db, Pending::WakeAndCheck);
     }
 
     /// As [`WaitTable::mark_ready`], of all lines.
-    pub(super) fn mark_all_ready(&mut self) {
+    pub(crate) fn mark_all_ready(&mut self) {
         self.mark_all(None, Pending::Wake);
     }
 
@@ -591,7 +591,7 @@ impl WaitTable {
     }
 
     /// An owner has got something: all lines that it stands in are to be looked at, as far as to where it stands.
-    pub(super) fn mark_ready_for(&mut self, owner: &Owner) {
+    pub(crate) fn mark_ready_for(&mut self, owner: &Owner) {
         let WaitTable { waiters, queues, by_owner, ready, wakes_begun, .. } = self;
         for id in by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = waiters.get_mut(*id) else { continue };
@@ -612,7 +612,7 @@ impl WaitTable {
     }
 
     /// An owner's waiters may be exceptions from now on.
-    pub(super) fn allow_bypass(&mut self, owner: &Owner) {
+    pub(crate) fn allow_bypass(&mut self, owner: &Owner) {
         let WaitTable { waiters, queues, by_owner, .. } = self;
         for id in by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = waiters.get(*id) else { continue };
@@ -629,7 +629,7 @@ impl WaitTable {
     }
 
     /// The holders of a lock who wait for something.
-    pub(super) fn waiting_holders(&self, lock: &Lock) -> Vec<Owner> {
+    pub(crate) fn waiting_holders(&self, lock: &Lock) -> Vec<Owner> {
         if lock.holds.len() <= self.by_owner.len() {
             lock.holds.iter().map(|(who, _)| who).filter(|who| self.of(who).next().is_some()).cloned().collect()
         } else {
@@ -646,7 +646,7 @@ impl WaitTable {
 
     /// The next grant to take back. It stays the next one until that is done.
     #[must_use]
-    pub(super) fn next_undelivered(&mut self) -> Option<Job> {
+    pub(crate) fn next_undelivered(&mut self) -> Option<Job> {
         while let Some(id) = self.undelivered.last() {
             match self.waiters.get(*id) {
                 Some(waiter) => {
@@ -663,7 +663,7 @@ impl WaitTable {
 
     /// Takes what a lost waiter was granted out of the room, as far as it lies in this database now; the waiter is
     /// forgotten when nothing is left of it. None when there is nothing.
-    pub(super) fn take_undelivered(&mut self, id: WaiterId, db: Db) -> Option<Undelivered> {
+    pub(crate) fn take_undelivered(&mut self, id: WaiterId, db: Db) -> Option<Undelivered> {
         let prior_connections = self.waiters.get(id)?.prior_connections();
         self.forget_prior_bindings(id, &prior_connections);
         let waiter = self.waiters.get_mut(id)?;
@@ -694,13 +694,13 @@ impl WaitTable {
     }
 
     /// Whether there are more grants to take back.
-    pub(super) fn has_undelivered(&self) -> bool {
+    pub(crate) fn has_undelivered(&self) -> bool {
         self.undelivered.iter().any(|id| self.waiters.get(*id).is_some())
     }
 
     /// The next piece of other work for the module's own hand. It stays the next one until it is done.
     #[must_use]
-    pub(super) fn next_job(&mut self) -> Option<Job> {
+    pub(crate) fn next_job(&mut self) -> Option<Job> {
         // Who waits no more has left the list.
         if let Some((_, id)) = self.checks.last_key_value()
             && let Some(waiter) = self.waiters.get(*id)
@@ -717,7 +717,7 @@ impl WaitTable {
     }
 
     /// A waiter is to be checked for deadlocks once more.
-    pub(super) fn mark_for_check(&mut self, id: WaiterId, cause: CycleCause) {
+    pub(crate) fn mark_for_check(&mut self, id: WaiterId, cause: CycleCause) {
         let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
         match &mut waiter.check {
             Some((_, wanted)) => *wanted = cause.max(*wanted),
@@ -730,20 +730,20 @@ impl WaitTable {
     }
 
     /// A waiter is being checked now. What may have closed a circle with it.
-    pub(super) fn take_check(&mut self, id: WaiterId) -> Option<CycleCause> {
+    pub(crate) fn take_check(&mut self, id: WaiterId) -> Option<CycleCause> {
         let (number, cause) = self.waiters.get_mut(id)?.check.take()?;
         self.checks.remove(&number);
         Some(cause)
     }
 
     /// A line is being looked at now. True when it is to be checked for deadlocks as well.
-    pub(super) fn take_pending(&mut self, db: Db, name: &[u8]) -> bool {
+    pub(crate) fn take_pending(&mut self, db: Db, name: &[u8]) -> bool {
         self.wakes_begun += 1;
         self.queue_mut(db, name).and_then(WaitQueue::take_pending) == Some(Pending::WakeAndCheck)
     }
 
     /// A free key is kept for the first in its line from now on, at most so long.
-    pub(super) fn reserve(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
+    pub(crate) fn reserve(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
         let WaitTable { queues, wheel, generations, .. } = self;
         if let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) {
             queue.reservation.get_or_insert_with(|| {
@@ -757,7 +757,7 @@ impl WaitTable {
     }
 
     /// A key was taken: it is not kept any more.
-    pub(super) fn clear_reservation(&mut self, db: Db, name: &[u8]) {
+    pub(crate) fn clear_reservation(&mut self, db: Db, name: &[u8]) {
         if let Some(Reservation { timer, .. }) = self.queue_mut(db, name).and_then(|queue| queue.reservation.take()) {
             self.wheel.disarm(timer);
         }
@@ -765,7 +765,7 @@ impl WaitTable {
 
     /// A free key is kept no longer for this owner, or whoever it is kept for: those behind who fit pass, as if its
     /// time were up.
-    pub(super) fn expire_reservation(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
+    pub(crate) fn expire_reservation(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
         let WaitTable { queues, waiters, .. } = self;
         let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) else { return };
         let first = queue.iter().next().and_then(|id| waiters.get(id));
@@ -804,7 +804,7 @@ impl WaitTable {
     }
 
     /// Everybody, waiting or granted.
-    pub(super) fn everybody(&self) -> impl Iterator<Item = WaiterId> {
+    pub(crate) fn everybody(&self) -> impl Iterator<Item = WaiterId> {
         self.by_owner.values().flatten().copied()
     }
 
@@ -843,7 +843,7 @@ impl WaitTable {
 
 impl PriorHold {
     /// What is to be known of a hold that is about to change.
-    pub(super) fn of(hold: &Hold) -> PriorHold {
+    pub(crate) fn of(hold: &Hold) -> PriorHold {
         PriorHold {
             fence: hold.fence,
             granted_in: hold.granted_in(),
@@ -856,7 +856,7 @@ impl PriorHold {
 
 impl GrantUndo {
     /// What it was bound to, if that is another connection than before, and the fence of the hold.
-    pub(super) fn newly_bound(&self) -> Option<(Connection, Fence)> {
+    pub(crate) fn newly_bound(&self) -> Option<(Connection, Fence)> {
         let prior = self.prior?;
         let session = self.session.filter(|_| self.session != prior.session)?;
         Some((session.connection, self.fence))
@@ -864,7 +864,7 @@ impl GrantUndo {
 
     /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it
     /// would be told that it holds nothing.
-    pub(super) fn undo(&self, hold: &Hold, mode: Mode) -> Hold {
+    pub(crate) fn undo(&self, hold: &Hold, mode: Mode) -> Hold {
         let mut hold = hold.clone();
         hold.set_count(mode, hold.count(mode).saturating_sub(self.added));
         if let Some(prior) = self.prior {
@@ -904,7 +904,7 @@ impl Waiter {
     }
 
     /// Its place in the line of one of its keys.
-    pub(super) fn position_at(&self, key: &Wanted) -> Position {
+    pub(crate) fn position_at(&self, key: &Wanted) -> Position {
         Position::new(key.upgrade, self.ticket)
     }
 
@@ -915,7 +915,7 @@ impl Waiter {
     }
 
     /// The place among its keys of the one that kept it waiting when that was seen last.
-    pub(super) fn blocked_on(&self) -> usize {
+    pub(crate) fn blocked_on(&self) -> usize {
         self.blocked_on
     }
 
@@ -929,7 +929,7 @@ impl Waiter {
     }
 
     /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
-    pub(super) fn newly_bound(&self) -> impl Iterator<Item = (Connection, Fence)> {
+    pub(crate) fn newly_bound(&self) -> impl Iterator<Item = (Connection, Fence)> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
         given.iter().filter_map(GrantUndo::newly_bound)
     }

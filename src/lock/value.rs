@@ -10,11 +10,11 @@
 //! - I6: a lock without a hold does not exist.
 
 use super::fence::Fence;
-use super::heap::allocated;
 use super::hold::Mode;
 use super::holds::Holds;
 use super::key::KeyName;
-use super::wheel::{EntryId, Wheel};
+use crate::lock::collections::heap::allocated;
+use crate::lock::collections::wheel::{EntryId, Wheel};
 use alloc::collections::BTreeSet;
 
 /// The leases of one database.

@@ -74,7 +74,7 @@ impl LockManager {
     }
 
     /// All who wait, in no order.
-    pub(super) fn everybody_waiting(&self, now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
+    pub(crate) fn everybody_waiting(&self, now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
         let all = self.wait_table.everybody().filter_map(|id| Some((id, self.wait_table.waiter(id)?)));
         all.filter(|(_, waiter)| waiter.is_waiting()).map(move |(id, waiter)| Waiting::of(id, waiter, now))
     }
@@ -99,12 +99,12 @@ impl LockManager {
         Some(&self.wait_table.waiter(first)?.owner)
     }
 
-    pub(super) fn order(&self, now: Timestamp) -> Order<'_> {
+    pub(crate) fn order(&self, now: Timestamp) -> Order<'_> {
         Order { wait_table: &self.wait_table, sessions: &self.sessions, now }
     }
 
     /// Lets a request wait that cannot be served now.
-    pub(super) fn enqueue<K: Keyspace>(
+    pub(crate) fn enqueue<K: Keyspace>(
         &mut self,
         keys: &mut K,
         named: &[KeyIndex],
@@ -181,7 +181,7 @@ impl LockManager {
     }
 
     /// Serves the line of a key, as far as it can be served, at most a slice of it.
-    pub(super) fn wake_waiters<K: Keyspace>(
+    pub(crate) fn wake_waiters<K: Keyspace>(
         &mut self,
         keys: &mut K,
         key: KeyIndex,
@@ -404,7 +404,7 @@ impl LockManager {
     }
 
     /// Keys were taken: they are not kept for anybody any more.
-    pub(super) fn clear_reservations<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
+    pub(crate) fn clear_reservations<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
         for key in indices {
             let Place { db, name, .. } = keys.place(*key);
             self.wait_table.clear_reservation(db, name);
@@ -412,7 +412,7 @@ impl LockManager {
     }
 
     /// An owner took or extended what it holds on these keys: it knows what it was granted before.
-    pub(super) fn confirm_grants<K: Keyspace>(
+    pub(crate) fn confirm_grants<K: Keyspace>(
         &mut self,
         keys: &mut K,
         indices: impl Iterator<Item = KeyIndex>,
@@ -435,7 +435,7 @@ impl LockManager {
 
     /// An owner has got something and waits still for something else. Whom it passed on the way waits for it now, and
     /// it may wait for one of those.
-    pub(super) fn check_for_new_hold(&mut self, owner: &Owner) {
+    pub(crate) fn check_for_new_hold(&mut self, owner: &Owner) {
         if self.limits.deadlock_detection {
             let waiting: Vec<WaiterId> = self.wait_table.waiting_of(owner).map(|(id, _)| id).collect();
             for id in waiting {
@@ -551,7 +551,7 @@ impl LockManager {
     }
 
     /// Who holds a key without having asked for it here may go before somebody now whom it keeps waiting.
-    pub(super) fn mark_ready_for_holders<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex) {
+    pub(crate) fn mark_ready_for_holders<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex) {
         let waiting = keys.lock(key).map(|lock| self.wait_table.waiting_holders(lock));
         for owner in waiting.into_iter().flatten() {
             self.wait_table.mark_ready_for(&owner);
@@ -664,7 +664,7 @@ fn until(operation: &Acquire, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// A key as a request wants it.
-pub(super) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, operation): (&Owner, &Acquire)) -> Wanted {
+pub(crate) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, operation): (&Owner, &Acquire)) -> Wanted {
     let Place { name, lock, .. } = keys.place(key);
     let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
     Wanted { name: KeyName::from_slice(name), upgrade: hold.is_some_and(|hold| is_upgrade(hold, operation.mode)) }

@@ -8,10 +8,10 @@ use super::state::with_manager;
 use super::{clock, finish, replication, turns, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving};
+use crate::lock::collections::wheel::EntryId;
 use crate::lock::key::{Db, KeyIndex};
 use crate::lock::manager::LeasePoll;
 use crate::lock::time::{Millis, Timestamp};
-use crate::lock::wheel::EntryId;
 use std::cell::Cell;
 
 /// How long one slice of work may last. Between slices the server serves its clients.

@@ -4,7 +4,7 @@
 //! bytes, too.
 
 use crate::ffi::Ctx;
-use crate::lock::bytes::Bytes;
+use crate::lock::collections::bytes::Bytes;
 use crate::lock::effect::{Cause, Change};
 use crate::lock::fence::Fence;
 use crate::lock::hold::Mode;

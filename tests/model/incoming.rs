@@ -5,6 +5,7 @@ use crate::queue::Rules;
 use crate::world::{RULES, Side, limits};
 use proptest::prelude::*;
 use redis_lock::lock::codec;
+use redis_lock::lock::collections::wheel::EntryId;
 use redis_lock::lock::fence::Fence;
 use redis_lock::lock::key::{Db, KeyIndex};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
@@ -13,7 +14,6 @@ use redis_lock::lock::record::{HoldRecord, Origin};
 use redis_lock::lock::session::UnlinkedLock;
 use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::value::Lock;
-use redis_lock::lock::wheel::EntryId;
 use std::collections::BTreeMap;
 
 const DATABASES: u32 = 3;

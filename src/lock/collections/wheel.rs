@@ -9,7 +9,7 @@
 
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
-use super::time::Timestamp;
+use crate::lock::time::Timestamp;
 
 /// Names one entry. An old one finds nothing.
 pub type EntryId = Id;
@@ -116,7 +116,7 @@ impl<T> Default for Wheel<T> {
 
 impl<T> Wheel<T> {
     /// The size of an entry.
-    pub(super) const ENTRY: usize = Arena::<Entry<T>>::SLOT;
+    pub(crate) const ENTRY: usize = Arena::<Entry<T>>::SLOT;
 
     /// Bytes that an entry costs, without what it has outside of itself.
     #[must_use]
@@ -318,8 +318,8 @@ fn slot_of(level: usize, tick: Tick) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::key::KeyName;
     use super::*;
+    use crate::lock::key::KeyName;
 
     type Leases = Wheel<KeyName>;
     use alloc::vec::Vec;

@@ -93,7 +93,7 @@ impl<T> Arena<T> {
     }
 
     /// Bytes that one slot takes.
-    pub(super) const SLOT: usize = size_of::<Slot<T>>();
+    pub(crate) const SLOT: usize = size_of::<Slot<T>>();
 
     /// Bytes that one slot costs.
     #[must_use]
