@@ -2,7 +2,7 @@
 
 use crate::world::{OWNER, World, acquire, extend, release};
 use criterion::{BatchSize, Criterion};
-use redis_lock::lock::hold::Mode;
+use redis_lock::lock::model::hold::Mode;
 use std::cell::RefCell;
 use std::hint::black_box;
 

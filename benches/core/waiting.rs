@@ -3,8 +3,8 @@
 use crate::world::crowd::{Crowd, names};
 use crate::world::{OWNER, acquire_or, release};
 use criterion::{BatchSize, Criterion};
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::request::{Refusal, Wait};
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::request::{Refusal, Wait};
 use std::cell::RefCell;
 use std::hint::black_box;
 

@@ -13,8 +13,8 @@ mod scenes;
 mod world;
 
 use clap::{Arg, ArgAction, Command as Options};
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::request::Request;
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::request::Request;
 use scenes::{Scene, scenes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -3,11 +3,11 @@
 
 use crate::world::crowd::{Crowd, names};
 use crate::world::{OWNER, acquire_or, release};
-use redis_lock::lock::hold::{Mode, Session};
-use redis_lock::lock::key::{KeyIndex, KeyName};
-use redis_lock::lock::request::{Operation, Outcome, Wait};
+use redis_lock::lock::model::hold::{Mode, Session};
+use redis_lock::lock::model::key::{KeyIndex, KeyName};
+use redis_lock::lock::model::request::{Operation, Outcome, Wait};
+use redis_lock::lock::model::time::Millis;
 use redis_lock::lock::table::Job;
-use redis_lock::lock::time::Millis;
 use std::hint::black_box;
 
 /// What is measured where many wait: once, because setting the scene takes long.

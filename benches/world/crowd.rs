@@ -1,14 +1,14 @@
 //! A node where many wait for many keys, for what is measured in the pure core without a server.
 
 use super::{LIMITS, acquire, acquire_or};
-use redis_lock::lock::effect::Effects;
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::key::{Db, KeyIndex, KeyName};
-use redis_lock::lock::keyspace::{Keyspace, Place};
 use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::request::{Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
-use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::value::Lock;
+use redis_lock::lock::model::effect::Effects;
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::model::keyspace::{Keyspace, Place};
+use redis_lock::lock::model::lock::Lock;
+use redis_lock::lock::model::request::{Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
+use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::BTreeMap;
 
 /// A keyspace of any number of keys, of which a step names some. Ordered, so that it takes the same instructions each

@@ -2,16 +2,16 @@
 
 pub(crate) mod crowd;
 
-use redis_lock::lock::effect::Effects;
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::key::{Db, KeyIndex};
-use redis_lock::lock::keyspace::{Keyspace, Place};
-use redis_lock::lock::limits::Limits;
 use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
-use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::value::Lock;
+use redis_lock::lock::model::effect::Effects;
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::key::{Db, KeyIndex};
+use redis_lock::lock::model::keyspace::{Keyspace, Place};
+use redis_lock::lock::model::limits::Limits;
+use redis_lock::lock::model::lock::Lock;
+use redis_lock::lock::model::owner::Owner;
+use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
+use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::hint::black_box;
 
 pub(crate) const LIMITS: Limits = Limits {

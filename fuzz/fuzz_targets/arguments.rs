@@ -12,12 +12,12 @@ use redis_lock::command::reply::ArgError;
 use redis_lock::command::{self, break_lock, extend, hold, info, log, release, top};
 use redis_lock::ffi::CommandSpec;
 use redis_lock::ffi::command::{ArgKind, ArgSpec};
-use redis_lock::lock::hold::{Connection, Mode, Session};
-use redis_lock::lock::limits::{Bounds, LEASE_CEILING, Limits};
 use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Amount, Operation, Request, Wait};
-use redis_lock::lock::time::{Millis, WallTime};
+use redis_lock::lock::model::hold::{Connection, Mode, Session};
+use redis_lock::lock::model::limits::{Bounds, LEASE_CEILING, Limits};
+use redis_lock::lock::model::owner::Owner;
+use redis_lock::lock::model::request::{Amount, Operation, Request, Wait};
+use redis_lock::lock::model::time::{Millis, WallTime};
 use std::collections::BTreeMap;
 
 /// As narrow as the configuration may be, but for the owner: else hardly any would do.

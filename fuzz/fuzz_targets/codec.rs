@@ -6,11 +6,11 @@
 use cap::Cap;
 use libfuzzer_sys::fuzz_target;
 use purity::lock::codec::{DecodeError, VERSION, decode, encode};
-use purity::lock::key::Db;
-use purity::lock::limits::{LEASE_CEILING, Limits};
 use purity::lock::manager::LockManager;
+use purity::lock::model::key::Db;
+use purity::lock::model::limits::{LEASE_CEILING, Limits};
+use purity::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use purity::lock::record::Origin;
-use purity::lock::time::{Millis, Now, Timestamp, WallTime};
 use std::alloc::System;
 
 #[global_allocator]

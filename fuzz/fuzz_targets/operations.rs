@@ -8,9 +8,9 @@
 use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use queue::Rules;
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::request::{Amount, Wait};
-use redis_lock::lock::time::Millis;
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::request::{Amount, Wait};
+use redis_lock::lock::model::time::Millis;
 use world::{Bound, Named, Op, RULES, World};
 
 #[allow(dead_code, reason = "the tests use all of it")]

@@ -5,11 +5,11 @@ use super::reply::{ArgError, refuse, reply_arg_error, text_of_deadlock, text_of_
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::fence::Fence;
-use crate::lock::hold::Mode;
-use crate::lock::key::Db;
-use crate::lock::owner::Owner;
-use crate::lock::request::{self as lock, Operation, Outcome, Refusal, Request, Wait, WaitEnd};
+use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::Mode;
+use crate::lock::model::key::Db;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{self as lock, Operation, Outcome, Refusal, Request, Wait, WaitEnd};
 use crate::module::waiting::Reply;
 use crate::module::{ServeError, config, serve};
 use smallvec::{SmallVec, smallvec};

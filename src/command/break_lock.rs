@@ -5,7 +5,7 @@ use super::reply::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::command::{KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::owner::Owner;
+use crate::lock::model::owner::Owner;
 use crate::module::{break_holds, config};
 
 /// `LOCK.BREAK key [owner]`

@@ -5,9 +5,9 @@ use super::reply::{ArgError, answer_number, refuse, reply_arg_error};
 use super::{FENCE, KEY, KEYS, LEASE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::fence::Fence;
-use crate::lock::owner::Owner;
-use crate::lock::request::{self as lock, Operation, Outcome, PerKey, Request};
+use crate::lock::model::fence::Fence;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{self as lock, Operation, Outcome, PerKey, Request};
 use crate::module::{ServeError, config, serve};
 
 /// `LOCK.EXTEND key owner PX ms | EX s [SESSION ms] [FENCE f]`

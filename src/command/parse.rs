@@ -2,12 +2,12 @@
 
 use super::reply::ArgError;
 use crate::ffi::{Args, Ctx, Str};
-use crate::lock::fence::Fence;
-use crate::lock::hold::{Connection, Mode, Session};
-use crate::lock::limits::{Bounds, LEASE_CEILING};
-use crate::lock::owner::{NOBODY, Note, Owner};
-use crate::lock::request::Wait;
-use crate::lock::time::Millis;
+use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::{Connection, Mode, Session};
+use crate::lock::model::limits::{Bounds, LEASE_CEILING};
+use crate::lock::model::owner::{NOBODY, Note, Owner};
+use crate::lock::model::request::Wait;
+use crate::lock::model::time::Millis;
 use crate::module::connection_of;
 use std::collections::HashSet;
 

@@ -5,8 +5,8 @@ use super::reply::{ArgError, answer_number, refuse, reply_arg_error};
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::owner::Owner;
-use crate::lock::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
 use crate::module::{ServeError, config, serve};
 
 /// `LOCK.RELEASE key owner [READ|WRITE] [ALL | TO n] [FENCE f]`

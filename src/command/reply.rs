@@ -1,10 +1,10 @@
 //! The texts of all refusals, each once, and how they are sent.
 
 use crate::ffi::Ctx;
-use crate::lock::hold::Mode;
-use crate::lock::key::Db;
-use crate::lock::request::{Cycle, Hop, RedirectReason, Refusal};
-use crate::lock::time::Millis;
+use crate::lock::model::hold::Mode;
+use crate::lock::model::key::Db;
+use crate::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
+use crate::lock::model::time::Millis;
 use crate::module::ServeError;
 use std::fmt;
 

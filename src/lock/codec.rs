@@ -16,11 +16,11 @@
 //! All numbers are little-endian. FNV-1a's step is a bijection of its state for each byte, so a single changed byte
 //! always changes the sum.
 
-use super::fence::Fence;
-use super::owner::{NOBODY, Note, Owner};
 use super::record::{DecodedLock, HoldRecord};
-use super::time::{Millis, Now, WallTime};
-use super::value::Lock;
+use crate::lock::model::fence::Fence;
+use crate::lock::model::lock::Lock;
+use crate::lock::model::owner::{NOBODY, Note, Owner};
+use crate::lock::model::time::{Millis, Now, WallTime};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 

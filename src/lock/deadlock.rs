@@ -18,14 +18,14 @@
 //! - An asker that nobody waits for closes no circle. That is seen by the holds on the keys that are waited for, so it
 //!   is asked as soon as the search would take longer than the answer.
 
-use super::hold::Mode;
-use super::key::{Db, KeyName};
-use super::keyspace::Keyspace;
 use super::order::{Order, Requester, keeps_waiting};
-use super::owner::Owner;
-use super::request::{Cycle, Hop, WaiterId};
 use super::table::{CycleCause, Position, WaitQueue, Waiter, Wanted};
-use super::value::Lock;
+use crate::lock::model::hold::Mode;
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::lock::Lock;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Cycle, Hop, WaiterId};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;

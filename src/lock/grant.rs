@@ -1,15 +1,15 @@
 //! Granting: gives an owner these keys, all of them, with new fences where it needs new ones.
 
-use super::effect::{Cause, Effects, commit_hold};
-use super::fence::FenceClock;
-use super::hold::{Epoch, Hold};
-use super::key::KeyIndex;
-use super::keyspace::Keyspace;
 use super::order::is_upgrade;
-use super::owner::Owner;
-use super::request::{Acquire, PerKey, Refusal};
 use super::table::{GrantUndo, PriorHold};
-use super::time::{Millis, Now};
+use crate::lock::model::effect::{Cause, Effects, commit_hold};
+use crate::lock::model::fence::FenceClock;
+use crate::lock::model::hold::{Epoch, Hold};
+use crate::lock::model::key::KeyIndex;
+use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Acquire, PerKey, Refusal};
+use crate::lock::model::time::{Millis, Now};
 
 /// What a grant takes from the node.
 pub(crate) struct GrantContext<'n> {

@@ -4,10 +4,10 @@
 //! of the old one at the same moment as the new data. Some servers do not tell which database a key is loaded into. The
 //! entries of such keys are *unplaced* until the module has looked where their locks are.
 
-use super::key::{Db, KeyName};
-use super::time::Timestamp;
-use super::value::Leases;
 use crate::lock::collections::wheel::{EntryId, Generations, Poll};
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::lock::Leases;
+use crate::lock::model::time::Timestamp;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -224,8 +224,8 @@ impl Database {
 
 #[cfg(test)]
 mod tests {
-    use super::super::time::Millis;
     use super::*;
+    use crate::lock::model::time::Millis;
 
     #[test]
     fn a_poll_visits_only_the_databases_whose_leases_are_due() {

@@ -1,19 +1,19 @@
 //! What a node knows beside its locks: the fence clock, the index of leases, the term. Requests are served in serve.rs,
 //! facts are taken in in record.rs; here is what happens to keys and to the node without either.
 
-use super::effect::{self, Effects, close, settle};
-use super::fence::{Fence, FenceClock};
-use super::hold::{Connection, Epoch};
 use super::index::Index;
 pub use super::index::LeasePoll;
-use super::key::{Db, KeyIndex, KeyName};
-use super::keyspace::{Keyspace, Place};
-use super::limits::{GRANTS_PER_BATCH, Limits};
-use super::session::{Sessions, UnlinkedLock};
 use super::table::WaitTable;
-use super::time::{Now, Timestamp, WallTime};
-use super::value::{Leases, Lock};
 use crate::lock::collections::wheel::{EntryId, Generations};
+use crate::lock::model::effect::{self, Effects, close, settle};
+use crate::lock::model::fence::{Fence, FenceClock};
+use crate::lock::model::hold::{Connection, Epoch};
+use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
+use crate::lock::model::lock::{Leases, Lock};
+use crate::lock::model::session::{Sessions, UnlinkedLock};
+use crate::lock::model::time::{Now, Timestamp, WallTime};
 use alloc::vec::Vec;
 
 /// What a node knows beside the locks themselves.

@@ -1,13 +1,13 @@
 //! What operators do and see: they break holds, and look for who waits longest and where most do.
 
-use super::effect::{Cause, Effects, commit_end, settle};
-use super::key::{Db, KeyIndex, KeyName};
-use super::keyspace::{Keyspace, Place};
-use super::limits::GRANTS_PER_BATCH;
 use super::manager::LockManager;
-use super::owner::Owner;
-use super::time::{Millis, Now, Timestamp};
 use super::wake::Waiting;
+use crate::lock::model::effect::{Cause, Effects, commit_end, settle};
+use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::limits::GRANTS_PER_BATCH;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::time::{Millis, Now, Timestamp};
 use alloc::vec::Vec;
 
 /// A key that is waited for.

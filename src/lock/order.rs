@@ -31,16 +31,16 @@
 //! So whoever asks for a key is served after at most those that stood there when it came, and upgrades of that very
 //! key.
 
-use super::hold::{Hold, Mode};
-use super::key::{Db, KeyName};
-use super::keyspace::Keyspace;
-use super::limits::Limits;
-use super::owner::Owner;
-use super::request::{Cycle, Refusal, WaiterId};
-use super::session::Sessions;
 use super::table::{Position, WaitQueue, WaitTable, Waiter, Wanted};
-use super::time::Timestamp;
-use super::value::Lock;
+use crate::lock::model::hold::{Hold, Mode};
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::limits::Limits;
+use crate::lock::model::lock::Lock;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Cycle, Refusal, WaiterId};
+use crate::lock::model::session::Sessions;
+use crate::lock::model::time::Timestamp;
 use alloc::collections::BTreeSet;
 
 /// What judging a request by the holds on a key found, by the table in serve.rs.

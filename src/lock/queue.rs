@@ -1,9 +1,9 @@
 //! Those who wait for one key, in the order in which they are served. Knows their places alone, and decides nothing.
 
-use super::hold::Mode;
-use super::request::WaiterId;
-use super::time::Timestamp;
 use crate::lock::collections::wheel::EntryId;
+use crate::lock::model::hold::Mode;
+use crate::lock::model::request::WaiterId;
+use crate::lock::model::time::Timestamp;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 /// A place in line: who upgrades this key first, then by arrival.

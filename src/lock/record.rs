@@ -2,17 +2,17 @@
 //!
 //! A fact is idempotent and decides nothing. The primary's and the disk's are believed; a client's is checked.
 
-use super::effect::{Cause, Effects, commit_end, commit_hold, settle};
-use super::fence::Fence;
-use super::hold::{Epoch, Hold};
-use super::key::{Db, KeyIndex};
-use super::keyspace::Keyspace;
-use super::limits::{GRANTS_PER_BATCH, LEASE_CEILING, Limits};
 use super::manager::LockManager;
-use super::owner::{Note, Owner};
-use super::request::Refusal;
-use super::time::{Millis, Now, Timestamp, WallTime};
-use super::value::Lock;
+use crate::lock::model::effect::{Cause, Effects, commit_end, commit_hold, settle};
+use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::{Epoch, Hold};
+use crate::lock::model::key::{Db, KeyIndex};
+use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::limits::{GRANTS_PER_BATCH, LEASE_CEILING, Limits};
+use crate::lock::model::lock::Lock;
+use crate::lock::model::owner::{Note, Owner};
+use crate::lock::model::request::Refusal;
+use crate::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use alloc::vec::Vec;
 
 /// The absolute state of one hold, as LOCK.HOLD and the saved form carry it.

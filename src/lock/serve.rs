@@ -15,21 +15,23 @@
 //! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here. \* Only if
 //! nobody in line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
 
-use super::effect::{Cause, Effects, commit_end, commit_hold, settle};
-use super::fence::Fence;
 use super::grant::{GrantContext, grant};
-use super::hold::{Hold, Mode};
-use super::key::{KeyIndex, KeyName};
-use super::keyspace::{Keyspace, Place};
-use super::limits::GRANTS_PER_BATCH;
 use super::manager::LockManager;
 use super::order::{Passed, Requester, Verdict, is_upgrade, judge};
-use super::owner::Owner;
-use super::request::{Acquire, Cycle, Extend, Operation, Outcome, PerKey, Refusal, Release, Request, Wait};
 use super::table::WaitQueue;
-use super::time::{Now, Timestamp};
-use super::value::Lock;
 use super::wake::wanted_at;
+use crate::lock::model::effect::{Cause, Effects, commit_end, commit_hold, settle};
+use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::{Hold, Mode};
+use crate::lock::model::key::{KeyIndex, KeyName};
+use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::limits::GRANTS_PER_BATCH;
+use crate::lock::model::lock::Lock;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{
+    Acquire, Cycle, Extend, Operation, Outcome, PerKey, Refusal, Release, Request, Wait,
+};
+use crate::lock::model::time::{Now, Timestamp};
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also

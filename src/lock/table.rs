@@ -19,17 +19,17 @@
 //! - W3: who waits for a limited time has an entry in the wheel.
 //! - W4: no owner waits twice for a key in the same mode.
 
-use super::fence::Fence;
-use super::hold::{Connection, Epoch, Hold, Mode, Session};
-use super::key::{Db, KeyName};
-use super::owner::Owner;
 use super::queue::{Pending, Reservation};
 pub use super::queue::{Position, WaitQueue};
-use super::request::{Acquire, PerKey, WaiterId};
-use super::time::{Millis, Timestamp};
-use super::value::Lock;
 use crate::lock::collections::arena::{Arena, Generations};
 use crate::lock::collections::wheel::{EntryId, Poll, Wheel};
+use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::{Connection, Epoch, Hold, Mode, Session};
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::lock::Lock;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Acquire, PerKey, WaiterId};
+use crate::lock::model::time::{Millis, Timestamp};
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -973,9 +973,9 @@ impl Waiter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::Wait;
-    use super::super::session::Sessions;
     use super::*;
+    use crate::lock::model::request::Wait;
+    use crate::lock::model::session::Sessions;
     use alloc::format;
 
     #[test]

@@ -1,12 +1,12 @@
 //! A lock as it is to be seen: settled, though nothing is changed.
 
-use super::fence::Fence;
-use super::hold::{Hold, Mode, Session};
-use super::key::Db;
-use super::owner::Owner;
-use super::session::Sessions;
-use super::time::{Millis, Timestamp};
-use super::value::Lock;
+use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::{Hold, Mode, Session};
+use crate::lock::model::key::Db;
+use crate::lock::model::lock::Lock;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::session::Sessions;
+use crate::lock::model::time::{Millis, Timestamp};
 
 /// A lock as it is to be seen: settled, though nothing was changed.
 #[derive(Clone, Debug)]

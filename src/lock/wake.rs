@@ -5,18 +5,18 @@
 //! only those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
 use super::deadlock;
-use super::effect::{Cause, Change, Effects, Spent, WaitEnds, commit_end, commit_hold, settle};
 use super::grant::{GrantContext, grant};
-use super::hold::{Hold, Mode};
-use super::key::{Db, KeyIndex, KeyName};
-use super::keyspace::{Keyspace, Place};
-use super::limits::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use super::manager::LockManager;
 use super::order::{Order, Passed, Requester, Verdict, is_upgrade, judge};
-use super::owner::Owner;
-use super::request::{Acquire, Cycle, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd, WaiterId};
 use super::table::{CycleCause, GrantUndo, Job, Undelivered, WaitPoll, Waiter, Wanted};
-use super::time::{Millis, Now, Timestamp};
+use crate::lock::model::effect::{Cause, Change, Effects, Spent, WaitEnds, commit_end, commit_hold, settle};
+use crate::lock::model::hold::{Hold, Mode};
+use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::limits::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Acquire, Cycle, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd, WaiterId};
+use crate::lock::model::time::{Millis, Now, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 

@@ -9,9 +9,9 @@ use super::{clock, finish, replication, turns, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving};
 use crate::lock::collections::wheel::EntryId;
-use crate::lock::key::{Db, KeyIndex};
 use crate::lock::manager::LeasePoll;
-use crate::lock::time::{Millis, Timestamp};
+use crate::lock::model::key::{Db, KeyIndex};
+use crate::lock::model::time::{Millis, Timestamp};
 use std::cell::Cell;
 
 /// How long one slice of work may last. Between slices the server serves its clients.

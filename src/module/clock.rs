@@ -1,6 +1,6 @@
 //! The only place that reads the time.
 
-use crate::lock::time::{Now, Timestamp, WallTime};
+use crate::lock::model::time::{Now, Timestamp, WallTime};
 use std::cell::Cell;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -8,8 +8,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// Where monotonic time begins: the first look at the clock.
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// How far the wall clock is ahead of the monotonic one is read anew after so long. Each of two looks at a clock would cost as
-/// much as finding a key.
+/// How far the wall clock is ahead of the monotonic one is read anew after so long. Each of two looks at a clock would
+/// cost as much as finding a key.
 const WALL_KEPT_US: u64 = 1_000;
 
 thread_local! {

@@ -8,8 +8,8 @@ use super::clock;
 use super::state::with_manager;
 use crate::ffi::peers::Peer;
 use crate::ffi::{Ctx, Flags};
-use crate::lock::fence::Fence;
-use crate::lock::time::Timestamp;
+use crate::lock::model::fence::Fence;
+use crate::lock::model::time::Timestamp;
 use std::cell::{Cell, OnceCell};
 
 /// The others hear of a fence at most so often: each message is some 2 KB to every node.

@@ -3,8 +3,8 @@
 use super::lost_holds;
 use super::state::with_manager;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
-use crate::lock::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
-use crate::lock::time::Millis;
+use crate::lock::model::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
+use crate::lock::model::time::Millis;
 use std::cell::Cell;
 
 const LEASE_MS_CEILING: i64 = LEASE_CEILING.0 as i64;

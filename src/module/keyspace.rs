@@ -4,12 +4,12 @@ use super::state;
 use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
-use crate::lock::effect::Change;
-use crate::lock::key::{Db, KeyIndex, KeyName};
-use crate::lock::keyspace::{Keyspace, Place};
-use crate::lock::request::{RedirectReason, WaitEnd};
-use crate::lock::session::UnlinkedLock;
-use crate::lock::value::Lock;
+use crate::lock::model::effect::Change;
+use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::lock::Lock;
+use crate::lock::model::request::{RedirectReason, WaitEnd};
+use crate::lock::model::session::UnlinkedLock;
 use smallvec::SmallVec;
 
 /// The type `redislock`.

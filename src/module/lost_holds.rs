@@ -5,11 +5,11 @@
 
 use crate::ffi::Ctx;
 use crate::lock::collections::bytes::Bytes;
-use crate::lock::effect::{Cause, Change};
-use crate::lock::fence::Fence;
-use crate::lock::hold::Mode;
-use crate::lock::key::Db;
-use crate::lock::time::{Millis, Now};
+use crate::lock::model::effect::{Cause, Change};
+use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::Mode;
+use crate::lock::model::key::Db;
+use crate::lock::model::time::{Millis, Now};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -2,9 +2,9 @@
 
 use super::state::with_manager;
 use crate::ffi::info::InfoFields;
-use crate::lock::effect::{Cause, Change};
-use crate::lock::fence::Fence;
-use crate::lock::request::{Outcome, Refusal, WaitEnd};
+use crate::lock::model::effect::{Cause, Change};
+use crate::lock::model::fence::Fence;
+use crate::lock::model::request::{Outcome, Refusal, WaitEnd};
 use hdrhistogram::Histogram;
 use std::cell::{LazyCell, RefCell};
 use std::ffi::CStr;

@@ -7,12 +7,12 @@ use crate::ffi::event::LoadedFrom;
 use crate::ffi::record::Record;
 use crate::ffi::value::{Destination, DigestPart, Value};
 use crate::lock::codec::{self, DecodeError};
-use crate::lock::fence::Fence;
-use crate::lock::key::Db;
 use crate::lock::manager::LockManager;
+use crate::lock::model::fence::Fence;
+use crate::lock::model::key::Db;
+use crate::lock::model::lock::Lock;
+use crate::lock::model::session::UnlinkedLock;
 use crate::lock::record::{HoldRecord, Origin};
-use crate::lock::session::UnlinkedLock;
-use crate::lock::value::Lock;
 use std::cell::Cell;
 use std::ffi::CStr;
 

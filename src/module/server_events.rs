@@ -5,11 +5,11 @@ use super::state::with_manager;
 use super::{alarm, clock, cluster, metrics, persistence, replication, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
-use crate::lock::effect::Cause;
-use crate::lock::key::{Db, KeyName};
 use crate::lock::manager::LockManager;
-use crate::lock::time::Timestamp;
-use crate::lock::value::Lock;
+use crate::lock::model::effect::Cause;
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::lock::Lock;
+use crate::lock::model::time::Timestamp;
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 

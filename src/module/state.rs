@@ -1,10 +1,10 @@
 //! The core's node, for as long as the module is loaded. What else there is to remember lies in the file it belongs to.
 
-use crate::lock::key::{Db, KeyName};
-use crate::lock::limits::Limits;
 use crate::lock::manager::LockManager;
-use crate::lock::session::UnlinkedLock;
-use crate::lock::time::Millis;
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::limits::Limits;
+use crate::lock::model::session::UnlinkedLock;
+use crate::lock::model::time::Millis;
 use std::cell::RefCell;
 
 /// Until the configuration table has set each of these, which it does before the first command.

@@ -2,9 +2,9 @@
 
 use crate::queue::Rules;
 use crate::world::{Named, Op, RULES, World};
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::request::{Amount, Wait};
-use redis_lock::lock::time::Millis;
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::request::{Amount, Wait};
+use redis_lock::lock::model::time::Millis;
 
 const STEPS: u32 = 5;
 

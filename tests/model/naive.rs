@@ -2,8 +2,8 @@
 //! core: it shares no code with it but the words of a request.
 
 use crate::queue::{Ask, Given, Granted, Rules, Waiter};
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::request::Amount;
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::request::Amount;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One row of the list.

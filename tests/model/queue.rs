@@ -2,8 +2,8 @@
 //! Written from the specification, without a look at the core.
 
 use crate::naive::{Answer, Naive, Row};
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::request::Wait;
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::request::Wait;
 use std::collections::BTreeSet;
 
 /// A request to hold.

@@ -6,9 +6,9 @@ use crate::world::{Bound, Named, Op, RULES, World};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use redis_lock::lock::hold::Mode;
-use redis_lock::lock::request::{Amount, Wait};
-use redis_lock::lock::time::Millis;
+use redis_lock::lock::model::hold::Mode;
+use redis_lock::lock::model::request::{Amount, Wait};
+use redis_lock::lock::model::time::Millis;
 
 fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::Read), Just(Mode::Write)]

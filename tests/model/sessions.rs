@@ -4,14 +4,14 @@ use crate::naive::Answer;
 use crate::queue::Rules;
 use crate::waiting::{LONG, at, blind, world};
 use crate::world::{Bound, Named, Op, RULES, Side, World, limits};
-use redis_lock::lock::effect::Cause;
-use redis_lock::lock::hold::Mode::{self, Read, Write};
-use redis_lock::lock::hold::Session;
-use redis_lock::lock::key::{Db, KeyIndex};
-use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
+use redis_lock::lock::model::effect::Cause;
+use redis_lock::lock::model::hold::Mode::{self, Read, Write};
+use redis_lock::lock::model::hold::Session;
+use redis_lock::lock::model::key::{Db, KeyIndex};
+use redis_lock::lock::model::owner::Owner;
+use redis_lock::lock::model::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
+use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::table::Job;
-use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
 

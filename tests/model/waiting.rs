@@ -3,13 +3,13 @@
 use crate::naive::Answer;
 use crate::queue::Rules;
 use crate::world::{Named, Op, RULES, Side, World, limits};
-use redis_lock::lock::hold::Mode::{self, Read, Write};
-use redis_lock::lock::key::KeyIndex;
-use redis_lock::lock::limits::GRANTS_PER_BATCH;
-use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
+use redis_lock::lock::model::hold::Mode::{self, Read, Write};
+use redis_lock::lock::model::key::KeyIndex;
+use redis_lock::lock::model::limits::GRANTS_PER_BATCH;
+use redis_lock::lock::model::owner::Owner;
+use redis_lock::lock::model::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
+use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::table::Job;
-use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
 
 pub(crate) const LONG: u64 = 100_000;
 

@@ -3,17 +3,19 @@
 
 use crate::queue::Rules;
 use crate::world::{RULES, limits};
-use redis_lock::lock::effect::Effects;
-use redis_lock::lock::hold::{Mode, Session};
-use redis_lock::lock::key::{Db, KeyIndex, KeyName};
-use redis_lock::lock::keyspace::{Keyspace, Place};
-use redis_lock::lock::limits::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
-use redis_lock::lock::owner::Owner;
-use redis_lock::lock::request::{self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId};
+use redis_lock::lock::model::effect::Effects;
+use redis_lock::lock::model::hold::{Mode, Session};
+use redis_lock::lock::model::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::model::keyspace::{Keyspace, Place};
+use redis_lock::lock::model::limits::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
+use redis_lock::lock::model::lock::Lock;
+use redis_lock::lock::model::owner::Owner;
+use redis_lock::lock::model::request::{
+    self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId,
+};
+use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::table::Job;
-use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::value::Lock;
 use std::collections::{BTreeMap, HashMap};
 
 use Mode::{Read, Write};

@@ -3,22 +3,22 @@
 use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Rules, Waiter};
 use redis_lock::lock::codec;
-use redis_lock::lock::effect::{Cause, Change, Effects};
-use redis_lock::lock::fence::Fence;
-use redis_lock::lock::hold::{Mode, Session};
-use redis_lock::lock::key::{Db, KeyIndex};
-use redis_lock::lock::keyspace::{Keyspace, Place};
-use redis_lock::lock::limits::Limits;
 use redis_lock::lock::manager::{LeasePoll, LockManager};
-use redis_lock::lock::owner::{Note, Owner};
-use redis_lock::lock::record::{HoldRecord, Origin};
-use redis_lock::lock::request::{
+use redis_lock::lock::model::effect::{Cause, Change, Effects};
+use redis_lock::lock::model::fence::Fence;
+use redis_lock::lock::model::hold::{Mode, Session};
+use redis_lock::lock::model::key::{Db, KeyIndex};
+use redis_lock::lock::model::keyspace::{Keyspace, Place};
+use redis_lock::lock::model::limits::Limits;
+use redis_lock::lock::model::lock::Lock;
+use redis_lock::lock::model::owner::{Note, Owner};
+use redis_lock::lock::model::request::{
     self, Acquire, Amount, Extend, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request, Wait, WaiterId,
 };
-use redis_lock::lock::session::UnlinkedLock;
+use redis_lock::lock::model::session::UnlinkedLock;
+use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
+use redis_lock::lock::record::{HoldRecord, Origin};
 use redis_lock::lock::table::{Job, WaitPoll};
-use redis_lock::lock::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::value::Lock;
 use redis_lock::lock::view::{View, ViewContext};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -9,7 +9,7 @@
 
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
-use crate::lock::time::Timestamp;
+use crate::lock::model::time::Timestamp;
 
 /// Names one entry. An old one finds nothing.
 pub type EntryId = Id;
@@ -319,7 +319,7 @@ fn slot_of(level: usize, tick: Tick) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::key::KeyName;
+    use crate::lock::model::key::KeyName;
 
     type Leases = Wheel<KeyName>;
     use alloc::vec::Vec;

@@ -135,8 +135,8 @@ pub enum Outcome {
     /// The asker waits: it is answered later, once.
     Queued(WaiterId),
     /// The owner waits for the same already, and the asker repeats that: it takes over the place by
-    /// [`LockManager::take_over`](super::manager::LockManager::take_over), once it is sure that it can wait. Nothing
-    /// was changed.
+    /// [`LockManager::take_over`](crate::lock::manager::LockManager::take_over), once it is sure that it can wait.
+    /// Nothing was changed.
     Repeats(WaiterId),
     /// Per key the counts left to the owner; None where it held nothing or another fence was named.
     Released(PerKey<Option<u64>>),

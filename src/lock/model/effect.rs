@@ -4,11 +4,11 @@ use super::hold::{Hold, Session};
 use super::key::KeyIndex;
 use super::keyspace::Keyspace;
 use super::limits::KEYS_PER_BATCH;
+use super::lock::Lock;
 use super::owner::Owner;
 use super::request::{WaitEnd, WaiterId};
 use super::session::Sessions;
 use super::time::Timestamp;
-use super::value::Lock;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 

@@ -9,9 +9,9 @@
 use super::fence::Fence;
 use super::hold::{Connection, Hold, Session};
 use super::key::{Db, KeyName};
+use super::lock::Lock;
 use super::owner::Owner;
 use super::time::Timestamp;
-use super::value::Lock;
 use crate::lock::collections::arena::Id;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

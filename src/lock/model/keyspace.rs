@@ -1,9 +1,9 @@
 //! Where the locks of a step lie. The core reaches them through this and nothing else.
 
 use super::key::{Db, KeyIndex, KeyName};
+use super::lock::Lock;
 use super::request::WaitEnd;
 use super::session::UnlinkedLock;
-use super::value::Lock;
 use alloc::vec::Vec;
 
 /// Where the locks of one step lie: over Redis in the module, over a map in the tests.

@@ -1,0 +1,14 @@
+//! The nouns: a lock, its holds, their owners and fences, requests and effects. They know no waiting.
+
+pub mod effect;
+pub mod fence;
+pub mod hold;
+pub mod holds;
+pub mod key;
+pub mod keyspace;
+pub mod limits;
+pub mod lock;
+pub mod owner;
+pub mod request;
+pub mod session;
+pub mod time;
