@@ -7,7 +7,7 @@ use redis_lock::lock::model::hold::{Mode, Session};
 use redis_lock::lock::model::key::{KeyIndex, KeyName};
 use redis_lock::lock::model::request::{Operation, Outcome, Wait};
 use redis_lock::lock::model::time::Millis;
-use redis_lock::lock::table::Job;
+use redis_lock::lock::wait::table::Job;
 use std::hint::black_box;
 
 /// What is measured where many wait: once, because setting the scene takes long.

@@ -1,7 +1,5 @@
 //! Granting: gives an owner these keys, all of them, with new fences where it needs new ones.
 
-use super::order::is_upgrade;
-use super::table::{GrantUndo, PriorHold};
 use crate::lock::model::effect::{Cause, Effects, commit_hold};
 use crate::lock::model::fence::FenceClock;
 use crate::lock::model::hold::{Epoch, Hold};
@@ -10,6 +8,8 @@ use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, Refusal};
 use crate::lock::model::time::{Millis, Now};
+use crate::lock::wait::order::is_upgrade;
+use crate::lock::wait::table::{GrantUndo, PriorHold};
 
 /// What a grant takes from the node.
 pub(crate) struct GrantContext<'n> {

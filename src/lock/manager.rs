@@ -3,7 +3,6 @@
 
 use super::index::Index;
 pub use super::index::LeasePoll;
-use super::table::WaitTable;
 use crate::lock::collections::wheel::{EntryId, Generations};
 use crate::lock::model::effect::{self, Effects, close, settle};
 use crate::lock::model::fence::{Fence, FenceClock};
@@ -14,6 +13,7 @@ use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::session::{Sessions, UnlinkedLock};
 use crate::lock::model::time::{Now, Timestamp, WallTime};
+use crate::lock::wait::table::WaitTable;
 use alloc::vec::Vec;
 
 /// What a node knows beside the locks themselves.
@@ -261,7 +261,7 @@ impl LockManager {
     }
 
     /// The connection of a client has closed. True when holds are bound to it, which is work for the module's own hand
-    /// now ([`Job::Close`](super::table::Job::Close)).
+    /// now ([`Job::Close`](crate::lock::wait::table::Job::Close)).
     pub fn close(&mut self, client: u64, now: Timestamp) -> bool {
         let connection = self.sessions.connection(client);
         self.wait_table.closed(connection, now);

@@ -13,12 +13,10 @@
 //! | writes, perhaps reads | none (I2) | again (a downgrade begins so) | again |
 //!
 //! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here. \* Only if
-//! nobody in line delays it ([`super::order`]); whoever cannot be served waits, if it asked for that.
+//! nobody in line delays it ([`crate::lock::wait::order`]); whoever cannot be served waits, if it asked for that.
 
 use super::grant::{GrantContext, grant};
 use super::manager::LockManager;
-use super::order::{Passed, Requester, Verdict, is_upgrade, judge};
-use super::table::WaitQueue;
 use super::wake::wanted_at;
 use crate::lock::model::effect::{Cause, Effects, commit_end, commit_hold, settle};
 use crate::lock::model::fence::Fence;
@@ -32,6 +30,8 @@ use crate::lock::model::request::{
     Acquire, Cycle, Extend, Operation, Outcome, PerKey, Refusal, Release, Request, Wait,
 };
 use crate::lock::model::time::{Now, Timestamp};
+use crate::lock::wait::order::{Passed, Requester, Verdict, is_upgrade, judge};
+use crate::lock::wait::table::WaitQueue;
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also

@@ -4,11 +4,8 @@
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone,
 //! only those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
-use super::deadlock;
 use super::grant::{GrantContext, grant};
 use super::manager::LockManager;
-use super::order::{Order, Passed, Requester, Verdict, is_upgrade, judge};
-use super::table::{CycleCause, GrantUndo, Job, Undelivered, WaitPoll, Waiter, Wanted};
 use crate::lock::model::effect::{Cause, Change, Effects, Spent, WaitEnds, commit_end, commit_hold, settle};
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
@@ -17,6 +14,9 @@ use crate::lock::model::limits::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Cycle, Outcome, PerKey, RedirectReason, Refusal, Wait, WaitEnd, WaiterId};
 use crate::lock::model::time::{Millis, Now, Timestamp};
+use crate::lock::wait::deadlock;
+use crate::lock::wait::order::{Order, Passed, Requester, Verdict, is_upgrade, judge};
+use crate::lock::wait::table::{CycleCause, GrantUndo, Job, Undelivered, WaitPoll, Waiter, Wanted};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 

@@ -15,7 +15,7 @@ use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{PerKey, RedirectReason, Request, WaitEnd, WaiterId};
 use crate::lock::model::time::Timestamp;
-use crate::lock::table::{Job, WaitPoll};
+use crate::lock::wait::table::{Job, WaitPoll};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 

@@ -10,8 +10,8 @@ use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::table::Job;
 use redis_lock::lock::view::{View, ViewContext};
+use redis_lock::lock::wait::table::Job;
 use std::collections::BTreeMap;
 
 fn at(us: u64) -> Now {

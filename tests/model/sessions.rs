@@ -11,7 +11,7 @@ use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::table::Job;
+use redis_lock::lock::wait::table::Job;
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
 

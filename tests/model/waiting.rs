@@ -9,7 +9,7 @@ use redis_lock::lock::model::limits::GRANTS_PER_BATCH;
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::table::Job;
+use redis_lock::lock::wait::table::Job;
 
 pub(crate) const LONG: u64 = 100_000;
 

@@ -15,7 +15,7 @@ use redis_lock::lock::model::request::{
     self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId,
 };
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::table::Job;
+use redis_lock::lock::wait::table::Job;
 use std::collections::{BTreeMap, HashMap};
 
 use Mode::{Read, Write};

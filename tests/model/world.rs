@@ -18,8 +18,8 @@ use redis_lock::lock::model::request::{
 use redis_lock::lock::model::session::UnlinkedLock;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::record::{HoldRecord, Origin};
-use redis_lock::lock::table::{Job, WaitPoll};
 use redis_lock::lock::view::{View, ViewContext};
+use redis_lock::lock::wait::table::{Job, WaitPoll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const SKEW: Millis = Millis(7);
