@@ -4,13 +4,13 @@ use crate::world::OWNER;
 use criterion::Criterion;
 use redis_lock::lock::codec;
 use redis_lock::lock::collections::wheel::Generations;
+use redis_lock::lock::manager::records::HoldRecord;
 use redis_lock::lock::model::fence::{Fence, FenceClock};
 use redis_lock::lock::model::hold::{Epoch, Hold, Mode};
 use redis_lock::lock::model::key::KeyName;
 use redis_lock::lock::model::lock::{Leases, Lock};
 use redis_lock::lock::model::owner::{Note, Owner};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::record::HoldRecord;
 use std::collections::VecDeque;
 use std::hint::black_box;
 

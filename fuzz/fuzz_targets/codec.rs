@@ -7,10 +7,10 @@ use cap::Cap;
 use libfuzzer_sys::fuzz_target;
 use purity::lock::codec::{DecodeError, VERSION, decode, encode};
 use purity::lock::manager::LockManager;
+use purity::lock::manager::records::Origin;
 use purity::lock::model::key::Db;
 use purity::lock::model::limits::{LEASE_CEILING, Limits};
 use purity::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use purity::lock::record::Origin;
 use std::alloc::System;
 
 #[global_allocator]

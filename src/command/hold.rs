@@ -5,10 +5,10 @@ use super::reply::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
+use crate::lock::manager::records::{HoldRecord, Origin};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::limits::{Bounds, SAVED_BYTES_CEILING};
 use crate::lock::model::time::{Millis, WallTime};
-use crate::lock::record::{HoldRecord, Origin};
 use crate::module::{ServeError, apply, config};
 
 /// `LOCK.HOLD key owner reads writes [fence [wall-deadline-ms [remaining-ms [note]]]]`

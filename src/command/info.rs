@@ -5,12 +5,12 @@ use super::reply::{ArgError, answer_number, refuse, reply_arg_error, word};
 use super::{CATEGORY, COUNT, KEY};
 use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
+use crate::lock::manager::view::{Holder, View};
+use crate::lock::manager::wake::Waiting;
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::{Mode, Session};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::time::Millis;
-use crate::lock::view::{Holder, View};
-use crate::lock::wake::Waiting;
 use crate::module::waiting::client_of;
 use crate::module::{KeyView, config, view};
 

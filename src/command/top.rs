@@ -5,12 +5,12 @@ use super::reply::{ArgError, answer_number, reply_arg_error, word};
 use super::{COUNT, OPERATOR};
 use crate::ffi::command::KeyArgs;
 use crate::ffi::{Args, Command, CommandSpec, Ctx};
+use crate::lock::manager::operator::ContendedKey;
+use crate::lock::manager::wake::Waiting;
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::time::Millis;
-use crate::lock::operator::ContendedKey;
-use crate::lock::wake::Waiting;
 use crate::module::waiting::client_of;
 use crate::module::{config, read_manager};
 

@@ -16,7 +16,7 @@
 //! All numbers are little-endian. FNV-1a's step is a bijection of its state for each byte, so a single changed byte
 //! always changes the sum.
 
-use super::record::{DecodedLock, HoldRecord};
+use crate::lock::manager::records::{DecodedLock, HoldRecord};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::{NOBODY, Note, Owner};

@@ -22,14 +22,14 @@ pub mod waiting;
 
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, Str, WrongType};
 use crate::lock::manager::LockManager;
+use crate::lock::manager::records::{HoldRecord, Origin};
+use crate::lock::manager::view::{View, ViewContext};
 use crate::lock::model::effect::{Change, Effects};
 use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
 use crate::lock::model::time::{Now, Timestamp};
-use crate::lock::record::{HoldRecord, Origin};
-use crate::lock::view::{View, ViewContext};
 use keyspace::{LOCK, OpenLocks};
 use state::with_manager;
 use waiting::Reply;

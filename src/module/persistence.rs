@@ -8,11 +8,11 @@ use crate::ffi::record::Record;
 use crate::ffi::value::{Destination, DigestPart, Value};
 use crate::lock::codec::{self, DecodeError};
 use crate::lock::manager::LockManager;
+use crate::lock::manager::records::{HoldRecord, Origin};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::key::Db;
 use crate::lock::model::lock::Lock;
 use crate::lock::model::session::UnlinkedLock;
-use crate::lock::record::{HoldRecord, Origin};
 use std::cell::Cell;
 use std::ffi::CStr;
 

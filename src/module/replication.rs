@@ -5,10 +5,10 @@ use super::clock;
 use super::keyspace::LOCK;
 use crate::ffi::record::Record;
 use crate::ffi::{Access, Ctx, Flags, Keys, Name, OwnedStr, Str, WrongType};
+use crate::lock::manager::records::HoldRecord;
 use crate::lock::model::effect::{self, Change};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::time::{Now, Timestamp};
-use crate::lock::record::HoldRecord;
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 

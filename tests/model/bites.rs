@@ -4,13 +4,13 @@
 use crate::queue::Rules;
 use crate::world::{RULES, Side, Step, limits};
 use proptest::prelude::*;
+use redis_lock::lock::manager::view::{View, ViewContext};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::hold::{Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::view::{View, ViewContext};
 use redis_lock::lock::wait::table::Job;
 use std::collections::BTreeMap;
 

@@ -4,13 +4,13 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use redis_lock::lock::codec::{DecodeError, VERSION, decode, encode};
+use redis_lock::lock::manager::records::HoldRecord;
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::{Epoch, Hold};
 use redis_lock::lock::model::limits::SAVED_BYTES_CEILING;
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{NOBODY, Note, Owner};
 use redis_lock::lock::model::time::{Now, Timestamp, WallTime};
-use redis_lock::lock::record::HoldRecord;
 
 const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
 

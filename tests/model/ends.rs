@@ -1,13 +1,13 @@
 //! Where numbers end: refusals that no history of sane length meets.
 
 use crate::world::{RULES, Side, Step, limits};
+use redis_lock::lock::manager::records::{HoldRecord, Origin};
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::KeyIndex;
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Operation, Outcome, Refusal, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::record::{HoldRecord, Origin};
 
 const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };
 

@@ -6,6 +6,7 @@ use crate::world::{RULES, Side, limits};
 use proptest::prelude::*;
 use redis_lock::lock::codec;
 use redis_lock::lock::collections::wheel::EntryId;
+use redis_lock::lock::manager::records::{HoldRecord, Origin};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::key::{Db, KeyIndex};
@@ -13,7 +14,6 @@ use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::session::UnlinkedLock;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::record::{HoldRecord, Origin};
 use std::collections::BTreeMap;
 
 const DATABASES: u32 = 3;

@@ -3,6 +3,8 @@
 use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Rules, Waiter};
 use redis_lock::lock::codec;
+use redis_lock::lock::manager::records::{HoldRecord, Origin};
+use redis_lock::lock::manager::view::{View, ViewContext};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::effect::{Cause, Change, Effects};
 use redis_lock::lock::model::fence::Fence;
@@ -17,8 +19,6 @@ use redis_lock::lock::model::request::{
 };
 use redis_lock::lock::model::session::UnlinkedLock;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::record::{HoldRecord, Origin};
-use redis_lock::lock::view::{View, ViewContext};
 use redis_lock::lock::wait::table::{Job, WaitPoll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -15,8 +15,8 @@
 //! *New hold* and *upgrade* get a new fence; *again* keeps its fence unless the hold was carried here. \* Only if
 //! nobody in line delays it ([`crate::lock::wait::order`]); whoever cannot be served waits, if it asked for that.
 
+use super::LockManager;
 use super::grant::{GrantContext, grant};
-use super::manager::LockManager;
 use super::wake::wanted_at;
 use crate::lock::model::effect::{Cause, Effects, commit_end, commit_hold, settle};
 use crate::lock::model::fence::Fence;

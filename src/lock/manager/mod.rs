@@ -1,8 +1,14 @@
 //! What a node knows beside its locks: the fence clock, the index of leases, the term. Requests are served in serve.rs,
 //! facts are taken in in record.rs; here is what happens to keys and to the node without either.
 
-use super::index::Index;
-pub use super::index::LeasePoll;
+pub mod grant;
+pub mod leases;
+pub mod operator;
+pub mod records;
+pub mod serve;
+pub mod view;
+pub mod wake;
+
 use crate::lock::collections::wheel::{EntryId, Generations};
 use crate::lock::model::effect::{self, Effects, close, settle};
 use crate::lock::model::fence::{Fence, FenceClock};
@@ -15,6 +21,8 @@ use crate::lock::model::session::{Sessions, UnlinkedLock};
 use crate::lock::model::time::{Now, Timestamp, WallTime};
 use crate::lock::wait::table::WaitTable;
 use alloc::vec::Vec;
+use leases::Index;
+pub use leases::LeasePoll;
 
 /// What a node knows beside the locks themselves.
 #[derive(Debug)]

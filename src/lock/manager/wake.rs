@@ -4,8 +4,8 @@
 //! such a step. A look serves who can be served, in order; behind somebody that cannot, and waits for this key alone,
 //! only those are looked at whose owner has got something since they came, or may: that may make an exception of them.
 
+use super::LockManager;
 use super::grant::{GrantContext, grant};
-use super::manager::LockManager;
 use crate::lock::model::effect::{Cause, Change, Effects, Spent, WaitEnds, commit_end, commit_hold, settle};
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};

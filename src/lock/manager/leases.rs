@@ -35,11 +35,11 @@ struct Database {
 #[derive(Debug, PartialEq, Eq)]
 pub enum LeasePoll {
     /// A lease on this key may be over: open the key and call
-    /// [`LockManager::lapse`](super::manager::LockManager::lapse).
+    /// [`LockManager::lapse`](super::LockManager::lapse).
     Key(Db, EntryId, KeyName),
     /// A lease may be over on a key of this name, in a database that is not known yet: look into each, and call
-    /// [`LockManager::place`](super::manager::LockManager::place) with what lies there. If it is in none of them, call
-    /// [`LockManager::drop_unplaced`](super::manager::LockManager::drop_unplaced).
+    /// [`LockManager::place`](super::LockManager::place) with what lies there. If it is in none of them, call
+    /// [`LockManager::drop_unplaced`](super::LockManager::drop_unplaced).
     Unplaced(EntryId, KeyName),
     /// Work was done; look again, after a look at the clock.
     Pending,

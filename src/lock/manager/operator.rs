@@ -1,6 +1,6 @@
 //! What operators do and see: they break holds, and look for who waits longest and where most do.
 
-use super::manager::LockManager;
+use super::LockManager;
 use super::wake::Waiting;
 use crate::lock::model::effect::{Cause, Effects, commit_end, settle};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};

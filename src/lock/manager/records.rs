@@ -2,7 +2,7 @@
 //!
 //! A fact is idempotent and decides nothing. The primary's and the disk's are believed; a client's is checked.
 
-use super::manager::LockManager;
+use super::LockManager;
 use crate::lock::model::effect::{Cause, Effects, commit_end, commit_hold, settle};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::{Epoch, Hold};
