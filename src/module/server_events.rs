@@ -2,7 +2,7 @@
 
 use super::keyspace::LOCK;
 use super::state::with_manager;
-use super::{alarm, clock, cluster, metrics, persistence, replication, role, turns, waiting};
+use super::{alarm, clock, cluster, data_type, metrics, replication, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::manager::LockManager;
@@ -47,8 +47,8 @@ impl Listener for ServerEvents {
                 with_manager(|manager| manager.swap(Db(one), Db(other)));
                 replication::swap_resync(Db(one), Db(other));
             }
-            ServerEvent::LoadingStarted(from) => persistence::set_loading(Some(from)),
-            ServerEvent::LoadingEnded => persistence::set_loading(None),
+            ServerEvent::LoadingStarted(from) => data_type::set_loading(Some(from)),
+            ServerEvent::LoadingEnded => data_type::set_loading(None),
             ServerEvent::LoadingBeside => with_manager(LockManager::begin_incoming),
             ServerEvent::SwappedIn => with_manager(LockManager::take_incoming),
             ServerEvent::Abandoned => with_manager(LockManager::drop_incoming),
@@ -110,7 +110,7 @@ impl Listener for ServerEvents {
                     ctx.select_db(db);
                 }
             }
-            b"loaded" if persistence::take_arriving() => {
+            b"loaded" if data_type::take_arriving() => {
                 if with_manager(|manager| manager.has_incoming()) {
                     // It lies beside the data set that is served, where this name has another lock or none.
                     return;
@@ -119,7 +119,7 @@ impl Listener for ServerEvents {
                 let name = OwnedStr::new(key.as_bytes());
                 placed(ctx, name.as_str(), LockManager::arrive);
             }
-            b"restore" if persistence::take_arriving() => {
+            b"restore" if data_type::take_arriving() => {
                 if let Some(db) = placed(ctx, key, LockManager::arrive)
                     && is_ours_to_tell(ctx.flags())
                 {
