@@ -4,7 +4,7 @@
 //! and may be late by as much as that was set back.
 
 use super::keyspace::{LOCK, OpenLocks};
-use super::state::with_manager;
+use super::shell::with_manager;
 use super::{clock, finish, replication, turns, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving};

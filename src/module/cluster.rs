@@ -5,7 +5,7 @@
 //! node's, and the old node's may be ahead of the wall clock: after a promotion or a start, by lock.promotion-skew-ms.
 
 use super::clock;
-use super::state::with_manager;
+use super::shell::with_manager;
 use crate::ffi::peers::Peer;
 use crate::ffi::{Ctx, Flags};
 use crate::lock::model::fence::Fence;

@@ -1,7 +1,7 @@
 //! The table of configurations: `CONFIG GET lock.*`, redis.conf, and the arguments of loadmodule.
 
 use super::lost_holds;
-use super::state::with_manager;
+use super::shell::with_manager;
 use crate::ffi::config::{ConfigKind, ConfigSpec};
 use crate::lock::model::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
 use crate::lock::model::time::Millis;

@@ -1,6 +1,6 @@
 //! Saving and loading locks: RDB, AOF rewrite, DUMP and RESTORE, MEMORY USAGE and digests.
 
-use super::state::{self, with_manager};
+use super::shell::{self, with_manager};
 use super::{clock, replication};
 use crate::ffi::context::{self, Flags};
 use crate::ffi::event::LoadedFrom;
@@ -89,7 +89,7 @@ impl Value for Lock {
             // The step that has freed it knows.
             return;
         }
-        state::on_unlinked(Db(db), name, UnlinkedLock::of(self));
+        shell::on_unlinked(Db(db), name, UnlinkedLock::of(self));
     }
 
     fn save_aside() -> Option<u64> {

@@ -1,6 +1,6 @@
 //! The core's keyspace over Redis keys.
 
-use super::state;
+use super::shell;
 use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
@@ -75,7 +75,7 @@ impl Keyspace for OpenLocks<'_, '_> {
     }
 
     fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
-        state::take_unlinked()
+        shell::take_unlinked()
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {

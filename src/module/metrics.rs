@@ -1,6 +1,6 @@
 //! Counters, fed from outcomes and changes at the edge, and the section `INFO lock` that shows them.
 
-use super::state::with_manager;
+use super::shell::with_manager;
 use crate::ffi::info::InfoFields;
 use crate::lock::model::effect::{Cause, Change};
 use crate::lock::model::fence::Fence;

@@ -16,7 +16,7 @@ pub mod metrics;
 pub mod replication;
 pub mod role;
 pub mod server_events;
-pub mod state;
+pub mod shell;
 pub mod turns;
 pub mod waiting;
 
@@ -31,7 +31,7 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
 use crate::lock::model::time::{Now, Timestamp};
 use keyspace::{LOCK, OpenLocks};
-use state::with_manager;
+use shell::with_manager;
 use waiting::Reply;
 
 /// Why a request that is well-formed was not served.

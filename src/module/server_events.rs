@@ -1,7 +1,7 @@
 //! Events in both directions: what the server tells us, and the keyspace events that subscribers get from us.
 
 use super::keyspace::LOCK;
-use super::state::with_manager;
+use super::shell::with_manager;
 use super::{alarm, clock, cluster, data_type, metrics, replication, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};

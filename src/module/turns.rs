@@ -4,7 +4,7 @@
 //! a cluster.
 
 use super::server_events::ServerEvents;
-use super::state::with_manager;
+use super::shell::with_manager;
 use super::{alarm, cluster, waiting};
 use crate::ffi::Ctx;
 use crate::lock::manager::LockManager;

@@ -4,7 +4,7 @@
 
 use super::alarm::ITEMS_PER_POLL;
 use super::keyspace::OpenLocks;
-use super::state::with_manager;
+use super::shell::with_manager;
 use super::{alarm, clock, finish, metrics, turns};
 use crate::ffi::blocked::{Blocked, Parked};
 use crate::ffi::{Access, Ctx, Flags, OwnedStr, Serving, Str};
