@@ -1,7 +1,7 @@
 //! Open keys and the values under them.
 
-use super::asking::answering;
 use super::context::{Ctx, Serving};
+use super::serving::answering;
 use super::string::{OwnedStr, Str};
 use super::value::{DataType, Value};
 use redis_module::raw;

@@ -19,7 +19,6 @@ macro_rules! api {
 
 pub mod alloc;
 mod answered;
-mod asking;
 pub mod blocked;
 pub mod client;
 pub mod command;
@@ -33,6 +32,7 @@ pub mod load;
 mod log;
 pub mod peers;
 pub mod record;
+mod serving;
 mod slot;
 pub mod string;
 pub mod timer;
