@@ -30,7 +30,7 @@ impl Module for LockModule {
 
     fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
         loader.data_type(&keyspace::LOCK)?;
-        command::load(loader)?;
+        command::table::load(loader)?;
         loader.configs(config::TABLE, "lock", config::check)?;
         loader.listener::<server_events::ServerEvents>()?;
         loader.info::<metrics::Section>()?;

@@ -9,50 +9,15 @@ pub mod log;
 pub mod parse;
 pub mod release;
 pub mod reply;
+pub mod table;
 pub mod top;
 
+use crate::ffi::Acl;
 use crate::ffi::command::{ArgKind, ArgSpec};
-use crate::ffi::{Acl, Command, CommandSpec, LoadError, Loader};
 use std::ffi::CStr;
 
 /// The ACL category that all commands are in, where the server lets a module have one.
 pub const CATEGORY: &CStr = c"lock";
-
-/// Every command, as COMMAND INFO and COMMAND DOCS show it.
-pub const TABLE: &[CommandSpec] = &[
-    acquire::LockAcquire::SPEC,
-    acquire::LockRw::SPEC,
-    release::LockRelease::SPEC,
-    extend::LockExtend::SPEC,
-    info::LockInfo::SPEC,
-    acquire::LockMacquire::SPEC,
-    release::LockMrelease::SPEC,
-    extend::LockMextend::SPEC,
-    break_lock::LockBreak::SPEC,
-    top::LockTop::SPEC,
-    log::LockLog::SPEC,
-    hold::LockHold::SPEC,
-];
-
-/// Adds all of them to the server.
-///
-/// # Errors
-/// When the server refuses one.
-pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
-    loader.acl_category(CATEGORY);
-    loader.command::<acquire::LockAcquire>()?;
-    loader.command::<acquire::LockRw>()?;
-    loader.command::<release::LockRelease>()?;
-    loader.command::<extend::LockExtend>()?;
-    loader.command::<info::LockInfo>()?;
-    loader.command::<acquire::LockMacquire>()?;
-    loader.command::<release::LockMrelease>()?;
-    loader.command::<extend::LockMextend>()?;
-    loader.command::<break_lock::LockBreak>()?;
-    loader.command::<top::LockTop>()?;
-    loader.command::<log::LockLog>()?;
-    loader.command::<hold::LockHold>()
-}
 
 /// The categories of a command that changes a lock.
 const WRITE: Acl = Acl { known: "write fast", own: CATEGORY };

@@ -1,5 +1,5 @@
-//! README.md and the pages of docs/: each command has a page, the page says what the server says of the command, and all
-//! examples run. How an example is written stands in docs/commands/README.md.
+//! README.md and the pages of docs/: each command has a page, the page says what the server says of the command, and
+//! all examples run. How an example is written stands in docs/commands/README.md.
 
 use crate::boundary_watch::has_own_categories;
 use crate::reference::{every_error, syntax};
@@ -85,13 +85,13 @@ fn page_of(spec: &CommandSpec) -> String {
 fn every_command_has_a_page_and_every_page_a_command() {
     // What could go wrong: a command that nobody can read about, or a page about a command that is gone.
     let real: BTreeSet<String> =
-        command::TABLE.iter().map(|spec| format!("{}.md", spec.name.to_str().unwrap())).collect();
+        command::table::TABLE.iter().map(|spec| format!("{}.md", spec.name.to_str().unwrap())).collect();
     let folder = fs::read_dir(root().join("docs/commands")).unwrap();
     let mut there: BTreeSet<String> = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert!(there.remove("README.md"), "the folder has no index");
     assert_eq!(there, real);
     let index = fs::read_to_string(root().join("docs/commands/README.md")).unwrap();
-    for spec in command::TABLE {
+    for spec in command::table::TABLE {
         let link = format!("| [{}]({}.md) |", name_of(spec), spec.name.to_str().unwrap());
         assert!(index.contains(&link), "the index has no row {link}");
     }
@@ -107,7 +107,7 @@ fn the_front_page_is_short_and_names_every_command_for_clients() {
         page.lines().count(),
         page.len()
     );
-    for spec in command::TABLE.iter().filter(|spec| spec.name != c"lock.hold") {
+    for spec in command::table::TABLE.iter().filter(|spec| spec.name != c"lock.hold") {
         let link = format!("](docs/commands/{}.md)", spec.name.to_str().unwrap());
         assert!(page.contains(&link), "{}", name_of(spec));
     }
@@ -126,7 +126,7 @@ const HEADINGS: [&str; 6] =
 #[test]
 fn the_page_of_a_command_has_its_syntax_and_every_part() {
     // What could go wrong: an option that the page does not have, or has and the command does not; a part left out.
-    for spec in command::TABLE {
+    for spec in command::table::TABLE {
         let (name, page) = (name_of(spec), page_of(spec));
         let beginning: Vec<&str> = page.split("```").next().unwrap().split_whitespace().collect();
         assert_eq!(beginning.join(" "), format!("# {name} {}", spec.summary.to_str().unwrap()));
@@ -151,7 +151,7 @@ fn the_page_of_a_command_says_what_the_server_says_of_it() {
     let server = Server::new();
     let mut wire = Wire::resp2(&server);
     let words = |reply: Reply| -> BTreeSet<String> { reply.items().iter().map(Reply::text).collect() };
-    for spec in command::TABLE {
+    for spec in command::table::TABLE {
         let (name, page) = (name_of(spec), page_of(spec));
         let facts: BTreeMap<&str, &str> =
             rows(page.split("\n## ").next().unwrap()).into_iter().map(|row| (row[0], row[1])).collect();
@@ -173,7 +173,7 @@ fn the_page_of_a_command_says_what_the_server_says_of_it() {
 fn the_page_of_a_command_names_errors_that_there_are() {
     // What could go wrong: a program looks for a text that no server sends.
     let real: BTreeSet<String> = every_error();
-    for spec in command::TABLE {
+    for spec in command::table::TABLE {
         let (name, page) = (name_of(spec), page_of(spec));
         for row in rows(section(&page, "Errors")) {
             let text = row[0].trim_matches('`');
@@ -322,8 +322,8 @@ impl Names {
         split(command).into_iter().map(|(word, _)| given(word)).collect()
     }
 
-    /// Whether a line that was printed is the one that the page shows. A fence stands for the same one as before, and is
-    /// higher than another if the page's is.
+    /// Whether a line that was printed is the one that the page shows. A fence stands for the same one as before, and
+    /// is higher than another if the page's is.
     fn agree(&mut self, shown: &str, real: &str) -> bool {
         let (shown, real) = (pieces(shown), pieces(real));
         shown.len() == real.len()
@@ -402,7 +402,7 @@ fn every_example_prints_what_its_page_says() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(played > command::TABLE.len(), "{played} examples");
+    assert!(played > command::table::TABLE.len(), "{played} examples");
 }
 
 #[test]

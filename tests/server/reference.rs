@@ -67,7 +67,7 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
         }
     }
     let mut documented = BTreeSet::new();
-    for spec in command::TABLE {
+    for spec in command::table::TABLE {
         tokens(spec.args, &mut documented);
     }
     use Opt::{All, Block, Count, Ex, Fence, Note, Owner, Px, Read, Reset, Retry, Session, To, Write};

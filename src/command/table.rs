@@ -1,0 +1,40 @@
+//! The table of commands.
+
+use super::{CATEGORY, acquire, break_lock, extend, hold, info, log, release, top};
+use crate::ffi::{Command, CommandSpec, LoadError, Loader};
+
+/// Every command, as COMMAND INFO and COMMAND DOCS show it.
+pub const TABLE: &[CommandSpec] = &[
+    acquire::LockAcquire::SPEC,
+    acquire::LockRw::SPEC,
+    release::LockRelease::SPEC,
+    extend::LockExtend::SPEC,
+    info::LockInfo::SPEC,
+    acquire::LockMacquire::SPEC,
+    release::LockMrelease::SPEC,
+    extend::LockMextend::SPEC,
+    break_lock::LockBreak::SPEC,
+    top::LockTop::SPEC,
+    log::LockLog::SPEC,
+    hold::LockHold::SPEC,
+];
+
+/// Adds all of them to the server.
+///
+/// # Errors
+/// When the server refuses one.
+pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
+    loader.acl_category(CATEGORY);
+    loader.command::<acquire::LockAcquire>()?;
+    loader.command::<acquire::LockRw>()?;
+    loader.command::<release::LockRelease>()?;
+    loader.command::<extend::LockExtend>()?;
+    loader.command::<info::LockInfo>()?;
+    loader.command::<acquire::LockMacquire>()?;
+    loader.command::<release::LockMrelease>()?;
+    loader.command::<extend::LockMextend>()?;
+    loader.command::<break_lock::LockBreak>()?;
+    loader.command::<top::LockTop>()?;
+    loader.command::<log::LockLog>()?;
+    loader.command::<hold::LockHold>()
+}
