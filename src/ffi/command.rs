@@ -1,13 +1,11 @@
 //! Commands: their functions, and what COMMAND INFO and COMMAND DOCS say of them.
 
+use super::args::Args;
 use super::context::Ctx;
 use super::guard::guard;
 use super::load::{LoadError, Loader};
-use super::string::Str;
 use redis_module::raw;
-use smallvec::SmallVec;
 use std::ffi::{CStr, c_char, c_int};
-use std::marker::PhantomData;
 use std::ptr;
 
 /// A command of the module.
@@ -59,8 +57,8 @@ pub enum KeyArgs {
     First(KeyUse),
     /// As many as the first argument says, right behind it.
     ///
-    /// No server looks at any of them for an ACL when there are fewer than that, or when it is no number as servers write
-    /// numbers: the command must refuse both.
+    /// No server looks at any of them for an ACL when there are fewer than that, or when it is no number as servers
+    /// write numbers: the command must refuse both.
     Counted(KeyUse),
 }
 
@@ -140,50 +138,6 @@ impl ArgSpec {
     #[must_use]
     pub const fn after(self, token: &'static CStr) -> ArgSpec {
         ArgSpec { token: Some(token), ..self }
-    }
-}
-
-/// The arguments of one call, the command's name first.
-#[derive(Clone, Copy, Debug)]
-pub struct Args<'a> {
-    argv: *mut *mut raw::RedisModuleString,
-    argc: usize,
-    lent: PhantomData<&'a [Str<'a>]>,
-}
-
-impl<'a> Args<'a> {
-    /// # Safety
-    /// `argv` must be an array of `argc` strings, all of which live for `'a`.
-    pub(super) unsafe fn lent(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Args<'a> {
-        Args { argv, argc: argc.max(0) as usize, lent: PhantomData }
-    }
-
-    /// How many there are, with the name.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.argc
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.argc == 0
-    }
-
-    /// The argument at this place; the name is at 0.
-    #[must_use]
-    pub fn get(&self, at: usize) -> Option<Str<'a>> {
-        // SAFETY: below `argc`, the server's array holds strings that live for the call.
-        (at < self.argc).then(|| unsafe { Str::lent(*self.argv.add(at)) }).flatten()
-    }
-
-    /// The keys of [`KeyArgs::Counted`]; none when there are fewer than said.
-    fn counted(&self) -> SmallVec<[Str<'a>; 8]> {
-        let said = self.get(1).and_then(|said| str::from_utf8(said.as_bytes()).ok()?.parse::<usize>().ok());
-        match said {
-            Some(said) if said <= self.argc.saturating_sub(2) => (2..2 + said).filter_map(|at| self.get(at)).collect(),
-            _ => SmallVec::new(),
-        }
     }
 }
 
@@ -364,8 +318,8 @@ fn counted_keys(key: KeyUse) -> raw::RedisModuleCommandKeySpec {
     }
 }
 
-/// The way to the node of counted keys: most servers look for that by the place of a key alone, not by a count. It is a key
-/// for this only; what may be done with keys is asked of the counted ones.
+/// The way to the node of counted keys: most servers look for that by the place of a key alone, not by a count. It is a
+/// key for this only; what may be done with keys is asked of the counted ones.
 ///
 /// Flag getkeys-api would tell the server all of them; why it is not set is at the top of `asking`.
 fn signpost(key: KeyUse) -> raw::RedisModuleCommandKeySpec {

@@ -1,6 +1,6 @@
 //! Loading the module into the server.
 
-use super::command::Args;
+use super::args::Args;
 use super::guard::{guard, install_hook};
 use super::log::log_warning;
 use super::value::{DataType, Value};

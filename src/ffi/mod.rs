@@ -19,6 +19,7 @@ macro_rules! api {
 
 pub mod alloc;
 mod answered;
+pub mod args;
 pub mod blocked;
 pub mod client;
 pub mod command;
@@ -38,8 +39,9 @@ pub mod string;
 pub mod timer;
 pub mod value;
 
+pub use args::Args;
 pub use blocked::{Blocked, Parked};
-pub use command::{Acl, Args, Command, CommandSpec};
+pub use command::{Acl, Command, CommandSpec};
 pub use context::{Ctx, Flags, Serving};
 pub use keys::{Access, Keys, Name, WrongType};
 pub use load::{LoadError, Loader, Module};
