@@ -1,5 +1,5 @@
 //! What a node knows beside its locks: the fence clock, the index of leases, the term. Requests are served in serve.rs,
-//! facts are taken in in record.rs; here is what happens to keys and to the node without either.
+//! facts are taken in in records.rs; here is what happens to keys and to the node without either.
 
 pub mod grant;
 pub mod leases;
