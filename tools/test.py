@@ -5,7 +5,7 @@
     tools/test.py --servers  what make test-servers does, on the servers that tools/servers.sh has brought
 
 Ends with one line: passed, failed, not run on this server, minutes. One failure does not stop the rest.
-A test that the server cannot run says so (tests/server/servers.rs), and counts as not run.
+A test that the server cannot run says so (tests/server/harness/servers.rs), and counts as not run.
 A test that cannot but depend on a clock stands in tests/by-the-clock. If it fails it is repeated once, alone, before
 that counts. No other test is ever repeated.
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
 COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 # These say nothing of a server, so that they run on the first alone.
-ONCE = ["readme::", "servers::", "dashboard::"]
+ONCE = ["readme::", "harness::servers::", "operators::dashboard::"]
 # What of the output of tests is shown, besides being in the log.
 ALL, RESULT, NOTHING = "all", "result", "nothing"
 
@@ -252,7 +252,7 @@ def report(count, how=lambda row: ""):
 
 def cannot_everywhere():
     """The tests that some server cannot run."""
-    return re.findall(r'^ +test: "([a-z_:0-9]+)",$', (ROOT / "tests/server/servers.rs").read_text(), re.M)
+    return re.findall(r'^ +test: "([a-z_:0-9]+)",$', (ROOT / "tests/server/harness/servers.rs").read_text(), re.M)
 
 
 def version_of(server):

@@ -28,7 +28,8 @@ chmod +x "$dir/server"
 
 if [ $# -eq 0 ]; then
   # Crowds and soaks of thousands, clusters, what other programs than a server do, and what memory the server counts.
-  set -- --skip soak --skip crowd --skip mass --skip cluster --skip memory:: --skip clients:: --skip tools:: \
+  set -- --skip soak --skip crowd --skip mass --skip cluster --skip memory:: --skip clients:: --skip connections:: \
+    --skip tools:: \
     --skip dashboard:: --skip documents:: --skip reference:: --skip picture::
 fi
 # shellcheck source=/dev/null

@@ -18,7 +18,8 @@ pub const fn allocated(bytes: usize) -> usize {
 ///
 /// A node has room for 11 entries. One that overflows at its end, as when the entries come in order, is cut after the
 /// sixth, and the seventh goes up: one leaf for each 7 entries, and as many inner nodes as a tree with 7 branches has.
-/// Entries in any other order fill the nodes a little better, by less than a tenth (tests/server/memory.rs).
+/// Entries in any other order fill the nodes a little better, by less than a tenth
+/// (tests/server/persistence/memory.rs).
 #[must_use]
 pub const fn of_tree(entries: usize, entry_bytes: usize) -> usize {
     const ROOM: usize = 11;

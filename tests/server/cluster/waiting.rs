@@ -1,0 +1,242 @@
+//! Those who wait on a node of a cluster, when it loses the slot, its role, or the cluster: each is sent to where the
+//! lock is now, and none is granted what this node has no longer to give.
+
+use crate::harness::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::servers::not_run;
+use testbed::{Client, Cluster, wait_for};
+
+/// Somebody holds a key of the first node, and others wait there: writers, and readers behind them.
+fn crowd(cluster: &Cluster, key: &str, lease_ms: u64) -> Vec<Parked> {
+    cluster.conn(0).int(&["LOCK.RW", key, "a", "READ", "PX", &lease_ms.to_string()]).unwrap();
+    (0..6)
+        .map(|number| {
+            let mode = if number < 3 { "WRITE" } else { "READ" };
+            Parked::wait(&cluster.nodes[0], &format!("LOCK.RW {key} w{number} {mode} PX 600000 BLOCK 0"))
+        })
+        .collect()
+}
+
+/// Sent away by the server or by us, to where the key is now.
+fn assert_sent_away(waiter: &mut Parked, how: &str) {
+    let end = waiter.end();
+    assert!(end == End::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{how}: {end:?}");
+}
+
+/// Nobody waits, nobody was granted anything, and the holder is at the other node.
+fn assert_gone(cluster: &Cluster, key: &str, granted: &str, how: &str) {
+    let mut old = cluster.conn(0);
+    nobody_waits(&mut old);
+    let_it_tick(&mut old);
+    assert_eq!(old.info("lock", "lock_granted"), granted, "{how}");
+    assert_eq!(old.info("clients", "blocked_clients"), "0", "{how}");
+    let mut new = cluster.conn(1);
+    assert_eq!(holders(&mut new, key), ["a"], "{how}");
+    // They go on there.
+    let mut next = Parked::wait(&cluster.nodes[1], &format!("LOCK.ACQUIRE {key} next PX 600000 BLOCK 0"));
+    assert_eq!(new.int(&["LOCK.RELEASE", key, "a"]), Some(0), "{how}");
+    next.only_end().fence();
+}
+
+#[test]
+fn who_waits_for_a_key_that_is_migrated_is_sent_after_it() {
+    // MIGRATE removes the key as DEL does: the next in line would be granted a lock that its holder has elsewhere.
+    let cluster = Cluster::start(2, 0);
+    let (key, slot) = cluster.key();
+    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let mut crowd = crowd(&cluster, &key, 600_000);
+    let granted = old.info("lock", "lock_granted");
+    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
+    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    let_it_tick(&mut old);
+    assert!(crowd.iter_mut().all(Parked::is_waiting), "the key is there still");
+    old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
+    // The key is gone, and the slot is this node's still.
+    let_it_tick(&mut old);
+    assert_eq!(old.info("lock", "lock_granted"), granted, "granted between MIGRATE and SETSLOT NODE");
+    let facts = cluster.nodes[0].aof_tail();
+    assert_ne!(facts.last().unwrap()[0], "LOCK.HOLD", "{facts:?}");
+    for conn in [&mut new, &mut old] {
+        conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
+    }
+    for waiter in &mut crowd {
+        assert_sent_away(waiter, "migrated");
+    }
+    assert_gone(&cluster, &key, &granted, "migrated");
+}
+
+#[test]
+fn who_waits_for_a_key_in_a_slot_on_its_way_is_served_while_the_key_is_there() {
+    // Not before it has gone: until then this node serves it, also by the module's own hand.
+    let cluster = Cluster::start(2, 0);
+    let (key, slot) = cluster.key();
+    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let mut crowd = crowd(&cluster, &key, 600_000);
+    new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
+    old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
+    assert_eq!(old.int(&["LOCK.RELEASE", &key, "a"]), Some(0));
+    crowd[0].only_end().fence();
+    // By our own hand: the writers between go, and the readers are not let in past the one that holds.
+    for waiter in &crowd[1..3] {
+        assert_eq!(old.int(&["CLIENT", "UNBLOCK", &waiter.id]), Some(1));
+    }
+    let_it_tick(&mut old);
+    assert!(crowd[3..].iter_mut().all(Parked::is_waiting));
+    old.int(&["LOCK.EXTEND", &key, "w0", "PX", "1"]).expect("held");
+    // The lease ends, and the key with it or not: they come in or are sent to the other node.
+    for waiter in &mut crowd[3..] {
+        let end = waiter.end();
+        assert!(matches!(end, End::Int(_)) || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_key_in_a_slot_that_nobody_serves_is_not_let_in() {
+    // Somebody else may be serving it already, or will.
+    for how in ["lapsed", "flushed"] {
+        let cluster = Cluster::start(2, 0);
+        let (key, slot) = cluster.key();
+        let mut conn = cluster.conn(0);
+        let mut crowd = crowd(&cluster, &key, if how == "flushed" { 600_000 } else { 2000 });
+        let granted = conn.info("lock", "lock_granted");
+        conn.ok(&["CLUSTER", "DELSLOTS", &slot]);
+        if how == "flushed" {
+            conn.ok(&["FLUSHALL"]);
+        } else {
+            let start = conn.info_number("server", "server_time_usec");
+            let over = |conn: &mut Client| conn.info_number("server", "server_time_usec") > start + 2_000_000;
+            wait_for("the lease to be over", || over(&mut conn));
+        }
+        let_it_tick(&mut conn);
+        assert_eq!(conn.info("lock", "lock_granted"), granted, "{how}");
+        for waiter in &mut crowd {
+            if !waiter.is_waiting() {
+                let end = waiter.end();
+                assert!(["CLUSTERDOWN", "UNBLOCKED", "MOVED"].contains(&end.code()), "{how}: {end:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_let_in_by_a_node_that_has_lost_the_cluster() {
+    // The majority may have given its slots to others.
+    let mut cluster = Cluster::start(2, 0);
+    let (key, _) = cluster.key();
+    let mut conn = cluster.conn(0);
+    let mut crowd = crowd(&cluster, &key, 600_000);
+    let granted = conn.info("lock", "lock_granted");
+    cluster.nodes[1].stop(true);
+    wait_for("the cluster to be down", || conn.cluster_info("cluster_state") == "fail");
+    assert!(conn.error(&["LOCK.ACQUIRE", &key, "x"]).starts_with("CLUSTERDOWN"));
+    // Those who keep the readers from coming in go, if the server has not sent everybody away by now.
+    for writer in &crowd[..3] {
+        conn.call(&["CLIENT", "UNBLOCK", &writer.id]).unwrap();
+    }
+    let_it_tick(&mut conn);
+    assert_eq!(conn.info("lock", "lock_granted"), granted);
+    conn.call(&["FLUSHALL"]).unwrap();
+    let_it_tick(&mut conn);
+    assert_eq!(conn.info("lock", "lock_granted"), granted, "after FLUSHALL");
+    let left = waiters(&mut conn);
+    let mut still = 0;
+    for waiter in &mut crowd[3..] {
+        if waiter.is_waiting() {
+            still += 1;
+        } else {
+            let end = waiter.end();
+            assert!(["CLUSTERDOWN", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+        }
+    }
+    assert_eq!(still, left);
+    // Up again: who waits still is served.
+    cluster.nodes[1].start();
+    wait_for("the cluster to be up", || conn.cluster_info("cluster_state") == "ok");
+    for waiter in crowd[3..].iter_mut().rev().take(left as usize) {
+        waiter.only_end().fence();
+    }
+    nobody_waits(&mut conn);
+}
+
+#[test]
+fn a_circle_over_two_slots_is_refused_too() {
+    // Within a command, some servers show the keys of its own slot alone: whoever closes the circle cannot see that.
+    let cluster = Cluster::start(1, 0);
+    let mut conn = cluster.conn(0);
+    for (j, k) in [("j", "k"), ("l", "m")] {
+        assert_ne!(conn.int(&["CLUSTER", "KEYSLOT", j]), conn.int(&["CLUSTER", "KEYSLOT", k]));
+        conn.int(&["LOCK.ACQUIRE", j, "a", "PX", "600000"]).expect("free");
+        conn.int(&["LOCK.ACQUIRE", k, "b", "PX", "600000"]).expect("free");
+        let mut first = Parked::wait(&cluster.nodes[0], &format!("LOCK.ACQUIRE {k} a PX 600000 BLOCK 0"));
+        let mut last = Parked::connect(&cluster.nodes[0], 0);
+        last.send(&format!("LOCK.ACQUIRE {j} b PX 600000 BLOCK 0"));
+        // Told late, it is not known what the asker may read.
+        let circles = [k, "?"].map(|seen| End::Error(format!("DEADLOCK b -> {j} -> a -> {seen} -> b")));
+        let end = last.only_end();
+        assert!(circles.contains(&end), "{end:?}");
+        // Nobody else is disturbed.
+        let_it_tick(&mut conn);
+        assert!(first.is_waiting());
+        assert_eq!(waiters(&mut conn), 1);
+        assert_eq!(conn.int(&["LOCK.RELEASE", k, "b"]), Some(0));
+        first.only_end().fence();
+        for key in [j, k] {
+            assert_eq!(conn.int(&["LOCK.RELEASE", key, "a"]), Some(0));
+        }
+    }
+}
+
+#[test]
+fn a_failover_in_a_cluster_sends_everybody_to_the_new_primary() {
+    // Valkey 9.1 leaves those who wait where they are, unless they are parked on their keys.
+    for how in [&["CLUSTER", "FAILOVER"][..], &["CLUSTER", "FAILOVER", "TAKEOVER"]] {
+        let cluster = Cluster::start(1, 1);
+        let (key, _) = cluster.key();
+        let mut crowd = crowd(&cluster, &key, 600_000);
+        let mut old = cluster.conn(0);
+        let granted = old.info("lock", "lock_granted");
+        cluster.nodes[1].catch_up(&cluster.nodes[0]);
+        cluster.conn(1).ok(how);
+        for waiter in &mut crowd {
+            assert_sent_away(waiter, &how.join(" "));
+        }
+        wait_for("the other to be primary", || cluster.conn(1).info("replication", "role") == "master");
+        assert_gone(&cluster, &key, &granted, &how.join(" "));
+    }
+}
+
+#[test]
+fn who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it() {
+    // The newest servers move a slot in one step, and drop what lies in it without a word: Redis from 8.4 on, Valkey
+    // from 9.0.
+    if not_run("cluster::waiting::who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it") {
+        return;
+    }
+    let cluster = Cluster::start(2, 0);
+    let (key, slot) = cluster.key();
+    let mut old = cluster.conn(0);
+    let mut crowd = crowd(&cluster, &key, 600_000);
+    let granted = old.info("lock", "lock_granted");
+    cluster.move_at_once(&slot);
+    wait_for("the slot to be the other's", || old.call(&["EXISTS", &key]).is_err());
+    for waiter in &mut crowd {
+        assert_sent_away(waiter, "moved at once");
+    }
+    let mut new = cluster.conn(1);
+    wait_for("the other to serve it", || new.call(&["EXISTS", &key]).is_ok());
+    assert_gone(&cluster, &key, &granted, "moved at once");
+}
+
+#[test]
+fn a_reader_that_only_places_in_line_keep_in_a_circle_through_slots_is_let_in() {
+    // In its own step the server shows keys of one slot alone: the circle is seen after it.
+    let cluster = Cluster::start(1, 0);
+    let mut conn = cluster.conn(0);
+    let wait = |command: &str| Parked::wait(&cluster.nodes[0], command);
+    conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
+    conn.int(&["LOCK.ACQUIRE", "j", "r", "PX", "600000"]).unwrap();
+    let _w = wait("LOCK.ACQUIRE k w PX 600000 BLOCK 0");
+    let _a = wait("LOCK.ACQUIRE j a PX 600000 BLOCK 0");
+    let fence = conn.int(&["LOCK.RW", "k", "r", "READ", "PX", "600000", "BLOCK", "0"]);
+    assert!(fence.is_some());
+    assert_eq!(conn.lock_info("k").map(|info| (info.holding, info.waiting)), Some((2, 1)));
+}

@@ -1,0 +1,276 @@
+//! What a user may do with locks, by categories where the server lets a module have them, by names everywhere, and by
+//! key patterns. How the commands are put into categories is in commands/watch.rs.
+
+use crate::commands::watch::has_own_categories;
+use crate::harness::wire::{Reply, Wire};
+use testbed::Server;
+
+/// What every user of locks needs, on keys of his own.
+const LOCKING: &[&str] = &[
+    "LOCK.ACQUIRE lock:k a",
+    "LOCK.ACQUIRE lock:k a BLOCK 10 SESSION 60000 NOTE x RETRY 1",
+    "LOCK.RW lock:r a READ",
+    "LOCK.EXTEND lock:k a PX 5000",
+    "LOCK.INFO lock:k",
+    "LOCK.RELEASE lock:k a ALL",
+    "LOCK.MACQUIRE 2 lock:k lock:r a",
+    "LOCK.MEXTEND 2 lock:k lock:r a PX 5000",
+    "LOCK.MRELEASE 2 lock:k lock:r a WRITE",
+    "LOCK.MRELEASE 2 lock:k lock:r a ALL",
+];
+
+/// What is the operators' and the primary's.
+const NOT_HIS: &[&str] =
+    &["LOCK.BREAK lock:k", "LOCK.BREAK lock:k a", "LOCK.TOP", "LOCK.LOG", "LOCK.LOG RESET", "LOCK.HOLD lock:k a 0 0"];
+
+/// What a client library sends besides, here where there is no cluster and no replica.
+const CONNECTING: &[&str] = &[
+    "PING",
+    "WAIT 0 0",
+    "COMMAND COUNT",
+    "COMMAND DOCS lock.acquire",
+    "CLIENT SETNAME worker",
+    "CLUSTER SLOTS",
+    "ASKING",
+];
+
+/// The password in the lines of docs/operations/acl.md.
+pub(crate) const PASSWORD: &str = "change-me";
+
+/// Lines of that page that make a user of this name, in order: the servers they are for, and the line.
+fn page_lines(user: &str) -> Vec<(&'static str, &'static str)> {
+    let lines: Vec<&str> = include_str!("../../../docs/operations/acl.md").lines().collect();
+    let pairs = lines.windows(2).filter(|pair| pair[1].starts_with(&format!("ACL SETUSER {user} ")));
+    pairs.map(|pair| (pair[0].rsplit_once(": ").expect("for which servers").1, pair[1])).collect()
+}
+
+/// The lines of that page by which an application's user is made on this server.
+pub(crate) fn application_lines(server: &Server) -> Vec<&'static str> {
+    let lines = page_lines("app");
+    let [(newer, by_category), (older, by_name)] = lines[..] else { panic!("{lines:?}") };
+    assert_eq!((newer, older), ("Redis from 7.4 on, Valkey", "Redis 7.0 and 7.2"));
+    // Where there are categories, commands can be named as well.
+    if has_own_categories(&mut Wire::resp2(server)) { vec![by_category, by_name] } else { vec![by_name] }
+}
+
+/// A connection of the user that a line of that page makes.
+fn user_of_page(server: &Server, line: &str) -> Wire {
+    assert_eq!(Wire::resp2(server).say(line).text(), "OK", "{line}");
+    let name = line.split(' ').nth(2).unwrap();
+    let mut wire = Wire::resp2(server);
+    refused_with(&mut wire, &format!("AUTH {name} another"), "WRONGPASS ");
+    assert_eq!(wire.say(&format!("AUTH {name} {PASSWORD}")).text(), "OK", "{line}");
+    wire
+}
+
+/// Makes a user with these rights, and nothing else; a connection of his.
+fn user(server: &Server, rights: &str) -> Wire {
+    let mut admin = Wire::resp2(server);
+    assert_eq!(admin.say(&format!("ACL SETUSER user reset on nopass {rights}")).text(), "OK", "{rights}");
+    let mut wire = Wire::resp2(server);
+    assert_eq!(wire.say("AUTH user any").text(), "OK");
+    wire
+}
+
+#[track_caller]
+fn refused(wire: &mut Wire, command: &str) {
+    refused_with(wire, command, "NOPERM ");
+}
+
+#[track_caller]
+fn refused_with(wire: &mut Wire, command: &str, code: &str) {
+    let Reply::Error(text) = wire.say(command) else { panic!("{command} was served") };
+    assert!(text.starts_with(code), "{command}: {text}");
+}
+
+#[track_caller]
+fn not_refused(wire: &mut Wire, command: &str) {
+    let reply = wire.say(command);
+    assert!(!matches!(&reply, Reply::Error(text) if text.starts_with("NOPERM ")), "{command}: {reply:?}");
+}
+
+#[test]
+fn users_of_the_page_can_do_what_they_are_for_and_no_more() {
+    // What could go wrong: who may lock may also take others' locks away, or see whose they are on all keys; or a user
+    // made by the page's line cannot log in, or not do what a client library does first.
+    let server = Server::new();
+    let mut admin = Wire::resp2(&server);
+    for line in application_lines(&server) {
+        let mut wire = user_of_page(&server, line);
+        for command in LOCKING {
+            let reply = wire.say(command);
+            assert!(!matches!(reply, Reply::Error(_) | Reply::Null), "{command} with {line}: {reply:?}");
+        }
+        for command in CONNECTING {
+            not_refused(&mut wire, command);
+        }
+        // Crashes some servers: docs/compatibility.md. Redis 7.0 does not know it.
+        assert!(matches!(wire.say("CLIENT NO-TOUCH ON"), Reply::Error(_)));
+        refused(&mut wire, "CLIENT UNBLOCK 1");
+        refused(&mut wire, "LOCK.ACQUIRE other:k a");
+        assert_eq!(wire.say("LOCK.INFO lock:k"), Reply::Null);
+        assert!(admin.say("LOCK.ACQUIRE lock:k other").int() > 0);
+        for command in NOT_HIS {
+            refused(&mut wire, command);
+        }
+        // Nor by a detour.
+        refused(&mut wire, "MULTI");
+        refused(&mut wire, "EVAL return 1 0");
+        refused(&mut wire, "SET lock:k x");
+        refused(&mut wire, "DEL lock:k");
+        refused(&mut wire, "CONFIG SET lock.max-keys 5");
+        assert_eq!(admin.say("LOCK.BREAK lock:k").int(), 1);
+    }
+}
+
+#[test]
+fn the_operator_of_the_page_can_look_at_everything_and_break_a_lock() {
+    // What could go wrong: who is called at night may not do what the page tells him to.
+    let server = Server::new();
+    let lines = page_lines("operator");
+    let [("any server", line)] = lines[..] else { panic!("{lines:?}") };
+    let mut wire = user_of_page(&server, line);
+    let mut admin = Wire::resp2(&server);
+    assert!(admin.say("LOCK.ACQUIRE k a").int() > 0);
+    for command in [
+        "LOCK.INFO k",
+        "LOCK.TOP",
+        "LOCK.LOG",
+        "LOCK.LOG RESET",
+        "INFO lock",
+        "SCAN 0 TYPE redislock",
+        "MEMORY USAGE k",
+        "CLIENT LIST ID 1",
+        "SLOWLOG GET",
+        "LATENCY HISTOGRAM lock.acquire",
+        "PING",
+    ] {
+        let reply = wire.say(command);
+        assert!(!matches!(reply, Reply::Error(_)), "{command}: {reply:?}");
+    }
+    assert_eq!(wire.say("LOCK.BREAK k").int(), 1);
+    for command in [
+        "LOCK.ACQUIRE k a",
+        "LOCK.HOLD k a 0 0",
+        "SET k v",
+        "GET k",
+        "DEL k",
+        "CLIENT UNBLOCK 1",
+        "CLIENT KILL ID 1",
+        "SLOWLOG RESET",
+        "CONFIG SET lock.max-keys 5",
+        "SUBSCRIBE secrets",
+        "PSUBSCRIBE *",
+    ] {
+        refused(&mut wire, command);
+    }
+    assert!(matches!(wire.say("CLIENT NO-TOUCH ON"), Reply::Error(_)));
+    not_refused(&mut wire, "SUBSCRIBE __keyevent@0__:lock.lapse");
+    not_refused(&mut wire, "PSUBSCRIBE __keyevent@*__:lock.lapse");
+}
+
+#[test]
+fn the_operators_commands_can_be_given_to_an_operator() {
+    // What could go wrong: a right that nobody but the default user can have.
+    let server = Server::new();
+    let mut wire = user(&server, "~* +lock.break +lock.top +lock.log +lock.info");
+    assert!(Wire::resp2(&server).say("LOCK.ACQUIRE k a").int() > 0);
+    assert_eq!(wire.say("LOCK.BREAK k").int(), 1);
+    for command in ["LOCK.TOP", "LOCK.LOG"] {
+        assert!(matches!(wire.say(command), Reply::Array(_)), "{command}");
+    }
+    refused(&mut wire, "LOCK.ACQUIRE k a");
+    refused(&mut wire, "LOCK.HOLD k a 0 0");
+}
+
+#[test]
+fn a_user_without_the_key_is_refused_whatever_the_command() {
+    // What could go wrong: a command whose keys the server does not find is a way around every pattern.
+    let server = Server::new();
+    let mut admin = Wire::resp2(&server);
+    assert!(admin.say("LOCK.ACQUIRE other:k a").int() > 0);
+    let mut wire = user(&server, "~lock:* +@all");
+    for command in LOCKING {
+        refused(&mut wire, &command.replace("lock:", "other:"));
+    }
+    for command in [
+        "LOCK.BREAK other:k",
+        "LOCK.HOLD other:k a 0 0",
+        // One of the keys is enough, wherever it stands.
+        "LOCK.MACQUIRE 2 lock:k other:k a",
+        "LOCK.MACQUIRE 2 other:free lock:k a",
+        "LOCK.MACQUIRE 3 lock:k lock:l other:k a BLOCK 5",
+        "LOCK.MRELEASE 2 lock:k other:k a",
+        "LOCK.MEXTEND 2 lock:k other:k a PX 5",
+    ] {
+        refused(&mut wire, command);
+    }
+    assert_eq!(admin.say("DBSIZE").int(), 1);
+    assert_eq!(admin.say("LOCK.RELEASE other:k a").int(), 0);
+}
+
+#[test]
+fn a_number_of_keys_that_lies_opens_no_door() {
+    // What could go wrong: the server looks for keys where the number says, and the module finds others.
+    let server = Server::new();
+    let mut admin = Wire::resp2(&server);
+    assert!(admin.say("LOCK.ACQUIRE other:k a").int() > 0);
+    let before = admin.say("DEBUG DIGEST-VALUE other:k");
+    let mut wire = user(&server, "~lock:* +@all");
+    for number in [
+        "0",
+        "-1",
+        "01",
+        "+1",
+        "x",
+        "1.0",
+        "3",
+        "9",
+        "64",
+        "65",
+        "4294967295",
+        "4294967296",
+        "4294967297",
+        "18446744073709551617",
+    ] {
+        for command in ["LOCK.MACQUIRE", "LOCK.MRELEASE", "LOCK.MEXTEND"] {
+            for keys in ["other:k", "lock:k other:k", "other:free other:k"] {
+                let lease = if command == "LOCK.MEXTEND" { " PX 5" } else { "" };
+                let reply = wire.say(&format!("{command} {number} {keys} a{lease}"));
+                assert!(matches!(reply, Reply::Error(_)), "{command} {number} {keys}: {reply:?}");
+            }
+        }
+    }
+    // Where the number is too small, what it leaves out is no key for the module either.
+    assert_eq!(wire.say("LOCK.MACQUIRE 1 lock:k other:k").items().len(), 1);
+    assert_eq!(admin.say("LOCK.INFO lock:k OWNER other:k").field("holding").int(), 1);
+    assert_eq!(wire.say("LOCK.MRELEASE 1 lock:k other:k ALL").items(), [Reply::Int(0)]);
+    assert_eq!(wire.say("LOCK.MACQUIRE 1 lock:k other:k a"), Reply::Error(r#"ERR unknown option "a""#.to_owned()));
+    assert_eq!((admin.say("DBSIZE").int(), admin.say("DEBUG DIGEST-VALUE other:k")), (1, before));
+}
+
+#[test]
+fn to_see_a_lock_needs_the_right_to_read_and_to_take_one_both() {
+    // What could go wrong: who may only look can lock; or who may only write learns owners and fences by which to
+    // release.
+    let server = Server::new();
+    assert!(Wire::resp2(&server).say("LOCK.ACQUIRE lock:k x").int() > 0);
+    let mut reader = user(&server, "%R~lock:* +@all");
+    assert!(matches!(reader.say("LOCK.INFO lock:k"), Reply::Array(_)));
+    refused(&mut reader, "LOCK.INFO other:k");
+    for command in LOCKING.iter().chain(["LOCK.BREAK lock:k", "LOCK.HOLD lock:k x 0 0"].iter()) {
+        if !command.starts_with("LOCK.INFO") {
+            refused(&mut reader, command);
+        }
+    }
+    // All of them look before they change.
+    let mut writer = user(&server, "%W~lock:* +@all");
+    for command in LOCKING.iter().chain(["LOCK.BREAK lock:k", "LOCK.HOLD lock:k x 0 0"].iter()) {
+        refused(&mut writer, command);
+    }
+    let mut both = user(&server, "%RW~lock:* +@all");
+    assert_eq!(both.say("LOCK.BREAK lock:k").int(), 1);
+    for command in LOCKING {
+        assert!(!matches!(both.say(command), Reply::Error(_)), "{command}");
+    }
+}

@@ -1,0 +1,472 @@
+//! What the server says of the module's commands and type, and what its own commands do to locks.
+
+use crate::harness::wire::{Reply, Wire};
+use testbed::{Client, Server, wait_for};
+
+/// A command as COMMAND INFO and COMMAND DOCS must show it.
+struct Shown {
+    name: &'static str,
+    arity: i64,
+    flags: &'static [&'static str],
+    keys: Keys,
+    /// What is done with them.
+    key: &'static [&'static str],
+    /// `?` optional, `...` as many as one likes, `(a|b)` one of, `WORD:value` behind a word.
+    args: &'static str,
+}
+
+/// Where a command's keys are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    None,
+    /// The first argument.
+    First,
+    /// As many as the first argument says, behind it.
+    Counted,
+}
+
+const TAKES: &[&str] = &["blocking", "denyoom", "fast", "module", "write"];
+const CHANGES: &[&str] = &["fast", "module", "write"];
+
+const COMMANDS: &[Shown] = &[
+    Shown {
+        name: "lock.acquire",
+        arity: -3,
+        flags: TAKES,
+        keys: Keys::First,
+        key: &["RW", "access", "update"],
+        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+    },
+    Shown {
+        name: "lock.rw",
+        arity: -4,
+        flags: TAKES,
+        keys: Keys::First,
+        key: &["RW", "access", "update"],
+        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+    },
+    Shown {
+        name: "lock.release",
+        arity: -3,
+        flags: CHANGES,
+        keys: Keys::First,
+        key: &["RW", "access", "delete"],
+        args: "key owner (READ|WRITE)? (ALL|TO:count)? FENCE:fence?",
+    },
+    Shown {
+        name: "lock.extend",
+        arity: -5,
+        flags: CHANGES,
+        keys: Keys::First,
+        key: &["RW", "access", "delete"],
+        args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence?",
+    },
+    Shown {
+        name: "lock.info",
+        arity: -2,
+        flags: &["module", "readonly"],
+        keys: Keys::First,
+        key: &["RO", "access"],
+        args: "key OWNER:owner? COUNT:count?",
+    },
+    Shown {
+        name: "lock.macquire",
+        arity: -4,
+        flags: &["blocking", "denyoom", "module", "movablekeys", "write"],
+        keys: Keys::Counted,
+        key: &["RW", "access", "update"],
+        args: "numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? \
+               SESSION:milliseconds? RETRY:count? NOTE:note?",
+    },
+    Shown {
+        name: "lock.mrelease",
+        arity: -4,
+        flags: &["module", "movablekeys", "write"],
+        keys: Keys::Counted,
+        key: &["RW", "access", "delete"],
+        args: "numkeys key... owner (READ|WRITE)? (ALL|TO:count)?",
+    },
+    Shown {
+        name: "lock.mextend",
+        arity: -6,
+        flags: &["module", "movablekeys", "write"],
+        keys: Keys::Counted,
+        key: &["RW", "access", "delete"],
+        args: "numkeys key... owner (PX:milliseconds|EX:seconds) SESSION:milliseconds?",
+    },
+    Shown {
+        name: "lock.break",
+        arity: -2,
+        flags: &["module", "write"],
+        keys: Keys::First,
+        key: &["RW", "access", "delete"],
+        args: "key owner?",
+    },
+    Shown {
+        name: "lock.top",
+        arity: -1,
+        flags: &["module", "readonly"],
+        keys: Keys::None,
+        key: &[],
+        args: "COUNT:count?",
+    },
+    Shown {
+        name: "lock.log",
+        arity: -1,
+        flags: &["admin", "loading", "module", "stale"],
+        keys: Keys::None,
+        key: &[],
+        args: "(COUNT:count|RESET)?",
+    },
+    Shown {
+        name: "lock.hold",
+        arity: -5,
+        flags: CHANGES,
+        keys: Keys::First,
+        key: &["RW", "access", "update"],
+        args: "key owner reads writes fence? wall-deadline-ms? remaining-ms? note?",
+    },
+];
+
+fn texts(reply: Reply) -> Vec<String> {
+    let mut texts: Vec<String> = reply.items().iter().map(Reply::text).collect();
+    texts.sort();
+    texts
+}
+
+/// An argument as the table above writes it.
+fn shape(arg: &Reply) -> String {
+    let find = |name: &str| match arg {
+        Reply::Array(flat) => flat.chunks(2).find(|pair| pair[0].text() == name).map(|pair| pair[1].clone()),
+        other => panic!("not a flat map: {other:?}"),
+    };
+    let token = find("token").map(|token| token.text());
+    let name = match (find("type").unwrap().text().as_str(), token) {
+        ("oneof", _) => {
+            let choices: Vec<_> = find("arguments").unwrap().items().iter().map(shape).collect();
+            format!("({})", choices.join("|"))
+        }
+        ("pure-token", Some(token)) => token,
+        (_, Some(token)) => format!("{token}:{}", find("name").unwrap().text()),
+        (_, None) => find("name").unwrap().text(),
+    };
+    let flags = find("flags").map(texts).unwrap_or_default();
+    let has = |flag: &str| flags.iter().any(|there| there == flag);
+    format!("{name}{}{}", if has("multiple") { "..." } else { "" }, if has("optional") { "?" } else { "" })
+}
+
+#[test]
+fn command_info_and_docs_tell_clients_all_they_need() {
+    // A cluster client finds the node by the key specs; a wrong one sends the command to the wrong node.
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    for Shown { name, arity, flags, keys, key, args } in COMMANDS {
+        let info = wire.say(&format!("COMMAND INFO {name}")).items().remove(0).items();
+        assert_eq!(info[0].text(), *name);
+        assert_eq!(info[1].int(), *arity, "{name}");
+        assert_eq!(texts(info[2].clone()), *flags, "{name}");
+        let (kind, spec, place) = match keys {
+            Keys::None => ("", vec![], [0, 0, 0]),
+            Keys::First => ("range", vec![("lastkey", 0), ("keystep", 1), ("limit", 0)], [1, 1, 1]),
+            // The first of them, for servers that find the node by that. Whoever wants all must ask COMMAND GETKEYS.
+            Keys::Counted => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [2, 2, 1]),
+        };
+        assert_eq!([info[3].int(), info[4].int(), info[5].int()], place, "{name}");
+        let mut specs = info[8].clone().items();
+        if *keys == Keys::Counted {
+            let signpost = specs.pop().expect("one more, by which the node is found");
+            assert!(texts(signpost.field("flags")).contains(&"not_key".to_owned()), "{name}");
+            assert_eq!(signpost.field("begin_search").field("spec").field("index").int(), 2, "{name}");
+        }
+        assert_eq!(specs.len(), usize::from(!spec.is_empty()), "{name}");
+        for shown in specs {
+            assert_eq!(texts(shown.field("flags")), *key, "{name}");
+            let begin = shown.field("begin_search");
+            assert_eq!(begin.field("type").text(), "index", "{name}");
+            assert_eq!(begin.field("spec").field("index").int(), 1, "{name}");
+            let find = shown.field("find_keys");
+            assert_eq!(find.field("type").text(), kind, "{name}");
+            for (field, value) in &spec {
+                assert_eq!(find.field("spec").field(field).int(), *value, "{name} {field}");
+            }
+        }
+
+        let docs = wire.say(&format!("COMMAND DOCS {name}")).field(name);
+        assert!(docs.field("summary").text().ends_with('.'), "{name}");
+        assert_eq!(docs.field("since").text(), "0.1.0", "{name}");
+        assert!(docs.field("complexity").text().starts_with("O("), "{name}");
+        assert_eq!(docs.field("module").text(), "lock", "{name}");
+        let shapes: Vec<_> = docs.field("arguments").items().iter().map(shape).collect();
+        assert_eq!(shapes.join(" "), *args, "{name}");
+    }
+    // And there is no other.
+    let all = wire.say("COMMAND LIST FILTERBY MODULE lock");
+    let mut names: Vec<_> = COMMANDS.iter().map(|row| row.name.to_owned()).collect();
+    names.sort();
+    assert_eq!(texts(all), names);
+}
+
+#[test]
+fn command_getkeys_finds_the_one_key() {
+    // Proxies and cluster clients ask the server for the keys of commands that they do not know.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for command in [
+        "LOCK.ACQUIRE key owner PX 5 NOTE n",
+        "LOCK.RW key owner READ",
+        "LOCK.RELEASE key owner ALL",
+        "LOCK.EXTEND key owner PX 5",
+        "LOCK.INFO key",
+        "LOCK.BREAK key owner",
+        "LOCK.HOLD key owner 0 0",
+    ] {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
+        assert_eq!(conn.get::<Vec<String>>(&words), ["key"], "{command}");
+    }
+    for command in ["LOCK.TOP COUNT 5", "LOCK.LOG RESET"] {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
+        assert_eq!(conn.error(&words), "ERR The command has no key arguments", "{command}");
+    }
+}
+
+#[test]
+fn the_module_is_listed_under_its_name_and_cannot_be_unloaded() {
+    // To unload it would leave values that nothing can free.
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    let modules = wire.say("MODULE LIST").items();
+    let lock = modules.iter().find(|module| module.field("name").text() == "lock").expect("listed");
+    assert_eq!(lock.field("ver").int(), 100);
+    assert!(matches!(wire.say("MODULE UNLOAD lock"), Reply::Error(_)));
+    assert!(wire.say("LOCK.ACQUIRE k a").int() > 0);
+}
+
+#[test]
+fn a_lock_is_a_value_of_its_own_type() {
+    // A lock that looked like a string could be overwritten by APPEND without anybody noticing.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for n in 0..20 {
+        conn.int(&["LOCK.ACQUIRE", &format!("lock{n}"), "a"]);
+        conn.ok(&["SET", &format!("string{n}"), "x"]);
+    }
+    assert_eq!(conn.get::<String>(&["TYPE", "lock0"]), "redislock");
+    assert_eq!(conn.get::<String>(&["OBJECT", "ENCODING", "lock0"]), "raw");
+    assert_eq!(conn.get::<i64>(&["OBJECT", "REFCOUNT", "lock0"]), 1);
+    let (_, mut keys): (String, Vec<String>) = conn.get(&["SCAN", "0", "COUNT", "1000", "TYPE", "redislock"]);
+    keys.sort();
+    let mut locks: Vec<_> = (0..20).map(|n| format!("lock{n}")).collect();
+    locks.sort();
+    assert_eq!(keys, locks);
+    for command in [&["GET", "lock0"][..], &["APPEND", "lock0", "x"], &["INCR", "lock0"], &["LPUSH", "lock0", "x"]] {
+        assert!(conn.error(command).starts_with("WRONGTYPE"), "{command:?}");
+    }
+}
+
+#[test]
+fn a_lock_has_no_copy() {
+    // A copy would be held twice, with one fence.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
+    assert!(conn.error(&["COPY", "k", "copy"]).starts_with("ERR"));
+    assert!(conn.error(&["COPY", "k", "k", "DB", "1"]).starts_with("ERR"));
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 1);
+    assert_eq!(conn.info_number("lock", "lock_leases"), 1);
+}
+
+#[test]
+fn deleted_and_flushed_locks_are_free_at_once_and_forgotten() {
+    // The index of leases would grow for ever, or end a lock that was taken afterwards.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let ends: &[&[&str]] = &[
+        &["DEL", "k"],
+        &["UNLINK", "k"],
+        &["FLUSHDB"],
+        &["FLUSHDB", "ASYNC"],
+        &["FLUSHALL"],
+        &["FLUSHALL", "ASYNC"],
+        &["SET", "k", "over"],
+        &["GETDEL", "k"],
+    ];
+    let mut last = None;
+    for end in ends {
+        if end[0] == "GETDEL" {
+            // What lies there now is the string of the row before.
+            conn.get::<String>(end);
+        } else {
+            let fence = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+            assert!(fence > last, "{end:?}");
+            conn.int(&["LOCK.RW", "k2", "a", "READ", "PX", "60000"]);
+            last = fence;
+            conn.call(end).unwrap();
+            conn.call(&["DEL", "k2"]).unwrap();
+        }
+        assert_eq!(conn.info_number("lock", "lock_leases"), 0, "{end:?}");
+        assert_eq!(conn.call(&["LOCK.RELEASE", "free", "a"]).unwrap(), redis::Value::Nil);
+    }
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "b"]) > last);
+}
+
+fn ttl(conn: &mut Client, key: &str) -> i64 {
+    conn.get(&["PTTL", key])
+}
+
+#[test]
+fn a_lock_has_no_time_to_live_and_a_grant_clears_one_that_somebody_set() {
+    // The server would expire the key by the wall clock, without an effect, while the lease still runs.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.RW", "k", "a", "READ"]);
+    assert_eq!(ttl(&mut conn, "k"), -1);
+    for grant in [
+        &["LOCK.RW", "k", "a", "READ"][..],
+        &["LOCK.RW", "k", "b", "READ"],
+        &["LOCK.EXTEND", "k", "a", "PX", "60000"],
+        &["LOCK.RELEASE", "k", "a"],
+    ] {
+        assert_eq!(conn.get::<i64>(&["EXPIRE", "k", "100"]), 1);
+        assert!(ttl(&mut conn, "k") > 0);
+        conn.int(grant).expect("granted");
+        assert_eq!(ttl(&mut conn, "k"), -1, "{grant:?}");
+    }
+    // A refusal does not touch it.
+    conn.get::<i64>(&["EXPIRE", "k", "100"]);
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "k", "c"]), None);
+    assert!(ttl(&mut conn, "k") > 0);
+    // What EXPIRE ends is gone like any other key.
+    conn.get::<i64>(&["PEXPIRE", "k", "1"]);
+    wait_for("the key to expire", || conn.get::<i64>(&["EXISTS", "k"]) == 0);
+    assert_eq!(conn.info_number("lock", "lock_leases"), 0);
+    conn.int(&["LOCK.ACQUIRE", "k", "c"]).expect("granted");
+}
+
+#[test]
+fn info_lock_counts_what_happened() {
+    // An operator who sees nothing lapse would not learn that leases are too short.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let text: String = conn.get(&["INFO", "lock"]);
+    let names: Vec<_> = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
+    let fields = [
+        "granted",
+        "refused",
+        "queued",
+        "handed_off",
+        "timed_out",
+        "cancelled",
+        "deadlocks",
+        "released",
+        "extended",
+        "lapsed",
+        "broken",
+        "sessions_closed",
+        "taken_back",
+        "waiters",
+        "contended_keys",
+        "leases",
+        "session_holds",
+        "fence_clock",
+        "wait_p50_us",
+        "wait_p99_us",
+        "wait_max_us",
+    ];
+    assert_eq!(names, fields.map(|field| format!("lock_{field}")));
+    assert!(text.starts_with("# lock\r\n"), "{text}");
+
+    let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
+    conn.int(&["LOCK.RW", "k", "b", "READ"]);
+    conn.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]);
+    conn.int(&["LOCK.RELEASE", "k", "a"]);
+    conn.int(&["LOCK.RELEASE", "k", "a", "TO", "1"]);
+    conn.int(&["LOCK.RW", "other", "a", "READ"]);
+    conn.int(&["LOCK.ACQUIRE", "short", "a", "PX", "1"]);
+    wait_for("the lease to end", || conn.get::<i64>(&["EXISTS", "short"]) == 0);
+    let expected = [("granted", 4), ("refused", 1), ("released", 1), ("extended", 1), ("lapsed", 1), ("leases", 2)];
+    for (field, count) in expected {
+        assert_eq!(conn.info_number("lock", &format!("lock_{field}")), count, "{field}");
+    }
+    assert!(conn.info_number("lock", "lock_fence_clock") > fence as u64);
+    // It is a module's section: not among the default ones, but among all.
+    assert!(conn.get::<String>(&["INFO", "everything"]).contains("lock_granted:4"));
+}
+
+#[test]
+fn out_of_memory_refuses_grants_and_lets_go_of_locks() {
+    // A server that is full would otherwise stay full: nobody could release.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
+    conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
+    for refused in [
+        &["LOCK.ACQUIRE", "k", "a"][..],
+        &["LOCK.ACQUIRE", "free", "a"],
+        &["LOCK.RW", "k", "a", "READ"],
+        &["LOCK.MACQUIRE", "2", "k", "free", "a"],
+    ] {
+        assert!(conn.error(refused).starts_with("OOM "), "{refused:?}");
+    }
+    let extended: Vec<Option<i64>> = conn.get(&["LOCK.MEXTEND", "2", "k", "free", "a", "PX", "60000"]);
+    assert!(extended[0].is_some() && extended[1].is_none());
+    assert_eq!(conn.get::<Vec<Option<i64>>>(&["LOCK.MRELEASE", "2", "free", "k", "a", "TO", "1"]), [None, Some(1)]);
+    assert!(conn.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]).is_some());
+    assert_eq!(conn.lock_info("k").unwrap().holders[0].writes, 1);
+    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn a_replica_grants_nothing_even_if_it_takes_writes() {
+    // Two nodes that grant make two holders of one lock.
+    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let replica = Server::new();
+    let (mut there, mut here) = (primary.connect(), replica.connect());
+    there.int(&["LOCK.ACQUIRE", "k", "a"]);
+    replica.follow(&primary);
+    let commands: &[&[&str]] = &[
+        &["LOCK.ACQUIRE", "free", "a"],
+        &["LOCK.ACQUIRE", "k", "a"],
+        &["LOCK.RW", "free", "a", "READ"],
+        &["LOCK.RELEASE", "k", "a"],
+        &["LOCK.EXTEND", "k", "a", "PX", "5"],
+        &["LOCK.MACQUIRE", "2", "free", "k", "a"],
+        &["LOCK.MRELEASE", "2", "free", "k", "a"],
+        &["LOCK.MEXTEND", "2", "free", "k", "a", "PX", "5"],
+    ];
+    for read_only in ["yes", "no"] {
+        here.ok(&["CONFIG", "SET", "replica-read-only", read_only]);
+        for command in commands {
+            assert!(here.error(command).starts_with("READONLY "), "{command:?}, replica-read-only {read_only}");
+        }
+        assert_eq!(here.lock_info("k").unwrap().holders[0].writes, 1);
+        assert_eq!(here.get::<i64>(&["DBSIZE"]), 1);
+    }
+    assert_eq!(here.error(&["LOCK.ACQUIRE", "free", "a"]), "READONLY locks are granted by the primary only");
+    // And LOCK.HOLD is the primary's to send.
+    assert!(here.error(&["LOCK.HOLD", "k", "a", "0", "0"]).starts_with("ERR LOCK.HOLD is for replication"));
+    // Syntax is looked at first, as everywhere.
+    assert!(here.error(&["LOCK.ACQUIRE", "k", "a", "PX", "0"]).starts_with("ERR PX must be"));
+    assert_eq!(there.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+    replica.catch_up(&primary);
+    assert!(here.lock_info("k").is_none());
+}
+
+#[test]
+fn a_released_lock_is_freed_at_once_and_a_crowded_one_in_the_background() {
+    // A lock without a holder has an effort of 0 to free, which servers take for "always in the background": each
+    // release then woke another thread. Valkey frees so by default.
+    let server = Server::setup().option("lazyfree-lazy-server-del", "yes").start();
+    let mut conn = server.connect();
+    for _ in 0..100 {
+        conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+        conn.int(&["LOCK.RELEASE", "k", "a"]).unwrap();
+    }
+    assert_eq!(conn.info("memory", "lazyfreed_objects"), "0");
+    for reader in 0..100 {
+        conn.int(&["LOCK.RW", "k", &reader.to_string(), "READ"]).unwrap();
+    }
+    conn.int(&["UNLINK", "k"]).unwrap();
+    wait_for("the readers to be freed", || conn.info("memory", "lazyfreed_objects") == "1");
+}

@@ -1,0 +1,848 @@
+//! Several locks in one step: LOCK.MACQUIRE, LOCK.MRELEASE and LOCK.MEXTEND. All or none, and who waits stands in all
+//! lines at once. What is malformed is in commands/replies_syntax.rs.
+
+use crate::harness::parked::{Parked, waiters};
+use crate::harness::waiter::{Stage, Waiter};
+use crate::harness::wire::{Player, Reply, Row, Way, Wire};
+use crate::waiting::effects::{self, Scene};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use testbed::{Server, wait_for};
+
+const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// Writers, when no mode is named: all keys or none, fences and counts in the order in which the keys are named.
+const WRITERS: &[Row] = &[
+    ("LOCK.MACQUIRE 2 j k a", "[#1 #2]"),
+    // Again: the same fences, in the order of this request.
+    ("LOCK.MACQUIRE 2 k j a", "[#2 #1]"),
+    ("LOCK.MACQUIRE 3 j l k a WRITE", "[#1 #3 #2]"),
+    // One of them is held: none is taken, wherever it stands.
+    ("LOCK.MACQUIRE 2 m j b", "nil"),
+    ("LOCK.MACQUIRE 3 j m n b", "nil"),
+    ("LOCK.MACQUIRE 2 m k b READ", "nil"),
+    ("LOCK.MACQUIRE 2 m l *", "nil"),
+    ("EXISTS m n", "0"),
+    (
+        "LOCK.INFO k",
+        "[mode write fence #2 holding 1 holders [[owner a mode write reads 0 writes 3 fence #2 ttl_ms ~ held_ms ~ session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    // It is a lock like any other.
+    ("LOCK.ACQUIRE k a", "#2"),
+    ("LOCK.RELEASE k a", "3"),
+    ("LOCK.MRELEASE 4 j k l m a", "[2 2 0 nil]"),
+    ("LOCK.MEXTEND 4 m k l j a PX 60000", "[nil #2 nil #1]"),
+    ("LOCK.MEXTEND 2 j k b EX 60", "[nil nil]"),
+    ("LOCK.MRELEASE 2 k j a TO 1", "[1 1]"),
+    ("LOCK.MRELEASE 2 k j a TO 1", "[1 1]"),
+    ("LOCK.MRELEASE 2 k j b", "[nil nil]"),
+    ("LOCK.MRELEASE 2 k j a READ", "[1 1]"),
+    ("LOCK.MRELEASE 2 k j a ALL", "[0 0]"),
+    ("LOCK.MRELEASE 2 k j a ALL", "[nil nil]"),
+    ("DBSIZE", "0"),
+    // One key is enough.
+    ("LOCK.MACQUIRE 1 k a", "[#4]"),
+    ("LOCK.MACQUIRE 1 k b", "nil"),
+    ("LOCK.MEXTEND 1 k a PX 5000", "[#4]"),
+    ("LOCK.MRELEASE 1 k a", "[0]"),
+    ("LOCK.MRELEASE 1 k a", "[nil]"),
+];
+
+/// Readers of several keys, the upgrade of all of them, and the way back.
+const READERS: &[Row] = &[
+    ("LOCK.MACQUIRE 2 j k r READ", "[#1 #2]"),
+    ("LOCK.MACQUIRE 2 k j s read PX 5000", "[#3 #4]"),
+    ("LOCK.MACQUIRE 2 j k w", "nil"),
+    ("LOCK.MACQUIRE 2 j k r WRITE", "nil"),
+    ("LOCK.MRELEASE 2 j k s READ TO 0", "[0 0]"),
+    // New fences, as for one key.
+    ("LOCK.MACQUIRE 2 j k r WRITE", "[#5 #6]"),
+    ("LOCK.MACQUIRE 2 j l s READ", "nil"),
+    ("LOCK.MRELEASE 2 j k r", "ERR the owner holds both modes: name READ or WRITE"),
+    ("LOCK.MRELEASE 2 j k r WRITE", "[1 1]"),
+    ("LOCK.MRELEASE 2 j k r WRITE", "[1 1]"),
+    ("LOCK.MACQUIRE 2 j k s READ", "[#7 #8]"),
+    ("LOCK.MRELEASE 2 j k r", "[0 0]"),
+    // Upgraded here, new there.
+    ("LOCK.MACQUIRE 2 l k s", "[#9 #10]"),
+    ("LOCK.MRELEASE 3 j k l s READ", "[0 1 1]"),
+    ("LOCK.MRELEASE 3 j k l s", "[nil 0 0]"),
+    ("DBSIZE", "0"),
+];
+
+/// The options of LOCK.ACQUIRE, for all keys at once.
+const OPTIONS: &[Row] = &[
+    ("LOCK.MACQUIRE 2 j k * NOTE text EX 60", "[<made> [#1 #2]]"),
+    ("LOCK.MACQUIRE 2 k j *", "nil"),
+    ("DEL j k", "2"),
+    ("LOCK.MACQUIRE 2 j k a RETRY 1 NOTE one", "[#3 #4]"),
+    ("LOCK.MACQUIRE 2 j k a RETRY 1 NOTE two PX 60000", "[#3 #4]"),
+    ("LOCK.MACQUIRE 3 j k l a RETRY 2", "[#3 #4 #5]"),
+    (
+        "LOCK.INFO j",
+        "[mode write fence #3 holding 1 holders [[owner a mode write reads 0 writes 2 fence #3 ttl_ms ~ held_ms ~ session nil client nil note two]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    (
+        "LOCK.INFO l",
+        "[mode write fence #5 holding 1 holders [[owner a mode write reads 0 writes 2 fence #5 ttl_ms ~ held_ms ~ session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    (r#"LOCK.MACQUIRE 2 "" "\x00\xff" "\x00o""#, "[#6 #7]"),
+    (r#"LOCK.MRELEASE 2 "\x00\xff" "" "\x00o""#, "[0 0]"),
+    // A key may be named like a word of the command.
+    ("LOCK.MACQUIRE 3 READ PX 5 WRITE READ", "[#8 #9 #10]"),
+    ("LOCK.MRELEASE 3 PX READ 5 WRITE ALL", "[0 0 0]"),
+];
+
+/// BLOCK, where nobody can wait.
+const ONCE: &[Row] = &[
+    ("LOCK.ACQUIRE j a", "#1"),
+    ("LOCK.MACQUIRE 2 j k b BLOCK 0", "nil"),
+    ("LOCK.MACQUIRE 2 k j * BLOCK 60000", "nil"),
+    ("LOCK.MACQUIRE 2 j k b READ BLOCK 1 RETRY 1", "nil"),
+    ("LOCK.MACQUIRE 2 j k a BLOCK 0", "[#1 #2]"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #2 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.MRELEASE 2 j k a ALL", "[0 0]"),
+];
+
+#[test]
+fn all_keys_are_taken_or_none() {
+    // What could go wrong: half of them is taken, or the fences come in another order than the keys.
+    let server = Server::new();
+    for mut wire in [Wire::resp2(&server), Wire::resp3(&server)] {
+        for rows in [WRITERS, READERS, OPTIONS] {
+            Player::new(&mut wire, Way::Plain).play(rows);
+        }
+    }
+}
+
+#[test]
+fn in_a_transaction_a_script_or_a_function_the_replies_are_the_same_and_nobody_waits() {
+    // What could go wrong: a null within an array ends the array in a script, or the script waits for ever.
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    wire.load_function();
+    for way in [Way::Exec, Way::Script, Way::Function] {
+        for rows in [WRITERS, READERS, OPTIONS, ONCE] {
+            Player::new(&mut wire, way).play(rows);
+        }
+    }
+    let mut conn = server.connect();
+    assert_eq!(["lock_queued", "lock_waiters"].map(|field| conn.info_number("lock", field)), [0, 0]);
+}
+
+#[test]
+fn the_replies_have_these_bytes_in_both_protocols() {
+    // What could go wrong: an array is announced with the wrong length, or a null comes as an empty array.
+    let server = Server::new();
+    for (mut wire, null) in [(Wire::resp2(&server), "$-1\\r\\n"), (Wire::resp3(&server), "_\\r\\n")] {
+        let fences = wire.say("LOCK.MACQUIRE 2 j k a").items();
+        let [j, k] = [&fences[0], &fences[1]].map(Reply::int);
+        assert!(j < k);
+        assert_eq!(wire.bytes("LOCK.MACQUIRE 2 k j a"), format!("*2\\r\\n:{k}\\r\\n:{j}\\r\\n"));
+        assert_eq!(wire.bytes("LOCK.MACQUIRE 2 k j b"), null);
+        assert_eq!(wire.bytes("LOCK.MACQUIRE 2 k j *"), null);
+        assert_eq!(wire.bytes("LOCK.MRELEASE 3 j x k a"), format!("*3\\r\\n:1\\r\\n{null}:1\\r\\n"));
+        assert_eq!(wire.bytes("LOCK.MEXTEND 3 j x k a PX 50000"), format!("*3\\r\\n:{j}\\r\\n{null}:{k}\\r\\n"));
+        let made = wire.bytes("LOCK.MACQUIRE 2 m n *");
+        let (owner, fences) = made.strip_prefix("*2\\r\\n$32\\r\\n").unwrap().split_once("\\r\\n").unwrap();
+        assert!(owner.len() == 32 && fences.starts_with("*2\\r\\n:"), "{made}");
+        assert_eq!(wire.say("DEL j k m n").int(), 4);
+    }
+}
+
+#[test]
+fn the_lease_is_the_same_on_all_keys() {
+    // What could go wrong: the lease of one key only is set, and the others end under the owner's feet.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let leases = |conn: &mut testbed::Client| ["j", "k"].map(|key| conn.lock_info(key).unwrap().holders[0].ttl_ms);
+    let mut expect = |command: &str, ms: i64| {
+        conn.call(&command.split(' ').collect::<Vec<_>>()).unwrap();
+        let left = leases(&mut conn);
+        assert!(left.iter().all(|left| (ms - 5_000..=ms).contains(left)), "{command}: {left:?}");
+    };
+    expect("LOCK.MACQUIRE 2 j k a", 30_000);
+    expect("LOCK.MACQUIRE 2 j k a PX 60000", 60_000);
+    expect("LOCK.MACQUIRE 2 j k a EX 40", 60_000);
+    expect("LOCK.MEXTEND 2 j k a EX 20", 20_000);
+    expect("LOCK.MEXTEND 2 j k a PX 90000", 90_000);
+}
+
+#[test]
+fn as_many_keys_can_be_named_as_the_limit_says_at_that_moment() {
+    // What could go wrong: a limit that is off by one, or in force only after a restart.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let names: Vec<String> = (0..256).map(|number| format!("k{number}")).collect();
+    let command = |count: usize| {
+        let numkeys = count.to_string();
+        let words = ["LOCK.MACQUIRE", &numkeys].map(str::to_owned).into_iter();
+        words.chain(names[..count].iter().cloned()).chain(["a".to_owned()]).collect::<Vec<_>>()
+    };
+    for (limit, most) in [(None, 64), (Some("1"), 1), (Some("256"), 256)] {
+        if let Some(limit) = limit {
+            conn.ok(&["CONFIG", "SET", "lock.max-keys", limit]);
+        }
+        let fences: Vec<i64> = redis::from_redis_value(conn.call(&command(most)).unwrap()).unwrap();
+        assert!(fences.len() == most && fences.is_sorted());
+        conn.ok(&["FLUSHALL"]);
+        if most < names.len() {
+            let refused = format!("LIMIT numkeys is above lock.max-keys ({most})");
+            assert_eq!(conn.error(&command(most + 1)), refused);
+            assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
+        }
+    }
+}
+
+#[test]
+fn replicas_and_the_file_receive_all_keys_of_a_step_as_one() {
+    // What could go wrong: a replica that takes over between two of the keys has half of a request.
+    let server = effects::server();
+    let mut scene = Scene::new(&server);
+    scene.check(
+        &[("LOCK.MACQUIRE 2 j k a PX 60000 NOTE x", "[#1 #2]")],
+        &["MULTI", "LOCK.HOLD j a 0 1 #1 ~ 60000 x", "LOCK.HOLD k a 0 1 #2 ~ 60000 x", "EXEC"],
+    );
+    scene.check(&[("LOCK.MACQUIRE 1 one a READ PX 60000", "[#3]")], &["LOCK.HOLD one a 1 0 #3 ~ 60000"]);
+    // All or nothing: nothing.
+    scene.check(
+        &[
+            ("LOCK.MACQUIRE 2 free k b", "nil"),
+            ("LOCK.MACQUIRE 2 free one b", "nil"),
+            ("LOCK.MRELEASE 2 free k b", "[nil nil]"),
+            ("LOCK.MEXTEND 2 free k b PX 5", "[nil nil]"),
+            ("LOCK.MRELEASE 2 j k a TO 1", "[1 1]"),
+            ("LOCK.MACQUIRE 2 free free a", r#"ERR key "free" is given twice"#),
+        ],
+        &[],
+    );
+    scene.check(
+        &[("LOCK.MEXTEND 3 k free j a PX 70000", "[#2 nil #1]")],
+        &["MULTI", "LOCK.HOLD k a 0 1 #2 ~ 70000 x", "LOCK.HOLD j a 0 1 #1 ~ 70000 x", "EXEC"],
+    );
+    scene.check(
+        &[("LOCK.MRELEASE 3 j one k a", "[0 0 0]")],
+        &["MULTI", "LOCK.HOLD j a 0 0 #1", "LOCK.HOLD one a 0 0 #3", "LOCK.HOLD k a 0 0 #2", "EXEC"],
+    );
+    // The hand-off of one release, to one that waits for more than was released.
+    scene.check(
+        &[
+            ("LOCK.ACQUIRE j a PX 60000", "#4"),
+            ("m: LOCK.MACQUIRE 3 k j l m PX 50000 BLOCK 0", "waits"),
+            ("LOCK.RELEASE j a", "0"),
+            ("m:", "[#5 #6 #7]"),
+        ],
+        &[
+            "LOCK.HOLD j a 0 1 #4 ~ 60000",
+            "MULTI",
+            "LOCK.HOLD j a 0 0 #4",
+            "LOCK.HOLD k m 0 1 #5 ~ 50000",
+            "LOCK.HOLD j m 0 1 #6 ~ 50000",
+            "LOCK.HOLD l m 0 1 #7 ~ 50000",
+            "EXEC",
+        ],
+    );
+    // And of one step to several.
+    scene.check(
+        &[
+            ("b: LOCK.ACQUIRE j b PX 40000 BLOCK 0", "waits"),
+            ("c: LOCK.ACQUIRE k c PX 40000 BLOCK 0", "waits"),
+            ("LOCK.MRELEASE 3 j k l m", "[0 0 0]"),
+            ("b:", "#8"),
+            ("c:", "#9"),
+        ],
+        &[
+            "MULTI",
+            "LOCK.HOLD j m 0 0 #6",
+            "LOCK.HOLD k m 0 0 #5",
+            "LOCK.HOLD l m 0 0 #7",
+            "LOCK.HOLD j b 0 1 #8 ~ 40000",
+            "LOCK.HOLD k c 0 1 #9 ~ 40000",
+            "EXEC",
+        ],
+    );
+}
+
+#[test]
+fn a_replica_holds_all_keys_of_a_request() {
+    // What could go wrong: facts that are sent but not understood show at a failover only.
+    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let replica = Server::new();
+    replica.follow(&primary);
+    Stage::new(&primary).play(&[
+        ("LOCK.ACQUIRE j a", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m NOTE x BLOCK 0", "waits"),
+        ("LOCK.RELEASE j a", "0"),
+        ("m:", "[#2 #3]"),
+    ]);
+    replica.catch_up(&primary);
+    for key in ["j", "k"] {
+        let (here, there) = (primary.connect().lock_info(key).unwrap(), replica.connect().lock_info(key).unwrap());
+        assert_eq!((there.holding, there.fence, &there.holders[0].owner), (1, here.fence, &b"m".to_vec()));
+        assert_eq!(there.holders[0].note.as_deref(), Some("x"));
+    }
+}
+
+const IN_ALL_LINES: &[Row] = &[
+    ("LOCK.ACQUIRE j x", "#1"),
+    ("m: LOCK.MACQUIRE 2 j k m BLOCK 60000", "waits"),
+    (
+        "LOCK.INFO j",
+        "[mode write fence #1 holding 1 holders [[owner x mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ session nil client nil note nil]] \
+         waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ keys 2 client ~]] reserved_by nil]",
+    ),
+    // The free one is kept for it, though nobody has asked for it since.
+    (
+        "LOCK.INFO k",
+        "[mode nil fence nil holding 0 holders [] waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ keys 2 client ~]] reserved_by m]",
+    ),
+    ("LOCK.ACQUIRE k y", "nil"),
+    ("LOCK.RW k y READ", "nil"),
+    ("LOCK.MACQUIRE 2 k l y", "nil"),
+    // It holds nothing meanwhile.
+    ("EXISTS k", "0"),
+    ("LOCK.RELEASE k m", "nil"),
+    ("LOCK.MRELEASE 2 j k m", "[nil nil]"),
+    ("LOCK.MEXTEND 2 j k m PX 5", "[nil nil]"),
+    ("LOCK.INFO k OWNER m", "nil"),
+    // Others stand behind it in both lines.
+    ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+    ("c: LOCK.ACQUIRE j c BLOCK 0", "waits"),
+    ("LOCK.RELEASE j x", "0"),
+    ("m:", "[#2 #3]"),
+    ("b:", "waits"),
+    ("c:", "waits"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #3 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+    ("LOCK.RELEASE k m", "0"),
+    ("b:", "#4"),
+    ("c:", "waits"),
+    ("LOCK.RELEASE j m", "0"),
+    ("c:", "#5"),
+];
+
+/// Released bit by bit: it is let in with the last of its keys, and has them in its own order.
+const BIT_BY_BIT: &[Row] = &[
+    ("LOCK.MACQUIRE 3 j k l a", "[#1 #2 #3]"),
+    ("m: LOCK.MACQUIRE 3 l k j m READ BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("m:", "waits"),
+    ("LOCK.INFO k COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 1 waiters [] reserved_by m]"),
+    ("LOCK.RELEASE j a", "0"),
+    ("m:", "waits"),
+    // Readers pass one that reads and waits for another key; writers do not.
+    ("LOCK.RW k r READ", "#4"),
+    ("LOCK.ACQUIRE j w", "nil"),
+    ("LOCK.RELEASE l a", "0"),
+    ("m:", "[#5 #6 #7]"),
+    ("LOCK.MRELEASE 3 j k l m", "[0 0 0]"),
+    ("LOCK.RELEASE k r", "0"),
+    ("DBSIZE", "0"),
+    // All at once.
+    ("LOCK.MACQUIRE 2 j k a", "[#8 #9]"),
+    ("m: LOCK.MACQUIRE 2 k j * BLOCK 0", "waits"),
+    ("LOCK.MRELEASE 2 j k a", "[0 0]"),
+    ("m:", "[<made> [#10 #11]]"),
+];
+
+/// Who waits for several keys holds one of them already, or reads it.
+const HOLDS_ONE: &[Row] = &[
+    ("LOCK.ACQUIRE j a", "#1"),
+    ("LOCK.ACQUIRE k x", "#2"),
+    ("a: LOCK.MACQUIRE 2 j k a BLOCK 0", "waits"),
+    ("LOCK.INFO j COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+    ("LOCK.RELEASE k x", "0"),
+    ("a:", "[#1 #3]"),
+    ("LOCK.MRELEASE 2 j k a ALL", "[0 0]"),
+    ("LOCK.RW j a READ", "#4"),
+    ("LOCK.RW j b READ", "#5"),
+    ("a: LOCK.MACQUIRE 2 k j a BLOCK 0", "waits"),
+    ("LOCK.RELEASE j b", "0"),
+    ("a:", "[#6 #7]"),
+    ("LOCK.MRELEASE 2 j k a WRITE", "[1 0]"),
+    // Its read hold ends meanwhile: it would wait for something else than it asked for.
+    ("LOCK.RW j b READ", "#8"),
+    ("a: LOCK.MACQUIRE 2 k j a BLOCK 0", "waits"),
+    ("LOCK.RELEASE j a", "0"),
+    ("a:", "nil"),
+];
+
+/// The same owner twice, and RETRY.
+const TWICE: &[Row] = &[
+    ("LOCK.ACQUIRE j x", "#1"),
+    ("m: LOCK.MACQUIRE 2 j k m BLOCK 0", "waits"),
+    ("n: LOCK.MACQUIRE 2 j k m BLOCK 0", "ERR owner already waits there: use RETRY"),
+    ("n: LOCK.MACQUIRE 2 l j m BLOCK 0 RETRY 1", "ERR owner already waits there: use RETRY"),
+    ("n: LOCK.ACQUIRE k m BLOCK 0", "ERR owner already waits there: use RETRY"),
+    ("m:", "waits"),
+    ("n: LOCK.MACQUIRE 2 j k m BLOCK 0 RETRY 1", "waits"),
+    ("m:", "nil"),
+    ("LOCK.RELEASE j x", "0"),
+    ("n:", "[#2 #3]"),
+];
+
+/// No more may wait than the limits say, in any of the lines.
+const CROWDED: &[Row] = &[
+    ("CONFIG SET lock.max-waiters-per-key 1", "OK"),
+    ("LOCK.ACQUIRE j x", "#1"),
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
+    ("m: LOCK.MACQUIRE 2 k j m BLOCK 0", "LIMIT key has lock.max-waiters-per-key waiters"),
+    ("LOCK.INFO k", "nil"),
+    ("CONFIG SET lock.max-waiters-per-key 2 lock.max-waiters 1", "OK"),
+    ("m: LOCK.MACQUIRE 2 k j m BLOCK 0", "LIMIT server has lock.max-waiters waiters"),
+    ("LOCK.INFO k", "nil"),
+    ("b:", "waits"),
+];
+
+#[test]
+fn who_waits_for_several_keys_stands_in_all_lines_and_holds_nothing() {
+    // What could go wrong: it has one key and waits for the other, as two clients that do the same will for ever.
+    for rows in [IN_ALL_LINES, BIT_BY_BIT, HOLDS_ONE, TWICE, CROWDED] {
+        Stage::new(&Server::new()).play(rows);
+    }
+}
+
+/// Somebody waits for j and k, and others behind it for either.
+const BEHIND: &[Row] = &[
+    ("LOCK.ACQUIRE j x", "#1"),
+    ("m: LOCK.MACQUIRE 2 j k m PX 60000 BLOCK 0", "waits"),
+    ("b: LOCK.ACQUIRE k b PX 60000 BLOCK 0", "waits"),
+    ("c: LOCK.ACQUIRE j c PX 60000 BLOCK 0", "waits"),
+];
+
+#[test]
+fn who_leaves_all_lines_is_answered_once_and_lets_those_behind_pass() {
+    // What could go wrong: it stays in the line of one key, and keeps that for nobody.
+    let ends: &[&[Row]] = &[
+        &[("CLIENT UNBLOCK %m", "1"), ("m:", "nil"), ("m: PING", "PONG")],
+        &[
+            ("CLIENT UNBLOCK %m ERROR", "1"),
+            ("m:", "UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            ("m: PING", "PONG"),
+        ],
+        &[("CLIENT KILL ID %m", "1")],
+        // Its place is taken over by a request that waits for a moment only.
+        &[
+            ("n: LOCK.MACQUIRE 2 j k m RETRY 1 BLOCK 20", "nil"),
+            ("m:", "nil"),
+            ("m: PING", "PONG"),
+            ("n: PING", "PONG"),
+        ],
+    ];
+    for end in ends {
+        let server = Server::new();
+        let mut stage = Stage::new(&server);
+        stage.play(BEHIND);
+        stage.play(end);
+        stage.play(&[("b:", "#2"), ("c:", "waits"), ("LOCK.RELEASE j x", "0"), ("c:", "#3")]);
+        stage.until("lock_waiters", 0);
+        stage.until("lock_contended_keys", 0);
+        if end[0].0.starts_with("CLIENT KILL") {
+            assert!(stage.waiter("m").is_gone());
+        }
+    }
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(BEHIND);
+    stage.leave("m");
+    stage.play(&[("b:", "#2"), ("LOCK.RELEASE j x", "0"), ("c:", "#3")]);
+}
+
+#[test]
+fn what_happens_to_one_of_the_keys_reaches_who_waits_for_all() {
+    // What could go wrong: a key comes free in another way than by a release, and nobody looks at who waits for it.
+    let granted: &[Row] = &[("m:", "[#2 #3]"), ("b:", "waits"), ("c:", "waits")];
+    let refused: &[Row] = &[("m:", WRONGTYPE)];
+    let cases: &[(&[Row], &[Row])] = &[
+        (&[("DEL j", "1")], granted),
+        (&[("UNLINK j", "1")], granted),
+        (&[("FLUSHDB", "OK")], granted),
+        (&[("FLUSHALL ASYNC", "OK")], granted),
+        (&[("RENAME j elsewhere", "OK")], granted),
+        (&[("MOVE j 1", "1")], granted),
+        (&[("SWAPDB 0 1", "OK")], granted),
+        (&[("PEXPIRE j 1", "1")], granted),
+        (&[("LOCK.EXTEND j x PX 1", "#1")], granted),
+        (&[("LOCK.BREAK j", "1")], granted),
+        // Another value lies there: of the one that is held, or of the one that is free.
+        (&[("SET j text", "OK"), ("c:", WRONGTYPE)], refused),
+        (&[("SET k text", "OK"), ("b:", WRONGTYPE)], refused),
+        (&[("SET s text", "OK"), ("RENAME s k", "OK"), ("b:", WRONGTYPE)], refused),
+    ];
+    for (rows, expected) in cases {
+        let server = Server::new();
+        let mut stage = Stage::new(&server);
+        stage.play(BEHIND);
+        stage.play(rows);
+        stage.play(expected);
+        if *expected == refused {
+            // Nobody keeps the other key for it.
+            let (command, reply) =
+                if rows.iter().any(|row| row.0 == "c:") { ("b:", "#2") } else { ("LOCK.RELEASE j x", "0") };
+            stage.play(&[(command, reply)]);
+            stage.until("lock_contended_keys", 0);
+        }
+    }
+}
+
+#[test]
+fn a_grant_that_meets_the_end_of_its_client_is_taken_back_on_all_keys() {
+    // What could go wrong: one of the keys stays held by nobody until its lease ends.
+    let server = effects::server();
+    let mut scene = Scene::new(&server);
+    scene.stage.play(&[
+        ("LOCK.ACQUIRE j x PX 60000", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m PX 60000 BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE k b PX 50000 BLOCK 0", "waits"),
+        ("t: MULTI", "OK"),
+        ("t: LOCK.RELEASE j x", "QUEUED"),
+        ("t: CLIENT KILL ID %m", "QUEUED"),
+        ("t: EXEC", "[0 1]"),
+    ]);
+    scene.stage.until("lock_handed_off", 2);
+    scene.check(
+        &[],
+        &[
+            "LOCK.HOLD j x 0 1 #1 ~ 60000",
+            "MULTI",
+            "LOCK.HOLD j x 0 0 #1",
+            "LOCK.HOLD j m 0 1 #2 ~ 60000",
+            "LOCK.HOLD k m 0 1 #3 ~ 60000",
+            "EXEC",
+            "MULTI",
+            "LOCK.HOLD j m 0 0 #2",
+            "LOCK.HOLD k m 0 0 #3",
+            "LOCK.HOLD k b 0 1 #4 ~ 50000",
+            "EXEC",
+        ],
+    );
+    scene.stage.play(&[("b:", "#4"), ("EXISTS j", "0"), ("LOCK.RELEASE k b", "0")]);
+    assert_eq!(server.connect().info_number("lock", "lock_taken_back"), 2);
+}
+
+#[test]
+fn a_grant_is_taken_back_also_where_one_of_its_keys_is_no_lock_any_more() {
+    // What could go wrong: the other keys stay held by nobody, and who waits for them is told that they are no locks.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE j x PX 60000", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m PX 60000 BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE k b PX 50000 BLOCK 0", "waits"),
+        ("t: MULTI", "OK"),
+        ("t: LOCK.RELEASE j x", "QUEUED"),
+        ("t: CLIENT KILL ID %m", "QUEUED"),
+        ("t: SET j v", "QUEUED"),
+        ("t: EXEC", "[0 1 OK]"),
+        ("b:", "#2"),
+        ("GET j", "v"),
+    ]);
+}
+
+#[test]
+fn many_who_wait_for_many_keys_do_not_stop_the_server() {
+    // What could go wrong: for each of those who wait, all who wait are looked at again, through all of their keys.
+    for detection in ["yes", "no"] {
+        let server = Server::new();
+        let mut conn = server.connect();
+        conn.ok(&["CONFIG", "SET", "lock.deadlock-detection", detection]);
+        for key in ["k", "z"] {
+            conn.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
+        }
+        let crowd: Vec<Parked> = (0..200)
+            .map(|number| {
+                let others = (0..62).map(|other| match detection {
+                    "yes" => format!("s{other} "),
+                    _ => format!("s{number}-{other} "),
+                });
+                let others: String = others.collect();
+                let mut parked = Parked::connect(&server, 0);
+                parked.send(&format!("LOCK.MACQUIRE 64 k {others}z w{number} BLOCK 0"));
+                parked
+            })
+            .collect();
+        wait_for("all to wait", || waiters(&mut conn) == crowd.len() as u64);
+        // By the server's own account of the processor: others may be busy.
+        let cpu_s = |conn: &mut testbed::Client| {
+            ["used_cpu_user", "used_cpu_sys"]
+                .map(|field| conn.info("cpu", field).parse::<f64>().unwrap())
+                .iter()
+                .sum::<f64>()
+        };
+        let before = cpu_s(&mut conn);
+        assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+        let took = cpu_s(&mut conn) - before;
+        assert!(took < 0.5, "a release took {took} s of a processor, detection {detection}");
+    }
+}
+
+#[test]
+fn a_free_key_is_kept_for_who_waits_for_others_for_a_limited_time() {
+    // What could go wrong: one client that waits for a busy key stops all others at a free one for ever.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("CONFIG SET lock.max-reserve-ms 60000", "OK"),
+        ("LOCK.ACQUIRE j x PX 600000", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m BLOCK 0", "waits"),
+        ("n: LOCK.MACQUIRE 2 j l n BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+        ("LOCK.INFO k COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 2 waiters [] reserved_by m]"),
+        ("LOCK.INFO l COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 1 waiters [] reserved_by n]"),
+        // As it was when it began.
+        ("CONFIG SET lock.max-reserve-ms 50", "OK"),
+        ("b:", "waits"),
+        ("CLIENT UNBLOCK %n", "1"),
+        ("n:", "nil"),
+        ("LOCK.INFO l", "nil"),
+        // From here on it is short.
+        ("n: LOCK.MACQUIRE 2 j l n BLOCK 0", "waits"),
+        ("c: LOCK.ACQUIRE l c BLOCK 0", "sent"),
+        ("c:", "#2"),
+        ("LOCK.INFO l COUNT 0", "[mode write fence #2 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+        ("n:", "waits"),
+        // Free again, it is kept again; then whoever asks passes, without waiting.
+        ("LOCK.RELEASE l c", "0"),
+    ]);
+    let mut conn = server.connect();
+    let reserved = || Wire::resp2(&server).say("LOCK.INFO l").field("reserved_by");
+    wait_for("it to be kept no longer", || reserved() == Reply::Null);
+    assert!(conn.int(&["LOCK.RW", "l", "d", "READ"]).is_some());
+    stage.play(&[("n:", "waits"), ("LOCK.RELEASE l d", "0"), ("b:", "waits"), ("LOCK.RELEASE j x", "0")]);
+    // Who was passed has kept its place.
+    stage.play(&[("m:", "[#3 #4]"), ("LOCK.MRELEASE 2 j k m", "[0 0]"), ("n:", "[#5 #6]"), ("b:", "#7")]);
+}
+
+#[test]
+fn a_time_of_zero_keeps_nothing() {
+    // What could go wrong: the least that can be set means for ever.
+    Stage::new(&Server::setup().lock_option("max-reserve-ms", "0").start()).play(&[
+        ("LOCK.ACQUIRE j x", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m BLOCK 0", "waits"),
+        ("LOCK.INFO k COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 1 waiters [] reserved_by nil]"),
+        ("LOCK.ACQUIRE k b", "#2"),
+        ("LOCK.RELEASE j x", "0"),
+        ("m:", "waits"),
+        ("LOCK.RELEASE k b", "0"),
+        ("m:", "[#3 #4]"),
+    ]);
+}
+
+#[test]
+fn nobody_starves_where_some_want_one_key_and_some_want_all() {
+    // What could go wrong: the keys are never free at one moment, and who wants all of them waits for ever; or the
+    // others do.
+    const KEYS: [&str; 3] = ["i", "j", "k"];
+    const ROUNDS: u64 = 25;
+    let server = Server::new();
+    let over = AtomicBool::new(false);
+    let singles: Vec<AtomicU64> = (0..24).map(|_| AtomicU64::new(0)).collect();
+    thread::scope(|scope| {
+        for (number, rounds) in singles.iter().enumerate() {
+            let (server, over) = (&server, &over);
+            scope.spawn(move || {
+                let (mut wire, key) = (Wire::resp2(server), KEYS[number % 3]);
+                while !over.load(Ordering::Relaxed) {
+                    assert!(wire.say(&format!("LOCK.ACQUIRE {key} s{number} BLOCK 0")).int() > 0);
+                    assert_eq!(wire.say(&format!("LOCK.RELEASE {key} s{number}")).int(), 0);
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let all: Vec<_> = (0..2)
+            .map(|number| {
+                let server = &server;
+                scope.spawn(move || {
+                    let mut wire = Wire::resp2(server);
+                    for _ in 0..ROUNDS {
+                        let fences = wire.say(&format!("LOCK.MACQUIRE 3 i j k all{number} BLOCK 0")).items();
+                        assert_eq!(fences.len(), 3);
+                        assert_eq!(wire.say(&format!("LOCK.MRELEASE 3 i j k all{number}")).items().len(), 3);
+                    }
+                })
+            })
+            .collect();
+        let ended: Vec<_> = all.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        over.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|ended| ended.expect("who wants all keys has had them"));
+    });
+    // Everybody was served between the two.
+    let rounds: Vec<u64> = singles.iter().map(|rounds| rounds.load(Ordering::Relaxed)).collect();
+    assert!(rounds.iter().all(|rounds| *rounds >= ROUNDS / 2), "{rounds:?}");
+    assert_eq!(server.connect().info_number("lock", "lock_waiters"), 0);
+}
+
+#[test]
+fn a_read_hold_of_ones_own_key_passes_nobody_in_the_queue_of_another() {
+    // What could go wrong: an upgrade stands at the head of every queue that its request joins, and those who wait for
+    // one key wait for as long as others upgrade keys of their own with it.
+    const ROUNDS: usize = 50;
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    let mut highest = wire.say("LOCK.ACQUIRE hot h").int();
+    let upgrades: Vec<String> = (0..3).map(|number| format!("own{number} hot up{number}")).collect();
+    let mut upgrading: Vec<Waiter> = Vec::new();
+    for (number, keys) in upgrades.iter().enumerate() {
+        wire.say(&format!("LOCK.RW own{number} up{number} READ"));
+        upgrading.push(Waiter::waits(&server, &format!("LOCK.MACQUIRE 2 {keys} BLOCK 0")));
+    }
+    let mut queue: Vec<Waiter> =
+        (0..8).map(|at| Waiter::waits(&server, &format!("LOCK.ACQUIRE hot v{at} BLOCK 0"))).collect();
+    let upgraded: Vec<i64> = thread::scope(|scope| {
+        let loops: Vec<_> = upgrading
+            .iter_mut()
+            .zip(&upgrades)
+            .map(|(waiter, keys)| {
+                scope.spawn(move || {
+                    let mut fences = Vec::new();
+                    for _ in 0..ROUNDS {
+                        fences.push(waiter.reply().items()[1].int());
+                        // Gives back what it wrote, not what it reads, and asks again at once.
+                        assert_eq!(waiter.wire().say(&format!("LOCK.MRELEASE 2 {keys} WRITE")).items().len(), 2);
+                        waiter.wire().send(&format!("LOCK.MACQUIRE 2 {keys} BLOCK 0").split(' ').collect::<Vec<_>>());
+                    }
+                    waiter.reply();
+                    waiter.wire().say(&format!("LOCK.MRELEASE 2 {keys} WRITE"));
+                    fences
+                })
+            })
+            .collect();
+        wire.say("LOCK.RELEASE hot h");
+        for (at, waiter) in queue.iter_mut().enumerate() {
+            let fence = waiter.reply().int();
+            assert!(fence > highest, "in the order in which they came");
+            highest = fence;
+            assert_eq!(wire.say(&format!("LOCK.RELEASE hot v{at}")).int(), 0);
+        }
+        loops.into_iter().flat_map(|fences| fences.join().expect("each gets its turns, too")).collect()
+    });
+    // Each of the three came before the eight once, and behind them after that.
+    let before = upgraded.iter().filter(|fence| **fence < highest).count();
+    assert_eq!((upgraded.len(), before), (3 * ROUNDS, 3));
+}
+
+/// Each waits for several keys, of which the other holds one.
+const CIRCLES: &[&[Row]] = &[
+    &[
+        ("LOCK.ACQUIRE j a", "#1"),
+        ("LOCK.ACQUIRE k b", "#2"),
+        ("a: LOCK.MACQUIRE 2 i k a BLOCK 0", "waits"),
+        ("b: LOCK.MACQUIRE 2 j l b BLOCK 0", "DEADLOCK b -> j -> a -> k -> b"),
+        ("b: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> k -> b"),
+        ("LOCK.INFO l", "nil"),
+        ("a:", "waits"),
+        ("b: LOCK.RELEASE k b", "0"),
+        ("a:", "[#3 #4]"),
+    ],
+    // The one with one key comes first.
+    &[
+        ("LOCK.ACQUIRE j a", "#1"),
+        ("LOCK.ACQUIRE k b", "#2"),
+        ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
+        ("b: LOCK.MACQUIRE 3 l i j b BLOCK 60000", "DEADLOCK b -> j -> a -> k -> b"),
+        ("LOCK.INFO i", "nil"),
+    ],
+    // Through the place in a line: b stands behind m at k, m waits for r at j, and r would wait for b.
+    &[
+        ("LOCK.ACQUIRE j r", "#1"),
+        ("LOCK.ACQUIRE l b", "#2"),
+        ("m: LOCK.MACQUIRE 2 j k m BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+        ("r: LOCK.ACQUIRE l r BLOCK 0", "DEADLOCK r -> l -> b -> k -> m -> j -> r"),
+        ("m:", "waits"),
+        ("b:", "waits"),
+        ("r: LOCK.RELEASE j r", "0"),
+        ("m:", "[#3 #4]"),
+    ],
+    // Two that read both keys and want to write both.
+    &[
+        ("LOCK.MACQUIRE 2 j k a READ", "[#1 #2]"),
+        ("LOCK.MACQUIRE 2 j k b READ", "[#3 #4]"),
+        ("a: LOCK.MACQUIRE 2 j k a BLOCK 0", "waits"),
+        ("b: LOCK.MACQUIRE 2 k j b BLOCK 0", "DEADLOCK b -> k -> a -> j -> b"),
+        ("LOCK.MRELEASE 2 j k b", "[0 0]"),
+        ("a:", "[#5 #6]"),
+    ],
+];
+
+/// No circles, though they may look like one: who asks goes before the one that waits for it anyway.
+const NO_CIRCLES: &[&[Row]] = &[
+    &[
+        ("LOCK.ACQUIRE j r", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m READ BLOCK 0", "waits"),
+        ("LOCK.RW k r READ BLOCK 0", "#2"),
+        ("LOCK.MRELEASE 2 j k r", "[0 0]"),
+        ("m:", "[#3 #4]"),
+    ],
+    &[
+        ("LOCK.ACQUIRE j r", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m WRITE BLOCK 0", "waits"),
+        ("LOCK.ACQUIRE k r BLOCK 0", "#2"),
+        ("m:", "waits"),
+        ("LOCK.RELEASE j r", "0"),
+        ("m:", "waits"),
+        ("LOCK.RELEASE k r", "0"),
+        ("m:", "[#3 #4]"),
+    ],
+    // The same with several keys on either side.
+    &[
+        ("LOCK.MACQUIRE 2 i j r", "[#1 #2]"),
+        ("m: LOCK.MACQUIRE 3 j k l m BLOCK 0", "waits"),
+        ("LOCK.MACQUIRE 2 k l r BLOCK 0", "[#3 #4]"),
+        ("LOCK.MRELEASE 4 i j k l r", "[0 0 0 0]"),
+        ("m:", "[#5 #6 #7]"),
+    ],
+    // Two that want the same keys, named in another order.
+    &[
+        ("LOCK.ACQUIRE j x", "#1"),
+        ("m: LOCK.MACQUIRE 2 j k m BLOCK 0", "waits"),
+        ("n: LOCK.MACQUIRE 2 k j n BLOCK 0", "waits"),
+        ("LOCK.RELEASE j x", "0"),
+        ("m:", "[#2 #3]"),
+        ("n:", "waits"),
+        ("LOCK.MRELEASE 2 j k m", "[0 0]"),
+        ("n:", "[#4 #5]"),
+    ],
+];
+
+#[test]
+fn a_circle_through_several_keys_is_refused_and_what_is_none_is_not() {
+    // What could go wrong: two clients wait for each other for ever; or one is sent away that need only wait, or not
+    // even that.
+    for rows in CIRCLES.iter().chain(NO_CIRCLES) {
+        Stage::new(&Server::new()).play(rows);
+    }
+}
+
+#[test]
+fn the_keys_of_a_command_are_found_where_its_number_says() {
+    // What could go wrong: a proxy or cluster client that asks the server sends the command to the node of the owner's
+    // name.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for (command, keys) in [
+        ("LOCK.MACQUIRE 2 j k a PX 5", &["j", "k"][..]),
+        ("LOCK.MACQUIRE 1 j k", &["j"]),
+        ("LOCK.MACQUIRE 3 READ PX 5 WRITE READ", &["READ", "PX", "5"]),
+        ("LOCK.MRELEASE 3 i j k a ALL", &["i", "j", "k"]),
+        ("LOCK.MEXTEND 1 i a PX 5", &["i"]),
+    ] {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
+        assert_eq!(conn.get::<Vec<String>>(&words), keys, "{command}");
+    }
+    for lie in ["LOCK.MACQUIRE 0 j a", "LOCK.MACQUIRE 3 j a", "LOCK.MRELEASE -1 j a", "LOCK.MACQUIRE x j a"] {
+        let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(lie.split(' ')).collect();
+        assert!(conn.error(&words).starts_with("ERR "), "{lie}");
+    }
+}
+
+#[test]
+fn who_waits_for_several_keys_is_seen_as_one_that_waits() {
+    // What could go wrong: it is counted once for each key, and the limit of those who may wait is reached by a few.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "j", "x"]).expect("free");
+    let _waiter = Waiter::waits(&server, "LOCK.MACQUIRE 3 j k l m BLOCK 0");
+    let seen = ["lock_waiters", "lock_contended_keys", "lock_queued"].map(|field| conn.info_number("lock", field));
+    assert_eq!(seen, [1, 3, 1]);
+    assert_eq!(conn.info("clients", "blocked_clients"), "1");
+}

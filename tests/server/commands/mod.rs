@@ -1,0 +1,13 @@
+//! What commands reply, refuse and may be called with.
+
+mod acl;
+mod boundary;
+mod clients;
+mod fences;
+mod many;
+mod panic;
+mod replies;
+mod replies_hold;
+mod replies_state;
+mod replies_syntax;
+pub(crate) mod watch;

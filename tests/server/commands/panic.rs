@@ -1,0 +1,116 @@
+//! A panic anywhere in the module is a line in the server's log and, in a command, one error; the server lives on. Told
+//! with tests/panicking, a module that is built on the same src/ffi and panics wherever it is called.
+
+use crate::harness::wire::{Reply, Way, Wire};
+use testbed::{Server, module, wait_for};
+
+/// The server runs with RUST_BACKTRACE=1, as all of these tests' servers do: see the crate testbed.
+fn server() -> Server {
+    let path = module().with_file_name("libpanicking.so");
+    assert!(path.exists(), "{} is missing: cargo build --release --workspace makes it", path.display());
+    Server::setup().without_module().option("loadmodule", &path.display().to_string()).start()
+}
+
+const INTERNAL: &str = "ERR internal error of the module, see the server's log";
+
+fn alive(server: &Server, wire: &mut Wire) {
+    assert_eq!(wire.say("PING"), Reply::Simple("PONG".to_owned()), "the same connection is in step");
+    assert_eq!(server.connect().get::<String>(&["PING"]), "PONG");
+}
+
+/// The log's lines of panics: `panic at file:line: message`.
+fn panics(server: &Server) -> Vec<String> {
+    let log = server.log();
+    log.lines().filter_map(|line| line.find("panic at ").map(|at| line[at..].to_owned())).collect()
+}
+
+#[track_caller]
+fn logged(server: &Server, message: &str) {
+    let panics = panics(server);
+    let last = panics.last().expect("a line in the log");
+    let (place, text) = last["panic at ".len()..].split_once(": ").expect("a place and a message");
+    let (file, line) = place.rsplit_once(':').expect("file:line");
+    assert!(file.ends_with("panicking/src/lib.rs"), "{last}");
+    assert!(line.parse::<u32>().is_ok_and(|line| line > 0), "{last}");
+    assert_eq!(text, message);
+}
+
+#[test]
+fn a_panic_in_a_command_is_an_error_and_a_line_in_the_log() {
+    // Unwinding into the server's frames, or a symboliser at work within it, ends the server and all that it holds.
+    let server = server();
+    for mut wire in [Wire::resp2(&server), Wire::resp3(&server)] {
+        assert_eq!(wire.say("PANIC.NOW k"), Reply::Error(INTERNAL.to_owned()));
+        logged(&server, "on purpose");
+        alive(&server, &mut wire);
+    }
+    // Again and again: nothing is used up, and no lock is left poisoned.
+    let mut wire = Wire::resp2(&server);
+    for _ in 0..200 {
+        assert_eq!(wire.say("PANIC.NOW k"), Reply::Error(INTERNAL.to_owned()));
+    }
+    assert_eq!(panics(&server).len(), 202);
+}
+
+#[test]
+fn a_panic_within_a_transaction_a_script_or_a_function_is_an_error_there() {
+    // The server is in the middle of a step of its own, which it must be able to finish.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    wire.load_function();
+    for way in [Way::Exec, Way::Script, Way::Function] {
+        assert_eq!(wire.ask_by(way, &["PANIC.NOW", "k"]), Reply::Error(INTERNAL.to_owned()), "{way:?}");
+        logged(&server, "on purpose");
+        alive(&server, &mut wire);
+    }
+}
+
+#[test]
+fn a_panic_after_the_reply_adds_none() {
+    // A second reply to one command is taken for the reply to the next, and so on for ever.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    assert_eq!(wire.say("PANIC.REPLIED k"), Reply::Int(7));
+    alive(&server, &mut wire);
+    logged(&server, "after the reply");
+    assert_eq!(wire.ask_by(Way::Exec, &["PANIC.REPLIED", "k"]), Reply::Int(7));
+    assert_eq!(wire.ask_by(Way::Script, &["PANIC.REPLIED", "k"]), Reply::Int(7));
+    alive(&server, &mut wire);
+}
+
+#[test]
+fn a_panic_with_the_clients_bytes_is_one_line() {
+    // A NUL would cut the line, and a format character must not be one to the server's printf.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    assert_eq!(wire.ask(&[&b"PANIC.FORMATTED"[..], b"%s%n\0%d"]), Reply::Error(INTERNAL.to_owned()));
+    logged(&server, "key is %s%n\\u{0}%d");
+    let forged = "x\n1:M 01 Jan 2026 00:00:00.000 * Ready to accept";
+    assert_eq!(wire.ask(&["PANIC.FORMATTED", forged]), Reply::Error(INTERNAL.to_owned()));
+    let log = server.log();
+    assert!(!log.lines().any(|line| line.starts_with("1:M 01 Jan")), "a client wrote a line of the log:\n{log}");
+    alive(&server, &mut wire);
+}
+
+#[test]
+fn a_panic_where_nobody_waits_for_a_reply_is_caught_too() {
+    // Timers, events, INFO and CONFIG call the module without a command around it.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    assert_eq!(wire.say("PANIC.TIMER k"), Reply::Int(1));
+    wait_for("the timer", || panics(&server).len() == 1);
+    logged(&server, "in a timer");
+    assert_eq!(wire.say("SET panic 1"), Reply::Simple("OK".to_owned()));
+    assert_eq!(wire.say("EXPIRE panic 100"), Reply::Int(1));
+    logged(&server, "in a keyspace event");
+    assert_eq!(wire.say("FLUSHALL"), Reply::Simple("OK".to_owned()));
+    logged(&server, "in a server event");
+    assert_eq!(wire.say("DBSIZE"), Reply::Int(0));
+    let info = wire.say("INFO panic").text();
+    assert!(info.contains("panic_before:1"), "{info}");
+    logged(&server, "in INFO");
+    assert!(matches!(wire.say("CONFIG SET panic.level 3"), Reply::Error(_)));
+    logged(&server, "in CONFIG SET");
+    assert_eq!(wire.say("CONFIG SET panic.level 2"), Reply::Simple("OK".to_owned()));
+    alive(&server, &mut wire);
+}

@@ -1,0 +1,161 @@
+//! LOCK.HOLD from a client of a server that was started with `lock.allow-hold yes`: it does what it says, as long as
+//! the lock stays one.
+
+use crate::harness::wire::{Player, Row, Way, Wire};
+use testbed::{Server, wait_for};
+
+fn server() -> Server {
+    Server::setup().option("appendonly", "yes").lock_option("allow-hold", "yes").start()
+}
+
+/// The first two rows make two fences of this server that no hold has: `#1` and `#2`.
+const FENCES: &[Row] = &[
+    ("LOCK.ACQUIRE tmp t", "#1"),
+    ("LOCK.RELEASE tmp t", "0"),
+    ("LOCK.ACQUIRE tmp t", "#2"),
+    ("LOCK.RELEASE tmp t", "0"),
+];
+
+/// Wall-clock deadlines are not used here: a client's counts by what remains.
+const ROWS: &[Row] = &[
+    ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
+    (
+        "LOCK.INFO k",
+        "[mode write fence #1 holding 1 holders [[owner a mode write reads 0 writes 2 fence #1 ttl_ms ~ held_ms ~ session nil client nil note note]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    // Absolute, so it may come twice.
+    ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
+    ("LOCK.RELEASE k a TO 2", "2"),
+    // Beside a writer nobody else can be, nor a writer beside a reader, nor two with one fence.
+    ("LOCK.HOLD k b 1 0 #2 0 60000", CONFLICT),
+    ("LOCK.HOLD k b 0 1 #2 0 60000", CONFLICT),
+    ("LOCK.HOLD k a 1 0 #1 0 60000", "1"),
+    (
+        "LOCK.INFO k",
+        "[mode read fence #1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    ("LOCK.HOLD k b 1 0 #1 0 60000", CONFLICT),
+    ("LOCK.HOLD k b 1 0 #2 0 60000", "1"),
+    ("LOCK.HOLD k b 1 1 #2 0 60000", CONFLICT),
+    ("LOCK.HOLD k a 0 1 #2 0 60000", CONFLICT),
+    ("LOCK.RW k c WRITE", "nil"),
+    // Removals: short or long, and of what is not there.
+    ("LOCK.HOLD k nobody 0 0", "1"),
+    ("LOCK.HOLD none a 0 0", "1"),
+    ("EXISTS none", "0"),
+    ("LOCK.HOLD k b 0 0 #2 0 0", "1"),
+    ("LOCK.HOLD k a 0 0", "1"),
+    ("EXISTS k", "0"),
+    // A fence that no clock of ours made would poison the clock.
+    ("LOCK.HOLD k a 0 1 9007199254740991 0 60000", "ERR fence is more than a year ahead of the clock"),
+    ("LOCK.HOLD k a 0 0 9007199254740991", "ERR fence is more than a year ahead of the clock"),
+    ("EXISTS k", "0"),
+    ("LOCK.ACQUIRE k a", "#3"),
+    ("LOCK.RELEASE k a", "0"),
+    // Counts and lengths.
+    ("LOCK.HOLD k a 4294967295 0 #1 0 60000", "1"),
+    ("LOCK.RW k a READ", "LIMIT the owner's count is 4294967295, the highest there is"),
+    ("LOCK.RELEASE k a", "4294967294"),
+    ("LOCK.RW k a READ", "#4"),
+    ("LOCK.RW k a READ", "LIMIT the owner's count is 4294967295, the highest there is"),
+    ("LOCK.ACQUIRE k a", "#5"),
+    ("LOCK.RELEASE k a READ", "4294967295"),
+    ("LOCK.RELEASE k a ALL", "0"),
+    ("LOCK.HOLD k a 0 4294967295 #1 0 60000", "1"),
+    ("LOCK.ACQUIRE k a", "LIMIT the owner's count is 4294967295, the highest there is"),
+    ("LOCK.RELEASE k a ALL", "0"),
+    ("LOCK.HOLD k @257 0 1 #1 0 60000", "LIMIT owner is longer than lock.max-owner-bytes (256)"),
+    ("LOCK.HOLD k a 0 1 #1 0 60000 @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
+    // Syntax.
+    ("LOCK.HOLD k a 0", "ERR wrong number of arguments for 'lock.hold' command"),
+    (r#"LOCK.HOLD k "" 0 0"#, "ERR owner must not be empty"),
+    ("LOCK.HOLD k * 0 0", "ERR owner * can only acquire: use the owner that the server made"),
+    ("LOCK.HOLD k a -1 0", "ERR reads must be a whole number from 0 to 4294967295"),
+    ("LOCK.HOLD k a 0 4294967296", "ERR writes must be a whole number from 0 to 4294967295"),
+    ("LOCK.HOLD k a 0 1", "ERR fence needs a value"),
+    ("LOCK.HOLD k a 0 1 0 0 5", "ERR fence must be a whole number from 1 to 9007199254740991"),
+    ("LOCK.HOLD k a 0 1 #1", "ERR wall-deadline-ms needs a value"),
+    ("LOCK.HOLD k a 0 1 #1 0", "ERR remaining-ms needs a value"),
+    ("LOCK.HOLD k a 0 1 #1 -1 5", "ERR wall-deadline-ms must be a whole number from 0 to 9223372036854775807"),
+    (
+        "LOCK.HOLD k a 0 1 #1 0 9223372036854775808",
+        "ERR remaining-ms must be a whole number from 0 to 9223372036854775807",
+    ),
+    ("LOCK.HOLD k a 0 1 #1 0 5 note more", r#"ERR unknown option "more""#),
+    ("EXISTS k", "0"),
+];
+
+const CONFLICT: &str = "ERR hold conflicts with another owner's hold on the key";
+
+#[test]
+fn a_client_that_may_send_facts_cannot_break_a_lock_with_them() {
+    // A replaying tool that is fed a wrong file would make two writers, or use up the fences for good.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(FENCES);
+    player.go_on(ROWS);
+    player.go_on(&[
+        ("SET s text", "OK"),
+        ("LOCK.HOLD s a 0 1 #1 0 60000", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ]);
+}
+
+#[test]
+fn a_refused_fact_is_not_written_and_a_granted_one_is_as_absolute_as_before() {
+    // What a refused fact leaves in the AOF would be believed at the next start.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(FENCES);
+    player.go_on(&[
+        ("LOCK.HOLD k a 0 1 #1 0 60000 n", "1"),
+        ("LOCK.HOLD k b 0 1 #2 0 60000", CONFLICT),
+        ("LOCK.HOLD k a 0 1 9007199254740991 0 60000", "ERR fence is more than a year ahead of the clock"),
+        ("LOCK.HOLD k a 0 0", "1"),
+    ]);
+    let fence = player.fence("#1").to_string();
+    let facts: Vec<_> =
+        server.aof_tail().into_iter().filter(|command| command.get(1).is_some_and(|key| key == "k")).collect();
+    assert_eq!(facts.len(), 2, "{facts:?}");
+    assert_eq!(facts[0][..6], ["LOCK.HOLD", "k", "a", "0", "1", &fence].map(str::to_owned));
+    assert_eq!(facts[0][7..], ["60000".to_owned(), "n".to_owned()]);
+    assert_eq!(facts[1][..5], ["LOCK.HOLD", "k", "a", "0", "0"].map(str::to_owned));
+}
+
+#[test]
+fn a_fact_with_the_longest_lease_there_is_harms_nothing() {
+    // A deadline beyond the end of time would overflow into the past, or stop the server's arithmetic.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(FENCES);
+    player.go_on(&[
+        ("LOCK.HOLD k a 0 1 #1 9223372036854775807 9223372036854775807", "1"),
+        ("LOCK.ACQUIRE k b", "nil"),
+        ("LOCK.ACQUIRE k a", "#3"),
+        ("LOCK.EXTEND k a PX 60000", "#3"),
+        ("LOCK.RELEASE k a ALL", "0"),
+        // And one that is over as it comes: it is gone when anybody looks.
+        ("LOCK.HOLD k a 0 1 #3 0 0", "1"),
+        ("LOCK.INFO k", "nil"),
+        ("LOCK.ACQUIRE k b", "#4"),
+    ]);
+}
+
+#[test]
+fn the_longest_lease_there_is_keeps_no_other_from_ending() {
+    // A deadline beyond the reach of the index once kept its alarm busy for ever.
+    let server = server();
+    let mut wire = Wire::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(FENCES);
+    player.go_on(&[
+        ("LOCK.HOLD far a 0 1 #1 0 9223372036854775807", "1"),
+        ("LOCK.HOLD further a 0 1 #2 0 4398046511104", "1"),
+        ("LOCK.ACQUIRE near b PX 20", "#3"),
+    ]);
+    let mut conn = server.connect();
+    wait_for("the other lease to end", || conn.int(&["EXISTS", "near"]) == Some(0));
+    assert_eq!(conn.int(&["EXISTS", "far", "further"]), Some(2));
+}

@@ -1,0 +1,5 @@
+//! What the documents say, compared with the code and the server.
+
+mod compatibility;
+mod documents;
+mod reference;

@@ -1,0 +1,6 @@
+//! Leases on the clock.
+
+mod freeze;
+mod in_time;
+mod index;
+mod mass;

@@ -1,0 +1,6 @@
+//! What is saved, restored and kept in memory.
+
+mod memory;
+mod payloads;
+mod payloads_mutated;
+mod restarts;

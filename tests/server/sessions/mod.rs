@@ -1,0 +1,9 @@
+//! Holds that end with their connection.
+
+pub(crate) mod binding;
+mod connections;
+mod crowd;
+mod effects;
+mod nowhere;
+pub(crate) mod races;
+mod roles;

@@ -1,0 +1,292 @@
+//! Connections that close while something else happens to their holds: a grant, a wait, a change of place.
+
+use crate::harness::parked::{Parked, holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::waiter::{Stage, Waiter};
+use crate::harness::wire::Reply;
+use crate::sessions::binding::{gone, lost, only_hold};
+use testbed::{Client, Server, wait_for};
+
+/// Sends commands that the server serves in one turn, on a connection of their own.
+pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {
+    let mut parked = Parked::connect(server, 0);
+    let all: String = commands.iter().map(|command| format!("{command}\r\n")).collect();
+    parked.send_bytes(format!("{all}QUIT\r\n").as_bytes());
+    assert!(parked.is_closed());
+}
+
+#[test]
+fn who_was_granted_after_a_wait_is_bound_as_well() {
+    // The grant is made in the step of another client, whose connection it must not be bound to.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for give in ["LOCK.RELEASE k a", "LOCK.EXTEND k a PX 1", "DEL k", "LOCK.BREAK k"] {
+        let mut stage = Stage::new(&server);
+        stage.play(&[
+            ("a: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#1"),
+            ("b: LOCK.ACQUIRE k b PX 600000 BLOCK 0 SESSION 5000", "waits"),
+            ("c: LOCK.ACQUIRE k c PX 600000 BLOCK 0 SESSION 0", "waits"),
+        ]);
+        stage.ask(&give.split(' ').collect::<Vec<_>>());
+        stage.play(&[("b:", "#2")]);
+        let hold = only_hold(&mut conn, "k");
+        assert_eq!((hold.session, hold.client), (Some(5000), Some(stage.waiter("b").id())), "{give}");
+        stage.leave("a");
+        let_it_tick(&mut conn);
+        assert_eq!(holders(&mut conn, "k"), ["b"], "{give}: ended with another connection");
+        stage.play(&[("LOCK.RELEASE k b", "0"), ("c:", "#3")]);
+        stage.leave("c");
+        wait_for("it to be ended", || conn.int(&["EXISTS", "k"]) == Some(0));
+        assert_eq!(conn.info("lock", "lock_session_holds"), "0");
+    }
+}
+
+#[test]
+fn who_waits_for_several_keys_is_bound_on_each() {
+    // One that is forgotten would keep its key for a whole lease.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE k x PX 600000", "#1"),
+        ("b: LOCK.MACQUIRE 3 j k l b PX 600000 BLOCK 0 SESSION 0", "waits"),
+        ("LOCK.RELEASE k x", "0"),
+        ("b:", "[#2 #3 #4]"),
+        ("c: LOCK.MACQUIRE 3 l k j c PX 600000 BLOCK 0", "waits"),
+    ]);
+    stage.leave("b");
+    stage.play(&[("c:", "[#5 #6 #7]")]);
+}
+
+#[test]
+fn who_goes_before_its_grant_leaves_the_line_and_holds_nothing() {
+    // A connection that is not there any more must not be granted anything, nor keep those behind it waiting.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("a: LOCK.RW k a READ PX 600000 SESSION 0", "#1"),
+        ("w: LOCK.RW k w WRITE PX 600000 BLOCK 0 SESSION 0", "waits"),
+        ("r: LOCK.RW k r READ PX 600000 BLOCK 0 SESSION 0", "waits"),
+    ]);
+    stage.leave("w");
+    stage.play(&[("r:", "#2")]);
+    assert_eq!(waiters(&mut conn), 0);
+    assert_eq!(holders(&mut conn, "k"), ["a", "r"]);
+    assert_eq!(conn.info("lock", "lock_session_holds"), "2");
+    assert_eq!(conn.info("lock", "lock_sessions_closed"), "0");
+    assert!(lost(&mut conn).is_empty());
+}
+
+#[test]
+fn who_goes_in_the_turn_of_its_grant_holds_nothing_and_the_next_is_let_in() {
+    // Taken back as undelivered and ended as a closed session: it must be one of the two, once.
+    for session in ["SESSION 0", "SESSION 600000", ""] {
+        let server = Server::new();
+        let mut conn = server.connect();
+        conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
+        let first = Parked::wait(&server, &format!("LOCK.ACQUIRE k w1 PX 600000 BLOCK 0 {session}"));
+        let mut next = Parked::wait(&server, "LOCK.ACQUIRE k w2 PX 600000 BLOCK 0");
+        in_one_turn(&server, &["LOCK.RELEASE k a".to_owned(), format!("CLIENT KILL ID {}", first.id)]);
+        next.only_end().fence();
+        assert_eq!(holders(&mut conn, "k"), ["w2"], "{session}");
+        nobody_waits(&mut conn);
+        let_it_tick(&mut conn);
+        assert_eq!(conn.info("lock", "lock_session_holds"), "0", "{session}");
+        assert_eq!(conn.info("lock", "lock_taken_back"), "1", "{session}");
+        assert_eq!(conn.info("lock", "lock_released"), "1", "{session}");
+        assert!(lost(&mut conn).is_empty(), "{session}: it never knew that it had it");
+    }
+}
+
+#[test]
+fn a_hold_of_before_outlives_an_upgrade_that_nobody_received() {
+    // The reader holds on over a connection that is open; what ended is the connection that asked for more.
+    for (session, client) in [("SESSION 0", true), ("", false)] {
+        let server = Server::new();
+        let mut conn = server.connect();
+        let mut reader = Waiter::connect(&server);
+        let command = format!("LOCK.RW k a READ PX 600000 {session}");
+        reader.wire().say(command.trim_end());
+        conn.int(&["LOCK.RW", "k", "b", "READ", "PX", "600000"]).unwrap();
+        let upgrade = Parked::wait(&server, "LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION 0");
+        in_one_turn(&server, &["LOCK.RELEASE k b".to_owned(), format!("CLIENT KILL ID {}", upgrade.id)]);
+        wait_for("it to be taken back", || conn.info("lock", "lock_taken_back") == "1");
+        let hold = only_hold(&mut conn, "k");
+        assert_eq!((hold.reads, hold.writes, hold.mode.as_str()), (1, 0, "read"), "{session}");
+        assert_eq!(hold.client, client.then_some(reader.id()), "{session}");
+        let id = reader.id();
+        drop(reader);
+        gone(&mut conn, id);
+        let_it_tick(&mut conn);
+        assert_eq!(conn.lock_info("k").is_none(), client, "{session}");
+    }
+}
+
+#[test]
+fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
+    // What could go wrong: who asks in that moment settles the lock, and the reader loses what it never bound to
+    // anything.
+    for grace in ["0", "300"] {
+        let server = Server::new();
+        let mut conn = server.connect();
+        for owner in ["a", "b"] {
+            conn.int(&["LOCK.RW", "k", owner, "READ", "PX", "600000"]).unwrap();
+        }
+        let upgrade = Parked::wait(&server, &format!("LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION {grace}"));
+        let kill = format!("CLIENT KILL ID {}", upgrade.id);
+        in_one_turn(&server, &["LOCK.RELEASE k b".to_owned(), kill, "LOCK.RW k c WRITE".to_owned()]);
+        wait_for("it to be taken back", || conn.info("lock", "lock_taken_back") == "1");
+        let hold = only_hold(&mut conn, "k");
+        assert_eq!((hold.reads, hold.writes, hold.client), (1, 0, None), "SESSION {grace}");
+        assert!(hold.ttl_ms > 500_000, "SESSION {grace}: cut to {} ms", hold.ttl_ms);
+    }
+}
+
+#[test]
+fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
+    // What could go wrong: the news of the old one's end comes after the new one, and takes the way to it away.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("DEBUG SET-ACTIVE-EXPIRE 0", "OK"),
+        ("LOCK.ACQUIRE k x PX 600000", "#1"),
+        ("w: LOCK.ACQUIRE j w PX 600000 SESSION 0", "#2"),
+        ("w: LOCK.MACQUIRE 2 j k w PX 600000 BLOCK 0 SESSION 0", "waits"),
+        ("PEXPIRE j 20", "1"),
+    ]);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    stage.play(&[("LOCK.RELEASE k x", "0"), ("w:", "[#3 #4]")]);
+    assert_eq!(conn.info("lock", "lock_session_holds"), "2");
+    stage.leave("w");
+    wait_for("both to be ended", || conn.int(&["EXISTS", "j", "k"]) == Some(0));
+}
+
+#[test]
+fn who_repeats_its_request_is_bound_to_the_new_connection() {
+    // The old one may close at any time: that is why it was repeated.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE k x PX 600000", "#1"),
+        ("old: LOCK.ACQUIRE k a PX 600000 BLOCK 0 SESSION 0", "waits"),
+        ("new: LOCK.ACQUIRE k a PX 600000 BLOCK 0 SESSION 0 RETRY 1", "waits"),
+        ("old:", "nil"),
+    ]);
+    stage.leave("old");
+    stage.play(&[("new:", "waits"), ("LOCK.RELEASE k x", "0"), ("new:", "#2")]);
+    assert_eq!(only_hold(&mut conn, "k").client, Some(stage.waiter("new").id()));
+    // After the grant: it moves as well, and the old connection says nothing more.
+    stage.play(&[("newer: LOCK.ACQUIRE k a PX 600000 SESSION 0 RETRY 1", "#2")]);
+    stage.leave("new");
+    let_it_tick(&mut conn);
+    assert_eq!(only_hold(&mut conn, "k").client, Some(stage.waiter("newer").id()));
+}
+
+#[test]
+fn what_is_asked_for_in_the_turn_of_the_close_finds_the_hold_ended() {
+    // Between the close and the work that follows, the hold is over all the same: settle first.
+    for (command, reply) in [
+        ("LOCK.RELEASE k a", Reply::Null),
+        ("LOCK.EXTEND k a PX 600000", Reply::Null),
+        ("LOCK.INFO k", Reply::Null),
+        ("LOCK.ACQUIRE k b PX 600000", Reply::Int(1)),
+        ("LOCK.RW k b READ PX 600000", Reply::Int(1)),
+        ("LOCK.MACQUIRE 2 j k b PX 600000", Reply::Array(vec![])),
+        ("LOCK.BREAK k", Reply::Int(0)),
+        ("RENAME k l", Reply::Simple("OK".to_owned())),
+        ("MOVE k 3", Reply::Int(1)),
+        ("SWAPDB 0 3", Reply::Simple("OK".to_owned())),
+        ("DEL k", Reply::Int(1)),
+    ] {
+        let server = Server::new();
+        let mut conn = server.connect();
+        let mut holder = Waiter::connect(&server);
+        holder.wire().say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
+        let mut pipe = Waiter::connect(&server);
+        let id = holder.id();
+        pipe.wire().try_send_bytes(format!("CLIENT KILL ID {id}\r\n{command}\r\n").as_bytes());
+        assert_eq!(pipe.reply(), Reply::Int(1));
+        match (pipe.reply(), reply) {
+            (Reply::Int(fence), Reply::Int(1)) => assert!(fence > 0, "{command}"),
+            (Reply::Array(_), Reply::Array(_)) => {}
+            (got, expected) => assert_eq!(got, expected, "{command}"),
+        }
+        wait_for("the work to be done", || conn.info("lock", "lock_session_holds") == "0");
+        for db in ["0", "3"] {
+            conn.ok(&["SELECT", db]);
+            for key in ["k", "l"] {
+                assert_ne!(holders(&mut conn, key), ["a"], "{command} in {db}");
+            }
+        }
+        assert_eq!(conn.info("lock", "lock_sessions_closed"), "1", "{command}");
+    }
+}
+
+#[test]
+fn a_client_that_kills_itself_in_a_transaction_leaves_nothing() {
+    // It is closed when its command is done: what it takes after that is bound to it still.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut holder = Waiter::connect(&server);
+    let id = holder.id();
+    let kill = format!("CLIENT KILL ID {id} SKIPME no");
+    for command in
+        ["MULTI", "LOCK.ACQUIRE k a PX 600000 SESSION 0", &kill, "LOCK.ACQUIRE l a PX 600000 SESSION 0", "EXEC"]
+    {
+        holder.wire().try_send_bytes(format!("{command}\r\n").as_bytes());
+    }
+    gone(&mut conn, id);
+    wait_for("both to be ended", || conn.int(&["EXISTS", "k", "l"]) == Some(0));
+    assert_eq!(conn.info("lock", "lock_session_holds"), "0");
+}
+
+#[test]
+fn connections_that_close_together_each_leave_what_is_theirs() {
+    // Found while others are being worked off; and waiters come in between, bound to connections that close as well.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut all: Vec<Waiter> = (0..60).map(|_| Waiter::connect(&server)).collect();
+    for (number, holder) in all.iter_mut().enumerate() {
+        let command = format!("LOCK.RW shared r{number} READ PX 600000 SESSION 0");
+        holder.wire().say(&command);
+        // Each waits for the one before it.
+        let command = format!("LOCK.ACQUIRE k{} o{number} PX 600000 SESSION 0 BLOCK 0", number / 2);
+        holder.wire().send(&command.split(' ').collect::<Vec<_>>());
+    }
+    wait_for("half of them to wait", || waiters(&mut conn) == 30);
+    let mut last = Waiter::waits(&server, "LOCK.ACQUIRE shared last PX 600000 BLOCK 0");
+    let kills: Vec<String> = all.iter().map(|holder| format!("CLIENT KILL ID {}", holder.id())).collect();
+    in_one_turn(&server, &kills);
+    assert!(last.reply().int() > 0);
+    wait_for("all to be ended", || conn.get::<usize>(&["DBSIZE"]) == 1);
+    assert_eq!(conn.info("lock", "lock_session_holds"), "0");
+    nobody_waits(&mut conn);
+}
+
+/// Takes and gives back different locks over one connection, all bound to it.
+fn take_and_give_back(conn: &mut Client, count: usize) {
+    for batch in (0..count).collect::<Vec<_>>().chunks(500) {
+        let mut pipe = redis::pipe();
+        for number in batch {
+            pipe.cmd("LOCK.ACQUIRE").arg(&[&format!("key:{number}"), "owner", "SESSION", "0"]).ignore();
+            pipe.cmd("LOCK.RELEASE").arg(&[&format!("key:{number}"), "owner"]).ignore();
+        }
+        pipe.query::<()>(&mut conn.0).unwrap();
+    }
+}
+
+#[test]
+fn a_connection_that_lives_long_leaves_no_growth() {
+    // What is remembered of each hold would grow with all the locks that a client ever took.
+    let server = Server::new();
+    let mut conn = server.connect();
+    take_and_give_back(&mut conn, 10_000);
+    let before = conn.info_number("memory", "used_memory");
+    take_and_give_back(&mut conn, 100_000);
+    assert_eq!(conn.info("lock", "lock_session_holds"), "0");
+    let after = || conn.info_number("memory", "used_memory");
+    // Less than a byte for each.
+    let mut after = after;
+    wait_for("the memory to be given back", || after() < before + 100_000);
+}

@@ -1,0 +1,439 @@
+//! Deadlocks: who would wait for itself is told at once, with the circle named, and nobody else is disturbed.
+
+use crate::harness::waiter::{Stage, Waiter};
+use crate::harness::wire::{Reply, Row, Wire};
+use testbed::{Server, wait_for};
+
+/// Each holds what the other wants.
+const TWO: &[Row] = &[
+    ("LOCK.ACQUIRE j a", "#1"),
+    ("LOCK.ACQUIRE k b", "#2"),
+    ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> k -> b"),
+    // A limit does not help: both would wait it out for nothing.
+    ("b: LOCK.ACQUIRE j b BLOCK 60000", "DEADLOCK b -> j -> a -> k -> b"),
+    ("b: LOCK.RW j b READ BLOCK 1 RETRY 1", "DEADLOCK b -> j -> a -> k -> b"),
+    // Who only tries waits for nobody.
+    ("b: LOCK.ACQUIRE j b", "nil"),
+    ("a:", "waits"),
+    ("LOCK.INFO j COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    // Who was refused still holds, and can give way.
+    ("b: LOCK.RELEASE k b", "0"),
+    ("a:", "#3"),
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
+    ("LOCK.RELEASE j a", "0"),
+    ("b:", "#4"),
+];
+
+const THREE: &[Row] = &[
+    ("LOCK.ACQUIRE i a", "#1"),
+    ("LOCK.ACQUIRE j b", "#2"),
+    ("LOCK.ACQUIRE k c", "#3"),
+    ("a: LOCK.ACQUIRE j a BLOCK 60000", "waits"),
+    ("b: LOCK.ACQUIRE k b BLOCK 60000", "waits"),
+    ("c: LOCK.RW i c READ BLOCK 0", "DEADLOCK c -> i -> a -> j -> b -> k -> c"),
+    ("c: LOCK.RW j c READ BLOCK 0", "DEADLOCK c -> j -> b -> k -> c"),
+];
+
+/// Readers keep a writer waiting, each of them.
+const READERS: &[Row] = &[
+    ("LOCK.RW j a READ", "#1"),
+    ("LOCK.RW j b READ", "#2"),
+    ("LOCK.RW j c READ", "#3"),
+    ("LOCK.ACQUIRE k d", "#4"),
+    ("b: LOCK.RW k b READ BLOCK 0", "waits"),
+    // It may read together with b.
+    ("LOCK.RW j d READ", "#5"),
+    ("LOCK.RELEASE j d", "0"),
+    ("d: LOCK.RW j d WRITE BLOCK 0", "DEADLOCK d -> j -> b -> k -> d"),
+];
+
+/// Two readers that both want to write wait for each other.
+const UPGRADES: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RW k b READ", "#2"),
+    ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
+    ("b: LOCK.RW k b WRITE BLOCK 0", "DEADLOCK b -> k -> a -> k -> b"),
+    ("b: LOCK.RW k b WRITE", "nil"),
+    ("a:", "waits"),
+    ("b: LOCK.RELEASE k b", "0"),
+    ("a:", "#3"),
+];
+
+/// An upgrade waits for readers that wait elsewhere.
+const UPGRADE_AND_KEY: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RW k b READ", "#2"),
+    ("LOCK.ACQUIRE j a", "#3"),
+    ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> k -> b"),
+];
+
+/// Nobody holds what the other wants: one stands before the other in line.
+const BEHIND: &[Row] = &[
+    ("LOCK.ACQUIRE j a", "#1"),
+    ("LOCK.ACQUIRE k h", "#2"),
+    ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+    ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
+    ("b2: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> k -> b"),
+    // The other way round: to stand behind it would close the circle.
+    ("LOCK.ACQUIRE l c", "#3"),
+    ("b2: LOCK.ACQUIRE l b BLOCK 0", "waits"),
+    ("c: LOCK.RW k c READ BLOCK 0", "DEADLOCK c -> k -> b -> l -> c"),
+    ("c: LOCK.RW k c WRITE BLOCK 0", "DEADLOCK c -> k -> b -> l -> c"),
+    ("b:", "waits"),
+    ("b2:", "waits"),
+    ("a:", "waits"),
+];
+
+/// The reader would close a circle by its place in line alone, behind writers that wait for it. It reads beside a
+/// instead.
+const ONLY_PLACES: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.ACQUIRE j r", "#2"),
+    ("w: LOCK.ACQUIRE k w BLOCK 0", "waits"),
+    ("x: LOCK.ACQUIRE k x BLOCK 0", "waits"),
+    ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+    ("LOCK.RW k r READ BLOCK 0", "#3"),
+    // Where there is no circle, it is first come, first served.
+    ("LOCK.RW k y READ", "nil"),
+    ("LOCK.RELEASE j r", "0"),
+    ("a:", "#4"),
+    ("LOCK.RELEASE k a", "0"),
+    ("w:", "waits"),
+    ("LOCK.RELEASE k r", "0"),
+    ("w:", "#5"),
+    ("x:", "waits"),
+];
+
+/// A reader behind a writer waits for the readers that hold, though they do not exclude it.
+const THROUGH_A_WRITER: &[Row] = &[
+    ("LOCK.RW k r READ", "#1"),
+    ("LOCK.ACQUIRE j a", "#2"),
+    ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+    ("a: LOCK.RW k a READ BLOCK 0", "waits"),
+    ("r: LOCK.ACQUIRE j r BLOCK 0", "DEADLOCK r -> j -> a -> k -> w -> k -> r"),
+    // The writer gives up: nobody waits for the reader any more.
+    ("CLIENT UNBLOCK %w", "1"),
+    ("w:", "nil"),
+    ("a:", "#3"),
+    ("r: LOCK.ACQUIRE j r BLOCK 0", "waits"),
+];
+
+/// Not every crowd is a deadlock.
+const NONE: &[Row] = &[
+    ("LOCK.ACQUIRE j a", "#1"),
+    ("LOCK.ACQUIRE k b", "#2"),
+    // Chains.
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
+    ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
+    ("d: LOCK.ACQUIRE k d BLOCK 0", "waits"),
+    ("d2: LOCK.ACQUIRE j d BLOCK 0", "waits"),
+    // Readers beside readers.
+    ("LOCK.RW l a READ", "#3"),
+    ("LOCK.RW l b READ", "#4"),
+    ("c2: LOCK.RW l c READ BLOCK 0", "#5"),
+    // A holder again, of what others wait for.
+    ("LOCK.ACQUIRE j a BLOCK 0", "#1"),
+    ("LOCK.RW j a READ BLOCK 0", "#1"),
+    ("LOCK.ACQUIRE m a BLOCK 0", "#6"),
+    ("LOCK.RELEASE j a ALL", "0"),
+    ("b:", "#7"),
+];
+
+/// A key of another database is another key, and an owner the same owner.
+const DATABASES: &[Row] = &[
+    ("LOCK.ACQUIRE k b", "#1"),
+    ("LOCK.ACQUIRE j a", "#2"),
+    ("x: SELECT 1", "OK"),
+    ("x: LOCK.ACQUIRE k x", "#3"),
+    ("a: SELECT 1", "OK"),
+    ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
+    // What a waits for is not the k that b holds.
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
+    // The key that x holds lies in a database that this connection has not selected, and perhaps may not.
+    ("x2: LOCK.ACQUIRE j x BLOCK 0", "DEADLOCK x -> j -> a -> ? -> x"),
+    ("x2: LOCK.ACQUIRE new x BLOCK 0", "#4"),
+    ("x: EXISTS k", "1"),
+    ("x: EXISTS new", "0"),
+];
+
+/// Names are bytes: none of them may break the line, or make it endless.
+const NAMES: &[Row] = &[
+    (r#"LOCK.ACQUIRE "two words" "\x00\xff\r\n""#, "#1"),
+    (r#"LOCK.ACQUIRE @65 "->""#, "#2"),
+    (r#"a: LOCK.ACQUIRE @65 "\x00\xff\r\n" BLOCK 0"#, "waits"),
+    (
+        r#"b: LOCK.ACQUIRE "two words" "->" BLOCK 0"#,
+        r#"DEADLOCK "->" -> "two words" -> "\x00\xff\r\n" -> "oooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooo"... -> "->""#,
+    ),
+    // 64 are shown as they are.
+    ("LOCK.ACQUIRE order:{7}/a_b-c.d@e#f a", "#3"),
+    ("LOCK.ACQUIRE @64 b", "#4"),
+    ("c: LOCK.ACQUIRE @64 a BLOCK 0", "waits"),
+    (
+        "d: LOCK.ACQUIRE order:{7}/a_b-c.d@e#f b BLOCK 0",
+        "DEADLOCK b -> order:{7}/a_b-c.d@e#f -> a -> oooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooo -> b",
+    ),
+];
+
+#[test]
+fn a_wait_that_would_never_end_is_refused_with_the_circle_named() {
+    // All in the circle hang until a lease ends; without the names nobody finds the two programs that differ in order.
+    let tables =
+        [TWO, THREE, READERS, UPGRADES, UPGRADE_AND_KEY, BEHIND, ONLY_PLACES, THROUGH_A_WRITER, NONE, DATABASES, NAMES];
+    for rows in tables {
+        Stage::new(&Server::new()).play(rows);
+    }
+}
+
+#[test]
+fn a_refused_wait_leaves_no_trace() {
+    // A place in line, a change that is sent, or a count of what never was.
+    let server = Server::setup().option("appendonly", "yes").start();
+    let mut stage = Stage::new(&server);
+    stage.play(&TWO[..3]);
+    let mut conn = server.connect();
+    let fields =
+        ["lock_waiters", "lock_queued", "lock_contended_keys", "lock_refused", "lock_fence_clock", "lock_leases"];
+    let mut trace = || (fields.map(|field| conn.info("lock", field)), server.aof_tail());
+    let before = trace();
+    for refused in 1..=3 {
+        stage.play(&TWO[3..4]);
+        assert_eq!(trace(), before);
+        assert_eq!(server.connect().info_number("lock", "lock_deadlocks"), refused);
+    }
+    assert_eq!(before.0[..3], ["1", "1", "1"]);
+}
+
+#[test]
+fn a_long_circle_is_found_and_its_text_is_cut() {
+    // The search must not stop early, and an error line must not grow without end.
+    for (owners, expected) in [
+        (
+            8,
+            "DEADLOCK o7 -> k0 -> o0 -> k1 -> o1 -> k2 -> o2 -> k3 -> o3 -> k4 -> o4 -> k5 -> o5 -> k6 -> o6 -> k7 -> o7",
+        ),
+        (
+            9,
+            "DEADLOCK o8 -> k0 -> o0 -> k1 -> o1 -> k2 -> o2 -> k3 -> o3 -> k4 -> o4 -> k5 -> o5 -> k6 -> o6 -> k7 -> ... (1 more)",
+        ),
+        (
+            64,
+            "DEADLOCK o63 -> k0 -> o0 -> k1 -> o1 -> k2 -> o2 -> k3 -> o3 -> k4 -> o4 -> k5 -> o5 -> k6 -> o6 -> k7 -> ... (56 more)",
+        ),
+    ] {
+        let server = Server::new();
+        let mut conn = server.connect();
+        for at in 0..owners {
+            conn.int(&["LOCK.ACQUIRE", &format!("k{at}"), &format!("o{at}"), "PX", "60000"]);
+        }
+        let wait = |at: usize| {
+            let (key, owner) = (format!("k{}", (at + 1) % owners), format!("o{at}"));
+            Waiter::send(&server, &["LOCK.ACQUIRE", &key, &owner, "BLOCK", "0"])
+        };
+        let waiters: Vec<Waiter> = (0..owners - 1).map(wait).collect();
+        wait_for("all to wait", || conn.info_number("lock", "lock_waiters") == waiters.len() as u64);
+        assert_eq!(wait(owners - 1).reply(), Reply::Error(expected.to_owned()));
+    }
+}
+
+#[test]
+fn owners_that_ask_in_one_order_never_deadlock() {
+    // A false alarm is an error in a program that has none.
+    const OWNERS: u64 = 8;
+    const ROUNDS: u64 = 60;
+    let server = Server::new();
+    std::thread::scope(|scope| {
+        for owner in 0..OWNERS {
+            let mut conn = server.connect();
+            scope.spawn(move || {
+                let owner_name = format!("owner-{owner}");
+                for round in 0..ROUNDS {
+                    let wants = |key: &u64| !(round * 7 + owner * 3 + key).is_multiple_of(3);
+                    let keys: Vec<String> = (0..5).filter(wants).map(|key| format!("k{key}")).collect();
+                    for key in &keys {
+                        let mode = if (round + owner) % 2 == 0 { "READ" } else { "WRITE" };
+                        conn.int(&["LOCK.RW", key, &owner_name, mode, "PX", "60000", "BLOCK", "0"]).expect("no limit");
+                    }
+                    for key in &keys {
+                        assert_eq!(conn.int(&["LOCK.RELEASE", key, &owner_name]), Some(0));
+                    }
+                }
+            });
+        }
+    });
+    let mut conn = server.connect();
+    let ends = ["lock_deadlocks", "lock_waiters", "lock_contended_keys", "lock_leases"];
+    assert_eq!(ends.map(|field| conn.info_number("lock", field)), [0; 4]);
+    assert!(conn.info_number("lock", "lock_handed_off") > 0, "they were in each other's way");
+}
+
+#[test]
+fn without_detection_only_two_upgrades_of_one_key_are_refused() {
+    // Threads that share an owner would be refused for nothing; two upgrades can never end well, whoever asks.
+    let server = Server::setup().lock_option("deadlock-detection", "no").start();
+    let mut stage = Stage::new(&server);
+    stage.play(UPGRADES);
+    stage.play(&[
+        ("FLUSHALL", "OK"),
+        ("LOCK.ACQUIRE j a", "#4"),
+        ("LOCK.ACQUIRE k b", "#5"),
+        ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE j b BLOCK 50", "nil"),
+        ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
+        // A lease ends it.
+        ("LOCK.EXTEND k b PX 20", "#5"),
+        ("a:", "#6"),
+        ("LOCK.RELEASE j a", "0"),
+        ("b:", "#7"),
+        // And it can be set while it runs.
+        ("CONFIG SET lock.deadlock-detection yes", "OK"),
+        ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0", "DEADLOCK b -> k -> a -> j -> b"),
+    ]);
+}
+
+#[test]
+fn keys_that_the_asker_may_not_read_are_not_named() {
+    // The error would tell everybody what others lock, and who they are.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE j a", "#1"),
+        ("LOCK.ACQUIRE k c", "#2"),
+        ("LOCK.ACQUIRE l b", "#3"),
+        ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
+        ("c: LOCK.ACQUIRE l c BLOCK 0", "waits"),
+    ]);
+    for (keys, expected) in [
+        (&["~*"][..], "DEADLOCK b -> j -> a -> k -> c -> l -> b"),
+        (&["~j", "~l"], "DEADLOCK b -> j -> a -> ? -> ? -> l -> b"),
+        (&["~j", "~k"], "DEADLOCK b -> j -> a -> k -> c -> ? -> b"),
+        (&["~j"], "DEADLOCK b -> j -> a -> ? -> ? -> ? -> b"),
+        // To write is not to read.
+        (&["~j", "%W~k", "%R~l"], "DEADLOCK b -> j -> a -> ? -> ? -> l -> b"),
+    ] {
+        let mut user = vec!["ACL", "SETUSER", "limited", "reset", "on", ">secret", "+@all"];
+        user.extend(keys);
+        assert_eq!(stage.ask(&user), Reply::Simple("OK".to_owned()));
+        let mut wire = Wire::resp2(&server);
+        assert_eq!(wire.say("AUTH limited secret"), Reply::Simple("OK".to_owned()));
+        assert_eq!(wire.say("LOCK.ACQUIRE j b BLOCK 0"), Reply::Error(expected.to_owned()), "{keys:?}");
+    }
+}
+
+/// A circle through two databases, in which keys have the same names.
+const TWO_DATABASES: &[Row] = &[
+    ("LOCK.ACQUIRE j a", "#1"),
+    ("LOCK.ACQUIRE l b", "#2"),
+    ("c: SELECT 1", "OK"),
+    ("c: LOCK.ACQUIRE j c", "#3"),
+    ("a: SELECT 1", "OK"),
+    ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+    ("d: LOCK.ACQUIRE l c BLOCK 0", "waits"),
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> ? -> ? -> l -> b"),
+    // The other way round: one that asks in the second database is not told of the first.
+    ("e: SELECT 1", "OK"),
+    ("e: LOCK.ACQUIRE k e", "#4"),
+    ("f: LOCK.ACQUIRE l e BLOCK 0", "waits"),
+    ("g: SELECT 1", "OK"),
+    ("g: LOCK.ACQUIRE k b BLOCK 0", "DEADLOCK b -> k -> e -> ? -> b"),
+];
+
+/// The same, closed by a lock that is moved while `b` waits in the second database.
+const TWO_DATABASES_LATE: &[Row] = &[
+    ("LOCK.ACQUIRE y b", "#1"),
+    ("z: SELECT 1", "OK"),
+    ("z: LOCK.ACQUIRE y z", "#2"),
+    ("z: LOCK.ACQUIRE x a", "#3"),
+    ("a: LOCK.ACQUIRE y a BLOCK 0", "waits"),
+    ("b: SELECT 1", "OK"),
+    ("b: LOCK.ACQUIRE y b BLOCK 0", "waits"),
+    ("z: RENAME x y", "OK"),
+    ("b:", "DEADLOCK b -> y -> a -> ? -> b"),
+    ("a:", "waits"),
+];
+
+#[test]
+fn keys_of_other_databases_than_the_askers_are_not_named() {
+    // The asker may not be allowed to select them: Valkey has ACL rules for databases.
+    for rows in [TWO_DATABASES, TWO_DATABASES_LATE] {
+        let server = Server::new();
+        Stage::new(&server).play(rows);
+    }
+}
+
+/// `b` waits for y, which z holds; `a` waits for j, which b holds, and holds a lock elsewhere.
+const ALMOST: &[Row] = &[
+    ("LOCK.ACQUIRE j b", "#1"),
+    ("LOCK.ACQUIRE y z", "#2"),
+    ("LOCK.ACQUIRE x a", "#3"),
+    ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+    ("b: LOCK.ACQUIRE y b BLOCK 0", "waits"),
+];
+
+/// Who waits did not ask for the other keys: they are not named.
+const CLOSED: &str = "DEADLOCK b -> y -> a -> ? -> b";
+
+#[test]
+fn a_lock_that_is_moved_may_close_a_circle_and_one_of_it_is_told() {
+    // Nobody asks anew in this case, so nobody would ever notice.
+    let server = Server::setup().option("databases", "4").start();
+    let still: &[Row] = &[("a:", "waits"), ("LOCK.RELEASE j b", "0"), ("a:", "#4"), ("LOCK.INFO y OWNER z", "nil")];
+
+    let mut stage = Stage::new(&server);
+    stage.play(ALMOST);
+    stage.play(&[("RENAME x y", "OK"), ("b:", CLOSED)]);
+    stage.play(still);
+
+    stage = Stage::new(&server);
+    stage.play(&[("FLUSHALL", "OK")]);
+    stage.play(ALMOST);
+    let payload = stage.ask(&["DUMP", "x"]);
+    let Reply::Bulk(payload) = payload else { panic!("{payload:?}") };
+    stage.play(&[("DEL x", "1")]);
+    let restored = stage.ask::<&[u8]>(&[b"RESTORE", b"y", b"0", &payload, b"REPLACE"]);
+    assert_eq!(restored, Reply::Simple("OK".to_owned()));
+    stage.play(&[("b:", CLOSED)]);
+    stage.play(still);
+
+    // MOVE takes no key that is there: it must go in the same turn.
+    stage = Stage::new(&server);
+    stage.play(&[
+        ("FLUSHALL", "OK"),
+        ("LOCK.ACQUIRE j b", "#1"),
+        ("LOCK.ACQUIRE y z", "#2"),
+        ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE y b BLOCK 0", "waits"),
+        ("t: SELECT 1", "OK"),
+        ("t: LOCK.ACQUIRE y a", "#3"),
+        ("t: MULTI", "OK"),
+        ("t: SELECT 0", "QUEUED"),
+        ("t: DEL y", "QUEUED"),
+        ("t: SELECT 1", "QUEUED"),
+        ("t: MOVE y 0", "QUEUED"),
+        ("t: EXEC", "[OK 1 OK 1]"),
+        ("b:", CLOSED),
+    ]);
+    stage.play(still);
+
+    stage = Stage::new(&server);
+    stage.play(&[
+        ("FLUSHALL", "OK"),
+        ("t: SELECT 2", "OK"),
+        ("t: LOCK.ACQUIRE j b", "#1"),
+        ("LOCK.ACQUIRE y z", "#2"),
+        ("u: SELECT 1", "OK"),
+        ("u: LOCK.ACQUIRE y a", "#3"),
+        ("a: SELECT 2", "OK"),
+        ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE y b BLOCK 0", "waits"),
+        ("SWAPDB 0 1", "OK"),
+        ("b:", CLOSED),
+        ("a:", "waits"),
+        ("t: LOCK.RELEASE j b", "0"),
+        ("a:", "#4"),
+    ]);
+    assert_eq!(server.connect().info_number("lock", "lock_deadlocks"), 4);
+}

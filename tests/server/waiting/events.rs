@@ -1,0 +1,715 @@
+//! Those who wait for a key to which something else happens than a step of ours: it goes, is replaced, moves, or its
+//! database does. Who is let in, and in which order replicas and the file learn of it.
+
+use crate::harness::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::stream::Stream;
+use testbed::{Client, Server, Setup, Signal, wait_for};
+
+/// A server whose file and whose link to replicas are listened to.
+struct Scene {
+    server: Server,
+    conn: Client,
+    stream: Stream,
+    in_file: usize,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        Scene::with(Server::setup())
+    }
+
+    fn with(setup: Setup) -> Scene {
+        let server = setup.option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
+        let (conn, stream) = (server.connect(), Stream::of(&server));
+        Scene { server, conn, stream, in_file: 0 }
+    }
+
+    /// Somebody holds a key for as long as the test lasts, and these wait for it in this order.
+    fn held<const N: usize>(&mut self, key: &str, holder: &str, waiting: [&str; N]) -> [Parked; N] {
+        self.hold(key, holder);
+        let parked = waiting.map(|owner| self.wait(key, owner));
+        self.sent();
+        parked
+    }
+
+    fn hold(&mut self, key: &str, holder: &str) -> i64 {
+        self.conn.int(&["LOCK.ACQUIRE", key, holder, "PX", "600000"]).expect("free")
+    }
+
+    fn wait(&self, key: &str, owner: &str) -> Parked {
+        Parked::wait(&self.server, &format!("LOCK.ACQUIRE {key} {owner} PX 600000 BLOCK 0"))
+    }
+
+    /// What replicas and the file were sent since the last call: of a fact its key, owner and counts.
+    fn sent(&mut self) -> Vec<String> {
+        let sent = self.stream.commands(&self.server);
+        let file = self.server.aof_tail();
+        assert_eq!(&file[self.in_file..], sent, "replicas and file must receive the same");
+        self.in_file = file.len();
+        let facts = sent.iter().map(|command| match &*command[0] {
+            "LOCK.HOLD" => format!("HOLD {}", command[1..5].join(" ")),
+            _ => command.join(" "),
+        });
+        facts.collect()
+    }
+
+    /// A crash, after which the holder is who it was before.
+    fn survives(&mut self, key: &str, holder: &str) {
+        assert_eq!(holders(&mut self.conn, key), [holder]);
+        let file = self.server.aof_tail();
+        self.server.crash();
+        self.conn = self.server.connect();
+        assert_eq!(holders(&mut self.conn, key), [holder], "after a restart from the file: {file:?}");
+        assert_eq!(waiters(&mut self.conn), 0, "nobody waits after a restart");
+    }
+
+    fn call(&mut self, command: &str) -> redis::Value {
+        self.conn.call(&words(command)).unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+}
+
+fn words(command: &str) -> Vec<&str> {
+    command.split(' ').collect()
+}
+
+/// The key went, and was given to somebody: in this order, whatever the deletion is called here.
+fn assert_gone_then(sent: &[String], key: &str, grant: &str) {
+    let grant = format!("HOLD {grant}");
+    let facts: Vec<&str> = sent.iter().map(String::as_str).filter(|word| !["MULTI", "EXEC"].contains(word)).collect();
+    let (del, unlink) = (format!("DEL {key}"), format!("UNLINK {key}"));
+    assert!(facts == [&*del, &*grant] || facts == [&*unlink, &*grant], "{sent:?}");
+}
+
+#[test]
+fn when_a_key_is_deleted_the_next_in_line_holds_a_fresh_one() {
+    // A grant that replicas learn of before the deletion is deleted there, and after a restart.
+    for (command, told) in [("DEL k", "DEL k"), ("UNLINK k", "UNLINK k"), ("PEXPIRE k -1", "DEL k")] {
+        let mut scene = Scene::new();
+        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+        let old = scene.conn.lock_info("k").unwrap().fence;
+        scene.call(command);
+        assert!(b.only_end().fence() > old, "{command}");
+        let sent = scene.sent();
+        if command.starts_with("PEXPIRE") {
+            assert_gone_then(&sent, "k", "k b 0 1");
+        } else {
+            assert_eq!(sent, [told, "HOLD k b 0 1"], "{command}");
+        }
+        assert!(c.is_waiting(), "{command}");
+        assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), None, "{command}: what was deleted is nobody's");
+        scene.survives("k", "b");
+        assert_eq!(c.end(), End::Closed);
+    }
+}
+
+#[test]
+fn when_a_key_is_deleted_a_whole_run_of_readers_is_let_in() {
+    // Only the first might be looked at.
+    let mut scene = Scene::new();
+    scene.hold("k", "a");
+    let mut readers: Vec<Parked> = (0..100)
+        .map(|number| Parked::wait(&scene.server, &format!("LOCK.RW k r{number} READ PX 600000 BLOCK 0")))
+        .collect();
+    let mut writer = scene.wait("k", "w");
+    scene.call("DEL k");
+    let fences: Vec<i64> = readers.iter_mut().map(|reader| reader.only_end().fence()).collect();
+    assert!(fences.is_sorted(), "{fences:?}");
+    assert!(writer.is_waiting());
+    assert_eq!(scene.conn.lock_info("k").unwrap().holding, 100);
+    scene.call("DEL k");
+    assert!(writer.only_end().fence() > fences[99]);
+}
+
+#[test]
+fn when_something_else_is_put_in_its_place_those_who_wait_are_told() {
+    // They would wait for a lock that is none, for ever.
+    for command in [
+        "SET k string",
+        "GETSET k string",
+        "MSET other x k string",
+        "RENAME string k",
+        "RESTORE k 0 string REPLACE",
+        "COPY string k REPLACE",
+        "SORT list STORE k",
+        "SINTERSTORE k set",
+    ] {
+        let mut scene = Scene::new();
+        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+        scene.call("SET string x");
+        scene.call("RPUSH list 1");
+        scene.call("SADD set 1");
+        let reply = if command.starts_with("RESTORE") {
+            let payload: Vec<u8> = redis::from_redis_value(scene.call("DUMP string")).unwrap();
+            scene.conn.call(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"])
+        } else {
+            scene.conn.call(&words(command))
+        };
+        if command.starts_with("GETSET") {
+            // It wants a string.
+            assert!(reply.is_err() && b.is_waiting());
+            continue;
+        }
+        reply.unwrap_or_else(|error| panic!("{command}: {error}"));
+        for waiter in [&mut b, &mut c] {
+            let told = "WRONGTYPE Operation against a key holding the wrong kind of value";
+            assert_eq!(waiter.only_end(), End::Error(told.to_owned()), "{command}");
+        }
+        nobody_waits(&mut scene.conn);
+        let sent = scene.sent();
+        assert!(!sent.iter().any(|command| command.contains("HOLD")), "{command}: {sent:?}");
+    }
+}
+
+#[test]
+fn when_a_key_expires_by_itself_the_next_in_line_holds_a_fresh_one() {
+    // Nobody else touches the key: the server's own search for what has expired must be heard of.
+    let mut scene = Scene::new();
+    let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+    scene.call("PEXPIRE k 100");
+    b.only_end().fence();
+    let sent = scene.sent();
+    assert!(sent[0].starts_with("PEXPIREAT k"), "{sent:?}");
+    assert_gone_then(&sent[1..], "k", "k b 0 1");
+    assert!(c.is_waiting());
+    assert_eq!(scene.conn.int(&["PTTL", "k"]), Some(-1), "the next holder's key does not expire");
+    scene.survives("k", "b");
+}
+
+#[test]
+fn when_a_key_is_found_to_have_expired_the_next_in_line_holds_a_fresh_one() {
+    // It is deleted in the middle of somebody's command, which may be one of ours.
+    for command in [
+        "EXISTS k",
+        "GET k",
+        "LOCK.INFO k",
+        "LOCK.ACQUIRE k x",
+        "LOCK.RELEASE k a",
+        "LOCK.EXTEND k a PX 1000",
+        "LOCK.RW k x READ",
+        "TYPE k",
+        "RANDOMKEY",
+        "EVAL return{redis.call('EXISTS','k'),redis.call('LOCK.ACQUIRE','k','x')} 0",
+    ] {
+        let mut scene = Scene::new();
+        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+        scene.call("DEBUG SET-ACTIVE-EXPIRE 0");
+        scene.call("PEXPIRE k 50");
+        let_it_tick(&mut scene.conn);
+        assert!(b.is_waiting(), "{command}: nobody has noticed yet");
+        scene.sent();
+        let reply = scene.call(command);
+        if command.starts_with("LOCK") && command != "LOCK.INFO k" {
+            assert_eq!(reply, redis::Value::Nil, "{command}: nobody goes before who waits");
+        }
+        if command == "LOCK.INFO k" && b.is_waiting() {
+            // It changes nothing.
+            scene.call("EXISTS k");
+        }
+        b.only_end().fence();
+        let sent = scene.sent();
+        assert_gone_then(&sent, "k", "k b 0 1");
+        assert!(c.is_waiting(), "{command}");
+        scene.survives("k", "b");
+    }
+}
+
+#[test]
+fn when_a_key_expires_in_a_transaction_replicas_learn_of_it_in_order() {
+    // The deletion and the grant are part of the transaction, or come after it.
+    let mut scene = Scene::new();
+    let [mut b] = scene.held("k", "a", ["b"]);
+    scene.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    scene.call("PEXPIRE k 50");
+    let_it_tick(&mut scene.conn);
+    scene.sent();
+    scene.conn.ok(&["MULTI"]);
+    for command in ["SET x 1", "GET k", "LOCK.ACQUIRE k c", "SET y 1"] {
+        scene.call(command);
+    }
+    let replies: Vec<redis::Value> = scene.conn.get(&["EXEC"]);
+    assert_eq!(replies[2], redis::Value::Nil);
+    b.only_end().fence();
+    let sent = scene.sent();
+    let place = |what: &str| sent.iter().position(|sent| sent.contains(what)).unwrap_or_else(|| panic!("{sent:?}"));
+    let del = sent.iter().position(|sent| sent == "DEL k" || sent == "UNLINK k").unwrap();
+    assert!(del < place("HOLD k b 0 1"), "{sent:?}");
+    scene.survives("k", "b");
+}
+
+#[test]
+fn when_a_key_is_evicted_the_next_in_line_holds_a_fresh_one() {
+    // Memory is short, and the grant needs some: it would be refused to a client, but not to the next in line.
+    let mut scene = Scene::new();
+    let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+    scene.call("PEXPIRE k 600000");
+    scene.sent();
+    // Of the two keys, only what has a time to live goes: what b is granted has none.
+    scene.conn.ok(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
+    scene.conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
+    b.only_end().fence();
+    assert!(scene.conn.error(&["LOCK.ACQUIRE", "other", "x"]).starts_with("OOM"));
+    let_it_tick(&mut scene.conn);
+    assert!(c.is_waiting());
+    scene.conn.ok(&["CONFIG", "SET", "maxmemory", "0"]);
+    let sent = scene.sent();
+    assert_gone_then(&sent, "k", "k b 0 1");
+    assert_eq!(scene.conn.info("stats", "evicted_keys"), "1");
+    scene.survives("k", "b");
+}
+
+#[test]
+fn when_every_key_is_evicted_at_once_all_are_served_in_order() {
+    // Each grant is evicted in turn, maybe before its reply is written.
+    let mut scene = Scene::new();
+    let parked = scene.held("k", "a", ["b", "c", "d", "e"]);
+    scene.conn.ok(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    scene.conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
+    let mut last = 0;
+    for mut waiter in parked {
+        let fence = waiter.only_end().fence();
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+    wait_for("the last grant to be evicted", || {
+        scene.conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
+        scene.conn.int(&["DBSIZE"]) == Some(0)
+    });
+    scene.conn.ok(&["CONFIG", "SET", "maxmemory", "0"]);
+    nobody_waits(&mut scene.conn);
+    let sent = scene.sent();
+    let owners: Vec<&String> = sent.iter().filter(|sent| sent.starts_with("HOLD")).collect();
+    assert_eq!(owners, ["HOLD k b 0 1", "HOLD k c 0 1", "HOLD k d 0 1", "HOLD k e 0 1"], "{sent:?}");
+    let dels = sent.iter().filter(|sent| sent.starts_with("DEL k") || sent.starts_with("UNLINK k")).count();
+    assert_eq!(dels, 5, "{sent:?}");
+    assert!(sent.last().unwrap().ends_with("LINK k") || sent.last().unwrap() == "DEL k", "{sent:?}");
+}
+
+#[test]
+fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
+    // The server tells nobody of the single keys.
+    for command in ["FLUSHDB SYNC", "FLUSHDB ASYNC", "FLUSHALL SYNC", "FLUSHALL ASYNC", "FLUSHALL"] {
+        let mut scene = Scene::new();
+        let mut firsts = Vec::new();
+        let mut seconds = Vec::new();
+        for number in 0..10 {
+            let key = format!("k{number}");
+            let [first, second] = scene.held(&key, "a", ["b", "c"]);
+            firsts.push(first);
+            seconds.push(second);
+        }
+        let mut readers = Vec::new();
+        scene.hold("shared", "a");
+        for owner in ["r1", "r2"] {
+            readers.push(Parked::wait(&scene.server, &format!("LOCK.RW shared {owner} READ PX 600000 BLOCK 0")));
+        }
+        let mut writer = scene.wait("shared", "w");
+        // Another database, which FLUSHDB leaves alone.
+        let mut five = scene.server.connect();
+        five.ok(&["SELECT", "5"]);
+        five.int(&["LOCK.ACQUIRE", "k0", "a", "PX", "600000"]).unwrap();
+        let mut elsewhere = Parked::wait_in(&scene.server, 5, "LOCK.ACQUIRE k0 e PX 600000 BLOCK 0");
+        scene.sent();
+
+        let before = scene.conn.info_number("lock", "lock_fence_clock");
+        scene.call(command);
+        for waiter in firsts.iter_mut().chain(&mut readers) {
+            assert!(waiter.only_end().fence() as u64 > before, "{command}");
+        }
+        assert!(seconds.iter_mut().chain([&mut writer]).all(Parked::is_waiting), "{command}");
+        if command.starts_with("FLUSHALL") {
+            assert!(elsewhere.only_end().fence() as u64 > before, "{command}");
+        } else {
+            let_it_tick(&mut scene.conn);
+            assert!(elsewhere.is_waiting(), "{command}");
+        }
+        let sent = scene.sent();
+        let flush = sent.iter().position(|sent| sent.to_uppercase().starts_with("FLUSH"));
+        assert_eq!(flush, Some(0), "{sent:?}");
+        // Then those below, in one transaction or each alone.
+        let holds = sent.iter().filter(|sent| sent.starts_with("HOLD")).count();
+        assert_eq!(holds, if command.starts_with("FLUSHALL") { 13 } else { 12 }, "{sent:?}");
+        for number in 0..10 {
+            assert_eq!(holders(&mut scene.conn, &format!("k{number}")), ["b"]);
+            assert_eq!(scene.conn.int(&["LOCK.RELEASE", &format!("k{number}"), "b"]), Some(0));
+        }
+        for waiter in &mut seconds {
+            waiter.only_end().fence();
+        }
+        assert_eq!(holders(&mut scene.conn, "shared"), ["r1", "r2"]);
+        scene.survives("k7", "c");
+        assert_eq!(holders(&mut scene.conn, "shared"), ["r1", "r2"]);
+    }
+}
+
+#[test]
+fn when_a_lock_is_renamed_its_line_stays_and_its_holder_goes() {
+    // Those of the old name wait for nobody any more; those of the new one wait for somebody else.
+    for (command, moved) in [("RENAME a b", true), ("RENAMENX a b", false), ("RENAMENX a free", true)] {
+        let mut scene = Scene::new();
+        let [mut of_a, mut next_of_a] = scene.held("a", "A", ["w1", "w2"]);
+        let [mut of_b] = scene.held("b", "B", ["x1"]);
+        let reply = scene.call(command);
+        if !moved {
+            assert_eq!(reply, redis::Value::Int(0));
+            let_it_tick(&mut scene.conn);
+            assert!(of_a.is_waiting() && of_b.is_waiting());
+            continue;
+        }
+        of_a.only_end().fence();
+        assert_eq!(scene.sent(), [command, "HOLD a w1 0 1"]);
+        assert!(next_of_a.is_waiting() && of_b.is_waiting());
+        let to = command.split(' ').next_back().unwrap();
+        assert_eq!(holders(&mut scene.conn, to), ["A"], "{command}");
+        assert_eq!(holders(&mut scene.conn, "b"), [if to == "b" { "A" } else { "B" }]);
+        if to == "b" {
+            // It is A who keeps them waiting now, and B who does not.
+            assert_eq!(scene.conn.int(&["LOCK.RELEASE", "b", "B"]), None);
+            assert!(of_b.is_waiting());
+            assert_eq!(scene.conn.int(&["LOCK.RELEASE", "b", "A"]), Some(0));
+            of_b.only_end().fence();
+        }
+        assert_eq!(scene.conn.int(&["LOCK.RELEASE", "a", "w1"]), Some(0));
+        next_of_a.only_end().fence();
+        scene.survives("a", "w2");
+    }
+}
+
+#[test]
+fn when_a_lock_is_renamed_to_where_its_holder_waits_that_wait_is_over() {
+    // The holder waits for a key that it now holds itself: it would wait for itself for ever.
+    let mut scene = Scene::new();
+    scene.hold("a", "A");
+    let [mut waits] = scene.held("b", "B", ["A"]);
+    scene.call("RENAME a b");
+    let fence = waits.only_end().fence();
+    let info = scene.conn.lock_info("b").unwrap();
+    assert_eq!((&*info.holders[0].owner, info.holders[0].writes), (&b"A"[..], 2));
+    assert_eq!(info.holders[0].fence, fence);
+    assert_eq!(scene.sent(), ["RENAME a b", "HOLD b A 0 2"]);
+    scene.survives("b", "A");
+}
+
+#[test]
+fn a_deadlock_that_a_rename_makes_is_refused() {
+    // Both would wait for each other for ever: nobody looks again when nobody asks again.
+    for command in ["RENAME a c", "SWAPDB 0 1", "MOVE a 0"] {
+        let mut scene = Scene::new();
+        // A waits for B, who waits for c; then A's lock comes to be the one under c.
+        scene.hold("b", "B");
+        match command {
+            "RENAME a c" => drop(scene.hold("a", "A")),
+            _ => {
+                let mut one = scene.server.connect();
+                one.ok(&["SELECT", "1"]);
+                one.int(&["LOCK.ACQUIRE", "c", "A", "PX", "600000"]).unwrap();
+            }
+        }
+        scene.hold("c", "C");
+        if command == "MOVE a 0" {
+            continue; // Its target must be free, and then nobody waits there.
+        }
+        let mut waits_for_b = scene.wait("b", "A");
+        let mut waits_for_c = scene.wait("c", "B");
+        if command == "SWAPDB 0 1" {
+            // B must hold b in database 0 after the swap as well.
+            let mut one = scene.server.connect();
+            one.ok(&["SELECT", "1"]);
+            one.int(&["LOCK.ACQUIRE", "b", "B", "PX", "600000"]).unwrap();
+        }
+        scene.call(command);
+        wait_for("one of them to be refused", || !waits_for_b.is_waiting() || !waits_for_c.is_waiting());
+        let refused = if waits_for_b.is_waiting() { waits_for_c.only_end() } else { waits_for_b.only_end() };
+        assert_eq!(refused.code(), "DEADLOCK", "{command}: {refused:?}");
+        assert_eq!(waiters(&mut scene.conn), 1, "{command}: one of them waits on");
+    }
+}
+
+#[test]
+fn when_a_lock_is_moved_to_another_database_its_line_stays() {
+    // Who waits stays with the number of the database; the lease goes along.
+    let mut scene = Scene::new();
+    let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+    assert_eq!(scene.conn.int(&["MOVE", "k", "1"]), Some(1));
+    b.only_end().fence();
+    assert!(c.is_waiting());
+    assert_eq!(scene.sent(), ["MOVE k 1", "HOLD k b 0 1"]);
+    let mut one = scene.server.connect();
+    one.ok(&["SELECT", "1"]);
+    assert_eq!(holders(&mut one, "k"), ["a"]);
+    // Those who wait there wait for a, and those here for b.
+    let mut there = Parked::wait_in(&scene.server, 1, "LOCK.ACQUIRE k d PX 600000 BLOCK 0");
+    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
+    c.only_end().fence();
+    assert!(there.is_waiting());
+    assert_eq!(one.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+    there.only_end().fence();
+    scene.survives("k", "c");
+    let mut one = scene.server.connect();
+    one.ok(&["SELECT", "1"]);
+    assert_eq!(holders(&mut one, "k"), ["d"]);
+}
+
+#[test]
+fn when_databases_change_places_who_waits_stays_with_the_number() {
+    // Locks go with their data: who waits finds a free key, another holder, or something else than a lock.
+    let mut scene = Scene::new();
+    let mut one = scene.server.connect();
+    one.ok(&["SELECT", "1"]);
+    let in_one = |command: &str| Parked::wait_in(&scene.server, 1, command);
+    // Held on both sides.
+    one.int(&["LOCK.ACQUIRE", "both", "B", "PX", "600000"]).unwrap();
+    let mut both_one = in_one("LOCK.ACQUIRE both x1 PX 600000 BLOCK 0");
+    one.ok(&["SET", "string", "x"]);
+    let [mut both_zero] = scene.held("both", "A", ["x0"]);
+    // Held here, free there; held here, a string there.
+    let [mut alone, mut behind] = scene.held("alone", "A", ["y0", "z0"]);
+    let [mut string] = scene.held("string", "A", ["s0"]);
+    scene.call("SWAPDB 0 1");
+    alone.only_end().fence();
+    assert_eq!(string.only_end().code(), "WRONGTYPE");
+    let_it_tick(&mut scene.conn);
+    assert!(both_zero.is_waiting() && both_one.is_waiting() && behind.is_waiting());
+    assert_eq!((holders(&mut scene.conn, "both"), holders(&mut one, "both")), (vec!["B".into()], vec!["A".into()]));
+    assert_eq!(holders(&mut one, "alone"), ["A"]);
+    assert_eq!(scene.sent(), ["SWAPDB 0 1", "HOLD alone y0 0 1"]);
+    // Each is served by a release in its own database.
+    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "both", "A"]), None);
+    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "both", "B"]), Some(0));
+    both_zero.only_end().fence();
+    assert!(both_one.is_waiting());
+    assert_eq!(one.int(&["LOCK.RELEASE", "both", "A"]), Some(0));
+    both_one.only_end().fence();
+    scene.survives("alone", "y0");
+    assert_eq!(holders(&mut scene.conn, "both"), ["x0"]);
+    let mut one = scene.server.connect();
+    one.ok(&["SELECT", "1"]);
+    assert_eq!((holders(&mut one, "both"), holders(&mut one, "alone")), (vec!["x1".into()], vec!["A".into()]));
+}
+
+#[test]
+fn a_lease_that_went_along_lets_in_who_waits_where_it_went() {
+    // The alarm would look under the old name.
+    for command in ["RENAME k l", "MOVE k 1", "SWAPDB 0 1"] {
+        let mut scene = Scene::new();
+        scene.conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "3000"]).unwrap();
+        scene.call(command);
+        let (db, key) = if command == "RENAME k l" { (0, "l") } else { (1, "k") };
+        let mut waiter = Parked::wait_in(&scene.server, db, &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0"));
+        waiter.only_end().fence();
+        assert_eq!(scene.conn.info("lock", "lock_lapsed"), "1", "{command}");
+    }
+}
+
+#[test]
+fn when_a_lock_is_restored_over_another_those_who_wait_see_the_new_holder() {
+    // They would wait for one who is gone; or, if the payload's holder is one of them, for themselves.
+    let mut scene = Scene::new();
+    scene.hold("source", "B");
+    let payload: Vec<u8> = redis::from_redis_value(scene.call("DUMP source")).unwrap();
+    let [mut c, mut b, mut d] = scene.held("k", "a", ["c", "B", "d"]);
+    scene.conn.call(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"]).unwrap();
+    // B's own hold lies there: it asks again, and has never to wait for others then.
+    let_it_tick(&mut scene.conn);
+    assert!(c.is_waiting() && d.is_waiting());
+    assert_eq!(holders(&mut scene.conn, "k"), ["B"]);
+    b.only_end().fence();
+    assert_eq!(scene.conn.lock_info("k").unwrap().holders[0].writes, 2);
+    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "B", "ALL"]), Some(0));
+    c.only_end().fence();
+    assert!(d.is_waiting());
+    scene.survives("k", "c");
+}
+
+#[test]
+fn a_reload_keeps_everybody_in_line_and_brings_the_holders_back() {
+    // For a moment every key is gone: nobody may be let in then.
+    for command in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
+        let mut scene = Scene::new();
+        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+        scene.hold("shared", "a");
+        let mut reader = Parked::wait(&scene.server, "LOCK.RW shared r READ PX 600000 BLOCK 0");
+        let granted = scene.conn.info("lock", "lock_granted");
+        for _ in 0..3 {
+            scene.call(command);
+            let_it_tick(&mut scene.conn);
+            assert!(b.is_waiting() && c.is_waiting() && reader.is_waiting(), "{command}");
+            assert_eq!(holders(&mut scene.conn, "k"), ["a"], "{command}");
+        }
+        assert_eq!(scene.conn.info("lock", "lock_granted"), granted, "{command}");
+        assert_eq!(waiters(&mut scene.conn), 3, "{command}");
+        for (holder, waiter) in [("a", &mut b), ("b", &mut c)] {
+            assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", holder]), Some(0), "{command}");
+            waiter.only_end().fence();
+        }
+        assert_eq!(scene.conn.int(&["LOCK.RELEASE", "shared", "a"]), Some(0), "{command}");
+        reader.only_end().fence();
+    }
+}
+
+#[test]
+fn a_transaction_that_deletes_and_asks_finds_who_waits_before_it() {
+    // Between the deletion and the next look of the module's own hand somebody could slip in.
+    let script = "redis.call('DEL','k')return{redis.call('LOCK.ACQUIRE','k','x')}";
+    for commands in [&["DEL k", "LOCK.ACQUIRE k x"][..], &["UNLINK k", "LOCK.RW k x READ BLOCK 100"], &[script]] {
+        let mut scene = Scene::new();
+        let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+        if commands.len() == 1 {
+            let replies: Vec<redis::Value> = scene.conn.get(&["EVAL", commands[0], "0"]);
+            assert!(replies.is_empty() || replies == [redis::Value::Nil], "{replies:?}");
+        } else {
+            scene.conn.ok(&["MULTI"]);
+            for command in commands {
+                scene.call(command);
+            }
+            assert_eq!(scene.conn.get::<Vec<Option<i64>>>(&["EXEC"]), [Some(1), None]);
+        }
+        b.only_end().fence();
+        assert!(c.is_waiting());
+        let sent = scene.sent();
+        let [multi, gone, hold, exec] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!([multi, &**hold, exec], ["MULTI", "HOLD k b 0 1", "EXEC"]);
+        assert!(gone.ends_with(" k"), "{sent:?}");
+        scene.survives("k", "b");
+    }
+}
+
+#[test]
+fn what_a_transaction_or_script_leaves_behind_decides_about_those_who_wait() {
+    // In between the key was free, or no lock: nobody may have been let in or sent away for that.
+    for (commands, left) in [
+        (&["DEL k", "SET k string"][..], "string"),
+        (&["SET k string", "DEL k"], "free"),
+        (&["DEL k", "SET k string", "DEL k"], "free"),
+        (&["RENAME k away", "RENAME away k"], "lock"),
+        (&["MOVE k 1", "SWAPDB 0 1"], "lock"),
+        (&["SET k string", "SWAPDB 0 1"], "free"),
+        (&["FLUSHALL", "SET k string"], "string"),
+        (&["SET k string", "FLUSHALL"], "free"),
+        (&["DEL k", "RPUSH k x", "RPOP k"], "free"),
+    ] {
+        for in_script in [false, true] {
+            if in_script && commands.iter().any(|command| command.starts_with("SWAPDB") || command.starts_with("MOVE"))
+            {
+                continue;
+            }
+            let mut scene = Scene::new();
+            let [mut b] = scene.held("k", "a", ["b"]);
+            if in_script {
+                let calls = commands.iter().map(|command| {
+                    let args: Vec<String> = words(command).iter().map(|word| format!("'{word}'")).collect();
+                    format!("redis.call({})", args.join(","))
+                });
+                let script = calls.collect::<Vec<_>>().join(" ");
+                scene.conn.call(&["EVAL", &script, "0"]).unwrap();
+            } else {
+                scene.conn.ok(&["MULTI"]);
+                for command in commands {
+                    scene.call(command);
+                }
+                scene.call("EXEC");
+            }
+            match left {
+                "string" => {
+                    assert_eq!(b.only_end().code(), "WRONGTYPE", "{commands:?}");
+                    nobody_waits(&mut scene.conn);
+                }
+                "free" => {
+                    b.only_end().fence();
+                    scene.survives("k", "b");
+                }
+                _ => {
+                    let_it_tick(&mut scene.conn);
+                    assert!(b.is_waiting(), "{commands:?}");
+                    assert_eq!(holders(&mut scene.conn, "k"), ["a"]);
+                    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+                    b.only_end().fence();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_let_in_may_let_in_the_next_with_what_it_has_sent_already() {
+    // The next commands of a client are served while the server wakes it: a hand-off within a hand-off.
+    let mut scene = Scene::new();
+    scene.hold("k", "a");
+    let mut parked: Vec<Parked> = (0..50)
+        .map(|number| {
+            let mut parked = scene.wait("k", &format!("w{number}"));
+            parked.send(&format!("LOCK.RELEASE k w{number}"));
+            parked
+        })
+        .collect();
+    scene.call("DEL k");
+    let mut last = 0;
+    for waiter in &mut parked {
+        let fence = waiter.end().fence();
+        assert!(fence > last);
+        last = fence;
+        assert_eq!(waiter.only_end(), End::Int(0));
+    }
+    nobody_waits(&mut scene.conn);
+    assert_eq!(scene.conn.int(&["DBSIZE"]), Some(0));
+}
+
+#[test]
+fn waiting_for_replicas_after_a_wait_covers_the_grant() {
+    // WAIT would count replicas that have not seen the grant, because another client's command made it.
+    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let replica = Server::new();
+    replica.follow(&primary);
+    let mut conn = primary.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
+    let mut b = Parked::wait(&primary, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
+    replica.signal(Signal::STOP);
+    b.send("WAIT 1 300");
+    conn.int(&["DEL", "k"]).unwrap();
+    b.end().fence();
+    assert_eq!(b.end(), End::Int(0), "no replica has it");
+    b.send("WAIT 1 0");
+    replica.signal(Signal::CONT);
+    assert_eq!(b.only_end(), End::Int(1));
+    assert_eq!(holders(&mut replica.connect(), "k"), ["b"]);
+}
+
+#[test]
+fn lists_and_locks_do_not_wake_each_other() {
+    // The server looks at all who are parked on a key whenever it is created, whatever they wait for.
+    let mut scene = Scene::new();
+    let mut popper = Parked::connect(&scene.server, 0);
+    popper.send("BLPOP k 0");
+    wait_for("it to be blocked", || scene.conn.info("clients", "blocked_clients") == "1");
+    let [mut b] = scene.held("k", "a", ["b"]);
+    wait_for("both to be blocked", || scene.conn.info("clients", "blocked_clients") == "2");
+    scene.call("DEL k");
+    b.only_end().fence();
+    let_it_tick(&mut scene.conn);
+    assert!(popper.is_waiting());
+    let mut c = scene.wait("k", "c");
+    // Gone in the same step as it came: the list serves the one, and the lock the other.
+    scene.conn.ok(&["MULTI"]);
+    scene.call("DEL k");
+    scene.call("RPUSH k x");
+    scene.call("EXEC");
+    wait_for("both to be answered", || !popper.is_waiting() && !c.is_waiting());
+    let end = c.only_end();
+    assert!(matches!(end, End::Int(_)) || end.code() == "WRONGTYPE", "{end:?}");
+    nobody_waits(&mut scene.conn);
+}
+
+#[test]
+fn who_holds_already_waits_for_nobody_in_line() {
+    // It is let in as a writer, and waits as a reader behind others who wait for it: they would wait for each other.
+    let mut scene = Scene::new();
+    // Who waits twice in one line is no single thread of control.
+    scene.conn.ok(&["CONFIG", "SET", "lock.deadlock-detection", "no"]);
+    let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
+    let mut b_reads = Parked::wait(&scene.server, "LOCK.RW k b READ BLOCK 0");
+    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+    let fence = b.only_end().fence();
+    assert_eq!(b_reads.only_end().fence(), fence);
+    assert!(c.is_waiting());
+    assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "b", "ALL"]), Some(0));
+    c.only_end().fence();
+}

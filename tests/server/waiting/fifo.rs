@@ -1,0 +1,611 @@
+//! Waiting for a lock: who is let in when, in which order, and how a wait ends.
+
+use crate::harness::parked::let_it_tick;
+use crate::harness::waiter::{Stage, Waiter};
+use crate::harness::wire::{Reply, Row};
+use std::time::{Duration, Instant};
+use testbed::{Server, wait_for};
+
+/// A holder, and one who waits for it: the next fence, and the lock is never free in between.
+const HAND_OFF: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("b:", "#2"),
+    ("LOCK.ACQUIRE k a", "nil"),
+    ("LOCK.RELEASE k b FENCE #2", "0"),
+    ("EXISTS k", "0"),
+];
+
+/// A count that goes down lets nobody in, nor does a lease that is moved.
+const COUNTS: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "2"),
+    ("LOCK.EXTEND k a PX 60000", "#1"),
+    ("LOCK.RELEASE k a READ", "2"),
+    ("LOCK.RELEASE k a FENCE #1+1", "nil"),
+    ("LOCK.RELEASE k b", "nil"),
+    ("b:", "waits"),
+    ("LOCK.RELEASE k a ALL", "0"),
+    ("b:", "#2"),
+];
+
+/// Writers, one after the other, in the order in which they came.
+const FIFO: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+    ("c: LOCK.RW k c WRITE BLOCK 60000", "waits"),
+    ("d: LOCK.ACQUIRE k d BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("b:", "#2"),
+    ("c:", "waits"),
+    ("d:", "waits"),
+    // Who was served comes last again.
+    ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
+    ("LOCK.RELEASE k b", "0"),
+    ("c:", "#3"),
+    ("LOCK.RELEASE k c", "0"),
+    ("d:", "#4"),
+    ("a:", "waits"),
+    ("LOCK.RELEASE k d", "0"),
+    ("a:", "#5"),
+];
+
+/// Readers that stand together are let in together; a writer parts them, so that neither starves.
+const RUNS: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.RW k b READ BLOCK 0", "waits"),
+    ("c: LOCK.RW k c READ BLOCK 0", "waits"),
+    ("d: LOCK.RW k d WRITE BLOCK 0", "waits"),
+    ("e: LOCK.RW k e READ BLOCK 0", "waits"),
+    ("f: LOCK.RW k f READ BLOCK 0", "waits"),
+    ("g: LOCK.RW k g WRITE BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("b:", "#2"),
+    ("c:", "#3"),
+    ("d:", "waits"),
+    ("e:", "waits"),
+    ("LOCK.RELEASE k b", "0"),
+    ("d:", "waits"),
+    ("LOCK.RELEASE k c", "0"),
+    ("d:", "#4"),
+    ("e:", "waits"),
+    ("LOCK.RELEASE k d", "0"),
+    ("e:", "#5"),
+    ("f:", "#6"),
+    ("g:", "waits"),
+    ("LOCK.RELEASE k f", "0"),
+    ("LOCK.RELEASE k e", "0"),
+    ("g:", "#7"),
+];
+
+/// A reader that comes while readers hold and a writer waits stands behind the writer.
+const NOBODY_PASSES: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+    // Its mode would fit.
+    ("LOCK.RW k b READ", "nil"),
+    ("LOCK.RW k * READ", "nil"),
+    ("b: LOCK.RW k b READ BLOCK 0", "waits"),
+    ("LOCK.RW k b READ PX 5", "nil"),
+    ("LOCK.RELEASE k a", "0"),
+    ("w:", "#2"),
+    ("b:", "waits"),
+    ("LOCK.RELEASE k w", "0"),
+    ("b:", "#3"),
+    // Nobody waits any more: readers come in at once.
+    ("LOCK.RW k c READ BLOCK 5", "#4"),
+];
+
+/// A holder is counted again at once, whoever waits: it would wait for itself.
+const HOLDERS_AGAIN: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RW k b READ", "#2"),
+    ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RW k a READ BLOCK 0", "#1"),
+    ("LOCK.RELEASE k b", "0"),
+    ("LOCK.RELEASE k a TO 1", "1"),
+    ("w:", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("w:", "#3"),
+    ("r: LOCK.RW k r READ BLOCK 0", "waits"),
+    ("LOCK.ACQUIRE k w BLOCK 0", "#3"),
+    ("LOCK.RW k w READ BLOCK 0", "#3"),
+    ("r:", "waits"),
+    ("LOCK.RELEASE k w ALL", "0"),
+    ("r:", "#4"),
+];
+
+/// A reader that wants to write waits for the other readers alone, before all who wait: they cannot be served before
+/// it.
+const UPGRADE: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RW k b READ", "#2"),
+    ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+    ("r: LOCK.RW k r READ BLOCK 0", "waits"),
+    ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
+    // It still holds what it held.
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RELEASE k b", "0"),
+    ("a:", "#3"),
+    ("w:", "waits"),
+    ("LOCK.RELEASE k a WRITE", "2"),
+    ("w:", "waits"),
+    ("r:", "waits"),
+    ("LOCK.RELEASE k a ALL", "0"),
+    ("w:", "#4"),
+    ("LOCK.RELEASE k w", "0"),
+    ("r:", "#5"),
+];
+
+/// What it held for reading is gone: to become a writer now would be to pass the line.
+const UPGRADE_LOST: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RW k b READ", "#2"),
+    ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+    ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("a:", "nil"),
+    ("w:", "waits"),
+    ("LOCK.RELEASE k b", "0"),
+    ("w:", "#3"),
+    ("LOCK.RELEASE k w", "0"),
+    // The same when the key goes.
+    ("LOCK.RW k a READ", "#4"),
+    ("LOCK.RW k b READ", "#5"),
+    ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+    ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
+    ("DEL k", "1"),
+    ("a:", "nil"),
+    ("w:", "#6"),
+];
+
+/// Back to reading: whoever reads and stands first comes in.
+const DOWNGRADE: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.RW k b READ BLOCK 0", "waits"),
+    ("c: LOCK.RW k c READ BLOCK 0", "waits"),
+    ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+    ("d: LOCK.RW k d READ BLOCK 0", "waits"),
+    ("LOCK.RW k a READ BLOCK 0", "#1"),
+    ("b:", "waits"),
+    ("LOCK.RELEASE k a WRITE", "1"),
+    ("b:", "#2"),
+    ("c:", "#3"),
+    ("w:", "waits"),
+    ("d:", "waits"),
+    // From where it came, it waits now, and before the writer that came earlier.
+    ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
+    ("LOCK.RELEASE k b", "0"),
+    ("LOCK.RELEASE k c", "0"),
+    ("a:", "#4"),
+    ("LOCK.RELEASE k a ALL", "0"),
+    ("w:", "#5"),
+];
+
+/// Each key has a line of its own; one connection may wait for one of them only, but an owner for several.
+const KEYS: &[Row] = &[
+    ("LOCK.ACQUIRE j a", "#1"),
+    ("LOCK.ACQUIRE k a", "#2"),
+    ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
+    ("b2: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+    // Both modes at once are two requests.
+    ("b3: LOCK.RW k b READ BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("b2:", "#3"),
+    ("b3:", "#3"),
+    ("b:", "waits"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #3 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.RELEASE j a", "0"),
+    ("b:", "#4"),
+];
+
+/// Bytes are bytes, in a line as well.
+const BYTES: &[Row] = &[
+    (r#"LOCK.ACQUIRE "\x00" "\xff""#, "#1"),
+    (r#"b: LOCK.ACQUIRE "\x00" "\r\n" BLOCK 0 NOTE "\x00""#, "waits"),
+    (r#"c: LOCK.ACQUIRE "\x00" "\r" BLOCK 0"#, "waits"),
+    (r#"LOCK.RELEASE "\x00" "\xff""#, "0"),
+    ("b:", "#2"),
+    (
+        r#"LOCK.INFO "\x00" COUNT 1"#,
+        r#"[mode write fence #2 holding 1 holders [[owner "\r\n" mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ session nil client nil note "\x00"]] waiting 1 waiters [[owner "\r" mode write waited_ms ~ left_ms nil keys 1 client ~]] reserved_by nil]"#,
+    ),
+];
+
+#[test]
+fn who_waits_is_served_in_order() {
+    // A lost hand-off hangs a program; an unfair one starves it; two at once are worse than no lock.
+    let tables =
+        [HAND_OFF, COUNTS, FIFO, RUNS, NOBODY_PASSES, HOLDERS_AGAIN, UPGRADE, UPGRADE_LOST, DOWNGRADE, KEYS, BYTES];
+    for rows in tables {
+        Stage::new(&Server::new()).play(rows);
+    }
+}
+
+#[test]
+fn an_owner_that_the_server_makes_learns_its_name_when_it_is_let_in() {
+    // Without it the lock could not be released.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("b: LOCK.ACQUIRE k * BLOCK 0", "waits"),
+        ("c: LOCK.ACQUIRE k * BLOCK 60000", "waits"),
+        ("LOCK.RELEASE k a", "0"),
+    ]);
+    let mut reply = stage.waiter("b").reply().items();
+    let (fence, owner) = (reply.pop().unwrap().int(), reply.pop().unwrap().text());
+    assert_eq!((owner.len(), reply.len()), (32, 0));
+    assert_eq!(server.connect().int(&["LOCK.RELEASE", "k", &owner, "FENCE", &fence.to_string()]), Some(0));
+    let mut reply = stage.waiter("c").reply().items();
+    assert!(reply.pop().unwrap().int() > fence);
+    assert_ne!(reply.pop().unwrap().text(), owner);
+}
+
+#[test]
+fn a_waiter_is_answered_in_the_protocol_that_it_speaks() {
+    // The reply is written by another call than that of the command.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+    let mut waiters = [Waiter::connect_resp3(&server), Waiter::connect_resp3(&server), Waiter::connect_resp3(&server)];
+    let commands = ["LOCK.ACQUIRE k b BLOCK 0", "LOCK.ACQUIRE k c BLOCK 1", "LOCK.ACQUIRE k * BLOCK 0"];
+    for (before, (waiter, command)) in (0..).zip(waiters.iter_mut().zip(commands)) {
+        waiter.wire().send(&command.split(' ').collect::<Vec<_>>());
+        // In this order.
+        wait_for("it to have been served", || conn.info_number("lock", "lock_queued") > before);
+    }
+    // As `_`, which the reader takes for null in RESP3 alone.
+    assert_eq!(waiters[1].reply(), Reply::Null);
+    waiters[0].expect_waiting("b");
+    waiters[2].expect_waiting("*");
+    conn.int(&["LOCK.RELEASE", "k", "a"]);
+    assert!(waiters[0].reply().int() > fence);
+    conn.int(&["LOCK.RELEASE", "k", "b"]);
+    assert_eq!(waiters[2].reply().items().len(), 2);
+}
+
+#[test]
+fn a_wait_with_a_limit_ends_with_null_when_its_time_is_up() {
+    // Too early, and the client gives up what it was about to get; too late or never, and its own time-outs strike.
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+    for limit in [1, 50, 200] {
+        let limit_ms = limit.to_string();
+        let mut waiter = Waiter::connect(&server);
+        let began = Instant::now();
+        waiter.wire().send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", &limit_ms]);
+        assert_eq!(waiter.reply(), Reply::Null);
+        let took = began.elapsed();
+        assert!(took >= Duration::from_millis(limit), "{took:?} of {limit} ms");
+    }
+    assert_eq!(conn.info_number("lock", "lock_waiters"), 0);
+    // It holds nothing, and is let in by nobody any more.
+    conn.int(&["LOCK.RELEASE", "k", "a"]);
+    assert!(conn.lock_info("k").is_none());
+}
+
+#[test]
+fn waits_end_in_the_order_of_their_limits_and_let_others_in() {
+    // One timer serves all waits and all leases: it must follow whichever is the earliest.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.RW k a READ PX 60000", "#1"),
+        ("x: LOCK.RW k x WRITE BLOCK 60000", "waits"),
+        ("z: LOCK.RW k z READ BLOCK 600000", "waits"),
+        ("y: LOCK.RW k y WRITE BLOCK 100", "nil"),
+        ("v: LOCK.RW k v WRITE BLOCK 50", "nil"),
+        ("x:", "waits"),
+        ("z:", "waits"),
+        ("LOCK.ACQUIRE j a PX 30", "#2"),
+        // Ended by a lease, before any of the limits.
+        ("u: LOCK.ACQUIRE j u BLOCK 60000", "#3"),
+    ]);
+    // A writer that leaves lets in the readers behind it, though nobody touched the key.
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.RW l a READ PX 60000", "#1"),
+        ("w: LOCK.RW l w WRITE BLOCK 2000", "sent"),
+        ("r: LOCK.RW l r READ BLOCK 0", "#2"),
+        ("w:", "nil"),
+    ]);
+}
+
+#[test]
+fn a_wait_without_a_limit_outlasts_those_with_one() {
+    // BLOCK 0 means no limit, as everywhere in the server, not a limit of nothing.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE k a PX 60000", "#1"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+        ("c: LOCK.ACQUIRE k c BLOCK 100", "nil"),
+        ("b:", "waits"),
+        // The longest limit there is.
+        ("d: LOCK.ACQUIRE k d BLOCK 315360000000", "waits"),
+        ("LOCK.RELEASE k a", "0"),
+        ("b:", "#2"),
+        ("LOCK.RELEASE k b", "0"),
+        ("d:", "#3"),
+    ]);
+}
+
+#[test]
+fn limits_of_waits_do_not_follow_the_wall_clock() {
+    // NTP or an operator sets the clock: nobody may be sent away early, nor wait for an hour more.
+    let server = Server::setup().wall_offset("+0").start();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+    let mut long = Waiter::waits(&server, "LOCK.ACQUIRE k long BLOCK 60000");
+    server.set_wall_offset("+1h");
+    let mut short = Waiter::send(&server, &["LOCK.ACQUIRE", "k", "short", "BLOCK", "300"]);
+    wait_for("it to have been served", || conn.info_number("lock", "lock_queued") == 2);
+    server.set_wall_offset("-1h");
+    assert_eq!(short.reply(), Reply::Null);
+    assert!(long.is_waiting());
+    conn.int(&["LOCK.RELEASE", "k", "a"]);
+    assert!(long.reply().int() > 0);
+}
+
+#[test]
+fn a_lock_given_back_on_the_servers_way_to_sleep_is_handed_on_at_once() {
+    // Redis 7.0 serves what a client has sent behind BLPOP after the event in which we tell it whom to let go of. It
+    // would sleep until its next tick then: a second, here, and each round comes to this at another moment between two
+    // ticks.
+    let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
+    let (mut conn, mut other) = (server.connect(), server.connect());
+    let mut took = Vec::new();
+    for _ in 0..9 {
+        let mut pipe = redis::pipe();
+        pipe.cmd("LOCK.ACQUIRE").arg(&["k", "a"]);
+        pipe.cmd("BLPOP").arg(&["list", "0"]);
+        pipe.cmd("LOCK.RELEASE").arg(&["k", "a"]);
+        conn.0.send_packed_command(&pipe.get_packed_pipeline()).unwrap();
+        wait_for("the holder to wait", || other.info("clients", "blocked_clients") == "1");
+        let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 0");
+        let given_back = Instant::now();
+        other.get::<i64>(&["RPUSH", "list", "x"]);
+        assert!(waiter.reply().int() > 0);
+        took.push(given_back.elapsed());
+        other.int(&["LOCK.RELEASE", "k", "b"]);
+        for _ in 0..3 {
+            conn.0.recv_response().unwrap();
+        }
+    }
+    // From tick to tick each would take a second.
+    took.sort_unstable();
+    assert!(took[4] < Duration::from_millis(500), "{took:?}");
+}
+
+#[test]
+fn the_lease_begins_when_it_is_let_in() {
+    // A lease that began when the request came would be over, or nearly, after a long wait.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("b: LOCK.ACQUIRE k b PX 100000 BLOCK 0 NOTE mine", "waits"),
+        ("LOCK.EXTEND k a PX 100", "#1"),
+        ("b:", "#2"),
+    ]);
+    let info = server.connect().lock_info("k").unwrap();
+    let holder = &info.holders[0];
+    assert_eq!((holder.owner.as_slice(), holder.note.as_deref()), (&b"b"[..], Some("mine")));
+    // To the millisecond: the lease and what it has held make up all of it.
+    assert!((100_000..=100_001).contains(&(holder.ttl_ms + holder.held_ms)), "{holder:?}");
+    // The default lease as it is then.
+    let mut conn = server.connect();
+    let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k c BLOCK 0");
+    conn.int(&["LOCK.RELEASE", "k", "b"]);
+    waiter.reply().int();
+    assert!(conn.lock_info("k").unwrap().holders[0].ttl_ms > 25_000);
+}
+
+#[test]
+fn a_lease_that_ends_hands_the_lock_to_the_next_in_line() {
+    // The holder has died: nobody but the alarm comes to see to those who wait.
+    let server = Server::new();
+    Stage::new(&server).play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("b: LOCK.ACQUIRE k b PX 50 BLOCK 0", "waits"),
+        ("c: LOCK.RW k c READ PX 60000 BLOCK 0", "waits"),
+        ("d: LOCK.RW k d READ PX 50 BLOCK 0", "waits"),
+        ("e: LOCK.ACQUIRE k e BLOCK 0", "waits"),
+        ("LOCK.EXTEND k a PX 20", "#1"),
+        ("b:", "#2"),
+        ("c:", "#3"),
+        ("d:", "#4"),
+        ("e:", "waits"),
+        ("LOCK.RELEASE k c", "0"),
+        ("e:", "#5"),
+    ]);
+    let mut conn = server.connect();
+    assert_eq!([conn.info("lock", "lock_lapsed"), conn.info("lock", "lock_handed_off")], ["3", "4"]);
+}
+
+#[test]
+fn an_upgrade_whose_reading_lapses_is_answered_null() {
+    // It would write under a lock that it lost while it waited for it.
+    let server = Server::new();
+    Stage::new(&server).play(&[
+        ("LOCK.RW k b READ PX 60000", "#1"),
+        ("LOCK.RW k a READ PX 60000", "#2"),
+        ("a: LOCK.RW k a WRITE PX 60000 BLOCK 0", "waits"),
+        ("LOCK.EXTEND k a PX 20", "#2"),
+        ("a:", "nil"),
+        ("LOCK.INFO k OWNER a", "nil"),
+        ("LOCK.RELEASE k b", "0"),
+        ("EXISTS k", "0"),
+    ]);
+}
+
+#[test]
+fn who_leaves_lets_in_those_behind_it() {
+    // A writer in line keeps readers waiting who would fit; when it goes, nothing else comes to let them in.
+    let server = Server::new();
+    let held: &[Row] = &[
+        ("FLUSHALL", "OK"),
+        ("LOCK.RW k a READ PX 60000", "#1"),
+        ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+        ("r: LOCK.RW k r READ BLOCK 0", "waits"),
+        ("s: LOCK.RW k s READ BLOCK 0", "waits"),
+    ];
+    let let_in: &[Row] = &[("r:", "#2"), ("s:", "#3"), ("LOCK.RW k t READ", "#4")];
+
+    let mut stage = Stage::new(&server);
+    stage.play(held);
+    stage.leave("w");
+    stage.play(let_in);
+
+    for (command, answer, then) in [
+        ("CLIENT UNBLOCK %w", "1", "nil"),
+        ("CLIENT UNBLOCK %w TIMEOUT", "1", "nil"),
+        ("CLIENT UNBLOCK %w ERROR", "1", "UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+    ] {
+        let mut stage = Stage::new(&server);
+        stage.play(held);
+        stage.play(&[(command, answer), ("w:", then)]);
+        stage.play(let_in);
+        // Its connection is in step.
+        stage.play(&[("w: PING", "PONG"), ("w: LOCK.RW k w READ", "#5")]);
+    }
+
+    let mut stage = Stage::new(&server);
+    stage.play(held);
+    stage.play(&[("CLIENT KILL ID %w", "1")]);
+    stage.play(let_in);
+    assert!(stage.waiter("w").is_gone());
+
+    let mut conn = server.connect();
+    assert_eq!(conn.info_number("lock", "lock_waiters"), 0);
+    assert_eq!(conn.info_number("lock", "lock_contended_keys"), 0);
+}
+
+#[test]
+fn who_leaves_the_middle_of_a_line_changes_nothing_for_the_others() {
+    // The places of those who stay must not move.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
+        ("d: LOCK.ACQUIRE k d BLOCK 0", "waits"),
+        ("e: LOCK.ACQUIRE k e BLOCK 0", "waits"),
+    ]);
+    stage.leave("c");
+    stage.until("lock_waiters", 3);
+    stage.play(&[
+        ("CLIENT UNBLOCK %e", "1"),
+        ("e:", "nil"),
+        ("b:", "waits"),
+        ("d:", "waits"),
+        // Back again, last.
+        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
+        ("LOCK.RELEASE k a", "0"),
+        ("b:", "#2"),
+        ("LOCK.RELEASE k b", "0"),
+        ("d:", "#3"),
+        ("LOCK.RELEASE k d", "0"),
+        ("c:", "#4"),
+    ]);
+}
+
+#[test]
+fn commands_sent_behind_one_that_waits_are_answered_behind_it() {
+    // The replies of a pipeline must come in the order of its commands, whenever its first is answered.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[("LOCK.ACQUIRE k a", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
+    for command in [&["LOCK.RELEASE", "k", "b"][..], &["LOCK.ACQUIRE", "k", "c", "BLOCK", "0"], &["PING"]] {
+        stage.waiter("b").wire().send(command);
+    }
+    stage.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2"), ("b:", "0"), ("b:", "#3"), ("b:", "PONG")]);
+}
+
+#[test]
+fn who_waits_after_a_time_in_which_nobody_did_is_let_in_all_the_same() {
+    // The module listens to the turns of the server while somebody waits, and stops when it has seen that nobody does.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for _ in 0..3 {
+        for end in [&["LOCK.RELEASE", "k", "a"][..], &["DEL", "k"]] {
+            conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+            let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b PX 60000 BLOCK 0");
+            conn.int(end);
+            assert!(waiter.reply().int() > 0);
+            assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
+            let_it_tick(&mut conn);
+        }
+    }
+}
+
+#[test]
+fn a_long_line_is_served_to_the_last_in_order() {
+    // What is done in slices may lose its place between two of them, or pass somebody.
+    const READERS: usize = 300;
+    let server = Server::new();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+    let mut line: Vec<Waiter> = Vec::new();
+    let mut stand = |owner: &str, mode: &str| {
+        line.push(Waiter::send(&server, &["LOCK.RW", "k", owner, mode, "PX", "60000", "BLOCK", "0"]));
+        let len = line.len() as u64;
+        wait_for("it to stand in line", || conn.info_number("lock", "lock_waiters") == len);
+    };
+    (0..READERS).for_each(|at| stand(&format!("reader-{at}"), "READ"));
+    stand("writer", "WRITE");
+    stand("late", "READ");
+    let mut conn = server.connect();
+    conn.int(&["LOCK.RELEASE", "k", "a"]);
+    let (readers, others) = line.split_at_mut(READERS);
+    let fences: Vec<i64> = readers.iter_mut().map(|reader| reader.reply().int()).collect();
+    assert!(fences.windows(2).all(|two| two[0] < two[1]), "{fences:?}");
+    let info = conn.lock_info("k").unwrap();
+    assert_eq!((info.holding, info.waiting), (READERS, 2));
+    for at in (0..READERS).rev() {
+        assert!(others[0].is_waiting());
+        assert_eq!(conn.int(&["LOCK.RELEASE", "k", &format!("reader-{at}")]), Some(0));
+    }
+    let fence = others[0].reply().int();
+    assert!(fence > *fences.last().unwrap());
+    assert!(others[1].is_waiting());
+    conn.int(&["LOCK.RELEASE", "k", "writer"]);
+    assert!(others[1].reply().int() > fence);
+}
+
+/// A reader that waits because the key has as many holders as it may, and a higher limit.
+const RAISED_LIMIT: &[Row] = &[
+    ("CONFIG SET lock.max-holders-per-key 1", "OK"),
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.RW k b READ BLOCK 0", "waits"),
+    ("c: LOCK.RW k c READ BLOCK 0", "waits"),
+    ("d: LOCK.RW k d READ BLOCK 0", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("b:", "#2"),
+    ("c:", "waits"),
+    // Nobody releases anything.
+    ("CONFIG SET lock.max-holders-per-key 2", "OK"),
+    ("c:", "#3"),
+    ("d:", "waits"),
+    // Who comes in the same turn of the server as the higher limit does not pass who waits for it.
+    ("MULTI", "OK"),
+    ("CONFIG SET lock.max-holders-per-key 3", "QUEUED"),
+    ("LOCK.RW k e READ", "QUEUED"),
+    ("EXEC", "[OK LIMIT key has lock.max-holders-per-key holders]"),
+    ("d:", "#4"),
+];
+
+#[test]
+fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them() {
+    // What could go wrong: nobody looks when the limit changes. Who waits is forgotten, and a newcomer has its place.
+    let server = Server::new();
+    Stage::new(&server).play(RAISED_LIMIT);
+}

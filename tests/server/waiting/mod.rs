@@ -1,0 +1,14 @@
+//! Clients that wait for a lock, and how each wait ends.
+
+mod clients;
+mod condemned;
+mod deadlock;
+pub(crate) mod effects;
+mod events;
+mod fifo;
+mod info;
+mod nowhere;
+mod races;
+mod retry;
+pub(crate) mod roles;
+mod soak;

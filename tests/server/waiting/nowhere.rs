@@ -1,0 +1,127 @@
+//! Where nobody can wait: transactions, scripts, functions, connections that must listen. A request that may wait is
+//! tried once there.
+
+use crate::harness::waiter::{Stage, Waiter};
+use crate::harness::wire::{Player, Reply, Row, Way, Wire};
+use testbed::{Server, module, wait_for};
+
+/// BLOCK means: try once. Everything else as outside.
+const ONCE: &[Row] = &[
+    ("LOCK.ACQUIRE k a BLOCK 0", "#1"),
+    ("LOCK.ACQUIRE k a BLOCK 60000", "#1"),
+    ("LOCK.ACQUIRE k b BLOCK 0", "nil"),
+    ("LOCK.ACQUIRE k b BLOCK 1", "nil"),
+    ("LOCK.ACQUIRE k * BLOCK 315360000000", "nil"),
+    ("LOCK.RW k b READ BLOCK 0 NOTE x PX 5", "nil"),
+    ("LOCK.RW k b WRITE BLOCK 0 RETRY 2", "nil"),
+    ("LOCK.RELEASE k a TO 1", "1"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.RELEASE k a", "0"),
+    ("LOCK.RW k b READ BLOCK 0", "#2"),
+    ("LOCK.RW k c READ BLOCK 0", "#3"),
+    // Both would wait for each other: nobody waits.
+    ("LOCK.RW k b WRITE BLOCK 0", "nil"),
+    ("LOCK.RW k c WRITE BLOCK 0", "nil"),
+    ("LOCK.ACQUIRE k * BLOCK soon", "ERR BLOCK must be a whole number from 0 to 315360000000"),
+    ("SET s text", "OK"),
+    ("LOCK.ACQUIRE s a BLOCK 0", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+];
+
+#[test]
+fn in_a_transaction_a_script_or_a_function_a_request_is_tried_once() {
+    // The server would wait for itself: a script that waits holds up everybody, for ever.
+    let server = Server::new();
+    let mut wire = Wire::resp2(&server);
+    wire.load_function();
+    for way in [Way::Exec, Way::Script, Way::Function] {
+        Player::new(&mut wire, way).play(ONCE);
+    }
+    let mut conn = server.connect();
+    assert_eq!(["lock_queued", "lock_waiters"].map(|field| conn.info_number("lock", field)), [0, 0]);
+}
+
+#[test]
+fn a_call_from_another_module_is_tried_once() {
+    // That module needs its reply now, and its client did not ask to wait.
+    const INTEGER: i64 = 2;
+    const NULL: i64 = 4;
+    let other = module().with_file_name("libpanicking.so");
+    assert!(other.exists(), "{} is missing: cargo build --release --workspace makes it", other.display());
+    let server = Server::setup().option("loadmodule", &other.display().to_string()).start();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
+    assert_eq!(conn.int(&["PANIC.CALL", "LOCK.ACQUIRE"]), Some(NULL));
+    assert_eq!(conn.lock_info("k").unwrap().waiting, 0);
+    assert_eq!(conn.info_number("lock", "lock_queued"), 0);
+    conn.int(&["LOCK.RELEASE", "k", "a"]);
+    assert!(conn.lock_info("k").is_none());
+    assert_eq!(conn.int(&["PANIC.CALL", "LOCK.ACQUIRE"]), Some(INTEGER));
+    assert_eq!(conn.lock_info("k").unwrap().holders[0].owner, b"b");
+}
+
+#[test]
+fn who_tries_once_does_not_pass_those_who_wait() {
+    // Every transaction would go before the whole line.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.RW k a READ", "#1"),
+        ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
+        ("t: MULTI", "OK"),
+        ("t: LOCK.RW k t READ BLOCK 0", "QUEUED"),
+        ("t: LOCK.RELEASE k a", "QUEUED"),
+        ("t: LOCK.ACQUIRE k t BLOCK 0", "QUEUED"),
+        ("t: EXEC", "[nil 0 nil]"),
+        ("w:", "#2"),
+    ]);
+}
+
+#[test]
+fn a_connection_that_also_subscribes_waits_or_is_told_at_once_that_it_cannot() {
+    // On some servers such a client cannot be made to wait: it must not stand in line then, with nobody to answer.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let held = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+    let mut waiter = Waiter::connect_resp3(&server);
+    assert!(matches!(waiter.wire().say("SUBSCRIBE news"), Reply::Push(_)));
+    waiter.wire().send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);
+    wait_for("it to wait or to be told", || waiter.is_waiting() || waiter.wire().has_reply());
+    if waiter.is_waiting() {
+        conn.int(&["LOCK.RELEASE", "k", "a"]);
+        assert!(waiter.reply().int() > held);
+    } else {
+        assert_eq!(waiter.reply(), Reply::Null);
+        assert_eq!(conn.lock_info("k").unwrap().waiting, 0);
+        conn.int(&["LOCK.RELEASE", "k", "a"]);
+        assert!(conn.lock_info("k").is_none());
+    }
+    assert_eq!(conn.info_number("lock", "lock_waiters"), 0);
+    conn.get::<i64>(&["PUBLISH", "news", "hello"]);
+    assert_eq!(waiter.reply(), Reply::Push(["message", "news", "hello"].map(Reply::bulk).to_vec()));
+}
+
+#[test]
+fn a_refused_request_stands_in_no_line() {
+    // It has its answer; a place in line as well would get a lock for nobody.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("SET s text", "OK"),
+        ("LOCK.ACQUIRE s a BLOCK 0", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("LOCK.RW s a READ BLOCK 5 RETRY 1", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+        ("LOCK.ACQUIRE k b BLOCK 0", "ERR owner already waits there: use RETRY"),
+        ("LOCK.RW k b WRITE BLOCK 5 PX 1", "ERR owner already waits there: use RETRY"),
+        ("LOCK.ACQUIRE k * BLOCK 0 RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+        ("LOCK.ACQUIRE k c BLOCK -1", "ERR BLOCK must be a whole number from 0 to 315360000000"),
+        ("LOCK.INFO k COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+        ("b:", "waits"),
+        // What lies there now, no line can stand for.
+        ("SET k text", "OK"),
+        ("b:", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("DEL k s", "2"),
+        ("EXISTS k s", "0"),
+    ]);
+    stage.until("lock_waiters", 0);
+}

@@ -1,0 +1,205 @@
+//! RETRY: a request whose reply was lost, sent again.
+
+use crate::harness::servers::subscribers_can_wait;
+use crate::harness::waiter::{Stage, Waiter};
+use crate::harness::wire::{Reply, Row, Way, Wire};
+use testbed::Server;
+
+/// A new connection takes over the place of the old one, which is told that it holds nothing.
+const PLACE: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+    ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
+    ("new: LOCK.ACQUIRE k b BLOCK 0", "ERR owner already waits there: use RETRY"),
+    ("b:", "waits"),
+    ("new: LOCK.ACQUIRE k b BLOCK 60000 RETRY 1 PX 60000 NOTE new", "waits"),
+    ("b:", "nil"),
+    (
+        "LOCK.INFO k COUNT 1",
+        "[mode write fence #1 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ session nil client nil note nil]] \
+         waiting 2 waiters [[owner b mode write waited_ms ~ left_ms ~ keys 1 client ~]] reserved_by nil]",
+    ),
+    // The old connection is free, and its owner waits once.
+    ("b: PING", "PONG"),
+    ("b: LOCK.RW k b WRITE BLOCK 5", "ERR owner already waits there: use RETRY"),
+    ("LOCK.RELEASE k a", "0"),
+    ("new:", "#2"),
+    ("c:", "waits"),
+    (
+        "LOCK.INFO k OWNER b COUNT 0",
+        "[mode write fence #2 holding 1 holders [[owner b mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ session nil client nil note new]] \
+         waiting 1 waiters [] reserved_by nil]",
+    ),
+    ("LOCK.RELEASE k b", "0"),
+    ("c:", "#3"),
+];
+
+/// Over and over, and for reading.
+const CHAIN: &[Row] = &[
+    // Who waits twice in one line is no single thread of control.
+    ("CONFIG SET lock.deadlock-detection no", "OK"),
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b1: LOCK.RW k b READ BLOCK 0 RETRY 1", "waits"),
+    ("w: LOCK.ACQUIRE k w BLOCK 0", "waits"),
+    ("b2: LOCK.RW k b READ BLOCK 0 RETRY 1", "waits"),
+    ("b1:", "nil"),
+    ("b3: LOCK.RW k b READ BLOCK 0 RETRY 2", "waits"),
+    ("b2:", "nil"),
+    ("b1: LOCK.RW k b READ BLOCK 0 RETRY 3", "waits"),
+    ("b3:", "nil"),
+    // The other mode is another request.
+    ("b2: LOCK.RW k b WRITE BLOCK 0 RETRY 1", "waits"),
+    ("b1:", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("b1:", "#2"),
+    // It holds for reading now, alone, and so need not wait to write.
+    ("b2:", "#3"),
+    ("w:", "waits"),
+    // As the last one asked: three, and one.
+    ("LOCK.RELEASE k b READ", "3"),
+    ("LOCK.RELEASE k b READ ALL", "1"),
+    ("LOCK.RELEASE k b", "0"),
+    ("w:", "#4"),
+];
+
+/// The new limit counts, and when it is over so is the wait.
+const LIMIT: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
+    ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
+    ("new: LOCK.ACQUIRE k b BLOCK 50 RETRY 1", "nil"),
+    ("b:", "nil"),
+    ("c:", "waits"),
+    // And the other way round: the old limit does not.
+    ("d: LOCK.ACQUIRE k d BLOCK 2000", "sent"),
+    ("d2: LOCK.ACQUIRE k d BLOCK 0 RETRY 1", "waits"),
+    ("d:", "nil"),
+    ("e: LOCK.ACQUIRE k e BLOCK 2500", "nil"),
+    ("d2:", "waits"),
+    ("LOCK.RELEASE k a", "0"),
+    ("c:", "#2"),
+    ("LOCK.RELEASE k c", "0"),
+    ("d2:", "#3"),
+];
+
+/// A reader that wants to write keeps its place at the head.
+const UPGRADE: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RW k b READ", "#2"),
+    ("w: LOCK.ACQUIRE k w BLOCK 0", "waits"),
+    ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
+    ("a2: LOCK.ACQUIRE k a BLOCK 0 RETRY 1", "waits"),
+    ("a:", "nil"),
+    ("LOCK.RELEASE k b", "0"),
+    ("a2:", "#3"),
+    ("w:", "waits"),
+];
+
+/// When it holds already, nothing is counted twice, and the lease never becomes shorter.
+const HELD: &[Row] = &[
+    ("LOCK.ACQUIRE k a PX 50000 NOTE one", "#1"),
+    ("LOCK.ACQUIRE k a RETRY 1 PX 5", "#1"),
+    ("LOCK.ACQUIRE k a RETRY 1 PX 5 BLOCK 0", "#1"),
+    (
+        "LOCK.INFO k",
+        "[mode write fence #1 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ session nil client nil note one]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    // At least so many.
+    ("LOCK.ACQUIRE k a RETRY 3 NOTE two", "#1"),
+    ("LOCK.ACQUIRE k a RETRY 2", "#1"),
+    ("LOCK.RW k a READ RETRY 2", "#1"),
+    (
+        "LOCK.INFO k",
+        "[mode write fence #1 holding 1 holders [[owner a mode write reads 2 writes 3 fence #1 ttl_ms ~ held_ms ~ session nil client nil note two]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    ("LOCK.RELEASE k a ALL", "0"),
+    // A lock that is free: an acquisition as any other.
+    ("LOCK.ACQUIRE k a RETRY 2", "#2"),
+    ("LOCK.RELEASE k a", "1"),
+    ("LOCK.ACQUIRE k b RETRY 1", "nil"),
+    ("LOCK.ACQUIRE k a RETRY 4294967295", "#2"),
+    ("LOCK.ACQUIRE k a RETRY 4294967295", "#2"),
+    ("LOCK.ACQUIRE k a", "LIMIT the owner's count is 4294967295, the highest there is"),
+    ("LOCK.RELEASE k a TO 1", "1"),
+    ("LOCK.RELEASE k a", "0"),
+    ("EXISTS k", "0"),
+];
+
+#[test]
+fn a_request_sent_again_counts_once() {
+    // The reply was lost, not the request: to count it twice keeps the lock after its release, to lose the place in
+    // line starves who has a bad network.
+    for rows in [PLACE, CHAIN, LIMIT, UPGRADE, HELD] {
+        Stage::new(&Server::new()).play(rows);
+    }
+}
+
+#[test]
+fn what_was_granted_to_a_connection_that_broke_afterwards_is_confirmed_by_the_next() {
+    // The reply had left the server: it holds the lock without knowing, and must learn that it does.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0 PX 60000", "waits"),
+        ("LOCK.RELEASE k a", "0"),
+        ("b:", "#2"),
+    ]);
+    stage.leave("b");
+    stage.play(&[
+        ("LOCK.ACQUIRE k a", "nil"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0 PX 60000 RETRY 1", "#2"),
+        ("LOCK.RELEASE k b", "0"),
+        ("EXISTS k", "0"),
+    ]);
+    assert_eq!(server.connect().info_number("lock", "lock_taken_back"), 0);
+}
+
+#[test]
+fn a_lease_asked_for_again_is_the_later_of_both() {
+    // A repeated request that ended the lease earlier would take the lock from under its holder.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let ttl = |conn: &mut testbed::Client| conn.lock_info("k").unwrap().holders[0].ttl_ms;
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "10", "RETRY", "1"]);
+    assert!((30_001..=60_000).contains(&ttl(&mut conn)));
+    conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "90000", "RETRY", "1"]);
+    assert!((60_001..=90_000).contains(&ttl(&mut conn)));
+}
+
+#[test]
+fn a_retry_that_cannot_wait_leaves_the_place_as_it_was() {
+    // The old connection would be answered null, the new one too, and nobody would wait for the owner any more.
+    const RETRY: [&str; 7] = ["LOCK.ACQUIRE", "k", "b", "BLOCK", "0", "RETRY", "1"];
+    let server = Server::new();
+    let mut conn = server.connect();
+    let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("free");
+    let mut old = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 0");
+    let mut last = Waiter::waits(&server, "LOCK.ACQUIRE k c BLOCK 0");
+    let mut wire = Wire::resp2(&server);
+    wire.load_function();
+    for way in [Way::Exec, Way::Script, Way::Function] {
+        assert_eq!(wire.ask_by(way, &RETRY), Reply::Null, "{way:?}");
+        assert!(old.is_waiting(), "{way:?}");
+    }
+    assert_eq!(wire.ask(&RETRY[..3]), Reply::Null);
+    assert!(old.is_waiting(), "one that asks to try once");
+    let mut subscriber = Wire::resp3(&server);
+    assert!(matches!(subscriber.say("SUBSCRIBE channel"), Reply::Push(_)));
+    subscriber.send(&RETRY);
+    if subscribers_can_wait() {
+        assert_eq!(old.reply(), Reply::Null);
+    } else {
+        assert_eq!(subscriber.read(), Reply::Null);
+        assert!(old.is_waiting());
+    }
+    let waiters: Vec<Vec<u8>> = conn.lock_info("k").unwrap().waiters.into_iter().map(|waiter| waiter.owner).collect();
+    assert_eq!(waiters, [b"b", b"c"]);
+    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
+    let granted = if subscribers_can_wait() { subscriber.read() } else { old.reply() };
+    assert!(granted.int() > fence);
+    assert!(last.is_waiting());
+    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
+    assert!(last.reply().int() > granted.int());
+}
