@@ -35,7 +35,7 @@ stop: ## stop the server that make run left running
 # Servers load the release module, as users do. The tests themselves are built for debugging: with the assertions on, and
 # in less time, because the release profile links every test anew with all its dependencies.
 modules: build
-	@$(cargo) build --release --locked --package panicking --package wallclock --package noop
+	@$(cargo) build --release --locked --package probe-module --package wallclock --package noop
 
 TEST =
 
@@ -66,7 +66,7 @@ fuzz: ## what is fuzzed (arguments, codec, the core beside its model), each for 
 
 valgrind: build ## the server tests with their servers under valgrind: nothing invalid, nothing lost; half an hour
 	@tools/install.sh server valgrind
-	@$(cargo) build --release --locked --package panicking --package wallclock
+	@$(cargo) build --release --locked --package probe-module --package wallclock
 	@tools/valgrind.sh
 
 RECORD =

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks that the folders of src/ know no more of each other than they should. Changes nothing.
 #
-# - src/lock compiles without the standard library (tests/purity) and has no statics.
+# - src/lock compiles without the standard library (tests/support/purity) and has no statics.
 # - lib -> command -> module -> ffi; command and module may use lock; lock and ffi use nothing of ours.
 # - unsafe is in src/ffi alone (the compiler denies it elsewhere; this looks for whoever allows it again).
 set -euo pipefail

@@ -9,8 +9,8 @@
 //! there is beside locks, [`manager::leases`] for when leases end; [`collections::wheel`], [`model::fence`] and
 //! [`codec`] stand alone.
 
-// It names `core` and `alloc` only, though the crate has std: tests/purity builds this folder by itself without std,
-// which is the proof that it reads no clock and does no input or output.
+// It names `core` and `alloc` only, though the crate has std: tests/support/purity builds this folder by itself without
+// std, which is the proof that it reads no clock and does no input or output.
 
 #![forbid(unsafe_code)]
 

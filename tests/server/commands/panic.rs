@@ -1,12 +1,12 @@
 //! A panic anywhere in the module is a line in the server's log and, in a command, one error; the server lives on. Told
-//! with tests/panicking, a module that is built on the same src/ffi and panics wherever it is called.
+//! with tests/support/probe-module, a module that is built on the same src/ffi and panics wherever it is called.
 
 use crate::harness::wire::{Reply, Way, Wire};
 use testbed::{Server, module, wait_for};
 
 /// The server runs with RUST_BACKTRACE=1, as all of these tests' servers do: see the crate testbed.
 fn server() -> Server {
-    let path = module().with_file_name("libpanicking.so");
+    let path = module().with_file_name("libprobe_module.so");
     assert!(path.exists(), "{} is missing: cargo build --release --workspace makes it", path.display());
     Server::setup().without_module().option("loadmodule", &path.display().to_string()).start()
 }
@@ -30,7 +30,7 @@ fn logged(server: &Server, message: &str) {
     let last = panics.last().expect("a line in the log");
     let (place, text) = last["panic at ".len()..].split_once(": ").expect("a place and a message");
     let (file, line) = place.rsplit_once(':').expect("file:line");
-    assert!(file.ends_with("panicking/src/lib.rs"), "{last}");
+    assert!(file.ends_with("probe-module/src/lib.rs"), "{last}");
     assert!(line.parse::<u32>().is_ok_and(|line| line > 0), "{last}");
     assert_eq!(text, message);
 }

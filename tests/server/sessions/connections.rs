@@ -1,5 +1,5 @@
-//! Connections: which one a command came over, and that the end of each is told. Told with tests/panicking, a module
-//! that is built on the same src/ffi and says what it hears.
+//! Connections: which one a command came over, and that the end of each is told. Told with tests/support/probe-module,
+//! a module that is built on the same src/ffi and says what it hears.
 
 use crate::harness::wire::{Reply, Way, Wire};
 use std::thread::sleep;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use testbed::{Client, Server, Setup, module, wait_for};
 
 fn setup() -> Setup {
-    let path = module().with_file_name("libpanicking.so");
+    let path = module().with_file_name("libprobe_module.so");
     assert!(path.exists(), "{} is missing: cargo build --release --workspace makes it", path.display());
     Server::setup().without_module().option("loadmodule", &path.display().to_string())
 }

@@ -69,7 +69,7 @@ fn another_module_cannot_bind_a_hold() {
     // Its calls have a client each, which nobody closes.
     const ERROR: i64 = 1;
     const INTEGER: i64 = 2;
-    let other = module().with_file_name("libpanicking.so");
+    let other = module().with_file_name("libprobe_module.so");
     assert!(other.exists(), "{} is missing: cargo build --release --workspace makes it", other.display());
     let server = Server::setup().option("loadmodule", &other.display().to_string()).start();
     let mut conn = server.connect();

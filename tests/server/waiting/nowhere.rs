@@ -45,7 +45,7 @@ fn a_call_from_another_module_is_tried_once() {
     // That module needs its reply now, and its client did not ask to wait.
     const INTEGER: i64 = 2;
     const NULL: i64 = 4;
-    let other = module().with_file_name("libpanicking.so");
+    let other = module().with_file_name("libprobe_module.so");
     assert!(other.exists(), "{} is missing: cargo build --release --workspace makes it", other.display());
     let server = Server::setup().option("loadmodule", &other.display().to_string()).start();
     let mut conn = server.connect();

@@ -28,7 +28,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// A file of this machine that the tests need: from the environment, else where make puts it.
 pub fn file_from(variable: &str, default: &str) -> PathBuf {
     std::env::var_os(variable)
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(default), PathBuf::from)
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(default), PathBuf::from)
 }
 
 /// The module under test.

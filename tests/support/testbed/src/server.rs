@@ -19,7 +19,7 @@ pub struct Server {
     dir: TempDir,
     options: Vec<String>,
     child: Option<Child>,
-    /// Where tests/wallclock reads how far the wall clock is off; None where it is the machine's.
+    /// Where tests/support/wallclock reads how far the wall clock is off; None where it is the machine's.
     wall_offset: Option<PathBuf>,
     with_module: bool,
     config_file: Option<PathBuf>,
@@ -54,8 +54,8 @@ impl Setup {
         self.option(&format!("lock.{name}"), value)
     }
 
-    /// Lets the server's wall clock be off by this much (`+1h`, `-3600s`, `+0`), so that [`Server::set_wall_offset`] can
-    /// change it while it runs. Its monotonic clock is not touched.
+    /// Lets the server's wall clock be off by this much (`+1h`, `-3600s`, `+0`), so that [`Server::set_wall_offset`]
+    /// can change it while it runs. Its monotonic clock is not touched.
     pub fn wall_offset(mut self, offset: &str) -> Setup {
         self.wall_offset = Some(offset.to_owned());
         self
@@ -395,7 +395,8 @@ mod tests {
 
     #[test]
     fn a_server_that_listens_on_the_port_already_is_not_taken_for_ones_own() {
-        // It answers at once, before the one that was started finds that it cannot listen: a test would talk to a stranger.
+        // It answers at once, before the one that was started finds that it cannot listen: a test would talk to a
+        // stranger.
         let stranger = Setup::default().without_module().start();
         let server = Setup::default().without_module().start_on(Port::unclaimed(stranger.port()));
         assert_ne!(server.port(), stranger.port());

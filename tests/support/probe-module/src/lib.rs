@@ -1,7 +1,7 @@
 //! A module that panics wherever the server calls it, through the very code in src/ffi that the lock module is called
 //! through. Never part of what is delivered.
 
-#[path = "../../../src/ffi/mod.rs"]
+#[path = "../../../../src/ffi/mod.rs"]
 pub mod ffi;
 
 use ffi::alloc::ServerAlloc;
@@ -20,7 +20,7 @@ use std::time::Instant;
 static ALLOCATOR: ServerAlloc = ServerAlloc;
 
 /// The module `panic`.
-pub struct Panicking;
+pub struct ProbeModule;
 
 /// `PANIC.NOW key`: panics before it replies.
 struct Now;
@@ -237,7 +237,7 @@ static CONFIGS: &[ConfigSpec] = &[ConfigSpec {
     },
 }];
 
-impl Module for Panicking {
+impl Module for ProbeModule {
     const NAME: &'static CStr = c"panic";
     const VERSION: i32 = 1;
 
@@ -256,4 +256,4 @@ impl Module for Panicking {
     }
 }
 
-server_module!(Panicking);
+server_module!(ProbeModule);

@@ -5,5 +5,5 @@
 
 extern crate alloc;
 
-#[path = "../../../src/lock/mod.rs"]
+#[path = "../../../../src/lock/mod.rs"]
 pub mod lock;
