@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/faults.sh short|long: runs the programs of tests/faults, one after the other, each with as many rounds as the table below says,
+# tools/faults.sh short|long: runs the programs of faults, one after the other, each with as many rounds as the table below says,
 # on the server that REDIS_LOCK_SERVER names. Fails if one of them has found a violation, or could not have found one.
 # What each prints is on the terminal and in target/faults/PROGRAM.log; the first line repeats the run.
 set -euo pipefail

@@ -43,7 +43,7 @@ fn an_abandoned_lock_disappears_by_itself() {
 fn leases_of_all_lengths_end_once_and_none_early() {
     // Over several levels of the wheel, most of them at odd moments, from one millisecond to more than a second:
     // rounding could end one before its time, or lose it. How late they end is measured by the program `clock` of
-    // tests/faults.
+    // faults.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();

@@ -559,7 +559,7 @@ fn judge(all: &Saw, stops: &[Stop], report: &mut Report) {
     for (key, events) in &all.events {
         report.add("events explained", events.len() as u64);
         if !explained(events, &all.uncertain) {
-            let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/faults");
+            let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/faults");
             std::fs::create_dir_all(&directory).expect("a place for it");
             let file = directory.join(format!("history-{key}.json"));
             std::fs::write(&file, serde_json::to_string(events).expect("plain data")).expect("a place for it");
