@@ -22,7 +22,7 @@ CODE = re.compile(r"(`+)(?:(?!\1).)+?\1")
 HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 ANCHOR = re.compile(r"<a\s+(?:id|name)=\"([^\"]+)\"")
 # What is in backticks and begins with a folder of ours is meant to be a path.
-PATH = re.compile(r"^(?:src|tests|tools|docs|bench|benches|fuzz|faults|contrib|\.ci)(?:/[\w.\-]+)*/?$")
+PATH = re.compile(r"^(?:src|tests|tools|docs|bench|fuzz|faults|contrib|\.ci)(?:/[\w.\-]+)*/?$")
 
 
 def lines_of(file):

@@ -24,7 +24,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use world::{OWNER, World, acquire, extend, release};
 
-const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.json");
+const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/core/instructions.json");
 /// By how much a figure may differ from the committed one.
 const PERCENT: f64 = 5.0;
 /// Enough that what happens now and then counts as much as it does in the long run.
@@ -136,7 +136,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     println!(
-        "FAILED. If what it does is worth that, `make instructions RECORD=1` and commit benches/instructions.json."
+        "FAILED. If what it does is worth that, `make instructions RECORD=1` and commit bench/core/instructions.json."
     );
     if here["rustc"] != rustc {
         println!("It may be the compiler's doing: this is {rustc}; the figures were made with {}.", here["rustc"]);
