@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Where `make bench` keeps them.
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../results")
 }
 
 /// The file of a server, without what it ends in.

@@ -1,7 +1,7 @@
 //! A module with one command, which does nothing: the floor under every command of the lock module, called through the very
 //! code in src/ffi. Never part of what is delivered.
 
-#[path = "../../../src/ffi/mod.rs"]
+#[path = "../../../../src/ffi/mod.rs"]
 #[allow(dead_code, reason = "one command needs little of it")]
 pub mod ffi;
 
