@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Checks which files of src import which. Changes nothing.
+
+    tools/layers.py          fails if files import each other in a circle, or against the order of folders
+    tools/layers.py --list   shows what each file imports
+
+Imports are paths in code that begin with crate, super, self or a module of the file's own. Tests do not count, and a
+declaration (mod x;) is no import.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+# A folder may import itself and what stands before it.
+ORDERS = [
+    ["lock/collections", "lock/model", "lock/wait", "lock/manager"],
+    ["lock", "module", "command"],
+    ["ffi", "module", "command"],
+]
+# These know nothing of each other.
+APART = [("lock", "ffi")]
+# Points in time are numbers with a name: whatever can be told the time may use them.
+FREE = {"lock/model/time.rs"}
+
+NOISE = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|(?:b|c)?r(#*)".*?"\1|(?:b|c)?"(?:\\.|[^"\\])*"|b?'(?:\\[^\n]{1,8}?|[^'\\\n])'""", re.S
+)
+TESTS = re.compile(r"#\[cfg\(test\)\]\s*mod \w+ \{")
+USE = re.compile(r"^[ \t]*(?:pub(?:\([^)]*\))? )?use ([^;]+);", re.M)
+INLINE = re.compile(r"(?<![\w:])((?:crate|self|super)(?:::\w+)+)")
+
+
+def code_of(file):
+    """The text without comments, strings and tests."""
+    text = NOISE.sub(" ", file.read_text())
+    while found := TESTS.search(text):
+        depth, at = 1, found.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+        text = text[: found.start()] + text[at:]
+    return text
+
+
+def module_of(file):
+    """crate::lock::wait::table of src/lock/wait/table.rs."""
+    parts = list(file.relative_to(SRC).with_suffix("").parts)
+    return ("crate", *(parts[:-1] if parts[-1] in ("mod", "lib") else parts))
+
+
+def branches(tree):
+    """The paths of a use with braces."""
+    tree = tree.strip()
+    brace = tree.find("{")
+    if brace < 0:
+        yield tree.split(" as ")[0].strip()
+        return
+    head, depth, start = tree[:brace], 0, brace + 1
+    for at in range(brace, len(tree)):
+        if tree[at] == "{":
+            depth += 1
+        elif tree[at] == "}":
+            depth -= 1
+        if (tree[at] == "," and depth == 1) or depth == 0:
+            if tree[start:at].strip():
+                yield from (head + branch for branch in branches(tree[start:at]))
+            start = at + 1
+        if depth == 0:
+            return
+
+
+def absolute(path, module, modules):
+    """A path as one that begins with crate; None if it is of another crate."""
+    words = [word.strip() for word in path.split("::")]
+    if words[0] == "self":
+        words = [*module, *words[1:]]
+    elif words[0] == "super":
+        up = 0
+        while words[up : up + 1] == ["super"]:
+            up += 1
+        words = [*module[: len(module) - up], *words[up:]]
+    elif words[0] != "crate":
+        if (*module, words[0]) not in modules:
+            return None
+        words = [*module, *words]
+    return tuple(word for word in words if word != "self")
+
+
+def imports(modules):
+    """Of each file, by its path from src, the files that it imports."""
+    found = {}
+    for module, file in modules.items():
+        code = code_of(file)
+        paths = [path for tree in USE.findall(code) for path in branches(tree)]
+        paths += INLINE.findall(USE.sub(" ", code))
+        targets = set()
+        for path in paths:
+            words = absolute(path, module, modules)
+            while words and words not in modules:
+                words = words[:-1]
+            # What is found in lib.rs alone is a macro or another crate's.
+            if words and words != module and words != ("crate",):
+                targets.add(modules[words].relative_to(SRC).as_posix())
+        found[file.relative_to(SRC).as_posix()] = targets
+    return found
+
+
+def circles(graph):
+    """The sets of files that import each other in a circle (Tarjan, 1972)."""
+    number, low, stack, found = {}, {}, [], []
+
+    def visit(file):
+        number[file] = low[file] = len(number)
+        stack.append(file)
+        for other in sorted(graph[file]):
+            if other not in number:
+                visit(other)
+                low[file] = min(low[file], low[other])
+            elif other in stack:
+                low[file] = min(low[file], number[other])
+        if low[file] == number[file]:
+            circle = set()
+            while file not in circle:
+                circle.add(stack.pop())
+            if len(circle) > 1:
+                found.append(circle)
+
+    for file in sorted(graph):
+        if file not in number:
+            visit(file)
+    return found
+
+
+def rank(file, order):
+    """The place of a file's folder in an order; None if it has none."""
+    return next((at for at, folder in enumerate(order) if file.startswith(f"{folder}/")), None)
+
+
+def against_the_order(graph):
+    for file, targets in sorted(graph.items()):
+        for target in sorted(targets - FREE):
+            for order in ORDERS:
+                here, there = rank(file, order), rank(target, order)
+                if here is not None and there is not None and here < there:
+                    yield f"src/{file} imports src/{target}, which comes after it"
+            for pair in APART:
+                if {file.split("/")[0], target.split("/")[0]} == set(pair):
+                    yield f"src/{file} imports src/{target}, of which it knows nothing"
+
+
+def main():
+    if sys.argv[1:] not in ([], ["--list"]):
+        sys.exit(__doc__)
+    modules = {module_of(file): file for file in sorted(SRC.rglob("*.rs"))}
+    graph = imports(modules)
+    if sys.argv[1:]:
+        for file, targets in sorted(graph.items()):
+            print(f"src/{file}: {' '.join(sorted(targets))}")
+        return
+    wrong = list(dict.fromkeys(against_the_order(graph)))
+    for circle in circles(graph):
+        wrong.append(f"a circle of imports: {' '.join(f'src/{file}' for file in sorted(circle))}")
+    for line in wrong:
+        print(f"layers: {line}")
+    if wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
