@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
 COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 # These say nothing of a server, so that they run on the first alone.
-ONCE = ["readme::", "harness::servers::", "operators::dashboard::"]
+ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
 # What of the output of tests is shown, besides being in the log.
 ALL, RESULT, NOTHING = "all", "result", "nothing"
 

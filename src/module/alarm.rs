@@ -5,7 +5,7 @@
 
 use super::keyspace::{LOCK, OpenLocks};
 use super::shell::with_manager;
-use super::{clock, finish, replication, turns, waiting};
+use super::{clock, finish, resync, turns, waiting};
 use crate::ffi::timer::Timer;
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving};
 use crate::lock::collections::wheel::EntryId;
@@ -44,7 +44,7 @@ pub(crate) fn arm(ctx: &mut Ctx<'_>) {
         return;
     }
     let (next, must_watch) = with_manager(|manager| {
-        let at_once = replication::has_pending_resync() || waiting::has_jobs_in(manager);
+        let at_once = resync::has_pending() || waiting::has_jobs_in(manager);
         (if at_once { Some(clock::mono()) } else { manager.next_deadline() }, turns::must_watch(manager))
     });
     if must_watch {
@@ -106,7 +106,7 @@ fn ring(ctx: &mut Ctx<'_>) {
 /// Ends what is over, for one slice. While writes may not flow nothing ends here; the next tick looks again.
 fn work(ctx: &mut Ctx<'_>) {
     if !ctx.flags().contains(Flags::PRIMARY) || ctx.flags().contains(Flags::LOADING) {
-        replication::clear_resync();
+        resync::clear();
         return;
     }
     let end = clock::mono() + SLICE_MS;
@@ -115,7 +115,7 @@ fn work(ctx: &mut Ctx<'_>) {
     if ctx.is_paused() {
         return;
     }
-    replication::flush_resync(ctx, end);
+    resync::flush(ctx, end);
     let mut serving = None;
     loop {
         let now = clock::mono();

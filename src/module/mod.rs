@@ -14,6 +14,7 @@ pub mod keyspace;
 pub mod lost_holds;
 pub mod metrics;
 pub mod replication;
+pub mod resync;
 pub mod role;
 pub mod server_events;
 pub mod shell;

@@ -2,7 +2,7 @@
 
 use super::keyspace::LOCK;
 use super::shell::with_manager;
-use super::{alarm, clock, cluster, data_type, metrics, replication, role, turns, waiting};
+use super::{alarm, clock, cluster, data_type, metrics, replication, resync, role, turns, waiting};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
 use crate::lock::manager::LockManager;
@@ -45,7 +45,7 @@ impl Listener for ServerEvents {
             ServerEvent::Flush(db) => with_manager(|manager| manager.flush(db.map(Db))),
             ServerEvent::Swap(one, other) => {
                 with_manager(|manager| manager.swap(Db(one), Db(other)));
-                replication::swap_resync(Db(one), Db(other));
+                resync::swap(Db(one), Db(other));
             }
             ServerEvent::LoadingStarted(from) => data_type::set_loading(Some(from)),
             ServerEvent::LoadingEnded => data_type::set_loading(None),
@@ -123,7 +123,7 @@ impl Listener for ServerEvents {
                 if let Some(db) = placed(ctx, key, LockManager::arrive)
                     && is_ours_to_tell(ctx.flags())
                 {
-                    replication::enqueue_resync(db, key.as_bytes());
+                    resync::enqueue(db, key.as_bytes());
                 }
                 // Its lease may be the earliest now.
                 alarm::arm(ctx);
@@ -137,7 +137,7 @@ impl Listener for ServerEvents {
 fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, KeyName)>) {
     let from = from.as_ref().map(|(db, name)| (*db, &name[..]));
     if let Some(db) = placed(ctx, key, |manager, db, name, lock, now| manager.carry(from, db, name, lock, now)) {
-        replication::follow_resync(db, key.as_bytes());
+        resync::follow(db, key.as_bytes());
     }
 }
 

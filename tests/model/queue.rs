@@ -27,6 +27,8 @@ pub(crate) struct Waiter {
     pub(crate) ask: Ask,
     /// The keys that its owner held for reading when it asked to write.
     pub(crate) upgraded: Vec<u8>,
+    /// Whether a request went before it to open a circle.
+    pub(crate) passed: bool,
     pub(crate) since_us: u64,
     pub(crate) until_us: Option<u64>,
     /// The number of its arrival.
@@ -191,6 +193,7 @@ impl Naive {
         if !self.is_servable(&waiter, now_us) {
             self.check_passing(&waiter, now_us);
             self.waiters.retain(|waiter| waiter.id != id);
+            self.note_passed(&waiter.ask);
             return self.grant(waiter, now_us, wall_us);
         }
         // Of those who also wait elsewhere, one may take the last holder's place on a key while another key is looked
@@ -257,7 +260,8 @@ impl Naive {
             Wait::For(limit) => Some(now_us + limit.0 * 1000),
             Wait::Never | Wait::Forever => None,
         };
-        let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, since_us: now_us, until_us, ticket: self.tickets };
+        let ticket = self.tickets;
+        let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, passed: false, since_us: now_us, until_us, ticket };
         match ask.keys.iter().find_map(|key| self.blocked_on(&newcomer, *key, now_us)) {
             None => {
                 self.check_turn(&newcomer, now_us);
@@ -283,8 +287,8 @@ impl Naive {
             if self.cannot_wait {
                 return Answer::Unavailable;
             }
-            let Waiter { ticket, since_us, ref upgraded, .. } = *twin;
-            let place = Waiter { ticket, since_us, upgraded: upgraded.clone(), ..newcomer };
+            let Waiter { ticket, since_us, passed, ref upgraded, .. } = *twin;
+            let place = Waiter { ticket, since_us, passed, upgraded: upgraded.clone(), ..newcomer };
             self.replaced = Some(twin.id);
             self.waiters.retain(|waiter| Some(waiter.id) != self.replaced);
             self.waiters.push(place);
@@ -307,6 +311,7 @@ impl Naive {
                 self.waiters.push(newcomer.clone());
                 self.check_passing(&newcomer, now_us);
                 self.waiters.pop();
+                self.note_passed(&ask);
                 let given = self.take(&ask, now_us, wall_us);
                 self.hear_of((ask.db, &ask.keys), ask.owner);
                 return Answer::Granted(given.iter().map(|given| given.fence).collect());
@@ -379,11 +384,17 @@ impl Naive {
         None
     }
 
-    /// A waiter passes others only if all of them wait for it, directly or through others.
+    fn note_passed(&mut self, ask: &Ask) {
+        let passed = |waiter: &&mut Waiter| ask.keys.iter().any(|key| waiter.wants(ask.db, *key));
+        self.waiters.iter_mut().filter(passed).for_each(|waiter| waiter.passed = true);
+    }
+
+    /// A waiter passes others only if all of them wait for it, directly or through others, and none was passed before.
     fn check_passing(&self, waiter: &Waiter, now_us: u64) {
         let owner = waiter.ask.owner;
         assert!(self.rules.detects && self.is_in_circle(owner, now_us), "{waiter:?} passes without a circle");
-        let hindrance = self.hindrance(waiter, now_us, |other, _| self.leads_to(other.ask.owner, owner, now_us));
+        let hindrance =
+            self.hindrance(waiter, now_us, |other, _| !other.passed && self.leads_to(other.ask.owner, owner, now_us));
         assert_eq!(hindrance, None, "{waiter:?} passes one that does not wait for it");
     }
 

@@ -349,3 +349,28 @@ fn leases_of_very_many_databases_end_each_in_its_time() {
     assert_eq!(found, expected);
     assert_eq!(crowd.manager.leases_len(), 0);
 }
+
+#[test]
+fn waiters_that_a_lock_puts_into_deadlocks_are_checked_one_by_one() {
+    // What could go wrong: a lock that is renamed to a key closes a circle with each of a thousand waiters there. To look
+    // for them all in one step took a second.
+    let mut crowd = Crowd::new();
+    let [shared, source, wanted, busy] = ["shared", "source", "wanted", "busy"].map(|text| [name(text)]);
+    let both = [wanted[0].clone(), busy[0].clone()];
+    crowd.holds("o", Write, &source);
+    crowd.holds("h", Write, &busy);
+    for n in 0..50 {
+        crowd.holds(&format!("w{n}"), Read, &shared);
+        crowd.waits(&format!("w{n}"), Write, &both);
+    }
+    crowd.waits("o", Write, &shared);
+    let mut lock = crowd.keys.locks.remove(&(0, source[0].clone())).expect("is held");
+    crowd.manager.carry(Some((Db(0), &source[0])), Db(0), &wanted[0], &mut lock, NOW.mono);
+    crowd.keys.locks.insert((0, wanted[0].clone()), lock);
+    let mut refused = 0;
+    while let Some(piece) = crowd.piece() {
+        assert!(piece.effects.wait_ends.len() <= 1, "{} in one piece", piece.effects.wait_ends.len());
+        refused += piece.effects.wait_ends.len();
+    }
+    assert_eq!((refused, crowd.manager.waiting()), (50, 1), "all but o, which waits for holders that wait no more");
+}

@@ -758,7 +758,8 @@ impl World {
         let is_in = |other: &Waiter, key: u8| {
             let holds =
                 |owner| self.naive.rows.iter().any(|row| (row.db, row.key, row.owner) == (other.ask.db, key, owner));
-            circle.iter().any(|(owner, _)| *owner == other.ask.owner || other.ask.mode == Mode::Write && holds(*owner))
+            let waits_for = |owner| owner == other.ask.owner || other.ask.mode == Mode::Write && holds(owner);
+            !other.passed && circle.iter().any(|(owner, _)| waits_for(*owner))
         };
         let hindrance = self.naive.hindrance(asker, self.now.mono.0, is_in);
         assert!(hindrance.is_some(), "{asker:?} may pass all in {circle:?}");

@@ -9,7 +9,7 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, Refusal};
 use crate::lock::model::time::{Millis, Now};
 use crate::lock::wait::order::is_upgrade;
-use crate::lock::wait::table::{GrantUndo, PriorHold};
+use crate::lock::wait::waiter::{GrantUndo, PriorHold};
 
 /// What a grant takes from the node.
 pub(crate) struct GrantContext<'n> {

@@ -2,6 +2,8 @@
 //! facts are taken in in records.rs; here is what happens to keys and to the node without either.
 
 pub mod grant;
+pub mod jobs;
+pub mod keyspace_events;
 pub mod leases;
 pub mod operator;
 pub mod records;
@@ -17,7 +19,7 @@ use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
 use crate::lock::model::lock::{Leases, Lock};
-use crate::lock::model::session::{Sessions, UnlinkedLock};
+use crate::lock::model::session::Sessions;
 use crate::lock::model::time::{Now, Timestamp, WallTime};
 use crate::lock::wait::table::WaitTable;
 use alloc::vec::Vec;
@@ -60,121 +62,6 @@ impl LockManager {
             generations: Generations::new(),
             retired: Vec::new(),
         }
-    }
-
-    /// A lock came from another name or database, if it is known from where: it goes on here, carried.
-    pub fn carry(&mut self, from: Option<(Db, &[u8])>, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
-        lock.holds.carry(now);
-        for (owner, hold) in lock.holds.iter() {
-            if let Some(session) = hold.session() {
-                self.sessions.bind(db, name, owner, session.connection);
-            }
-        }
-        if let Some(from) = from {
-            self.wait_table.carried(from, (db, name), lock);
-        }
-        self.wait_table.mark_ready_and_check(db, name);
-        self.follow_lock(db, name, lock, now);
-    }
-
-    /// A lock left its key, to go elsewhere or away: its lease is no longer looked after here, and who waited for it
-    /// may have the key.
-    pub fn on_unlinked(&mut self, db: Db, name: &[u8], unlinked: &UnlinkedLock) {
-        if let Some(id) = unlinked.lease {
-            self.leases.disarm(db, id);
-        }
-        self.sessions.on_unlinked(db, name, unlinked);
-        if unlinked.held {
-            // Whose hold has left may wait for the key with others, behind somebody from now on.
-            self.wait_table.mark_ready_and_check(db, name);
-        } else {
-            self.wait_table.mark_ready(db, name);
-        }
-    }
-
-    /// A database, or all of them, was emptied.
-    pub fn flush(&mut self, db: Option<Db>) {
-        retire(&mut self.retired, self.leases.take(db));
-        self.sessions.flush(db);
-        self.wait_table.mark_all_ready_and_check(db);
-    }
-
-    /// Two databases changed places. What lay under a key of one lies under the same key of the other now, so every
-    /// hold counts as carried.
-    pub fn swap(&mut self, one: Db, other: Db) {
-        if one == other {
-            return;
-        }
-        self.leases.swap(one, other);
-        self.sessions.swap(one, other);
-        self.wait_table.swapped(one, other);
-        self.epoch = self.epoch.next();
-        // Who waits stays with the number of its database.
-        for db in [one, other] {
-            self.wait_table.mark_all_ready_and_check(Some(db));
-        }
-    }
-
-    /// A data set begins to be loaded beside the one that is served, which goes on until
-    /// [`LockManager::take_incoming`].
-    pub fn begin_incoming(&mut self) {
-        self.drop_incoming();
-        self.incoming = Some(Index::new());
-    }
-
-    /// Whether a data set is being loaded beside the one that is served.
-    #[must_use]
-    pub fn has_incoming(&self) -> bool {
-        self.incoming.is_some()
-    }
-
-    /// A lock is being loaded beside the data set that is served. It will lie under this name, in this database if that
-    /// is known. Its entry is made now, since the server does not say later what has become of it.
-    pub fn index_incoming(&mut self, db: Option<Db>, name: &[u8], lock: &mut Lock) {
-        let Some(incoming) = &mut self.incoming else { return };
-        if let Some((deadline, _)) = lock.holds.earliest() {
-            lock.lease = Some(incoming.arm(db, name, deadline, &mut self.generations));
-        }
-        // Also if the load breaks off: a fence that was passed over harms nobody.
-        if let Some(fence) = lock.fence {
-            self.fences.observe(fence);
-        }
-    }
-
-    /// The incoming data set has taken the place of the one that was served until now. The server frees the old locks
-    /// without a word.
-    pub fn take_incoming(&mut self) {
-        if let Some(incoming) = self.incoming.take() {
-            self.flush(None);
-            self.leases = incoming;
-        }
-    }
-
-    /// The load of the incoming data set has broken off: the old one goes on.
-    pub fn drop_incoming(&mut self) {
-        if let Some(mut incoming) = self.incoming.take() {
-            retire(&mut self.retired, incoming.take(None));
-        }
-    }
-
-    /// The next entry whose database is not known, and the name of its key. To be treated as [`LeasePoll::Unplaced`].
-    pub fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
-        self.leases.next_unplaced()
-    }
-
-    /// Puts an unplaced entry into the index of this database, if it is that of this lock; only one lock has it.
-    /// Whether it is.
-    pub fn place(&mut self, db: Db, name: &[u8], lock: &mut Lock, entry: EntryId, now: Timestamp) -> bool {
-        let is_of_this = lock.lease == Some(entry);
-        if is_of_this {
-            self.follow_lock(db, name, lock, now);
-        }
-        is_of_this
-    }
-
-    /// No database has a lock with this unplaced entry.
-    pub fn drop_unplaced(&mut self, entry: EntryId) {
-        self.leases.disarm_unplaced(entry);
     }
 
     /// This node has become the primary: all its holds are carried, and its fences pass by those that the old primary
@@ -357,11 +244,12 @@ impl LockManager {
         }
         effects.needs_rearm |= !effects.bindings.is_empty();
         if self.wait_table.waiting() > 0 {
-            // A holder that asks for its key again, with others, waits for nobody there; from now on it does. And it
-            // passes waiters for several keys elsewhere as long as it keeps them waiting; from now on it may wait for
-            // them.
-            for change in effects.changes.iter().filter(|change| change.may_weaken()) {
-                self.check_for_new_hold(&change.owner);
+            for change in effects.changes.iter().filter(|change| change.ended) {
+                let Place { db, name, .. } = keys.place(change.key);
+                // A holder that asks for its key again, with others, waits for nobody there; from now on it does.
+                if self.wait_table.waiting_of(&change.owner).any(|(_, waiter)| waiter.wants(db, name)) {
+                    self.check_for_new_hold(&change.owner);
+                }
             }
         }
         for binding in effects.bindings.drain(..) {
@@ -406,11 +294,4 @@ impl LockManager {
             (None, None) => false,
         }
     }
-}
-
-/// Drops indexes of data that are gone. Large ones are kept, to be given back little by little: to free a million
-/// entries takes a while.
-fn retire(retired: &mut Vec<Leases>, gone: impl Iterator<Item = Leases>) {
-    const AT_ONCE: usize = 4_096;
-    retired.extend(gone.filter(|leases| leases.len() > AT_ONCE));
 }

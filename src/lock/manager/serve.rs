@@ -31,7 +31,7 @@ use crate::lock::model::request::{
 };
 use crate::lock::model::time::{Now, Timestamp};
 use crate::lock::wait::order::{Passed, Requester, Verdict, is_upgrade, judge};
-use crate::lock::wait::table::WaitQueue;
+use crate::lock::wait::queue::WaitQueue;
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also
@@ -169,9 +169,18 @@ impl LockManager {
             Err(Refusal::Deadlock(cycle))
                 if self.may_go_before(keys, named, (owner, operation), Some(&cycle), now) == Ok(true) =>
             {
+                self.note_passed(keys, named);
                 Ok(None)
             }
             queued => queued.map(Some),
+        }
+    }
+
+    /// A request goes before the waiters of these keys to open a circle.
+    pub(super) fn note_passed<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
+        for key in indices {
+            let Place { db, name, .. } = keys.place(*key);
+            self.wait_table.note_passed(db, name);
         }
     }
 

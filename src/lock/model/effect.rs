@@ -97,15 +97,6 @@ pub struct Change {
     pub ended: bool,
 }
 
-impl Change {
-    /// Whether its owner may keep fewer waiters waiting than before: its hold has ended, or no longer writes.
-    pub(crate) fn may_weaken(&self) -> bool {
-        self.ended
-            || self.hold.writes == 0
-                && matches!(self.cause, Cause::Release | Cause::RevokeUndelivered | Cause::Replicated)
-    }
-}
-
 /// What changed a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {

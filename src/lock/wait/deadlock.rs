@@ -19,7 +19,8 @@
 //!   is asked as soon as the search would take longer than the answer.
 
 use super::order::{Order, Requester, keeps_waiting};
-use super::table::{CycleCause, Position, WaitQueue, Waiter, Wanted};
+use super::queue::{Position, WaitQueue};
+use super::waiter::{CycleCause, Waiter, Wanted};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::keyspace::Keyspace;

@@ -4,3 +4,4 @@ pub mod deadlock;
 pub mod order;
 pub mod queue;
 pub mod table;
+pub mod waiter;

@@ -4,15 +4,16 @@
 //! his mode would fit, so that neither readers nor writers starve. The exceptions, each where it is made:
 //!
 //! - a holder that asks again never waits, and an upgrade goes to the head of the line of the key that it upgrades, of
-//!   no other ([`super::table::Position`]);
+//!   no other ([`super::queue::Position`]);
 //! - a reader passes readers that only other keys delay;
 //! - an asker goes before a waiter for several keys, one of them held by the asker in conflict, or upgraded by this
 //!   request;
 //! - a free key is kept for who waits for other keys as well for a limited time only;
 //! - a request that would close a circle, and that no hold keeps waiting, goes before the waiters of that circle, and
 //!   before writers that wait for a holder in it. Each of them waits for the request already, directly or through
-//!   others, so none is served later than without it. If any other waiter delays the request, it is refused
-//!   ([`super::deadlock`]). PostgreSQL rearranges its queues for the same reason, and calls what it turns soft edges.
+//!   others. A waiter is passed so once: two owners that close circles in turn would starve it. If any other waiter
+//!   delays the request, it is refused ([`super::deadlock`]). PostgreSQL rearranges its queues for the same reason, and
+//!   calls what it turns soft edges.
 //!
 //! Can two waiters for several keys keep each other waiting by their places alone? By tickets they cannot: the earlier
 //! one stands first wherever they meet. By an upgrade they could. W holds `a` for reading and asks to write `a` and
@@ -28,10 +29,13 @@
 //!   itself: somebody in such a circle waits for a newcomer's place of a waiter for several keys, and a free key is
 //!   kept for that only so long.
 //!
-//! So whoever asks for a key is served after at most those that stood there when it came, and upgrades of that very
-//! key.
+//! So whoever asks for a key is served after at most those that stood there when it came, upgrades of that very key, one
+//! request that opens a circle, and those that it waits for in any case: an owner that holds another key of its request
+//! may take this one meanwhile.
 
-use super::table::{Position, WaitQueue, WaitTable, Waiter, Wanted};
+use super::queue::{Position, WaitQueue};
+use super::table::WaitTable;
+use super::waiter::{Waiter, Wanted};
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::keyspace::Keyspace;
@@ -149,7 +153,9 @@ impl Order<'_> {
         let circle_holds = !passed.cycle.is_empty() && self.is_held_by(keys, (db, name), &passed.cycle);
         for id in queue.before(place) {
             let Some(waiter) = self.wait_table.waiter(id) else { continue };
-            if (circle_holds && waiter.operation.mode == Mode::Write) || passed.cycle.contains(&waiter.owner) {
+            let is_in_circle =
+                (circle_holds && waiter.operation.mode == Mode::Write) || passed.cycle.contains(&waiter.owner);
+            if is_in_circle && !waiter.was_passed {
                 continue;
             }
             let by_kind = self.delays_by_kind((waiter.operation.mode, waiter.is_many()), queue, requester.mode);

@@ -3,13 +3,7 @@
 //!
 //! Each key that is waited for has a line. A waiter stands in the lines of all its keys by one ticket, given when it
 //! came, so that any two waiters stand in the same order wherever they meet. An upgrade alone stands at the head, of
-//! the line of the key that it upgrades and of no other ([`super::order`] says why that is safe). What a waiter can be:
-//!
-//! | state | stands in lines | ends by |
-//! | --- | --- | --- |
-//! | waiting | in all of its keys' | a grant: it is granted then; any other answer: it is forgotten |
-//! | granted | in none | the reply was delivered: it is forgotten; it could not be: it is lost |
-//! | lost | in none | what it was granted is taken back: it is forgotten |
+//! the line of the key that it upgrades and of no other ([`super::order`] says why that is safe). [`super::waiter`] has the states of a waiter.
 //!
 //! Invariants, checked after every step by the model test ([`WaitTable::broken_invariant`] and the model's world):
 //!
@@ -19,12 +13,12 @@
 //! - W3: who waits for a limited time has an entry in the wheel.
 //! - W4: no owner waits twice for a key in the same mode.
 
-use super::queue::{Pending, Reservation};
-pub use super::queue::{Position, WaitQueue};
+use super::queue::{Pending, Position, Reservation, WaitQueue};
+
+use super::waiter::{CycleCause, Grant, GrantUndo, State, Undelivered, Waiter, Wanted};
 use crate::lock::collections::arena::{Arena, Generations};
-use crate::lock::collections::wheel::{EntryId, Poll, Wheel};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::{Connection, Epoch, Hold, Mode, Session};
+use crate::lock::collections::wheel::{Poll, Wheel};
+use crate::lock::model::hold::{Connection, Mode};
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
@@ -34,105 +28,6 @@ use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
-
-/// An admitted, unanswered request.
-#[derive(Clone, Debug)]
-pub struct Waiter {
-    /// Who.
-    pub owner: Owner,
-    /// For what.
-    pub operation: Acquire,
-    /// In which database.
-    pub db: Db,
-    /// For which keys.
-    pub keys: PerKey<Wanted>,
-    /// Since when.
-    pub since: Timestamp,
-    /// Until when; None without a limit.
-    pub until: Option<Timestamp>,
-    /// The number of its arrival: its place among those of its class in each line.
-    ticket: u64,
-    state: State,
-    entry: Option<EntryId>,
-    /// The place among its keys of the one that kept it waiting when that was seen last.
-    blocked_on: usize,
-    /// Its entry in the list of those to be checked for deadlocks, and what may have closed the circle.
-    check: Option<(u64, CycleCause)>,
-    /// The count of looks ([`WaitTable`]) when all its lines were put on the list of those to be looked at.
-    marked_at: u64,
-}
-
-/// A key that is waited for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Its name.
-    pub name: KeyName,
-    /// Whether the owner held it for reading when it asked to write.
-    pub upgrade: bool,
-}
-
-#[derive(Clone, Debug)]
-enum State {
-    Waiting,
-    Granted(Grant),
-}
-
-/// What a waiter was granted, as long as nobody knows whether it has learnt of it.
-#[derive(Clone, Debug)]
-pub struct Grant {
-    /// What it was given, by key.
-    pub given: PerKey<GrantUndo>,
-    /// Whether the owner has shown since that it knows, by ACQUIRE, RETRY or EXTEND.
-    pub confirmed: bool,
-    /// Where each of the given lies now, once one was renamed or moved, or databases were swapped; none while each lies
-    /// where it was asked for.
-    places: Vec<(Db, KeyName)>,
-}
-
-/// What was granted to one who never learnt of it, as far as it lies in one database.
-#[derive(Debug)]
-pub(crate) struct Undelivered {
-    pub(crate) owner: Owner,
-    pub(crate) mode: Mode,
-    pub(crate) confirmed: bool,
-    /// What it was given, by key.
-    pub(crate) given: PerKey<(KeyName, GrantUndo)>,
-}
-
-/// What an acquisition gave on one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GrantUndo {
-    /// The fence that the hold has now.
-    pub fence: Fence,
-    /// How much was added to its count.
-    pub added: u32,
-    /// When its lease ends now.
-    pub deadline: Timestamp,
-    /// What it is bound to now.
-    pub session: Option<Session>,
-    /// What its owner knew it by; None when it had none.
-    pub prior: Option<PriorHold>,
-}
-
-/// What an acquisition changed of a hold that was there, beside its count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PriorHold {
-    fence: Fence,
-    granted_in: Epoch,
-    deadline: Timestamp,
-    session: Option<Session>,
-    /// When it would have ended because the connection closed that it was bound to.
-    closed_until: Option<Timestamp>,
-}
-
-/// What a circle may be closed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum CycleCause {
-    /// The asker, who has begun to wait.
-    NewWait,
-    /// Holds that came after those who wait for them: with a lock from elsewhere, or by a grant that passed them.
-    NewHold,
-}
 
 /// Work that is left to the module's own hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -305,10 +200,21 @@ impl WaitTable {
             ticket: self.tickets,
             state: State::Waiting,
             entry: None,
+            was_passed: false,
             blocked_on: 0,
             check: None,
             marked_at: 0,
         })
+    }
+
+    /// A request has gone before the waiters of a queue to open a circle.
+    pub(crate) fn note_passed(&mut self, db: Db, name: &[u8]) {
+        let ids: Vec<WaiterId> = self.queue(db, name).into_iter().flat_map(WaitQueue::iter).collect();
+        for id in ids {
+            if let Some(waiter) = self.waiters.get_mut(id) {
+                waiter.was_passed = true;
+            }
+        }
     }
 
     /// Lets a repeated request take over the place of the one that it repeats, which is forgotten.
@@ -841,51 +747,6 @@ impl WaitTable {
     }
 }
 
-impl PriorHold {
-    /// What is to be known of a hold that is about to change.
-    pub(crate) fn of(hold: &Hold) -> PriorHold {
-        PriorHold {
-            fence: hold.fence,
-            granted_in: hold.granted_in(),
-            deadline: hold.deadline,
-            session: hold.session(),
-            closed_until: None,
-        }
-    }
-}
-
-impl GrantUndo {
-    /// What it was bound to, if that is another connection than before, and the fence of the hold.
-    pub(crate) fn newly_bound(&self) -> Option<(Connection, Fence)> {
-        let prior = self.prior?;
-        let session = self.session.filter(|_| self.session != prior.session)?;
-        Some((session.connection, self.fence))
-    }
-
-    /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it
-    /// would be told that it holds nothing.
-    pub(crate) fn undo(&self, hold: &Hold, mode: Mode) -> Hold {
-        let mut hold = hold.clone();
-        hold.set_count(mode, hold.count(mode).saturating_sub(self.added));
-        if let Some(prior) = self.prior {
-            hold.fence = prior.fence;
-            // What was carried here since stays so.
-            if hold.granted_in() != Epoch::CARRIED {
-                hold.set_granted_in(prior.granted_in);
-            }
-            if hold.deadline == self.deadline {
-                hold.deadline = prior.deadline;
-            }
-            if hold.session() == self.session {
-                hold.bind(prior.session);
-                hold.deadline =
-                    prior.closed_until.map_or(hold.deadline, |closed_until| closed_until.min(hold.deadline));
-            }
-        }
-        hold
-    }
-}
-
 /// Notes of a waiter that its owner waits elsewhere as well.
 fn mark_waits_elsewhere(queues: &mut [BTreeMap<KeyName, WaitQueue>], waiter: &Waiter) {
     let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { return };
@@ -896,86 +757,14 @@ fn mark_waits_elsewhere(queues: &mut [BTreeMap<KeyName, WaitQueue>], waiter: &Wa
     }
 }
 
-impl Waiter {
-    /// Whether it waits for several keys.
-    #[must_use]
-    pub fn is_many(&self) -> bool {
-        self.keys.len() > 1
-    }
-
-    /// Its place in the line of one of its keys.
-    pub(crate) fn position_at(&self, key: &Wanted) -> Position {
-        Position::new(key.upgrade, self.ticket)
-    }
-
-    /// Whether it waits still.
-    #[must_use]
-    pub fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting)
-    }
-
-    /// The place among its keys of the one that kept it waiting when that was seen last.
-    pub(crate) fn blocked_on(&self) -> usize {
-        self.blocked_on
-    }
-
-    /// What it was granted.
-    #[must_use]
-    pub fn grant(&self) -> Option<&Grant> {
-        match &self.state {
-            State::Waiting => None,
-            State::Granted(grant) => Some(grant),
-        }
-    }
-
-    /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
-    pub(crate) fn newly_bound(&self) -> impl Iterator<Item = (Connection, Fence)> {
-        let given = self.grant().map_or(&[][..], |grant| &grant.given);
-        given.iter().filter_map(GrantUndo::newly_bound)
-    }
-
-    /// What its grant took over was bound to these connections before.
-    fn prior_connections(&self) -> Vec<Connection> {
-        let given = self.grant().map_or(&[][..], |grant| &grant.given);
-        let prior = given.iter().filter_map(|given| Some(given.prior?.session?.connection));
-        let own = self.operation.session.map(|session| session.connection);
-        prior.filter(|connection| Some(*connection) != own).collect()
-    }
-
-    /// Where the hold lies now that it was given for one of its keys.
-    fn place(&self, at: usize) -> (Db, &KeyName) {
-        match self.grant().and_then(|grant| grant.places.get(at)) {
-            Some((db, name)) => (*db, name),
-            None => (self.db, &self.keys[at].name),
-        }
-    }
-
-    /// Whether one of the holds that it was given lies there now.
-    fn lies_at(&self, db: Db, name: &[u8]) -> bool {
-        !self.is_waiting() && (0..self.keys.len()).map(|at| self.place(at)).any(|(at, key)| at == db && **key == *name)
-    }
-
-    /// Changes where the holds lie that it was given.
-    fn relocate(&mut self, change: impl FnMut(&mut (Db, KeyName))) {
-        let State::Granted(grant) = &mut self.state else { return };
-        if grant.places.is_empty() {
-            grant.places = self.keys.iter().map(|key| (self.db, key.name.clone())).collect();
-        }
-        grant.places.iter_mut().for_each(change);
-    }
-
-    /// Whether this key is one of those that it wants.
-    #[must_use]
-    pub fn wants(&self, db: Db, name: &[u8]) -> bool {
-        self.db == db && self.keys.iter().any(|key| *key.name == *name)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::model::fence::Fence;
+    use crate::lock::model::hold::{Epoch, Hold, Session};
     use crate::lock::model::request::Wait;
     use crate::lock::model::session::Sessions;
+    use crate::lock::wait::waiter::PriorHold;
     use alloc::format;
 
     #[test]

@@ -1,0 +1,135 @@
+//! What the server does to keys beside commands of locks: it renames and moves them, empties and swaps databases, and loads data
+//! sets, also beside the one that is served.
+
+use super::LockManager;
+use super::leases::Index;
+use crate::lock::collections::wheel::EntryId;
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::lock::{Leases, Lock};
+use crate::lock::model::session::UnlinkedLock;
+use crate::lock::model::time::Timestamp;
+use alloc::vec::Vec;
+
+impl LockManager {
+    /// A lock came from another name or database, if it is known from where: it goes on here, carried.
+    pub fn carry(&mut self, from: Option<(Db, &[u8])>, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
+        lock.holds.carry(now);
+        for (owner, hold) in lock.holds.iter() {
+            if let Some(session) = hold.session() {
+                self.sessions.bind(db, name, owner, session.connection);
+            }
+        }
+        if let Some(from) = from {
+            self.wait_table.carried(from, (db, name), lock);
+        }
+        self.wait_table.mark_ready_and_check(db, name);
+        self.follow_lock(db, name, lock, now);
+    }
+
+    /// A lock left its key, to go elsewhere or away: its lease is no longer looked after here, and who waited for it
+    /// may have the key.
+    pub fn on_unlinked(&mut self, db: Db, name: &[u8], unlinked: &UnlinkedLock) {
+        if let Some(id) = unlinked.lease {
+            self.leases.disarm(db, id);
+        }
+        self.sessions.on_unlinked(db, name, unlinked);
+        if unlinked.held {
+            // Whose hold has left may wait for the key with others, behind somebody from now on.
+            self.wait_table.mark_ready_and_check(db, name);
+        } else {
+            self.wait_table.mark_ready(db, name);
+        }
+    }
+
+    /// A database, or all of them, was emptied.
+    pub fn flush(&mut self, db: Option<Db>) {
+        retire(&mut self.retired, self.leases.take(db));
+        self.sessions.flush(db);
+        self.wait_table.mark_all_ready_and_check(db);
+    }
+
+    /// Two databases changed places. What lay under a key of one lies under the same key of the other now, so every
+    /// hold counts as carried.
+    pub fn swap(&mut self, one: Db, other: Db) {
+        if one == other {
+            return;
+        }
+        self.leases.swap(one, other);
+        self.sessions.swap(one, other);
+        self.wait_table.swapped(one, other);
+        self.epoch = self.epoch.next();
+        // Who waits stays with the number of its database.
+        for db in [one, other] {
+            self.wait_table.mark_all_ready_and_check(Some(db));
+        }
+    }
+
+    /// A data set begins to be loaded beside the one that is served, which goes on until
+    /// [`LockManager::take_incoming`].
+    pub fn begin_incoming(&mut self) {
+        self.drop_incoming();
+        self.incoming = Some(Index::new());
+    }
+
+    /// Whether a data set is being loaded beside the one that is served.
+    #[must_use]
+    pub fn has_incoming(&self) -> bool {
+        self.incoming.is_some()
+    }
+
+    /// A lock is being loaded beside the data set that is served. It will lie under this name, in this database if that
+    /// is known. Its entry is made now, since the server does not say later what has become of it.
+    pub fn index_incoming(&mut self, db: Option<Db>, name: &[u8], lock: &mut Lock) {
+        let Some(incoming) = &mut self.incoming else { return };
+        if let Some((deadline, _)) = lock.holds.earliest() {
+            lock.lease = Some(incoming.arm(db, name, deadline, &mut self.generations));
+        }
+        // Also if the load breaks off: a fence that was passed over harms nobody.
+        if let Some(fence) = lock.fence {
+            self.fences.observe(fence);
+        }
+    }
+
+    /// The incoming data set has taken the place of the one that was served until now. The server frees the old locks
+    /// without a word.
+    pub fn take_incoming(&mut self) {
+        if let Some(incoming) = self.incoming.take() {
+            self.flush(None);
+            self.leases = incoming;
+        }
+    }
+
+    /// The load of the incoming data set has broken off: the old one goes on.
+    pub fn drop_incoming(&mut self) {
+        if let Some(mut incoming) = self.incoming.take() {
+            retire(&mut self.retired, incoming.take(None));
+        }
+    }
+
+    /// The next entry whose database is not known, and the name of its key. To be treated as [`super::LeasePoll::Unplaced`].
+    pub fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
+        self.leases.next_unplaced()
+    }
+
+    /// Puts an unplaced entry into the index of this database, if it is that of this lock; only one lock has it.
+    /// Whether it is.
+    pub fn place(&mut self, db: Db, name: &[u8], lock: &mut Lock, entry: EntryId, now: Timestamp) -> bool {
+        let is_of_this = lock.lease == Some(entry);
+        if is_of_this {
+            self.follow_lock(db, name, lock, now);
+        }
+        is_of_this
+    }
+
+    /// No database has a lock with this unplaced entry.
+    pub fn drop_unplaced(&mut self, entry: EntryId) {
+        self.leases.disarm_unplaced(entry);
+    }
+}
+
+/// Drops indexes of data that are gone. Large ones are kept, to be given back little by little: to free a million
+/// entries takes a while.
+fn retire(retired: &mut Vec<Leases>, gone: impl Iterator<Item = Leases>) {
+    const AT_ONCE: usize = 4_096;
+    retired.extend(gone.filter(|leases| leases.len() > AT_ONCE));
+}

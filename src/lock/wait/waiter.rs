@@ -1,0 +1,238 @@
+//! A waiter: a request that waits in the queues of its keys, or was granted and may not have received that yet.
+//!
+//! | state | stands in queues | ends by |
+//! | --- | --- | --- |
+//! | waiting | those of all its keys | a grant: it is granted then; any other answer: it is forgotten |
+//! | granted | none | the reply was delivered: it is forgotten; the client has gone: it is undelivered |
+//! | undelivered | none | what it was granted is rolled back: it is forgotten |
+
+use super::queue::Position;
+use crate::lock::collections::wheel::EntryId;
+use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::{Connection, Epoch, Hold, Mode, Session};
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Acquire, PerKey};
+use crate::lock::model::time::Timestamp;
+use alloc::vec::Vec;
+
+/// An admitted, unanswered request.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    /// Who.
+    pub owner: Owner,
+    /// For what.
+    pub operation: Acquire,
+    /// In which database.
+    pub db: Db,
+    /// For which keys.
+    pub keys: PerKey<Wanted>,
+    /// Since when.
+    pub since: Timestamp,
+    /// Until when; None without a limit.
+    pub until: Option<Timestamp>,
+    /// The number of its arrival: its place among those of its class in each line.
+    pub(super) ticket: u64,
+    pub(super) state: State,
+    pub(super) entry: Option<EntryId>,
+    /// Whether a request has gone before it to open a circle. No other may.
+    pub(super) was_passed: bool,
+    /// The place among its keys of the one that kept it waiting when that was seen last.
+    pub(super) blocked_on: usize,
+    /// Its entry in the list of those to be checked for deadlocks, and what may have closed the circle.
+    pub(super) check: Option<(u64, CycleCause)>,
+    /// The count of looks ([`super::table::WaitTable`]) when all its lines were put on the list of those to be looked at.
+    pub(super) marked_at: u64,
+}
+
+/// A key that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: KeyName,
+    /// Whether the owner held it for reading when it asked to write.
+    pub upgrade: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    Waiting,
+    Granted(Grant),
+}
+
+/// What a waiter was granted, as long as nobody knows whether it has learnt of it.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// What it was given, by key.
+    pub given: PerKey<GrantUndo>,
+    /// Whether the owner has shown since that it knows, by ACQUIRE, RETRY or EXTEND.
+    pub confirmed: bool,
+    /// Where each of the given lies now, once one was renamed or moved, or databases were swapped; none while each lies
+    /// where it was asked for.
+    pub(super) places: Vec<(Db, KeyName)>,
+}
+
+/// What was granted to one who never learnt of it, as far as it lies in one database.
+#[derive(Debug)]
+pub(crate) struct Undelivered {
+    pub(crate) owner: Owner,
+    pub(crate) mode: Mode,
+    pub(crate) confirmed: bool,
+    /// What it was given, by key.
+    pub(crate) given: PerKey<(KeyName, GrantUndo)>,
+}
+
+/// What an acquisition gave on one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantUndo {
+    /// The fence that the hold has now.
+    pub fence: Fence,
+    /// How much was added to its count.
+    pub added: u32,
+    /// When its lease ends now.
+    pub deadline: Timestamp,
+    /// What it is bound to now.
+    pub session: Option<Session>,
+    /// What its owner knew it by; None when it had none.
+    pub prior: Option<PriorHold>,
+}
+
+/// What an acquisition changed of a hold that was there, beside its count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PriorHold {
+    pub(super) fence: Fence,
+    pub(super) granted_in: Epoch,
+    pub(super) deadline: Timestamp,
+    pub(super) session: Option<Session>,
+    /// When it would have ended because the connection closed that it was bound to.
+    pub(super) closed_until: Option<Timestamp>,
+}
+
+/// What a circle may be closed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CycleCause {
+    /// The asker, who has begun to wait.
+    NewWait,
+    /// Holds that came after those who wait for them: with a lock from elsewhere, or by a grant that passed them.
+    NewHold,
+}
+
+impl PriorHold {
+    /// What is to be known of a hold that is about to change.
+    pub(crate) fn of(hold: &Hold) -> PriorHold {
+        PriorHold {
+            fence: hold.fence,
+            granted_in: hold.granted_in(),
+            deadline: hold.deadline,
+            session: hold.session(),
+            closed_until: None,
+        }
+    }
+}
+
+impl GrantUndo {
+    /// What it was bound to, if that is another connection than before, and the fence of the hold.
+    pub(crate) fn newly_bound(&self) -> Option<(Connection, Fence)> {
+        let prior = self.prior?;
+        let session = self.session.filter(|_| self.session != prior.session)?;
+        Some((session.connection, self.fence))
+    }
+
+    /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it
+    /// would be told that it holds nothing.
+    pub(crate) fn undo(&self, hold: &Hold, mode: Mode) -> Hold {
+        let mut hold = hold.clone();
+        hold.set_count(mode, hold.count(mode).saturating_sub(self.added));
+        if let Some(prior) = self.prior {
+            hold.fence = prior.fence;
+            // What was carried here since stays so.
+            if hold.granted_in() != Epoch::CARRIED {
+                hold.set_granted_in(prior.granted_in);
+            }
+            if hold.deadline == self.deadline {
+                hold.deadline = prior.deadline;
+            }
+            if hold.session() == self.session {
+                hold.bind(prior.session);
+                hold.deadline =
+                    prior.closed_until.map_or(hold.deadline, |closed_until| closed_until.min(hold.deadline));
+            }
+        }
+        hold
+    }
+}
+
+impl Waiter {
+    /// Whether it waits for several keys.
+    #[must_use]
+    pub fn is_many(&self) -> bool {
+        self.keys.len() > 1
+    }
+
+    /// Its place in the line of one of its keys.
+    pub(crate) fn position_at(&self, key: &Wanted) -> Position {
+        Position::new(key.upgrade, self.ticket)
+    }
+
+    /// Whether it waits still.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting)
+    }
+
+    /// The place among its keys of the one that kept it waiting when that was seen last.
+    pub(crate) fn blocked_on(&self) -> usize {
+        self.blocked_on
+    }
+
+    /// What it was granted.
+    #[must_use]
+    pub fn grant(&self) -> Option<&Grant> {
+        match &self.state {
+            State::Waiting => None,
+            State::Granted(grant) => Some(grant),
+        }
+    }
+
+    /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
+    pub(crate) fn newly_bound(&self) -> impl Iterator<Item = (Connection, Fence)> {
+        let given = self.grant().map_or(&[][..], |grant| &grant.given);
+        given.iter().filter_map(GrantUndo::newly_bound)
+    }
+
+    /// What its grant took over was bound to these connections before.
+    pub(super) fn prior_connections(&self) -> Vec<Connection> {
+        let given = self.grant().map_or(&[][..], |grant| &grant.given);
+        let prior = given.iter().filter_map(|given| Some(given.prior?.session?.connection));
+        let own = self.operation.session.map(|session| session.connection);
+        prior.filter(|connection| Some(*connection) != own).collect()
+    }
+
+    /// Where the hold lies now that it was given for one of its keys.
+    pub(super) fn place(&self, at: usize) -> (Db, &KeyName) {
+        match self.grant().and_then(|grant| grant.places.get(at)) {
+            Some((db, name)) => (*db, name),
+            None => (self.db, &self.keys[at].name),
+        }
+    }
+
+    /// Whether one of the holds that it was given lies there now.
+    pub(super) fn lies_at(&self, db: Db, name: &[u8]) -> bool {
+        !self.is_waiting() && (0..self.keys.len()).map(|at| self.place(at)).any(|(at, key)| at == db && **key == *name)
+    }
+
+    /// Changes where the holds lie that it was given.
+    pub(super) fn relocate(&mut self, change: impl FnMut(&mut (Db, KeyName))) {
+        let State::Granted(grant) = &mut self.state else { return };
+        if grant.places.is_empty() {
+            grant.places = self.keys.iter().map(|key| (self.db, key.name.clone())).collect();
+        }
+        grant.places.iter_mut().for_each(change);
+    }
+
+    /// Whether this key is one of those that it wants.
+    #[must_use]
+    pub fn wants(&self, db: Db, name: &[u8]) -> bool {
+        self.db == db && self.keys.iter().any(|key| *key.name == *name)
+    }
+}
