@@ -161,7 +161,7 @@ pub fn parse<'a, A: Arguments<'a>>(
         lease: options.lease.unwrap_or(lease_default),
         session: options.session(caller)?,
         note: options.note,
-        // Who cannot wait tries once.
+        // A caller that cannot wait tries once.
         wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
         retry: options.retry,
     });
@@ -197,7 +197,7 @@ fn answer_many(ctx: &mut Ctx<'_>, fences: &[Fence], generated: Option<&Owner>) {
     }
 }
 
-/// Who asked as `*` learns first who it is.
+/// A client that asked as `*` gets the generated owner first.
 fn begin(ctx: &mut Ctx<'_>, generated: Option<&Owner>) {
     if let Some(owner) = generated {
         ctx.reply_array(2);
@@ -221,7 +221,7 @@ fn answer_waiter(ctx: &mut Ctx<'_>, answered: &WaitEnd, generated: Option<&Owner
         WaitEnd::WrongType => refuse(ctx, ServeError::WrongType),
         WaitEnd::Redirected(reason) => ctx.reply_error(text_of_redirect(*reason)),
         WaitEnd::Refused(Refusal::Deadlock(cycle)) => {
-            // Who may see what is not known here: only the key that was asked for is shown.
+            // The client's permissions are not known here: only the key that it asked for is shown.
             let asked = cycle.0.first().map(|hop| &hop.key);
             let text = text_of_deadlock(cycle, Db(ctx.db()), |key| asked.is_some_and(|asked| **asked == *key));
             ctx.reply_error(&text);

@@ -51,7 +51,7 @@ impl Command for LockInfo {
 pub struct Wanted<'a, W> {
     /// The key.
     pub key: W,
-    /// Whose hold alone; None: all.
+    /// The only owner whose hold is shown; None shows all.
     pub owner: Option<&'a [u8]>,
     /// How many holders and waiters at most.
     pub count: usize,

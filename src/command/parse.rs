@@ -161,7 +161,7 @@ impl Opt {
     }
 }
 
-/// Who asks, as ACQUIRE takes it.
+/// The owner of a request, as ACQUIRE takes it.
 #[derive(Debug)]
 pub enum OwnerArg<'a> {
     /// An owner of the client's.

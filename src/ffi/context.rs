@@ -40,7 +40,7 @@ bitflags! {
         const CLUSTER = raw::REDISMODULE_CTX_FLAGS_CLUSTER;
         /// It is loading RDB or AOF.
         const LOADING = raw::REDISMODULE_CTX_FLAGS_LOADING;
-        /// Whoever called the command does not let it wait.
+        /// The command's caller does not let it wait: MULTI, a script, or another module.
         const DENY_BLOCKING = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
         // Bits that have no name here, some of which mean different things on Redis and Valkey.
         const _ = !0;

@@ -11,7 +11,7 @@ use super::timer::set_about_to_sleep;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// Who is told.
+/// Gets the events of the server and of keys.
 pub trait Listener {
     /// Something happened to the server.
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent);

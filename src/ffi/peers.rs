@@ -14,7 +14,7 @@ const KIND: u8 = 0x6c;
 /// How our messages begin, with the version of their form; a number follows.
 const MARK: [u8; 8] = *b"lockfnc1";
 
-/// Who is told.
+/// Gets the numbers that other nodes of the cluster send.
 pub trait Peer {
     /// Another node, which the cluster knows and so do we, has told this number.
     fn on_message(number: u64);

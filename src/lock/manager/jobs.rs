@@ -103,7 +103,7 @@ impl LockManager {
         self.wait_table.poll_timeouts(now)
     }
 
-    /// Whether there is work for the module's own hand.
+    /// Whether there are jobs for the background.
     #[must_use]
     pub fn has_jobs(&self) -> bool {
         self.wait_table.has_jobs() || self.sessions.some_closed()
