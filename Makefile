@@ -1,57 +1,67 @@
-# Everything one does with this repository, a word each. What a word needs, tools/install.sh brings first.
-# Never needs cargo-nextest, never writes outside the repository but through tools/install.sh.
+# The tasks of this repository. Before a task starts, tools/install.sh checks the compiler and installs what is missing.
+# No task writes outside the repository, except through the package managers that tools/install.sh calls.
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-# What the tests are told of this machine. Each has the same default in the tests.
+# Where the tests find the module and the interpreters. The tests have the same defaults.
 export REDIS_LOCK_MODULE   ?= $(CURDIR)/target/release/libredis_lock.so
 export REDIS_LOCK_PYTHON   ?= $(CURDIR)/target/venv/bin/python
 export REDIS_LOCK_NODE     ?= $(CURDIR)/target/node/bin/node
 
-# The tests wait more than they compute.
+# The tests wait more than they compute, so more of them run at once than there are processors.
 export RUST_TEST_THREADS ?= 4
 
-# The file is there when tools/install.sh had to bring libclang without a package manager; it says where.
+# tools/install.sh writes this file when it installs libclang without a package manager. The file says where it is.
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build modules run stop test servers test-servers faults torture fuzz valgrind instructions lint bench clean
+.PHONY: help build modules run demo stop check test servers test-servers faults torture fuzz valgrind
+.PHONY: instructions lint bench clean
 
-help: ## this list
+help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-build: ## the module for users: target/release/libredis_lock.so
-	@tools/install.sh libclang
+build: ## build the module for users: target/release/libredis_lock.so
+	@tools/install.sh rust libclang
 	@$(cargo) build --release --locked
 	@[ ! -f target/release/libredis_lock.dylib ] || ln -sf libredis_lock.dylib target/release/libredis_lock.so
 
-run: build ## a server with the module on a free port, and a short session played on it
-	@tools/install.sh server
-	@tools/run.sh
+run: ## build the module, start a server with it on a free port, and play six commands; the server keeps running
+demo: ## build, start a server, and play all: extend, readers, deadlocks, sessions, late holders; it keeps running
+# The build takes minutes, so the task first checks that it will have a server.
+run demo:
+	@tools/install.sh rust any-server
+	@$(MAKE) --no-print-directory build
+	@tools/$@.sh
 
-stop: ## stop the server that make run left running
+stop: ## stop the server that make run or make demo left running
 	@tools/stop.sh
 
-# Servers load the release module, as users do. The tests themselves are built for debugging: with the assertions on, and
-# in less time, because the release profile links every test anew with all its dependencies.
+# Servers load the release module, as users do. The tests themselves are debug builds, so that their assertions are on.
+# They also build faster: the release profile links every test anew with all its dependencies.
 modules: build
 	@$(cargo) build --release --locked --package probe-module --package wallclock --package noop
 
+check: lint ## before a change: make lint, then the module's own tests on one server; leaves out faults, fuzz and others
+	@$(env) tools/test.py --check
+
 TEST =
 
-test: ## all tests: unit, property, model, real servers, client libraries; TEST=name those whose name contains it
-	@tools/install.sh libclang
-	@$(env) MAKE='$(MAKE)' tools/test.py '$(TEST)'
+# tools/test.py calls make. A recipe that names $(MAKE) runs even under make -n, so the script gets it from here.
+test: export REDIS_LOCK_MAKE := $(MAKE)
+test: ## run all tests on one server, REDIS_LOCK_SERVER or redis-server; with TEST=name those whose name contains it
+	@tools/install.sh rust libclang
+	@$(env) tools/test.py '$(TEST)'
 
-servers: ## the Redis and Valkey servers of several Debian suites, side by side, under target/servers
+servers: ## unpack the Redis and Valkey servers of several Debian suites under target/servers; needs no root
 	@tools/servers.sh
 
-test-servers: modules servers ## the tests with real servers, on each of those
+test-servers: modules servers ## unpack the servers of make servers, and run the server tests on each
 	@tools/install.sh clients
 	@$(env) tools/test.py --servers
 
-faults: ## programs that break things around servers, and judge what clients saw: a few rounds of each
-torture: ## the same for hours
+faults: ## kill servers, cut connections, set clocks, and check what clients saw: a few rounds of each program
+torture: ## the programs of make faults, for hours
 faults torture: build
 	@tools/install.sh server
 	@$(cargo) build --release --locked --package wallclock
@@ -60,40 +70,44 @@ faults torture: build
 
 SECONDS = 60
 
-fuzz: ## what is fuzzed (arguments, codec, the core beside its model), each for SECONDS=60
-	@tools/install.sh libclang fuzz
+fuzz: ## fuzz the arguments, the codec, and the core beside its model, each for SECONDS=60
+	@tools/install.sh rust libclang fuzz
 	@tools/fuzz.sh $(SECONDS)
 
-valgrind: build ## the server tests with their servers under valgrind: nothing invalid, nothing lost; half an hour
+valgrind: build ## run the server tests with their servers under valgrind; half an hour
 	@tools/install.sh server valgrind
 	@$(cargo) build --release --locked --package probe-module --package wallclock
 	@tools/valgrind.sh
 
 RECORD =
 
-instructions: ## instructions per command in the core, beside the committed figures; RECORD=1 writes these anew
-	@tools/install.sh libclang valgrind
+instructions: ## count processor instructions per command; fail at 5 % more than recorded; RECORD=1 records new figures
+	@tools/install.sh rust libclang valgrind
 	@$(cargo) bench --quiet --locked --bench instructions -- $(if $(RECORD),--record)
 
-lint: ## format, clippy, docs, the purity of src/lock, links of documents; shellcheck where there is one
-	@tools/install.sh libclang
+lint: ## run no test: check format, clippy, docs, links, file lengths, layers of the code, scripts (with shellcheck)
+	@tools/install.sh rust libclang
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@$(cargo) clippy --workspace --all-targets --locked -- -D warnings
 	@$(cargo) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
 	@$(cargo) doc --no-deps --document-private-items --locked
 	tools/purity.sh
+	tools/layers.py
+	tools/lengths.py
 	tools/links.py
+	tools/rust_version.py
+	tools/test_rules.py --quiet
 	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run
 lint: export RUSTDOCFLAGS := -D warnings
 
 ROUNDS = 5
 
-bench: build ## what locks cost beside what people use without the module, to bench/results, in ROUNDS=5; half an hour
+bench: build ## measure locks beside what people use without the module, in ROUNDS=5, to bench/results; half an hour
 	@tools/install.sh server valgrind
 	@$(cargo) build --release --locked --package bench --package noop
 	@$(cargo) bench --locked --package redis-lock
 	@tools/bench.sh $(ROUNDS)
 
-clean: stop ## remove target/: what was built, installed and run
+clean: stop ## remove target/
 	cargo clean

@@ -13,7 +13,7 @@ pub mod module;
 
 use ffi::alloc::ServerAlloc;
 use ffi::{LoadError, Loader, Module};
-use module::{cluster, config, keyspace, metrics, server_events};
+use module::{config, info, keyspace, server_events};
 use std::ffi::CStr;
 
 #[global_allocator]
@@ -32,10 +32,10 @@ impl Module for LockModule {
         loader.data_type(&keyspace::LOCK)?;
         command::table::load(loader)?;
         loader.configs(config::TABLE, "lock", config::check)?;
-        loader.listener::<server_events::ServerEvents>()?;
-        loader.info::<metrics::Section>()?;
+        server_events::load(loader)?;
+        loader.info::<info::Section>()?;
         // Last: nothing takes it back if the load fails.
-        loader.peers::<cluster::FenceGossip>();
+        loader.peers::<server_events::PeerMessages>();
         Ok(())
     }
 }

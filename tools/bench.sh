@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# tools/bench.sh ROUNDS: what locks cost, beside what people use without the module: on the redis-server in PATH, and on the
-# newest Redis and Valkey under target/servers. Each program leaves what it found in bench/results, in a file and a picture
-# of each server, in the place of what it found before.
+# tools/bench.sh ROUNDS: measures what locks cost, beside what people use without the module. The servers are the
+# redis-server in PATH, and the newest Redis and Valkey under target/servers. Each program writes a file and a picture
+# for each server to bench/results, named by the day and the processor. What it wrote earlier that day is replaced.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=${1:?usage: tools/bench.sh ROUNDS}
 
 programs=(redis-server)
-# They come from Debian's packages. Elsewhere the server in PATH must do.
+# These servers come from Debian's packages. On other systems the server in PATH must do.
 tools/servers.sh || echo "bench: without the newest servers"
 for family in redis valkey; do
   newest=$(find target/servers -mindepth 1 -maxdepth 1 -type d -name "$family-*" 2>/dev/null | sort -V | tail -n 1)
@@ -20,9 +20,10 @@ for program in "${programs[@]}"; do
   echo "== $program"
   target/release/rivals --server "$program" --rounds "$rounds"
   echo
-  target/release/instructions --server "$program"
+  target/release/server_instructions --server "$program"
   # With 10,000 clients some servers take minutes to serve a list.
-  target/release/waiting --server "$program" --rows handoff --sizes 2,16,128,1000 --rounds "$rounds" --results bench/results
+  target/release/waiting --server "$program" --rows handoff --sizes 2,16,128,1000 --rounds "$rounds" \
+    --results bench/results
 done
 
 echo

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# tools/faults.sh short|long: runs the programs of faults, one after the other, each with as many rounds as the table below says,
-# on the server that REDIS_LOCK_SERVER names. Fails if one of them has found a violation, or could not have found one.
-# What each prints is on the terminal and in target/faults/PROGRAM.log; the first line repeats the run.
+# tools/faults.sh short|long: runs the programs of faults one after the other, each with the rounds of the table below,
+# on the server that REDIS_LOCK_SERVER names. Fails if a program found a violation, or could not have found one.
+# The output goes to the terminal and to target/faults/PROGRAM.log. Its first line is the command that repeats the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# tools/fuzz.sh SECONDS [TARGET...]: fuzzes each target for so long, with debug assertions on, from the inputs in
-# fuzz/corpus and those that earlier runs left in target/fuzz. The stable compiler will do: no sanitizer is used, for
-# there is nothing unsafe in what is fuzzed.
+# tools/fuzz.sh SECONDS [TARGET...]: fuzzes each target for SECONDS, with debug assertions on. It starts from the inputs
+# in fuzz/corpus and in target/fuzz, where earlier runs left theirs. The stable compiler is enough: the fuzzed code has
+# no unsafe block, so no sanitizer is needed.
 #
-# What is found lies in fuzz/artifacts, and is played again with: target/fuzz/bin/TARGET FILE
+# An input that fails is written to fuzz/artifacts. Play it again with: target/fuzz/bin/TARGET FILE
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ shift
 targets=(arguments codec operations)
 if [ $# -gt 0 ]; then targets=("$@"); fi
 
-# The compiler's flags are cargo-fuzz's: what was built without them is not to be built anew.
+# cargo-fuzz has compiler flags of its own. A folder of its own keeps it from rebuilding what other tasks built.
 home=$PWD/target/fuzz
 mkdir -p "$home"
 # shellcheck source=/dev/null
@@ -27,8 +27,9 @@ for target in "${targets[@]}"; do
   "$home/bin/$target" -max_total_time="$seconds" -max_len=2000 -timeout=20 -print_final_stats=1 \
     -artifact_prefix="$artifacts/" "$corpus" "fuzz/corpus/$target" >"$log" 2>&1 || {
     grep -aE 'panicked at|libFuzzer:|Test unit written' -A 4 "$log" | cut -c -400 >&2
-    echo "fuzz: $target failed; all of it is in $log" >&2
+    echo "fuzz: $target failed; the whole output is in $log" >&2
     exit 1
   }
-  echo "fuzz: $target: $(grep -aoE '^Done [0-9]+ runs' "$log"), $(grep -aoE 'cov: [0-9]+' "$log" | tail -n 1 | cut -c 6-) edges covered"
+  edges=$(grep -aoE 'cov: [0-9]+' "$log" | tail -n 1 | cut -c 6-)
+  echo "fuzz: $target: $(grep -aoE '^Done [0-9]+ runs' "$log"), $edges edges covered"
 done

@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# tools/install.sh WHAT...: installs what building and testing need, and of that only what is missing.
-#   libclang  for bindgen, at build time          server    redis-server and redis-cli, 7.0 or newer
-#   clients   redis-py, and node-redis on Node.js  fuzz      cargo-fuzz, and g++ for libFuzzer
-#   valgrind                                        keyring   Debian's keys, to verify its packages
-# Through apt-get or brew, else into target/. Silent when all is there. Never replaces what the machine has, never leaves
-# a service running, never writes outside target/ by itself.
+# tools/install.sh WHAT...: installs what building and testing need, and only what is missing.
+#
+#   rust        checks the compiler's version; installs nothing
+#   libclang    for bindgen, at build time
+#   server      redis-server and redis-cli in PATH
+#   any-server  the same, or a server that make servers unpacked
+#   clients     redis-py, and node-redis on Node.js
+#   fuzz        cargo-fuzz, and g++ for libFuzzer
+#   valgrind
+#   keyring     Debian's keys, to verify its packages
+#
+# The script uses apt-get or brew, else it installs into target/. It prints nothing when nothing is missing. It never
+# replaces what the machine has and never leaves a service running. Only the package managers write outside target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +20,6 @@ node_redis=6.3.1
 node_major_min=20 # what node-redis asks for
 node_wheel=24.19.0
 libclang_wheel=18.1.1
-server_version_min=7.0
 cargo_fuzz=0.13.2
 
 mkdir -p target
@@ -27,7 +33,7 @@ die() {
   exit 1
 }
 
-# quietly COMMAND...: its output goes to the log, and to the terminal only when it fails.
+# quietly COMMAND...: runs it. The output goes to the log, and to the terminal only when the command fails.
 quietly() {
   local from
   from=$(($(wc -l <"$log") + 1))
@@ -38,7 +44,7 @@ quietly() {
 
 have() { command -v "$1" >/dev/null; }
 
-# have_file PATTERN...: some file matches.
+# have_file PATTERN...: true if a file matches one of the patterns.
 have_file() {
   local pattern
   for pattern in "$@"; do compgen -G "$pattern" >/dev/null && return; done
@@ -51,7 +57,7 @@ is_root() { [ "$(id -u)" = 0 ]; }
 
 as_root() { if is_root; then "$@"; else sudo "$@"; fi; }
 
-# May we use apt-get? sudo may ask for a password, but only where somebody can answer.
+# May this script use apt-get? sudo may ask for a password, but only at a terminal.
 can_apt() { have apt-get && { is_root || { have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; }; }; }
 
 apt_try() {
@@ -61,15 +67,16 @@ apt_try() {
 
 apt_install() {
   local policy=/usr/sbin/policy-rc.d ours=
-  # Debian starts a service when its package is installed, unless this file says no. An operator's own file stands.
+  # Debian starts a service when its package is installed, unless this file forbids it. A file of the operator stays.
   if [ ! -e "$policy" ]; then
     ours=yes
     trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
     printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
     as_root chmod 755 "$policy"
   fi
-  # The list of packages may be old or empty: fetch it only when it is.
-  apt_try "$@" || { quietly as_root apt-get -q update && quietly apt_try "$@"; } || die "apt-get install $* failed: see $log"
+  # The list of packages may be old or empty: fetch it only if an attempt without that fails.
+  apt_try "$@" || { quietly as_root apt-get -q update && quietly apt_try "$@"; } ||
+    die "apt-get install $* failed: see $log"
   if [ -n "$ours" ]; then
     as_root rm -f "$policy"
     trap - EXIT
@@ -113,16 +120,33 @@ venv() {
   fi
 }
 
-pip() { quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "$@" || die "pip install $* failed: see $log"; }
+pip() {
+  quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "$@" ||
+    die "pip install $* failed: see $log"
+}
 
-# --- what one can ask for ---
+# --- what the command line can name ---
+
+# Cargo refuses an old compiler too, but only after downloads, and not always in words that help.
+install_rust() {
+  local needed found oldest
+  needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  if ! have cargo || ! found=$("${RUSTC:-rustc}" --version 2>/dev/null); then
+    die "Rust is missing; this project needs Rust $needed or newer. Install it from https://rustup.rs"
+  fi
+  found=$(sed -E 's/^rustc ([0-9.]+).*/\1/' <<<"$found")
+  oldest=$(printf '%s\n' "$needed" "$found" | sort -V | head -n 1)
+  [ "$oldest" = "$needed" ] ||
+    die "the compiler is Rust $found; this project needs Rust $needed or newer. Update it with: rustup update"
+}
 
 have_libclang() {
   have_file target/libclang/env || [ -n "${LIBCLANG_PATH:-}" ] ||
     # The library alone is not enough: bindgen needs clang's own headers (stddef.h).
-    { have_file /usr/lib/llvm*/lib/libclang{,-[0-9]*}.so* /usr/lib{,64}/libclang{,-[0-9]*}.so* /usr/lib/*/libclang{,-[0-9]*}.so* &&
+    { have_file /usr/lib/{llvm*/lib,*}/libclang{,-[0-9]*}.so* /usr/lib{,64}/libclang{,-[0-9]*}.so* &&
       have_file /usr/lib{,64}/clang/*/include/stddef.h /usr/lib/llvm*/lib/clang/*/include/stddef.h; } ||
-    have_file /Library/Developer/CommandLineTools/usr/lib/libclang.dylib /Applications/Xcode.app/Contents/Developer/Toolchains/*/usr/lib/libclang.dylib
+    have_file /Library/Developer/CommandLineTools/usr/lib/libclang.dylib \
+      /Applications/Xcode.app/Contents/Developer/Toolchains/*/usr/lib/libclang.dylib
 }
 
 install_libclang() {
@@ -135,7 +159,7 @@ install_libclang() {
   say "libclang: from PyPI into target/libclang"
   rm -rf target/libclang
   pip --target target/libclang "libclang==$libclang_wheel"
-  # The wheel has no headers; gcc's will do. The Makefile reads this file from the root of the repository.
+  # The wheel has no headers; those of gcc are enough. The Makefile reads this file from the root of the repository.
   cat >target/libclang/env <<'EOF'
 export LIBCLANG_PATH="$PWD/target/libclang/clang/native"
 if [ "$(uname)" = Linux ]; then
@@ -144,16 +168,31 @@ fi
 EOF
 }
 
+# package_server: false when this machine has neither manager.
+package_server() {
+  if have redis-server && have redis-cli; then return; fi
+  package server redis-server redis || return 1
+  # The service must not start at the next boot either.
+  if can_apt; then as_root update-rc.d redis-server disable >>"$log" 2>&1 || true; fi
+}
+
 install_server() {
-  local version oldest
-  if ! have redis-server || ! have redis-cli; then
-    package server redis-server redis || die "redis-server and redis-cli are missing, and there is neither apt-get (as root) nor brew"
-    # Nor is it to start at the next boot.
-    if can_apt; then as_root update-rc.d redis-server disable >>"$log" 2>&1 || true; fi
+  local why
+  package_server || die "redis-server and redis-cli are missing; to install them, apt-get needs root or sudo." \
+    "Install Redis 7.0 or newer, and run this again"
+  why=$(tools/find-server.sh --path 2>&1 >/dev/null) || die "$why"
+}
+
+install_any_server() {
+  local why
+  if tools/find-server.sh >/dev/null 2>&1; then return; fi
+  package_server || true
+  why=$(tools/find-server.sh 2>&1 >/dev/null) && return
+  say "$why" >&2
+  if have apt-get; then
+    die "Run: make servers. It needs no root: it unpacks Debian's servers into target/servers, and make run uses one"
   fi
-  version=$(redis-server --version | sed 's/.*[ =]v=\([0-9.]*\).*/\1/')
-  oldest=$(printf '%s\n' "$server_version_min" "$version" | sort -V | head -n 1)
-  [ "$oldest" = "$server_version_min" ] || die "redis-server is $version; the module needs $server_version_min or newer"
+  die "Install Redis 7.0 or newer with the package manager of this system, and run this again"
 }
 
 install_clients() {
@@ -163,9 +202,9 @@ install_clients() {
     pip "redis==$redis_py"
   fi
 
-  local home=target/node wheel major=0
+  local home=target/node wheel version major=0
   local node=$home/bin/node
-  # A link, so that tests find the same name whichever Node.js it is.
+  # A link, so that the tests find any Node.js under one name.
   if ! "$node" --version >/dev/null 2>&1; then
     rm -rf "$home"
     mkdir -p "$home/bin"
@@ -180,15 +219,17 @@ install_clients() {
       ln -s "$wheel/lib/node_modules/npm/bin/npm-cli.js" "$home/bin/npm"
     fi
   fi
-  if [ "$(cd "$home" && bin/node -p 'require("./node_modules/redis/package.json").version' 2>/dev/null)" != "$node_redis" ]; then
+  version=$(cd "$home" && bin/node -p 'require("./node_modules/redis/package.json").version' 2>/dev/null) || true
+  if [ "$version" != "$node_redis" ]; then
     say "clients: node-redis $node_redis into $home"
-    PATH="$PWD/$home/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit --no-fund --silent \
-      "redis@$node_redis" || die "npm install redis@$node_redis failed: see $log"
+    PATH="$PWD/$home/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit --no-fund \
+      --silent "redis@$node_redis" || die "npm install redis@$node_redis failed: see $log"
   fi
 }
 
 install_fuzz() {
-  have c++ || have g++ || package g++ g++ gcc || die "a compiler of C++ is missing, and there is neither apt-get (as root) nor brew"
+  have c++ || have g++ || package g++ g++ gcc ||
+    die "a compiler of C++ is missing; to install one, apt-get needs root or sudo"
   local home=$PWD/target/cargo-fuzz
   if [ "$("$home/bin/cargo-fuzz" --version 2>/dev/null)" = "cargo-fuzz $cargo_fuzz" ]; then return; fi
   say "fuzz: cargo-fuzz $cargo_fuzz into target/cargo-fuzz"
@@ -197,17 +238,18 @@ install_fuzz() {
 }
 
 install_valgrind() {
-  have valgrind || package valgrind valgrind valgrind || die "valgrind is missing, and there is neither apt-get (as root) nor brew"
+  have valgrind || package valgrind valgrind valgrind ||
+    die "valgrind is missing; to install it, apt-get needs root or sudo"
 }
 
 install_keyring() {
   [ -r /usr/share/keyrings/debian-archive-keyring.gpg ] || package keyring debian-archive-keyring "" ||
-    die "debian-archive-keyring is missing, and there is no apt-get (as root)"
+    die "debian-archive-keyring is missing; to install it, apt-get needs root or sudo"
 }
 
 for what in "$@"; do
   case $what in
-    libclang | server | clients | fuzz | valgrind | keyring) "install_$what" ;;
-    *) die "unknown: $what (libclang, server, clients, fuzz, valgrind, keyring)" ;;
+    rust | libclang | server | any-server | clients | fuzz | valgrind | keyring) "install_${what//-/_}" ;;
+    *) die "unknown: $what (the first lines of this file have the list)" ;;
   esac
 done

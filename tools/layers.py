@@ -2,9 +2,9 @@
 """Checks which files of src import which. Changes nothing.
 
     tools/layers.py          fails if files import each other in a circle, or against the order of folders
-    tools/layers.py --list   shows what each file imports
+    tools/layers.py --list   prints what each file imports
 
-Imports are paths in code that begin with crate, super, self or a module of the file's own. Tests do not count, and a
+An import is a path in code that begins with crate, super, self or a module of the file. Tests do not count, and a
 declaration (mod x;) is no import.
 """
 
@@ -14,15 +14,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
-# A folder may import itself and what stands before it.
+# A folder may import itself and the folders before it.
 ORDERS = [
     ["lock/collections", "lock/model", "lock/wait", "lock/manager"],
     ["lock", "module", "command"],
     ["ffi", "module", "command"],
 ]
-# These know nothing of each other.
+# Neither of these folders may import the other.
 APART = [("lock", "ffi")]
-# Points in time are numbers with a name: whatever can be told the time may use them.
+# Points in time are numbers with a name: every folder may use them.
 FREE = {"lock/model/time.rs"}
 
 NOISE = re.compile(
@@ -101,7 +101,7 @@ def imports(modules):
             words = absolute(path, module, modules)
             while words and words not in modules:
                 words = words[:-1]
-            # What is found in lib.rs alone is a macro or another crate's.
+            # What only lib.rs has is a macro, or comes from another crate.
             if words and words != module and words != ("crate",):
                 targets.add(modules[words].relative_to(SRC).as_posix())
         found[file.relative_to(SRC).as_posix()] = targets
@@ -140,6 +140,7 @@ def rank(file, order):
 
 
 def against_the_order(graph):
+    """The imports that the order of folders forbids, a line each."""
     for file, targets in sorted(graph.items()):
         for target in sorted(targets - FREE):
             for order in ORDERS:
@@ -148,25 +149,29 @@ def against_the_order(graph):
                     yield f"src/{file} imports src/{target}, which comes after it"
             for pair in APART:
                 if {file.split("/")[0], target.split("/")[0]} == set(pair):
-                    yield f"src/{file} imports src/{target}, of which it knows nothing"
+                    yield f"src/{file} imports src/{target}, and the two folders may not know each other"
+
+
+def wrong(graph):
+    """All that is wrong, a line each."""
+    found = list(dict.fromkeys(against_the_order(graph)))
+    for circle in circles(graph):
+        found.append(f"a circle of imports: {' '.join(f'src/{file}' for file in sorted(circle))}")
+    return found
 
 
 def main():
     if sys.argv[1:] not in ([], ["--list"]):
         sys.exit(__doc__)
-    modules = {module_of(file): file for file in sorted(SRC.rglob("*.rs"))}
-    graph = imports(modules)
+    graph = imports({module_of(file): file for file in sorted(SRC.rglob("*.rs"))})
     if sys.argv[1:]:
         for file, targets in sorted(graph.items()):
             print(f"src/{file}: {' '.join(sorted(targets))}")
         return
-    wrong = list(dict.fromkeys(against_the_order(graph)))
-    for circle in circles(graph):
-        wrong.append(f"a circle of imports: {' '.join(f'src/{file}' for file in sorted(circle))}")
-    for line in wrong:
+    found = wrong(graph)
+    for line in found:
         print(f"layers: {line}")
-    if wrong:
-        sys.exit(1)
+    sys.exit(1 if found else 0)
 
 
 if __name__ == "__main__":

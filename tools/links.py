@@ -4,7 +4,7 @@
     tools/links.py           each link names a file, a folder or a heading that is there
     tools/links.py --paths   also each path in backticks: `src/lib.rs` must be there
 
-Looks at no address of another machine. Fails with one line for each dead link.
+Opens no address of another machine. Fails with one line for each dead link.
 """
 
 import re
@@ -21,12 +21,12 @@ REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s+<?(\S+?)>?(?:\s|$)")
 CODE = re.compile(r"(`+)(?:(?!\1).)+?\1")
 HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 ANCHOR = re.compile(r"<a\s+(?:id|name)=\"([^\"]+)\"")
-# What is in backticks and begins with a folder of ours is meant to be a path.
+# Words in backticks that begin with a folder of the repository are paths.
 PATH = re.compile(r"^(?:src|tests|tools|docs|bench|fuzz|faults|contrib|\.ci)(?:/[\w.\-]+)*/?$")
 
 
 def lines_of(file):
-    """The lines with their numbers, but for those of code blocks."""
+    """The lines outside of code blocks, with their numbers."""
     fence = None
     for number, line in enumerate(file.read_text().splitlines(), 1):
         mark = re.match(r"^\s*(?:>\s*)?(`{3,}|~{3,})", line)
@@ -40,7 +40,7 @@ def lines_of(file):
 
 
 def anchors_of(file, known={}):
-    """What a link to a heading of this file may say, as the usual hosts write it."""
+    """The anchors of the headings of this file, as the usual hosts make them."""
     if file not in known:
         found, count = set(), {}
         for _, line in lines_of(file):

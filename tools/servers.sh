@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Puts the servers that the tests are run on side by side under target/servers, from Debian's packages, each unpacked with
-# the C library and all others that it was built with, and started by its own dynamic loader:
+# Unpacks the servers of the tests side by side under target/servers, from Debian's packages. Each server comes with the
+# C library and all other libraries that it was built with, and its own dynamic loader starts it:
 #
-#   target/servers/redis-8.0/redis-server  to be used like the real one; so redis-cli and the other tools
+#   target/servers/redis-8.0/redis-server  a command like the real one; redis-cli and the other tools stand beside it
 #   target/servers/redis-8.0/version       8.0.2, and the suite that it came from
-#   target/servers/redis-8.0/packages      what it was made of, with checksums
+#   target/servers/redis-8.0/packages      the packages that it was made of, with checksums
 #
-# Folders are named after the versions found. One that is there is left alone: to get it anew, remove it.
-# apt verifies what is downloaded, by signatures, with settings of its own: the machine's are read (mirrors, proxies, keys),
-# never written. Nothing is installed, and nobody has to be root. Silent when all is there.
+# Folders are named after the versions found. The script leaves a folder that exists alone: to get it anew, remove it.
+# apt verifies the signatures of all downloads, with settings of its own. It reads the settings of the machine (mirrors,
+# proxies, keys) and never writes them. The script installs nothing, needs no root, and prints nothing if nothing is
+# missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
 
-# Where each comes from, and the suites that it and its libraries may be taken from: the newest that they have.
+# The source of each server, and the suites that may provide it and its libraries. The newest version is taken.
 servers=(
   "redis  bookworm     bookworm bookworm-updates bookworm-security"
   "redis  trixie       trixie trixie-updates trixie-security"
@@ -35,12 +36,12 @@ die() {
   exit 1
 }
 
-# there FAMILY SOURCE: it was brought before.
+# there FAMILY SOURCE: true if an earlier run unpacked it.
 there() { grep -qsx "$1 [^ ]* from Debian $2" "$out/$1"-*/version; }
 
-# --- apt, by itself ---
+# --- apt, with settings of its own ---
 
-# mirror_of ARCHIVE: where this machine's own apt gets debian or debian-security.
+# mirror_of ARCHIVE: prints where the apt of this machine gets debian or debian-security.
 mirror_of() {
   local found
   found=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
@@ -48,7 +49,7 @@ mirror_of() {
   echo "${found:-http://deb.debian.org/$1}"
 }
 
-# apt_for SUITE...: lists of these suites, verified; the settings for them are in $apt/apt.conf from here on.
+# apt_for SUITE...: fetches the verified lists of these suites, and writes the settings for them to $apt/apt.conf.
 apt_for() {
   local suite uri
   rm -rf "${apt:?}"/*
@@ -91,10 +92,10 @@ END
   apt-get -c "$apt/apt.conf" -qq update >"$apt/log" 2>&1
 }
 
-# download PACKAGE[=VERSION]...: to $apt/debs, each verified by the signed lists.
+# download PACKAGE[=VERSION]...: downloads to $apt/debs; the signed lists verify each package.
 download() { (cd "$apt/debs" && apt-get -c "$apt/apt.conf" -qq download "$@" >>"$apt/log" 2>&1); }
 
-# newest PACKAGE: its newest version in the lists.
+# newest PACKAGE: prints its newest version in the lists.
 newest() {
   local version best=
   while read -r version; do
@@ -104,8 +105,8 @@ newest() {
   echo "$best"
 }
 
-# libraries_of PACKAGE=VERSION...: all libraries that they need, as PACKAGE=VERSION. Read from the packages, to leave out what
-# a server needs to be installed as a service; the libraries of libraries are found by apt.
+# libraries_of PACKAGE=VERSION...: prints all libraries that they need, as PACKAGE=VERSION. The packages name the direct
+# ones, which leaves out what a server needs to run as a service. apt finds the libraries of libraries.
 libraries_of() {
   local direct
   direct=$(apt-cache -c "$apt/apt.conf" show "$@" | sed -nE 's/^(Pre-)?Depends: //p' | tr ',' '\n' |
@@ -117,21 +118,22 @@ libraries_of() {
 
 # --- one server ---
 
-# unpack FOLDER: what was downloaded, below FOLDER/root.
+# unpack FOLDER: unpacks the downloaded packages below FOLDER/root.
 unpack() {
   local folder deb
   mkdir -p "$1"/root/usr/{bin,sbin,lib,lib64}
   for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$1/root/$folder"; done
   for deb in "$apt"/debs/*.deb; do
-    # As tar, which keeps those links: older packages have files in /lib.
+    # tar keeps the links of the line above; older packages have files in /lib.
     dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink --no-same-owner -C "$1/root"
   done
   rm -rf "$1"/root/{etc,var,usr/share}
   (cd "$apt/debs" && sha256sum -- *.deb) >"$1/packages"
 }
 
-# wrap FOLDER PROGRAM LOADER: a command that starts it by the loader, in the same process. It finds its folder by itself,
-# so that folders can be moved; to the server it has the wrapper's name, by which servers start themselves again.
+# wrap FOLDER PROGRAM LOADER: writes a command that starts the program by the loader, in the same process. The command
+# finds its folder by itself, so that folders can be moved. The program gets the name of the command: a server that
+# restarts itself starts the command again.
 wrap() {
   cat >"$1/$2" <<END
 #!/bin/sh
@@ -141,7 +143,7 @@ END
   chmod 755 "$1/$2"
 }
 
-# check FOLDER PROGRAM LOADER: each library comes from the folder, and it starts.
+# check FOLDER PROGRAM LOADER: fails unless each library comes from the folder and the program starts.
 check() {
   local loaded
   loaded=$("$1/$3" --library-path "$1/$(dirname "$3")" --list "$1/root/usr/bin/$2") || die "$2: $loaded"
@@ -151,7 +153,7 @@ check() {
   esac
 }
 
-# bring FAMILY SOURCE SUITE...
+# bring FAMILY SOURCE SUITE...: unpacks one server.
 bring() {
   local family=$1 source=$2 new=$out/.new version name packages libraries loader program
   shift 2
@@ -166,7 +168,7 @@ bring() {
   # 5:8.0.2-3 is 8.0.2.
   version=$(sed -E 's/^[0-9]+://; s/^([0-9.]+).*/\1/' <<<"$version")
   name=$family-${version%.*}
-  # Built beside its place, so that what is in its place is whole.
+  # The new folder grows under another name, so that a folder with the final name is always whole.
   rm -rf "$new"
   unpack "$new"
   loader=$(cd "$new" && find root/usr/lib -name 'ld-linux*.so.*' -type f)
@@ -190,13 +192,14 @@ done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 for tool in apt-get apt-cache dpkg dpkg-deb sha256sum; do
-  command -v "$tool" >/dev/null || die "these servers are unpacked from Debian's packages, which needs Debian or a derivative: there is no $tool here"
+  command -v "$tool" >/dev/null ||
+    die "$tool is missing: these servers come from Debian's packages, which only Debian and its derivatives can unpack"
 done
 tools/install.sh keyring
 
 mkdir -p "$out"
 arch=$(dpkg --print-architecture)
-# Not in target/: when root asks, the user _apt downloads, who must be able to get there.
+# Not in target/: for root, the user _apt downloads, and that user may have no access to the repository.
 apt=$(mktemp -d)
 chmod 755 "$apt"
 trap 'rm -rf "$apt" "$out/.new"' EXIT

@@ -1,27 +1,28 @@
 #!/usr/bin/env bash
-# Stops the server that tools/run.sh left running: that one, by the pid it wrote, never by name.
-# Never touches a process that does not prove to be that server.
+# Stops the server that tools/run.sh or tools/demo.sh left running. It knows the server by its pid, never by a name.
+# Never touches another process.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 pidfile=target/run/redis.pid
 if [ ! -f "$pidfile" ]; then
-  echo "no server to stop: make run has left none"
+  echo "no server to stop: make run and make demo left none"
   exit 0
 fi
 pid=$(cat "$pidfile")
 port=$(cat target/run/port)
+cli=$(cat target/run/cli 2>/dev/null || echo redis-cli)
 
-# After a crash or a reboot the pid may belong to somebody else. Ours answers on our port, with that pid.
-if ! redis-cli -h 127.0.0.1 -p "$port" INFO server 2>/dev/null | tr -d '\r' | grep -qx "process_id:$pid"; then
+# After a crash or a reboot the pid may belong to another process. Our server answers on our port, with that pid.
+if ! "$cli" -h 127.0.0.1 -p "$port" INFO server 2>/dev/null | tr -d '\r' | grep -qx "process_id:$pid"; then
   rm -f "$pidfile"
-  echo "no server to stop: the one of make run is gone"
+  echo "no server to stop: the server of the last run is gone"
   exit 0
 fi
 
 kill "$pid"
 for _ in $(seq 100); do
-  # The server removes the file when all it had is on disk.
+  # The server removes the file when all its data is on disk.
   if [ ! -f "$pidfile" ]; then
     echo "stopped the server on port $port (pid $pid)"
     exit 0

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Runs the tests and counts them: all, those whose name contains NAME, or the server tests on every server.
+"""Runs the tests and counts them: all, a part, those whose name contains NAME, or the server tests on every server.
 
-    tools/test.py [NAME]     what make test does
-    tools/test.py --servers  what make test-servers does, on the servers that tools/servers.sh has brought
+    tools/test.py [NAME]     for make test
+    tools/test.py --check    for make check: the unit, model and server tests, on a debug build of the module
+    tools/test.py --servers  for make test-servers: the server tests, on each server under target/servers
 
 Ends with one line: passed, failed, not run on this server, minutes. One failure does not stop the rest.
-A test that the server cannot run says so (tests/server/harness/servers.rs), and counts as not run.
-A test that cannot but depend on a clock stands in tests/by-the-clock. If it fails it is repeated once, alone, before
-that counts. No other test is ever repeated.
+A test that the server cannot run reports that (tests/server/harness/servers.rs), and counts as not run.
+A test that has to depend on a clock stands in tests/by-the-clock. If it fails, the script repeats it once, alone,
+before that counts. It repeats no other test.
 
-REDIS_LOCK_TESTED names a server that make test has just passed on, if there is one. On the same version --servers runs
-only those tests again that some server cannot run, to tell what was not run there.
+REDIS_LOCK_TESTED may name a server on which make test has just passed. On that version --servers repeats only the tests
+that some server cannot run, to report what was not run there.
 """
 
 import json
@@ -26,9 +27,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
 COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
-# These say nothing of a server, so that they run on the first alone.
+# These tests do not depend on the server, so they run on the first server only.
 ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
-# What of the output of tests is shown, besides being in the log.
+# Which part of the output of tests is shown. The log has all of it.
 ALL, RESULT, NOTHING = "all", "result", "nothing"
 
 
@@ -52,7 +53,7 @@ class Target:
         return [file for file in files if self.kind != "lib" or programs not in file.parents]
 
     def may_have(self, name):
-        """Whether a test of this name may be in it; the program itself decides."""
+        """Whether a test of this name may be in it. Only the program knows for certain."""
         for file in self.files():
             path = list(file.relative_to(self.source.parent).with_suffix("").parts)
             if path[-1] in ("main", "lib", "mod") or file == self.source:
@@ -71,7 +72,7 @@ class Target:
 
 
 class Count:
-    """What became of tests."""
+    """How many tests passed, and which failed, did not run or were repeated."""
 
     def __init__(self):
         self.passed = 0
@@ -144,7 +145,7 @@ def pairs(flags):
 
 
 def run(command, folder, log, echo, **variables):
-    """Runs a program of tests, and counts. The log has all it says; echo says what is shown."""
+    """Runs a program of tests, and counts. The log gets the whole output; echo says which part is shown."""
     count = Count()
     with tempfile.NamedTemporaryFile() as left_out:
         environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), REDIS_LOCK_NOT_RUN=left_out.name, **variables)
@@ -156,7 +157,7 @@ def run(command, folder, log, echo, **variables):
             log.write(line + "\n")
             if echo is ALL or echo is RESULT and line.startswith("test result: "):
                 print(line, flush=True)
-            # The last list of this name has names alone; output of tests stands before it.
+            # The last list of this name has the names only; the output of tests stands before it.
             if line == "failures:":
                 failures, in_list = [], True
             elif in_list and line.startswith("    "):
@@ -173,7 +174,7 @@ def run(command, folder, log, echo, **variables):
                 count.not_run.update({f"(ignored {number})": "ignored" for number in range(result[2])})
         code = process.wait()
         if (result is None and "--doc" not in command) or (code != 0 and not count.failed):
-            # It has not come to its end: the tests that had passed are not worth a word.
+            # The program broke off: how many tests had passed says nothing.
             count.failed.append((command[0], folder, f"({Path(command[0]).name} ended with {code}, before its result)"))
         for row in left_out.read().decode().splitlines():
             name, why = row.split(": ", 1)
@@ -189,7 +190,7 @@ def clock_table():
 
 
 def repeat_by_the_clock(count, log, **variables):
-    """Repeats what may have failed by a clock, each alone."""
+    """Repeats the failed tests of the table, each alone."""
     table = clock_table()
     for row in list(count.failed):
         program, folder, name = row
@@ -210,13 +211,24 @@ def unknown_rows(target):
     return sorted(set(clock_table()) - names)
 
 
-def test(name):
+def release_modules():
+    check(os.environ.get("REDIS_LOCK_MAKE", "make"), "--no-print-directory", "modules")
+
+
+def debug_modules():
+    """In less time than a release build: no other profile, and no link-time optimisation."""
+    packages = ["redis-lock", "probe-module", "wallclock"]
+    check("cargo", "build", "--locked", *(f"--package={package}" for package in packages))
+    [module] = [path for path in (TARGET / "debug").glob("libredis_lock.*") if path.suffix in (".so", ".dylib")]
+    os.environ["REDIS_LOCK_MODULE"] = str(module)
+
+
+def test(name, every, modules, with_examples):
     start = time.monotonic()
-    every = targets()
     some = [target for target in every if target.may_have(name)] or every
     if any(target.needs_servers() for target in some):
         check(str(ROOT / "tools/install.sh"), "server", "clients")
-        check(os.environ.get("MAKE", "make"), "--no-print-directory", "modules")
+        modules()
     build(some)
     count = Count()
     count.start = start
@@ -226,7 +238,7 @@ def test(name):
             count.add(run([target.program, *([name] if name else [])], target.folder, log, ALL))
             if target.name == "server" and not name and unknown_rows(target):
                 count.failed.append(("", "", f"tests/by-the-clock names no test: {', '.join(unknown_rows(target))}"))
-        if not name:
+        if with_examples:
             print("\n     Running the examples in the documentation", flush=True)
             count.add(run(["cargo", "test", "--locked", "--workspace", "--doc"], ROOT, log, ALL))
         print()
@@ -240,7 +252,7 @@ def test(name):
 
 
 def report(count, how=lambda row: ""):
-    """The names of what failed, and how to run it again."""
+    """Prints the names of the failed tests, and the commands that run them again."""
     for row in count.failed:
         print(f"failed: {row[2]}")
         if not row[2].startswith("(") and " " not in row[2]:
@@ -256,7 +268,7 @@ def cannot_everywhere():
 
 
 def version_of(server):
-    """What a server calls itself: Redis 7.0.15."""
+    """The name and version of a server: Redis 7.0.15."""
     text = subprocess.run([server, "--version"], check=True, stdout=subprocess.PIPE).stdout.decode()
     return re.sub(r"^(\w+) server v=([0-9.]+) .*", r"\1 \2", text.strip(), flags=re.S)
 
@@ -283,7 +295,7 @@ def test_servers():
             count = run(command, server_tests.folder, log, RESULT, REDIS_LOCK_SERVER=server)
             repeat_by_the_clock(count, log, REDIS_LOCK_SERVER=server)
             if count.not_run:
-                # What cannot run here must fail here, else it has no place in the list.
+                # A test of the list must fail here, else it does not belong in the list.
                 command = [server_tests.program, "--exact", *count.not_run]
                 every = {"REDIS_LOCK_SERVER": server, "REDIS_LOCK_TRY_ALL": "1"}
                 tried = run(command, server_tests.folder, log, NOTHING, **every)
@@ -310,7 +322,10 @@ if __name__ == "__main__":
     arguments = sys.argv[1:]
     if arguments == ["--servers"]:
         test_servers()
+    elif arguments == ["--check"]:
+        test("", [target for target in targets() if target.package == "redis-lock"], debug_modules, False)
     elif len(arguments) <= 1 and not any(argument.startswith("-") for argument in arguments):
-        test("".join(arguments))
+        name = "".join(arguments)
+        test(name, targets(), release_modules, not name)
     else:
         sys.exit(__doc__)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# tools/valgrind.sh [ARGUMENT...]: the server tests with their servers under valgrind's memcheck. What counts is what
-# valgrind says of the module, not the tests: many of them are about time, and servers are some 30 times slower here.
-# The arguments go to the tests, names and --skip; without any, all run but those that only take long.
+# tools/valgrind.sh [ARGUMENT...]: runs the server tests with their servers under valgrind's memcheck. What valgrind
+# says of the module counts, not the results of the tests: many are about time, and servers are some 30 times slower
+# here. The arguments go to the tests: names and --skip. Without arguments all tests run but those that only take long.
 #
-# Fails when the module is seen in an error (memory that is not its own, that is freed, or that was never written), or in
-# memory that is lost. The servers end by SHUTDOWN, so that what is lost is told. Logs: target/valgrind/logs.
+# Fails when the module is in the stack of an error (memory that is not its own, freed, or never written) or of lost
+# memory. The servers end by SHUTDOWN, so that valgrind reports what is lost. Logs: target/valgrind/logs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 server=$(command -v "${REDIS_LOCK_SERVER:-redis-server}")
-# Valgrind sees an allocator if it can put its own in its place: libc's, or a jemalloc that is linked dynamically, as
-# Debian's is. The module allocates through the server.
+# Valgrind sees an allocator that it can replace: libc's, or a jemalloc that is linked dynamically, as in Debian.
+# The module allocates through the server.
 if ! "$server" --version | grep -q malloc=libc && ! ldd "$server" 2>/dev/null | grep -q jemalloc; then
   echo "valgrind: $server has an allocator built in that valgrind cannot see" >&2
   exit 1
@@ -22,12 +22,14 @@ mkdir -p "$dir/logs"
 cat >"$dir/server" <<END
 #!/bin/sh
 exec valgrind --leak-check=full --show-leak-kinds=definite,indirect --num-callers=40 \\
-  --suppressions='$PWD/tools/valgrind.supp' --soname-synonyms='somalloc=*jemalloc*' --log-file=$dir/logs/%p '$server' "\$@"
+  --suppressions='$PWD/tools/valgrind.supp' --soname-synonyms='somalloc=*jemalloc*' --log-file=$dir/logs/%p \\
+  '$server' "\$@"
 END
 chmod +x "$dir/server"
 
 if [ $# -eq 0 ]; then
-  # Crowds and soaks of thousands, clusters, what other programs than a server do, and what memory the server counts.
+  # Crowds and soaks of thousands, clusters, tests of other programs than a server, and the memory that the server
+  # counts.
   set -- --skip soak --skip crowd --skip mass --skip cluster --skip memory:: --skip clients:: --skip connections:: \
     --skip tools:: \
     --skip dashboard:: --skip documents:: --skip reference:: --skip picture::
@@ -44,8 +46,8 @@ grep -aE '^test result' "$dir/tests.log" || {
   exit 1
 }
 
-# A paragraph of a log is an error, or what is lost, with its stack: at, by, by. Where lines are known, the name of the
-# library is not shown, but those of Rust are.
+# A paragraph of a log is an error or a loss, with its stack: at, by, by. Where valgrind knows the line, it prints the
+# name of the Rust file instead of the library.
 awk -v RS= -v ORS='\n\n' '/ at 0x/ && /redis_lock|\.rs:[0-9]/' < <(
   for log in "$dir"/logs/*; do
     sed -E 's/^==[0-9]+== ?//' "$log"
@@ -54,7 +56,9 @@ awk -v RS= -v ORS='\n\n' '/ at 0x/ && /redis_lock|\.rs:[0-9]/' < <(
 ) >"$dir/found"
 count=$(find "$dir/logs" -type f | wc -l)
 ended=$(grep -lE 'LEAK SUMMARY|All heap blocks were freed' "$dir"/logs/* | wc -l)
-echo "valgrind: $count processes of servers, $ended of which told what they lost: $(awk -v RS= 'END { print NR }' "$dir/found") errors or losses with the module in the stack"
+found=$(awk -v RS= 'END { print NR }' "$dir/found")
+echo "valgrind: $count processes of servers, $ended of which reported what they lost"
+echo "valgrind: $found errors or losses with the module in the stack"
 if [ "$ended" -eq 0 ] || [ -s "$dir/found" ]; then
   head -n 120 "$dir/found" >&2
   exit 1

@@ -1,4 +1,4 @@
-//! One who looks at the locks all the time, beside those who use them.
+//! An auditor that reads the locks all the time, beside the clients that use them.
 
 use crate::caller::{Answer, Caller};
 use crate::crowd::Stop;
@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 use testbed::Fields;
 
-/// How long a look may take.
+/// How long a read may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Looks at all these keys, over and over, while something is done; what that returned, and what was seen.
+/// Reads all these keys, over and over, while something is done; what that returned, and what was seen.
 pub fn during<R>(
     keys: &[String],
     place: &(dyn Fn(&str) -> Option<u16> + Sync),
@@ -41,7 +41,7 @@ pub fn during<R>(
     })
 }
 
-/// Who holds the key; None if the server cannot say just now.
+/// The holders of the key; None if the server cannot say just now.
 fn look(caller: &mut Caller, key: &str) -> Option<Sighting> {
     let (asked, answer, told) = caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
     let holders: Vec<Value> = match answer {

@@ -14,7 +14,7 @@ pub enum Answer {
     Null,
     /// An error of the server: code, blank, text.
     Error(String),
-    /// The connection was lost, or could not be made: whether the request was served, nobody here knows.
+    /// The connection was lost, or could not be made: whether the request was served is not known here.
     Lost,
     /// No answer within the time that there was for it. The connection is given up.
     Silence,
@@ -30,12 +30,12 @@ impl Answer {
 /// A request that is under way on a connection of its own: when it was sent, its answer, and when that was read.
 pub type Asking = JoinHandle<(Moment, Answer, Moment)>;
 
-/// Asks on a connection of its own what may wait this long by itself, and does not wait for the answer.
+/// Sends a request that may wait this long on a connection of its own, and does not wait for the answer.
 pub fn ask_apart(port: u16, request: String, wait: Duration, patience: Duration) -> Asking {
     thread::spawn(move || Caller::new(port, patience).ask_long(&request, wait))
 }
 
-/// Who asks servers on this machine.
+/// A client of servers on this machine.
 pub struct Caller {
     port: u16,
     connection: Option<Connection>,
@@ -51,7 +51,7 @@ impl Caller {
         Caller { port, connection: None, patience }
     }
 
-    /// Where it asks.
+    /// The port of its server.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -73,8 +73,8 @@ impl Caller {
         self.ask_long(request, Duration::ZERO)
     }
 
-    /// Asks what may wait this long by itself. A node of a cluster that sends it to another is followed, as clients of
-    /// clusters do; the moment is that at which the last one was asked, because an error leaves no trace.
+    /// Sends a request that may wait this long. It follows a redirection of a cluster node, as clients of clusters do.
+    /// The moment is that of the last attempt, because an error leaves no trace.
     pub fn ask_long(&mut self, request: &str, wait: Duration) -> (Moment, Answer, Moment) {
         for _ in 0..Caller::HOPS_MAX {
             let connected = self.connect();
@@ -92,7 +92,7 @@ impl Caller {
         (asked, Answer::Error("MOVED too often".to_owned()), asked)
     }
 
-    /// Whether the server answers now, so that a connection that has died meanwhile is not taken for a request that was lost.
+    /// Whether the server answers now, so that a connection that has died meanwhile is not taken for a lost request.
     pub fn is_heard(&mut self) -> bool {
         matches!(self.ask("PING").1, Answer::Value(_))
     }

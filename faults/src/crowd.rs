@@ -9,13 +9,13 @@ use std::time::Duration;
 /// The clients.
 #[derive(Clone, Copy)]
 pub struct Crowd<'c> {
-    /// Tells them apart from those of the program's other crowds, also in their dice.
+    /// Distinguishes them from those of the program's other crowds, also in their dice.
     pub number: u64,
     /// What they do: so many of them have these habits.
     pub clients: &'c [(u64, Habits)],
     /// An answer that does not come so long after it was due is missing.
     pub patience: Duration,
-    /// Where the lock with this name is to be asked for now; None while nobody knows.
+    /// Where the lock with this name is to be requested now; None while that is not known.
     pub place: &'c (dyn Fn(&str) -> Option<u16> + Sync),
 }
 
@@ -42,7 +42,7 @@ impl Crowd<'_> {
     }
 }
 
-/// Ends what goes on, also when the one who has it panics: a scope waits for its threads.
+/// Ends the background work, also when its owner panics: a scope waits for its threads.
 pub struct Stop<'f>(pub &'f AtomicBool);
 
 impl Drop for Stop<'_> {

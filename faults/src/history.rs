@@ -21,12 +21,12 @@ impl Moment {
     }
 }
 
-/// A hold that somebody was granted, as its owner saw it. Every owner asks once, so a hold is one grant.
+/// A hold that was granted, as its owner saw it. Every owner requests once, so a hold is one grant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Grant {
     /// What is held.
     pub key: String,
-    /// By whom.
+    /// Its owner.
     pub owner: String,
     /// Alone, or with other readers.
     pub writes: bool,
@@ -40,7 +40,7 @@ pub struct Grant {
     pub told: Moment,
     /// The earliest moment at which the lease can have ended.
     pub lease_ends: Moment,
-    /// The last word on it, if there was one.
+    /// Its release, if one was sent.
     pub release: Option<Release>,
 }
 
@@ -53,7 +53,7 @@ pub struct Release {
     pub answer: Option<(Moment, Freed)>,
 }
 
-/// What a release was answered.
+/// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freed {
     /// It was held, and is held no more.
@@ -62,12 +62,12 @@ pub enum Freed {
     NotHeld,
 }
 
-/// A request that said how long it may wait in line, and that was answered: let in, or null.
+/// A request with a time-out, and with an answer: a grant, or null.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stay {
     /// What was waited for.
     pub key: String,
-    /// By whom.
+    /// Its owner.
     pub owner: String,
     /// When the request was sent.
     pub asked: Moment,
@@ -75,25 +75,25 @@ pub struct Stay {
     pub told: Moment,
 }
 
-/// A stretch in which somebody may have held a key.
+/// A stretch in which an owner may have held a key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Maybe {
     /// What may have been held.
     pub key: String,
-    /// By whom.
+    /// Its owner.
     pub owner: String,
-    /// When it was asked for.
+    /// When it was requested.
     pub asked: Moment,
-    /// When the grant was read. Where it is not known whether there was one, or when: the moment at which it was asked for.
+    /// When the grant was read. Where it is not known whether there was one, or when: the moment of its request.
     pub told: Moment,
     /// The latest moment at which it can have ended, if the server does what it must.
     pub until: Moment,
 }
 
-/// A stretch in which somebody who has a part in it did not run. No two of them overlap.
+/// A stretch in which a process that takes part in it did not run. No two of them overlap.
 #[derive(Clone, Debug)]
 pub struct Stop {
-    /// What the names of the owners begin with that it concerns; nothing if it concerns all, and the server.
+    /// The prefix of the names of the owners that it concerns; empty if it concerns all, and the server.
     pub whose: String,
     /// From when.
     pub from: Moment,
@@ -101,12 +101,12 @@ pub struct Stop {
     pub to: Moment,
 }
 
-/// Who held a key at some moment, as the server that serves it said.
+/// The holders of a key at some moment, as the server that serves it said.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sighting {
     /// What is held.
     pub key: String,
-    /// By whom.
+    /// Its holders.
     pub owners: BTreeSet<String>,
     /// The port of the server that said so.
     pub node: u16,
@@ -116,8 +116,8 @@ pub struct Sighting {
     pub told: Moment,
 }
 
-/// Whether somebody in line was answered null before the time was up that he had given it, in milliseconds. Servers that count
-/// whole ones may be that much off.
+/// Whether a waiter was answered null before its time-out, in milliseconds. Servers that count whole ones may be that
+/// much off.
 pub fn is_early(asked: Moment, told: Moment, ms: u64) -> bool {
     told.after_ms(1) < asked.after_ms(ms)
 }
@@ -129,8 +129,9 @@ impl Grant {
     }
 }
 
-/// Who stood in line while nobody can have held the key. The first in line is let in at once, so there must be somebody
-/// at every moment. What happens at once is known outside within `prompt_ms` milliseconds in which those concerned run.
+/// Waiters that stay in the queue while no owner can have held the key. The first waiter is granted at once, so there
+/// must be a holder at every moment. What happens at once is known outside within `prompt_ms` milliseconds in which the
+/// processes concerned run.
 pub fn passed_over<'h>(stays: &'h [Stay], maybes: &[Maybe], stops: &[Stop], prompt_ms: u64) -> Vec<&'h Stay> {
     let mut stops = stops.to_vec();
     stops.sort_by_key(|stop| stop.from);
@@ -141,7 +142,7 @@ pub fn passed_over<'h>(stays: &'h [Stay], maybes: &[Maybe], stops: &[Stop], prom
     }
     held.values_mut().for_each(|spans| spans.sort_unstable());
     let alone = |stay: &&Stay| {
-        // In line for certain from here to there.
+        // In the queue for certain from here to there.
         let mut from = running_after(&stops, &stay.owner, stay.asked, prompt_ms);
         let to = running_before(&stops, &stay.owner, stay.told, prompt_ms);
         for (begin, end) in held.get(stay.key.as_str()).into_iter().flatten() {
@@ -188,7 +189,7 @@ pub fn held_twice(grants: &[Grant]) -> Vec<(&Grant, &Grant)> {
     pairs
 }
 
-/// Pairs of grants on one key of which the second was asked for after the first was told, and has no higher fence.
+/// Pairs of grants on one key where the second is requested after the first one's reply, and has no higher fence.
 pub fn fences_back(grants: &[Grant]) -> Vec<(&Grant, &Grant)> {
     let mut pairs = Vec::new();
     for mut asked in by_key(grants).into_values() {
@@ -224,7 +225,7 @@ pub fn fences_repeated(grants: &[Grant]) -> Vec<(&Grant, &Grant)> {
     pairs
 }
 
-/// Grants whose owner was told, while the lease ran for certain, that it does not hold.
+/// Grants whose owner was answered, while the lease ran for certain, that it does not hold.
 pub fn lost(grants: &[Grant]) -> Vec<&Grant> {
     let denied = |grant: &&Grant| {
         let answer = grant.release.and_then(|release| release.answer);
@@ -233,7 +234,7 @@ pub fn lost(grants: &[Grant]) -> Vec<&Grant> {
     grants.iter().filter(denied).collect()
 }
 
-/// Holds that were not there when somebody looked, though the lease ran for certain and no release had been sent.
+/// Holds that a read of the lock did not show, though the lease ran for certain and no release had been sent.
 pub fn missing<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h Grant, &'h Sighting)> {
     let mut keys: BTreeMap<&str, Vec<&Sighting>> = BTreeMap::new();
     for look in sightings {
@@ -250,7 +251,7 @@ pub fn missing<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h G
     grants.iter().filter_map(first).collect()
 }
 
-/// Holds that were there again, or still, when somebody looked, though their release had been acknowledged.
+/// Holds that a read of the lock showed again, or still, though their release had been acknowledged.
 pub fn returned<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h Grant, &'h Sighting)> {
     seen(grants, sightings, |grant, look| {
         let answer = grant.release.and_then(|release| release.answer);
@@ -258,9 +259,9 @@ pub fn returned<'h>(grants: &'h [Grant], sightings: &'h [Sighting]) -> Vec<(&'h 
     })
 }
 
-/// Holds that were there when somebody looked, though their lease had ended for so long. A look leaves out itself what is
-/// over; so this sees leases that end too late, by a wrong clock or a wrong deadline, and not an alarm that does not ring:
-/// that, those who wait in line see ([`passed_over`]).
+/// Holds that a read of the lock showed, though their lease had ended for so long. A read itself leaves out what is
+/// over. So this finds leases that end too late, by a wrong clock or a wrong deadline. It does not find a timer that
+/// does not ring: the waiters show that ([`passed_over`]).
 pub fn overdue<'h>(grants: &'h [Grant], sightings: &'h [Sighting], ms: u64) -> Vec<(&'h Grant, &'h Sighting)> {
     seen(grants, sightings, |grant, look| {
         // The lease began between the request and its answer.
@@ -269,7 +270,7 @@ pub fn overdue<'h>(grants: &'h [Grant], sightings: &'h [Sighting], ms: u64) -> V
     })
 }
 
-/// Each grant with the first look that shows its hold, and this of it.
+/// Each grant with the first read that shows its hold, and that shows this of it.
 fn seen<'h>(
     grants: &'h [Grant],
     sightings: &'h [Sighting],
@@ -375,7 +376,8 @@ mod tests {
         );
         assert!(!alone(&[maybe(0, 0, 300), maybe(350, 350, 900)], &[]));
         assert!(alone(&[Maybe { key: "other".to_owned(), ..maybe(0, 0, 900) }], &[]));
-        // The hold ends at 300, which is known at 400; the one in line is told at 1000, which may have been so since 900.
+        // The hold ends at 300, which is known at 400; the waiter gets its reply at 1000, and may have been granted
+        // from 900 on.
         let stopped = |whose: &str, from: u64, to: u64| {
             [Stop { whose: whose.to_owned(), from: Moment(from * 1_000), to: Moment(to * 1_000) }]
         };

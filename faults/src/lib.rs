@@ -1,8 +1,8 @@
-//! What the fault programs share. Each program in `bin/` starts real servers, lets clients lock and unlock on them, breaks
-//! something meanwhile, and judges the clients' own histories.
+//! What the fault programs share. Each program in `bin/` starts real servers, lets clients lock and unlock on them,
+//! breaks something meanwhile, and judges the clients' own histories.
 //!
-//! A program is a number of rounds with one seed; it prints both, then its figures, and fails if it has found a violation, or if it
-//! has not seen what it must see to have shown anything.
+//! A program is a number of rounds with one seed; it prints both, then its figures. It fails if it has found a
+//! violation, or if it has not seen what it must see to have shown anything.
 
 pub mod audit;
 pub mod caller;

@@ -1,9 +1,9 @@
-//! Is there an order of all that happened to one lock that explains what everybody was told? The method of Wing, Gong and Lowe,
-//! as porcupine has it, from the crate todc-utils; here is what a lock may answer.
+//! Is there an order of all events of one lock that explains every reply? The method is that of Wing, Gong and Lowe, as
+//! porcupine has it, from the crate todc-utils. This file says what a lock may answer.
 //!
-//! Time comes in as an event of its own: a lease that began between two moments ends between two moments, and what is held is held
-//! until then, and no longer. So an order also has to explain that somebody was let in, or found nobody there, before a lease
-//! was over, or that he still held after it.
+//! Time comes in as an event of its own: a lease that began between two moments ends between two moments. A hold lasts
+//! until then, and no longer. So an order also has to explain a request that is granted, or finds the lock free, before
+//! a lease is over. The same goes for an owner that still holds after it.
 
 use crate::history::Moment;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Event {
     pub asked: Moment,
     /// Not after this one: its answer was read.
     pub told: Moment,
-    /// To whom.
+    /// The owner that gets the answer.
     pub owner: String,
     /// What.
     pub what: What,
@@ -28,44 +28,44 @@ pub struct Event {
 /// What can happen to a lock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum What {
-    /// Let in, for the first time or once more. The fence is missing where the answer was lost and a later one showed that it must
-    /// have been yes. Every lease of an owner has a number.
+    /// Granted, for the first time or once more. The fence is missing where the answer was lost and a later one showed
+    /// that the lock was granted. Every lease of an owner has a number.
     Locked {
         /// Alone.
         writes: bool,
-        /// Was told this fence.
+        /// The fence in the reply.
         fence: Option<i64>,
         /// From now on, or what is left of an older one if that is longer.
         lease: u32,
     },
-    /// Told how many counts are left when it gave some up; None for null.
+    /// The reply says how many counts are left after a release; None for null.
     Released {
         /// Of which mode; None for all there are.
         writes: Option<bool>,
         /// The counts of both modes that are left.
         left: Option<u32>,
     },
-    /// Told the fence of the hold that has this lease now; None for null.
+    /// The reply is the fence of the hold that has this lease now; None for null.
     Extended {
         /// That fence.
         fence: Option<i64>,
         /// Instead of all leases before.
         lease: u32,
     },
-    /// Told null when it asked once more, without waiting.
+    /// The reply is null to one more request, without waiting.
     Refused {
         /// For writing.
         writes: bool,
     },
-    /// A lease came to its end, which it can only after it began; so each lease that began has one end, even where nothing
-    /// was held by it any more.
+    /// A lease came to its end, which it can only after it began. So each lease that began has one end, even where no
+    /// hold has it any more.
     Lapsed {
         /// This one.
         lease: u32,
     },
-    /// Holds nothing from now on; whether it did, nobody was told.
+    /// Holds nothing from now on; whether it did is not known.
     Gone,
-    /// Somebody looked at the lock and saw these holders, each with its read count, write count and fence.
+    /// A read of the lock showed these holders, each with its read count, write count and fence.
     Looked(BTreeMap<String, (u32, u32, i64)>),
 }
 
@@ -78,12 +78,12 @@ struct Hold {
     leases: BTreeSet<u32>,
 }
 
-/// A lock: who holds it, by their numbers, and the last fence that is known.
+/// A lock: its holders, by their numbers, and the last fence that is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Lock {
     holds: BTreeMap<usize, Hold>,
-    /// Leases that began and whose end has not come, by owner and number. Who stood in line longer than his lease is may
-    /// else be taken to have lapsed before he was let in, and to hold for ever.
+    /// Leases that began and whose end has not come, by owner and number. Without them, an owner that waits longer than
+    /// its lease could be taken to lapse before its grant, and then to hold for ever.
     running: BTreeSet<(usize, u32)>,
     last: i64,
 }
@@ -93,13 +93,13 @@ struct Lock {
 struct Step {
     owner: usize,
     what: What,
-    /// What was seen, without those of whom nobody knows for certain when they held.
+    /// The holders that were seen, without those whose time of holding is uncertain.
     seen: BTreeMap<usize, (u32, u32, i64)>,
 }
 
 struct LockSpecification;
 
-/// Owners of whom it is not known for certain when they held have the highest numbers, from here on.
+/// Owners whose time of holding is uncertain have the highest numbers, from here on.
 const UNCERTAIN: usize = usize::MAX / 2;
 
 impl Specification for LockSpecification {
@@ -130,7 +130,7 @@ impl Lock {
                 self.running.insert((owner, lease));
                 fence.is_some() && hold.fence.is_none_or(|known| Some(known) == fence)
             }
-            // Who has what it asks for is never refused. What it takes others to leave, nobody knows for certain.
+            // An owner that has what it requests is never refused. What other owners must give up first is uncertain.
             What::Refused { writes } => self.holds.get(&owner).is_none_or(|hold| writes && hold.writes == 0),
             What::Lapsed { lease } => {
                 if !self.running.remove(&(owner, lease)) {
@@ -202,8 +202,8 @@ impl Lock {
     }
 }
 
-/// Whether some order of all events of one lock, each between its two moments, is one that a lock can have gone through. Of
-/// the owners in `uncertain` it is not known for certain when they held; what was seen of them is left out.
+/// Whether some order of all events of one lock, each between its two moments, is one that a lock can have gone
+/// through. Of the owners in `uncertain` it is not known for certain when they held; what was seen of them is left out.
 pub fn explained(events: &[Event], uncertain: &BTreeSet<String>) -> bool {
     if events.is_empty() {
         return true;
@@ -225,7 +225,7 @@ pub fn explained(events: &[Event], uncertain: &BTreeSet<String>) -> bool {
         let mut seen = BTreeMap::new();
         if let What::Looked(holders) = &event.what {
             for (owner, counts) in holders.iter().filter(|(owner, _)| !uncertain.contains(*owner)) {
-                // Who was never told that he holds has no number, and none that holds.
+                // An owner that never got the reply of its grant has no number, nor any of a holder.
                 seen.insert(numbers.get(owner.as_str()).copied().unwrap_or(UNCERTAIN - 1), *counts);
             }
         }
@@ -275,7 +275,7 @@ mod tests {
         let (first, lapsed) = (event(0, 10, "a", locked(1)), event(50, 60, "a", LAPSED));
         assert!(!fits(&[first.clone(), lapsed.clone(), event(61, 70, "a", RELEASED)]));
         assert!(fits(&[first.clone(), lapsed.clone(), event(55, 70, "a", RELEASED)]));
-        // Unless somebody has given him longer.
+        // Unless an extension has given it longer.
         let extended = event(20, 30, "a", What::Extended { fence: Some(1), lease: 1 });
         assert!(fits(&[first, lapsed, extended, event(61, 70, "a", RELEASED)]));
     }

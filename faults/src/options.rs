@@ -4,7 +4,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// What a program lets one choose, besides how long it runs.
+/// What the user of a program can choose, besides how long it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
     /// The option's name, without the dashes.
@@ -54,7 +54,7 @@ impl Options {
         Options { seed, rounds: *found.get_one("rounds").expect("has a default") }
     }
 
-    /// The dice of one who chooses: a client, or the one who breaks things.
+    /// The dice of one party: a client, or the thread that injects the faults.
     pub fn dice(&self, number: u64) -> StdRng {
         StdRng::seed_from_u64(self.seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }

@@ -12,13 +12,14 @@ use testbed::Port;
 #[derive(Debug)]
 struct Wire {
     to: AtomicU16,
-    /// Bytes are held back, in both directions, and new connections are taken but go nowhere: a partition that nobody notices.
+    /// Bytes are held back, in both directions, and new connections are taken but go nowhere: a partition that stays
+    /// unnoticed.
     frozen: AtomicBool,
     /// The same for connections from these addresses alone.
     frozen_from: RwLock<Vec<IpAddr>>,
     /// After so many bytes more, on whichever connection, that connection is cut. Negative: never.
     cut_after: AtomicI64,
-    /// Nobody listens any more.
+    /// The proxy no longer listens.
     over: AtomicBool,
     cuts: AtomicI64,
     streams: Mutex<Vec<TcpStream>>,
@@ -97,7 +98,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.wire.over.store(true, Ordering::Relaxed);
         self.cut_all();
-        // Wakes the one who listens.
+        // Wakes the thread that listens.
         let _: std::io::Result<TcpStream> = TcpStream::connect(("127.0.0.1", self.port.number()));
     }
 }
@@ -117,7 +118,7 @@ impl Wire {
             let wire = Arc::clone(self);
             thread::spawn(move || {
                 wire.pass(&from, &to, source);
-                // Whichever side ended, the other is told; unless nothing passes at all.
+                // Whichever side ended, the other is closed as well; unless nothing passes at all.
                 wire.await_thaw(source);
                 let _: std::io::Result<()> = from.shutdown(Shutdown::Both);
                 let _: std::io::Result<()> = to.shutdown(Shutdown::Both);
@@ -125,7 +126,7 @@ impl Wire {
         }
     }
 
-    /// Waits while connections from this address are frozen; false if nobody listens any more.
+    /// Waits while connections from this address are frozen; false if the proxy no longer listens.
     fn await_thaw(&self, source: IpAddr) -> bool {
         let frozen_from = || self.frozen_from.read().expect("nobody panics with it").contains(&source);
         while self.frozen.load(Ordering::Relaxed) || frozen_from() {

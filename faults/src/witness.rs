@@ -1,5 +1,5 @@
-//! Somebody who pings a server all the time. What came late on a busy machine is told from what the module forgot: the machine
-//! keeps a PING waiting as well.
+//! A witness that pings a server all the time. It separates what came late on a busy machine from what the module
+//! forgot: the machine keeps a PING waiting as well.
 
 use crate::caller::Caller;
 use crate::history::Moment;
@@ -30,7 +30,7 @@ impl Witness {
             let mut caller = Caller::new(port, Duration::from_secs(60));
             let mut before = Moment::now();
             while !ends.load(Ordering::Relaxed) {
-                // The pause counts: this thread may be kept waiting as those are who wait for a lock.
+                // The pause counts: the machine may delay this thread as it delays the waiters of a lock.
                 thread::sleep(PAUSE);
                 let (_, _, told) = caller.ask("PING");
                 if told.0 - before.0 > QUICK_US {

@@ -20,10 +20,10 @@ pub struct Habits {
     pub lease_ms: RangeInclusive<u64>,
     /// How long they hold, in milliseconds; may be longer than the lease.
     pub hold_ms: RangeInclusive<u64>,
-    /// How long they wait in line, in milliseconds.
+    /// How long they wait in the queue, in milliseconds.
     pub block_ms: RangeInclusive<u64>,
-    /// Sent after each grant, and the answer waited for: `WAIT 2 1000`. An error or an answer below the first number makes
-    /// the client give the hold back at once, and not count it.
+    /// Sent after each grant, and the answer waited for: `WAIT 2 1000`. An error or an answer below the first number
+    /// makes the client give the hold back at once, and not count it.
     pub confirm: Option<(u64, u64)>,
 }
 
@@ -32,13 +32,14 @@ pub struct Habits {
 pub struct Saw {
     /// What it was granted.
     pub grants: Vec<Grant>,
-    /// What it gave back at once, because not as many replicas confirmed it as [`Habits::confirm`] asks for: only the fences tell.
+    /// What it released at once, because fewer replicas confirmed it than [`Habits::confirm`] demands: only the fences
+    /// tell.
     pub unconfirmed: Vec<Grant>,
     /// How often it was answered what.
     pub answers: BTreeMap<String, u64>,
-    /// Requests that had no answer in time, though their connection stood.
+    /// Requests that had no answer in time, though their connection was open.
     pub forgotten: Vec<String>,
-    /// Requests that were answered null before their time in line was up.
+    /// Requests that were answered null before their time-out.
     pub too_early: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ pub fn together(all: impl IntoIterator<Item = Saw>) -> Saw {
     sum
 }
 
-/// Where the lock with this name is to be asked for now; None while nobody knows.
+/// Where the lock with this name is to be requested now; None while that is not known.
 pub type Where<'w> = &'w dyn Fn(&str) -> Option<u16>;
 
 /// One client, which does one thing after the other.
@@ -149,8 +150,8 @@ impl<'h> Worker<'h> {
         confirmed
     }
 
-    /// Gives it back, and notes the answer. What is known not to have been served is repeated while the lease runs: the
-    /// server may be on its way up, or another one be taking its place.
+    /// Releases it, and notes the answer. A release that is known to be unserved is repeated while the lease runs: the
+    /// server may be starting, or another may be taking its place.
     fn release(&mut self, caller: &mut Caller, grant: &mut Grant, place: Where) {
         let request = format!("LOCK.RELEASE {} {}", grant.key, grant.owner);
         let (asked, answer, told) = loop {

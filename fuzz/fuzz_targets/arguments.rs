@@ -1,5 +1,5 @@
 //! Any arguments of any command: never a panic; what is parsed is what the documented syntax says, within the bounds;
-//! and what is complained of is one harmless line.
+//! and an error is one harmless line.
 //!
 //! An input is a command line: words between blanks, the command's name first.
 
@@ -7,11 +7,11 @@
 
 use libfuzzer_sys::fuzz_target;
 use redis_lock::command::acquire::{self, Form};
-use redis_lock::command::parse::{Caller, Parser};
-use redis_lock::command::reply::ArgError;
+use redis_lock::command::args::{Caller, Parser};
+use redis_lock::command::error::ArgError;
 use redis_lock::command::{self, break_lock, extend, hold, info, log, release, top};
 use redis_lock::ffi::CommandSpec;
-use redis_lock::ffi::command::{ArgKind, ArgSpec};
+use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::model::hold::{Connection, Mode, Session};
 use redis_lock::lock::model::limits::{Bounds, LEASE_CEILING, Limits};
@@ -49,7 +49,7 @@ impl Caller for Someone {
         self.0
     }
 
-    /// Who has no connection cannot wait either: as a script.
+    /// A client without a connection cannot wait either: as a script.
     fn can_wait(&self) -> bool {
         self.0.is_some()
     }
@@ -59,7 +59,7 @@ fuzz_target!(|line: &[u8]| {
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let name = words[0].to_ascii_lowercase();
     let Some(spec) = command::table::TABLE.iter().find(|spec| spec.name.to_bytes() == name) else { return };
-    // The server looks at their number itself.
+    // The server checks their number itself.
     if words.len() < spec.arity.unsigned_abs() as usize {
         return;
     }

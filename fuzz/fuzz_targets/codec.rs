@@ -7,9 +7,9 @@ use cap::Cap;
 use libfuzzer_sys::fuzz_target;
 use purity::lock::codec::{DecodeError, VERSION, decode, encode};
 use purity::lock::manager::LockManager;
-use purity::lock::manager::records::Origin;
 use purity::lock::model::key::Db;
 use purity::lock::model::limits::{LEASE_CEILING, Limits};
+use purity::lock::model::record::Origin;
 use purity::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::alloc::System;
 
@@ -51,7 +51,7 @@ fn check(bytes: &[u8]) {
     assert!(!lock.is_free());
     assert_eq!((lock.fence, lock.holds.len()), (saved.fence, saved.holds.len()));
 
-    // Nobody could release what has no owner, or one that is to be made.
+    // No client could release a hold without an owner, or with one that is to be made.
     assert!(saved.holds.iter().all(|record| !matches!(record.owner.as_bytes(), b"" | b"*")));
 
     // As many bytes, of which only the times may differ.
@@ -59,7 +59,7 @@ fn check(bytes: &[u8]) {
     assert_eq!(again.len(), bytes.len());
     let mut expected = saved.clone();
     for record in &mut expected.holds {
-        // By the clock of who reads it; and no lease is longer than any lease can be.
+        // By the reader's clock; and no lease is longer than any lease can be.
         record.left = record.left.min(LEASE_CEILING);
         let deadline = NOW.wall_at(NOW.mono + record.left);
         record.wall_deadline = WallTime::from_millis(deadline.millis());

@@ -23,7 +23,7 @@ mod queue;
 #[path = "../../tests/model/world.rs"]
 mod world;
 
-/// As many as one case of tests/model has, and some more: the model looks through all of its lists after each.
+/// As many as one case of tests/model has, and some more: the model scans all of its lists after each.
 const OPS_MAX: usize = 120;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,16 +1,21 @@
-//! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: taking a lock, or several at once.
+//! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: take a lock, or several at once, or wait for them.
+//!
+//! With BLOCK, a client that cannot get the lock now waits in a queue inside the server, and gets exactly one reply
+//! later: `reply_wait_end` writes it. Any other client gets its reply at once.
 
-use super::parse::{Arguments, Caller, Opt, OwnerArg, Parser};
-use super::reply::{ArgError, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
+use super::args::{Arguments, Caller, OwnerArg, Parser};
+use super::error::{ArgError, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
+use super::options::Opt;
+use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
-use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::Db;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{self as lock, Operation, Outcome, Refusal, Request, Wait, WaitEnd};
-use crate::module::waiting::Reply;
+use crate::module::clients::Reply;
 use crate::module::{ServeError, config, serve};
 use smallvec::{SmallVec, smallvec};
 
@@ -22,7 +27,7 @@ pub struct LockAcquire;
 #[derive(Debug)]
 pub struct LockRw;
 
-/// `LOCK.MACQUIRE numkeys key [key ...] owner [READ|WRITE] [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
+/// `LOCK.MACQUIRE numkeys key [key ...] owner [READ|WRITE]`, with the options of LOCK.RW
 #[derive(Debug)]
 pub struct LockMacquire;
 
@@ -97,7 +102,7 @@ const BLOCK: ArgSpec = ArgSpec::option(c"BLOCK", c"milliseconds", ArgKind::Integ
 const RETRY: ArgSpec = ArgSpec::option(c"RETRY", c"count", ArgKind::Integer);
 const NOTE: ArgSpec = ArgSpec::option(c"NOTE", c"note", ArgKind::String);
 
-/// Which of the three was called.
+/// Which of the three commands was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// LOCK.ACQUIRE
@@ -108,14 +113,14 @@ pub enum Form {
     Many,
 }
 
-/// A request, and how it is to be answered.
+/// A request, and what its reply depends on.
 #[derive(Debug)]
 pub struct Parsed<W> {
-    /// Of what: at least one, all different.
+    /// At least one, all different.
     pub keys: SmallVec<[W; 1]>,
-    /// The request.
+    /// What is asked of all the keys.
     pub request: Request,
-    /// Whether the owner is of our making.
+    /// Whether the server made the owner, because the client sent `*`.
     pub generated: bool,
 }
 
@@ -124,11 +129,11 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
         Ok(parsed) => parsed,
         Err(error) => return reply_arg_error(ctx, &error),
     };
-    let grant = if form == Form::Many { answer_many } else { answer_one };
-    let write = if form == Form::Many { answer_waiter_of_many } else { answer_waiter_of_one };
+    let reply_grant = if form == Form::Many { reply_fences } else { reply_fence };
+    let write = if form == Form::Many { reply_wait_end_many } else { reply_wait_end_one };
     match serve(ctx, &keys, &request, Some(Reply { generated, write })) {
-        Ok(Outcome::Granted(fences)) => grant(ctx, &fences, generated.then_some(&request.owner)),
-        // It is answered when its wait is over.
+        Ok(Outcome::Granted(fences)) => reply_grant(ctx, &fences, generated.then_some(&request.owner)),
+        // The reply follows when the wait ends.
         Ok(Outcome::Queued(_)) => {}
         Ok(_) => ctx.reply_null(),
         Err(ServeError::Refused(Refusal::Deadlock(cycle))) => {
@@ -139,10 +144,7 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
     }
 }
 
-/// Reads the arguments of any of the three.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads the arguments of any of the three commands.
 pub fn parse<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
@@ -161,7 +163,7 @@ pub fn parse<'a, A: Arguments<'a>>(
         lease: options.lease.unwrap_or(lease_default),
         session: options.session(caller)?,
         note: options.note,
-        // A caller that cannot wait tries once.
+        // A script, a transaction or another module cannot wait: it tries once.
         wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
         retry: options.retry,
     });
@@ -181,47 +183,42 @@ fn generate_owner() -> Owner {
     Owner::new(format!("{:032x}", rand::random::<u128>()).as_bytes())
 }
 
-/// Replies what was granted.
-type Grant = fn(&mut Ctx<'_>, &[Fence], Option<&Owner>);
+/// Replies to a grant.
+type ReplyGrant = fn(&mut Ctx<'_>, &[Fence], Option<&Owner>);
 
-fn answer_one(ctx: &mut Ctx<'_>, fences: &[Fence], generated: Option<&Owner>) {
-    begin(ctx, generated);
-    ctx.reply_integer(fences[0].get() as i64);
+fn reply_fence(ctx: &mut Ctx<'_>, fences: &[Fence], generated: Option<&Owner>) {
+    reply_granted(ctx, &fences[0], generated);
 }
 
-fn answer_many(ctx: &mut Ctx<'_>, fences: &[Fence], generated: Option<&Owner>) {
-    begin(ctx, generated);
-    ctx.reply_array(fences.len());
-    for fence in fences {
-        ctx.reply_integer(fence.get() as i64);
+fn reply_fences(ctx: &mut Ctx<'_>, fences: &[Fence], generated: Option<&Owner>) {
+    reply_granted(ctx, &fences, generated);
+}
+
+/// A client that sent the owner `*` gets the generated owner first.
+fn reply_granted(ctx: &mut Ctx<'_>, granted: &impl ToReply, generated: Option<&Owner>) {
+    match generated {
+        Some(owner) => [owner as &dyn ToReply, granted].reply(ctx),
+        None => granted.reply(ctx),
     }
 }
 
-/// A client that asked as `*` gets the generated owner first.
-fn begin(ctx: &mut Ctx<'_>, generated: Option<&Owner>) {
-    if let Some(owner) = generated {
-        ctx.reply_array(2);
-        ctx.reply_bytes(owner.as_bytes());
-    }
+fn reply_wait_end_one(ctx: &mut Ctx<'_>, end: &WaitEnd, generated: Option<&Owner>) {
+    reply_wait_end(ctx, end, generated, reply_fence);
 }
 
-fn answer_waiter_of_one(ctx: &mut Ctx<'_>, answered: &WaitEnd, generated: Option<&Owner>) {
-    answer_waiter(ctx, answered, generated, answer_one);
+fn reply_wait_end_many(ctx: &mut Ctx<'_>, end: &WaitEnd, generated: Option<&Owner>) {
+    reply_wait_end(ctx, end, generated, reply_fences);
 }
 
-fn answer_waiter_of_many(ctx: &mut Ctx<'_>, answered: &WaitEnd, generated: Option<&Owner>) {
-    answer_waiter(ctx, answered, generated, answer_many);
-}
-
-/// Answers one that waited.
-fn answer_waiter(ctx: &mut Ctx<'_>, answered: &WaitEnd, generated: Option<&Owner>, grant: Grant) {
-    match answered {
-        WaitEnd::Granted(fences) => grant(ctx, fences, generated),
+/// Replies to a client that waited.
+fn reply_wait_end(ctx: &mut Ctx<'_>, end: &WaitEnd, generated: Option<&Owner>, reply_grant: ReplyGrant) {
+    match end {
+        WaitEnd::Granted(fences) => reply_grant(ctx, fences, generated),
         WaitEnd::TimedOut | WaitEnd::Replaced | WaitEnd::HoldLost => ctx.reply_null(),
         WaitEnd::WrongType => refuse(ctx, ServeError::WrongType),
         WaitEnd::Redirected(reason) => ctx.reply_error(text_of_redirect(*reason)),
         WaitEnd::Refused(Refusal::Deadlock(cycle)) => {
-            // The client's permissions are not known here: only the key that it asked for is shown.
+            // The client's permissions are not known here, so only the key that it asked for is shown.
             let asked = cycle.0.first().map(|hop| &hop.key);
             let text = text_of_deadlock(cycle, Db(ctx.db()), |key| asked.is_some_and(|asked| **asked == *key));
             ctx.reply_error(&text);

@@ -1,9 +1,9 @@
-//! LOCK.BREAK: an operator takes a lock from those who hold it.
+//! LOCK.BREAK: an operator ends the hold of an owner, or all holds of a lock.
 
-use super::parse::{Arguments, Parser};
-use super::reply::{ArgError, refuse, reply_arg_error};
+use super::args::{Arguments, Parser};
+use super::error::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
-use crate::ffi::command::{KeyArgs, KeyUse};
+use crate::ffi::command_info::{KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::model::owner::Owner;
 use crate::module::{break_holds, config};
@@ -37,10 +37,7 @@ impl Command for LockBreak {
     }
 }
 
-/// Reads which key, and whose hold if not all.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads the key, and the owner if only its hold is to end.
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Option<Owner>), ArgError> {
     let key = parser.need("key")?;
     let owner = if parser.is_done() { None } else { Some(Owner::new(parser.owner()?)) };

@@ -1,9 +1,11 @@
-//! LOCK.EXTEND and LOCK.MEXTEND: moving the end of a lease, or of several at once.
+//! LOCK.EXTEND and LOCK.MEXTEND: move the end of a lease, or of several at once.
 
-use super::parse::{Arguments, Caller, Opt, Parser};
-use super::reply::{ArgError, answer_number, refuse, reply_arg_error};
+use super::args::{Arguments, Caller, Parser};
+use super::error::{ArgError, refuse, reply_arg_error};
+use super::options::Opt;
+use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, LEASE, NUMKEYS, OWNER, SESSION, WRITE};
-use crate::ffi::command::{ArgSpec, KeyArgs, KeyUse};
+use crate::ffi::command_info::{ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::owner::Owner;
@@ -38,7 +40,7 @@ impl Command for LockExtend {
             Err(error) => return reply_arg_error(ctx, &error),
         };
         match extended(serve(ctx, &[key], &request, None)) {
-            Ok(fences) => answer_number(ctx, fences[0].map(Fence::get)),
+            Ok(fences) => fences[0].reply(ctx),
             Err(error) => refuse(ctx, error),
         }
     }
@@ -64,12 +66,7 @@ impl Command for LockMextend {
             Err(error) => return reply_arg_error(ctx, &error),
         };
         match extended(serve(ctx, &keys, &request, None)) {
-            Ok(fences) => {
-                ctx.reply_array(fences.len());
-                for fence in fences {
-                    answer_number(ctx, fence.map(Fence::get));
-                }
-            }
+            Ok(fences) => fences.reply(ctx),
             Err(error) => refuse(ctx, error),
         }
     }
@@ -78,10 +75,7 @@ impl Command for LockMextend {
 const OPTIONS: [Opt; 4] = [Opt::Px, Opt::Ex, Opt::Session, Opt::Fence];
 const OPTIONS_OF_MANY: [Opt; 3] = [Opt::Px, Opt::Ex, Opt::Session];
 
-/// Reads the arguments of LOCK.EXTEND: the key, and what is asked.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads the arguments of LOCK.EXTEND.
 pub fn parse_one<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
@@ -89,10 +83,7 @@ pub fn parse_one<'a, A: Arguments<'a>>(
     Ok((parser.need("key")?, parse(parser, caller, &OPTIONS)?))
 }
 
-/// Reads the arguments of LOCK.MEXTEND: the keys, and what is asked.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads the arguments of LOCK.MEXTEND.
 pub fn parse_many<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
@@ -115,6 +106,6 @@ fn parse<'a, A: Arguments<'a>>(
 fn extended(outcome: Result<Outcome, ServeError>) -> Result<PerKey<Option<Fence>>, ServeError> {
     match outcome? {
         Outcome::Extended(fences) => Ok(fences),
-        _ => unreachable!("what is asked is to extend"),
+        _ => unreachable!("an extension has no other outcome"),
     }
 }

@@ -1,13 +1,15 @@
-//! LOCK.HOLD: facts from the primary, from a slot's source and from the AOF. Not for clients, unless `lock.allow-hold`.
+//! LOCK.HOLD: the record that sets one hold to a state, as replicas, the new node of a slot and the AOF get it.
+//!
+//! A client may send it only with `lock.allow-hold yes`.
 
-use super::parse::{Arguments, Parser};
-use super::reply::{ArgError, refuse, reply_arg_error};
+use super::args::{Arguments, Parser};
+use super::error::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
-use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
-use crate::lock::manager::records::{HoldRecord, Origin};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::limits::{Bounds, SAVED_BYTES_CEILING};
+use crate::lock::model::record::{HoldRecord, Origin};
 use crate::lock::model::time::{Millis, WallTime};
 use crate::module::{ServeError, apply, config};
 
@@ -18,7 +20,7 @@ pub struct LockHold;
 impl Command for LockHold {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.hold",
-        // Not deny-oom: a replica must take what its primary did, and so must a server that loads its AOF.
+        // Not deny-oom: a replica must take every record of its primary, and so must a server that loads its AOF.
         flags: c"write fast",
         acl: Acl { known: "write fast admin dangerous", own: CATEGORY },
         arity: -5,
@@ -57,8 +59,8 @@ impl Command for LockHold {
     }
 }
 
-/// What the primary or this node's own past has allowed is not judged again by today's configuration, but for lengths
-/// that none allows: such a hold could not be saved.
+/// For records of the primary and of the AOF. What was allowed then is not judged again by today's configuration. Only
+/// lengths that no configuration allows are refused: such a hold could not be saved.
 pub const UNBOUND: Bounds = Bounds {
     lease_default: Millis(0),
     lease_max: Millis(u64::MAX),
@@ -79,16 +81,13 @@ fn origin(flags: Flags) -> Result<Origin, ArgError> {
     }
 }
 
-/// Reads the key and the fact.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads the key and the record.
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, HoldRecord), ArgError> {
     let key = parser.need("key")?;
     let owner = parser.new_owner()?;
     let reads = parser.number("reads", 0, u64::from(u32::MAX))? as u32;
     let writes = parser.number("writes", 0, u64::from(u32::MAX))? as u32;
-    // A removal may end here, or after any of the arguments that follow.
+    // The end of a hold may stop here, or after any of the arguments that follow.
     let removal = reads == 0 && writes == 0;
     let mut number = |name, min, max| match removal && parser.is_done() {
         true => Ok(None),

@@ -1,17 +1,19 @@
-//! LOCK.INFO: who holds a lock.
+//! LOCK.INFO: shows the holders and the waiters of one lock.
 
-use super::parse::{Arguments, Opt, Parser};
-use super::reply::{ArgError, answer_number, refuse, reply_arg_error, word};
+use super::args::{Arguments, Parser};
+use super::error::{ArgError, refuse, reply_arg_error};
+use super::options::Opt;
+use super::reply::{Bytes, ToReply, reply_map};
 use super::{CATEGORY, COUNT, KEY};
-use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::manager::view::{Holder, View};
-use crate::lock::manager::wake::Waiting;
+use crate::lock::manager::waiters::Waiting;
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::{Mode, Session};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::time::Millis;
-use crate::module::waiting::client_of;
+use crate::module::blocked_clients::client_of;
 use crate::module::{KeyView, config, view};
 
 /// `LOCK.INFO key [OWNER o] [COUNT n]`
@@ -39,40 +41,36 @@ impl Command for LockInfo {
             Err(error) => return reply_arg_error(ctx, &error),
         };
         match view(ctx, key, |seen| show(&seen, owner, count)) {
-            Ok(Some(shown)) => answer(ctx, &shown),
-            Ok(None) => ctx.reply_null(),
+            Ok(shown) => shown.reply(ctx),
             Err(error) => refuse(ctx, error),
         }
     }
 }
 
-/// What is to be shown.
+/// What the client wants to see.
 #[derive(Debug)]
 pub struct Wanted<'a, W> {
-    /// The key.
+    /// Of this lock.
     pub key: W,
-    /// The only owner whose hold is shown; None shows all.
+    /// The hold of this owner alone; None shows all.
     pub owner: Option<&'a [u8]>,
-    /// How many holders and waiters at most.
+    /// So many holders at most, and so many waiters.
     pub count: usize,
 }
 
-/// Reads what is to be shown.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads the arguments of LOCK.INFO.
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, ArgError> {
     let key = parser.need("key")?;
     let options = parser.options(&[Opt::Owner, Opt::Count])?;
     Ok(Wanted { key, owner: options.owner, count: options.count_or_default() })
 }
 
-/// What is shown, apart from the lock, which is closed before the reply.
+/// What is shown. A copy: the key is closed before the reply is written.
 struct Shown {
     mode: Option<Mode>,
     fence: Option<Fence>,
     holding: usize,
-    holders: Vec<Row>,
+    holders: Vec<HolderRow>,
     waiting: usize,
     waiters: Vec<WaiterRow>,
     reserved_by: Option<Owner>,
@@ -87,15 +85,19 @@ struct WaiterRow {
     client: Option<u64>,
 }
 
-struct Row {
+struct HolderRow {
     owner: Vec<u8>,
     note: Option<Vec<u8>>,
     mode: Mode,
-    numbers: [(&'static str, u64); 5],
+    reads: u64,
+    writes: u64,
+    fence: Fence,
+    left: Millis,
+    held: Millis,
     session: Option<Session>,
 }
 
-/// None when nobody holds or waits. With OWNER when that one holds nothing: null means that one does not hold it.
+/// None if the lock has no holder and no waiter; with OWNER, if that owner holds nothing.
 fn show(seen: &KeyView<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
     let view = &seen.lock;
     let waiting = seen.manager.queue_len(seen.db, seen.name);
@@ -103,8 +105,8 @@ fn show(seen: &KeyView<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown>
         return None;
     }
     let holders = match (owner, view) {
-        (Some(owner), view) => vec![row(&view.as_ref()?.holder(owner)?)],
-        (None, Some(view)) => view.holders().take(count).map(|holder| row(&holder)).collect(),
+        (Some(owner), view) => vec![holder_row(&view.as_ref()?.holder(owner)?)],
+        (None, Some(view)) => view.holders().take(count).map(|holder| holder_row(&holder)).collect(),
         (None, None) => Vec::new(),
     };
     let waiters = seen.manager.queue(seen.db, seen.name, seen.now).take(count);
@@ -130,85 +132,69 @@ fn waiter_row(waiting: &Waiting<'_>) -> WaiterRow {
     }
 }
 
-fn row(holder: &Holder<'_>) -> Row {
-    Row {
+fn holder_row(holder: &Holder<'_>) -> HolderRow {
+    HolderRow {
         owner: holder.owner.to_vec(),
         note: holder.note.map(<[u8]>::to_vec),
         mode: holder.mode,
-        numbers: [
-            ("reads", holder.reads.into()),
-            ("writes", holder.writes.into()),
-            ("fence", holder.fence.get()),
-            ("ttl_ms", holder.left.0),
-            ("held_ms", holder.held.0),
-        ],
+        reads: holder.reads.into(),
+        writes: holder.writes.into(),
+        fence: holder.fence,
+        left: holder.left,
+        held: holder.held,
         session: holder.session,
     }
 }
 
-fn answer(ctx: &mut Ctx<'_>, shown: &Shown) {
-    ctx.reply_map(7);
-    ctx.reply_bytes(b"mode");
-    match shown.mode {
-        Some(mode) => ctx.reply_bytes(word(mode)),
-        None => ctx.reply_null(),
-    }
-    ctx.reply_bytes(b"fence");
-    answer_number(ctx, shown.fence.map(Fence::get));
-    ctx.reply_bytes(b"holding");
-    ctx.reply_integer(shown.holding as i64);
-    ctx.reply_bytes(b"holders");
-    ctx.reply_array(shown.holders.len());
-    for row in &shown.holders {
-        answer_row(ctx, row);
-    }
-    ctx.reply_bytes(b"waiting");
-    ctx.reply_integer(shown.waiting as i64);
-    ctx.reply_bytes(b"waiters");
-    ctx.reply_array(shown.waiters.len());
-    for row in &shown.waiters {
-        answer_waiter(ctx, row);
-    }
-    ctx.reply_bytes(b"reserved_by");
-    match &shown.reserved_by {
-        Some(owner) => ctx.reply_bytes(owner.as_bytes()),
-        None => ctx.reply_null(),
+impl ToReply for Shown {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        reply_map(
+            ctx,
+            &[
+                ("mode", &self.mode),
+                ("fence", &self.fence),
+                ("holding", &self.holding),
+                ("holders", &self.holders),
+                ("waiting", &self.waiting),
+                ("waiters", &self.waiters),
+                ("reserved_by", &self.reserved_by),
+            ],
+        );
     }
 }
 
-fn answer_waiter(ctx: &mut Ctx<'_>, row: &WaiterRow) {
-    ctx.reply_map(6);
-    ctx.reply_bytes(b"owner");
-    ctx.reply_bytes(row.owner.as_bytes());
-    ctx.reply_bytes(b"mode");
-    ctx.reply_bytes(word(row.mode));
-    ctx.reply_bytes(b"waited_ms");
-    ctx.reply_integer(row.waited.0 as i64);
-    ctx.reply_bytes(b"left_ms");
-    answer_number(ctx, row.left.map(|left| left.0));
-    ctx.reply_bytes(b"keys");
-    ctx.reply_integer(row.keys as i64);
-    ctx.reply_bytes(b"client");
-    answer_number(ctx, row.client);
+impl ToReply for HolderRow {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        reply_map(
+            ctx,
+            &[
+                ("owner", &Bytes(&self.owner)),
+                ("mode", &self.mode),
+                ("reads", &self.reads),
+                ("writes", &self.writes),
+                ("fence", &self.fence),
+                ("ttl_ms", &self.left),
+                ("held_ms", &self.held),
+                ("session", &self.session.map(|session| session.grace)),
+                ("client", &self.session.map(|session| session.connection.client())),
+                ("note", &self.note.as_deref().map(Bytes)),
+            ],
+        );
+    }
 }
 
-fn answer_row(ctx: &mut Ctx<'_>, row: &Row) {
-    ctx.reply_map(5 + row.numbers.len());
-    ctx.reply_bytes(b"owner");
-    ctx.reply_bytes(&row.owner);
-    ctx.reply_bytes(b"mode");
-    ctx.reply_bytes(word(row.mode));
-    for (name, value) in row.numbers {
-        ctx.reply_bytes(name.as_bytes());
-        ctx.reply_integer(value as i64);
-    }
-    ctx.reply_bytes(b"session");
-    answer_number(ctx, row.session.map(|session| session.grace.0));
-    ctx.reply_bytes(b"client");
-    answer_number(ctx, row.session.map(|session| session.connection.client()));
-    ctx.reply_bytes(b"note");
-    match &row.note {
-        Some(note) => ctx.reply_bytes(note),
-        None => ctx.reply_null(),
+impl ToReply for WaiterRow {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        reply_map(
+            ctx,
+            &[
+                ("owner", &self.owner),
+                ("mode", &self.mode),
+                ("waited_ms", &self.waited),
+                ("left_ms", &self.left),
+                ("keys", &self.keys),
+                ("client", &self.client),
+            ],
+        );
     }
 }

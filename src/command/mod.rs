@@ -1,28 +1,31 @@
-//! The commands: argv to a typed request, outcome to a reply. After the parser a request cannot be malformed.
+//! The commands: from arguments to a typed request, and from its outcome to a reply.
+//!
+//! After the parser a request cannot be malformed. Nothing is decided here: `lock` decides, `module` carries it out.
 
 pub mod acquire;
+pub mod args;
 pub mod break_lock;
+pub mod error;
 pub mod extend;
 pub mod hold;
 pub mod info;
 pub mod log;
-pub mod parse;
+pub mod options;
 pub mod release;
 pub mod reply;
 pub mod table;
 pub mod top;
 
 use crate::ffi::Acl;
-use crate::ffi::command::{ArgKind, ArgSpec};
+use crate::ffi::command_info::{ArgKind, ArgSpec};
 use std::ffi::CStr;
 
-/// The ACL category that all commands are in, where the server lets a module have one.
+/// The ACL category of all commands, where the server lets a module have one.
 pub const CATEGORY: &CStr = c"lock";
 
-/// The categories of a command that changes a lock.
 const WRITE: Acl = Acl { known: "write fast", own: CATEGORY };
 
-/// The categories of a command that shows operators more than one key.
+/// Of a command that shows operators more than one key.
 const OPERATOR: Acl = Acl { known: "read slow admin dangerous", own: CATEGORY };
 
 const KEY: ArgSpec = ArgSpec::new(c"key", ArgKind::Key);

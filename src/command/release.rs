@@ -1,9 +1,11 @@
-//! LOCK.RELEASE and LOCK.MRELEASE: giving a lock back, or several at once.
+//! LOCK.RELEASE and LOCK.MRELEASE: give a lock back, or several at once.
 
-use super::parse::{Arguments, Opt, Parser};
-use super::reply::{ArgError, answer_number, refuse, reply_arg_error};
+use super::args::{Arguments, Parser};
+use super::error::{ArgError, refuse, reply_arg_error};
+use super::options::Opt;
+use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
-use crate::ffi::command::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
@@ -24,7 +26,8 @@ impl Command for LockRelease {
         acl: WRITE,
         arity: -3,
         keys: KeyArgs::First(KeyUse::Change),
-        summary: c"Gives one count of a lock back, or more. Replies with the counts left, or null when the owner held nothing.",
+        summary: c"Gives one count of a lock back, or more. \
+                   Replies with the counts left, or null when the owner held nothing.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
         since: c"0.1.0",
         args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE).optional(), ArgSpec::new(c"amount", AMOUNT).optional(), FENCE],
@@ -36,7 +39,7 @@ impl Command for LockRelease {
             Err(error) => return reply_arg_error(ctx, &error),
         };
         match released(serve(ctx, &[key], &request, None)) {
-            Ok(left) => answer_number(ctx, left[0]),
+            Ok(left) => left[0].reply(ctx),
             Err(error) => refuse(ctx, error),
         }
     }
@@ -68,12 +71,7 @@ impl Command for LockMrelease {
             Err(error) => return reply_arg_error(ctx, &error),
         };
         match released(serve(ctx, &keys, &request, None)) {
-            Ok(left) => {
-                ctx.reply_array(left.len());
-                for left in left {
-                    answer_number(ctx, left);
-                }
-            }
+            Ok(left) => left.reply(ctx),
             Err(error) => refuse(ctx, error),
         }
     }
@@ -85,18 +83,12 @@ const AMOUNT: ArgKind =
 const OPTIONS: [Opt; 5] = [Opt::Read, Opt::Write, Opt::All, Opt::To, Opt::Fence];
 const OPTIONS_OF_MANY: [Opt; 4] = [Opt::Read, Opt::Write, Opt::All, Opt::To];
 
-/// Reads the arguments of LOCK.RELEASE: the key, and what is asked.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads the arguments of LOCK.RELEASE.
 pub fn parse_one<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Request), ArgError> {
     Ok((parser.need("key")?, parse(parser, &OPTIONS)?))
 }
 
-/// Reads the arguments of LOCK.MRELEASE: the keys, and what is asked.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads the arguments of LOCK.MRELEASE.
 pub fn parse_many<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(Vec<A::Word>, Request), ArgError> {
     Ok((parser.keys()?, parse(parser, &OPTIONS_OF_MANY)?))
 }
@@ -116,6 +108,6 @@ fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Opt]) -> Result
 fn released(outcome: Result<Outcome, ServeError>) -> Result<PerKey<Option<u64>>, ServeError> {
     match outcome? {
         Outcome::Released(left) => Ok(left),
-        _ => unreachable!("what is asked is to release"),
+        _ => unreachable!("a release has no other outcome"),
     }
 }

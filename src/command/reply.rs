@@ -1,210 +1,120 @@
-//! The texts of all refusals, each once, and how they are sent.
+//! Writes replies. Every array and every map counts its own entries before it is written: no length is stated by hand.
+//!
+//! The server could fill lengths in later (RedisModule_ReplySetMapLength). But for each of them it adds a node to the
+//! client's list of output, and begins a new block of 16 KB behind it. To count first costs neither that nor an
+//! allocation in the module.
 
 use crate::ffi::Ctx;
+use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Mode;
-use crate::lock::model::key::Db;
-use crate::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::owner::Owner;
 use crate::lock::model::time::Millis;
-use crate::module::ServeError;
-use std::fmt;
 
-/// What is wrong with the arguments.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ArgError {
-    /// An argument is missing.
-    Missing(&'static str),
-    /// An option that the command does not take.
-    UnknownOption(Vec<u8>),
-    /// An option is given twice.
-    Twice(&'static str),
-    /// Two options that exclude each other.
-    Exclude(&'static str, &'static str),
-    /// Neither `PX` nor `EX`, where one is needed.
-    NoLease,
-    /// Not a number, or out of range.
-    Number {
-        /// Of which argument.
-        name: &'static str,
-        /// The least.
-        min: u64,
-        /// The most.
-        max: u64,
-    },
-    /// `EX` where the longest lease is shorter than a second.
-    NoWholeSecond(Millis),
-    /// Neither READ nor WRITE.
-    Mode,
-    /// An owner of no bytes.
-    OwnerEmpty,
-    /// `*` where an owner must exist already.
-    OwnerGenerated,
-    /// RETRY of an acquisition whose owner the server made.
-    RetryGenerated,
-    /// An owner longer than this.
-    OwnerTooLong(usize),
-    /// A note longer than this.
-    NoteTooLong(usize),
-    /// SESSION of a call that came over no connection.
-    SessionNowhere,
-    /// More keys than this.
-    TooManyKeys(usize),
-    /// Fewer keys than numkeys says.
-    TooFewKeys,
-    /// A key is named twice.
-    KeyTwice(Vec<u8>),
-    /// LOCK.HOLD from a client.
-    HoldRefused,
+/// A reply, or one entry of a longer one.
+pub trait ToReply {
+    /// Writes the entry, and all that it contains.
+    fn reply(&self, ctx: &mut Ctx<'_>);
 }
 
-impl fmt::Display for ArgError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Replies with a map, in this order. In RESP2 it is a flat array.
+pub fn reply_map(ctx: &mut Ctx<'_>, entries: &[(&str, &dyn ToReply)]) {
+    ctx.reply_map(entries.len());
+    for (name, value) in entries {
+        ctx.reply_bytes(name.as_bytes());
+        value.reply(ctx);
+    }
+}
+
+/// An array of its elements.
+impl<T: ToReply> ToReply for [T] {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        ctx.reply_array(self.len());
+        for element in self {
+            element.reply(ctx);
+        }
+    }
+}
+
+impl<T: ToReply> ToReply for Vec<T> {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        self.as_slice().reply(ctx);
+    }
+}
+
+/// Null where there is nothing.
+impl<T: ToReply> ToReply for Option<T> {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
         match self {
-            ArgError::Missing(name) => write!(f, "ERR {name} needs a value"),
-            ArgError::UnknownOption(word) => write!(f, "ERR unknown option {}", Quoted(word)),
-            ArgError::Twice(name) => write!(f, "ERR {name} is given twice"),
-            ArgError::Exclude(one, other) => write!(f, "ERR {one} and {other} exclude each other"),
-            ArgError::NoLease => write!(f, "ERR PX or EX is needed"),
-            ArgError::Number { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
-            ArgError::NoWholeSecond(max) => {
-                write!(f, "ERR EX counts whole seconds and lock.max-lease-ms is {}: use PX", max.0)
-            }
-            ArgError::Mode => write!(f, "ERR mode must be READ or WRITE"),
-            ArgError::OwnerEmpty => write!(f, "ERR owner must not be empty"),
-            ArgError::OwnerGenerated => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
-            ArgError::RetryGenerated => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
-            ArgError::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
-            ArgError::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
-            ArgError::SessionNowhere => {
-                write!(f, "ERR SESSION needs a connection: a script, a function or another module has none of its own")
-            }
-            ArgError::TooManyKeys(max) => write!(f, "LIMIT numkeys is above lock.max-keys ({max})"),
-            ArgError::TooFewKeys => write!(f, "ERR numkeys is greater than the number of arguments that follow"),
-            ArgError::KeyTwice(key) => write!(f, "ERR key {} is given twice", Quoted(key)),
-            ArgError::HoldRefused => {
-                write!(f, "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)")
-            }
+            Some(value) => value.reply(ctx),
+            None => ctx.reply_null(),
         }
     }
 }
 
-/// Bytes as redis-cli shows them, 64 at most: safe within an error line whatever they are.
-struct Quoted<'a>(&'a [u8]);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN_MAX: usize = 64;
-        write!(f, "\"")?;
-        for byte in &self.0[..self.0.len().min(SHOWN_MAX)] {
-            match byte {
-                b'\'' => write!(f, "'")?,
-                byte => write!(f, "{}", byte.escape_ascii())?,
-            }
-        }
-        write!(f, "\"")?;
-        if self.0.len() > SHOWN_MAX { write!(f, "...") } else { Ok(()) }
+impl<T: ToReply + ?Sized> ToReply for &T {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        (**self).reply(ctx);
     }
 }
 
-/// The text of a refusal.
-#[must_use]
-pub fn text_of(error: &ServeError) -> &'static str {
-    match error {
-        ServeError::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
-        ServeError::Replica => "READONLY locks are granted by the primary only",
-        ServeError::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
-        ServeError::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
-        ServeError::Refused(Refusal::TooManyCounts) => "LIMIT the owner's count is 4294967295, the highest there is",
-        ServeError::Refused(Refusal::FencesUsedUp) => {
-            "LIMIT the fence clock is at 9007199254740991, the highest there is"
-        }
-        ServeError::Refused(Refusal::FenceFarAhead) => "ERR fence is more than a year ahead of the clock",
-        ServeError::Refused(Refusal::BreaksLock) => "ERR hold conflicts with another owner's hold on the key",
-        ServeError::Refused(Refusal::AlreadyWaits) => "ERR owner already waits there: use RETRY",
-        ServeError::Refused(Refusal::TooManyWaiters) => "LIMIT server has lock.max-waiters waiters",
-        ServeError::Refused(Refusal::TooManyWaitersOfKey) => "LIMIT key has lock.max-waiters-per-key waiters",
-        ServeError::Refused(Refusal::Deadlock(_)) => "DEADLOCK",
+/// Bytes as they are. A slice of bytes alone would be an array of numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<'a>(pub &'a [u8]);
+
+impl ToReply for Bytes<'_> {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        ctx.reply_bytes(self.0);
     }
 }
 
-/// The text of a deadlock: the circle from the asker back to itself. A name that has only harmless characters stands as
-/// it is, any other is quoted. A key that the asker may not read stands as `?`, and so do those who are waited for
-/// there. The same holds for keys outside the asker's database: an ACL may keep it from selecting theirs.
-#[must_use]
-pub fn text_of_deadlock(cycle: &Cycle, asked_in: Db, mut may_read: impl FnMut(&[u8]) -> bool) -> String {
-    const HOPS_MAX: usize = 8;
-    let hops = &cycle.0;
-    let readable: Vec<bool> = hops.iter().map(|hop| hop.db == asked_in && may_read(&hop.key)).collect();
-    let mut text = "DEADLOCK ".to_owned();
-    for (at, Hop { owner, key, .. }) in hops.iter().take(HOPS_MAX).enumerate() {
-        // Known to the asker: itself, and who keeps it waiting at a key that it may read.
-        let known = at == 0 || readable[at - 1];
-        text += &format!("{} -> {} -> ", name(owner.as_bytes(), known), name(key, readable[at]));
-    }
-    match hops.len().checked_sub(HOPS_MAX) {
-        Some(more @ 1..) => text + &format!("... ({more} more)"),
-        _ => text + &hops.first().map_or(String::new(), |hop| name(hop.owner.as_bytes(), true)),
+impl ToReply for KeyName {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        ctx.reply_bytes(self);
     }
 }
 
-fn name(bytes: &[u8], known: bool) -> String {
-    let harmless = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.:-/@{}#".contains(byte);
-    match std::str::from_utf8(bytes) {
-        _ if !known => "?".to_owned(),
-        Ok(plain) if plain.len() <= 64 && !plain.is_empty() && bytes.iter().all(harmless) => plain.to_owned(),
-        _ => Quoted(bytes).to_string(),
+impl ToReply for Owner {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        ctx.reply_bytes(self.as_bytes());
     }
 }
 
-/// What one is told that waited and must go elsewhere.
-#[must_use]
-pub fn text_of_redirect(reason: RedirectReason) -> &'static str {
-    match reason {
-        RedirectReason::Demoted => "UNBLOCKED lock wait ended: this node is a replica now",
-        RedirectReason::SlotGone => "UNBLOCKED lock wait ended: the key is served by another node now",
+impl ToReply for Mode {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        ctx.reply_bytes(match self {
+            Mode::Read => b"read",
+            Mode::Write => b"write",
+        });
     }
 }
 
-/// A mode, as it is shown.
-#[must_use]
-pub fn word(mode: Mode) -> &'static [u8] {
-    match mode {
-        Mode::Read => b"read",
-        Mode::Write => b"write",
+impl ToReply for u64 {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        ctx.reply_integer(*self as i64);
     }
 }
 
-/// Replies with a number, or null.
-pub fn answer_number(ctx: &mut Ctx<'_>, number: Option<u64>) {
-    match number {
-        Some(number) => ctx.reply_integer(number as i64),
-        None => ctx.reply_null(),
+impl ToReply for usize {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        ctx.reply_integer(*self as i64);
     }
 }
 
-/// Replies to a request that was not served.
-pub fn refuse(ctx: &mut Ctx<'_>, error: ServeError) {
-    ctx.reply_error(text_of(&error));
-}
-
-/// Replies to arguments that are wrong.
-pub fn reply_arg_error(ctx: &mut Ctx<'_>, error: &ArgError) {
-    ctx.reply_error(&error.to_string());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_argument_error_is_one_line_whatever_the_client_sent() {
-        let word = b"\r\n-ERR \0\xff\"injected".to_vec();
-        let text = ArgError::UnknownOption(word).to_string();
-        assert_eq!(text, r#"ERR unknown option "\r\n-ERR \x00\xff\"injected""#);
+impl ToReply for Db {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        ctx.reply_integer(self.0.into());
     }
+}
 
-    #[test]
-    fn a_long_word_is_cut() {
-        let text = ArgError::UnknownOption(vec![b'x'; 1 << 20]).to_string();
-        assert_eq!(text.len(), "ERR unknown option ".len() + 66 + 3);
+impl ToReply for Fence {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        self.get().reply(ctx);
+    }
+}
+
+impl ToReply for Millis {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        self.0.reply(ctx);
     }
 }

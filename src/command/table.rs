@@ -1,9 +1,9 @@
-//! The table of commands.
+//! The table of commands: what COMMAND INFO shows, what the documents are compared with, what is registered at load.
 
 use super::{CATEGORY, acquire, break_lock, extend, hold, info, log, release, top};
 use crate::ffi::{Command, CommandSpec, LoadError, Loader};
 
-/// Every command, as COMMAND INFO and COMMAND DOCS show it.
+/// All that COMMAND INFO and COMMAND DOCS show.
 pub const TABLE: &[CommandSpec] = &[
     acquire::LockAcquire::SPEC,
     acquire::LockRw::SPEC,
@@ -19,10 +19,10 @@ pub const TABLE: &[CommandSpec] = &[
     hold::LockHold::SPEC,
 ];
 
-/// Adds all of them to the server.
+/// Registers all commands.
 ///
 /// # Errors
-/// When the server refuses one.
+/// If the server refuses one.
 pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
     loader.acl_category(CATEGORY);
     loader.command::<acquire::LockAcquire>()?;

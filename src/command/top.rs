@@ -1,17 +1,19 @@
-//! LOCK.TOP: who waits longest, and where most do.
+//! LOCK.TOP: shows the waiters of this node that have waited longest, and its most contended keys.
 
-use super::parse::{Arguments, Opt, Parser};
-use super::reply::{ArgError, answer_number, reply_arg_error, word};
+use super::args::{Arguments, Parser};
+use super::error::{ArgError, reply_arg_error};
+use super::options::Opt;
+use super::reply::{ToReply, reply_map};
 use super::{COUNT, OPERATOR};
-use crate::ffi::command::KeyArgs;
+use crate::ffi::command_info::KeyArgs;
 use crate::ffi::{Args, Command, CommandSpec, Ctx};
 use crate::lock::manager::operator::ContendedKey;
-use crate::lock::manager::wake::Waiting;
+use crate::lock::manager::waiters::Waiting;
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::time::Millis;
-use crate::module::waiting::client_of;
+use crate::module::blocked_clients::client_of;
 use crate::module::{config, read_manager};
 
 /// `LOCK.TOP [COUNT n]`
@@ -39,24 +41,11 @@ impl Command for LockTop {
         let (waits, contended) = read_manager(|manager, now| {
             (manager.longest_waits(count, now).iter().map(row).collect::<Vec<_>>(), manager.most_contended(count, now))
         });
-        ctx.reply_map(2);
-        ctx.reply_bytes(b"waits");
-        ctx.reply_array(waits.len());
-        for wait in &waits {
-            answer_wait(ctx, wait);
-        }
-        ctx.reply_bytes(b"keys");
-        ctx.reply_array(contended.len());
-        for contended in &contended {
-            answer_contended(ctx, contended);
-        }
+        reply_map(ctx, &[("waits", &waits), ("keys", &contended)]);
     }
 }
 
-/// Reads how many are to be shown of each.
-///
-/// # Errors
-/// With what is wrong.
+/// Reads how many waiters and keys are to be shown at most.
 pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<usize, ArgError> {
     parser.options(&[Opt::Count]).map(|options| options.count_or_default())
 }
@@ -83,35 +72,28 @@ fn row(waiting: &Waiting<'_>) -> Row {
     }
 }
 
-fn answer_wait(ctx: &mut Ctx<'_>, row: &Row) {
-    ctx.reply_map(7);
-    ctx.reply_bytes(b"waited_ms");
-    ctx.reply_integer(row.waited.0 as i64);
-    ctx.reply_bytes(b"left_ms");
-    answer_number(ctx, row.left.map(|left| left.0));
-    ctx.reply_bytes(b"owner");
-    ctx.reply_bytes(row.owner.as_bytes());
-    ctx.reply_bytes(b"mode");
-    ctx.reply_bytes(word(row.mode));
-    ctx.reply_bytes(b"db");
-    ctx.reply_integer(row.db.0.into());
-    ctx.reply_bytes(b"keys");
-    ctx.reply_array(row.keys.len());
-    for key in &row.keys {
-        ctx.reply_bytes(key);
+impl ToReply for Row {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        reply_map(
+            ctx,
+            &[
+                ("waited_ms", &self.waited),
+                ("left_ms", &self.left),
+                ("owner", &self.owner),
+                ("mode", &self.mode),
+                ("db", &self.db),
+                ("keys", &self.keys),
+                ("client", &self.client),
+            ],
+        );
     }
-    ctx.reply_bytes(b"client");
-    answer_number(ctx, row.client);
 }
 
-fn answer_contended(ctx: &mut Ctx<'_>, contended: &ContendedKey) {
-    ctx.reply_map(4);
-    ctx.reply_bytes(b"db");
-    ctx.reply_integer(contended.db.0.into());
-    ctx.reply_bytes(b"key");
-    ctx.reply_bytes(&contended.name);
-    ctx.reply_bytes(b"waiting");
-    ctx.reply_integer(contended.waiting as i64);
-    ctx.reply_bytes(b"waited_ms");
-    ctx.reply_integer(contended.waited.0 as i64);
+impl ToReply for ContendedKey {
+    fn reply(&self, ctx: &mut Ctx<'_>) {
+        reply_map(
+            ctx,
+            &[("db", &self.db), ("key", &self.name), ("waiting", &self.waiting), ("waited_ms", &self.waited)],
+        );
+    }
 }

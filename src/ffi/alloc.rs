@@ -1,28 +1,26 @@
-//! The server's allocator, so that the module's memory counts as the server's: maxmemory, INFO memory and MEMORY DOCTOR
-//! see it.
+//! Allocates the module's memory through the server, so that maxmemory, INFO memory and MEMORY DOCTOR count it.
 
 use redis_module::raw;
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Allocates through the server once the module is loaded, and through the system in a process that is no server (unit
-/// tests, benchmarks).
+/// The server's allocator. In a process that is no server (unit tests, benchmarks) it is the system's.
 #[derive(Debug)]
 pub struct ServerAlloc;
 
-/// What every allocator of the servers (jemalloc, libc) aligns to on 64-bit machines. Greater alignments, which this
-/// module has none of, go to the system in both directions.
+/// The alignment that jemalloc and libc give on 64-bit machines, whatever is asked for. Types of a greater alignment,
+/// of which this module has none, go to the system and back to it.
 const ALIGN: usize = 16;
 
-// SAFETY: memory comes from malloc-like functions that return null or memory of at least the size and of alignment 16.
-// The functions are all absent before the module is loaded, and nothing is allocated in the server before that: so
-// memory goes back where it came from.
+// SAFETY: the server's functions are those of malloc: they return null, or memory of at least the size and of alignment
+// 16. Before the load all of them are absent, and the module allocates nothing then. So the choice between server and
+// system is the same for all calls about one piece of memory.
 unsafe impl GlobalAlloc for ServerAlloc {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: reads a pointer that is written once, at load; the call needs nothing else.
+        // SAFETY: reads a pointer to a function, written once, at load, on this thread.
         match unsafe { raw::RedisModule_Alloc } {
-            // SAFETY: a function of the server's, for any size.
+            // SAFETY: the server's function takes any size.
             Some(alloc) if layout.align() <= ALIGN => unsafe { alloc(layout.size()).cast() },
-            // SAFETY: as required of the caller.
+            // SAFETY: the layout is the caller's, which keeps the contract of GlobalAlloc.
             _ => unsafe { System.alloc(layout) },
         }
     }
@@ -32,7 +30,7 @@ unsafe impl GlobalAlloc for ServerAlloc {
         match unsafe { raw::RedisModule_Calloc } {
             // SAFETY: as in `alloc`.
             Some(calloc) if layout.align() <= ALIGN => unsafe { calloc(1, layout.size()).cast() },
-            // SAFETY: as required of the caller.
+            // SAFETY: the layout is the caller's, which keeps the contract of GlobalAlloc.
             _ => unsafe { System.alloc_zeroed(layout) },
         }
     }
@@ -40,9 +38,9 @@ unsafe impl GlobalAlloc for ServerAlloc {
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         // SAFETY: as in `alloc`.
         match unsafe { raw::RedisModule_Free } {
-            // SAFETY: `ptr` came from the server's allocator, since the same test sent it there.
+            // SAFETY: `ptr` came from the server, by the same test, and the caller gives it up.
             Some(free) if layout.align() <= ALIGN => unsafe { free(ptr.cast()) },
-            // SAFETY: as required of the caller; `ptr` came from the system.
+            // SAFETY: `ptr` came from the system, by the same test, and the caller gives it up.
             _ => unsafe { System.dealloc(ptr, layout) },
         }
     }
@@ -52,7 +50,7 @@ unsafe impl GlobalAlloc for ServerAlloc {
         match unsafe { raw::RedisModule_Realloc } {
             // SAFETY: as in `dealloc`.
             Some(realloc) if layout.align() <= ALIGN => unsafe { realloc(ptr.cast(), size).cast() },
-            // SAFETY: as required of the caller; `ptr` came from the system.
+            // SAFETY: `ptr` came from the system, by the same test, and the caller gives it up.
             _ => unsafe { System.realloc(ptr, layout, size) },
         }
     }

@@ -1,30 +1,33 @@
-//! Clients that have their answers, as long as the server may yet close them without having sent it.
+//! Clients that were answered in this turn of the event loop. The server may still close them with the reply unsent.
 //!
-//! The server closes some clients later than it decides to: those of a user that ACL DELUSER or ACL LOAD removes, and those
-//! whose output has outgrown its limit. Such a client exists still when it is answered and when it is let go of, and nothing
-//! that a module may ask tells it from others. It is closed before the server sleeps, with its output unsent. So the server's
-//! order of events decides:
+//! The server decides to close some clients earlier than it does so. Such a client has a user that ACL DELUSER or ACL
+//! LOAD removed, or its output has outgrown a limit. It still exists when it is answered and when it is released, and
+//! no function of the module API tells it from other clients. The server closes it before it sleeps. So the order of
+//! events decides. Below, the command is the one that ends the wait; released is when the server calls `done` of
+//! blocked.rs:
 //!
-//! | server | order within one turn of the loop |
+//! | server | order within one turn of the event loop |
 //! | --- | --- |
-//! | Redis 7.0 | the command that ends the wait; other clients; event before sleep, answer; let go of; closed; event after sleep |
-//! | Redis from 8.0 | the command; other clients; answer, let go of; closed, before or after the event before sleep; event after sleep |
-//! | Valkey from 8.1 | the command, answer; other clients; let go of; closed, before or after the event before sleep; event after sleep |
+//! | Redis 7.0 | command, other clients, event before sleep, reply, released, closed, event after sleep |
+//! | Redis from 8.0 | command, other clients, reply, released, event before sleep, event after sleep |
+//! | Valkey from 8.1 | command, reply, other clients, released, event before sleep, event after sleep |
 //!
-//! A client that is there at the first event after sleep has been sent its answer. (With I/O threads, Valkey may let go of a
-//! client only in the turn after the one that closed it; it says then that the client is gone.) An end of its connection that
-//! the server reads afterwards is one of a client that may have read its answer, and takes nothing back. To wait for that
-//! event delays nobody: to unblock a client wakes the loop, so that the server does not sleep then.
+//! On Redis from 8.0 and on Valkey, the client is closed after its release, before or after the event before sleep.
+//!
+//! A client that is there at the first event after sleep has been sent its reply. If its connection ends later, it may
+//! have read the reply, so nothing is rolled back. To wait for that event delays no client: unblocking wakes the event
+//! loop, so that the server does not sleep. With I/O threads, Valkey may release a client one turn after it closed it;
+//! it then says that the client is gone.
 
 use super::guard::guard;
 use std::cell::RefCell;
 
-/// A client that was answered and let go of.
+/// A client that was answered and released.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
-    /// Its number. The same client may be here twice: what it sent behind its command may have waited as well.
+    /// Its number. A client may be here twice: a command that it sent behind the first may have waited as well.
     pub(super) client_id: u64,
-    /// What the module knows its wait by.
+    /// The module's number of its wait.
     pub(super) ticket: u64,
     /// [`Parked::lost`](super::blocked::Parked::lost).
     pub(super) lost: fn(u64),
@@ -32,22 +35,22 @@ pub(super) struct Answered {
     pub(super) done: fn(u64),
 }
 
-/// Those of one turn. Sorted only when one of them is closed, which is rare, so that thousands that are closed at once cost a
-/// search each.
+/// The clients of one turn. They are sorted when the first of them is closed, which is rare. Then thousands that are
+/// closed at once cost one search each.
 struct Turn {
-    /// The flag says whether it was lost.
+    /// The flag says whether the client was reported as lost.
     clients: Vec<(Answered, bool)>,
     is_sorted: bool,
 }
 
-/// Beyond so many, the memory is given back at the end of the turn.
-const KEPT: usize = 64;
+/// A list with room for more is freed at the end of the turn.
+const CAPACITY_KEPT: usize = 64;
 
 thread_local! {
     static TURN: RefCell<Turn> = const { RefCell::new(Turn { clients: Vec::new(), is_sorted: true }) };
 }
 
-/// A client was let go of. The module must hear of the server's turns until `done`.
+/// A client was released. The module must watch the event loop until `done`.
 pub(super) fn await_delivery(client: Answered) {
     TURN.with_borrow_mut(|turn| {
         turn.is_sorted = turn.clients.is_empty();
@@ -55,7 +58,7 @@ pub(super) fn await_delivery(client: Answered) {
     });
 }
 
-/// A connection is closed.
+/// The server closes a connection: its client, if it is here, did not get its reply.
 pub(super) fn client_gone(client_id: u64) {
     let mut at = TURN.with_borrow_mut(|turn| {
         if !turn.is_sorted {
@@ -78,7 +81,7 @@ pub(super) fn client_gone(client_id: u64) {
     }
 }
 
-/// The server has slept: whoever is still there has its answer.
+/// The server has slept: all clients that are still here have been sent their replies.
 pub(super) fn after_sleep() {
     let mut clients = TURN.with_borrow_mut(|turn| {
         turn.is_sorted = true;
@@ -91,7 +94,7 @@ pub(super) fn after_sleep() {
         guard(|| (client.done)(client.ticket));
     }
     clients.clear();
-    if clients.capacity() <= KEPT {
+    if clients.capacity() <= CAPACITY_KEPT {
         TURN.with_borrow_mut(|turn| turn.clients = clients);
     }
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-/// The arguments of one call, the command's name first.
+/// The strings of one call, the command's name first.
 #[derive(Clone, Copy, Debug)]
 pub struct Args<'a> {
     argv: *mut *mut raw::RedisModuleString,
@@ -21,26 +21,27 @@ impl<'a> Args<'a> {
         Args { argv, argc: argc.max(0) as usize, lent: PhantomData }
     }
 
-    /// How many there are, with the name.
+    /// The name counts as one.
     #[must_use]
     pub fn len(&self) -> usize {
         self.argc
     }
 
-    /// Whether there is none.
+    /// Whether there is not even a name.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.argc == 0
     }
 
-    /// The argument at this place; the name is at 0.
+    /// The argument at this place. The name is at 0.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<Str<'a>> {
-        // SAFETY: below `argc`, the server's array holds strings that live for the call.
+        // SAFETY: below `argc` the server's array holds strings, which live for `'a`, as `lent` demands.
         (at < self.argc).then(|| unsafe { Str::lent(*self.argv.add(at)) }).flatten()
     }
 
-    /// The keys of [`KeyArgs::Counted`](super::command::KeyArgs::Counted); none when there are fewer than said.
+    /// The keys of [`KeyArgs::Counted`](super::command_info::KeyArgs::Counted). None if fewer arguments follow than the
+    /// count says: the command refuses that.
     pub(super) fn counted(&self) -> SmallVec<[Str<'a>; 8]> {
         let said = self.get(1).and_then(|said| str::from_utf8(said.as_bytes()).ok()?.parse::<usize>().ok());
         match said {

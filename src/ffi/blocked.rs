@@ -1,110 +1,112 @@
-//! Parked clients: those whose command is answered later.
+//! Blocked clients: their commands get a reply later, exactly once.
 //!
-//! A client is parked on its keys, so that the server sends it away by itself when a key's slot moves, and is unblocked
-//! by hand: whatever is signalled under those keys answers nobody.
+//! A client is parked on its keys, so that the server itself redirects it when a slot moves. (On Redis 7.0 it is parked
+//! on a stand-in for them: `stand_in_of`.) The module alone unblocks it: what the server signals on those keys is
+//! ignored.
 
 use super::answered::{Answered, await_delivery};
 use super::client::client_exists;
 use super::context::{Ctx, Flags};
 use super::guard::guard;
-use super::string::Str;
+use super::slot;
+use super::string::{OwnedStr, Str};
 use super::timer::stay_awake;
 use redis_module::raw;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
+use std::hash::{BuildHasher, RandomState};
 use std::ptr;
 use std::rc::Rc;
 
-/// A kind of parked client, and what becomes of one. The ticket is the one that was made in [`Ctx::block`].
+/// What a kind of blocked client does when its wait ends. The ticket is the one that was made in [`Ctx::block`].
 ///
-/// Each parked client sees one of these, and nothing else:
+/// For each blocked client the calls of one row come, in this order, and no others:
 ///
-/// | calls | when |
+/// | calls | end of the wait |
 /// | --- | --- |
-/// | `answer`, `done` | it was unblocked and has its answer, or CLIENT UNBLOCK TIMEOUT ended its wait |
-/// | `lost`, `done` | it went away, or the server sent it something else: CLIENT KILL, CLIENT UNBLOCK ERROR, a role change, a redirect |
-/// | `answer`, `lost`, `done` | it was unblocked, but went away, was closed by the server or was sent something else before the answer reached it |
+/// | `answer`, `done` | unblocked, and the reply was sent; also CLIENT UNBLOCK TIMEOUT |
+/// | `lost`, `done` | disconnected, or the server replied: CLIENT KILL or UNBLOCK ERROR, a role change, a redirect |
+/// | `answer`, `lost`, `done` | unblocked, but disconnected, closed or sent another reply before ours was sent |
 ///
-/// So `answer` promises nothing until `done` has come without `lost`. That the answer reached the client means that the
-/// server has passed it on to the connection of a client that is still there, after the turn of its loop in which it
-/// let go of the client (answered.rs); a connection that breaks later may lose it all the same.
+/// So `answer` means nothing until `done` has come without `lost`. A reply counts as sent when the client is still
+/// there after the turn of the event loop in which the server released it (answered.rs). A connection that breaks later
+/// may still lose it.
 ///
-/// `answer` may come from within [`Blocked::unblock`] (Valkey) or later, `lost` from within any command or event,
-/// `done` from the server's loop alone. So nothing that these borrow may be borrowed while [`Blocked::unblock`] is
-/// called.
+/// `answer` may come from within [`Blocked::unblock`] (Valkey) or later, `lost` from within any command or event, and
+/// `done` from the event loop alone. So while [`Blocked::unblock`] runs, nothing may be borrowed that these borrow.
 ///
-/// The module must [`Ctx::watch_event_loop`] from [`Ctx::block`] until `done`: of one that was answered and not lost,
-/// `done` comes when the server has slept.
+/// The module must [`Ctx::watch_event_loop`] from [`Ctx::block`] until `done`: after a reply that was sent, `done`
+/// comes when the server has slept.
 pub trait Parked {
-    /// The wait is over, by [`Blocked::unblock`] or by CLIENT UNBLOCK TIMEOUT: replies exactly once, and does nothing
-    /// else with the context.
+    /// The wait ended by [`Blocked::unblock`] or by CLIENT UNBLOCK TIMEOUT. Replies exactly once, and does nothing else
+    /// with the context.
     fn answer(ctx: &mut Ctx<'_>, ticket: u64);
-    /// The client does not get an answer of ours, or not the one that was given. Nothing may be written here.
+    /// The client gets no reply of the module, or not the one that was written. No key may be written here.
     fn lost(ticket: u64);
-    /// The server has let go of the client. Comes last and exactly once; after it the ticket is never mentioned again.
+    /// The server has released the client. Comes last and exactly once. No later call has this ticket.
     fn done(ticket: u64);
 }
 
-/// A parked client, to be unblocked once. To drop it leaves the client parked; once the client was lost or answered it
-/// does nothing.
+/// A blocked client, to be unblocked once. Dropping this leaves the client blocked. After `answer` or `lost` it has no
+/// effect.
 #[derive(Debug)]
 pub struct Blocked(Rc<Parking>);
 
-/// What is known of one parked client: shared by the server, which holds it until `done`, and [`Blocked`].
+/// One blocked client. Shared by [`Blocked`] and the server, which keeps its share until `done` (rule 4).
 #[derive(Debug)]
 struct Parking {
-    /// Made when the client is parked.
+    /// Made once the client is blocked.
     ticket: Cell<u64>,
     client_id: u64,
-    /// Null as soon as it must not be unblocked any more: to do so twice, or late, would free memory twice.
+    /// Null from the moment at which the client must not be unblocked any more: that would free memory twice.
     handle: Cell<*mut raw::RedisModuleBlockedClient>,
     progress: Cell<Progress>,
 }
 
-/// How far a wait has come.
+/// How far the end of a wait has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// Nothing happened yet, or the server has yet to ask for the answer.
+    /// Not unblocked yet, or the server has not called `answer` yet.
     Waiting,
-    /// The server is being told to unblock it.
+    /// RedisModule_UnblockClient is running.
     Unblocking,
-    /// Answered while the server was being told. What was written may still be thrown away, on Valkey, or be followed
-    /// by the end of the client.
+    /// Answered within RedisModule_UnblockClient. Valkey may still discard the reply, and any server may still close
+    /// the client.
     Given,
-    /// Answered when the server asked for it. It sends this and nothing else, unless it closes the client first.
+    /// Answered later. The server sends this reply and no other, unless it closes the client first.
     Answered,
-    /// Reported as lost.
+    /// `lost` was called.
     Lost,
 }
 
 thread_local! {
-    /// Those to be unblocked at the next moment at which nothing can come between: see [`Moment`].
+    /// Clients to unblock later in this turn of the event loop: see [`Moment`].
     static PUT_OFF: RefCell<Vec<Blocked>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Ctx<'_> {
-    /// Whether the client of this call may be made to wait: not from a script, a transaction or another module, which
-    /// need their answer now, and not the primary or the AOF, which wait for none.
+    /// Whether the client of this call may be blocked. A script, a transaction or another module may not: it needs its
+    /// reply at once. The primary and the AOF may not: they wait for no reply.
     #[must_use]
     pub fn can_block(&self) -> bool {
         let never = Flags::LUA | Flags::MULTI | Flags::DENY_BLOCKING | Flags::REPLICATED | Flags::LOADING;
         self.is_command() && !self.flags().intersects(never)
     }
 
-    /// Parks the client of this call, which has had no reply yet. None when it cannot wait: then nothing was done, and
-    /// a reply is still owed. Beyond [`Ctx::can_block`], that is a subscriber on Valkey.
+    /// Blocks the client of this call, which has had no reply yet. None if it cannot wait: then nothing was done, and
+    /// the caller must reply. Even if [`Ctx::can_block`], a subscriber cannot wait on Valkey.
     ///
-    /// `ticket` is asked for once the client is parked, and never when it cannot wait: what it does need not be undone.
+    /// `ticket` is called only once the client is blocked, so its effects never need undoing.
     ///
-    /// Each costs the server some 30 KB. Whenever one of `keys` is created, the server looks at all that are parked on
-    /// it.
+    /// Each blocked client costs the server some 30 KB. When one of `keys` is created, the server visits all clients
+    /// that are parked on it.
     pub fn block<P: Parked>(&mut self, keys: &[Str<'_>], ticket: impl FnOnce() -> u64) -> Option<Blocked> {
-        // To block in spite of these would end some servers, and send others' clients an error.
+        // Otherwise some servers crash, and others send the client an error (trap T0 in docs/internals/module-api.md).
         if !self.can_block() {
             return None;
         }
-        assert!(!self.has_replied(), "a client that has its reply does not wait, nor does one that waits already");
+        assert!(!self.has_replied(), "a client with a reply, or one that is blocked, cannot be blocked");
         let parking = Rc::new(Parking {
             client_id: self.client_id(),
             ticket: Cell::new(0),
@@ -112,9 +114,28 @@ impl Ctx<'_> {
             progress: Cell::new(Progress::Waiting),
         });
         let kept = Rc::into_raw(Rc::clone(&parking));
-        let mut keys: SmallVec<[_; 4]> = keys.iter().map(|key| key.as_ptr()).collect();
-        // SAFETY: the context of a command whose client may be blocked (above). The server keeps the keys by itself,
-        // and `kept` until it gives it to `done`.
+        let handle = self.park::<P>(keys, kept.cast_mut().cast());
+        if handle.is_null() {
+            // SAFETY: `kept` comes from `into_raw` above. The server refused, so it keeps no share.
+            drop(unsafe { Rc::from_raw(kept) });
+            return None;
+        }
+        parking.handle.set(handle);
+        // The server calls none of the callbacks before this command has returned.
+        parking.ticket.set(ticket());
+        self.will_reply();
+        Some(Blocked(parking))
+    }
+
+    /// Blocks the client on its keys, without a time-out. Null if the server refuses.
+    fn park<P: Parked>(&mut self, keys: &[Str<'_>], kept: *mut c_void) -> *mut raw::RedisModuleBlockedClient {
+        let stand_in = keeps_refused_client().then(|| stand_in_of(keys[0]));
+        let mut keys: SmallVec<[_; 4]> = match &stand_in {
+            Some(name) => smallvec![name.as_ptr()],
+            None => keys.iter().map(|key| key.as_ptr()).collect(),
+        };
+        // SAFETY: the context lives for this call (rule 2) and is that of a command whose client may be blocked, as
+        // `block` has checked. The server copies the names. It keeps `kept` until it passes it to `done` (rule 4).
         let handle = unsafe {
             api!(RedisModule_BlockClientOnKeys(
                 self.as_ptr(),
@@ -124,27 +145,36 @@ impl Ctx<'_> {
                 0,
                 keys.as_mut_ptr(),
                 keys.len() as c_int,
-                kept.cast_mut().cast()
+                kept
             ))
         };
-        if handle.is_null() {
-            // SAFETY: from `into_raw` above; the server has not taken it.
-            drop(unsafe { Rc::from_raw(kept) });
-            return None;
+        if !handle.is_null() {
+            // SAFETY: the server has just made this handle, which lives until `done`.
+            unsafe { api!(RedisModule_SetDisconnectCallback(handle, Some(lost::<P>))) };
         }
-        // SAFETY: a handle just made.
-        unsafe { api!(RedisModule_SetDisconnectCallback(handle, Some(lost::<P>))) };
-        parking.handle.set(handle);
-        // The server calls nothing of ours before this command is over.
-        parking.ticket.set(ticket());
-        self.will_reply();
-        Some(Blocked(parking))
+        handle
     }
 }
 
+/// Whether the server is Redis 7.0, which keeps as its current client one that a created key did not release. If a
+/// command creates the key, the server mends that itself. If the background does, and the client is freed by another
+/// client's command, the server reads freed memory: trap T27 in docs/internals/module-api.md.
+fn keeps_refused_client() -> bool {
+    Moment::of_server() == Moment::BeforeSleep
+}
+
+/// What a client is blocked on in place of this key: a name that nobody creates, since nobody knows it. The server
+/// redirects the client by the slot of the name alone, so one name stands for all keys of a request.
+fn stand_in_of(key: Str<'_>) -> OwnedStr {
+    thread_local! {
+        static MARK: u64 = RandomState::new().hash_one(0);
+    }
+    OwnedStr::new(&slot::stand_in(key.as_bytes(), MARK.with(|mark| *mark)))
+}
+
 impl Blocked {
-    /// Ends the wait: the server asks for the answer, at once or soon. On Redis 7.0 the module must
-    /// [`Ctx::watch_event_loop`] for that.
+    /// Ends the wait: the server calls `answer`, at once or later in this turn of the event loop. On Redis 7.0 the
+    /// module must [`Ctx::watch_event_loop`] for that.
     pub fn unblock(self) {
         let moment = Moment::of_server();
         let handle = self.0.handle.get();
@@ -156,11 +186,12 @@ impl Blocked {
             put_off.len() == 1
         });
         if moment == Moment::BeforeSleep {
-            // That may have been already.
+            // That event may have passed in this turn.
             stay_awake();
         }
         if is_first && moment == Moment::Timer {
-            // SAFETY: a handle that was not unblocked yet (not null); the context is used for one call, then freed.
+            // SAFETY: a handle that is not null lives and was not unblocked. The context is made here, used for one
+            // call, and freed.
             unsafe {
                 let ctx = api!(RedisModule_GetThreadSafeContext(handle));
                 Ctx::lent(ctx).set_timer(0, |_| unblock_put_off());
@@ -172,23 +203,24 @@ impl Blocked {
 
 /// When to tell the server to unblock a client.
 ///
-/// Redis 7.0 and 7.2, and what Valkey made of the latter, ask for the answer while they are being told, send it, and
-/// forget that they have: were a CLIENT UNBLOCK ERROR served before they let go of the client, it would get a second
-/// reply. There we tell them when no more clients will be served before they let go.
+/// Redis 7.0, Redis 7.2 and Valkey 7.2 call `answer` within RedisModule_UnblockClient, send the reply, and do not
+/// remember it. If they served a CLIENT UNBLOCK ERROR before they release the client, it would get a second reply. So
+/// on these servers a client is unblocked at a moment after which no other client is served before the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// At once: Redis from 7.4 on asks for the answer when it lets go of the client, Valkey from 8.0 on keeps it aside
-    /// until then.
+    /// At once. Redis from 7.4 on calls `answer` when it releases the client. Valkey from 8.0 on calls it at once, but
+    /// keeps the reply back until the release.
     Now,
-    /// In the event before the server sleeps, after which Redis 7.0 lets go of clients.
+    /// In the event before the server sleeps. Redis 7.0 releases clients right after it.
     BeforeSleep,
-    /// In a timer. Timers ring when clients were served, and before 7.2 lets go of clients; the event comes after that.
+    /// In a timer. In Redis 7.2 timers ring after all clients were served and before the release; the event before
+    /// sleep would be too late.
     Timer,
 }
 
 impl Moment {
     fn of_server() -> Moment {
-        // SAFETY: takes no argument. Valkey says its own number, and has had none below 7.2.
+        // SAFETY: the function takes no argument. Valkey says its own version, which is 7.2 or later.
         match unsafe { api!(RedisModule_GetServerVersion()) } {
             ..0x0007_0200 => Moment::BeforeSleep,
             0x0007_0200..0x0007_0400 => Moment::Timer,
@@ -197,7 +229,7 @@ impl Moment {
     }
 }
 
-/// The server is about to sleep, and the module has done what it does then.
+/// The server is about to sleep, and the module has handled that event.
 pub(super) fn before_sleep() {
     if Moment::of_server() == Moment::BeforeSleep {
         unblock_put_off();
@@ -217,7 +249,7 @@ impl Parking {
             return;
         }
         self.progress.set(Progress::Unblocking);
-        // SAFETY: a handle that lives, since it was not null, and that is unblocked here for the first and last time.
+        // SAFETY: the handle was not null, so it lives. From here on it is null: this is the only unblocking.
         unsafe { api!(RedisModule_UnblockClient(handle, ptr::null_mut())) };
         if self.progress.get() == Progress::Unblocking {
             self.progress.set(Progress::Waiting);
@@ -232,28 +264,28 @@ impl Parking {
 }
 
 /// # Safety
-/// `ctx` must be the context of a callback for a client that `block` has parked and that is not done.
+/// `ctx` must be the context of a callback for a client that `block` has blocked, before its `done`.
 unsafe fn parking_of<'a>(ctx: *mut raw::RedisModuleCtx) -> &'a Parking {
-    // SAFETY: as required of the caller: the data is what `block` gave, and the server's share of it lasts until
-    // `done`.
+    // SAFETY: the caller's context belongs to a client of `block`, which gave the server this data to keep until `done`
+    // (rule 4).
     unsafe { &*api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Parking>() }
 }
 
-/// Something happened to a key that clients are parked on: nothing to us.
+/// The server signals a key that a client is parked on. The client stays blocked.
 extern "C" fn signalled(_: *mut raw::RedisModuleCtx, _: *mut *mut raw::RedisModuleString, _: c_int) -> c_int {
     raw::REDISMODULE_ERR as c_int
 }
 
 extern "C" fn answer<P: Parked>(ctx: *mut raw::RedisModuleCtx, _: *mut *mut raw::RedisModuleString, _: c_int) -> c_int {
     guard(|| {
-        // SAFETY: the server calls this for a client that is parked.
+        // SAFETY: the server calls this for a client of `block`, before its `done`.
         let parking = unsafe { parking_of(ctx) };
         parking.handle.set(ptr::null_mut());
         parking.progress.set(match parking.progress.get() {
             Progress::Unblocking => Progress::Given,
             _ => Progress::Answered,
         });
-        // SAFETY: the context of this call, made into a Ctx once.
+        // SAFETY: the server passes the context for this call; this is the only Ctx made of it (rules 2 and 3).
         let mut ctx = unsafe { Ctx::lent(ctx) };
         if guard(|| P::answer(&mut ctx, parking.ticket.get())).is_none() {
             ctx.reply_panic();
@@ -263,25 +295,26 @@ extern "C" fn answer<P: Parked>(ctx: *mut raw::RedisModuleCtx, _: *mut *mut raw:
 }
 
 extern "C" fn lost<P: Parked>(ctx: *mut raw::RedisModuleCtx, _: *mut raw::RedisModuleBlockedClient) {
-    // SAFETY: the server calls this for a client that is parked.
+    // SAFETY: the server calls this for a client of `block`, before its `done`.
     guard(|| unsafe { parking_of(ctx) }.lose::<P>());
 }
 
 extern "C" fn done<P: Parked>(ctx: *mut raw::RedisModuleCtx, kept: *mut c_void) {
     guard(|| {
-        // SAFETY: what `block` gave to the server, which gives it back here, once.
+        // SAFETY: the server gives back here, once and for the last time, what `block` made it keep (rule 4).
         let parking = unsafe { Rc::from_raw(kept.cast_const().cast::<Parking>()) };
-        // SAFETY: the context of this call.
+        // SAFETY: the server passes the context, for this call (rule 2).
         let gone = unsafe { api!(RedisModule_BlockedClientDisconnected(ctx)) } != 0;
         let is_answered = match parking.progress.get() {
             Progress::Waiting | Progress::Unblocking | Progress::Lost => false,
             Progress::Given => !gone,
-            // After CLIENT UNBLOCK TIMEOUT the server calls the client gone, though it is there and has its answer.
+            // After CLIENT UNBLOCK TIMEOUT the server says that the client is gone, though it is there and has its
+            // reply.
             Progress::Answered => !gone || client_exists(parking.client_id),
         };
         let ticket = parking.ticket.get();
         if is_answered {
-            // The server may close it yet in this turn, with the answer unsent.
+            // The server may still close it in this turn, with the reply unsent.
             await_delivery(Answered { client_id: parking.client_id, ticket, lost: P::lost, done: P::done });
             return;
         }

@@ -1,7 +1,7 @@
-//! Clients by their numbers: who calls, and whether that is a connection.
+//! Numbers of clients, and which of them are connections.
 //!
-//! The server runs every command as some client. Scripts, other modules and the AOF have clients that nobody is connected
-//! to, and that have numbers too, which are used again and again and whose end is never told.
+//! The server runs every command as some client. Scripts, other modules and the AOF have clients without a connection.
+//! These have numbers too, which the server uses again and again, and whose end it never reports.
 
 use super::context::{Ctx, Flags};
 use super::string::OwnedStr;
@@ -10,17 +10,18 @@ use std::ffi::c_int;
 use std::ptr;
 
 impl Ctx<'_> {
-    /// The client's number, which no other client has had or will have.
+    /// The number of the client of this call. Numbers of connections are never used again.
     #[must_use]
     pub fn client_id(&self) -> u64 {
-        // SAFETY: a valid context.
+        // SAFETY: the context lives for this call (rule 2).
         unsafe { api!(RedisModule_GetClientId(self.as_ptr())) }
     }
 
-    /// The number of the connection that this command came over, by which
-    /// [`ClientGone`](super::event::ServerEvent::ClientGone) will name it. None when nobody's end would ever be told: the
-    /// command comes from a script or a function, from another module, from the AOF, or from the primary, whose clients
-    /// are not ours. In a transaction it is the client's that sent it.
+    /// The number of the connection that this command came over. [`ClientGone`](super::event::ServerEvent::ClientGone)
+    /// will name it. In a transaction it is that of the client that sent it.
+    ///
+    /// None if the end of the client would never be reported: the command comes from a script or a function, from
+    /// another module, from the AOF, or from the primary, whose clients are not those of this node.
     #[must_use]
     pub fn connection(&self) -> Option<u64> {
         let is_alien = self.flags().intersects(Flags::LUA | Flags::REPLICATED | Flags::LOADING);
@@ -31,14 +32,16 @@ impl Ctx<'_> {
 
 /// Whether the server has a connection of this number.
 fn is_connected(ctx: &Ctx<'_>, id: u64) -> bool {
-    // Each connection has a user, and no server says whose user a client without one runs as. To ask whether the client
-    // exists is not enough: Valkey 9.1 says so of whoever runs the command. To ask for its address then ends that server.
-    // SAFETY: a valid context; the name is ours, since we do not ask the server to free strings by itself.
+    // Each connection has a user, and no server names a user for a client without a connection. Whether the client
+    // exists is the wrong question: Valkey 9.1 says yes of any client that runs a command, and crashes if asked for its
+    // address.
+    // SAFETY: the context lives for this call (rule 2). The name is the module's: without automatic memory, the server
+    // does not free it.
     unsafe { OwnedStr::owned(api!(RedisModule_GetClientUserNameById(ctx.as_ptr(), id))) }.is_some()
 }
 
-/// Whether there is a client of this number still.
+/// Whether a client of this number still exists.
 pub(super) fn client_exists(id: u64) -> bool {
-    // SAFETY: with a null place for what is known of the client, the server says only whether there is one.
+    // SAFETY: with null in place of the struct to fill in, every server says only whether the client exists.
     unsafe { api!(RedisModule_GetClientInfoById(ptr::null_mut(), id)) == raw::REDISMODULE_OK as c_int }
 }

@@ -1,8 +1,8 @@
-//! Configuration: CONFIG GET and SET, the configuration file, and the arguments of loadmodule.
+//! Configurations of the module: CONFIG GET and SET, the configuration file, and the arguments of loadmodule.
 
-use super::context::put_error;
 use super::guard::guard;
 use super::load::{LoadError, Loader};
+use super::string::OwnedStr;
 use redis_module::raw;
 use std::ffi::{CString, c_char, c_int, c_longlong, c_void};
 use std::ptr;
@@ -10,17 +10,17 @@ use std::ptr;
 /// One configuration of the module.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigSpec {
-    /// Its name, without the module's.
+    /// The name behind the module's.
     pub name: &'static str,
-    /// What kind of value, with its range.
+    /// The kind of its value, with the range.
     pub kind: ConfigKind,
-    /// Used when nothing is set.
+    /// The value if none is set.
     pub default: i64,
-    /// Whether it can be set at the start only.
+    /// Whether it can be set only when the module is loaded.
     pub fixed: bool,
-    /// What the value is counted in.
+    /// The unit of the value.
     pub unit: &'static str,
-    /// Why one would change it.
+    /// Why an operator would change it.
     pub reason: &'static str,
     /// Reads the value in force.
     pub get: fn() -> i64,
@@ -28,7 +28,7 @@ pub struct ConfigSpec {
     pub set: fn(i64),
 }
 
-/// The kinds of values.
+/// The kinds of values that a configuration can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigKind {
     /// A whole number of this range, both ends included.
@@ -37,10 +37,10 @@ pub enum ConfigKind {
     YesNo,
 }
 
-/// A check of all values together, after some were set: Err is the reason for refusing.
+/// A check of all values together, after some were set. Err says why they are refused.
 pub type Check = fn() -> Result<(), String>;
 
-/// What the server keeps for the callbacks of one configuration.
+/// What the server passes to the callbacks of one configuration.
 struct Registered {
     spec: &'static ConfigSpec,
     check: Check,
@@ -65,18 +65,18 @@ impl ConfigSpec {
 }
 
 impl Loader<'_> {
-    /// Registers configurations and puts their first values in force: from the configuration file, else from the
-    /// arguments of loadmodule (`name value ...`), else the defaults.
+    /// Registers configurations and puts their first values in force. These come from the configuration file, else from
+    /// the arguments of loadmodule (`name value ...`), else they are the defaults.
     ///
     /// # Errors
-    /// When an argument is unknown or out of range, or `check` refuses the whole.
+    /// If an argument is unknown or out of range, or `check` refuses the values.
     pub fn configs(&mut self, specs: &'static [ConfigSpec], module: &str, check: Check) -> Result<(), LoadError> {
         let args = self.config_args(specs, module)?;
         for spec in specs {
             let from_args = args.iter().rev().find(|(name, _)| *name == spec.name);
             self.register(spec, from_args.map_or(spec.default, |(_, value)| *value), check)?;
         }
-        // SAFETY: the context of the load, after all configurations are registered.
+        // SAFETY: the context of the load, which lives for it (rule 2). All configurations are registered.
         if unsafe { api!(RedisModule_LoadConfigs(self.as_ptr())) } != raw::REDISMODULE_OK as c_int {
             return Err(LoadError("a configuration of this module is out of range".to_owned()));
         }
@@ -101,9 +101,10 @@ impl Loader<'_> {
     fn register(&mut self, spec: &'static ConfigSpec, default: i64, check: Check) -> Result<(), LoadError> {
         let name = CString::new(spec.name).expect("a constant without NUL");
         let flags = if spec.fixed { raw::REDISMODULE_CONFIG_IMMUTABLE } else { raw::REDISMODULE_CONFIG_DEFAULT };
-        // One for each configuration, for as long as the module is loaded: it cannot be unloaded, since it has a type.
+        // Leaked once for each configuration: a module with a data type is never unloaded.
         let kept = ptr::from_mut(Box::leak(Box::new(Registered { spec, check }))).cast();
-        // SAFETY: the context of the load; the name is copied; `kept` lives on.
+        // SAFETY: the context of the load, which lives for it (rule 2); the name is copied; `kept` lives for ever (rule
+        // 4).
         let registered = unsafe {
             match spec.kind {
                 ConfigKind::Number(min, max) => api!(RedisModule_RegisterNumericConfig(
@@ -139,7 +140,7 @@ impl Loader<'_> {
 }
 
 fn registered<'a>(kept: *mut c_void) -> &'a Registered {
-    // SAFETY: what `register` leaked, given back by the server.
+    // SAFETY: the server passes what `register` leaked, which lives for ever and is never changed (rule 4).
     unsafe { &*kept.cast::<Registered>() }
 }
 
@@ -169,10 +170,10 @@ extern "C" fn set_bool(
     status(guard(|| (registered(kept).spec.set)(i64::from(value))))
 }
 
-/// Called once after a CONFIG SET; a refusal makes the server set all back.
+/// Comes once after a CONFIG SET. If it refuses, the server restores all values.
 extern "C" fn apply(_ctx: *mut raw::RedisModuleCtx, kept: *mut c_void, err: *mut *mut raw::RedisModuleString) -> c_int {
     status(guard(|| (registered(kept).check)()).and_then(|checked| {
-        // SAFETY: the server's place for an error text.
+        // SAFETY: the server passes the place for an error text, for this call (rule 2).
         checked.map_err(|reason| unsafe { put_error(err, &reason) }).ok()
     }))
 }
@@ -180,4 +181,15 @@ extern "C" fn apply(_ctx: *mut raw::RedisModuleCtx, kept: *mut c_void, err: *mut
 fn status(done: Option<()>) -> c_int {
     let status = if done.is_some() { raw::REDISMODULE_OK } else { raw::REDISMODULE_ERR };
     status as c_int
+}
+
+/// Gives the server the text of an error.
+///
+/// # Safety
+/// `err` must be null, or a place for a string that the server will free.
+unsafe fn put_error(err: *mut *mut raw::RedisModuleString, text: &str) {
+    if !err.is_null() {
+        // SAFETY: not null, so the caller gave a place to write to. The server owns the string from here on.
+        unsafe { *err = OwnedStr::new(text.as_bytes()).into_ptr() };
+    }
 }

@@ -1,5 +1,4 @@
-//! What happens in the server without a command of ours: emptied and swapped databases, loading, roles, ticks, and what
-//! others do to keys.
+//! Events of the server and of keys: what happens without a command of the module.
 
 use super::answered::{after_sleep, client_gone};
 use super::blocked::before_sleep;
@@ -11,57 +10,59 @@ use super::timer::set_about_to_sleep;
 use redis_module::raw;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// Gets the events of the server and of keys.
+/// Receives the events of the server and of keys.
 pub trait Listener {
     /// Something happened to the server.
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent);
-    /// Something happened to a key of the selected database. Nothing may be written here: it would reach replicas
-    /// before what it follows.
+    /// Something happened to a key of the selected database. No key may be written here: replicas would get that write
+    /// before the change that it follows.
     fn on_key(ctx: &mut Ctx<'_>, event: &CStr, key: Str<'_>);
 }
 
 /// What happened to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
-    /// A database is about to be emptied; None: all.
+    /// A database is about to be emptied; None stands for all.
     Flush(Option<u32>),
     /// Two databases changed places.
     Swap(u32, u32),
     /// Loading begins.
     LoadingStarted(LoadedFrom),
-    /// Loading is over, well or not.
+    /// Loading has ended or failed.
     LoadingEnded,
-    /// A replica begins to load a data set beside the one that it serves, which all keys that are opened are of until
-    /// [`ServerEvent::SwappedIn`]. [`ServerEvent::LoadingStarted`] follows. No timer rings meanwhile.
+    /// A replica begins to load a data set beside the one that it serves. [`ServerEvent::LoadingStarted`] follows.
+    /// Until [`ServerEvent::SwappedIn`] all keys that are opened are of the old data set, and no timer rings.
     LoadingBeside,
-    /// That data set is the one that is served from now on. The values of the old one are freed in the background,
-    /// without [`Value::unlinked`](super::value::Value::unlinked). [`ServerEvent::LoadingEnded`] follows.
+    /// The replica serves the new data set from now on. The values of the old one are freed in the background, without
+    /// [`Value::unlinked`](super::value::Value::unlinked). [`ServerEvent::LoadingEnded`] follows.
     SwappedIn,
-    /// That load has broken off. What came of it is freed in the background, and the old data set goes on being served.
+    /// The load beside the old data set has failed. Its values are freed in the background, and the old data set stays.
     Abandoned,
     /// The server has become a primary.
     BecamePrimary,
     /// The server has become a replica.
     BecameReplica,
-    /// This node serves slots that were moved to it at once: Redis says so from 8.4 on, Valkey from 9.0 on. Nobody says
-    /// it of slots that are moved key by key.
+    /// This node serves slots that were moved to it as a whole. Redis reports it from 8.4 on, Valkey from 9.0 on. No
+    /// server reports it of slots that are moved key by key.
     SlotsGained,
     /// The server's regular tick.
     Tick,
-    /// The server has forked a child, which saves what there is now, to disk or for a replica.
+    /// The server has forked a child, which saves the present data set to disk or for a replica.
     Forked,
-    /// All that clients have sent was served, and the server is about to wait for more. Only while
+    /// All clients were served, and the server is about to sleep. Comes only while the module watches the event loop:
     /// [`Ctx::watch_event_loop`].
     BeforeSleep,
-    /// The connection of this number is closed, by whichever side; nothing will come over it any more. Comes from
-    /// within any command, even a script that takes too long, from within a tick, while loading, or after
-    /// [`ServerEvent::BeforeSleep`]; in the latter case a timer that is set here still rings in time. Nothing may be
-    /// written here. Comes after [`Parked::lost`](super::Parked::lost) of a client that was answered, and before that
-    /// of one that waits. Comes once for each that [`Ctx::connection`] names; the link to a primary may come again.
+    /// The connection of this number is closed, by either side. No key may be written here.
+    ///
+    /// Comes from within any command, even a script that takes too long, from within a tick, while loading, or after
+    /// [`ServerEvent::BeforeSleep`]. In the last case a timer that is set here still rings in time.
+    ///
+    /// For a client that was answered, [`Parked::lost`](super::Parked::lost) comes before this; for one that waits,
+    /// after it. Comes once for each number that [`Ctx::connection`] gave; for the link to a primary it may come again.
     ClientGone(u64),
 }
 
-/// Where what is loaded comes from.
+/// The source of the data set that is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadedFrom {
     /// The server's own RDB or AOF.
@@ -71,13 +72,13 @@ pub enum LoadedFrom {
 }
 
 impl Loader<'_> {
-    /// Subscribes to what [`ServerEvent`] names, but for [`ServerEvent::BeforeSleep`], and to the events of keys of the
-    /// generic class and of loading.
+    /// Subscribes to all events of [`ServerEvent`] but [`ServerEvent::BeforeSleep`], and to the keyspace events of the
+    /// classes generic and loaded.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// If the server refuses.
     pub fn listener<L: Listener>(&mut self) -> Result<(), LoadError> {
-        // The ids below mean the same on Redis and Valkey.
+        // These ids mean the same on Redis and Valkey.
         let events = [
             raw::REDISMODULE_EVENT_CLIENT_CHANGE,
             raw::REDISMODULE_EVENT_FLUSHDB,
@@ -91,9 +92,9 @@ impl Loader<'_> {
         if let Some(id) = events.into_iter().find(|id| !self.subscribe::<L>(*id)) {
             return Err(LoadError(format!("the server refused a subscription to its event {id}")));
         }
-        // Where slots are not moved at once, the server does not know it.
+        // A server that does not move slots as a whole refuses this, which is right.
         self.subscribe::<L>(if self.is_valkey() { VALKEY_SLOTS_MOVED.0 } else { REDIS_SLOTS_MOVED.0 });
-        // SAFETY: the context of the load.
+        // SAFETY: the context of the load, which lives for it (rule 2).
         let subscribed = unsafe {
             api!(RedisModule_SubscribeToKeyspaceEvents(
                 self.as_ptr(),
@@ -109,7 +110,7 @@ impl Loader<'_> {
 
     fn subscribe<L: Listener>(&mut self, id: u64) -> bool {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the context of the load.
+        // SAFETY: the context of the load, which lives for it (rule 2).
         let subscribed =
             unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), event, Some(on_server::<L>))) };
         subscribed == raw::REDISMODULE_OK as c_int
@@ -117,29 +118,30 @@ impl Loader<'_> {
 }
 
 impl Ctx<'_> {
-    /// Hears of the turns of the server's loop from now on: [`ServerEvent::BeforeSleep`]. That costs the server most of
-    /// a microsecond for each, whatever is done in it.
+    /// Subscribes to the turns of the event loop: [`ServerEvent::BeforeSleep`]. Costs the server almost a microsecond a
+    /// turn, whatever is done there.
     pub fn watch_event_loop<L: Listener>(&mut self) {
-        // SAFETY: a valid context.
+        // SAFETY: the context lives for this call (rule 2).
         unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), TURNS, Some(on_server::<L>))) };
     }
 
-    /// Hears of them no more. To be called from a timer: the server may be going through the list of listeners in any
-    /// event, and in a command that another module calls from one, and would go on with one that is freed. And only
-    /// while it hears of them: to end a subscription that is not there makes one without a function, which the server
-    /// calls all the same.
+    /// Ends that subscription. To be called from a timer alone. Elsewhere the server may be walking its list of
+    /// listeners, and would go on with one that was freed: in an event, or in a command that another module calls
+    /// there.
+    ///
+    /// To be called only while subscribed: otherwise the server adds a listener without a function, and calls it.
     pub fn unwatch_event_loop(&mut self) {
-        // SAFETY: a valid context; without a function the subscription ends.
+        // SAFETY: the context lives for this call (rule 2). Without a function the subscription ends.
         unsafe { api!(RedisModule_SubscribeToServerEvent(self.as_ptr(), TURNS, None)) };
         set_about_to_sleep(true);
     }
 }
 
-/// The event of the turns of the server's loop.
+/// The event of the turns of the event loop.
 const TURNS: raw::RedisModuleEvent = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
 
-/// The event of slots that are moved at once, and its part that says that they have come. From 18 on the ids mean other
-/// things on Redis than on Valkey.
+/// The event of slots that are moved as a whole, and its part that says that they have come. From 18 on, ids of events
+/// mean other things on Redis than on Valkey.
 const REDIS_SLOTS_MOVED: (u64, u64) = (18, 2);
 const VALKEY_SLOTS_MOVED: (u64, u64) = (19, 4);
 
@@ -157,12 +159,12 @@ extern "C" fn on_server<L: Listener>(
                 after_sleep();
             }
         }
-        // SAFETY: the server passes the data that belongs to the event.
+        // SAFETY: the server passes the data that belongs to the event, for this call (rule 2).
         if let Some(event) = unsafe { read_event(event.id, subevent, data) } {
             if let ServerEvent::ClientGone(client_id) = event {
                 client_gone(client_id);
             }
-            // SAFETY: the context of this call, made into a Ctx once.
+            // SAFETY: the server passes the context for this call; this is the only Ctx made of it (rules 2 and 3).
             guard(|| L::on_server(&mut unsafe { Ctx::lent(ctx) }, event));
             if event == ServerEvent::BeforeSleep {
                 before_sleep();
@@ -172,39 +174,26 @@ extern "C" fn on_server<L: Listener>(
 }
 
 /// # Safety
-/// `data` must be what the server passes with this event.
+/// `data` must be what the server passes with this event, during its callback.
 unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<ServerEvent> {
     match (id, subevent) {
         (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_START) => {
-            // SAFETY: as required of the caller.
+            // SAFETY: the caller passes the data of this event, which has this type and lives for its callback.
             let info = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };
             Some(ServerEvent::Flush(u32::try_from(info.dbnum).ok()))
         }
         (raw::REDISMODULE_EVENT_SWAPDB, _) => {
-            // SAFETY: as required of the caller.
+            // SAFETY: the caller passes the data of this event, which has this type and lives for its callback.
             let info = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
             Some(ServerEvent::Swap(info.dbnum_first.max(0) as u32, info.dbnum_second.max(0) as u32))
         }
-        (raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_SUBEVENT_LOADING_REPL_START) => {
-            Some(ServerEvent::LoadingStarted(LoadedFrom::Primary))
-        }
-        (
-            raw::REDISMODULE_EVENT_LOADING,
-            raw::REDISMODULE_SUBEVENT_LOADING_RDB_START | raw::REDISMODULE_SUBEVENT_LOADING_AOF_START,
-        ) => Some(ServerEvent::LoadingStarted(LoadedFrom::Disk)),
-        (raw::REDISMODULE_EVENT_LOADING, _) => Some(ServerEvent::LoadingEnded),
-        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED) => {
-            Some(ServerEvent::LoadingBeside)
-        }
-        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED) => {
-            Some(ServerEvent::SwappedIn)
-        }
-        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, _) => Some(ServerEvent::Abandoned),
+        (raw::REDISMODULE_EVENT_LOADING, _) => Some(loading_event(subevent)),
+        (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, _) => Some(async_load_event(subevent)),
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER) => {
             Some(ServerEvent::BecamePrimary)
         }
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, _) => Some(ServerEvent::BecameReplica),
-        // To one of the two at most is subscribed.
+        // The module has subscribed to one of the two at most.
         REDIS_SLOTS_MOVED | VALKEY_SLOTS_MOVED => Some(ServerEvent::SlotsGained),
         (raw::REDISMODULE_EVENT_CRON_LOOP, _) => Some(ServerEvent::Tick),
         (raw::REDISMODULE_EVENT_FORK_CHILD, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) => Some(ServerEvent::Forked),
@@ -212,11 +201,29 @@ unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<Server
             Some(ServerEvent::BeforeSleep)
         }
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
-            // SAFETY: as required of the caller.
+            // SAFETY: the caller passes the data of this event, which has this type and lives for its callback.
             let info = unsafe { &*data.cast::<raw::RedisModuleClientInfo>() };
             Some(ServerEvent::ClientGone(info.id))
         }
         _ => None,
+    }
+}
+
+fn loading_event(subevent: u64) -> ServerEvent {
+    match subevent {
+        raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => ServerEvent::LoadingStarted(LoadedFrom::Primary),
+        raw::REDISMODULE_SUBEVENT_LOADING_RDB_START | raw::REDISMODULE_SUBEVENT_LOADING_AOF_START => {
+            ServerEvent::LoadingStarted(LoadedFrom::Disk)
+        }
+        _ => ServerEvent::LoadingEnded,
+    }
+}
+
+fn async_load_event(subevent: u64) -> ServerEvent {
+    match subevent {
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED => ServerEvent::LoadingBeside,
+        raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => ServerEvent::SwappedIn,
+        _ => ServerEvent::Abandoned,
     }
 }
 
@@ -227,10 +234,10 @@ extern "C" fn on_key<L: Listener>(
     key: *mut raw::RedisModuleString,
 ) -> c_int {
     guard(|| {
-        // SAFETY: the server passes a text that ends with NUL and a key name, both alive for this call.
+        // SAFETY: the server passes a text that ends with NUL and a key's name, which live for this call (rule 2).
         let (event, key) = unsafe { (CStr::from_ptr(event), Str::lent(key)) };
         if let Some(key) = key {
-            // SAFETY: the context of this call, made into a Ctx once.
+            // SAFETY: the server passes the context for this call; this is the only Ctx made of it (rules 2 and 3).
             L::on_key(&mut unsafe { Ctx::lent(ctx) }, event, key);
         }
     });

@@ -6,9 +6,9 @@ use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::ptr;
 
-/// The fields of the section: names and numbers.
+/// The fields of the section.
 pub trait InfoFields {
-    /// Gives each field in order.
+    /// Passes the name and the number of each field, in order.
     fn fields(each: &mut dyn FnMut(&CStr, u64));
 }
 
@@ -16,9 +16,9 @@ impl Loader<'_> {
     /// Adds the section `INFO <module>`.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// If the server refuses.
     pub fn info<I: InfoFields>(&mut self) -> Result<(), LoadError> {
-        // SAFETY: the context of the load.
+        // SAFETY: the context of the load, which lives for it (rule 2).
         let registered = unsafe { api!(RedisModule_RegisterInfoFunc(self.as_ptr(), Some(info::<I>))) };
         if registered == raw::REDISMODULE_OK as c_int {
             Ok(())
@@ -30,15 +30,15 @@ impl Loader<'_> {
 
 extern "C" fn info<I: InfoFields>(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
     if for_crash_report != 0 {
-        // The server is dying, perhaps in the middle of a step of ours.
+        // The server is crashing, perhaps within the module.
         return;
     }
     guard(|| {
-        // SAFETY: a valid context; a null name means a section with the module's name alone.
+        // SAFETY: the server passes the context, for this call (rule 2). Null names the section after the module.
         let wanted = unsafe { api!(RedisModule_InfoAddSection(ctx, ptr::null())) };
         if wanted == raw::REDISMODULE_OK as c_int {
             I::fields(&mut |name, value| {
-                // SAFETY: a valid context and name.
+                // SAFETY: the context lives for this call (rule 2); the server copies the name.
                 unsafe { api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value)) };
             });
         }

@@ -1,7 +1,7 @@
 //! Open keys and the values under them.
 
-use super::context::{Ctx, Serving};
-use super::serving::answering;
+use super::context::Ctx;
+use super::serving::{Serving, answering};
 use super::string::{OwnedStr, Str};
 use super::value::{DataType, Value};
 use redis_module::raw;
@@ -16,40 +16,40 @@ use std::ptr::NonNull;
 /// What a key is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To look at.
+    /// To read its value.
     Read,
-    /// To change, create or delete.
+    /// To create, change or delete its value.
     Write,
 }
 
-/// A key has a value of another type.
+/// The key has a value of another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongType;
 
 /// Why a key was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
-    /// It has a value of another type.
+    /// Its value is of another type.
     WrongType,
     /// Another node serves it.
     Elsewhere,
 }
 
-/// Open keys, closed on drop. Holds the context exclusively, so that no value is open twice.
+/// Open keys, closed on drop. They borrow the context exclusively, so that no value is open twice (rule 3).
 #[derive(Debug)]
 pub struct Keys<'k, 'n, V: Value> {
     open: SmallVec<[Open<'n, V>; 1]>,
-    /// Where each of very many is, by its name.
+    /// Where each key is, by its name, once there are many.
     index: Option<Box<Index>>,
     data_type: &'k DataType<V>,
-    /// As the open keys say. What the context says is another one on Valkey 9.1, in the event of a MOVE inside MULTI.
+    /// As the open keys say. In the event of a MOVE inside MULTI, the context of Valkey 9.1 names another one.
     db: u32,
     ctx: NonNull<raw::RedisModuleCtx>,
     lent: PhantomData<&'k mut ()>,
 }
 
-/// Where keys are among those that are open, by what their names come to. That cannot be foreseen, so that nobody can
-/// choose names which come to the same.
+/// The places of the open keys, by the hashes of their names. The hash is keyed at random, so that no client can choose
+/// names that collide.
 #[derive(Debug, Default)]
 struct Index {
     state: RandomState,
@@ -75,16 +75,16 @@ impl Index {
     }
 }
 
-/// So many keys are looked through one by one.
+/// Up to so many keys are searched one by one.
 const FEW: usize = 16;
 
 #[derive(Debug)]
 struct Open<'n, V> {
     name: Name<'n>,
-    /// Null for a key that was opened to be read and is not there.
+    /// Null for a key that was opened to be read and does not exist.
     key: *mut raw::RedisModuleKey,
     value: Option<NonNull<V>>,
-    /// Whether the value was put there since the key was opened: then nobody has given it a time to live yet.
+    /// Whether the value was set since the key was opened. Then it has no time to live yet.
     is_fresh: bool,
 }
 
@@ -93,12 +93,12 @@ struct Open<'n, V> {
 pub enum Name<'n> {
     /// An argument of the command.
     Lent(Str<'n>),
-    /// A name of our own.
+    /// A name that the module made.
     Owned(OwnedStr),
 }
 
 impl Name<'_> {
-    /// To lend it.
+    /// Lends the name.
     #[must_use]
     pub fn as_str(&self) -> Str<'_> {
         match self {
@@ -109,18 +109,17 @@ impl Name<'_> {
 }
 
 impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
-    /// Opens keys of the selected database, which must have different names. Nothing else can be done with the context
-    /// while they are open.
+    /// Opens keys of the selected database. Their names must differ.
     ///
     /// # Errors
-    /// When one has a value of another type; then none is open.
+    /// If one has a value of another type. Then none is open.
     pub fn open<'c>(
         ctx: &'k mut Ctx<'c>,
         data_type: &'k DataType<V>,
         names: &[Str<'n>],
         access: Access,
     ) -> Result<Keys<'k, 'n, V>, WrongType> {
-        // A key that is open twice would be two exclusive references to one value.
+        // A key that is open twice would give two exclusive references to one value.
         assert!(names.iter().enumerate().all(|(n, name)| names[..n].iter().all(|o| o.as_bytes() != name.as_bytes())));
         let (db, raw) = (ctx.db(), ctx.as_non_null());
         let mut keys = Keys { open: SmallVec::new(), index: None, data_type, db, ctx: raw, lent: PhantomData };
@@ -130,17 +129,17 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         Ok(keys)
     }
 
-    /// Opens one more key to be written, if it is not open yet, and tells its place.
+    /// Opens one more key to be written, unless it is open already. Returns its place.
     ///
     /// # Errors
-    /// When it has a value of another type, or has none here and another node serves it; then it is not open.
+    /// If it has a value of another type, or has none and another node serves it. Then it is not open.
     pub fn open_more(&mut self, name: &[u8]) -> Result<usize, Unopened> {
         if let Some(at) = self.find(name) {
             return Ok(at);
         }
         self.push(Name::Owned(OwnedStr::new(name)), Access::Write).map_err(|WrongType| Unopened::WrongType)?;
         let at = self.open.len() - 1;
-        // While a slot is moving its keys may be there already: the server has been asked for those of the command
+        // The slot may be moving, and this key may have moved already: the server has checked the keys of the command
         // alone.
         if self.get(at).is_none() && answering(self.ctx, self.name(at)) == Serving::Elsewhere {
             self.close_last(at);
@@ -149,7 +148,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         Ok(at)
     }
 
-    /// Closes the keys that were opened last: so many stay open.
+    /// Closes the keys that were opened last, so that `left` of them stay open.
     pub fn close_last(&mut self, left: usize) {
         let left = left.min(self.open.len());
         for (at, open) in (left..).zip(self.open.drain(left..)) {
@@ -160,7 +159,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         }
     }
 
-    /// Looks at the value of a key of any database, which need not be open.
+    /// Reads the value of a key of any database, open or not.
     pub fn peek<R>(&mut self, db: u32, name: &[u8], read: impl FnOnce(&V) -> R) -> Option<R> {
         if db == self.db {
             if let Some(at) = self.find(name) {
@@ -168,7 +167,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
             }
             return self.glance(name, read);
         }
-        // SAFETY: the context of the call that these keys are borrowed from.
+        // SAFETY: the context that these keys borrow, which lives for its call (rule 2).
         let selected = unsafe { api!(RedisModule_GetSelectedDb(self.ctx.as_ptr())) };
         let ours = self.db;
         self.select(db as c_int);
@@ -178,7 +177,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         result
     }
 
-    /// Looks at the value of a key of the selected database that is not open.
+    /// Reads the value of a key of the selected database that is not open.
     fn glance<R>(&mut self, name: &[u8], read: impl FnOnce(&V) -> R) -> Option<R> {
         self.push(Name::Owned(OwnedStr::new(name)), Access::Read).ok()?;
         let at = self.open.len() - 1;
@@ -188,7 +187,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     }
 
     fn select(&mut self, db: c_int) {
-        // SAFETY: the context of the call that these keys are borrowed from.
+        // SAFETY: the context that these keys borrow, which lives for its call (rule 2).
         unsafe { api!(RedisModule_SelectDb(self.ctx.as_ptr(), db)) };
     }
 
@@ -202,31 +201,51 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
 
     /// Opens a key behind those that are open.
     fn push(&mut self, name: Name<'n>, access: Access) -> Result<(), WrongType> {
+        let key = self.open_key(&name, access);
+        if !key.is_null() {
+            // SAFETY: `key` was opened on the line above.
+            self.db = unsafe { api!(RedisModule_GetDbIdFromModuleKey(key)) }.max(0) as u32;
+        }
+        let mut open = Open { name, key, value: None, is_fresh: false };
+        match self.value_of(key) {
+            Ok(value) => open.value = value,
+            Err(WrongType) => {
+                open.close();
+                return Err(WrongType);
+            }
+        }
+        self.open.push(open);
+        self.index_last();
+        Ok(())
+    }
+
+    fn open_key(&self, name: &Name<'n>, access: Access) -> *mut raw::RedisModuleKey {
         let mode = match access {
             Access::Read => raw::REDISMODULE_READ,
             Access::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
-        // SAFETY: the context of the call that these keys are borrowed from, and a name that lives as long as the key
-        // is open.
-        let key = unsafe { api!(RedisModule_OpenKey(self.ctx.as_ptr(), name.as_str().as_ptr(), mode as c_int)) };
-        if !key.is_null() {
-            // SAFETY: an open key.
-            self.db = unsafe { api!(RedisModule_GetDbIdFromModuleKey(key)) }.max(0) as u32;
-        }
-        let mut open = Open { name, key, value: None, is_fresh: false };
+        // SAFETY: the context that these keys borrow, which lives for its call (rule 2). `Open` keeps the name as long
+        // as the key.
+        unsafe { api!(RedisModule_OpenKey(self.ctx.as_ptr(), name.as_str().as_ptr(), mode as c_int)) }
+    }
+
+    /// The value of a key that was just opened. A null key has none.
+    fn value_of(&self, key: *mut raw::RedisModuleKey) -> Result<Option<NonNull<V>>, WrongType> {
         // SAFETY: an open key, or null, which counts as empty.
         let kind = unsafe { api!(RedisModule_KeyType(key)) } as isize;
-        if kind != raw::REDISMODULE_KEYTYPE_EMPTY {
-            // SAFETY: an open key with a value: null unless it is a module's.
-            let is_ours = self.data_type.is(unsafe { api!(RedisModule_ModuleTypeGetType(key)) });
-            if !is_ours {
-                open.close();
-                return Err(WrongType);
-            }
-            // SAFETY: an open key with a value of our type.
-            open.value = NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key)) }.cast());
+        if kind == raw::REDISMODULE_KEYTYPE_EMPTY {
+            return Ok(None);
         }
-        self.open.push(open);
+        // SAFETY: an open key with a value. The server returns null unless the type is a module's.
+        if !self.data_type.is(unsafe { api!(RedisModule_ModuleTypeGetType(key)) }) {
+            return Err(WrongType);
+        }
+        // SAFETY: an open key with a value of the module's type, which `insert` or `rdb_load` made.
+        Ok(NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key)) }.cast()))
+    }
+
+    /// Adds the last key to the index, which begins when keys become many.
+    fn index_last(&mut self) {
         match &mut self.index {
             Some(index) => {
                 let at = self.open.len() - 1;
@@ -241,50 +260,49 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
             }
             None => {}
         }
-        Ok(())
     }
 
-    /// Closes the keys, and leaves their names.
+    /// Closes all keys, and returns their names.
     pub fn close(mut self) -> SmallVec<[Name<'n>; 1]> {
         self.open.drain(..).map(Open::close).collect()
     }
 
-    /// The database they are in.
+    /// The database of the open keys.
     #[must_use]
     pub fn db(&self) -> u32 {
         self.db
     }
 
-    /// How many there are.
+    /// The number of open keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether there is none.
+    /// Whether no key is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// The name of a key.
+    /// The name of the key at this place.
     #[must_use]
     pub fn name(&self, at: usize) -> Str<'_> {
         self.open[at].name.as_str()
     }
 
-    /// The name and the value of a key, to change.
+    /// The name of a key, and its value to change.
     pub fn entry(&mut self, at: usize) -> (Str<'_>, Option<&mut V>) {
         let open = &mut self.open[at];
         // SAFETY: as in `get_mut`.
         (open.name.as_str(), open.value.as_mut().map(|value| unsafe { value.as_mut() }))
     }
 
-    /// The value of a key, to look at.
+    /// The value of a key, to read.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<&V> {
-        // SAFETY: the key is open and the value ours; the borrow of `self` keeps out `get_mut`, and that of the context
-        // other `Keys`.
+        // SAFETY: the value lives while its key is open. The borrow of `self` excludes `get_mut`, and that of the
+        // context excludes other `Keys` (rule 3).
         self.open[at].value.map(|value| unsafe { value.as_ref() })
     }
 
@@ -294,12 +312,13 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         self.open[at].value.as_mut().map(|value| unsafe { value.as_mut() })
     }
 
-    /// Puts a value under a key that has none and was opened to be written.
+    /// Sets the value of a key that has none and was opened to be written.
     pub fn insert(&mut self, at: usize, value: V) -> &mut V {
         let open = &mut self.open[at];
         assert!(open.value.is_none() && !open.key.is_null(), "it was opened to be written, and has no value");
         let value = Box::into_raw(Box::new(value));
-        // SAFETY: an open, empty key; the server owns the value from here on and gives it to `free`.
+        // SAFETY: a key that is open to be written and has no value. The server owns the value from here on, and passes
+        // it to `free` once (rule 4).
         let set = unsafe { api!(RedisModule_ModuleTypeSetValue(open.key, self.data_type.as_ptr(), value.cast())) };
         assert_eq!(set, raw::REDISMODULE_OK as c_int, "the key is open for writing");
         open.value = NonNull::new(value);
@@ -312,30 +331,31 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         let open = &mut self.open[at];
         assert!(!open.key.is_null(), "it was opened to be written");
         open.value = None;
-        // SAFETY: an open key; no reference to its value is left.
+        // SAFETY: a key that is open to be written. `self` is borrowed exclusively, so no reference to its value is
+        // left.
         unsafe { api!(RedisModule_DeleteKey(open.key)) };
     }
 
-    /// When a key's time to live ends, in milliseconds of the wall clock, if somebody gave it one.
+    /// The end of a key's time to live, in milliseconds of the wall clock, if a client gave it one.
     #[must_use]
     pub fn expires_at(&self, at: usize) -> Option<i64> {
         let key = self.open[at].key;
         if key.is_null() {
             return None;
         }
-        // SAFETY: an open key.
+        // SAFETY: the key is open, and not null.
         let at_ms = unsafe { api!(RedisModule_GetAbsExpire(key)) };
         (at_ms != raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE)).then_some(at_ms)
     }
 
-    /// Takes away a key's time to live, if somebody gave it one.
+    /// Removes a key's time to live, if a client gave it one.
     pub fn persist(&mut self, at: usize) {
         let Open { key, is_fresh, .. } = self.open[at];
         assert!(!key.is_null(), "it was opened to be written");
         if is_fresh {
             return;
         }
-        // SAFETY: an open key.
+        // SAFETY: the key is open to be written, and not null.
         unsafe {
             if api!(RedisModule_GetExpire(key)) != raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE) {
                 api!(RedisModule_SetExpire(key, raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE)));
@@ -354,7 +374,7 @@ impl<V: Value> Drop for Keys<'_, '_, V> {
 
 impl<'n, V> Open<'n, V> {
     fn close(self) -> Name<'n> {
-        // SAFETY: opened in `push` and not closed since; null is allowed.
+        // SAFETY: opened in `open_key` and closed once, here: `self` is consumed. Null is allowed.
         unsafe { api!(RedisModule_CloseKey(self.key)) };
         self.name
     }

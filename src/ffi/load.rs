@@ -1,4 +1,4 @@
-//! Loading the module into the server.
+//! The load of the module: what the server calls first, and what can be registered only then.
 
 use super::args::Args;
 use super::guard::{guard, install_hook};
@@ -8,24 +8,24 @@ use redis_module::raw;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
 
-/// A module: its table.
+/// A module.
 pub trait Module {
-    /// Its name: the prefix of its configurations and the section of INFO.
+    /// The prefix of its configurations, and its section of INFO.
     const NAME: &'static CStr;
-    /// Its version, as MODULE LIST shows it.
+    /// As MODULE LIST shows it.
     const VERSION: i32;
-    /// Registers all there is.
+    /// Registers types, commands, configurations and subscriptions.
     ///
     /// # Errors
-    /// Then the server does not load the module.
+    /// If the module cannot work here. Then the server does not load it.
     fn load(loader: &mut Loader<'_>) -> Result<(), LoadError>;
 }
 
-/// Why a module does not load; goes to the server's log.
+/// Why the module does not load, for the server's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError(pub String);
 
-/// The server during the load, when types, commands, configurations and subscriptions can be registered.
+/// The server, during the load.
 #[derive(Debug)]
 pub struct Loader<'a> {
     ctx: *mut raw::RedisModuleCtx,
@@ -47,9 +47,9 @@ impl<'a> Loader<'a> {
     /// Registers a type of values.
     ///
     /// # Errors
-    /// When the server refuses, as it does when another module has a type of this name.
+    /// If the server refuses, as it does if another module has a type of this name.
     pub fn data_type<V: Value>(&mut self, data_type: &'static DataType<V>) -> Result<(), LoadError> {
-        // SAFETY: the context of the load.
+        // SAFETY: the context of the load, which lives for it (rule 2).
         if unsafe { data_type.register(self.ctx) } {
             Ok(())
         } else {
@@ -57,9 +57,11 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Says what the module can cope with: read errors while loading (else a damaged payload kills the server), a data set
-    /// that a replica loads beside the one that it serves (else it loads all through the disk), and telling watchers of
-    /// changes itself (else a refused command would look like one).
+    /// Tells the server what the module can cope with:
+    ///
+    /// - read errors while loading: otherwise a damaged payload ends the server;
+    /// - a data set that a replica loads beside the old one: otherwise it loads everything through the disk;
+    /// - the module reports its changes itself: otherwise watchers take a refused command for a change.
     fn set_options(&mut self) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
@@ -67,20 +69,21 @@ impl<'a> Loader<'a> {
         if self.moves_slots_by_commands() {
             options |= VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION;
         }
-        // SAFETY: the context of the load.
+        // SAFETY: the context of the load, which lives for it (rule 2).
         unsafe { api!(RedisModule_SetModuleOptions(self.ctx, options as c_int)) };
     }
 
-    /// Whether the server moves whole slots with the commands of an AOF, which it only does when every module says that
-    /// it can cope with it.
+    /// Whether the server moves whole slots by the commands of an AOF. It does so only if every module says that it can
+    /// cope with that.
     fn moves_slots_by_commands(&self) -> bool {
-        // SAFETY: reads a pointer that was written before this call; the function takes no argument.
+        // SAFETY: reads a pointer to a function, written once, before the load began. The function takes no argument.
         let known = unsafe { raw::RedisModule_GetModuleOptionsAll.map_or(0, |options| options()) } as u32;
         known & VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION != 0 && self.is_valkey()
     }
 
     pub(super) fn is_valkey(&self) -> bool {
-        // SAFETY: the context of the load; what the server says lives until it is freed, after the last look at it.
+        // SAFETY: the context of the load, which lives for it (rule 2). The module owns what the server returns, reads
+        // it, and frees it once at the end.
         unsafe {
             let server = api!(RedisModule_GetServerInfo(self.ctx, c"server".as_ptr()));
             let is_valkey = !api!(RedisModule_ServerInfoGetFieldC(server, c"valkey_version".as_ptr())).is_null();
@@ -90,28 +93,28 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// An option of Valkey's from 9.0 on. On Redis, the bit is or may become something else.
+/// An option of Valkey from 9.0 on. On Redis this bit has, or may get, another meaning.
 const VALKEY_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
 /// The body of `RedisModule_OnLoad`.
 ///
 /// # Safety
-/// To be called by the server alone, with what it passes.
+/// Only the server may call this, with its own arguments.
 pub unsafe fn on_load<M: Module>(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
     let err = raw::REDISMODULE_ERR as c_int;
-    // Before anything is allocated, so that all memory comes from the server.
-    // SAFETY: as required of the caller.
+    // First of all: whatever is allocated later comes from the server.
+    // SAFETY: the server passes the context of the load, which lives for this call.
     let ready =
         unsafe { raw::Export_RedisModule_Init(ctx, M::NAME.as_ptr(), M::VERSION, raw::REDISMODULE_APIVER_1 as c_int) };
     if ready != raw::REDISMODULE_OK as c_int {
         return err;
     }
     install_hook();
-    // SAFETY: the server's array of `argc` strings, alive for this call.
+    // SAFETY: the server passes an array of `argc` strings, which live for this call.
     let args = unsafe { Args::lent(argv, argc) };
     let mut loader = Loader { ctx, args, lent: PhantomData };
     loader.set_options();
@@ -125,14 +128,14 @@ pub unsafe fn on_load<M: Module>(
     }
 }
 
-/// Makes a type that is a [`Module`] the module of this library.
+/// Makes a type the [`Module`] of this library.
 #[macro_export]
 macro_rules! server_module {
     ($module:ty) => {
         /// The function that the server looks for.
         ///
         /// # Safety
-        /// To be called by the server alone, which passes what it must.
+        /// Only the server may call this, with its own arguments.
         #[allow(unsafe_code, reason = "the one symbol of the library, and the one call that the server makes unasked")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn RedisModule_OnLoad(
@@ -140,7 +143,7 @@ macro_rules! server_module {
             argv: *mut *mut redis_module::raw::RedisModuleString,
             argc: std::ffi::c_int,
         ) -> std::ffi::c_int {
-            // SAFETY: as required of the caller.
+            // SAFETY: the server is the caller.
             unsafe { $crate::ffi::load::on_load::<$module>(ctx, argv, argc) }
         }
     };

@@ -1,28 +1,37 @@
-//! The only code that speaks C: a safe face of the servers' module API, as far as this module uses it.
+//! The only code that speaks C: safe types over the part of the servers' module API that this module uses.
 //!
-//! Knows nothing of locks. Every function that the server calls is guarded: a panic is caught, logged and answered, and
-//! never unwinds into the server. What some server lacks is tested for (an absent function is a null pointer); what is
-//! called unasked is in Redis 7.0, the oldest server there is support for.
+//! This folder knows nothing of locks. Every function that the server calls is guarded: a panic is caught, logged and
+//! replied to, and never unwinds into the server. A function that some supported server lacks is tested for: it is a
+//! null pointer there. All others are called through `api!`, and exist in Redis 7.0, the oldest supported server.
 //!
-//! Soundness rests on two facts. The server calls a module on one thread, but for `free`, which may come from a
-//! background thread and touches the value alone. And a [`Ctx`] exists once per call and is borrowed exclusively by
-//! [`Keys`] while values are open, so no value is open twice.
+//! Soundness rests on four rules, to which SAFETY comments refer by number:
+//!
+//! 1. The server calls the module on its main thread alone. The one exception is `free` (value.rs), which may run on a
+//!    background thread and touches nothing but its value.
+//! 2. What the server passes to a callback (context, arguments, key name, event data) lives until that callback
+//!    returns. Types with a lifetime `'a` carry that: [`Ctx`], [`Args`], [`Str`].
+//! 3. The server passes a context for each call, and one [`Ctx`] is made of it. [`Keys`] borrow it exclusively while
+//!    values are open. So no value is open twice, and a value that is being changed has no other reference.
+//! 4. What the module gives the server to keep lives until the server passes it back for the last time, or for ever.
+//!    Such are the data of a callback, a value, and the state of a blocked client.
 
 #![allow(unsafe_code, reason = "this is the folder for it")]
 
-/// Calls a function of the module API that every supported server has.
+/// Calls a function of the module API that every supported server has. The pointer to it is written once, at load.
 macro_rules! api {
     ($name:ident($($arg:expr),* $(,)?)) => {
         (redis_module::raw::$name.expect(concat!(stringify!($name), " is in Redis 7.0")))($($arg),*)
     };
 }
 
+pub mod acl;
 pub mod alloc;
 mod answered;
 pub mod args;
 pub mod blocked;
 pub mod client;
 pub mod command;
+pub mod command_info;
 pub mod config;
 pub mod context;
 pub mod event;
@@ -33,16 +42,21 @@ pub mod load;
 mod log;
 pub mod peers;
 pub mod record;
+mod replicate;
+mod reply;
 mod serving;
 mod slot;
 pub mod string;
 pub mod timer;
 pub mod value;
 
+pub use acl::Acl;
 pub use args::Args;
 pub use blocked::{Blocked, Parked};
-pub use command::{Acl, Command, CommandSpec};
-pub use context::{Ctx, Flags, Serving};
+pub use command::Command;
+pub use command_info::CommandSpec;
+pub use context::{Ctx, Flags};
 pub use keys::{Access, Keys, Name, WrongType};
 pub use load::{LoadError, Loader, Module};
+pub use serving::Serving;
 pub use string::{OwnedStr, Str};

@@ -1,11 +1,11 @@
-//! The form of what we write for replicas and the AOF.
+//! The form of the records that the module writes for replicas and the AOF.
 
 use super::string::OwnedStr;
 use redis_module::raw;
 use smallvec::SmallVec;
 use std::ffi::CStr;
 
-/// One record of our own kind for replicas and the AOF: `command key name number... [text]`.
+/// One record: `command key name number... [text]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The command that replays it.
@@ -19,8 +19,11 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Calls one of the server's functions with the arguments behind the key, for its format `v`: as strings of its own kind,
-    /// which it keeps as they are. Those that it makes of bytes and numbers cost it two allocations each instead of one.
+    /// Passes the arguments behind the key, as the server's format `v` takes them. The strings live until `call`
+    /// returns.
+    ///
+    /// The server keeps strings of its own kind as they are. If it makes them of bytes and numbers itself, each costs
+    /// two allocations instead of one.
     pub(super) fn with_args<R>(&self, call: impl FnOnce(&[*mut raw::RedisModuleString]) -> R) -> R {
         let name = std::iter::once(OwnedStr::new(self.name));
         let numbers = self.numbers.iter().map(|number| OwnedStr::of_number(*number));

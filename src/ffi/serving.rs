@@ -1,17 +1,19 @@
-//! Questions to the server: does this node serve a key, and would it take a write? Each is a call of one of the server's own
-//! commands, which it refuses as it would refuse a client.
+//! Asks the server whether this node serves a key, and whether it would take a write.
 //!
-//! In a cluster, Valkey 9.1 keeps from one call to the next that the keys of a call lay in two slots. The note stays with the
-//! pooled client that the call was made by, whichever module or script made it. From then on the server refuses all calls by
-//! that client, and it takes the same one each time. So a refusal counts only where a call without keys is not refused.
-//! Where it is, the question is asked by another client: the server takes a client out of its pool for each event that it
-//! tells, and keeps it until the event is told. The event is that of a deleted key, which this file makes and deletes.
+//! Each question is a call of one of the server's own commands, which it refuses as it would refuse a client.
 //!
-//! The flag getkeys-api, by which the server would check all keys of a command itself, is no way round. Redis 8.6 and Valkey
-//! 8.1 and 9.1 then call the module from their I/O threads. Around that call they count the depth of execution up and down,
-//! in a number of the main thread and without a lock. One lost count ends all replication, and AOF, until a restart.
+//! In a cluster, one call with keys of two slots spoils a pooled client of Valkey 9.1, whichever module or script made
+//! the call. The server then refuses all calls by that client, and it takes the same client each time. So a refusal
+//! counts only if a call without keys is not refused. If that is refused too, the module asks by another client. The
+//! server takes one out of its pool for each event that it reports, and puts it back after the event. The event is that
+//! of a deleted key, which this file makes and deletes.
+//!
+//! With the flag getkeys-api the server would check all keys of a command itself. But Redis 8.6,
+//! Valkey 8.1 and Valkey 9.1 then call the module from their I/O threads. Around that call they count the depth of
+//! execution up and down, in a number of the main thread, without a lock. One lost count ends replication and AOF until
+//! a restart.
 
-use super::context::{Ctx, Flags, Serving, error_text, flags_of};
+use super::context::{Ctx, Flags, flags_of};
 use super::guard::guard;
 use super::slot::{is_importing, slot_of};
 use super::string::{OwnedStr, Str};
@@ -22,36 +24,46 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr::NonNull;
 
-/// What servers say to keys of several slots.
+/// The server's reply to keys of several slots.
 const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
-/// What servers say to keys of a slot that is moving, some of which may be here and some there.
+/// The server's reply to keys of a slot that is moving, of which some are elsewhere.
 const TRY_AGAIN: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
 
-/// Part of what a node says when it takes no writes because its cluster is down.
+/// Part of the refusal of a write while the cluster is down.
 const CLUSTER_DOWN: &[u8] = b"cluster is down";
-/// Part of what a node says to a call that replies with its refusal, for keys that it does not serve.
+/// Part of the refusal of a key that the node does not serve.
 const NOT_LOCAL: &[u8] = b"non local key";
 
-/// How many pooled clients one question passes over, at most. Each was spoiled by a call of its own.
+/// How many spoiled clients one question passes over at most. Each was spoiled by a call of its own.
 const CLIENTS_MAX: u8 = 16;
 
-/// The event of a key that is deleted or overwritten: the same number on Redis, from 7.2 on, and on Valkey.
+/// The event of a key that is deleted or overwritten. Redis, from 7.2 on, and Valkey have the same number for it.
 const KEY_EVENT: raw::RedisModuleEvent = raw::RedisModuleEvent { id: 17, dataver: 1 };
 
 type RawCtx = NonNull<raw::RedisModuleCtx>;
 
-/// A question. Its pointers are to strings that live until it is answered.
+/// Whether this node serves a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// This node does.
+    Yes,
+    /// No node does for now: too few replicas (NOREPLICAS), no disk (MISCONF), or the cluster is down.
+    NotNow,
+    /// Another node does: it has the slot, or the slot is moving there and the key is not here.
+    Elsewhere,
+}
+
+/// A question. The strings that it points to live until it is answered.
 #[derive(Clone, Copy)]
 enum Question {
     /// Whether this node would answer a client that reads these keys.
     Read(*const *mut raw::RedisModuleString, usize),
     /// Whether this node would take a write to this key.
     Write(*mut raw::RedisModuleString),
-    /// Whether this node is taking this slot over, key by key.
+    /// Whether this node is importing this slot, key by key.
     Importing(u16),
 }
 
-/// The answer to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Yes,
@@ -60,27 +72,27 @@ enum Answer {
 }
 
 thread_local! {
-    /// The question that is asked in the next event of a deleted key, and how many clients it has passed over.
+    /// The question to ask in the next event of a deleted key, and how many clients it has passed over.
     static ASKED: Cell<Option<(Question, u8)>> = const { Cell::new(None) };
     static ANSWERED: Cell<Option<Answer>> = const { Cell::new(None) };
     static LISTENS: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Ctx<'_> {
-    /// Whether this node would serve a write to this key to a client now.
+    /// Whether this node would take a write to this key from a client now.
     pub fn serving(&mut self, key: Str<'_>) -> Serving {
         match answering(self.as_non_null(), key) {
             Serving::Yes => match ask(self.as_non_null(), Question::Write(key.as_ptr())) {
                 Answer::NotNow => Serving::NotNow,
-                // That it is not ours, the server says last, and of a slot that is on its way here: see `answering`.
+                // The server says No last of all, and here only of a slot that is moving here: see `answering`.
                 Answer::Yes | Answer::No => Serving::Yes,
             },
             answering => answering,
         }
     }
 
-    /// Why the server would not serve these keys together, in its own words, though it serves the first of them: in a cluster
-    /// all must lie in one slot, and be here if that slot is moving.
+    /// The server's own refusal of these keys together, though it serves the first of them. In a cluster all must have
+    /// one slot, and be here if that slot is moving.
     pub(super) fn refuses_together(&mut self, keys: &[Str<'_>]) -> Option<&'static str> {
         if keys.len() < 2 || !self.flags().contains(Flags::CLUSTER) {
             return None;
@@ -94,22 +106,22 @@ impl Ctx<'_> {
         if ask(ctx, Question::Read(names.as_ptr(), names.len())) != Answer::No {
             return None;
         }
-        // The slot is moving. To the one that asks here by ASKING a node that takes the slot over serves what has all come:
-        // the call above has not asked so.
+        // The slot is moving. If all keys have arrived, a node that imports the slot serves a client that sent ASKING.
+        // The call above had no ASKING.
         if keys.iter().all(|key| is_here(ctx, *key)) { None } else { Some(TRY_AGAIN) }
     }
 }
 
-/// Whether this node would answer a client that reads this key now.
+/// Whether this node would reply to a client that reads this key now.
 pub(super) fn answering(ctx: RawCtx, key: Str<'_>) -> Serving {
-    // SAFETY: a valid context.
+    // SAFETY: the caller's context lives for its call (rule 2).
     if !unsafe { flags_of(ctx.as_ptr()) }.contains(Flags::CLUSTER) {
         return Serving::Yes;
     }
     match ask(ctx, Question::Read([key.as_ptr()].as_ptr(), 1)) {
         Answer::Yes => Serving::Yes,
         Answer::NotNow => Serving::NotNow,
-        // What has come with a slot that is on its way here is this node's, for who asks by ASKING.
+        // A key that has arrived with a slot that is moving here belongs to this node, for a client that sent ASKING.
         Answer::No if is_here(ctx, key) => match ask(ctx, Question::Importing(slot_of(key.as_bytes()))) {
             Answer::Yes => Serving::Yes,
             Answer::NotNow | Answer::No => Serving::Elsewhere,
@@ -118,7 +130,7 @@ pub(super) fn answering(ctx: RawCtx, key: Str<'_>) -> Serving {
     }
 }
 
-/// Asks, by another of the server's clients if the one that it takes refuses all calls.
+/// Asks, by another pooled client if the server refuses all calls of its first one.
 fn ask(ctx: RawCtx, question: Question) -> Answer {
     match put(ctx, question) {
         Answer::No if refuses_all(ctx) => beside(ctx, question, 1),
@@ -126,62 +138,52 @@ fn ask(ctx: RawCtx, question: Question) -> Answer {
     }
 }
 
-/// Asks by the client that the server takes.
+/// Asks by the pooled client that the server takes.
 fn put(ctx: RawCtx, question: Question) -> Answer {
     match question {
-        Question::Read(names, len) => {
-            // SAFETY: a valid context; the names live until there is an answer; the format describes an array and its length.
-            let reply = unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"EXISTS".as_ptr(), c"v".as_ptr(), names, len)) };
-            let error = io::Error::last_os_error();
-            match NonNull::new(reply) {
-                Some(reply) => {
-                    free(reply);
-                    Answer::Yes
-                }
-                None if error.kind() == io::ErrorKind::PermissionDenied => Answer::No,
-                // The cluster is down, which it says in different words on different servers.
-                None => Answer::NotNow,
-            }
-        }
+        Question::Read(names, len) => takes_reads(ctx, names, len),
         Question::Write(name) => takes_writes(ctx, name),
-        Question::Importing(slot) => {
-            // SAFETY: a valid context; the format describes the argument.
-            let reply =
-                unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), c"NODES".as_ptr())) };
-            let Some(reply) = NonNull::new(reply) else { return Answer::No };
-            let mut len = 0;
-            // SAFETY: a reply of ours, freed after the last look at its text, which belongs to it and may be null.
-            let imports = unsafe {
-                let text = api!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &raw mut len));
-                !text.is_null() && is_importing(std::slice::from_raw_parts(text.cast(), len), slot)
-            };
-            free(reply);
-            if imports { Answer::Yes } else { Answer::No }
-        }
+        Question::Importing(slot) => imports(ctx, slot),
     }
 }
 
-fn takes_writes(ctx: RawCtx, key: *mut raw::RedisModuleString) -> Answer {
-    // S: refuse as for a script, which looks at disk and replicas; E: refuse by a reply; D: do no more than that.
-    // Redis 7.0 does not know D. There the call is made, of a write that changes nothing whatever lies under the key:
-    // a time to live that is only set where a longer one, or none, is not.
-    // SAFETY: reads a pointer that is written once, at load.
-    let knows_dry_run = unsafe { raw::RedisModule_SetCommandACLCategories }.is_some();
-    // SAFETY: a valid context; the key lives for the call; the formats describe the arguments.
-    let reply = NonNull::new(unsafe {
-        if knows_dry_run {
-            api!(RedisModule_Call(ctx.as_ptr(), c"UNLINK".as_ptr(), c"SDEs".as_ptr(), key))
-        } else {
-            let (time, greater) = (c"1".as_ptr(), c"GT".as_ptr());
-            api!(RedisModule_Call(ctx.as_ptr(), c"PEXPIRE".as_ptr(), c"SEscc".as_ptr(), key, time, greater))
+fn takes_reads(ctx: RawCtx, names: *const *mut raw::RedisModuleString, len: usize) -> Answer {
+    // SAFETY: the caller's context lives for its call (rule 2), and the names until the question is answered. The
+    // format describes an array and its length.
+    let reply = unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"EXISTS".as_ptr(), c"v".as_ptr(), names, len)) };
+    let error = io::Error::last_os_error();
+    match NonNull::new(reply) {
+        Some(reply) => {
+            free(reply);
+            Answer::Yes
         }
-    });
-    let Some(reply) = reply else { return Answer::Yes };
-    // SAFETY: a reply of ours, freed after the last look at its text.
+        None if error.kind() == io::ErrorKind::PermissionDenied => Answer::No,
+        // The cluster is down, for which servers have different errors.
+        None => Answer::NotNow,
+    }
+}
+
+fn imports(ctx: RawCtx, slot: u16) -> Answer {
+    // SAFETY: the caller's context lives for its call (rule 2). The format describes the argument, a constant.
+    let reply = unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), c"NODES".as_ptr())) };
+    let Some(reply) = NonNull::new(reply) else { return Answer::No };
+    let mut len = 0;
+    // SAFETY: this function owns the reply and frees it below. The text belongs to the reply, and may be null.
+    let is_ours = unsafe {
+        let text = api!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &raw mut len));
+        !text.is_null() && is_importing(std::slice::from_raw_parts(text.cast(), len), slot)
+    };
+    free(reply);
+    if is_ours { Answer::Yes } else { Answer::No }
+}
+
+fn takes_writes(ctx: RawCtx, key: *mut raw::RedisModuleString) -> Answer {
+    let Some(reply) = try_write(ctx, key) else { return Answer::Yes };
+    // SAFETY: this function owns the reply, and frees it below, after the last use of the text.
     let text = unsafe { error_text(reply) };
     let says = |part: &[u8]| text.windows(part.len()).any(|there| there == part);
     let answer = if text.starts_with(b"MISCONF") || text.starts_with(b"NOREPLICAS") || says(CLUSTER_DOWN) {
-        // The last is of a cluster that is down and lets nothing but reads pass.
+        // The last is said by a cluster that is down and still allows reads.
         Answer::NotNow
     } else if says(NOT_LOCAL) {
         Answer::No
@@ -192,9 +194,45 @@ fn takes_writes(ctx: RawCtx, key: *mut raw::RedisModuleString) -> Answer {
     answer
 }
 
-/// Whether the client that the server takes for calls refuses those, too, that have no keys.
+/// Calls a write that changes nothing. The caller owns the reply; None if there is none.
+fn try_write(ctx: RawCtx, key: *mut raw::RedisModuleString) -> Option<NonNull<raw::RedisModuleCallReply>> {
+    // S: refuse as for a script, which checks disk and replicas. E: refuse by an error reply. D: a dry run.
+    // Redis 7.0 does not know D. There the call is a write that changes nothing, whatever the key holds: GT sets a time
+    // to live of one millisecond only where a shorter one is set.
+    // SAFETY: reads a pointer to a function, written once, at load.
+    let knows_dry_run = unsafe { raw::RedisModule_SetCommandACLCategories }.is_some();
+    // SAFETY: the caller's context lives for its call (rule 2), and the name until the question is answered. The
+    // formats describe the arguments.
+    NonNull::new(unsafe {
+        if knows_dry_run {
+            api!(RedisModule_Call(ctx.as_ptr(), c"UNLINK".as_ptr(), c"SDEs".as_ptr(), key))
+        } else {
+            let (time, greater) = (c"1".as_ptr(), c"GT".as_ptr());
+            api!(RedisModule_Call(ctx.as_ptr(), c"PEXPIRE".as_ptr(), c"SEscc".as_ptr(), key, time, greater))
+        }
+    })
+}
+
+/// The text of an error reply, code first. Empty for any other reply.
+///
+/// # Safety
+/// `reply` must be a reply that is not freed within `'a`.
+unsafe fn error_text<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: the caller says that the reply lives for `'a`. The text, if there is one, belongs to it.
+    let text = unsafe {
+        if api!(RedisModule_CallReplyType(reply.as_ptr())) != raw::REDISMODULE_REPLY_ERROR as c_int {
+            return b"";
+        }
+        let text = api!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &raw mut len));
+        if text.is_null() { &b""[..] } else { std::slice::from_raw_parts(text.cast(), len) }
+    };
+    text.strip_prefix(b"-").unwrap_or(text)
+}
+
+/// Whether the server refuses even calls without keys, because the client that it takes is spoiled.
 fn refuses_all(ctx: RawCtx) -> bool {
-    // SAFETY: a valid context; the format says that there is no argument.
+    // SAFETY: the caller's context lives for its call (rule 2). The format says that no argument follows.
     let reply = unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"PING".as_ptr(), c"".as_ptr())) };
     match NonNull::new(reply) {
         Some(reply) => {
@@ -206,14 +244,14 @@ fn refuses_all(ctx: RawCtx) -> bool {
 }
 
 fn free(reply: NonNull<raw::RedisModuleCallReply>) {
-    // SAFETY: all callers pass a reply of theirs, and do not touch it afterwards.
+    // SAFETY: every caller owns the reply that it passes, and does not use it after that.
     unsafe { api!(RedisModule_FreeCallReply(reply.as_ptr())) };
 }
 
-/// Whether there is a value under a key.
+/// Whether the key has a value on this node.
 fn is_here(ctx: RawCtx, key: Str<'_>) -> bool {
-    // SAFETY: a valid context and a name that lives longer than the key is open; a null key may be asked for its type, and
-    // closed.
+    // SAFETY: the caller's context lives for its call (rule 2), and the name until the key is closed. A null key may be
+    // asked for its type, and closed.
     unsafe {
         let open = api!(RedisModule_OpenKey(ctx.as_ptr(), key.as_ptr(), raw::REDISMODULE_READ as c_int));
         let kind = api!(RedisModule_KeyType(open)) as isize;
@@ -222,18 +260,18 @@ fn is_here(ctx: RawCtx, key: Str<'_>) -> bool {
     }
 }
 
-/// Asks by the next client of the server's pool: within an event, which has the first one. Where that cannot be, the answer is
-/// no: nothing is granted then.
+/// Asks by the next client of the server's pool, within an event, which occupies the first. If that is impossible the
+/// answer is No: nothing is granted then.
 fn beside(ctx: RawCtx, question: Question, passed: u8) -> Answer {
-    // SAFETY: a valid context.
+    // SAFETY: the caller's context lives for its call (rule 2).
     let is_primary = unsafe { flags_of(ctx.as_ptr()) }.contains(Flags::PRIMARY);
     if !is_primary || passed > CLIENTS_MAX || !listens(ctx) {
         return Answer::No;
     }
     ANSWERED.set(None);
-    // One that nobody has: a step further, the last one is being deleted still.
+    // A name that no client uses. It differs at each step: the key of the last step is still being deleted.
     let name = OwnedStr::new(format!("\0lock:asks:{passed}").as_bytes());
-    // SAFETY: a valid context, and a name that lives longer than the key is open.
+    // SAFETY: the caller's context lives for its call (rule 2), and the name until the key is closed.
     unsafe {
         let mode = raw::REDISMODULE_READ | raw::REDISMODULE_WRITE;
         let key = api!(RedisModule_OpenKey(ctx.as_ptr(), name.as_ptr(), mode as c_int));
@@ -248,10 +286,10 @@ fn beside(ctx: RawCtx, question: Question, passed: u8) -> Answer {
     ANSWERED.take().unwrap_or(Answer::No)
 }
 
-/// Sees to it that the module hears of deleted keys. It goes on to hear of them: a subscription cannot be ended here.
+/// Subscribes to deleted keys, once. The subscription stays: it cannot be ended within an event.
 fn listens(ctx: RawCtx) -> bool {
     if !LISTENS.get() {
-        // SAFETY: a valid context; the server refuses an event that it does not have.
+        // SAFETY: the caller's context lives for its call (rule 2). A server without this event refuses.
         let subscribed =
             unsafe { api!(RedisModule_SubscribeToServerEvent(ctx.as_ptr(), KEY_EVENT, Some(on_deleted_key))) };
         LISTENS.set(subscribed == raw::REDISMODULE_OK as c_int);
@@ -259,7 +297,7 @@ fn listens(ctx: RawCtx) -> bool {
     LISTENS.get()
 }
 
-/// A key is deleted; nothing is asked but in the event of our own.
+/// A key is deleted. If it is the one of `beside`, this asks the question.
 extern "C" fn on_deleted_key(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,

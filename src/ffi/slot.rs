@@ -1,9 +1,11 @@
-//! The slot of a key in a cluster: arithmetic, since the oldest servers have no function for it, and to ask Valkey 9.1 by a
-//! call with keys of several slots makes it refuse all calls and scripts from then on.
+//! The slot of a key in a cluster, by arithmetic.
+//!
+//! The oldest servers have no function for it. To ask Valkey 9.1 by a call with keys of several slots would make it
+//! refuse all later calls and scripts.
 
 const SLOTS: u16 = 1 << 14;
 
-/// The slot of a key: by what stands in its first braces, if anything does, else by all of it.
+/// The slot of a key. If the key has text in its first braces, that text decides, else the whole key.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -13,7 +15,7 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
-/// Whether a node takes this slot over, by what it says of itself in CLUSTER NODES.
+/// Whether this node is importing the slot, by what CLUSTER NODES says of the node itself.
 pub(super) fn is_importing(nodes: &[u8], slot: u16) -> bool {
     let mark = format!("[{slot}-<-");
     let mut lines = nodes.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
@@ -22,6 +24,21 @@ pub(super) fn is_importing(nodes: &[u8], slot: u16) -> bool {
         flags.split(|byte| *byte == b',').any(|flag| flag == b"myself")
             && words.any(|word| word.starts_with(mark.as_bytes()))
     })
+}
+
+/// A name of the same slot as this key, which ends with this mark.
+pub(super) fn stand_in(key: &[u8], mark: u64) -> Vec<u8> {
+    let slot = slot_of(key);
+    // Four values of the CRC are of one slot, and each is that of exactly one pair of bytes.
+    let mut tags = (0..=u16::MAX / SLOTS).map(|part| before_crc16(part * SLOTS + slot));
+    let tag = tags.find(|tag| !tag.contains(&b'}')).expect("a closing brace is not in all four");
+    [&b"{"[..], &tag, format!("}}{mark:016x}").as_bytes()].concat()
+}
+
+/// The two bytes that have this CRC: the steps of [`crc16`], taken back.
+fn before_crc16(crc: u16) -> [u8; 2] {
+    let back = |crc: u16, _| if crc & 1 == 1 { (crc ^ 0x1021) >> 1 | 0x8000 } else { crc >> 1 };
+    (0..16).fold(crc, back).to_be_bytes()
 }
 
 /// CRC-16/XMODEM: polynomial 0x1021, from 0.
@@ -37,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_node_takes_over_what_it_says_of_itself() {
-        // What another node takes over, or this one gives away, is not this one's to grant.
+        // A slot that another node imports, or that this one gives away, is not this node's to grant.
         let nodes = b"aa 127.0.0.1:1@2 master - 0 1 2 connected 0-8191 [7-<-bb]\n\
             bb 127.0.0.1:3@4,host myself,master - 0 0 1 connected 8192-16383 [9000->-aa] [42-<-aa] [4-<-aa]\n";
         for (slot, expected) in [(42, true), (4, true), (7, false), (9000, false), (2, false), (420, false)] {
@@ -47,8 +64,22 @@ mod tests {
     }
 
     #[test]
+    fn a_stand_in_is_of_the_same_slot() {
+        // A client that is blocked on a name of another slot would be redirected for no reason, or never.
+        let mut slots = vec![false; usize::from(SLOTS)];
+        for n in 0..300_000 {
+            let key = format!("key:{n}");
+            let slot = slot_of(key.as_bytes());
+            assert_eq!(slot_of(&stand_in(key.as_bytes(), n)), slot, "{key}");
+            slots[usize::from(slot)] = true;
+        }
+        assert!(slots.iter().all(|seen| *seen));
+        assert_ne!(stand_in(b"key", 1), stand_in(b"key", 2));
+    }
+
+    #[test]
     fn slots_are_those_of_the_server() {
-        // Keys that we took to be in one slot would be served where they are not.
+        // A wrong slot here would serve keys on a node that does not have them.
         let cases: &[(&[u8], u16)] = &[
             (b"", 0),
             (b"123456789", 0x31c3),

@@ -1,4 +1,4 @@
-//! The server's strings: bytes with a length.
+//! The server's strings, lent and owned. They may hold any bytes, NUL and 0xFF too.
 
 use redis_module::raw;
 use std::cell::OnceCell;
@@ -14,11 +14,11 @@ pub struct Str<'a> {
 
 impl<'a> Str<'a> {
     /// # Safety
-    /// `raw` must be a string that lives unchanged for `'a`.
+    /// `raw` must be null, or a string that lives unchanged for `'a`.
     pub(super) unsafe fn lent(raw: *mut raw::RedisModuleString) -> Option<Str<'a>> {
         let raw = NonNull::new(raw)?;
         let mut len = 0;
-        // SAFETY: the string lives for 'a, and its bytes do not change meanwhile: as required of the caller.
+        // SAFETY: the string is not null. The caller says that it lives unchanged for `'a`, and so do its bytes.
         let bytes = unsafe {
             let bytes = api!(RedisModule_StringPtrLen(raw.as_ptr(), &raw mut len));
             slice::from_raw_parts(bytes.cast(), len)
@@ -30,7 +30,7 @@ impl<'a> Str<'a> {
         self.raw.as_ptr()
     }
 
-    /// The bytes: any, NUL and 0xFF too.
+    /// Any bytes, NUL and 0xFF too.
     #[must_use]
     pub fn as_bytes(self) -> &'a [u8] {
         self.bytes
@@ -44,31 +44,32 @@ impl<'a> From<Str<'a>> for &'a [u8] {
 }
 
 thread_local! {
-    /// 0 and 1 as strings.
+    /// 0 and 1 as strings, which live for ever.
     static SHARED: [OnceCell<*mut raw::RedisModuleString>; 2] = const { [const { OnceCell::new() }; 2] };
 }
 
-/// A string of the server's that we own.
+/// A string of the server's kind that the module owns. Freed on drop.
 #[derive(Debug)]
 pub struct OwnedStr(NonNull<raw::RedisModuleString>);
 
 impl OwnedStr {
-    /// A string of these bytes.
+    /// Copies the bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> OwnedStr {
-        // SAFETY: the server copies the bytes; without a context the string is ours until freed.
+        // SAFETY: the server copies the bytes. Without a context, the module owns the string until it frees it.
         let raw = unsafe { api!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())) };
         OwnedStr(NonNull::new(raw).expect("the server aborts when memory runs out"))
     }
 
-    /// A number in decimal digits. The smallest, which are counts as a rule, are made once and shared.
+    /// A number in decimal digits. 0 and 1, which most counts are, are made once and shared.
     pub(super) fn of_number(number: i64) -> OwnedStr {
-        // SAFETY: without a context the string is ours until freed.
+        // SAFETY: without a context, the module owns the string until it frees it.
         let make = |number| unsafe { api!(RedisModule_CreateStringFromLongLong(ptr::null_mut(), number)) };
         let raw = match number {
             0 | 1 => SHARED.with(|shared| {
                 let raw = *shared[number as usize].get_or_init(|| make(number));
-                // SAFETY: a string that is never freed; without a context the server counts one more owner of it.
+                // SAFETY: a shared string keeps its first owner for ever. Here the server counts one more, which `drop`
+                // will subtract.
                 unsafe { api!(RedisModule_RetainString(ptr::null_mut(), raw)) };
                 raw
             }),
@@ -82,18 +83,19 @@ impl OwnedStr {
     }
 
     /// # Safety
-    /// `raw` must be null or a string that nobody else will free.
+    /// `raw` must be null, or a string that the caller owns and gives up.
     pub(super) unsafe fn owned(raw: *mut raw::RedisModuleString) -> Option<OwnedStr> {
         NonNull::new(raw).map(OwnedStr)
     }
 
-    /// To lend it.
+    /// Lends the string.
     #[must_use]
     pub fn as_str(&self) -> Str<'_> {
-        // SAFETY: ours, and nobody changes it while it is borrowed.
+        // SAFETY: `self` owns the string, which nothing changes, and is borrowed for as long as the result.
         unsafe { Str::lent(self.0.as_ptr()) }.expect("it is not null")
     }
 
+    /// Gives the string up to the server.
     pub(super) fn into_ptr(self) -> *mut raw::RedisModuleString {
         let raw = self.0.as_ptr();
         std::mem::forget(self);
@@ -103,7 +105,7 @@ impl OwnedStr {
 
 impl Drop for OwnedStr {
     fn drop(&mut self) {
-        // SAFETY: ours since `new` or `owned`, not freed since.
+        // SAFETY: `self` owns the string, and is used no more.
         unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.0.as_ptr())) }
     }
 }

@@ -1,4 +1,4 @@
-//! Data types: what the server must be able to do with a value of ours.
+//! Data types of the module: how the server saves, loads, frees, measures and digests their values.
 
 use super::guard::guard;
 use super::log::log_warning;
@@ -11,49 +11,49 @@ use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value that lives under a key.
+/// A value of a key.
 pub trait Value: Sized + 'static {
-    /// The type's name: 9 characters.
+    /// The name of the type: 9 characters.
     const NAME: &'static CStr;
-    /// The version of the saved form, as the server keeps it.
+    /// The version of the saved form. The server stores it with each value.
     const ENCODING: i32;
 
-    /// Makes a value from its saved form. It lies under no key yet, and may never do.
+    /// Makes a value from its saved form. It has no key yet, and may never get one.
     ///
     /// # Errors
-    /// The reason for the log, when the payload is damaged.
+    /// If the payload is damaged: the reason, for the log.
     fn load(saved: &[u8], place: Option<Destination<'_>>) -> Result<Self, String>;
     /// The saved form.
     fn save(&self) -> Vec<u8>;
-    /// The records that make this value again.
+    /// Passes the records that make this value again.
     fn rewrite(&self, each: &mut dyn FnMut(Record<'_>));
-    /// Bytes of memory, without the key.
+    /// The memory that it takes in bytes, without the key.
     fn bytes(&self, name_len: usize) -> usize;
-    /// How much there is to free: above 64 the server does it in the background when asked for UNLINK.
+    /// The number of allocations to free. Above 64, UNLINK frees it in the background.
     fn free_effort(&self) -> usize;
-    /// The parts that a digest is made of, in any order: strings and numbers of each.
+    /// Passes the parts of the digest, in any order.
     fn digest(&self, each: &mut DigestPart<'_>);
-    /// The value is about to leave the key of this name, to be freed or to go elsewhere.
+    /// The value is about to leave the key of this name. It is freed then, or moves to another key.
     fn unlinked(&self, db: u32, name: &[u8]);
-    /// What to save once per RDB; None for nothing.
+    /// A number to save once per RDB; None if there is none.
     fn save_aside() -> Option<u64>;
-    /// Takes what was saved once per RDB.
+    /// Takes the number that was saved once per RDB.
     ///
     /// # Errors
-    /// The reason for the log, when it is damaged.
+    /// If it is damaged: the reason, for the log.
     fn load_aside(saved: u64) -> Result<(), String>;
 }
 
 /// The key that a loaded value is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination<'a> {
-    /// Its database; None when the server does not tell.
+    /// None if the server does not say.
     pub db: Option<u32>,
-    /// Its name.
+    /// Of the key.
     pub name: &'a [u8],
 }
 
-/// Takes one part of a digest.
+/// Takes the strings and the numbers of one part of a digest.
 pub type DigestPart<'a> = dyn FnMut(&[&[u8]], &[i64]) + 'a;
 
 /// A registered type of values.
@@ -64,7 +64,7 @@ pub struct DataType<V> {
 }
 
 impl<V: Value> DataType<V> {
-    /// A type yet to be registered.
+    /// A type that is not registered yet.
     #[must_use]
     pub const fn new() -> DataType<V> {
         DataType { raw: AtomicPtr::new(ptr::null_mut()), value: PhantomData }
@@ -96,17 +96,18 @@ impl<V: Value> DataType<V> {
             unlink: None,
             // Without a copy callback the server refuses COPY: a lock has no copy.
             copy: None,
-            // Values are small and short-lived: not worth moving about.
+            // Values are small and live shortly: to move them would gain nothing.
             defrag: None,
             mem_usage2: Some(mem_usage::<V>),
             free_effort2: Some(free_effort::<V>),
             unlink2: Some(unlink::<V>),
             copy2: None,
-            // Redis 7.0 does not know this one and uses aux_save. Where it is known, nothing saved leaves no trace, and
-            // an RDB without locks loads on a server without the module.
+            // Redis 7.0 ignores this one and uses aux_save. All others prefer it: if it writes nothing, the RDB has no
+            // trace of the module, and loads on a server without it.
             aux_save2: Some(aux_save_if_any::<V>),
         };
-        // SAFETY: as required of the caller; the server copies the methods.
+        // SAFETY: the caller passes the context of the load, which lives for it (rule 2). The server copies the
+        // methods.
         let raw = unsafe { api!(RedisModule_CreateDataType(ctx, V::NAME.as_ptr(), V::ENCODING, &raw mut methods)) };
         self.raw.store(raw, Ordering::Relaxed);
         !raw.is_null()
@@ -120,9 +121,9 @@ impl<V: Value> Default for DataType<V> {
 }
 
 /// # Safety
-/// `value` must be a live value of type `V` that nothing else is changing meanwhile.
+/// `value` must be a value of type `V` that lives for `'a` and that nothing changes meanwhile.
 unsafe fn value_of<'a, V>(value: *const c_void) -> &'a V {
-    // SAFETY: as required of the caller.
+    // SAFETY: the caller says that the value has this type, lives for `'a` and does not change.
     unsafe { &*value.cast::<V>() }
 }
 
@@ -132,16 +133,17 @@ extern "C" fn rdb_load<V: Value>(rdb: *mut raw::RedisModuleIO, encoding: c_int) 
             return Err(format!("saved by a later version (encoding {encoding})"));
         }
         let mut len = 0;
-        // SAFETY: `rdb` is valid for this call; on success the bytes are ours until freed, on failure null.
+        // SAFETY: the server passes `rdb` for this call (rule 2). The module owns the bytes; null says that loading
+        // failed.
         let saved = unsafe { api!(RedisModule_LoadStringBuffer(rdb, &raw mut len)) };
         if saved.is_null() {
             return Err("cut short".to_owned());
         }
-        // SAFETY: `len` bytes, just loaded.
+        // SAFETY: not null, so these are the `len` bytes just loaded, which live until they are freed below.
         let bytes = unsafe { slice::from_raw_parts(saved.cast::<u8>(), len) };
-        // SAFETY: `rdb` is valid for this call.
+        // SAFETY: this is a load callback of a value, for which the server passes `rdb` (rule 2).
         let value = guard(|| V::load(bytes, unsafe { destination(rdb) }));
-        // SAFETY: loaded above and not used any more.
+        // SAFETY: loaded above, freed once, here, and not used after that.
         unsafe { api!(RedisModule_Free(saved.cast())) };
         value.unwrap_or_else(|| Err("a panic".to_owned()))
     };
@@ -155,13 +157,13 @@ extern "C" fn rdb_load<V: Value>(rdb: *mut raw::RedisModuleIO, encoding: c_int) 
     }
 }
 
-/// What the server says of the key that is being loaded; None when there is no key.
+/// The key that is being loaded, as the server names it; None if it names none.
 ///
 /// # Safety
-/// `rdb` must be valid for `'a`, within a load callback of a value.
+/// `rdb` must be what the server passes to a load callback of a value, which lasts for `'a`.
 unsafe fn destination<'a>(rdb: *mut raw::RedisModuleIO) -> Option<Destination<'a>> {
-    // SAFETY: as required of the caller; the name, if there is one, lives as long as `rdb`, and nobody changes it. The
-    // version takes no argument.
+    // SAFETY: the caller passes `rdb` of a load callback. The name, if there is one, lives as long and does not change.
+    // The version takes no argument.
     let (name, db, version) = unsafe {
         (
             Str::lent(api!(RedisModule_GetKeyNameFromIO(rdb)).cast_mut())?,
@@ -169,17 +171,17 @@ unsafe fn destination<'a>(rdb: *mut raw::RedisModuleIO) -> Option<Destination<'a
             api!(RedisModule_GetServerVersion()),
         )
     };
-    // The databases that a replica loads beside those that it serves have numbers from Redis 7.4 and Valkey 8.0 on. Before,
-    // all of them are called 0.
+    // During a load beside the old data set, databases have their numbers from Redis 7.4 and Valkey 8.0 on. Before, all
+    // of them are called 0.
     let is_told = version >= 0x0007_0400;
     Some(Destination { db: u32::try_from(db).ok().filter(|_| is_told), name: name.as_bytes() })
 }
 
 extern "C" fn rdb_save<V: Value>(rdb: *mut raw::RedisModuleIO, value: *mut c_void) {
     guard(|| {
-        // SAFETY: the server passes a value of this type, which lives for this call.
+        // SAFETY: the server passes a value of this type, which lives for this call (rule 2).
         let saved = unsafe { value_of::<V>(value) }.save();
-        // SAFETY: `rdb` is valid; the server copies the bytes.
+        // SAFETY: the server passes `rdb` for this call (rule 2), and copies the bytes.
         unsafe { api!(RedisModule_SaveStringBuffer(rdb, saved.as_ptr().cast(), saved.len())) };
     });
 }
@@ -190,11 +192,12 @@ extern "C" fn aof_rewrite<V: Value>(
     value: *mut c_void,
 ) {
     guard(|| {
-        // SAFETY: the server passes a value of this type, which lives for this call.
+        // SAFETY: the server passes a value of this type, which lives for this call (rule 2).
         let value = unsafe { value_of::<V>(value) };
         value.rewrite(&mut |record| {
             let command = record.command.as_ptr();
-            // SAFETY: `aof` and `key` are valid; the format describes a string, an array of strings and its length.
+            // SAFETY: the server passes `aof` and `key` for this call (rule 2). The format describes a string, an array
+            // of strings and its length.
             record.with_args(|args| unsafe {
                 api!(RedisModule_EmitAOF(aof, command, c"sv".as_ptr(), key, args.as_ptr(), args.len()))
             });
@@ -204,10 +207,10 @@ extern "C" fn aof_rewrite<V: Value>(
 
 extern "C" fn digest<V: Value>(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     guard(|| {
-        // SAFETY: the server passes a value of this type, which lives for this call.
+        // SAFETY: the server passes a value of this type, which lives for this call (rule 2).
         let value = unsafe { value_of::<V>(value) };
         value.digest(&mut |strings, numbers| {
-            // SAFETY: `digest` is valid; the server copies what is added.
+            // SAFETY: the server passes `digest` for this call (rule 2), and copies what is added.
             unsafe {
                 for string in strings {
                     api!(RedisModule_DigestAddStringBuffer(digest, string.as_ptr().cast::<c_char>(), string.len()));
@@ -221,9 +224,9 @@ extern "C" fn digest<V: Value>(digest: *mut raw::RedisModuleDigest, value: *mut 
     });
 }
 
-/// May run on a background thread, and touches the value alone.
+/// May run on a background thread, and touches nothing but the value (rule 1).
 extern "C" fn free<V: Value>(value: *mut c_void) {
-    // SAFETY: made by Box::into_raw in `rdb_load` or `Keys::insert`; the server frees it once.
+    // SAFETY: `rdb_load` or `Keys::insert` made the value by Box::into_raw, and the server frees it once (rule 4).
     guard(|| drop(unsafe { Box::from_raw(value.cast::<V>()) }));
 }
 
@@ -233,42 +236,42 @@ extern "C" fn mem_usage<V: Value>(
     _sample_size: usize,
 ) -> usize {
     guard(|| {
-        // SAFETY: `ctx` is valid and the name, if there is one, lives for this call.
+        // SAFETY: the server passes `ctx` for this call (rule 2); the name, if there is one, lives as long.
         let name = unsafe { Str::lent(api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut()) };
-        // SAFETY: the server passes a value of this type, which lives for this call.
+        // SAFETY: the server passes a value of this type, which lives for this call (rule 2).
         unsafe { value_of::<V>(value) }.bytes(name.map_or(0, |name| name.as_bytes().len()))
     })
     .unwrap_or(0)
 }
 
 extern "C" fn free_effort<V: Value>(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> usize {
-    // SAFETY: the server passes a value of this type, which lives for this call.
+    // SAFETY: the server passes a value of this type, which lives for this call (rule 2).
     guard(|| unsafe { value_of::<V>(value) }.free_effort()).unwrap_or(1)
 }
 
 extern "C" fn unlink<V: Value>(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     guard(|| {
-        // SAFETY: `ctx` is valid.
+        // SAFETY: the server passes `ctx` for this call (rule 2).
         let db = unsafe { api!(RedisModule_GetDbIdFromOptCtx(ctx)) };
-        // SAFETY: `ctx` is valid and the name, if there is one, lives for this call.
+        // SAFETY: the server passes `ctx` for this call (rule 2); the name, if there is one, lives as long.
         let name = unsafe { Str::lent(api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut()) };
-        // SAFETY: the server passes a value of this type, which lives for this call.
+        // SAFETY: the server passes a value of this type, which lives for this call (rule 2).
         let value = unsafe { value_of::<V>(value) };
         value.unlinked(db.max(0) as u32, name.map_or(&[], Str::as_bytes));
     });
 }
 
-/// For Redis 7.0: writes a number always, since the server has announced it already.
+/// For Redis 7.0. Always writes a number: the server has already written that one follows.
 extern "C" fn aux_save<V: Value>(rdb: *mut raw::RedisModuleIO, _when: c_int) {
     let saved = guard(V::save_aside).flatten().unwrap_or(0);
-    // SAFETY: `rdb` is valid.
+    // SAFETY: the server passes `rdb` for this call (rule 2).
     guard(|| unsafe { api!(RedisModule_SaveUnsigned(rdb, saved)) });
 }
 
 extern "C" fn aux_save_if_any<V: Value>(rdb: *mut raw::RedisModuleIO, _when: c_int) {
     guard(|| {
         if let Some(saved) = V::save_aside() {
-            // SAFETY: `rdb` is valid.
+            // SAFETY: the server passes `rdb` for this call (rule 2).
             unsafe { api!(RedisModule_SaveUnsigned(rdb, saved)) };
         }
     });
@@ -279,7 +282,7 @@ extern "C" fn aux_load<V: Value>(rdb: *mut raw::RedisModuleIO, encoding: c_int, 
         if encoding > V::ENCODING {
             return Err(format!("saved by a later version (encoding {encoding})"));
         }
-        // SAFETY: `rdb` is valid.
+        // SAFETY: the server passes `rdb` for this call (rule 2).
         let (saved, failed) = unsafe { (api!(RedisModule_LoadUnsigned(rdb)), api!(RedisModule_IsIOError(rdb)) != 0) };
         if failed { Err("cut short".to_owned()) } else { V::load_aside(saved) }
     };

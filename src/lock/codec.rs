@@ -16,10 +16,10 @@
 //! All numbers are little-endian. FNV-1a's step is a bijection of its state for each byte, so a single changed byte
 //! always changes the sum.
 
-use crate::lock::manager::records::{DecodedLock, HoldRecord};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::{NOBODY, Note, Owner};
+use crate::lock::model::record::{DecodedLock, HoldRecord};
 use crate::lock::model::time::{Millis, Now, WallTime};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

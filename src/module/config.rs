@@ -1,25 +1,14 @@
 //! The table of configurations: `CONFIG GET lock.*`, redis.conf, and the arguments of loadmodule.
 
-use super::lost_holds;
-use super::shell::with_manager;
+use super::shell::{shell, with_manager};
 use crate::ffi::config::{ConfigKind, ConfigSpec};
 use crate::lock::model::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
 use crate::lock::model::time::Millis;
-use std::cell::Cell;
 
 const LEASE_MS_CEILING: i64 = LEASE_CEILING.0 as i64;
 /// An owner that the server makes for `*` must fit, or its lock could not be released.
 const OWNER_BYTES_FLOOR: i64 = 32;
 const BYTES_CEILING: i64 = SAVED_BYTES_CEILING as i64;
-
-/// Until the table has set each of these, which it does before the first command.
-const NOTHING_ALLOWED: Bounds =
-    Bounds { lease_default: Millis(0), lease_max: Millis(0), owner_bytes_max: 0, note_bytes_max: 0, keys_max: 0 };
-
-thread_local! {
-    static BOUNDS: Cell<Bounds> = const { Cell::new(NOTHING_ALLOWED) };
-    static HOLD_ALLOWED: Cell<bool> = const { Cell::new(false) };
-}
 
 /// Every configuration, each once.
 pub static TABLE: &[ConfigSpec] = &[
@@ -29,7 +18,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 30_000,
         fixed: false,
         unit: "ms",
-        reason: "the lease of a request that names none: long enough for a pause of the client, short enough to wait out",
+        reason: "the lease of a request that names none: long enough for a pause of the client, short enough to wait \
+                 out",
         get: || bound(|bounds| bounds.lease_default.0 as i64),
         set: |value| set_bound(|bounds| bounds.lease_default = Millis(value as u64)),
     },
@@ -69,7 +59,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 65_536,
         fixed: false,
         unit: "owners",
-        reason: "how many readers may hold one key: bounds its memory, and the time to save it or to end all its leases at once",
+        reason: "how many readers may hold one key: bounds its memory, and the time to save it or to end all its \
+                 leases at once",
         get: || limit(|limits| limits.holders_per_key_max as i64),
         set: |value| with_manager(|manager| manager.limit_holders(value as usize)),
     },
@@ -89,7 +80,7 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 1_000,
         fixed: false,
         unit: "requests",
-        reason: "how many requests may wait for one key: a longer line means that its holders are too slow, or lost",
+        reason: "how many requests may wait for one key: a longer queue means that its holders are too slow, or lost",
         get: || limit(|limits| limits.waiters_per_key_max as i64),
         set: |value| set_limit(|limits| limits.waiters_per_key_max = value as usize),
     },
@@ -99,7 +90,7 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 64,
         fixed: false,
         unit: "keys",
-        reason: "how many keys one request may name: all are open at once, and a waiter stands in the lines of all",
+        reason: "how many keys one request may name: all are open at once, and a waiter stands in the queues of all",
         get: || bound(|bounds| bounds.keys_max as i64),
         set: |value| set_bound(|bounds| bounds.keys_max = value as usize),
     },
@@ -109,7 +100,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 5_000,
         fixed: false,
         unit: "ms",
-        reason: "how long a free key is kept for the first in line, which waits for other keys as well; then others pass it",
+        reason: "how long a free key is kept for the head of its queue, which waits for other keys as well; then \
+                 others pass it",
         get: || limit(|limits| limits.reserve_max.0 as i64),
         set: |value| set_limit(|limits| limits.reserve_max = Millis(value as u64)),
     },
@@ -120,8 +112,8 @@ pub static TABLE: &[ConfigSpec] = &[
         fixed: false,
         unit: "holds",
         reason: "how many of the holds lost last LOCK.LOG shows; 0 remembers none",
-        get: || lost_holds::len_max() as i64,
-        set: |value| lost_holds::set_len_max(value as usize),
+        get: || shell().lost_holds.len_max() as i64,
+        set: |value| shell().lost_holds.set_len_max(value as usize),
     },
     ConfigSpec {
         name: "deadlock-detection",
@@ -129,7 +121,7 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 1,
         fixed: false,
         unit: "yes or no",
-        reason: "refuses a wait that would close a circle of waits; off where threads share an owner",
+        reason: "refuses a wait that would close a cycle of waits; off where threads share an owner",
         get: || limit(|limits| i64::from(limits.deadlock_detection)),
         set: |value| set_limit(|limits| limits.deadlock_detection = value != 0),
     },
@@ -139,7 +131,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 1_000,
         fixed: false,
         unit: "ms",
-        reason: "how far the fence clock jumps at a promotion, at a start, and where slots come at once: wall clocks may differ by that without a fence going back",
+        reason: "how far the fence clock jumps at a promotion, at a start, and where slots come at once: wall clocks \
+                 may differ by that without a fence going back",
         get: || limit(|limits| limits.promotion_skew.0 as i64),
         set: |value| set_limit(|limits| limits.promotion_skew = Millis(value as u64)),
     },
@@ -151,7 +144,7 @@ pub static TABLE: &[ConfigSpec] = &[
         unit: "yes or no",
         reason: "lets clients send LOCK.HOLD, for tools that replay an AOF: who may, can take any lock",
         get: || i64::from(hold_allowed()),
-        set: |value| HOLD_ALLOWED.set(value != 0),
+        set: |value| shell().hold_allowed.set(value != 0),
     },
 ];
 
@@ -170,13 +163,13 @@ pub fn check() -> Result<(), String> {
 /// What arguments must keep to now.
 #[must_use]
 pub fn bounds() -> Bounds {
-    BOUNDS.get()
+    shell().bounds.get()
 }
 
 /// Whether clients may send LOCK.HOLD.
 #[must_use]
 pub fn hold_allowed() -> bool {
-    HOLD_ALLOWED.get()
+    shell().hold_allowed.get()
 }
 
 fn bound(read: impl FnOnce(&Bounds) -> i64) -> i64 {
@@ -186,7 +179,7 @@ fn bound(read: impl FnOnce(&Bounds) -> i64) -> i64 {
 fn set_bound(change: impl FnOnce(&mut Bounds)) {
     let mut bounds = bounds();
     change(&mut bounds);
-    BOUNDS.set(bounds);
+    shell().bounds.set(bounds);
 }
 
 fn limit<R>(read: impl FnOnce(&Limits) -> R) -> R {

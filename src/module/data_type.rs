@@ -1,37 +1,19 @@
 //! Saving and loading locks: RDB, AOF rewrite, DUMP and RESTORE, MEMORY USAGE and digests.
 
-use super::shell::{self, with_manager};
-use super::{clock, replication};
+use super::replication;
+use super::shell::{shell, with_manager};
 use crate::ffi::context::{self, Flags};
 use crate::ffi::event::LoadedFrom;
 use crate::ffi::record::Record;
 use crate::ffi::value::{Destination, DigestPart, Value};
 use crate::lock::codec::{self, DecodeError};
 use crate::lock::manager::LockManager;
-use crate::lock::manager::records::{HoldRecord, Origin};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::key::Db;
 use crate::lock::model::lock::Lock;
+use crate::lock::model::record::{HoldRecord, Origin};
 use crate::lock::model::session::UnlinkedLock;
-use std::cell::Cell;
 use std::ffi::CStr;
-
-thread_local! {
-    /// What is being loaded, if anything is.
-    static LOADING: Cell<Option<LoadedFrom>> = const { Cell::new(None) };
-    /// Whether a lock was loaded that may not lie under its key yet.
-    static ARRIVING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Loading begins, or is over.
-pub(crate) fn set_loading(from: Option<LoadedFrom>) {
-    LOADING.set(from);
-}
-
-/// Whether the key that the server has just loaded may be a lock: most are not, and need not be opened.
-pub(crate) fn take_arriving() -> bool {
-    ARRIVING.take()
-}
 
 impl Value for Lock {
     const NAME: &'static CStr = c"redislock";
@@ -43,11 +25,11 @@ impl Value for Lock {
             DecodeError::Newer(version) => format!("saved by a later version of this module (form {version})"),
             DecodeError::Broken => "damaged payload".to_owned(),
         })?;
-        let mut lock = LockManager::load(&saved, origin(), clock::now())
+        let mut lock = LockManager::load(&saved, origin(), shell().clock.now())
             .map_err(|_| "its fence lies more than a year ahead of the clock".to_owned())?;
         // The server may yet throw it away: its key has expired, or what follows it is damaged. So the core learns of
         // it when it lies under its key: see server_events.rs.
-        ARRIVING.set(true);
+        shell().lock_arrived.set(true);
         // But for a data set that is loaded beside the one that is served: its keys cannot be opened before all of it
         // takes the old one's place, and nothing tells of each then.
         if let Some(Destination { db, name }) = place {
@@ -57,11 +39,11 @@ impl Value for Lock {
     }
 
     fn save(&self) -> Vec<u8> {
-        codec::encode(self, clock::now())
+        codec::encode(self, shell().clock.now())
     }
 
     fn rewrite(&self, each: &mut dyn FnMut(Record<'_>)) {
-        let now = clock::now();
+        let now = shell().clock.now();
         for (owner, hold) in self.holds.iter() {
             replication::with_record(&HoldRecord::of(owner, hold, now), &mut *each);
         }
@@ -89,7 +71,7 @@ impl Value for Lock {
             // The step that has freed it knows.
             return;
         }
-        shell::on_unlinked(Db(db), name, UnlinkedLock::of(self));
+        shell().on_unlinked(Db(db), name, UnlinkedLock::of(self));
     }
 
     fn save_aside() -> Option<u64> {
@@ -112,7 +94,7 @@ impl Value for Lock {
 /// Where a value that is being loaded comes from. Outside of loading it is RESTORE: from a client on a primary, from
 /// the primary on a replica.
 fn origin() -> Origin {
-    match LOADING.get() {
+    match shell().loading.get() {
         Some(LoadedFrom::Disk) => Origin::Disk,
         Some(LoadedFrom::Primary) => Origin::Peer,
         None if context::flags().contains(Flags::PRIMARY) => Origin::Client,

@@ -1,6 +1,6 @@
 //! The core's keyspace over Redis keys.
 
-use super::shell;
+use super::shell::shell;
 use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
@@ -28,10 +28,10 @@ impl<'k, 'n> OpenLocks<'k, 'n> {
         Ok(OpenLocks(Keys::open(ctx, &LOCK, names, access)?))
     }
 
-    /// Leaves the keys as a step should: a lock without a hold is deleted (I6), and a lock that a hold was put on has
-    /// no time to live, which somebody may have set by EXPIRE: only leases end holds.
+    /// Leaves the keys as a step should. A lock without a hold is deleted (I6). A lock with a new or changed hold loses
+    /// the time to live that a client may have set by EXPIRE: only leases end holds.
     ///
-    /// Closes them, and leaves their names, of which there may be more now.
+    /// Closes the keys and returns their names. There may be more than at first.
     pub fn tidy(mut self, changes: &[Change]) -> SmallVec<[Name<'n>; 1]> {
         for change in changes {
             let at = usize::from(change.key.0);
@@ -75,7 +75,7 @@ impl Keyspace for OpenLocks<'_, '_> {
     }
 
     fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
-        shell::take_unlinked()
+        shell().take_unlinked()
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {

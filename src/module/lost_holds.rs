@@ -34,7 +34,7 @@ pub struct LostHold {
     pub db: Db,
     /// On which key.
     pub key: Head,
-    /// Whose it was.
+    /// Its owner.
     pub owner: Head,
     /// The stronger of its modes.
     pub mode: Mode,
@@ -91,10 +91,12 @@ pub enum Reason {
     Lapse,
     /// An operator ended it.
     Break,
-    /// Its connection closed, and nobody bound it anew.
+    /// Its connection closed, and no connection bound it anew.
     Session,
 }
 
+/// A ring that is bounded in rows and in bytes.
+#[derive(Debug)]
 struct Ring {
     /// The latest first.
     rows: VecDeque<LostHold>,
@@ -109,7 +111,7 @@ impl Ring {
         Ring { rows: VecDeque::new(), len_max: 0, bytes: 0, bytes_max, given: 0 }
     }
 
-    /// Adds the latest; `row` makes it of its number. The oldest go that there is no room for any more.
+    /// Adds the latest row, which `row` makes from its number. Drops the oldest rows while there are too many.
     fn add(&mut self, row: impl FnOnce(u64) -> LostHold) {
         if self.len_max == 0 {
             return;
@@ -140,25 +142,30 @@ impl Ring {
     }
 }
 
-thread_local! {
-    static RING: RefCell<Ring> = const { RefCell::new(Ring::new(RING_BYTES_MAX)) };
-}
+/// The holds lost last.
+#[derive(Debug)]
+pub struct LostHolds(RefCell<Ring>);
 
-/// Takes note of a change, if a hold was lost by it.
-pub(crate) fn note(ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
-    if !change.ended {
-        return;
+impl LostHolds {
+    /// Remembers none until its length is set.
+    pub(crate) fn new() -> LostHolds {
+        LostHolds(RefCell::new(Ring::new(RING_BYTES_MAX)))
     }
-    let reason = match change.cause {
-        Cause::Lapse if change.hold.is_orphaned() => Reason::Session,
-        Cause::Lapse => Reason::Lapse,
-        Cause::Break => Reason::Break,
-        Cause::Close => Reason::Session,
-        // Its owner knows, or never knew that it had it.
-        Cause::Acquire | Cause::Release | Cause::Extend | Cause::RevokeUndelivered | Cause::Replicated => return,
-    };
-    RING.with_borrow_mut(|ring| {
-        ring.add(|id| LostHold {
+
+    /// Takes note of a change, if a hold was lost by it.
+    pub(crate) fn note(&self, ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
+        if !change.ended {
+            return;
+        }
+        let reason = match change.cause {
+            Cause::Lapse if change.hold.is_orphaned() => Reason::Session,
+            Cause::Lapse => Reason::Lapse,
+            Cause::Break => Reason::Break,
+            Cause::Close => Reason::Session,
+            // Its owner knows, or never knew that it had it.
+            Cause::Acquire | Cause::Release | Cause::Extend | Cause::RevokeUndelivered | Cause::Replicated => return,
+        };
+        self.0.borrow_mut().add(|id| LostHold {
             id,
             at_ms: now.wall.0 / 1000,
             reason,
@@ -170,29 +177,29 @@ pub(crate) fn note(ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
             held: change.hold.since().ago(now.mono),
             note: change.hold.note().map(|note| Head::of(&note.0, TEXT_KEPT_MAX)),
         });
-    });
-}
+    }
 
-/// The last ones, at most so many, the latest first.
-#[must_use]
-pub fn last(most: usize) -> Vec<LostHold> {
-    RING.with_borrow(|ring| ring.rows.iter().take(most).cloned().collect())
-}
+    /// The last ones, at most so many, the latest first.
+    #[must_use]
+    pub fn last(&self, most: usize) -> Vec<LostHold> {
+        self.0.borrow().rows.iter().take(most).cloned().collect()
+    }
 
-/// Forgets all of them.
-pub fn reset() {
-    RING.with_borrow_mut(Ring::reset);
-}
+    /// Drops all of them.
+    pub fn reset(&self) {
+        self.0.borrow_mut().reset();
+    }
 
-/// How many are remembered at most.
-#[must_use]
-pub fn len_max() -> usize {
-    RING.with_borrow(|ring| ring.len_max)
-}
+    /// How many are remembered at most.
+    #[must_use]
+    pub fn len_max(&self) -> usize {
+        self.0.borrow().len_max
+    }
 
-/// Sets how many are remembered.
-pub(crate) fn set_len_max(len_max: usize) {
-    RING.with_borrow_mut(|ring| ring.set_len_max(len_max));
+    /// Sets how many are remembered at most.
+    pub(crate) fn set_len_max(&self, len_max: usize) {
+        self.0.borrow_mut().set_len_max(len_max);
+    }
 }
 
 #[cfg(test)]

@@ -1,39 +1,41 @@
-//! What Redis must do for us. Settles and decides nothing itself: it opens keys, asks the core, and publishes what came
-//! of it.
+//! What the server must do for the locks. It decides nothing: it opens keys, asks the lock manager, and publishes what
+//! came of it.
 //!
-//! The way of a request: `command/` *parses* it; [`serve`] opens its keys and the core *settles*, *decides* and
-//! *commits*; then it *publishes*: replicate, notify, wake, arm, in that order; `command/` *answers*, or the client
-//! waits ([`waiting`]).
+//! The way of a request: `command/` parses it; [`serve`] runs a [`step`]; `command/` writes the reply, or the client
+//! waits ([`blocked_clients`]). What happens without a command comes from [`server_events`] and runs in `background`.
 
-pub mod alarm;
+pub(crate) mod background;
+pub mod blocked_clients;
+pub mod clients;
 pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod data_type;
+pub mod info;
 pub mod keyspace;
 pub mod lost_holds;
 pub mod metrics;
 pub mod replication;
 pub mod resync;
 pub mod role;
+pub mod scheduler;
 pub mod server_events;
 pub mod shell;
-pub mod turns;
-pub mod waiting;
+pub mod step;
 
-use crate::ffi::{Access, Ctx, Flags, Keys, Name, Str, WrongType};
+use crate::ffi::{Access, Ctx, Flags, Keys, Str, WrongType};
 use crate::lock::manager::LockManager;
-use crate::lock::manager::records::{HoldRecord, Origin};
 use crate::lock::manager::view::{View, ViewContext};
-use crate::lock::model::effect::{Change, Effects};
 use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::owner::Owner;
+use crate::lock::model::record::{HoldRecord, Origin};
 use crate::lock::model::request::{Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
-use crate::lock::model::time::{Now, Timestamp};
-use keyspace::{LOCK, OpenLocks};
-use shell::with_manager;
-use waiting::Reply;
+use crate::lock::model::time::Timestamp;
+use clients::Reply;
+use keyspace::LOCK;
+use shell::{shell, with_manager};
+use step::Publish;
 
 /// Why a request that is well-formed was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,22 +65,13 @@ pub fn serve(
     reply: Option<Reply>,
 ) -> Result<Outcome, ServeError> {
     // The server keeps clients from writing to a replica, unless it is configured not to.
-    if !role::is_primary(ctx) {
+    if !shell().role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
-    let now = clock::now();
-    let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
-    let mut effects = Effects::new();
-    let outcome = with_manager(|manager| manager.serve(&mut locks, request, now, &mut effects));
-    if effects.is_empty() {
-        drop(locks);
-    } else {
-        let opened = locks.tidy(&effects.changes);
-        finish(ctx, &opened, &mut effects, now);
-    }
-    let outcome = match (outcome, &request.operation) {
+    let step = step::run(ctx, names, Publish::All, |manager, step| manager.serve(step, request))?;
+    let outcome = match (step.result, &request.operation) {
         (Ok(Outcome::Queued(waiter)), _) => {
-            let parked = reply.and_then(|reply| waiting::park(ctx, names, reply, request, || waiter));
+            let parked = reply.and_then(|reply| blocked_clients::park(ctx, names, reply, request, || waiter));
             if parked.is_none() {
                 with_manager(|manager| manager.cancel(waiter));
             }
@@ -89,23 +82,23 @@ pub fn serve(
             // others end that wait.
             let there = reply.filter(|_| with_manager(|manager| manager.waits(old)));
             let take_over =
-                || with_manager(|manager| manager.take_over(old, operation, now.mono)).expect("it waits, seen above");
-            let parked = there.and_then(|reply| waiting::park(ctx, names, reply, request, take_over));
+                || with_manager(|manager| manager.take_over(old, operation, step.now)).expect("it waits, seen above");
+            let parked = there.and_then(|reply| blocked_clients::park(ctx, names, reply, request, take_over));
             if parked.is_some() {
-                waiting::wake([(old, WaitEnd::Replaced)], now.mono);
+                blocked_clients::wake([(old, WaitEnd::Replaced)], step.now);
             }
             Ok(queued(ctx, parked))
         }
         (outcome, _) => outcome,
     };
-    metrics::count_outcome(&outcome);
-    if effects.needs_rearm {
-        alarm::arm(ctx);
+    shell().metrics.count_outcome(&outcome);
+    if step.needs_rearm {
+        shell().schedule(ctx);
     }
     outcome.map_err(ServeError::Refused)
 }
 
-/// What has become of a request whose client is parked now. One that the server does not let wait has tried once.
+/// What a request came to whose client is parked now. If the server does not let it wait, it has tried once.
 fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
     let Some(waiter) = parked else { return Outcome::Unavailable };
     // Within a command the servers see keys of its own slot alone.
@@ -120,15 +113,12 @@ fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
 /// # Errors
 /// With nothing changed but what settling ended.
 pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Origin) -> Result<(), ServeError> {
-    let now = clock::now();
-    let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (applied, mut effects) = with_manager(|manager| manager.apply(&mut locks, KeyIndex(0), record, origin, now));
-    let names = locks.tidy(&effects.changes);
+    let publish = if origin == Origin::Disk { Publish::Nothing } else { Publish::All };
+    let step = step::run(ctx, &[name], publish, |manager, step| manager.apply(step, KeyIndex(0), record, origin))?;
     if origin != Origin::Disk {
-        finish(ctx, &names, &mut effects, now);
-        alarm::arm(ctx);
+        shell().schedule(ctx);
     }
-    applied.map_err(ServeError::Refused)
+    step.result.map_err(ServeError::Refused)
 }
 
 /// Ends an owner's hold on a key, or all there are. How many were ended.
@@ -136,16 +126,12 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Orig
 /// # Errors
 /// With nothing changed.
 pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> Result<usize, ServeError> {
-    if !role::is_primary(ctx) {
+    if !shell().role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
-    let now = clock::now();
-    let mut locks = OpenLocks::open(ctx, &[name], Access::Write)?;
-    let (broken, mut effects) = with_manager(|manager| manager.break_holds(&mut locks, KeyIndex(0), owner, now));
-    let names = locks.tidy(&effects.changes);
-    finish(ctx, &names, &mut effects, now);
-    alarm::arm(ctx);
-    Ok(broken)
+    let step = step::run(ctx, &[name], Publish::All, |manager, step| manager.break_holds(step, KeyIndex(0), owner))?;
+    shell().schedule(ctx);
+    Ok(step.result)
 }
 
 /// The connection that a command came over, if it came over one.
@@ -154,31 +140,31 @@ pub fn connection_of(ctx: &Ctx<'_>) -> Option<Connection> {
     ctx.connection().map(|client| with_manager(|manager| manager.sessions().connection(client)))
 }
 
-/// Shows a key's lock, if there is one, and who waits for it.
+/// Shows a key's lock, if there is one, and its waiters.
 ///
 /// # Errors
 /// When the key has a value of another type.
 pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) -> R) -> Result<R, ServeError> {
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
-    let seen = |manager: &mut LockManager| {
-        let (db, name, now) = (Db(keys.db()), name.as_bytes(), clock::mono());
+    let read = |manager: &mut LockManager| {
+        let (db, name, now) = (Db(keys.db()), name.as_bytes(), shell().clock.mono());
         let at = ViewContext { db, name, sessions: manager.sessions(), now };
         show(KeyView { lock: keys.get(0).and_then(|lock| View::of(lock, at)), manager, db, name, now })
     };
-    Ok(with_manager(seen))
+    Ok(with_manager(read))
 }
 
-/// Looks at what the node knows of all keys.
+/// Reads what the manager knows of all keys.
 pub fn read_manager<R>(read: impl FnOnce(&LockManager, Timestamp) -> R) -> R {
-    with_manager(|manager| read(manager, clock::mono()))
+    with_manager(|manager| read(manager, shell().clock.mono()))
 }
 
 /// A key as it is to be shown.
 #[derive(Debug)]
 pub struct KeyView<'a> {
-    /// Its lock, if somebody holds it.
+    /// Its lock, if it has a holder.
     pub lock: Option<View<'a>>,
-    /// Who knows who waits.
+    /// The manager, which knows the waiters.
     pub manager: &'a LockManager,
     /// Its database.
     pub db: Db,
@@ -186,24 +172,4 @@ pub struct KeyView<'a> {
     pub name: &'a [u8],
     /// When.
     pub now: Timestamp,
-}
-
-/// Does what a step has left to do, whose keys are closed: replicate, notify, wake.
-pub(crate) fn finish(ctx: &mut Ctx<'_>, names: &[Name<'_>], effects: &mut Effects, now: Now) {
-    publish(ctx, names, &effects.changes, now);
-    waiting::wake(effects.wait_ends.drain(..), now.mono);
-}
-
-/// Tells all who must know: replicas and the AOF first, then watchers and subscribers.
-fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) {
-    replication::publish(ctx, names, changes, now);
-    for change in changes {
-        let name = names[usize::from(change.key.0)].as_str();
-        metrics::count_change(change);
-        lost_holds::note(ctx, name.as_bytes(), change, now);
-        ctx.signal_modified(name);
-        if let Some(event) = server_events::name_of(change.cause, change.ended) {
-            ctx.notify(event, name);
-        }
-    }
 }

@@ -1,55 +1,67 @@
-//! What replicas and the AOF learn: facts, not requests. Every change to a hold is one LOCK.HOLD, the absolute state of
-//! that hold; it is idempotent and decides nothing.
+//! What replicas and the AOF get: records, not requests. Every change to a hold is one LOCK.HOLD, the absolute state of
+//! that hold. It is idempotent and decides nothing.
 
 use crate::ffi::record::Record;
 use crate::ffi::{Ctx, Flags, Name, Str};
-use crate::lock::manager::records::HoldRecord;
 use crate::lock::model::effect::Change;
+use crate::lock::model::record::HoldRecord;
 use crate::lock::model::time::Now;
 use std::cell::Cell;
 use std::ffi::CStr;
 
-/// The command that carries facts.
+/// The command that carries a record.
 pub const COMMAND: &CStr = c"LOCK.HOLD";
 
-thread_local! {
-    /// Whether somebody may listen to what is replicated: replicas, or an AOF. To build what nobody hears costs more
-    /// than all else of a hand-off. Everything that may begin a stream on a primary sets it: a fork, whose snapshot the
-    /// stream or the AOF goes on from, and a promotion. Only a tick that has found nobody takes it back. What is
-    /// counted unheard between the attachment of a first replica and the fork for it gets into the backlog alone, and
-    /// nobody can go on from before the fork. A replica of Valkey 9.1 takes its primary's RDB for its own AOF without a
-    /// fork: what it counts unheard goes there as it came, and that is the same record.
-    static HAS_CONSUMERS: Cell<bool> = const { Cell::new(true) };
+/// The stream of records to replicas and to the AOF.
+#[derive(Debug)]
+pub struct Stream {
+    /// True while a replica, the backlog or the AOF may consume the stream. Building records that nobody reads costs
+    /// more than the rest of a hand-off.
+    ///
+    /// Everything that may begin a stream on a primary sets it: a promotion, and a fork, whose snapshot the stream or
+    /// the AOF goes on from. Only a tick that has found no consumer clears it.
+    ///
+    /// Between the attachment of a first replica and the fork for it, changes are only counted. They get into the
+    /// backlog alone, and no replica can go on from before the fork. A replica of Valkey 9.1 takes its primary's RDB
+    /// for its own AOF without a fork. What it only counts goes there as it came, and that is the same record.
+    has_consumers: Cell<bool>,
 }
 
-/// A stream may begin from what there is now.
-pub(crate) fn stream_may_begin() {
-    HAS_CONSUMERS.set(true);
-}
+impl Stream {
+    /// A stream that may have consumers.
+    pub(crate) fn new() -> Stream {
+        Stream { has_consumers: Cell::new(true) }
+    }
 
-/// The server's tick: looks whether somebody listens still.
-pub(crate) fn tick(ctx: &Ctx<'_>) {
-    // In a cluster, those who take over slots listen too, and are in no list.
-    if HAS_CONSUMERS.get() && !ctx.flags().intersects(Flags::CLUSTER | Flags::AOF) && !ctx.has_replicas() {
-        HAS_CONSUMERS.set(false);
+    /// A consumer may begin to read from what there is now.
+    pub(crate) fn may_begin(&self) {
+        self.has_consumers.set(true);
+    }
+
+    /// The server's tick: asks whether there are consumers still.
+    pub(crate) fn tick(&self, ctx: &Ctx<'_>) {
+        // In a cluster, nodes that take over slots consume the stream too, and are in no list.
+        if self.has_consumers.get() && !ctx.flags().intersects(Flags::CLUSTER | Flags::AOF) && !ctx.has_replicas() {
+            self.has_consumers.set(false);
+        }
+    }
+
+    /// Sends the changes of a step.
+    pub(crate) fn publish(&self, ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) {
+        if changes.is_empty() {
+            return;
+        }
+        if !self.has_consumers.get() {
+            return ctx.mark_dirty(COMMAND);
+        }
+        for change in changes {
+            send(ctx, names[usize::from(change.key.0)].as_str(), change, now);
+        }
     }
 }
 
-/// Sends the changes of a step.
-pub(crate) fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) {
-    if changes.is_empty() {
-        return;
-    }
-    if !HAS_CONSUMERS.get() {
-        return ctx.mark_dirty(COMMAND);
-    }
-    for change in changes {
-        send(ctx, names[usize::from(change.key.0)].as_str(), change, now);
-    }
-}
-
-/// Sends a change.
-pub(super) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
+/// Sends the record of one change.
+pub(crate) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
     if change.ended {
         // `key owner 0 0 fence`
         let numbers = [0, 0, change.hold.fence.get() as i64];
@@ -59,7 +71,7 @@ pub(super) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
     }
 }
 
-/// The record of a hold that stands: `key owner reads writes fence wall-deadline-ms remaining-ms [note]`.
+/// Makes the record of a hold that stands: `key owner reads writes fence wall-deadline-ms remaining-ms [note]`.
 pub(crate) fn with_record<R>(record: &HoldRecord, each: impl FnOnce(Record<'_>) -> R) -> R {
     let numbers = [
         i64::from(record.reads),

@@ -3,28 +3,25 @@
 use crate::ffi::{Ctx, Flags};
 use std::cell::Cell;
 
-thread_local! {
-    /// None until it was asked.
-    static IS_PRIMARY: Cell<Option<bool>> = const { Cell::new(None) };
-}
+/// The role of this node; None until the server was asked.
+#[derive(Debug, Default)]
+pub struct Role(Cell<Option<bool>>);
 
-/// Whether it is.
-pub(crate) fn is_primary(ctx: &Ctx<'_>) -> bool {
-    IS_PRIMARY.get().unwrap_or_else(|| ask(ctx))
-}
+impl Role {
+    /// Whether this node is a primary.
+    pub(crate) fn is_primary(&self, ctx: &Ctx<'_>) -> bool {
+        self.0.get().unwrap_or_else(|| self.refresh(ctx))
+    }
 
-/// The server has said so.
-pub(crate) fn set_primary(is_primary: bool) {
-    IS_PRIMARY.set(Some(is_primary));
-}
+    /// The server has said what this node is now.
+    pub(crate) fn set_primary(&self, is_primary: bool) {
+        self.0.set(Some(is_primary));
+    }
 
-/// The server's tick: asks again, whatever was said.
-pub(crate) fn tick(ctx: &Ctx<'_>) {
-    ask(ctx);
-}
-
-fn ask(ctx: &Ctx<'_>) -> bool {
-    let is_primary = ctx.flags().contains(Flags::PRIMARY);
-    set_primary(is_primary);
-    is_primary
+    /// Asks the server again, whatever it has said.
+    pub(crate) fn refresh(&self, ctx: &Ctx<'_>) -> bool {
+        let is_primary = ctx.flags().contains(Flags::PRIMARY);
+        self.set_primary(is_primary);
+        is_primary
+    }
 }

@@ -1,116 +1,107 @@
-//! Events in both directions: what the server tells us, and the keyspace events that subscribers get from us.
+//! What the server tells the module: its own events, those of keys, and messages of other nodes.
 
 use super::keyspace::LOCK;
-use super::shell::with_manager;
-use super::{alarm, clock, cluster, data_type, metrics, replication, resync, role, turns, waiting};
+use super::scheduler::Callbacks;
+use super::shell::{shell, with_manager};
+use super::{background, blocked_clients};
 use crate::ffi::event::{Listener, ServerEvent};
-use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Str};
+use crate::ffi::peers::Peer;
+use crate::ffi::{Access, Ctx, Flags, Keys, LoadError, Loader, OwnedStr, Str};
 use crate::lock::manager::LockManager;
-use crate::lock::model::effect::Cause;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::time::Timestamp;
-use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 
-/// The keyspace event of a change; None for facts, which the primary has announced already.
-#[must_use]
-pub fn name_of(cause: Cause, ended: bool) -> Option<&'static CStr> {
-    match cause {
-        Cause::Acquire => Some(c"lock.acquire"),
-        Cause::Release | Cause::RevokeUndelivered => Some(c"lock.release"),
-        // A closed connection gives its holds back, or moves the end of their leases.
-        Cause::Close if ended => Some(c"lock.release"),
-        Cause::Extend | Cause::Close => Some(c"lock.extend"),
-        Cause::Lapse => Some(c"lock.lapse"),
-        Cause::Break => Some(c"lock.break"),
-        Cause::Replicated => None,
-    }
+/// Subscribes to the events of the server and of keys.
+///
+/// # Errors
+/// When the server refuses.
+pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
+    shell().scheduler.install(Callbacks {
+        ring: background::on_ring,
+        watch: |ctx| ctx.watch_event_loop::<ServerEvents>(),
+        unwatch: |ctx| {
+            if !shell().needs_event_loop() {
+                shell().scheduler.unwatch_event_loop(ctx);
+            }
+        },
+    });
+    loader.listener::<ServerEvents>()
 }
 
-thread_local! {
-    /// The database that a key is being moved from.
-    static MOVED_FROM: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The name that a key is being renamed from.
-    static RENAMED_FROM: RefCell<Option<KeyName>> = const { RefCell::new(None) };
-}
-
-/// The module's ear.
+/// The listener for events of the server and of keys.
 #[derive(Debug)]
 pub struct ServerEvents;
 
 impl Listener for ServerEvents {
     fn on_server(ctx: &mut Ctx<'_>, event: ServerEvent) {
+        let shell = shell();
         match event {
             ServerEvent::Flush(db) => with_manager(|manager| manager.flush(db.map(Db))),
             ServerEvent::Swap(one, other) => {
                 with_manager(|manager| manager.swap(Db(one), Db(other)));
-                resync::swap(Db(one), Db(other));
+                shell.resync.swap(Db(one), Db(other));
             }
-            ServerEvent::LoadingStarted(from) => data_type::set_loading(Some(from)),
-            ServerEvent::LoadingEnded => data_type::set_loading(None),
+            ServerEvent::LoadingStarted(from) => shell.loading.set(Some(from)),
+            ServerEvent::LoadingEnded => shell.loading.set(None),
             ServerEvent::LoadingBeside => with_manager(LockManager::begin_incoming),
             ServerEvent::SwappedIn => with_manager(LockManager::take_incoming),
             ServerEvent::Abandoned => with_manager(LockManager::drop_incoming),
-            ServerEvent::Forked => replication::stream_may_begin(),
+            ServerEvent::Forked => shell.stream.may_begin(),
             ServerEvent::BecamePrimary => {
-                role::set_primary(true);
-                replication::stream_may_begin();
-                with_manager(|manager| manager.promote(clock::now().wall));
-                cluster::broadcast(ctx);
-                alarm::arm(ctx);
+                shell.role.set_primary(true);
+                shell.stream.may_begin();
+                with_manager(|manager| manager.promote(shell.clock.now().wall));
+                broadcast_fence(ctx);
+                shell.schedule(ctx);
             }
             ServerEvent::BecameReplica => {
-                role::set_primary(false);
-                alarm::disarm(ctx);
-                waiting::dismiss();
+                shell.role.set_primary(false);
+                shell.scheduler.stop_timer(ctx);
+                blocked_clients::dismiss();
             }
-            ServerEvent::SlotsGained => with_manager(|manager| manager.gain_slots(clock::now().wall)),
-            ServerEvent::Tick => {
-                role::tick(ctx);
-                replication::tick(ctx);
-                alarm::tick(ctx);
-                cluster::tick(ctx);
-                turns::tick(ctx);
-            }
+            ServerEvent::SlotsGained => with_manager(|manager| manager.gain_slots(shell.clock.now().wall)),
+            ServerEvent::Tick => on_tick(ctx),
             ServerEvent::BeforeSleep => {
-                waiting::work(ctx);
-                alarm::before_sleep(ctx);
-                cluster::broadcast(ctx);
+                background::on_before_sleep(ctx);
+                broadcast_fence(ctx);
             }
+            // A client disconnects. The hand-off of what its connection held is a job of the background.
             ServerEvent::ClientGone(client) => {
-                let had_some = with_manager(|manager| manager.close(client, clock::mono()));
-                if had_some {
-                    metrics::count_session_closed();
+                let had_holds = with_manager(|manager| manager.disconnect(client, shell.clock.mono()));
+                if had_holds {
+                    shell.metrics.count_session_closed();
                 }
-                // It may come after the event before the server sleeps. What it was granted and did not learn of is to
-                // be taken back, too.
-                if had_some || with_manager(|manager| waiting::has_jobs_in(manager)) {
-                    alarm::arm(ctx);
+                // It may come after the event before the server sleeps. A grant that did not reach the client is to be
+                // revoked, too.
+                if had_holds || shell.has_jobs() {
+                    shell.schedule(ctx);
                 }
             }
         }
     }
 
     fn on_key(ctx: &mut Ctx<'_>, event: &CStr, key: Str<'_>) {
+        let shell = shell();
         match event.to_bytes() {
             // The server says at once, one after the other, from where and to where.
-            b"rename_from" => drop(RENAMED_FROM.replace(Some(KeyName::from_slice(key.as_bytes())))),
+            b"rename_from" => drop(shell.renamed_from.replace(Some(KeyName::from_slice(key.as_bytes())))),
             b"rename_to" => {
-                let from = RENAMED_FROM.take().map(|name| (Db(ctx.db()), name));
+                let from = shell.renamed_from.take().map(|name| (Db(ctx.db()), name));
                 carry(ctx, key, from);
             }
-            b"move_from" => MOVED_FROM.set(Some(ctx.db())),
+            b"move_from" => shell.moved_from.set(Some(Db(ctx.db()))),
             b"move_to" => {
-                let from = MOVED_FROM.get().map(|db| (Db(db), KeyName::from_slice(key.as_bytes())));
+                let from = shell.moved_from.get().map(|db| (db, KeyName::from_slice(key.as_bytes())));
                 carry(ctx, key, from);
                 // Valkey 8.1 selects the event's database for the client itself, and leaves it there: its next commands
                 // would go to the wrong one, and so would what replicas are told of this one.
-                if let Some(db) = MOVED_FROM.take() {
+                if let Some(Db(db)) = shell.moved_from.take() {
                     ctx.select_db(db);
                 }
             }
-            b"loaded" if data_type::take_arriving() => {
+            b"loaded" if shell.lock_arrived.take() => {
                 if with_manager(|manager| manager.has_incoming()) {
                     // It lies beside the data set that is served, where this name has another lock or none.
                     return;
@@ -119,16 +110,50 @@ impl Listener for ServerEvents {
                 let name = OwnedStr::new(key.as_bytes());
                 placed(ctx, name.as_str(), LockManager::arrive);
             }
-            b"restore" if data_type::take_arriving() => {
+            b"restore" if shell.lock_arrived.take() => {
                 if let Some(db) = placed(ctx, key, LockManager::arrive)
                     && is_ours_to_tell(ctx.flags())
                 {
-                    resync::enqueue(db, key.as_bytes());
+                    shell.resync.enqueue(db, key.as_bytes());
                 }
                 // Its lease may be the earliest now.
-                alarm::arm(ctx);
+                shell.schedule(ctx);
             }
             _ => {}
+        }
+    }
+}
+
+/// The server's tick.
+fn on_tick(ctx: &mut Ctx<'_>) {
+    let shell = shell();
+    shell.role.refresh(ctx);
+    shell.stream.tick(ctx);
+    background::on_tick(ctx);
+    shell.gossip.tick(ctx, with_manager(|manager| manager.last_fence()), shell.clock.now());
+    if shell.gossip.is_cluster(ctx) {
+        // Fences are told there.
+        shell.scheduler.watch_event_loop(ctx);
+    } else if shell.scheduler.watches_event_loop() && !shell.needs_event_loop() {
+        shell.scheduler.unwatch_soon(ctx);
+    }
+}
+
+/// Tells the other nodes of a cluster how far the fence clock is.
+fn broadcast_fence(ctx: &mut Ctx<'_>) {
+    let shell = shell();
+    shell.gossip.broadcast(ctx, with_manager(|manager| manager.last_fence()), || shell.clock.now());
+}
+
+/// The listener for messages of other nodes.
+#[derive(Debug)]
+pub struct PeerMessages;
+
+impl Peer for PeerMessages {
+    fn on_message(number: u64) {
+        let shell = shell();
+        if let Some(fence) = shell.gossip.on_message(number, shell.clock.now()) {
+            with_manager(|manager| manager.observe_fence(fence));
         }
     }
 }
@@ -137,11 +162,11 @@ impl Listener for ServerEvents {
 fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, KeyName)>) {
     let from = from.as_ref().map(|(db, name)| (*db, &name[..]));
     if let Some(db) = placed(ctx, key, |manager, db, name, lock, now| manager.carry(from, db, name, lock, now)) {
-        resync::follow(db, key.as_bytes());
+        shell().resync.follow(db, key.as_bytes());
     }
 }
 
-/// Whether this node is the one that tells others what happened.
+/// Whether this node sends records to others.
 fn is_ours_to_tell(flags: Flags) -> bool {
     flags.contains(Flags::PRIMARY) && !flags.contains(Flags::LOADING)
 }
@@ -155,6 +180,6 @@ fn placed(
     let mut keys = Keys::open(ctx, &LOCK, &[key], Access::Write).ok()?;
     let db = Db(keys.db());
     let lock = keys.get_mut(0)?;
-    with_manager(|manager| tell(manager, db, key.as_bytes(), lock, clock::mono()));
+    with_manager(|manager| tell(manager, db, key.as_bytes(), lock, shell().clock.mono()));
     Some(db)
 }

@@ -1,14 +1,27 @@
-//! The core's node, for as long as the module is loaded. What else there is to remember lies in the file it belongs to.
+//! The memory of the module: all of its state lives in one [`Shell`], behind one accessor.
+//!
+//! Each part is a type in the file of that name and knows nothing of the others. What connects them imports this file.
 
+use super::clients::Clients;
+use super::clock::Clock;
+use super::cluster::FenceGossip;
+use super::lost_holds::LostHolds;
+use super::metrics::Metrics;
+use super::replication::Stream;
+use super::resync::Resync;
+use super::role::Role;
+use super::scheduler::Scheduler;
+use crate::ffi::Ctx;
+use crate::ffi::event::LoadedFrom;
 use crate::lock::manager::LockManager;
 use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::limits::Limits;
+use crate::lock::model::limits::{Bounds, Limits};
 use crate::lock::model::session::UnlinkedLock;
 use crate::lock::model::time::Millis;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
-/// Until the configuration table has set each of these, which it does before the first command.
-const NOTHING_ALLOWED: Limits = Limits {
+/// The limits until the table of configurations has set each, which it does before the first command.
+const NO_LIMITS: Limits = Limits {
     holders_per_key_max: 0,
     waiters_max: 0,
     waiters_per_key_max: 0,
@@ -17,37 +30,137 @@ const NOTHING_ALLOWED: Limits = Limits {
     promotion_skew: Millis(0),
 };
 
-thread_local! {
-    // The server calls a module on its main thread alone, but for freeing values, which needs none of this.
-    static MANAGER: RefCell<LockManager> = const { RefCell::new(LockManager::new(NOTHING_ALLOWED)) };
-    /// Locks that left their keys while the node was at work.
-    static UNLINKED: RefCell<Vec<(Db, KeyName, UnlinkedLock)>> = const { RefCell::new(Vec::new()) };
+/// The bounds of arguments until the same moment.
+const NO_BOUNDS: Bounds =
+    Bounds { lease_default: Millis(0), lease_max: Millis(0), owner_bytes_max: 0, note_bytes_max: 0, keys_max: 0 };
+
+/// The state of the module.
+#[derive(Debug)]
+pub struct Shell {
+    manager: RefCell<LockManager>,
+    /// Locks that left their keys while the manager was at work.
+    unlinked: RefCell<Vec<(Db, KeyName, UnlinkedLock)>>,
+
+    pub(crate) clock: Clock,
+    pub(crate) role: Role,
+    /// What arguments of commands must keep to.
+    pub(crate) bounds: Cell<Bounds>,
+    /// Whether clients may send LOCK.HOLD.
+    pub(crate) hold_allowed: Cell<bool>,
+
+    pub(crate) clients: RefCell<Clients>,
+    pub(crate) scheduler: Scheduler,
+
+    pub(crate) stream: Stream,
+    pub(crate) resync: Resync,
+    pub(crate) gossip: FenceGossip,
+
+    pub(crate) metrics: Metrics,
+    /// The rows of LOCK.LOG.
+    pub lost_holds: LostHolds,
+
+    /// What is being loaded, if anything is.
+    pub(crate) loading: Cell<Option<LoadedFrom>>,
+    /// Whether a lock was loaded that may not lie under its key yet.
+    pub(crate) lock_arrived: Cell<bool>,
+    /// The database that a key is being moved from.
+    pub(crate) moved_from: Cell<Option<Db>>,
+    /// The name that a key is being renamed from.
+    pub(crate) renamed_from: RefCell<Option<KeyName>>,
 }
 
-/// Works with the node. Must not be called from within itself: nothing that calls the server happens inside, but
-/// opening, looking at and creating locks.
+thread_local! {
+    // The server calls a module on its main thread alone, except to free values, which needs none of this. It never
+    // unloads a module that has a data type. So this is made once, and lives as long as the process.
+    static SHELL: &'static Shell = Box::leak(Box::new(Shell::new()));
+}
+
+/// The state of the module.
+#[must_use]
+pub fn shell() -> &'static Shell {
+    SHELL.with(|shell| *shell)
+}
+
+/// Works with the lock manager: [`Shell::with_manager`].
 pub fn with_manager<R>(work: impl FnOnce(&mut LockManager) -> R) -> R {
-    MANAGER.with_borrow_mut(|manager| {
-        let result = work(manager);
-        if UNLINKED.with_borrow(|gone| !gone.is_empty()) {
-            for (db, name, unlinked) in take_unlinked() {
+    shell().with_manager(work)
+}
+
+impl Shell {
+    fn new() -> Shell {
+        Shell {
+            manager: RefCell::new(LockManager::new(NO_LIMITS)),
+            unlinked: RefCell::default(),
+            clock: Clock::new(),
+            role: Role::default(),
+            bounds: Cell::new(NO_BOUNDS),
+            hold_allowed: Cell::new(false),
+            clients: RefCell::default(),
+            scheduler: Scheduler::new(),
+            stream: Stream::new(),
+            resync: Resync::default(),
+            gossip: FenceGossip::new(),
+            metrics: Metrics::new(),
+            lost_holds: LostHolds::new(),
+            loading: Cell::new(None),
+            lock_arrived: Cell::new(false),
+            moved_from: Cell::new(None),
+            renamed_from: RefCell::default(),
+        }
+    }
+
+    /// Works with the lock manager. Must not be called from within itself: inside, nothing calls the server but to
+    /// open, read and create locks.
+    pub fn with_manager<R>(&self, work: impl FnOnce(&mut LockManager) -> R) -> R {
+        let mut manager = self.manager.borrow_mut();
+        let result = work(&mut manager);
+        if !self.unlinked.borrow().is_empty() {
+            for (db, name, unlinked) in self.unlinked.take() {
                 manager.on_unlinked(db, &name, &unlinked);
             }
         }
         result
-    })
-}
+    }
 
-/// Those of the locks that left their keys while the node was at work that it has not heard of yet.
-pub(crate) fn take_unlinked() -> Vec<(Db, KeyName, UnlinkedLock)> {
-    UNLINKED.take()
-}
+    /// The locks that left their keys while the manager was at work, and that it has not heard of yet.
+    pub(crate) fn take_unlinked(&self) -> Vec<(Db, KeyName, UnlinkedLock)> {
+        self.unlinked.take()
+    }
 
-/// A lock has left its key. Also while the node is at work: the server deletes a key that has expired when it is
-/// opened.
-pub fn on_unlinked(db: Db, name: &[u8], unlinked: UnlinkedLock) {
-    MANAGER.with(|manager| match manager.try_borrow_mut() {
-        Ok(mut manager) => manager.on_unlinked(db, name, &unlinked),
-        Err(_) => UNLINKED.with_borrow_mut(|gone| gone.push((db, KeyName::from_slice(name), unlinked))),
-    });
+    /// A lock has left its key. Also while the manager is at work: the server deletes a key that has expired when it is
+    /// opened.
+    pub(crate) fn on_unlinked(&self, db: Db, name: &[u8], unlinked: UnlinkedLock) {
+        match self.manager.try_borrow_mut() {
+            Ok(mut manager) => manager.on_unlinked(db, name, &unlinked),
+            Err(_) => self.unlinked.borrow_mut().push((db, KeyName::from_slice(name), unlinked)),
+        }
+    }
+
+    /// Whether the background has a job that may be tried now.
+    pub(crate) fn has_jobs(&self) -> bool {
+        !self.scheduler.jobs_held_back() && self.with_manager(|manager| manager.has_jobs())
+    }
+
+    /// Whether the module may have to do something between two turns of the event loop.
+    pub(crate) fn needs_event_loop(&self) -> bool {
+        self.scheduler.is_ringing()
+            || !self.clients.borrow().is_empty()
+            || self.with_manager(|manager| !manager.sessions().is_empty() || manager.has_jobs())
+    }
+
+    /// Makes the server call the module in time: by the timer for what is due next, and by the event loop if there may
+    /// be something to do between two turns.
+    pub(crate) fn schedule(&self, ctx: &mut Ctx<'_>) {
+        if self.scheduler.postpone() {
+            return;
+        }
+        let at_once = self.resync.has_pending() || self.has_jobs();
+        let (next, must_watch) = self
+            .with_manager(|manager| (manager.next_deadline(), !manager.sessions().is_empty() || manager.has_jobs()));
+        if must_watch {
+            self.scheduler.watch_event_loop(ctx);
+        }
+        let now = self.clock.mono();
+        self.scheduler.set_timer(ctx, if at_once { Some(now) } else { next }, now);
+    }
 }

@@ -29,8 +29,10 @@ for (const RESP of [2, 3]) {
   const client = await createClient(settings).on('error', (error) => check('no error', error, null)).connect();
   const other = await client.duplicate().connect();
   const lock = (...args) => client.sendCommand(args.map(String));
-  const refused = async (...args) =>
-    check(args.join(' '), await lock(...args).catch((error) => error.message), (text) => String(text).startsWith('NOPERM '));
+  const refused = async (...args) => {
+    const reply = await lock(...args).catch((error) => error.message);
+    check(args.join(' '), reply, (text) => String(text).startsWith('NOPERM '));
+  };
   const key = 'lock:acl:k';
 
   check('ping', await client.ping(), 'PONG');

@@ -1,7 +1,7 @@
 """The locks through redis-py and its cluster client, as the user that docs/operations/acl.md makes for applications.
 
-python acl.py PORT NAME PASSWORD [cluster]: talks to the server, or to the cluster of which a node listens, on 127.0.0.1:PORT,
-prints how many checks passed, and ends at the first that fails. Never starts a server, never touches a key but lock:acl:*.
+python acl.py PORT NAME PASSWORD [cluster]: talks to the server, or to the cluster node, on 127.0.0.1:PORT. Prints how
+many checks passed, and ends at the first that fails. Never starts a server, never touches a key but lock:acl:*.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The locks through redis-py's cluster client, which finds the node of a command by what the server says of its keys.
 
-python cluster.py PORT: talks to the cluster of which a node listens on 127.0.0.1:PORT, prints how many checks passed, and
-ends at the first that fails. Never starts a server, never touches a key but its own ({smoke:cluster:*}).
+python cluster.py PORT: talks to the cluster of the node on 127.0.0.1:PORT. Prints how many checks passed, and ends at
+the first that fails. Never starts a server, never touches a key but its own ({smoke:cluster:*}).
 """
 
 import sys

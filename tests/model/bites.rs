@@ -4,14 +4,14 @@
 use crate::queue::Rules;
 use crate::world::{RULES, Side, Step, limits};
 use proptest::prelude::*;
+use redis_lock::lock::manager::LeasePoll;
 use redis_lock::lock::manager::view::{View, ViewContext};
-use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::hold::{Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::table::Job;
+use redis_lock::lock::wait::jobs::Job;
 use std::collections::BTreeMap;
 
 fn at(us: u64) -> Now {
@@ -34,17 +34,17 @@ fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {
 /// Does one piece of the work that closed connections leave, at most so many holds. False when there is none.
 fn work(side: &mut Side, now: Now, most: usize) -> bool {
     match side.manager.next_job() {
-        Some(Job::Close(connection, _, name)) => {
-            let end = |manager: &mut LockManager, side: &mut Side| {
-                manager.end_session(side, KeyIndex(0), connection, now, most)
-            };
-            let changes = side.on(0, &[name[0]], end).changes.len();
+        Some(Job::EndSession(connection, _, name)) => {
+            let piece = side.in_step(0, &[name[0]], now, |manager, step| {
+                manager.end_session(step, KeyIndex(0), connection, most);
+            });
+            let changes = piece.effects.changes.len();
             // The last piece of a key settles what is left of it.
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
             true
         }
         Some(Job::ServeQueue(_, name)) => {
-            side.on(0, &[name[0]], |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
+            side.in_step(0, &[name[0]], now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0)));
             true
         }
         other => {
@@ -58,8 +58,8 @@ fn work(side: &mut Side, now: Now, most: usize) -> bool {
 fn lapse(side: &mut Side, now: Now, most: usize) -> bool {
     match side.manager.poll_leases(now.mono) {
         LeasePoll::Key(_, entry, name) => {
-            let end = |manager: &mut LockManager, side: &mut Side| manager.lapse(side, KeyIndex(0), entry, now, most);
-            let changes = side.on(0, &[name[0]], end).changes.len();
+            let piece = side.in_step(0, &[name[0]], now, |manager, step| manager.lapse(step, KeyIndex(0), entry, most));
+            let changes = piece.effects.changes.len();
             // The last piece of a key settles what is left of it.
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
             true
@@ -79,7 +79,7 @@ fn many_holds_of_a_closed_connection_end_bit_by_bit_also_where_their_leases_end(
         let step = ask(&mut side, b'k', &reader.to_be_bytes(), read(Millis(100_000), Some(session)), at(1));
         assert!(matches!(step.outcome, Ok(Outcome::Granted(_))));
     }
-    assert!(side.manager.close(7, Timestamp(2)));
+    assert!(side.manager.disconnect(7, Timestamp(2)));
     // Some are cut; then the grace is over, for those as well as for the others.
     (0..3).for_each(|_| assert!(work(&mut side, at(3), MOST)));
     assert_eq!(side.manager.sessions().len(), 1000 - 3 * MOST);
@@ -165,7 +165,7 @@ impl Pair {
             }
             Op::Close { client } => {
                 let gone = self.clients[client];
-                let has_some = self.side.manager.close(gone, now.mono);
+                let has_some = self.side.manager.disconnect(gone, now.mono);
                 let mut found = false;
                 for (deadline, bound) in self.naive.values_mut() {
                     if let Some((_, grace)) = bound.take_if(|(client, _)| *client == gone) {

@@ -4,12 +4,12 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use redis_lock::lock::codec::{DecodeError, VERSION, decode, encode};
-use redis_lock::lock::manager::records::HoldRecord;
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::{Epoch, Hold};
 use redis_lock::lock::model::limits::SAVED_BYTES_CEILING;
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{NOBODY, Note, Owner};
+use redis_lock::lock::model::record::HoldRecord;
 use redis_lock::lock::model::time::{Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
@@ -87,7 +87,7 @@ fn the_longest_owner_and_the_longest_note_come_back_whole() {
 #[test]
 #[should_panic(expected = "no owner or note is above SAVED_BYTES_CEILING")]
 fn an_owner_too_long_for_the_saved_form_is_not_saved_as_another() {
-    // What could go wrong: it comes back cut, as an owner who never held the lock.
+    // What could go wrong: it comes back cut, as an owner that never held the lock.
     let _ = encode(&lock_of(SAVED_BYTES_CEILING + 1, 0), NOW);
 }
 
@@ -120,7 +120,8 @@ proptest! {
         for at in 0..saved.len() {
             let mut changed = saved.clone();
             changed[at] ^= flip;
-            let expected = if at == 0 && changed[0] > VERSION { DecodeError::Newer(changed[0]) } else { DecodeError::Broken };
+            let newer = at == 0 && changed[0] > VERSION;
+            let expected = if newer { DecodeError::Newer(changed[0]) } else { DecodeError::Broken };
             prop_assert_eq!(decode(&changed), Err(expected), "byte {}", at);
         }
     }

@@ -1,11 +1,11 @@
 //! Where numbers end: refusals that no history of sane length meets.
 
 use crate::world::{RULES, Side, Step, limits};
-use redis_lock::lock::manager::records::{HoldRecord, Origin};
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::KeyIndex;
 use redis_lock::lock::model::owner::Owner;
+use redis_lock::lock::model::record::{HoldRecord, Origin};
 use redis_lock::lock::model::request::{Acquire, Operation, Outcome, Refusal, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 
@@ -36,7 +36,7 @@ fn when_the_fences_are_used_up_nothing_new_is_granted_and_what_is_held_goes_on()
     let last_but_one = Fence::new(Fence::MAX.get() - 1).unwrap();
     assert!(matches!(acquire(&mut side, b"h", Mode::Write).outcome, Ok(Outcome::Granted(_))));
     side.manager.observe_fence(last_but_one);
-    // Two are asked for and one is left: neither key is taken.
+    // Two are requested and one is left: neither key is taken.
     refused(&acquire(&mut side, b"jk", Mode::Write), Refusal::FencesUsedUp);
     assert_eq!((side.locks.len(), side.manager.last_fence()), (1, Some(last_but_one)));
     assert_eq!(acquire(&mut side, b"j", Mode::Write).outcome, Ok(Outcome::Granted([Fence::MAX].into())));
@@ -46,7 +46,7 @@ fn when_the_fences_are_used_up_nothing_new_is_granted_and_what_is_held_goes_on()
 
 #[test]
 fn a_count_at_its_end_stays_there() {
-    // One more would be none: the lock of who holds it most often would be free.
+    // One more would wrap to zero: the lock of the owner that holds it most often would be free.
     let mut side = Side::new(limits(RULES));
     let record = HoldRecord {
         owner: Owner::new(b"a"),
@@ -57,9 +57,9 @@ fn a_count_at_its_end_stays_there() {
         left: Millis(30),
         note: None,
     };
-    let (told, _) = side.on(0, b"k", |manager, side| manager.apply(side, KeyIndex(0), &record, Origin::Peer, NOW));
-    assert_eq!(told, Ok(()));
+    let told = side.in_step(0, b"k", NOW, |manager, step| manager.apply(step, KeyIndex(0), &record, Origin::Peer));
+    assert_eq!(told.outcome, Ok(()));
     refused(&acquire(&mut side, b"k", Mode::Read), Refusal::TooManyCounts);
-    // Its other count has room.
+    // Its other count can still grow.
     assert!(matches!(acquire(&mut side, b"k", Mode::Write).outcome, Ok(Outcome::Granted(_))));
 }

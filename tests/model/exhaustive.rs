@@ -8,7 +8,7 @@ use redis_lock::lock::model::time::Millis;
 
 const STEPS: u32 = 5;
 
-/// What can be done at each step: everything by everybody on every key, and time.
+/// What can happen at each step: every operation by every owner on every key, and time.
 fn ops() -> Vec<Op> {
     // A lease that one passing of time ends, and one that it does not.
     let mut ops = vec![Op::Pass { us: 10_000 }];
@@ -43,7 +43,7 @@ fn ops() -> Vec<Op> {
     ops
 }
 
-/// What two owners can do who wait, on two keys of which one may be asked for with the other.
+/// What two owners that wait can do, on two keys of which one may be requested with the other.
 fn ops_with_waiting() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }, Op::Lose { nth: 0 }];
     for owner in *b"abc" {
@@ -59,7 +59,7 @@ fn ops_with_waiting() -> Vec<Op> {
     ops
 }
 
-/// What two owners can do whose holds end with their connections, on one key, and one who waits for another as well.
+/// What two owners can do whose holds end with their connections: on one key, or with a second key as well.
 fn ops_with_sessions() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }, Op::Break { key: b'j', owner: None }];
     for client in 0..2 {
@@ -84,7 +84,7 @@ fn ops_with_sessions() -> Vec<Op> {
     ops
 }
 
-/// What three owners can do on two keys, of which one is held for reading while both are asked for.
+/// What three owners can do on two keys, of which one is held for reading while both are requested.
 fn ops_with_upgrades() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }];
     for owner in *b"abc" {
@@ -145,7 +145,7 @@ fn every_history_of_five_steps_with_sessions_agrees_with_the_model() {
 
 #[test]
 fn every_history_of_five_steps_with_waiting_agrees_with_the_model() {
-    // What could go wrong: as below, of who waits and who is let in.
+    // What could go wrong: as below, about the waiters and their grants.
     let ops = ops_with_waiting();
     let count = ops.len();
     let mut histories = 0u64;

@@ -1,18 +1,19 @@
-//! A data set that is loaded beside the one that is served: each lock has one entry in the index at every moment,
-//! whether the load ends well or not, and whether the server tells databases or not.
+//! A data set that is loaded beside the one that is served. Each lock has one entry in the index at every moment,
+//! whether the load ends well or not. It does not matter whether the server reports databases.
 
 use crate::queue::Rules;
 use crate::world::{RULES, Side, limits};
 use proptest::prelude::*;
 use redis_lock::lock::codec;
 use redis_lock::lock::collections::wheel::EntryId;
-use redis_lock::lock::manager::records::{HoldRecord, Origin};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
+use redis_lock::lock::model::record::{HoldRecord, Origin};
 use redis_lock::lock::model::session::UnlinkedLock;
+use redis_lock::lock::model::step::Step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_000_000) };
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// The primary says that somebody holds this, or that nobody does.
+    /// The primary says that an owner holds this, or that the key is free.
     Hold {
         db: u32,
         key: u8,
@@ -71,7 +72,7 @@ fn op() -> impl Strategy<Value = Op> {
 struct Replica {
     side: Side,
     incoming: Option<BTreeMap<(u32, u8), Lock>>,
-    /// Whether the server tells the databases of keys that it loads.
+    /// Whether the server reports the databases of keys that it loads.
     tells: bool,
     fence: u64,
 }
@@ -100,10 +101,10 @@ impl Replica {
         match *op {
             Op::Hold { db, key, lease } => {
                 let record = self.record(lease);
-                let apply = |manager: &mut LockManager, side: &mut Side| {
-                    manager.apply(side, KeyIndex(0), &record, Origin::Peer, NOW).0
+                let apply = |manager: &mut LockManager, step: &mut Step<'_, Side>| {
+                    manager.apply(step, KeyIndex(0), &record, Origin::Peer)
                 };
-                self.side.on(db, &[key], apply).unwrap();
+                self.side.in_step(db, &[key], NOW, apply).outcome.unwrap();
             }
             Op::Move { key, from, to } => {
                 if from == to || self.side.locks.contains_key(&(to, key)) {
@@ -206,9 +207,10 @@ impl Replica {
         loop {
             match self.side.manager.poll_leases(now.mono) {
                 LeasePoll::Key(db, entry, name) => {
-                    let lapse =
-                        |manager: &mut LockManager, side: &mut Side| manager.lapse(side, KeyIndex(0), entry, now, 64);
-                    self.side.on(db.0, &[name[0]], lapse);
+                    let lapse = |manager: &mut LockManager, step: &mut Step<'_, Side>| {
+                        manager.lapse(step, KeyIndex(0), entry, 64);
+                    };
+                    self.side.in_step(db.0, &[name[0]], now, lapse);
                 }
                 LeasePoll::Unplaced(entry, name) => self.place(entry, name[0], now),
                 LeasePoll::Pending => {}

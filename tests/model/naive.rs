@@ -1,5 +1,5 @@
-//! The naive model: one list of holds, looked through from end to end. Slow, obvious, and written without a look at the
-//! core: it shares no code with it but the words of a request.
+//! The naive model: one list of holds, scanned from end to end. It is slow and obvious, and was written without reading
+//! the core: it shares no code with it but the words of a request.
 
 use crate::queue::{Ask, Given, Granted, Rules, Waiter};
 use redis_lock::lock::model::hold::Mode;
@@ -50,19 +50,19 @@ pub(crate) struct Naive {
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) granted: Vec<Granted>,
     pub(crate) tickets: u64,
-    /// Since when a free key has been kept for who waits for it.
+    /// Since when a free key has been kept for its waiter.
     pub(crate) kept: BTreeMap<(u32, u8), u64>,
     /// Keys with something else than a lock.
     pub(crate) foreign: BTreeSet<(u32, u8)>,
     /// When connections closed.
     pub(crate) closed: BTreeMap<u64, u64>,
-    /// Whether the server does not let the next asker wait.
+    /// Whether the server does not let the next requester wait.
     pub(crate) cannot_wait: bool,
-    /// Whether the core lets the next asker in: before those of a circle, it may where it must not refuse it.
+    /// Whether the core grants the next request: before the waiters of a cycle, it may where it must not refuse it.
     pub(crate) lets_in: bool,
     /// Whose place was taken over by the last request.
     pub(crate) replaced: Option<u64>,
-    /// Who was refused last, as it would have waited.
+    /// The last refused request, as it would have waited.
     pub(crate) refused: Option<Waiter>,
 }
 
@@ -100,7 +100,7 @@ impl Naive {
         self.rows.retain(|row| row.deadline_us > now_us);
     }
 
-    /// Lets an owner have what it asks for. What that is, by key.
+    /// Grants an owner its request. What that is, by key.
     pub(crate) fn take(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Vec<Given> {
         let Ask { db, owner, mode, .. } = *ask;
         let deadline_us = now_us + ask.lease_us;

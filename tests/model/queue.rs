@@ -1,5 +1,5 @@
-//! The naive model's waiting: one list of who waits, looked through from end to end, and a graph built by definition.
-//! Written from the specification, without a look at the core.
+//! The naive model's waiting: one list of the waiters, scanned from end to end, and a graph built by definition.
+//! Written from the specification, without reading the core.
 
 use crate::naive::{Answer, Naive, Row};
 use redis_lock::lock::model::hold::Mode;
@@ -20,14 +20,14 @@ pub(crate) struct Ask {
     pub(crate) session: Option<(u64, u64)>,
 }
 
-/// One who waits.
+/// A waiter.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) id: u64,
     pub(crate) ask: Ask,
     /// The keys that its owner held for reading when it asked to write.
     pub(crate) upgraded: Vec<u8>,
-    /// Whether a request went before it to open a circle.
+    /// Whether a request went before it to open a cycle.
     pub(crate) passed: bool,
     pub(crate) since_us: u64,
     pub(crate) until_us: Option<u64>,
@@ -35,7 +35,7 @@ pub(crate) struct Waiter {
     pub(crate) ticket: u64,
 }
 
-/// What a waiter was granted, until it is known that it has learnt of it.
+/// What a waiter was granted, until it is known that the reply has arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
     pub(crate) id: u64,
@@ -76,7 +76,7 @@ impl Waiter {
         self.ask.keys.len() > 1
     }
 
-    /// Its place in the line of a key: who upgrades that key before all others, then by arrival.
+    /// Its place in the queue of a key: an upgrade of that key comes before all others, then the order is by arrival.
     fn rank(&self, key: u8) -> (bool, u64) {
         (!self.upgraded.contains(&key), self.ticket)
     }
@@ -86,7 +86,7 @@ impl Waiter {
     }
 }
 
-/// Whether somebody's hold keeps somebody else from having the key.
+/// Whether an owner's hold keeps another owner from having the key.
 fn conflicts(row: &Row, mode: Mode) -> bool {
     mode == Mode::Write || row.writes > 0
 }
@@ -96,7 +96,7 @@ impl Naive {
         self.rows.iter().find(|row| (row.db, row.key, row.owner) == (db, key, owner))
     }
 
-    /// Those who wait for a key, in order.
+    /// The waiters of a key, in order.
     pub(crate) fn queue(&self, db: u32, key: u8) -> Vec<&Waiter> {
         let mut queue: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.wants(db, key)).collect();
         queue.sort_by_key(|waiter| waiter.rank(key));
@@ -111,7 +111,7 @@ impl Naive {
         self.waiters.iter().flat_map(|waiter| waiter.ask.keys.iter().map(|key| (waiter.ask.db, *key))).collect()
     }
 
-    /// Whether a waiter delays another, or a newcomer, which stands behind it in the line of this key.
+    /// Whether a waiter delays another, or a newcomer, which stands behind it in the queue of this key.
     fn delays(&self, ahead: &Waiter, behind: &Waiter, key: u8, now_us: u64) -> bool {
         let (db, owner) = (ahead.ask.db, behind.ask.owner);
         if ahead.ask.mode == Mode::Read && behind.ask.mode == Mode::Read {
@@ -130,13 +130,13 @@ impl Naive {
         owner == ahead.ask.owner || !ahead.ask.keys.iter().any(keeps_it_waiting)
     }
 
-    /// Who delays it on a key.
+    /// The waiters that delay it on a key.
     fn delayers(&self, waiter: &Waiter, key: u8, now_us: u64) -> Vec<&Waiter> {
         let queue = self.queue(waiter.ask.db, key).into_iter();
         queue.filter(|ahead| ahead.rank(key) < waiter.rank(key) && self.delays(ahead, waiter, key, now_us)).collect()
     }
 
-    /// What would be answered to it on a key if it were looked at now; None if it can have it.
+    /// The answer to it on a key if it were checked now; None if it can have the key.
     fn blocked_on(&self, waiter: &Waiter, key: u8, now_us: u64) -> Option<Answer> {
         let Waiter { ask: Ask { db, owner, mode, .. }, .. } = *waiter;
         let others = self.others(db, key, owner);
@@ -163,8 +163,8 @@ impl Naive {
             && waiter.ask.keys.iter().all(|key| self.blocked_on(waiter, *key, now_us).is_none())
     }
 
-    /// Whoever can be served or has lost its hold, of those who wait for none but these keys: what is over on others,
-    /// the alarm ends. Without these owners.
+    /// A waiter for none but these keys that can be served or has lost its hold: the timer ends what is over on others.
+    /// Without these owners.
     pub(crate) fn overlooked_at(
         &self,
         (db, keys): (u32, &[u8]),
@@ -178,7 +178,7 @@ impl Naive {
         waiters.find(|waiter| !waiter.is_over(now_us) && self.is_overlooked(waiter, now_us))
     }
 
-    /// Whoever can be served, has lost its hold, or has waited long enough.
+    /// A waiter that can be served, has lost its hold, or has waited long enough.
     pub(crate) fn overlooked(&self, now_us: u64) -> Option<&Waiter> {
         self.waiters.iter().find(|waiter| waiter.is_over(now_us) || self.is_overlooked(waiter, now_us))
     }
@@ -196,8 +196,8 @@ impl Naive {
             self.note_passed(&waiter.ask);
             return self.grant(waiter, now_us, wall_us);
         }
-        // Of those who also wait elsewhere, one may take the last holder's place on a key while another key is looked
-        // at.
+        // Of the waiters that also wait elsewhere, one may take the last holder's place on a key while another key is
+        // visited.
         let before = |other: &&Waiter| {
             let alike = other.ask.db == waiter.ask.db && other.ask.keys == waiter.ask.keys;
             alike && !waiter.is_many() && other.rank(waiter.ask.keys[0]) < waiter.rank(waiter.ask.keys[0])
@@ -220,12 +220,12 @@ impl Naive {
         fences
     }
 
-    /// Nobody starves: a request that gets a key passes nobody there who came before it, but by these exceptions. By
-    /// arrival alone: places in line, which the order of service is made of, are not looked at.
+    /// No waiter starves: a request that gets a key passes no earlier waiter there, but by these exceptions. By arrival
+    /// alone: places in the queue, which the order of service is made of, are not read.
     fn check_turn(&self, served: &Waiter, now_us: u64) {
         let Waiter { ask: Ask { db, owner, mode, .. }, .. } = *served;
         for &key in &served.ask.keys {
-            // Who holds it has it again, or upgrades this very key.
+            // A holder has it again, or upgrades this very key.
             if self.row(db, key, owner).is_some() {
                 continue;
             }
@@ -245,7 +245,7 @@ impl Naive {
         }
     }
 
-    /// A request to hold: served, refused, or queued under the id that is told by [`Naive::call_last`].
+    /// A request to hold: served, refused, or queued under the id that [`Naive::call_last`] gives.
     pub(crate) fn acquire(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Answer {
         self.tickets += 1;
         let upgraded: Vec<u8> = ask
@@ -331,12 +331,12 @@ impl Naive {
         self.waiters.last_mut().expect("somebody was queued").id = id;
     }
 
-    /// Whom an owner waits for, and at which key.
+    /// The owners that an owner waits for, and at which key.
     fn edges(&self, owner: u8, now_us: u64) -> BTreeSet<(u8, u8)> {
         self.edges_to(owner, now_us, |_| true)
     }
 
-    /// As [`Naive::edges`], of those who delay it in line only to these.
+    /// As [`Naive::edges`]; of the waiters that delay it in the queue, only to these.
     fn edges_to(&self, owner: u8, now_us: u64, to: impl Fn(&Waiter) -> bool) -> BTreeSet<(u8, u8)> {
         let mut edges = BTreeSet::new();
         for waiter in self.waiters.iter().filter(|waiter| waiter.ask.owner == owner) {
@@ -358,7 +358,7 @@ impl Naive {
         edges
     }
 
-    /// What keeps a request waiting, beside the places in line of those who are in a circle with it.
+    /// What keeps a request waiting, beside the places in the queue of the waiters that are in a cycle with it.
     pub(crate) fn hindrance(
         &self,
         waiter: &Waiter,
@@ -412,9 +412,9 @@ impl Naive {
         self.leads_back(owner, |at| self.edges(at, now_us))
     }
 
-    /// Whether a path leads from an owner back to it, which will not be left by itself: a key is kept for who waits for
-    /// several only so long, and then it is passed; and who stands behind one of an owner's two waits does not wait for
-    /// the other.
+    /// Whether a path leads from an owner back to it, and does not vanish by itself. A key is kept only so long for a
+    /// waiter of several keys, and then that waiter is passed. A waiter behind one of an owner's two waits does not
+    /// wait for the other.
     pub(crate) fn is_in_lasting_circle(&self, owner: u8, now_us: u64) -> bool {
         let waits_once = |owner| self.waiters.iter().filter(|waiter| waiter.ask.owner == owner).count() == 1;
         self.leads_back(owner, |at| match waits_once(at) {
@@ -439,7 +439,7 @@ impl Naive {
         false
     }
 
-    /// The first hop of a circle that is none: whose owner does not wait there for the next.
+    /// The first hop of a false cycle: its owner does not wait there for the next.
     pub(crate) fn false_hop(&self, circle: &[(u8, u8)], now_us: u64) -> Option<(u8, u8)> {
         let next = circle.iter().cycle().skip(1);
         let hops = circle.iter().zip(next);
@@ -448,7 +448,7 @@ impl Naive {
             .map(|(hop, _)| hop)
     }
 
-    /// A line was looked at: if the key is free and somebody is left, it is kept from now on.
+    /// A queue was scanned: if the key is free and a waiter is left, it is kept from now on.
     pub(crate) fn looked(&mut self, db: u32, key: u8, now_us: u64) {
         if !self.queue(db, key).is_empty() {
             self.kept.entry((db, key)).or_insert(now_us);
@@ -456,7 +456,7 @@ impl Naive {
         self.end_keeping();
     }
 
-    /// A key is kept no more when it is taken or nobody waits.
+    /// A key is kept no more when it is taken or has no waiter.
     pub(crate) fn end_keeping(&mut self) {
         let (rows, contended) = (&self.rows, self.contended());
         self.kept.retain(|at, _| contended.contains(at) && !rows.iter().any(|row| (row.db, row.key) == *at));
@@ -476,8 +476,8 @@ impl Naive {
         }
     }
 
-    /// A lock went from one key to another: what was granted there and nobody may have learnt of went along, if it was
-    /// there still.
+    /// A lock went from one key to another. A grant there whose reply may not have arrived goes along, if it is still
+    /// there.
     pub(crate) fn follow(&mut self, from: (u32, u8), to: (u32, u8)) {
         for granted in &mut self.granted {
             let goes = self.rows.iter().any(|row| (row.db, row.key) == from && row.owner == granted.ask.owner);
@@ -487,7 +487,7 @@ impl Naive {
         }
     }
 
-    /// Takes back what could not be delivered: what was there before is as if nothing had been asked for.
+    /// Takes back what could not be delivered: what was there before is as if the request had not been made.
     pub(crate) fn revoke_undelivered(&mut self, id: u64, now_us: u64) {
         let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
         let Granted { ask, given, confirmed, .. } = self.granted.remove(at);

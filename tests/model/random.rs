@@ -175,8 +175,8 @@ proptest! {
 
     #[test]
     fn core_replica_and_model_agree_on_who_waits(rules in rules(), ops in vec(op_with_waiting(), 1..60)) {
-        // What could go wrong: somebody waits who could be served, or is served who should wait; a deadlock is missed,
-        // or seen where there is none.
+        // What could go wrong: a waiter that could be served waits, or one that should wait is served; a deadlock is
+        // missed, or reported where there is none.
         let mut world = World::new(rules);
         world.some_cannot_wait = true;
         for op in &ops {

@@ -11,12 +11,12 @@ use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::table::Job;
+use redis_lock::lock::wait::jobs::Job;
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
 
 impl World {
-    /// An owner asks for these keys by a client's connection, which its holds are bound to.
+    /// An owner requests these keys by a client's connection, which its holds are bound to.
     fn binds(&mut self, owner: u8, mode: Mode, keys: &[u8], session: Bound) -> Answer {
         let (keys, wait, session) = (keys.to_vec(), Wait::Forever, Some(session));
         self.then(&Op::Acquire { db: 0, keys, owner, mode, lease: LONG, note: None, wait, retry: None, session });
@@ -34,7 +34,7 @@ impl World {
 
 #[test]
 fn what_ends_with_its_connection_is_handed_on() {
-    // What could go wrong: the next in line waits for the alarm, or for ever.
+    // What could go wrong: the next in the queue waits for the timer, or for ever.
     let mut world = world();
     world.binds(b'a', Write, b"jk", (0, 0));
     world.waits(b'b', Write, b"j");
@@ -98,8 +98,7 @@ fn a_binding_goes_to_another_connection_and_stays_where_nobody_says() {
 
 #[test]
 fn what_a_closed_connection_held_cannot_be_extended_or_counted_before_it_is_ended() {
-    // What could go wrong: the module's own hand is put off, and its owner or another goes on as if nothing had
-    // happened.
+    // What could go wrong: the background work is delayed, and its owner or another goes on as if nothing had happened.
     let late = || {
         let mut world = world();
         world.binds(b'a', Write, b"j", (0, 0));
@@ -176,7 +175,7 @@ fn a_grant_that_is_lost_with_its_connection_leaves_what_was_there() {
 
 #[test]
 fn a_grant_that_is_lost_does_not_bind_to_a_connection_that_has_closed_since() {
-    // What could go wrong: nobody ever ends that hold but its lease.
+    // What could go wrong: nothing ever ends that hold but its lease.
     let mut world = world();
     world.holds(b'x', Read, b"j");
     world.binds(b'a', Read, b"j", (0, 0));
@@ -190,7 +189,7 @@ fn a_grant_that_is_lost_does_not_bind_to_a_connection_that_has_closed_since() {
 
 #[test]
 fn a_waiter_is_bound_when_it_is_granted_by_the_connection_that_asked_last() {
-    // What could go wrong: who takes over a place keeps the binding that the first one asked for.
+    // What could go wrong: a request that takes over a place keeps the binding of the first request.
     let mut world = world();
     world.holds(b'x', Write, b"j");
     world.binds(b'a', Write, b"j", (0, 0));
@@ -228,20 +227,21 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         for key in keys {
             assert!(matches!(ask(u16::MAX, &[*key], acquire(Write, session(waiters))), Ok(Outcome::Queued(_))));
         }
-        assert!(side.manager.close(7, NOW.mono));
+        assert!(side.manager.disconnect(7, NOW.mono));
         let (mut ended, mut granted) = (0, 0);
         while let Some(work) = side.manager.next_job() {
             let (key, effects) = match work {
-                Job::Close(connection, Db(0), name) => {
-                    let bite = |manager: &mut redis_lock::lock::manager::LockManager, side: &mut Side| {
-                        manager.end_session(side, KeyIndex(0), connection, NOW, ITEMS_PER_POLL)
-                    };
-                    (name[0], side.on(0, &name.clone(), bite))
+                Job::EndSession(connection, Db(0), name) => {
+                    let piece = side.in_step(0, &name, NOW, |manager, step| {
+                        manager.end_session(step, KeyIndex(0), connection, ITEMS_PER_POLL);
+                    });
+                    (name[0], piece.effects)
                 }
-                Job::ServeQueue(Db(0), name) => (
-                    name[0],
-                    side.on(0, &name.clone(), |manager, side| manager.serve_ready_queue(side, KeyIndex(0), NOW)),
-                ),
+                Job::ServeQueue(Db(0), name) => {
+                    let serve =
+                        side.in_step(0, &name, NOW, |manager, step| manager.serve_ready_queue(step, KeyIndex(0)));
+                    (name[0], serve.effects)
+                }
                 other => panic!("{other:?}"),
             };
             assert!(keys.contains(&key));
@@ -258,7 +258,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
 
 #[test]
 fn an_operator_ends_one_hold_or_all_and_the_next_are_let_in() {
-    // What could go wrong: a hold is ended that was not meant, or the line stands still.
+    // What could go wrong: the wrong hold ends, or the queue stands still.
     let mut world = world();
     world.binds(b'a', Read, b"j", (0, 0));
     world.holds(b'b', Read, b"j");
@@ -273,7 +273,7 @@ fn an_operator_ends_one_hold_or_all_and_the_next_are_let_in() {
 
 #[test]
 fn an_operator_ends_for_how_long_a_key_is_kept() {
-    // What could go wrong: a free key stays unusable though somebody said to break what keeps it.
+    // What could go wrong: a free key stays unusable though an operator breaks what keeps it.
     for (owner, passed) in [(Some(b'm'), true), (None, true), (Some(b'z'), false)] {
         let mut world = world();
         world.holds(b'y', Write, b"j");
@@ -287,7 +287,7 @@ fn an_operator_ends_for_how_long_a_key_is_kept() {
 
 #[test]
 fn who_holds_what_a_waiter_waits_for_goes_before_it() {
-    // What could go wrong: it is told of a deadlock, or waits for one who waits for it.
+    // What could go wrong: it is refused for a deadlock, or waits for a waiter that waits for it.
     for mode in [Read, Write] {
         let mut world = world();
         world.holds(b'r', Write, b"j");
@@ -326,7 +326,7 @@ fn nobody_starves_beside_those_who_wait_for_several_keys() {
     world.waits(b's', Write, b"j");
     let mut turns = 0;
     while world.at(b'j').0 != b"m" {
-        // Whoever has a key gives it back after 3 ms and asks again.
+        // A holder of a key releases it after 3 ms and requests it again.
         for key in *b"jk" {
             for owner in world.at(key).0 {
                 world.pass(3);
@@ -345,7 +345,7 @@ fn nobody_starves_beside_those_who_wait_for_several_keys() {
 
 #[test]
 fn a_deadlock_that_a_grant_closes_is_found() {
-    // What could go wrong: who passes another that waits for several keys keeps it waiting from then on, and waits for
+    // What could go wrong: a request that passes a waiter of several keys keeps it waiting from then on, and waits for
     // it elsewhere.
     let mut world = world();
     world.holds(b'm', Write, b"l");
@@ -358,7 +358,7 @@ fn a_deadlock_that_a_grant_closes_is_found() {
     world.ask(b'r', Write, b"k");
     assert_eq!(world.naive.waiters.len(), 1);
 
-    // With detection off nobody is told.
+    // With detection off the deadlock is not reported.
     let mut world = blind();
     world.holds(b'm', Write, b"l");
     world.holds(b'y', Write, b"j");
@@ -423,7 +423,8 @@ fn of_two_grants_that_are_lost_with_their_connection_both_are_taken_back() {
 
 #[test]
 fn a_deadlock_that_the_end_of_a_hold_closes_is_found() {
-    // What could go wrong: who holds a key and asks for it with others stands behind nobody there, until its hold ends.
+    // What could go wrong: a holder that requests its key with others has no waiter before it there, until its hold
+    // ends.
     let ends = [
         Op::Release { db: 0, keys: b"k".to_vec(), owner: b'b', mode: None, amount: Amount::All, fence: Named::None },
         Op::Break { key: b'k', owner: None },

@@ -9,7 +9,7 @@ use redis_lock::lock::model::limits::GRANTS_PER_BATCH;
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::table::Job;
+use redis_lock::lock::wait::jobs::Job;
 
 pub(crate) const LONG: u64 = 100_000;
 
@@ -63,7 +63,7 @@ impl World {
         self.check();
     }
 
-    /// Who holds a key, and who waits for it.
+    /// The holders of a key, and its waiters.
     pub(crate) fn at(&self, key: u8) -> (Vec<u8>, Vec<u8>) {
         let holders = self.naive.rows.iter().filter(|row| (row.db, row.key) == (0, key)).map(|row| row.owner);
         let mut holders: Vec<u8> = holders.collect();
@@ -86,7 +86,7 @@ pub(crate) fn at(holders: &[u8], queue: &[u8]) -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn an_asker_takes_no_key_that_was_opened_for_somebody_in_line() {
-    // Serving the line of j opens k and l; the asker names j alone.
+    // Serving the queue of j opens k and l; the requester names j alone.
     let mut world = world();
     world.ask_for(b'x', Write, b"j", (1, Wait::Never, None));
     world.ask_for(b'm', Read, b"jkl", (1, Wait::Forever, None));
@@ -114,7 +114,7 @@ fn a_key_that_is_taken_is_kept_no_more() {
 
 #[test]
 fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
-    // Its time would be over as soon as it begins, and whoever comes late passes who waits for several.
+    // Its time would be over as soon as it begins, and a latecomer would pass the waiter of several keys.
     let mut world = world();
     world.holds(b'a', Read, b"k");
     world.waits(b'm', Write, b"jk");
@@ -141,8 +141,8 @@ fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
 
 #[test]
 fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
-    // What could go wrong: whoever waits for it, once the time it was kept is over, is not taken to wait for the first
-    // in line. (Fuzzing: so did the model, as long as nobody had looked at the line.)
+    // What could go wrong: a waiter for it, once the time it was kept is over, is not taken to wait for the queue's
+    // first. (Fuzzing: so did the model, as long as the queue had not been scanned.)
     let mut world = world();
     world.holds(b'a', Read, b"j");
     world.holds(b'd', Read, b"l");
@@ -159,7 +159,7 @@ fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
 
 #[test]
 fn a_free_key_is_kept_from_the_moment_at_which_its_waiter_came() {
-    // Who asks for it first, an hour later, would find the whole time still to go.
+    // A first requester, an hour later, would find the whole time still to go.
     let mut world = world();
     world.holds(b'r', Write, b"j");
     world.waits(b'm', Write, b"jk");
@@ -169,7 +169,7 @@ fn a_free_key_is_kept_from_the_moment_at_which_its_waiter_came() {
 
 #[test]
 fn a_hold_that_ends_in_a_look_at_another_key_hands_on() {
-    // Its lease is taken from the index in that step, so no alarm would ever come.
+    // Its lease is taken from the index in that step, so no timer would ever ring for it.
     let mut world = world();
     world.holds(b'y', Write, b"j");
     world.ask_for(b'x', Write, b"k", (1, Wait::Never, None));
@@ -182,7 +182,7 @@ fn a_hold_that_ends_in_a_look_at_another_key_hands_on() {
 
 #[test]
 fn an_upgrade_passes_no_reservation_of_another_key() {
-    // A read hold of any key of one's own would pass whoever waits for any other.
+    // Otherwise an owner's read hold of any key would pass the waiters of any other key.
     let mut world = world();
     world.holds(b'x', Write, b"l");
     world.holds(b'a', Read, b"j");
@@ -282,7 +282,7 @@ fn a_reader_passes_another_that_waits_for_a_kept_key() {
 
 #[test]
 fn what_a_waiter_gets_elsewhere_makes_an_exception_of_it() {
-    // A lock that it holds comes to j, where it waits behind somebody.
+    // A lock that it holds comes to j, where it waits behind another waiter.
     let mut world = blind();
     world.holds(b'b', Read, b"k");
     world.holds(b'b', Write, b"l");
@@ -377,7 +377,7 @@ fn a_circle_of_64_owners_is_refused_at_its_last() {
 
 #[test]
 fn a_deadlock_through_waiters_queued_ahead_is_found() {
-    // a holds j; b waits for k and, before a, for l; a waits for b through the line of l alone.
+    // a holds j; b waits for k and, before a, for l; a waits for b through the queue of l alone.
     let mut world = world();
     world.holds(b'x', Write, b"l");
     world.holds(b'a', Write, b"j");
@@ -399,8 +399,7 @@ fn the_second_reader_that_upgrades_is_refused_even_with_detection_off() {
 
 #[test]
 fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
-    // What could go wrong: each of those who wait is compared with each before it, at each key, and the server stands
-    // still.
+    // What could go wrong: each waiter is compared with each before it, at each key, and the server stands still.
     const KEYS: &[u8] = b"abcdefgh";
     for (mode, kept) in [(Write, false), (Write, true), (Read, false), (Read, true)] {
         let mut side = Side::new(limits(RULES));
@@ -414,7 +413,7 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
             side.serve(0, keys, &request, now).outcome
         };
         assert!(matches!(ask(&mut side, b"x", b"h", Write, now), Ok(Outcome::Granted(_))));
-        // Somebody waits for the asker: it might close a circle.
+        // A waiter waits for the requester: it might close a cycle.
         assert!(matches!(ask(&mut side, b"y", b"z", Write, now), Ok(Outcome::Granted(_))));
         assert!(matches!(ask(&mut side, b"w", b"z", Write, now), Ok(Outcome::Queued(_))));
         for n in 0..200u8 {
@@ -426,14 +425,14 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
         let before = side.peeks;
         assert!(matches!(ask(&mut side, b"y", b"h", Write, now), Ok(Outcome::Queued(_))));
         let peeks = side.peeks - before;
-        // In the search, and to see whether anybody waits for the asker.
+        // In the search, and to see whether any waiter waits for the requester.
         assert!(peeks <= 2 * (KEYS.len() + 1), "{peeks}");
     }
 }
 
 #[test]
 fn locks_asked_for_in_one_order_are_never_refused() {
-    // Each owner takes j, k and l in this order and gives them back; whoever waits does nothing else meanwhile.
+    // Each owner takes j, k and l in this order and releases them; a waiter does nothing else meanwhile.
     let (mut world, owners) = (world(), b"abcde");
     let mut at = [0usize; 5];
     for turn in 0..500usize {
@@ -528,14 +527,14 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
         assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Queued(_))));
     }
     assert_eq!(ask(b"w", leave()).effects.wait_ends.len(), GRANTS_PER_BATCH);
-    // A newcomer stands behind the rest, though nobody would keep it out; its step lets in one.
+    // A newcomer stands behind the rest, though nothing else would delay it; its step grants one request.
     let step = ask(b"n", acquire(Read));
     assert!(matches!(step.outcome, Ok(Outcome::Queued(_))), "{:?}", step.outcome);
     assert_eq!(step.effects.wait_ends.len(), 1);
     let mut slices = Vec::new();
     while let Some(Job::ServeQueue(..)) = side.manager.next_job() {
-        let effects = side.on(0, b"k", |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
-        slices.push(effects.wait_ends.len());
+        let step = side.in_step(0, b"k", now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0)));
+        slices.push(step.effects.wait_ends.len());
     }
     assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == GRANTS_PER_BATCH), "{slices:?}");
     assert_eq!(slices.iter().sum::<usize>(), 200 - GRANTS_PER_BATCH);
@@ -567,7 +566,7 @@ fn what_was_confirmed_is_not_taken_back() {
 
 #[test]
 fn a_newer_hold_of_the_same_owner_is_not_taken_back() {
-    // Its lease ended and it was granted again before anybody knew that the first reply was lost.
+    // Its lease ended and it was granted again before the server knew that the first reply was lost.
     let mut world = world();
     world.holds(b'x', Write, b"k");
     world.ask_for(b'a', Write, b"k", (1, Wait::Forever, None));
@@ -624,7 +623,7 @@ fn what_a_lost_grant_leaves_of_a_carried_hold_is_carried_still() {
 
 #[test]
 fn what_an_owner_gets_while_its_release_settles_counts_elsewhere_after_it() {
-    // It gets j, and may go before m at k from then on; but its release was asked for before anybody looked there
+    // It gets j, and may go before m at k from then on; but its release was requested before that queue was scanned
     // again.
     let mut world = blind();
     world.ask_for(b'x', Write, b"j", (1, Wait::Never, None));
@@ -666,8 +665,8 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
 
 #[test]
 fn who_leaves_the_line_of_a_later_key_makes_room_in_that_of_an_earlier() {
-    // What could go wrong: the line of j is looked at before anybody sees that the wait for k is over, and the request
-    // is judged as if the rest of it still stood there.
+    // What could go wrong: the queue of j is scanned before the core sees that the wait for k is over. The request is
+    // then judged as if the rest of it still were in the queue.
     let mut world = blind();
     world.holds(b'd', Read, b"j");
     world.ask_for(b'm', Write, b"jk", (LONG, Wait::For(Millis(1)), None));
@@ -691,8 +690,8 @@ fn who_is_told_after_a_release_that_its_time_is_up_makes_room_then() {
 
 #[test]
 fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_closes_it() {
-    // What could go wrong: each line is looked at as if the others had been already. The lock comes to l, the circle
-    // goes through j as well, which is looked at first.
+    // What could go wrong: each queue is scanned as if the others had been already. The lock comes to l; the cycle goes
+    // through j as well, which is scanned first.
     let mut world = World::new(Rules { holders_max: 1, ..RULES });
     world.holds(b'a', Write, b"j");
     world.waits(b'b', Read, b"jk");
@@ -707,7 +706,7 @@ fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_cl
 
 #[test]
 fn what_a_lost_client_was_granted_is_taken_back_where_it_went() {
-    // It would stay under its new name, of an owner who never learnt of it, until the lease ends.
+    // It would stay under its new name until the lease ends, for an owner that never got the reply.
     let rename = |from, to| Op::Rename { from, to };
     let (swap, move_to_1) = (Op::Swap, |key| Op::Move { key });
     let ways = [
@@ -757,7 +756,7 @@ fn an_owner_is_heard_of_where_what_it_was_granted_went() {
 
 #[test]
 fn a_repeated_request_that_cannot_wait_leaves_the_place_as_it_was() {
-    // Nobody would wait for the owner any more.
+    // No owner would wait for the owner any more.
     let mut world = world();
     world.holds(b'a', Write, b"j");
     world.waits(b'b', Write, b"j");
@@ -776,7 +775,7 @@ fn a_repeated_request_that_cannot_wait_leaves_the_place_as_it_was() {
 
 #[test]
 fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them() {
-    // What could go wrong: nobody looks, and who comes next has the place for which others wait.
+    // What could go wrong: the queue is not scanned, and the next requester takes the place for which others wait.
     let rules = |holders_max| Rules { holders_max, ..RULES };
     let mut world = World::new(rules(1));
     world.holds(b'x', Write, b"k");
@@ -797,7 +796,7 @@ fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them
 
 #[test]
 fn a_reader_that_only_places_in_line_would_keep_in_a_circle_is_let_in() {
-    // r would wait for w and x, who wait for a, which waits for r. But r can share k with a.
+    // r would wait for w and x, which wait for a, which waits for r. But r can share k with a.
     let mut world = world();
     world.holds(b'a', Read, b"k");
     world.holds(b'r', Write, b"j");
@@ -825,7 +824,7 @@ fn a_writer_that_only_places_in_line_would_keep_in_a_circle_is_let_in() {
 
 #[test]
 fn a_request_that_closes_a_circle_passes_nobody_outside_of_it() {
-    // y waits for z, which waits for nobody: r would come before y for nothing that y waits for.
+    // y waits for z, which waits for no owner: r would come before y for nothing that y waits for.
     let mut world = world();
     world.holds(b'b', Write, b"l");
     world.holds(b'r', Write, b"j");
@@ -839,7 +838,7 @@ fn a_request_that_closes_a_circle_passes_nobody_outside_of_it() {
 
 #[test]
 fn a_waiter_is_passed_once_by_requests_that_open_circles() {
-    // Two owners who close circles in turn would keep v waiting for ever.
+    // Two owners that close cycles in turn would keep v waiting for ever.
     let mut world = world();
     world.holds(b'a', Write, b"j");
     world.holds(b'b', Read, b"k");
@@ -853,4 +852,35 @@ fn a_waiter_is_passed_once_by_requests_that_open_circles() {
     world.release(b'b', b"j");
     world.release(b'a', b"k");
     assert_eq!(world.at(b'k'), at(b"v", b""));
+}
+
+#[test]
+fn each_wait_of_an_owner_that_is_in_a_deadlock_is_ended_and_no_other() {
+    // When k is reserved for m no longer, o passes m there. Both waits of o for m are deadlocks then; that for z is
+    // not.
+    let mut world = world();
+    world.holds(b'm', Write, b"ab");
+    world.holds(b'z', Write, b"lc");
+    world.waits(b'm', Write, b"kl");
+    for key in [b"a", b"b", b"c"] {
+        world.waits(b'o', Write, key);
+    }
+    world.pass(20);
+    world.holds(b'o', Write, b"k");
+    assert_eq!([b'a', b'b', b'c'].map(|key| world.at(key)), [at(b"m", b""), at(b"m", b""), at(b"z", b"o")]);
+}
+
+#[test]
+fn a_waiter_that_only_places_in_line_keep_in_a_circle_is_let_in_by_its_check() {
+    // When j is reserved for a no longer, r passes a there. Then a waits for r, w for a, and r for w, but only for the
+    // place of w: r can share k with a.
+    let mut world = world();
+    world.holds(b'a', Read, b"k");
+    world.holds(b'z', Write, b"o");
+    world.waits(b'w', Write, b"k");
+    world.waits(b'r', Read, b"k");
+    world.waits(b'a', Write, b"jo");
+    world.pass(20);
+    world.holds(b'r', Write, b"j");
+    assert_eq!([world.at(b'j'), world.at(b'k')], [at(b"r", b"a"), at(b"ar", b"w")]);
 }

@@ -1,9 +1,8 @@
-//! A world without a server: a primary, a replica that is told what the primary's effects say, and the naive model.
+//! A world without a server: a primary, a replica that receives what the primary's effects say, and the naive model.
 
 use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Rules, Waiter};
 use redis_lock::lock::codec;
-use redis_lock::lock::manager::records::{HoldRecord, Origin};
 use redis_lock::lock::manager::view::{View, ViewContext};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::effect::{Cause, Change, Effects};
@@ -14,12 +13,15 @@ use redis_lock::lock::model::keyspace::{Keyspace, Place};
 use redis_lock::lock::model::limits::Limits;
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{Note, Owner};
+use redis_lock::lock::model::record::{HoldRecord, Origin};
 use redis_lock::lock::model::request::{
     self, Acquire, Amount, Extend, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request, Wait, WaiterId,
 };
 use redis_lock::lock::model::session::UnlinkedLock;
+use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::table::{Job, WaitPoll};
+use redis_lock::lock::wait::jobs::Job;
+use redis_lock::lock::wait::timers::WaitPoll;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const SKEW: Millis = Millis(7);
@@ -71,15 +73,15 @@ pub(crate) enum Op {
     Late {
         us: u64,
     },
-    /// The client of one of those who wait, or were granted, has gone.
+    /// The client of a waiter, or of a grant, has gone.
     Lose {
         nth: usize,
     },
-    /// One of those who were granted has its reply.
+    /// The client of a grant has its reply.
     Deliver {
         nth: usize,
     },
-    /// One of those who wait is unblocked by somebody else.
+    /// A waiter is unblocked by another client.
     Cancel {
         nth: usize,
     },
@@ -131,8 +133,8 @@ pub(crate) type Bound = (u8, u64);
 type RawRow = (u32, u8, Owner, u32, u32, Fence, Option<Note>);
 
 /// What a request came to and what it left to do.
-pub(crate) struct Step {
-    pub(crate) outcome: Result<Outcome, Refusal>,
+pub(crate) struct Step<R = Result<Outcome, Refusal>> {
+    pub(crate) outcome: R,
     pub(crate) effects: Effects,
 }
 
@@ -145,7 +147,7 @@ pub(crate) struct Side {
     /// The database and the keys of the current step.
     db: u32,
     step: Vec<(u32, [u8; 1])>,
-    /// How often a lock was looked at that is none of the step's.
+    /// How often a lock was read that is none of the step's.
     pub(crate) peeks: usize,
 }
 
@@ -195,9 +197,21 @@ impl Side {
 
     /// Serves a request on these keys.
     pub(crate) fn serve(&mut self, db: u32, keys: &[u8], request: &Request, now: Now) -> Step {
-        let mut effects = Effects::new();
-        let outcome = self.on(db, keys, |manager, side| manager.serve(side, request, now, &mut effects));
-        Step { outcome, effects }
+        self.in_step(db, keys, now, |manager, step| manager.serve(step, request))
+    }
+
+    /// A step of the manager on these keys.
+    pub(crate) fn in_step<R>(
+        &mut self,
+        db: u32,
+        keys: &[u8],
+        now: Now,
+        work: impl FnOnce(&mut LockManager, &mut step::Step<'_, Side>) -> R,
+    ) -> Step<R> {
+        self.on(db, keys, |manager, side| {
+            let mut step = step::Step::new(side, now);
+            Step { outcome: work(manager, &mut step), effects: step.effects }
+        })
     }
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
@@ -337,7 +351,7 @@ pub(crate) struct World {
     pub(crate) now: Now,
     /// Whether time has passed unnoticed, or a connection closed.
     late: bool,
-    /// Whether some of those who repeat a request come over a connection that the server does not let wait.
+    /// Whether some requests are repeated over a connection that the server does not let wait.
     pub(crate) some_cannot_wait: bool,
     /// Which connection each client has, by how many it had before.
     connections: [u64; 3],
@@ -367,7 +381,7 @@ impl World {
             Op::Reload { key } => self.naive.unbind(Some((0, *key))),
             _ => {}
         }
-        // Nobody looks at anything when time passes or a connection closes.
+        // No queue is scanned when time passes or a connection closes.
         if !matches!(op, Op::Late { .. } | Op::Close { .. }) {
             self.naive.settle(self.now.mono.0);
         }
@@ -441,9 +455,9 @@ impl World {
                     return;
                 }
                 let whose = owner.map(|owner| Owner::new(&[owner]));
-                let (broken, effects) = self
+                let Step { outcome: broken, effects } = self
                     .primary
-                    .on(0, &[*key], |manager, side| manager.break_holds(side, KeyIndex(0), whose.as_ref(), now));
+                    .in_step(0, &[*key], now, |manager, step| manager.break_holds(step, KeyIndex(0), whose.as_ref()));
                 assert_eq!(broken, self.naive.break_holds((0, *key), *owner, now.mono.0));
                 self.after_look(0, &[*key], effects);
             }
@@ -488,7 +502,7 @@ impl World {
                     return;
                 }
                 // The server renames a key whose holds are all over too, and its target goes. The naive model knows no
-                // such keys, so they are settled first, by somebody who holds nothing.
+                // such keys, so they are settled first, by an owner that holds nothing.
                 let ask = Release { mode: None, amount: Amount::One, fence: None };
                 self.serve((0, &[*from, *to]), b'n', Operation::Release(ask), |_| Answer::Released(vec![None, None]));
                 if !self.primary.locks.contains_key(&(0, *from)) {
@@ -568,14 +582,15 @@ impl World {
         session.map(|(client, grace)| (self.connection(client), grace * 1000))
     }
 
-    /// What was granted to a connection that may not have heard of it, and whether its owner has shown that it knows.
+    /// What was granted to a connection that may not have received the reply, and whether its owner has shown that it
+    /// knows.
     fn granted_to(&self, connection: u64) -> Vec<(u64, bool)> {
         let granted = self.naive.granted.iter();
         let to = granted.filter(|granted| granted.ask.session.is_some_and(|(whose, _)| whose == connection));
         to.map(|granted| (granted.id, granted.confirmed)).collect()
     }
 
-    /// A connection closes: its waiters are gone, what it was granted and did not hear of is taken back, and what is
+    /// A connection closes: its waiters are gone, its grants without a delivered reply are taken back, and what is
     /// bound to it ends.
     fn close(&mut self, client: u8) {
         let (connection, now) = (self.connection(client), self.now.mono);
@@ -583,10 +598,10 @@ impl World {
         let asked = |ask: &Wish| ask.session.is_some_and(|(whose, _)| whose == connection);
         let lost = self.granted_to(connection);
         let manager = &mut self.primary.manager;
-        // The server says so before or after it says who waits no more.
+        // The server says so before or after it reports the waiters that are gone.
         let first = self.naive.tickets.is_multiple_of(2);
         if first {
-            manager.close(connection, now);
+            manager.disconnect(connection, now);
         }
         for waiter in self.naive.waiters.extract_if(.., |waiter| asked(&waiter.ask)) {
             assert!(!manager.client_gone(id_of(waiter.id)), "nothing to take back");
@@ -596,7 +611,7 @@ impl World {
             assert_eq!(manager.client_gone(id_of(*id)), !confirmed);
         }
         if !first {
-            manager.close(connection, now);
+            manager.disconnect(connection, now);
         }
         // The last first: what one gave may have changed what an earlier one did.
         for (id, _) in lost.iter().rev() {
@@ -604,7 +619,7 @@ impl World {
         }
         self.naive.closed.insert(connection, now.0);
         if !lost.is_empty() {
-            // Before the alarm or a command comes to those keys, which would end what is bound before it is taken back.
+            // Before the timer or a command comes to those keys, which would end what is bound before it is taken back.
             self.naive.settle(now.0);
             self.work();
         }
@@ -645,7 +660,7 @@ impl World {
             assert_ne!(self.primary.raw(), before, "an effect without a change");
         }
         self.tell(&step.effects.changes);
-        // First what is over ends, and the lines are served; then the request is judged.
+        // First what is over ends, and the queues are served; then the request is judged.
         let mut answers = step.effects.wait_ends.into_iter().collect::<VecDeque<_>>();
         // What was granted before anything was released was so before the request was judged.
         let causes: Vec<Cause> = step.effects.changes.iter().map(|change| change.cause).collect();
@@ -653,18 +668,20 @@ impl World {
         let is_grant = |cause: &&Cause| **cause == Cause::Acquire;
         let mut grants = judged.map_or(usize::MAX, |at| causes[..at].iter().filter(is_grant).count());
         let (mut served, mut unsure) = (BTreeSet::new(), false);
-        while let Some((id, answer)) = answers.pop_front_if(|(id, answer)| {
-            self.is_due(*id, answer) && (grants > 0 || !matches!(answer, request::WaitEnd::Granted(_)))
-        }) {
+        while let Some((id, answer)) = answers.front().cloned() {
+            if !self.is_due(id, &answer) || (grants == 0 && matches!(answer, request::WaitEnd::Granted(_))) {
+                break;
+            }
+            answers.pop_front();
             if let request::WaitEnd::Granted(fences) = &answer {
                 grants = grants.saturating_sub(fences.len());
                 served.extend(self.naive.waiter(id.to_number()).map(|waiter| waiter.ask.owner));
             }
-            // Whose time was up may have been told so after the release as well, when it made room for others.
+            // The time-out may also have been reported after the release, when it freed a place for others.
             unsure |= grants == 0 && answer == request::WaitEnd::TimedOut;
             self.hear(id, answer);
         }
-        // Whoever got something may go before others now where else it waits: those lines are looked at later.
+        // A waiter that was granted may go before others now where else it waits: those queues are scanned later.
         let overlooked = self.naive.overlooked_at((db, keys), &served, now.mono.0);
         assert!(unsure || overlooked.is_none(), "settles first: {overlooked:?}");
         for key in keys {
@@ -754,7 +771,7 @@ impl World {
         let circle: Vec<(u8, u8)> = circle.iter().map(|hop| (hop.owner.as_bytes()[0], hop.key[0])).collect();
         assert_eq!(circle[0].0, asker.ask.owner);
         assert_eq!(self.naive.false_hop(&circle, self.now.mono.0), None, "{circle:?} {:?}", self.naive);
-        // It waits for the asker as well, if somebody in the circle holds what it asks to write.
+        // It waits for the requester as well, if an owner in the cycle holds what it wants to write.
         let is_in = |other: &Waiter, key: u8| {
             let holds =
                 |owner| self.naive.rows.iter().any(|row| (row.db, row.key, row.owner) == (other.ask.db, key, owner));
@@ -783,18 +800,19 @@ impl World {
                 },
             };
             let (db, key) = self.primary.step[usize::from(change.key.0)];
-            let (told, effects) =
-                self.replica.on(db, &key, |manager, side| manager.apply(side, KeyIndex(0), &record, Origin::Peer, now));
+            let Step { outcome: told, effects } = self
+                .replica
+                .in_step(db, &key, now, |manager, step| manager.apply(step, KeyIndex(0), &record, Origin::Peer));
             assert_eq!(told, Ok(()));
             assert!(effects.wait_ends.is_empty());
             assert!(self.replica.manager.last_fence() >= Some(fence), "a fence that the replica may give again");
         }
     }
 
-    /// A look by the module's own hand at these keys was taken.
+    /// A scan of these keys was made in the background.
     fn after_look(&mut self, db: u32, keys: &[u8], effects: Effects) {
         self.tell(&effects.changes);
-        // A lock may have come from elsewhere, of which the line learns by the look alone, before anybody is answered.
+        // A lock may have come from elsewhere. The queue learns of it by the scan alone, before any waiter is answered.
         self.naive.end_keeping_of(db, keys);
         for (id, answer) in effects.wait_ends {
             self.hear(id, answer);
@@ -804,7 +822,7 @@ impl World {
         }
     }
 
-    /// Does all that is left to the module's own hand.
+    /// Does all that is left to the background.
     fn drain(&mut self) {
         for _ in 0..1_000 {
             self.expire();
@@ -838,36 +856,39 @@ impl World {
                         self.end_waits(db, key);
                         continue;
                     }
-                    let effects =
-                        self.primary.on(db, &[key], |manager, side| manager.serve_ready_queue(side, KeyIndex(0), now));
+                    let Step { effects, .. } = self
+                        .primary
+                        .in_step(db, &[key], now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0)));
                     self.after_look(db, &[key], effects);
                 }
                 Job::Check(id, Db(db), name) => {
-                    let effects = self.primary.on(db, &[name[0]], |manager, side| manager.check_waiter(side, id, now));
+                    let Step { effects, .. } =
+                        self.primary.in_step(db, &[name[0]], now, |manager, step| manager.check_waiter(step, id));
                     self.tell(&effects.changes);
-                    // Its own step saw all locks: what closed a circle came after it.
+                    // Its own step saw all locks: what closed a cycle came after it.
                     for (id, answer) in effects.wait_ends {
                         self.hear(id, answer);
                     }
                 }
-                Job::Close(connection, Db(db), name) => {
+                Job::EndSession(connection, Db(db), name) => {
                     let key = name[0];
                     if self.is_foreign(db, &[key]) {
                         self.primary.manager.abandon_session(Db(db), &name, connection);
                         continue;
                     }
-                    // Bites of several sizes.
+                    // Pieces of several sizes.
                     let most = 1 + self.naive.tickets as usize % 3;
-                    let effects = self
-                        .primary
-                        .on(db, &[key], |manager, side| manager.end_session(side, KeyIndex(0), connection, now, most));
+                    let Step { effects, .. } = self.primary.in_step(db, &[key], now, |manager, step| {
+                        manager.end_session(step, KeyIndex(0), connection, most);
+                    });
                     self.after_look(db, &[key], effects);
                 }
                 Job::RevokeUndelivered(id, Db(db), names) => {
                     let keys: Vec<u8> = names.iter().map(|name| name[0]).collect();
                     // The core opens them: one of them may be no lock any more, which must not keep the others taken.
-                    let effects =
-                        self.primary.on(db, &[], |manager, side| manager.revoke_undelivered(side, id, Db(db), now));
+                    let Step { effects, .. } = self
+                        .primary
+                        .in_step(db, &[], now, |manager, step| manager.revoke_undelivered(step, id, Db(db)));
                     // Else it was when its connection closed.
                     if self.naive.granted.iter().any(|granted| granted.id == id.to_number()) {
                         self.naive.revoke_undelivered(id.to_number(), now.mono.0);
@@ -897,9 +918,9 @@ impl World {
             match self.primary.manager.poll_leases(now.mono) {
                 LeasePoll::Key(db, entry, name) => {
                     let keys = [name[0]];
-                    let effects = self
+                    let Step { effects, .. } = self
                         .primary
-                        .on(db.0, &keys, |manager, side| manager.lapse(side, KeyIndex(0), entry, now, most));
+                        .in_step(db.0, &keys, now, |manager, step| manager.lapse(step, KeyIndex(0), entry, most));
                     self.after_look(db.0, &keys, effects);
                 }
                 LeasePoll::Unplaced(..) => panic!("nothing was loaded beside what is served"),
@@ -918,7 +939,7 @@ impl World {
         panic!("the alarm does not come to an end");
     }
 
-    /// Compares all three, and looks at the invariants.
+    /// Compares all three, and checks the invariants.
     pub(crate) fn check(&mut self) {
         let now = self.now.mono;
         let mut settled = self.naive.clone();
@@ -981,7 +1002,7 @@ impl World {
             let longest = manager.longest_waits(most, now).into_iter();
             let longest: Vec<(u64, u64)> =
                 longest.map(|waiting| (waiting.waiter.since.0, waiting.id.to_number())).collect();
-            // Those who came in the same moment stand in any order.
+            // Waiters that came in the same moment stand in any order.
             let since = |waits: &[(u64, u64)]| waits.iter().take(most).map(|wait| wait.0).collect::<Vec<_>>();
             assert_eq!(since(&longest), since(&waits), "who has waited longest");
             assert!(longest.iter().all(|wait| waits.contains(wait)));

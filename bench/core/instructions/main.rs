@@ -201,8 +201,8 @@ fn count(name: &str, rounds: usize) -> Figure {
     Figure { instructions: mean(|figure| figure.instructions), calls: mean(|figure| figure.calls) }
 }
 
-/// Adds up what callgrind has written of this program: after each function the instructions by line, and the calls that
-/// it made, each with what the callee took.
+/// Adds up what callgrind has written of this program. After each function come the instructions by line, and the calls
+/// that it made, each with what the callee took.
 fn sum(profile: &str, this: &Path) -> Figure {
     let this = this.to_str().unwrap();
     let mut sum = Figure::default();

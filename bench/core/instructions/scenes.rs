@@ -6,8 +6,9 @@ use crate::world::{OWNER, acquire_or, release};
 use redis_lock::lock::model::hold::{Mode, Session};
 use redis_lock::lock::model::key::{KeyIndex, KeyName};
 use redis_lock::lock::model::request::{Operation, Outcome, Wait};
+use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::Millis;
-use redis_lock::lock::wait::table::Job;
+use redis_lock::lock::wait::jobs::Job;
 use std::hint::black_box;
 
 /// What is measured where many wait: once, because setting the scene takes long.
@@ -48,11 +49,19 @@ pub(crate) fn scenes() -> Vec<Scene> {
             },
         ),
         scene(
+            "a new hold of an owner with 900 waits, and its check",
+            || waiting_much(900),
+            |crowd| {
+                crowd.hold(OWNER, &names("free", 1));
+                finish(crowd);
+            },
+        ),
+        scene(
             "1000 connections close beside 1000 undelivered grants",
             || undelivered_grants(1_000),
             |crowd| {
                 for client in 0..1_000 {
-                    crowd.manager.close(client, crowd.now.mono);
+                    crowd.manager.disconnect(client, crowd.now.mono);
                 }
             },
         ),
@@ -67,8 +76,8 @@ pub(crate) fn scenes() -> Vec<Scene> {
     ]
 }
 
-/// Many who wait for the same keys, for so long, and an owner that another waits for: only a search through all can
-/// tell that it closes no circle.
+/// Many waiters for the same keys, which have waited for so long, and an owner that another waits for. Only a full
+/// search can tell that it closes no cycle.
 fn searched(keys: usize, waited_us: u64) -> Crowd {
     let mut crowd = waiting_for_many_keys(OWNER, 980, keys);
     crowd.hold("asker", &names("mine", 1));
@@ -81,7 +90,7 @@ fn queue_up(crowd: &mut Crowd) {
     crowd.wait("asker", Mode::Write, &names("key", 1));
 }
 
-/// Many who wait for the same keys, all of them, of which this owner holds the first.
+/// Many waiters for the same keys, all of them, of which this owner holds the first.
 fn waiting_for_many_keys(owner: &str, waiters: usize, keys: usize) -> Crowd {
     let mut crowd = Crowd::new();
     let keys = names("key", keys);
@@ -94,7 +103,19 @@ fn waiting_for_many_keys(owner: &str, waiters: usize, keys: usize) -> Crowd {
     crowd
 }
 
-/// One who holds 64 keys, and readers who wait each for one of them and for 63 of its own.
+/// An owner that waits for as many keys, each held by another owner.
+fn waiting_much(waits: usize) -> Crowd {
+    let mut crowd = Crowd::new();
+    without_detection(&mut crowd, |crowd| {
+        for (n, key) in names("hot", waits).iter().enumerate() {
+            crowd.hold(&format!("holder-{n:029}"), std::slice::from_ref(key));
+            crowd.wait(OWNER, Mode::Write, std::slice::from_ref(key));
+        }
+    });
+    crowd
+}
+
+/// An owner that holds 64 keys, and readers that wait each for one of them and for 63 of its own.
 fn before_a_release(waiters: usize) -> Crowd {
     let mut crowd = Crowd::new();
     let hot = names("hot", 64);
@@ -109,7 +130,7 @@ fn before_a_release(waiters: usize) -> Crowd {
     crowd
 }
 
-/// As many grants that nobody has received yet, each of which has taken a hold over from another connection.
+/// As many grants without a delivered reply, each of which has taken a hold over from another connection.
 fn undelivered_grants(count: usize) -> Crowd {
     let mut crowd = Crowd::new();
     let hot = names("hot", 1);
@@ -147,14 +168,17 @@ fn give_back(crowd: &mut Crowd, owner: &str, keys: &[KeyName]) {
     assert!(matches!(outcome, Ok(Outcome::Released(_))), "{outcome:?}");
 }
 
-/// Does all that is left to do for those who wait.
+/// Does all the work that is left for the waiters.
 fn finish(crowd: &mut Crowd) {
     while let Some(work) = crowd.manager.next_job() {
         let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let now = crowd.now;
-        crowd.on(std::slice::from_ref(name), |manager, keys| match work {
-            Job::Check(waiter, ..) => manager.check_waiter(keys, waiter, now),
-            _ => manager.serve_ready_queue(keys, KeyIndex(0), now),
+        crowd.on(std::slice::from_ref(name), |manager, keys| {
+            let mut step = step::Step::new(keys, now);
+            match work {
+                Job::Check(waiter, ..) => manager.check_waiter(&mut step, waiter),
+                _ => manager.serve_ready_queue(&mut step, KeyIndex(0)),
+            }
         });
     }
 }

@@ -4,12 +4,12 @@ use crate::world::OWNER;
 use criterion::Criterion;
 use redis_lock::lock::codec;
 use redis_lock::lock::collections::wheel::Generations;
-use redis_lock::lock::manager::records::HoldRecord;
 use redis_lock::lock::model::fence::{Fence, FenceClock};
 use redis_lock::lock::model::hold::{Epoch, Hold, Mode};
 use redis_lock::lock::model::key::KeyName;
 use redis_lock::lock::model::lock::{Leases, Lock};
 use redis_lock::lock::model::owner::{Note, Owner};
+use redis_lock::lock::model::record::HoldRecord;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -48,7 +48,7 @@ fn wheel(c: &mut Criterion) {
         c.bench_function(&format!("wheel: covers, {leases} entries"), |b| {
             b.iter(|| wheel.covers(black_box(oldest), step(), NOW.mono));
         });
-        // Whose memory nobody has touched for long.
+        // Its memory has not been touched for long.
         c.bench_function(&format!("wheel: disarm of the oldest + arm, {leases} entries"), |b| {
             b.iter(|| {
                 wheel.disarm(ids.pop_front().unwrap());
@@ -103,7 +103,7 @@ fn holds(c: &mut Criterion) {
     c.bench_function("lock with one hold: made and dropped", |b| b.iter(|| Box::new(held(None))));
 }
 
-/// What replicas, files and DUMP are told.
+/// What replicas, files and DUMP receive.
 fn saved(c: &mut Criterion) {
     for (what, note) in [("one hold", None), ("one hold with a note", Some(Note::new(b"host-17:4242:nightly")))] {
         let lock = held(note);

@@ -8,7 +8,7 @@ use redis_lock::lock::model::request::{Refusal, Wait};
 use std::cell::RefCell;
 use std::hint::black_box;
 
-/// One key, held by one, with so many in its line.
+/// One key with one holder, and so many waiters in its queue.
 fn in_line(waiters: u64) -> Crowd {
     let mut crowd = Crowd::new();
     crowd.hold(OWNER, &names("key", 1));
@@ -18,7 +18,7 @@ fn in_line(waiters: u64) -> Crowd {
     crowd
 }
 
-/// Owners who wait each for the next one's key.
+/// Owners that wait each for the next one's key.
 fn chain(owners: usize) -> Crowd {
     let mut crowd = Crowd::new();
     let keys = names("key", owners);
@@ -39,7 +39,7 @@ pub(crate) fn waiting(c: &mut Criterion) {
     });
     let crowd = RefCell::new(in_line(10_000));
     c.bench_function("RELEASE before 10000 waiters, with the hand-off", |b| {
-        // Who holds it next is asked for, and the line is filled up.
+        // Finds the next holder, and fills the queue up.
         let next = || {
             let mut crowd = crowd.borrow_mut();
             let lock = crowd.keys.locks.values().next().unwrap();

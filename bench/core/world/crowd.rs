@@ -8,6 +8,7 @@ use redis_lock::lock::model::key::{Db, KeyIndex, KeyName};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::request::{Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
+use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::BTreeMap;
 
@@ -69,10 +70,11 @@ impl Crowd {
     }
 
     pub(crate) fn serve(&mut self, keys: &[KeyName], request: &Request) -> (Result<Outcome, Refusal>, Effects) {
-        let mut effects = Effects::new();
         let now = self.now;
-        let outcome = self.on(keys, |manager, keys| manager.serve(keys, request, now, &mut effects));
-        (outcome, effects)
+        self.on(keys, |manager, keys| {
+            let mut step = step::Step::new(keys, now);
+            (manager.serve(&mut step, request), step.effects)
+        })
     }
 
     /// Owns these keys from now on, or has them again.

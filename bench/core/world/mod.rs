@@ -3,7 +3,6 @@
 pub(crate) mod crowd;
 
 use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
@@ -11,6 +10,7 @@ use redis_lock::lock::model::limits::Limits;
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
+use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::hint::black_box;
 
@@ -74,12 +74,12 @@ impl World {
     }
 
     pub(crate) fn serve(&mut self, request: &Request) -> Outcome {
-        let mut effects = Effects::new();
-        let outcome = self.manager.serve(&mut self.key, request, self.now, &mut effects);
+        let mut step = step::Step::new(&mut self.key, self.now);
+        let outcome = self.manager.serve(&mut step, request);
+        black_box(&step.effects);
         if self.key.0.as_ref().is_some_and(|lock| lock.is_free()) {
             self.key.0 = None;
         }
-        black_box(&effects);
         outcome.unwrap()
     }
 }

@@ -1,5 +1,6 @@
-//! Many clients from one thread: real sockets, one poll over all of them, requests written while others are answered, and
-//! no allocation for each, so that what is measured is the server. Every reply is read and compared with what it must be.
+//! Many clients from one thread: real sockets, one poll over all of them, requests written while others are answered,
+//! and no allocation for each. So the figures measure the server. Every reply is read and compared with what it must
+//! be.
 
 use crate::reply::Reply;
 use crate::template::{Run, Sequence};

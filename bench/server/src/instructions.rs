@@ -1,4 +1,5 @@
-//! Counts the instructions that a server runs, under valgrind's callgrind: the same from run to run, however busy the machine.
+//! Counts the instructions that a server runs, under valgrind's callgrind: the same from run to run, however busy the
+//! machine.
 
 use crate::server::located;
 use std::fs;

@@ -1,7 +1,7 @@
 //! A load generator, and what is measured with it: server CPU and memory of one way to lock beside another.
 //!
-//! Server CPU is the server's own account of its user and system time: on a noisy machine it is steadier than throughput,
-//! and ratios of the same round are steadier than either.
+//! Server CPU is the server's own account of its user and system time. On a noisy machine it is steadier than
+//! throughput, and ratios of the same round are steadier than either.
 
 pub mod driver;
 pub mod instructions;

@@ -26,6 +26,11 @@ impl Machine {
         }
     }
 
+    /// Its processor as part of a file's name: `AMD EPYC`, or `Intel(R) Xeon(R) Processor`, as amd-epyc or intel-xeon.
+    pub fn short_cpu(&self) -> String {
+        short(&self.cpu)
+    }
+
     /// For other programs.
     pub fn json(&self) -> Value {
         json!({ "cpu": self.cpu, "cores": self.cores, "kernel": self.kernel })
@@ -38,8 +43,17 @@ impl Display for Machine {
     }
 }
 
-/// Keeps a process, or else this thread, on the first processor that it may use, from now on. To wake who sleeps on another one costs
-/// some machines ten times what a command costs, and only now and then. Does nothing where the system cannot do it.
+/// A processor's words, small, without those that each of them bears.
+fn short(cpu: &str) -> String {
+    let cpu = cpu.to_lowercase().replace("(r)", " ").replace("(tm)", " ");
+    let words = cpu.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let telling = |word: &&str| !["", "cpu", "processor"].contains(word);
+    words.filter(telling).collect::<Vec<_>>().join("-")
+}
+
+/// Keeps a process, or else this thread, on the first processor that it may use, from now on. To wake a thread on
+/// another processor costs some machines ten times what a command costs, and only now and then. Does nothing where the
+/// system cannot do it.
 pub fn keep_on_one_processor(pid: Option<u32>) {
     #[cfg(target_os = "linux")]
     {
@@ -55,4 +69,23 @@ pub fn keep_on_one_processor(pid: Option<u32>) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = pid;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_is_named_in_words_that_a_file_may_bear() {
+        // A slash or a blank in a file's name, or a name that says nothing.
+        let names = [
+            ("AMD EPYC", "amd-epyc"),
+            ("Intel(R) Xeon(R) Processor", "intel-xeon"),
+            ("Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz", "intel-core-i7-9750h-2.60ghz"),
+            ("aarch64", "aarch64"),
+        ];
+        for (cpu, expected) in names {
+            assert_eq!(short(cpu), expected);
+        }
+    }
 }

@@ -56,7 +56,8 @@ pub struct Shape {
 
 /// So many runs tell about how many take as long as a slice is to be.
 const TRIAL: usize = 500;
-/// A slice is cut into so many parts, and these are measured in turn: what disturbs the machine for a while disturbs all.
+/// A slice is cut into so many parts, and these are measured in turn: what disturbs the machine for a while disturbs
+/// all.
 const PARTS: usize = 5;
 
 /// One sample of each lane for each round.

@@ -1,4 +1,4 @@
-//! Replies of RESP2, as much of them as clients of locks look at.
+//! Replies of RESP2, as much of them as clients of locks read.
 
 use std::fmt::{Display, Formatter};
 

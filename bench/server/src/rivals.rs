@@ -59,26 +59,26 @@ pub struct Fill {
 /// Contestants that are measured in turn, on one server process.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// As one can choose it.
+    /// The name that selects it.
     pub name: &'static str,
     /// The circumstances.
     pub environment: Environment,
     /// What is there before.
     pub fills: Vec<Fill>,
-    /// Who is measured.
+    /// The rivals that are measured.
     pub contestants: Vec<Contestant>,
     /// What is compared.
     pub comparisons: Vec<Comparison>,
-    /// The dearest of the first so many to the cheapest: that is to be flat.
+    /// The ratio of the dearest of the first so many to the cheapest: that must be flat.
     pub flat: Option<(usize, Goal)>,
 }
 
 /// How many keys the locks that are taken and given back have.
 pub const KEYS: usize = 100_000;
 
-/// The pair that all is about.
+/// The pair that is compared with all others.
 pub const LOCK: &str = "LOCK.ACQUIRE {key} {owner} PX 600000; LOCK.RELEASE {key} {owner} -> 0";
-/// The cheapest pair there is. No safe lock: it deletes whoever's lock is there.
+/// The cheapest pair there is. No safe lock: it deletes the key, no matter which owner holds the lock.
 pub const SET_DEL: &str = "SET {key} {owner} NX PX 600000 -> OK; DEL {key} -> 1";
 /// The name of the first.
 pub const LOCK_NAME: &str = "LOCK.ACQUIRE + LOCK.RELEASE";
@@ -109,14 +109,14 @@ impl Environment {
         }
     }
 
-    /// What the server is to be told.
+    /// The options that the server is started with.
     pub fn options(&self) -> Vec<(String, String)> {
         let (file, fsync) = match self.aof {
             Aof::Off => ("no", "everysec"),
             Aof::Everysec => ("yes", "everysec"),
             Aof::Always => ("yes", "always"),
         };
-        // A rewrite in the middle would be measured with whoever runs by then.
+        // A rewrite in the middle would count against the rival that runs by then.
         let options = [("appendonly", file), ("appendfsync", fsync), ("auto-aof-rewrite-percentage", "0")];
         options.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     }
@@ -170,8 +170,8 @@ pub fn groups() -> Vec<Group> {
     groups
 }
 
-/// A lock taken and given back, beside all ways to do so without the module, and the floor: what the same number of
-/// commands costs that do nothing.
+/// A lock taken and released, beside all ways to do so without the module. The floor is the same number of commands
+/// that do nothing.
 fn pairs(name: &'static str, environment: Environment) -> Group {
     let set = |release: &str| format!("SET {{key}} {{owner}} NX PX 600000 -> OK; {release} -> 1");
     let needing = |command: &'static str, contestant: Contestant| Contestant { needs: Some(command), ..contestant };
@@ -274,7 +274,7 @@ fn readers() -> Group {
     }
 }
 
-/// What those run who take no lock: what it costs them that the module is loaded.
+/// What clients without a lock run: what it costs them that the module is loaded.
 pub const OTHERS: [(&str, &str); 2] = [("PING", "PING"), (SET_DEL_NAME, SET_DEL)];
 
 /// What a held lock may cost in memory, to a string with the same owner: newer servers need less for a string.

@@ -9,7 +9,7 @@ use std::fmt::{Display, Formatter};
 pub struct Goal {
     /// It must not be above this.
     pub at_most: f64,
-    /// It would better not be above this.
+    /// It should not be above this.
     pub aim: Option<f64>,
 }
 
@@ -18,7 +18,7 @@ pub struct Goal {
 pub enum Verdict {
     /// Not above the aim.
     Aim,
-    /// Not above what it must not be above.
+    /// Not above the limit.
     Reached,
     /// Above it.
     Missed,
@@ -27,7 +27,7 @@ pub enum Verdict {
 /// A comparison that was measured.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The rows that it belongs to, as one can choose them.
+    /// The name that selects its rows.
     pub group: &'static str,
     /// Under which circumstances.
     pub environment: String,

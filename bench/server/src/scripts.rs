@@ -22,8 +22,8 @@ pub const TAKE: &str = "
     end
     return redis.call('pttl', KEYS[1])";
 
-/// 1 when the last count was given back and all who listen were told. The latch remembers the answer for a client that has
-/// not got it and asks again. Lock, channel, latch; owner, lease, how long the latch lasts.
+/// 1 when the last count was released and all subscribers were informed. The latch remembers the answer for a client
+/// that has not got it and asks again. Lock, channel, latch; owner, lease, how long the latch lasts.
 const GIVE: &str = "
     local answered = redis.call('get', KEYS[3])
     if answered then
@@ -60,8 +60,8 @@ const TAKE_READ: &str = "
     redis.call('pexpire', KEYS[1], math.max(redis.call('pttl', KEYS[1]), ARGV[2]))
     return nil";
 
-/// Looks how long the leases of all other readers last, so that the lock lasts as long: 0 while there are others.
-/// Lock, channel, prefix of the reader's keys, prefix of all readers' keys, latch; reader, how long the latch lasts.
+/// Reads how long the leases of all other readers last, so that the lock lasts as long: 0 while there are others. Lock,
+/// channel, prefix of the reader's keys, prefix of all readers' keys, latch; reader, how long the latch lasts.
 const GIVE_READ: &str = "
     local answered = redis.call('get', KEYS[5])
     if answered then

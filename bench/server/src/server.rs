@@ -48,7 +48,8 @@ impl Plan {
     }
 }
 
-/// A program's path, as it is from any folder: servers are started in folders of their own. A name alone is looked up in PATH.
+/// A program's path, as it is from any folder: servers are started in folders of their own. A name alone is looked up
+/// in PATH.
 pub fn located(program: &Path) -> PathBuf {
     if program.components().count() == 1 {
         return program.to_owned();

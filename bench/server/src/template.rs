@@ -4,9 +4,9 @@
 //! LOCK.ACQUIRE {key} {owner} PX 600000; LOCK.RELEASE {key} {owner} -> 0
 //! ```
 //!
-//! Commands are divided by `;`, words by blanks; quotes of either kind keep both in a word. What `->` is followed by is the
-//! reply that the command must have: `null`, `any` (all but an error), or a number or text. Without it the reply must be
-//! neither an error nor null.
+//! Commands are divided by `;`, words by blanks; quotes of either kind keep both in a word. What `->` is followed by is
+//! the reply that the command must have: `null`, `any` (all but an error), or a number or text. Without it the reply
+//! must be neither an error nor null.
 
 use crate::reply::Reply;
 use std::fmt::{Display, Formatter};

@@ -32,7 +32,8 @@ fn sequences_are_measured_side_by_side() {
     assert!(text.contains("2 rounds of 300 each") && text.contains("\nlock ") && text.contains("\nstring "), "{text}");
 }
 
-/// With one key and many connections somebody is refused, which the sequence must allow; waiting in line needs no such thing.
+/// With one key and many connections some client is refused, which the sequence must allow; waiting in the queue needs
+/// no such thing.
 #[test]
 fn a_lock_that_all_want_is_handed_from_one_to_the_next() {
     let waits = "waits: LOCK.ACQUIRE {key} {owner} PX 600000 BLOCK 0; LOCK.RELEASE {key} {owner} -> 0";

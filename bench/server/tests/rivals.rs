@@ -27,7 +27,8 @@ fn every_row_is_measured_and_told_with_its_goal() {
         assert!(number("min") > 0.0 && number("min") <= number("median") && number("median") <= number("max"), "{row}");
         assert_eq!(row["at_most"].is_null(), row["verdict"].is_null(), "{row}");
     }
-    // Three rows have their goal with and without a pipeline; beside whichever of DELEX and DELIFEQ the server has there is one more.
+    // Three rows have their goal with and without a pipeline; beside whichever of DELEX and DELIFEQ the server has
+    // there is one more.
     let goals = rows.iter().filter(|row| !row["at_most"].is_null()).count();
     let newest =
         rows.iter().filter(|row| row["group"] == "pair" && row["with"].as_str().unwrap().contains("IFEQ")).count();

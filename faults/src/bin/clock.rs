@@ -1,11 +1,11 @@
-//! The wall clock of a server steps by an hour or a day, forwards or back, while clients lock and wait. Leases, time-outs and
-//! the order of service go on as if nothing had been, and fences rise. So they do on a replica, whose wall clock steps by itself,
-//! when it takes over.
+//! The wall clock of a server steps by an hour or a day, forwards or back, while clients lock and wait. Leases,
+//! time-outs and the order of service go on as if nothing had happened, and fences rise. The same holds on a replica
+//! that takes over, though its own wall clock steps as well.
 //!
-//! Before the first step it is measured how late leases end that nobody disturbs: the promise is ten milliseconds.
+//! Before the first step, the run measures how late undisturbed leases end: the promise is ten milliseconds.
 //!
-//! A round is one step of both clocks and one promotion of the replica, which follows again after it. One round in two is
-//! under load, and begins with many small steps of the primary's clock while its timer rings.
+//! A round is one step of both clocks and one promotion of the replica, which follows again after it. One round in two
+//! is under load, and begins with many small steps of the primary's clock while its timer rings.
 
 use faults::caller::{Answer, Asking, Caller, ask_apart};
 use faults::crowd::Crowd;
@@ -23,21 +23,21 @@ use std::time::Duration;
 use testbed::{Server, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is due may come so many milliseconds later: the server's timers follow the wall clock, but it looks around ten times
-/// a second.
+/// What is due may come so many milliseconds later: the server's timers follow the wall clock, but it checks that clock
+/// ten times a second.
 const LATE_MS: u64 = 500;
-/// When the things are due over which the clocks step, after they began.
+/// When the spans end over which the clocks step, after their begin.
 const SPAN_MS: u64 = 800;
 /// When the lease ends that goes over the promotion as well.
 const LONG_SPAN_MS: u64 = 2_500;
-/// How late half of the leases may end on a server that has nothing else to do, and whose clock nobody sets.
+/// How late half of the leases may end on a server that is otherwise idle, and whose clock does not step.
 const PUNCTUAL_US: u64 = 10_000;
 const STEPS: [i64; 4] = [-86_400, -3_600, 3_600, 86_400];
 
 fn main() -> ExitCode {
     let options = Options::read("clock", "Wall clocks step while clients lock and wait", "8");
     let mut report = Report::default();
-    // The allocator's own thread sleeps until a moment of the wall clock, by the kernel's: it would never sleep again.
+    // The allocator's own thread sleeps until a moment of the kernel's wall clock: it would never sleep again.
     let setup = || Server::setup().option("jemalloc-bg-thread", "no").option("repl-diskless-sync-delay", "0");
     let start = || setup().wall_offset("+0").start();
     let (primary, replica) = (start(), start());
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     let undisturbed = std::mem::take(&mut scene.late);
     let mut own = std::mem::take(&mut scene.own_late);
     own.sort_unstable();
-    // One round in two under load. On a server that has nothing else to do, nothing but its timers looks at the time.
+    // One round in two is under load. On an idle server, only the server's timers read the time.
     let ((), saw) = crowd.during(&options, || (0..options.rounds).step_by(2).for_each(|round| scene.round(round)));
     let under_load = std::mem::take(&mut scene.late);
     (1..options.rounds).step_by(2).for_each(|round| scene.round(round));
@@ -114,9 +114,9 @@ struct Scene<'r> {
     witness: Witness,
     /// What the primary granted, apart from the load.
     grants: Vec<Grant>,
-    /// How long after it was due something came, in microseconds.
+    /// How late something came, in microseconds.
     late: Vec<u64>,
-    /// The same without the time for which the machine let nobody work.
+    /// The same without the time for which the machine ran none of the processes.
     own_late: Vec<u64>,
     report: &'r mut Report,
 }
@@ -135,7 +135,7 @@ impl Scene<'_> {
         if round.is_multiple_of(2) {
             self.step_while_ringing(round);
         }
-        // All is held by one who says nothing more, and waited for.
+        // A silent client holds every lock, and other clients wait for it.
         let lease_ends = self.hold(&lease, SPAN_MS);
         let after_lease = self.wait(&lease, "next", 0);
         let long_ends = self.hold_on_both(&long, LONG_SPAN_MS);
@@ -158,7 +158,7 @@ impl Scene<'_> {
         self.promote(round, &long, long_ends);
     }
 
-    /// A hundred leases, one after the other, each waited for, with nothing else going on.
+    /// A hundred leases, one after the other, each with a waiter, with nothing else going on.
     fn measure_undisturbed(&mut self) {
         for number in 0..100 {
             let key = format!("undisturbed{number}");
@@ -168,8 +168,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Keeps the server's timer ringing, and sets its clock forward and back meanwhile: the server compares what it read of
-    /// the clock before it rang with what it reads afterwards.
+    /// Keeps the server's timer ringing, and sets its clock forward and back meanwhile. The server reads the clock
+    /// before the timer rings and afterwards, and compares the two.
     fn step_while_ringing(&mut self, round: u64) {
         let mut pipe = redis::pipe();
         for number in 10..4000 {
@@ -216,7 +216,7 @@ impl Scene<'_> {
         Span { to: Moment::now(), ..span }
     }
 
-    /// Waits for a lock from behind those who do already; 0: without a limit.
+    /// Waits for a lock behind the present waiters; 0: without a limit.
     fn wait(&self, key: &str, owner: &str, block_ms: u64) -> Asking {
         let mut conn = self.primary.connect();
         let before = waiting(&mut conn, key);
@@ -236,10 +236,10 @@ impl Scene<'_> {
         Span { from, to: Moment::now(), ms: grace_ms }
     }
 
-    /// Who waits is answered when a span is over, with a fence or with null.
+    /// The waiter is answered when a span is over, with a fence or with null.
     fn expect(&mut self, what: &str, asking: Asking, span: Span, with_fence: bool) -> Option<i64> {
         let (asked, answer, told) = asking.join().expect("does not panic");
-        // Who asks when it is over already is answered at once.
+        // A request that comes when it is over already is answered at once.
         let (earliest, latest) = (span.from.after_ms(span.ms), asked.max(span.to.after_ms(span.ms)));
         self.late.push(told.0.saturating_sub(latest.0));
         self.report.add(&format!("seen: {what}"), 1);

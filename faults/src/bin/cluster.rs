@@ -1,10 +1,10 @@
-//! A cluster of three primaries with a replica each, under load. A round is one of these: slots are moved with the locks in
-//! them, key by key; a replica takes over by CLUSTER FAILOVER; slots are moved at once, where the server can do that; a primary is
-//! killed, and its replica takes over by itself.
+//! A cluster of three primaries with a replica each, under load. A round is one of these: slots are moved with the
+//! locks in them, key by key; a replica takes over by CLUSTER FAILOVER; slots are moved at once, where the server can
+//! do that; a primary is killed, and its replica takes over by itself.
 //!
-//! Nothing is lost by a move or a CLUSTER FAILOVER: no lock may be held on two nodes, every hold goes on where it is served by then
-//! and ends with its lease, and everybody who waits is answered. A primary that is killed may take its last grants along;
-//! what comes of that is counted. Fences go never back.
+//! A move or a CLUSTER FAILOVER loses nothing. No lock may be held on two nodes. Every hold goes on where its slot is
+//! served by then, and ends with its lease. Every waiter is answered. A primary that is killed may lose its last
+//! grants; the run counts the consequences. Fences never go back.
 
 use faults::audit;
 use faults::caller::{Answer, Caller};
@@ -32,8 +32,9 @@ const WINDOW_MS: u64 = 1_000;
 /// So long after its server was killed an answer may still be read, on a busy machine.
 const READ_MS: u64 = 100;
 
-/// So long it may take until all nodes know of a fence that is ahead of the wall clock: a tick of the server, and more on a busy
-/// machine. A slot that is moved may be faster, and then its free keys get lower ones, as docs/guarantees.md says.
+/// So long it may take until all nodes know of a fence that is ahead of the wall clock. That is a tick of the server,
+/// and more on a busy machine. A slot that is moved may be faster, and then its free keys get lower ones, as
+/// docs/guarantees.md says.
 const HEARSAY_MS: u64 = 200;
 
 /// And they are lower by no more than the fences that are given in that time, one for each grant.
@@ -85,7 +86,7 @@ fn main() -> ExitCode {
     judge(&events, &must_happen, &map, &saw, &sightings)
 }
 
-/// Some hold for long, so that slots are moved with locks in them that are held and waited for; some write all the time.
+/// Some hold for long, so that slots move with locks that have holders and waiters; some write all the time.
 fn clients() -> [(u64, Habits); 2] {
     let keys = |kinds: &[&str]| {
         let of_slot = |slot| kinds.iter().map(move |kind| format!("{{slot{slot}}}{kind}"));
@@ -250,7 +251,7 @@ fn move_slot(cluster: &Cluster, map: &Map, at_once: bool, dice: &mut StdRng) -> 
     Event { what: if at_once { AT_ONCE } else { BY_KEYS }, slot: Some(slot), from, to: Moment::now() }
 }
 
-/// Who serves a slot, as one of the nodes says.
+/// The node that serves a slot, as one of the nodes says.
 fn serving(cluster: &Cluster, number: usize, slot: i64) -> usize {
     let ranges = ranges(cluster.conn(number).get(&["CLUSTER", "SLOTS"]));
     let port = owner(&ranges, slot).expect("all slots are served");
@@ -278,7 +279,8 @@ fn move_by_keys(cluster: &Cluster, slot: &str, old: usize, new: usize, dice: &mu
 }
 
 impl Event {
-    /// Whether what was done shortly before this can be undone at the last moment, because the replica may not have heard of it.
+    /// Whether what happened shortly before this can be undone at the last moment, because the replica may not have
+    /// received it.
     fn may_have_lost(&self, first: Moment, last: Moment) -> bool {
         self.what == KILLED
             && first < self.to.after_ms(READ_MS)
@@ -286,8 +288,8 @@ impl Event {
             && self.to < last
     }
 
-    /// Whether the slot was free to be moved between two grants on one of its keys, and the node that made the second may not
-    /// have heard of the first's fence. A key that is held takes its fence along.
+    /// Whether the slot was free to be moved between two grants on one of its keys, and the second node may lack the
+    /// first's fence. A key that is held takes its fence along.
     fn outran(&self, slot: i64, first: &Grant, second: &Grant) -> bool {
         (self.what == BY_KEYS && self.slot == Some(slot) && first.node != second.node)
             && (first.asked < self.to && first.held_until() < self.to && self.from < second.told)

@@ -1,10 +1,10 @@
 //! A server that is killed with `kill -9` every 2 to 5 seconds under load, and started again: a round is one kill.
 //!
-//! With `appendfsync always` nothing that was acknowledged may be lost, and nothing be held twice. With `everysec` and with an
-//! RDB now and then, what is lost is counted. However it saves, no fence goes back and none is given twice.
+//! With `appendfsync always` nothing that was acknowledged may be lost, and nothing be held twice. With `everysec` and
+//! with an RDB now and then, what is lost is counted. However it saves, no fence goes back and none is given twice.
 //!
-//! A kill takes nothing of what the system has in its memory. So with `everysec` the power fails, too: whatever came to the file
-//! within its last second is cut off.
+//! A kill takes nothing of what the system has in its memory. So with `everysec` the power fails, too: whatever came to
+//! the file within its last second is cut off.
 
 use faults::audit;
 use faults::crowd::Crowd;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options, saving: &'static str, report: &mut Report) {
     let setup = match saving {
-        // The file is written anew again and again, so that it is killed in the middle of that, too.
+        // The file is rewritten again and again, so that the kill also hits a rewrite.
         "always" => with_file("always").option("auto-aof-rewrite-min-size", "32kb"),
         "everysec" => with_file("everysec").option("auto-aof-rewrite-percentage", "0"),
         _ => Setup::default().option("save", "1 1"),

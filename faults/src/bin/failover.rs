@@ -1,14 +1,15 @@
-//! A primary with two replicas under three Sentinels, and clients that ask those who the primary is. Every few seconds the
-//! primary is killed, or stopped and let go on when it has a successor: a round is one of these.
+//! A primary with two replicas under three Sentinels, and clients that ask the Sentinels for the primary. Every few
+//! seconds the primary is killed, or is stopped and resumed when it has a successor: a round is one of these.
 //!
-//! Fences go never back. Who was granted a lock within the last moments of a primary may hold it beside another, because
-//! replication is asynchronous: that is counted. To have such moments at all, the wire to the replicas (with `WAIT 1`: to one of
-//! them) is frozen shortly before, and what lies in it is lost. With `WAIT` for both replicas it must be nobody.
+//! Fences never go back. A lock that is granted within the last moments of a primary may have a second holder, because
+//! replication is asynchronous: the run counts these. To produce such moments at all, the wire to the replicas is
+//! frozen shortly before (with `WAIT 1`: to one of them). What is in transit is lost. With `WAIT` for both replicas
+//! there must be no such holder.
 //!
-//! Only grants of the node that is primary at the time count. Each node is asked for its role all the time. From the last moment
-//! at which it said "replica", before it first said "primary", its reign is taken to have begun and that of the one before
-//! to be over: so a deposed primary's grants are left out rather than too many than too few, and none of the new one's, which
-//! grants nothing while it is a replica.
+//! Only grants of the node that is primary at the time count. Each node is asked for its role all the time. The reign
+//! of a node is taken to begin at the last moment at which it said "replica", before it first said "primary". The reign
+//! of its predecessor is taken to end at the same moment. So a deposed primary's grants are left out too often rather
+//! than too seldom. None of the new primary's are left out, because it grants nothing while it is a replica.
 
 use faults::caller::{Answer, Caller};
 use faults::crowd::{Crowd, Stop};
@@ -40,17 +41,39 @@ const REPLICATION_MS: u64 = 100;
 /// Sentinels that did not agree try again after twice their time limit; on a busy machine, more than once.
 const FAILOVER_TAKES: Duration = Duration::from_secs(60);
 
+/// What a few rounds lose depends on when the primary is struck and on how busy the machine is. A run that could not
+/// have shown a violation is repeated, so often at most.
+const ATTEMPTS: u64 = 3;
+
 fn main() -> ExitCode {
     let about = "Kills or stops primaries under Sentinels, and looks at fences and at locks that are held twice";
     let (options, chosen) = Options::read_choosing("failover", about, "60", &CONFIRM);
     let mut report = Report::default();
     for confirm in chosen {
-        run(&options, confirm, &mut report);
+        let needed = must_see(confirm);
+        for attempt in 0..ATTEMPTS {
+            run(&options, confirm, attempt, &mut report);
+            if needed.iter().all(|figure| report.figure(figure) > 0) {
+                break;
+            }
+        }
+        needed.iter().for_each(|figure| report.must_see(figure));
     }
     report.finish()
 }
 
-fn run(options: &Options, confirm: &str, report: &mut Report) {
+/// The figures that must be above zero: without them a run could not have shown a violation.
+fn must_see(confirm: &str) -> Vec<String> {
+    let evidence = match confirm {
+        "0" => Some("traces of lost grants"),
+        // With one replica that receives everything, it depends on when the primary is struck.
+        "2" => Some("answered not confirmed"),
+        _ => None,
+    };
+    evidence.into_iter().chain(["grants"]).map(|figure| format!("WAIT {confirm}: {figure}")).collect()
+}
+
+fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
     let replicas: usize = confirm.parse().expect("one of the choices");
     let mut nodes: Vec<Node> = (0..3).map(Node::start).collect();
     let sentinels = watch_over(&nodes);
@@ -60,7 +83,7 @@ fn run(options: &Options, confirm: &str, report: &mut Report) {
     let place = |_: &str| *primary.lock().expect("nobody panics with it");
     let clients = clients(replicas as u64);
     let crowd = Crowd { number: 0, clients: &clients, patience: Duration::from_secs(3), place: &place };
-    let mut dice = options.dice(0);
+    let mut dice = options.dice(attempt);
     let goes_on = AtomicBool::new(true);
     let on = || goes_on.load(Ordering::Relaxed);
     let (strikes, saw) = thread::scope(|scope| {
@@ -90,7 +113,8 @@ impl Node {
     fn start(number: u8) -> Node {
         let source = IpAddr::from([127, 0, 0, number + 2]);
         let setup = Setup::default().option("bind-source-addr", &source.to_string());
-        // Sentinels go by this before they look who has heard most: so they may well choose the one that has not.
+        // Sentinels go by this before they compare replication offsets: so they may well choose the replica that is
+        // behind.
         let setup = setup.option("replica-priority", &(10 + number).to_string());
         let server = setup.option("repl-diskless-sync-delay", "0").option("repl-timeout", "5").start();
         let door = Proxy::to(server.port());
@@ -179,7 +203,8 @@ impl Reigns {
         self.0.lock().expect("nobody panics with it")
     }
 
-    /// When some node became primary though nobody had struck the one before: on a busy machine the Sentinels may think so.
+    /// When some node became primary though its predecessor had not been struck: on a busy machine the Sentinels may
+    /// take a live primary for dead.
     fn unasked(&self, strikes: &[Strike]) -> Vec<Moment> {
         let list = self.list();
         let changes = list.windows(2).map(|two| (two[0].0, two[1].0));
@@ -187,12 +212,12 @@ impl Reigns {
         changes.filter(|(from, to)| !is_asked(*from, *to)).map(|(_, to)| to).collect()
     }
 
-    /// Who is primary.
+    /// The present primary.
     fn last(&self) -> u16 {
         self.list().last().expect("there was one from the start").1
     }
 
-    /// Who was.
+    /// The primary at that moment.
     fn at(&self, moment: Moment) -> u16 {
         let list = self.list();
         list.iter().rev().find(|(since, _)| *since <= moment).expect("there was one from the start").1
@@ -205,7 +230,7 @@ fn role(answer: &Answer) -> Option<&str> {
     std::str::from_utf8(role).ok()
 }
 
-/// Keeps asking a Sentinel who the primary is.
+/// Keeps asking a Sentinel for the primary.
 fn follow(sentinel: &Server, doors: &[(u16, u16)], primary: &Mutex<Option<u16>>, goes_on: &dyn Fn() -> bool) {
     let mut conn = sentinel.connect();
     while goes_on() {
@@ -219,13 +244,13 @@ fn follow(sentinel: &Server, doors: &[(u16, u16)], primary: &Mutex<Option<u16>>,
 /// What was done to a primary.
 struct Strike {
     killed: bool,
-    /// From here on the replicas, or one of them, were not told everything.
+    /// From here on the replicas, or one of them, did not receive everything.
     unheard_from: Moment,
     at: Moment,
 }
 
 impl Strike {
-    /// Whether the replicas may not have heard of the first grant before the second was made.
+    /// Whether the replicas may not have received the first grant before the second was made.
     fn may_have_lost(&self, first: &Grant, second: &Grant) -> bool {
         self.unheard_from < first.told.after_ms(REPLICATION_MS) && first.asked < self.at && self.at < second.told
     }
@@ -246,7 +271,7 @@ fn strike(
 ) -> Strike {
     let mut old = 0;
     wait_so_long(FAILOVER_TAKES, "both replicas to follow", || {
-        // On a busy machine the Sentinels may replace one that nobody has touched.
+        // On a busy machine the Sentinels may replace a primary that was not struck.
         old = primary(nodes, reigns);
         online_replicas(&nodes[old]) == 2
     });
@@ -254,7 +279,7 @@ fn strike(
     thread::sleep(Duration::from_millis(dice.random_range(1000..=2500)));
 
     let unheard_from = Moment::now();
-    // With WAIT 1 one replica hears all. That may be the one that is not chosen.
+    // With WAIT 1 one replica receives everything. That may be the one that is not chosen.
     let deaf = if confirm == 1 { &replicas[dice.random_range(0..2)..][..1] } else { &replicas[..] };
     // The first time for certain, and for as long as it takes to lose some grants.
     if first || dice.random_range(0..4) > 0 {
@@ -268,7 +293,7 @@ fn strike(
     } else {
         nodes[old].server.signal(Signal::STOP);
     }
-    // What lies in the wire is lost.
+    // What is in transit is lost.
     nodes[old].door.cut_all();
     nodes[old].door.freeze_from(&[]);
 
@@ -279,7 +304,7 @@ fn strike(
         new != old && sentinels.iter().any(|sentinel| names(sentinel, &nodes[new]))
     });
     if !killed {
-        // Deposed, and knows nothing of it: for a moment it goes on granting to those who have asked it.
+        // It is deposed and does not know it: for a moment it goes on granting to the clients that asked it.
         nodes[old].server.signal(Signal::CONT);
     }
     wait_so_long(FAILOVER_TAKES, "the Sentinels to agree", || {
@@ -307,7 +332,7 @@ fn judge(confirm: &str, strikes: &[Strike], reigns: &Reigns, saw: &Saw, report: 
     report.add(&name("primaries stopped"), strikes.len() as u64 - killed);
     report.add(&name("grants"), counted.len() as u64);
     report.add(&name("grants of deposed primaries, not counted"), deposed.len() as u64);
-    // Who does not rely on a hold has its fence nevertheless.
+    // A client that does not rely on a hold has its fence nevertheless.
     let unconfirmed = saw.unconfirmed.iter().filter(|grant| by_the_primary(grant)).cloned();
     let fenced: Vec<Grant> = counted.iter().cloned().chain(unconfirmed).collect();
     report.add(&name("fences compared"), fenced.len() as u64);
@@ -343,12 +368,4 @@ fn judge(confirm: &str, strikes: &[Strike], reigns: &Reigns, saw: &Saw, report: 
     let longest = twice.iter().map(|pair| history::overlap_ms(*pair)).max().unwrap_or_default();
     report.add(&name("held twice, longest ms"), longest);
     report.add(&name("traces of lost grants"), (lost.len() + twice.len()) as u64);
-    if confirm == "0" {
-        report.must_see(&name("traces of lost grants"));
-    }
-    // With one replica that hears all, it depends on when the primary is struck.
-    if confirm == "2" {
-        report.must_see(&name("answered not confirmed"));
-    }
-    report.must_see(&name("grants"));
 }

@@ -1,11 +1,13 @@
-//! Clients lock, lock again, upgrade, extend, hold too long and release, while they and the server are stopped and their connections are
-//! cut in the middle of a request or a reply. From what they were told it is checked that some order of events explains it all: at
-//! every moment one writer or only readers, fences that rise, every release that was acknowledged has freed, nobody forgotten: nobody
-//! is answered null before his time is up, nor waits while nobody can hold what he waits for.
+//! Clients lock, lock again, upgrade, extend, hold too long and release. Meanwhile they and the server are stopped, and
+//! their connections are cut in the middle of a request or a reply. From the replies, the run checks that some order of
+//! events explains everything. At every moment there is one writer or only readers. Fences rise, and every acknowledged
+//! release has freed its lock. No waiter is forgotten: none is answered null before its time-out, and none waits while
+//! its lock cannot be held.
 //!
-//! A round is five seconds of that on fresh locks. The clients are four processes of eight, so that they can be stopped. Most of
-//! them share four locks, of which something is asked all the time. The others are quiet, two to a lock of another four: whoever has been
-//! forgotten in line there stays so, because no other request makes the module look again.
+//! A round is five seconds of that on fresh locks. The clients are four processes of eight, so that they can be
+//! stopped. Most of them share four locks, which receive requests all the time. The others are quiet, two to a lock of
+//! another four. A waiter that is forgotten in such a queue stays forgotten, because no other request makes the module
+//! serve that queue again.
 
 use faults::caller::{Answer, Caller};
 use faults::history::{
@@ -32,7 +34,7 @@ const CLIENTS: u64 = 8;
 const KEYS: u64 = 4;
 const LOAD_MS: u64 = 5_000;
 
-/// How long an answer may be late, all stops taken together: whoever waits longer is forgotten.
+/// How long an answer may be late, all stops taken together: a waiter without one by then is forgotten.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What happens at once is known outside after so long, stops apart.
@@ -41,13 +43,13 @@ const PROMPT_MS: u64 = 300;
 /// What one client saw.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Saw {
-    /// By key.
+    /// The events of each key.
     events: BTreeMap<String, Vec<Event>>,
     /// Stretches for which a hold was certain: one for each lease and mode.
     pieces: Vec<Grant>,
     /// New holds, with their fences.
     grants: Vec<Grant>,
-    /// Owners whose connection was lost while they asked.
+    /// Owners whose connection was lost during a request.
     uncertain: BTreeSet<String>,
     counts: BTreeMap<String, u64>,
     forgotten: Vec<String>,
@@ -83,11 +85,11 @@ struct Held {
     key: String,
     owner: String,
     leases: u32,
-    /// For as long as nothing is said otherwise.
+    /// It lasts as long as no reply changes it.
     piece: Grant,
 }
 
-/// The connection was lost in the middle of a request; what has become of it has been found out.
+/// The connection was lost in the middle of a request; the outcome has been found out.
 struct Cut;
 
 /// One client, which does one thing after the other.
@@ -98,7 +100,7 @@ struct Client {
     /// What its owners' names begin with.
     name: String,
     round: u64,
-    /// The only lock that it asks for, at its leisure.
+    /// The only lock that it requests, with pauses.
     quiet: Option<String>,
     owners: u64,
     dice: StdRng,
@@ -113,7 +115,7 @@ impl Client {
         client
     }
 
-    /// A new connection. It may be cut before it has learnt its number.
+    /// A new connection. It may be cut before it knows its number.
     fn connect(&mut self) {
         self.caller.hang_up();
         loop {
@@ -150,7 +152,7 @@ impl Client {
         format!("r{}.k{}", self.round, self.dice.random_range(0..KEYS))
     }
 
-    /// Looks at a lock.
+    /// Reads a lock.
     fn look(&mut self) {
         let key = self.key();
         let (asked, answer, told) = self.caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
@@ -192,7 +194,7 @@ impl Client {
                 _ => self.again(&mut held, !writes)?,
             }
         }
-        // Those whom the alarm alone lets in are to be found where it is quiet.
+        // A waiter that only the timer can serve shows where it is quiet.
         let sure = if self.quiet.is_some() { 30 } else { 100 };
         match self.dice.random_range(0..sure) {
             // Longer than the lease.
@@ -220,7 +222,7 @@ impl Client {
         self.dice.random_range(300..=2_000)
     }
 
-    /// Asks for a new hold.
+    /// Requests a new hold.
     fn first(&mut self, key: &str, owner: &str, writes: bool) -> Result<Option<Held>, Cut> {
         let lease = self.lease_ms();
         let block = if self.chance(80) { self.dice.random_range(1..=3_000) } else { 0 };
@@ -231,13 +233,13 @@ impl Client {
             Answer::Lost | Answer::Silence => {
                 self.cut_off(&request, owner, &answer);
                 if self.chance(50) {
-                    // Nothing came of it, as far as others can tell, or it is given up.
+                    // It had no visible effect, or it is given up.
                     return self.give_up(key, owner, writes, lease, asked).map(|()| None);
                 }
                 // The older connection is closed, so the older request is over. The repetition finds what it left.
                 let (again, answer, told) = self.until_answered(&format!("{plain} RETRY 1"));
                 self.saw.count("repeated");
-                // Whenever the first of the two was let in.
+                // Whenever the first of the two was granted.
                 self.may_hold(key, owner, asked, asked, told);
                 (again, answer, told)
             }
@@ -271,8 +273,8 @@ impl Client {
         Ok(Some(Held { key, owner, leases: 1, piece }))
     }
 
-    /// A lease that began between two moments ends between two. What happens first where the moments of two things are the
-    /// same millisecond, nobody is told.
+    /// A lease that began between two moments ends between two. Where the moments of two events are the same
+    /// millisecond, their order is not known.
     fn lapse(&mut self, key: &str, owner: &str, lease: u32, asked: Moment, told: Moment, ms: u64) {
         self.note(key, asked.after_ms(ms - 1), told.after_ms(ms + 1), owner, What::Lapsed { lease });
     }
@@ -356,7 +358,7 @@ impl Client {
         Ok(())
     }
 
-    /// Who holds asks. If the connection is lost the hold is given up.
+    /// A request by the holder. If the connection is lost the hold is given up.
     fn ask_as(&mut self, held: &Held, request: &str) -> Result<(Moment, Answer, Moment), Cut> {
         let (asked, answer, told) = self.caller.ask(request);
         if let Answer::Error(text) = &answer {
@@ -368,14 +370,14 @@ impl Client {
             let (_, _, told) = self.until_answered(&format!("LOCK.RELEASE {} {} ALL", held.key, held.owner));
             self.note(&held.key, asked, told, &held.owner, What::Gone);
             self.is_over(&held.owner, told);
-            // What was asked for last may have been granted.
+            // The last request may have been granted.
             self.may_hold(&held.key, &held.owner, asked, asked, told);
             return Err(Cut);
         }
         Ok((asked, answer, told))
     }
 
-    /// A piece ends when something else is asked for.
+    /// A piece ends when something else is requested.
     fn end_piece(&mut self, piece: &Grant, at: Moment) {
         self.saw.pieces.push(Grant { release: Some(Release { asked: at, answer: None }), ..piece.clone() });
     }
@@ -442,8 +444,8 @@ fn clients(words: &[String]) {
     println!("{}", serde_json::to_string(&all).expect("plain data"));
 }
 
-/// Stops clients and the server, and cuts connections, until the clients have ended. When somebody did not run, because it was
-/// stopped or because the machine had other things to do.
+/// Stops clients and the server, and cuts connections, until the clients have ended. Returns the stretches in which a
+/// process did not run, because it was stopped or because the machine was busy.
 fn disturb(
     server: &Server,
     proxies: &[Proxy],
@@ -551,7 +553,7 @@ fn judge(all: &Saw, stops: &[Stop], report: &mut Report) {
     report.violations(all.too_early.iter().map(|request| format!("null before its time: {request}")));
     let alone = passed_over(&all.stays, &all.maybes, stops, PROMPT_MS);
     report.violations(alone.iter().map(|stay| format!("in line while nobody held: {stay:?}")));
-    // Among no holds at all, these had been passed over: they are those of whom it could have been seen.
+    // Against no holds at all, these count as passed over: they are the waiters that could show the fault.
     report.add("stood in line for long", passed_over(&all.stays, &[], stops, PROMPT_MS).len() as u64);
     report.violations(held_twice(&all.pieces).iter().map(|pair| format!("held twice: {pair:?}")));
     report.violations(fences_back(&all.grants).iter().map(|pair| format!("a fence went back: {pair:?}")));

@@ -1,9 +1,11 @@
-//! Servers that may not write, or are full: no memory (without eviction, and with it), no room for the append-only file, a dump
-//! that cannot be written, too few replicas, a primary that was made a replica. Requests are refused with the server's own
-//! codes and leave no trace; nothing ends or is granted by the module's own hand while nothing may be written, and the
-//! server does not spin meanwhile; what is held can be given back when memory alone is short; and all goes on afterwards.
+//! Servers that may not write, or are full. Causes are no memory (without eviction, and with it), no space for the
+//! append-only file, and a dump that cannot be written. Others are too few replicas, and a primary that was made a
+//! replica. The server refuses requests with its own codes, and they leave no trace. In the background nothing ends or
+//! is granted while writes are refused, and the server does not spin meanwhile. A holder can release its lock when
+//! memory alone is short. All goes on afterwards.
 //!
-//! A round is each of these once, while clients lock and wait. It ends with `kill -9` and a start from the append-only file.
+//! A round is each of these once, while clients lock and wait. It ends with `kill -9` and a start from the append-only
+//! file.
 
 use faults::caller::{Answer, Asking, Caller, ask_apart};
 use faults::crowd::Crowd;
@@ -21,11 +23,12 @@ use std::time::Duration;
 use testbed::{Client, Server, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is due may come so many milliseconds later: the module asks the server ten times a second whether it may write again.
+/// What is due may come so many milliseconds later: the module asks the server ten times a second whether it may write
+/// again.
 const LATE_MS: u64 = 500;
 /// Leases of the scene that end while the state lasts.
 const BRIEF_MS: u64 = 400;
-/// So much of the time, in percent, a server may be busy that has nothing to do but to refuse: with the clients here it is a few.
+/// So much of the time, in percent, a server may be busy that only has to refuse: with the clients here it is a few.
 const BUSY_MAX: u64 = 30;
 
 /// What is wrong with a server.
@@ -75,8 +78,8 @@ impl State {
             State::FullMemoryVolatile => memory("volatile-random"),
             State::FullMemoryAllKeys => memory("allkeys-random"),
             State::FullDisk => {
-                // Shorter than the file is by now: it cannot grow. That shows with the next write, and goes when the server
-                // tries again, each second.
+                // Shorter than the file is by now: it cannot grow. That shows with the next write, and goes when the
+                // server tries again, each second.
                 server.limit_files(on.then_some(16));
                 let status = if on { "err" } else { "ok" };
                 wait_for("the disk to be full or not", || {
@@ -101,7 +104,7 @@ impl State {
                 }
             }
             State::FewReplicas => conn.ok(&["CONFIG", "SET", "min-replicas-to-write", if on { "9" } else { "0" }]),
-            // Of a primary that nobody can reach: what it holds stays.
+            // The replica of a primary that cannot be reached: what it holds stays.
             State::Replica if on => conn.ok(&["REPLICAOF", "127.0.0.1", "1"]),
             State::Replica => conn.ok(&["REPLICAOF", "NO", "ONE"]),
         }
@@ -184,8 +187,8 @@ impl Scene<'_> {
     fn play(&mut self) {
         let mut conn = self.server.connect();
         self.flows(&mut conn);
-        // Held by one who will give it back, by one who says nothing more, and by one whose connection will close; each is
-        // waited for.
+        // The holders are a client that releases, a client that stays silent, and a client whose connection closes;
+        // each lock has a waiter.
         let [held, brief, bound, long] =
             ["held", "brief", "bound", "long"].map(|name| format!("{name}{}", self.number));
         for key in [&held, &long] {
@@ -297,8 +300,8 @@ impl Scene<'_> {
         asking
     }
 
-    /// What would grant is refused with the server's own code, and so is what else would write where nothing may; on free
-    /// keys and on held ones. It leaves no trace.
+    /// The server refuses with its own code what would grant, and what else would write where nothing may be written.
+    /// This holds on free keys and on held ones, and leaves no trace.
     fn refused(&mut self, conn: &mut Client, held: &str) {
         let free = format!("free{}", self.number);
         let mut refused = vec![
@@ -326,7 +329,7 @@ impl Scene<'_> {
                 self.report.violation(format!("{:?}: {request}: {answer:?}", self.state));
             }
         }
-        // Those who wait may leave meanwhile, but nobody comes.
+        // Waiters may leave meanwhile, but none may arrive.
         if waiting(conn, held) > before || conn.get::<i64>(&["EXISTS", &free]) == 1 || waiting(conn, &free) > 0 {
             self.report.violation(format!("{:?}: a refused request left a trace", self.state));
         }
@@ -339,7 +342,7 @@ impl Scene<'_> {
         }
     }
 
-    /// The holder can extend, and give back.
+    /// The holder can extend, and release.
     fn lets_go(&mut self, conn: &mut Client, held: &str) {
         let extended = conn.int(&["LOCK.EXTEND", held, "holder", "PX", "60000"]);
         let released = conn.int(&["LOCK.RELEASE", held, "holder"]);
@@ -385,7 +388,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Who waits is let in between two moments, or a little later.
+    /// The waiter is granted between two moments, or a little later.
     fn granted(&mut self, what: &str, asking: Asking, due: (Moment, Moment)) {
         let (_, answer, told) = asking.join().expect("does not panic");
         let stalled = self.witness.stalled_us(due.1, told);
@@ -395,7 +398,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Who waits is told that its time is up.
+    /// The waiter is answered that its time is up.
     fn null(&mut self, asking: Asking) {
         let (asked, answer, told) = asking.join().expect("does not panic");
         let due = asked.after_ms(BRIEF_MS);

@@ -1,13 +1,13 @@
-//! Wires that hold back what is sent, that are cut, and that are cut in the middle of a request or of its reply: between a
-//! primary and its clients, and between it and its replica. Nothing is held twice, nobody is forgotten when the wire heals, a
-//! request that is repeated with RETRY counts once, a session whose end nobody tells lives by its lease, and nothing is left
-//! behind.
+//! Wires that hold back data, that are cut, and that are cut in the middle of a request or of its reply. They run
+//! between a primary and its clients, and between it and its replica. Nothing is held twice. No waiter is forgotten
+//! when the wire heals. A request that is repeated with RETRY counts once. A session whose end goes unreported lives by
+//! its lease. Nothing is left behind.
 //!
-//! A round is a few seconds under load, with both wires at the mercy of chance; then some locks that are taken and given back
-//! over a wire that is cut again and again; then two clients that vanish.
+//! A round is a few seconds under load, with random faults on both wires. Then clients take and release some locks over
+//! a wire that is cut again and again. Then two clients vanish.
 //!
-//! The wire is a proxy, which needs no rights and runs anywhere. To the server, a frozen one looks as a half-open connection
-//! does before keepalive finds out.
+//! The wire is a proxy, which needs no rights and runs anywhere. To the server, a frozen wire appears as a half-open
+//! connection does before keepalive finds out.
 
 use faults::caller::{Answer, Asking, Caller, ask_apart};
 use faults::crowd::Crowd;
@@ -132,8 +132,8 @@ impl Scene<'_> {
         }
     }
 
-    /// The replica hears nothing for a while, or loses its connection, or misses more than the primary remembers. What it is
-    /// told late, it has with the lease that was left when it was sent.
+    /// The replica receives nothing for a while, or loses its connection, or misses more than the primary remembers.
+    /// What it receives late, it stores with the lease that was left when it was sent.
     fn part_replica(&mut self, number: u64, part: Duration, kind: u32) {
         let (mut here, mut there) = (self.primary.connect(), self.replica.connect());
         // The smallest that there is.
@@ -161,7 +161,7 @@ impl Scene<'_> {
         self.report.add(["replica parted", "replica cut off", "replica cut off for long"][kind as usize - 3], 1);
     }
 
-    /// All leases end, everybody who waited has been answered or has left, and the replica has come to the same.
+    /// All leases end, every waiter has been answered or has left, and the replica reaches the same state.
     fn nothing_is_left(&mut self, round: u64) {
         let mut conn = self.primary.connect();
         for (section, field) in [
@@ -191,7 +191,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Takes and gives back over a wire that is cut again and again, and repeats until there is an answer. It counts once.
+    /// Takes and releases over a wire that is cut again and again, and repeats until there is an answer. It counts
+    /// once.
     fn repeat_until_answered(&mut self, key: &str) {
         let mut conn = self.primary.connect();
         let wire = Proxy::to(self.primary.port());
@@ -211,7 +212,7 @@ impl Scene<'_> {
             wire.cut_all();
             self.cut(&wire);
             wait_for("it to wait in line", || waiting(&mut conn, &keys[0]) == 1);
-            // In the middle of the reply, or before it: it is granted, and does not know.
+            // In the middle of the reply, or before it: the client is granted, and does not know.
             wire.cut_after(self.dice.random_range(0..20));
             conn.int(&["LOCK.RELEASE", &keys[0], "holder"]);
         }
@@ -258,8 +259,8 @@ impl Scene<'_> {
         }
     }
 
-    /// A client with a session vanishes, and its connection tells nobody. The hold lives by its lease; or by the grace from the
-    /// moment on at which the server learns that the connection is gone.
+    /// A client with a session vanishes, and its connection does not report it. The hold lives by its lease; or by the
+    /// grace from the moment at which the server detects that the connection is gone.
     fn vanish(&mut self, key: &str, learns: bool) {
         const LEASE_MS: u64 = 1200;
         const GRACE_MS: u64 = 200;
@@ -290,7 +291,7 @@ impl Scene<'_> {
         if answer.int().is_none() || told < due.0 || told.0 > due.1.after_ms(LATE_MS).0 + stalled {
             self.report.violation(format!("{key}: the next got {answer:?} at {told:?}, due {due:?}"));
         }
-        // The news that come now are of nobody's hold.
+        // The messages that arrive now concern no hold.
         wire.freeze(false);
         wire.cut_all();
         thread::sleep(Duration::from_millis(GRACE_MS));

@@ -1,5 +1,6 @@
-//! Clients that sleep through their leases, and operators that break locks, in the middle of reading and writing a shared
-//! storage. One that refuses older fences loses no update, and nothing changes under a reader; one that does not loses some.
+//! Clients that sleep through their leases, and operators that break locks, in the middle of reading and writing a
+//! shared storage. One that refuses older fences loses no update, and nothing changes under a reader; one that does not
+//! loses some.
 //!
 //! A round is five seconds with fences and five without.
 
@@ -72,7 +73,8 @@ struct Counter {
 struct TooLate;
 
 impl Counter {
-    /// The rule of docs/guide/fencing.md: a writer's fence must not be below any seen, a reader's not below the highest writer's.
+    /// The rule of docs/guide/fencing.md: a writer's fence must not be below any seen, a reader's not below the highest
+    /// writer's.
     fn admit(&mut self, fence: i64, writes: bool) -> Result<(), TooLate> {
         let least = if writes { self.highest } else { self.highest_writer };
         if self.looks_at_fences && fence < least {
@@ -85,7 +87,7 @@ impl Counter {
         Ok(())
     }
 
-    /// What is stored, for one who reads, or who will write.
+    /// What is stored, for a client that reads, or that will write.
     fn read(&mut self, fence: i64, writes: bool) -> Result<u64, TooLate> {
         self.admit(fence, writes).map(|()| self.value)
     }
@@ -151,7 +153,7 @@ impl Client<'_> {
     }
 }
 
-/// Takes locks from their holders, who do not know.
+/// Takes locks from their holders, which are not informed.
 fn break_locks(server: &Server, mut dice: StdRng, until: Instant) {
     let mut conn = server.connect();
     while Instant::now() < until {
@@ -166,7 +168,7 @@ fn tell(report: &mut Report, looks_at_fences: bool, storage: &Storage, counts: &
     let acknowledged = sum(|client| client.acknowledged);
     for (what, count) in [
         ("updates acknowledged", acknowledged),
-        // Nobody writes less than one more than was there: what is missing was overwritten.
+        // Every write stores at least one more than was there: what is missing was overwritten.
         ("updates lost", acknowledged - stored),
         ("values read twice", sum(|client| client.read_twice)),
         ("values changed under a reader", sum(|client| client.changed)),

@@ -116,7 +116,7 @@ impl<T> Arena<T> {
         self.at_mut(id.index)
     }
 
-    /// The id and value at an index, whoever is there now.
+    /// The id and value at an index, whichever is there now.
     #[must_use]
     pub fn at(&self, index: u32) -> Option<(Id, &T)> {
         match self.slot(index)? {
@@ -228,7 +228,7 @@ impl Id {
         self.index
     }
 
-    /// All of it in one number, never 0: for those who can carry no more.
+    /// All of it in one number, never 0: for callers that can carry no more.
     #[must_use]
     pub fn to_number(self) -> u64 {
         u64::from(self.generation.get()) << 32 | u64::from(self.index)

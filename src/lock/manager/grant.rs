@@ -1,17 +1,18 @@
-//! Granting: gives an owner these keys, all of them, with new fences where it needs new ones.
+//! Granting: gives an owner all these keys, with new fences where it needs new ones.
 
-use crate::lock::model::effect::{Cause, Effects, commit_hold};
-use crate::lock::model::fence::FenceClock;
+use crate::lock::model::effect::Cause;
+use crate::lock::model::fence::{Fence, FenceClock};
 use crate::lock::model::hold::{Epoch, Hold};
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, Refusal};
-use crate::lock::model::time::{Millis, Now};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::Millis;
 use crate::lock::wait::order::is_upgrade;
 use crate::lock::wait::waiter::{GrantUndo, PriorHold};
 
-/// What a grant takes from the node.
+/// What a grant takes from the manager.
 pub(crate) struct GrantContext<'n> {
     pub(crate) fences: &'n mut FenceClock,
     pub(crate) epoch: Epoch,
@@ -19,55 +20,71 @@ pub(crate) struct GrantContext<'n> {
     pub(crate) skew: Millis,
 }
 
-/// Lets an owner have these keys. What each gave.
+/// What an owner has on a key before a grant.
+struct Before {
+    hold: Option<Hold>,
+    /// Whether the grant gives a new fence.
+    new_fence: bool,
+}
+
+/// Grants these keys to an owner. What each gave.
 pub(crate) fn grant<K: Keyspace>(
-    keys: &mut K,
+    step: &mut Step<'_, K>,
     indices: &[KeyIndex],
     (owner, operation): (&Owner, &Acquire),
     context: GrantContext<'_>,
-    now: Now,
-    effects: &mut Effects,
 ) -> Result<PerKey<GrantUndo>, Refusal> {
-    // What it has on each key, and whether that is to have a new fence.
-    let mut held: PerKey<(Option<Hold>, bool)> = PerKey::new();
+    let wall = step.now.wall;
+    let mut before: PerKey<Before> = PerKey::new();
     for key in indices {
-        let old = keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
-        let new_fence =
-            old.as_ref().is_none_or(|old| is_upgrade(old, operation.mode) || old.granted_in() != context.epoch);
-        held.push((old, new_fence));
+        let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
+        let keeps = |hold: &Hold| !is_upgrade(hold, operation.mode) && hold.granted_in() == context.epoch;
+        before.push(Before { new_fence: !hold.as_ref().is_some_and(keeps), hold });
     }
-    let fences_new = held.iter().filter(|(_, new_fence)| *new_fence).count() as u64;
-    if fences_new > 0 {
-        context.fences.begin(now.wall, context.skew);
+    let needed = before.iter().filter(|before| before.new_fence).count() as u64;
+    if needed > 0 {
+        context.fences.begin(wall, context.skew);
     }
-    if context.fences.left(now.wall) < fences_new {
+    if context.fences.left(wall) < needed {
         return Err(Refusal::FencesUsedUp);
     }
-
-    let deadline = now.mono + operation.lease;
     let mut given = PerKey::new();
-    for (key, (old, new_fence)) in indices.iter().zip(held) {
-        let (count, added) = counted(old.as_ref(), operation);
-        let prior = old.as_ref().map(PriorHold::of);
-        let fence = match &old {
-            Some(old) if !new_fence => old.fence,
-            _ => context.fences.next(now.wall).expect("as many are left as are needed"),
+    for (key, Before { hold, new_fence }) in indices.iter().zip(before) {
+        let fence = match &hold {
+            Some(hold) if !new_fence => hold.fence,
+            _ => context.fences.next(wall).expect("as many are left as are needed"),
         };
-        let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, now.mono, context.epoch));
-        hold.set_count(operation.mode, count);
-        hold.fence = fence;
-        hold.set_granted_in(context.epoch);
-        hold.deadline = hold.deadline.max(deadline);
-        if operation.note.is_some() {
-            hold.set_note(operation.note.clone());
-        }
-        hold.rebind(operation.session);
-        given.push(GrantUndo { fence, added, deadline: hold.deadline, session: hold.session(), prior });
-        let lock = keys.lock_or_create(*key);
-        lock.raise_fence(fence);
-        commit_hold(lock, *key, Cause::Acquire, owner, hold, effects);
+        given.push(grant_key(step, *key, (owner, operation), hold, (fence, context.epoch)));
     }
     Ok(given)
+}
+
+/// Grants one key, of which the owner has this hold already or none.
+#[inline]
+fn grant_key<K: Keyspace>(
+    step: &mut Step<'_, K>,
+    key: KeyIndex,
+    (owner, operation): (&Owner, &Acquire),
+    old: Option<Hold>,
+    (fence, epoch): (Fence, Epoch),
+) -> GrantUndo {
+    let deadline = step.now.mono + operation.lease;
+    let (count, added) = counted(old.as_ref(), operation);
+    let prior = old.as_ref().map(PriorHold::of);
+    let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, step.now.mono, epoch));
+    hold.set_count(operation.mode, count);
+    hold.fence = fence;
+    hold.set_granted_in(epoch);
+    hold.deadline = hold.deadline.max(deadline);
+    if operation.note.is_some() {
+        hold.set_note(operation.note.clone());
+    }
+    hold.rebind(operation.session);
+    let undo = GrantUndo { fence, added, deadline: hold.deadline, session: hold.session(), prior };
+    let lock = step.keys.lock_or_create(key);
+    lock.raise_fence(fence);
+    step.effects.commit_hold(lock, key, Cause::Acquire, owner, hold);
+    undo
 }
 
 /// The count that an acquisition leads to, and how much it adds.

@@ -1,83 +1,86 @@
-//! Jobs: what is left to do for waiters after a step, and is done in the background. Wait queues that became ready, grants that
-//! reached nobody, waits that may be deadlocks, and waits that end together.
+//! Jobs: what is left to do for waiters after a step, and is done in the background. Ready wait queues, undelivered
+//! grants, waits that may be deadlocks, and waits that end together.
 
 use super::LockManager;
 use super::wake::Attempt;
-use crate::lock::model::effect::{Cause, Effects, WaitEnds, commit_end, commit_hold, settle};
+use crate::lock::model::effect::{Cause, WaitEnds};
 use crate::lock::model::hold::Hold;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
-use crate::lock::model::time::{Now, Timestamp};
-use crate::lock::wait::deadlock;
-use crate::lock::wait::table::{Job, WaitPoll};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::Timestamp;
+use crate::lock::wait::deadlock::{self, Found};
+use crate::lock::wait::jobs::Job;
+use crate::lock::wait::queue::WaitQueue;
+use crate::lock::wait::timers::WaitPoll;
 use crate::lock::wait::waiter::{CycleCause, GrantUndo, Undelivered, Waiter};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 impl LockManager {
-    /// A circle of waits is to be looked for once more, when the step of the one that began to wait is over: in the
-    /// step not all locks could be seen.
+    /// A request that has begun to wait is to be checked for a deadlock once more, after its step: in the step not all
+    /// locks could be seen.
     pub fn check_later(&mut self, id: WaiterId) {
         self.wait_table.mark_for_check(id, CycleCause::NewWait);
     }
 
-    /// An owner has got something and waits still for something else. Whom it passed on the way waits for it now, and
-    /// it may wait for one of those.
+    /// An owner that waits has a new hold. The waiters that it passed wait for it now, and it may wait for one of them.
     pub(crate) fn check_for_new_hold(&mut self, owner: &Owner) {
         if self.limits.deadlock_detection {
-            let waiting: Vec<WaiterId> = self.wait_table.waiting_of(owner).map(|(id, _)| id).collect();
-            for id in waiting {
-                self.wait_table.mark_for_check(id, CycleCause::NewHold);
-            }
+            self.mark_for_check(owner, CycleCause::NewHold);
         }
     }
 
-    /// Looks whether a waiter is in a deadlock, whose key is open.
-    pub fn check_waiter<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, now: Now) -> Effects {
-        let mut effects = Effects::new();
-        let cause = self.wait_table.take_check(id).unwrap_or(CycleCause::NewWait);
-        let Some(owner) = self.wait_table.waiter(id).map(|waiter| waiter.owner.clone()) else { return effects };
+    /// An owner is to be checked for deadlocks, if it waits.
+    fn mark_for_check(&mut self, owner: &Owner, cause: CycleCause) {
+        let first = self.wait_table.waiting_of(owner).map(|(id, _)| id).next();
+        if let Some(id) = first {
+            self.wait_table.mark_for_check(id, cause);
+        }
+    }
+
+    /// Searches for a deadlock of the owner of this waiter, whose key is open, and ends one.
+    pub fn check_waiter<K: Keyspace>(&mut self, step: &mut Step<'_, K>, id: WaiterId) {
+        let Some(Waiter { owner, db, .. }) = self.wait_table.waiter(id) else { return };
+        let (owner, db) = (owner.clone(), *db);
+        let cause = self.wait_table.take_check(&owner).unwrap_or(CycleCause::NewWait);
         if self.limits.deadlock_detection {
-            self.end_circle(keys, (id, &owner), cause, now, &mut effects);
+            self.end_cycle(step, (&owner, db), cause);
         }
-        self.follow(keys, &mut effects, now.mono);
-        effects
+        self.follow(step);
     }
 
-    /// If a waiter is in a circle, lets it in before the others of the circle, or refuses it where it waits for a hold.
-    fn end_circle<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        (id, owner): (WaiterId, &Owner),
-        cause: CycleCause,
-        now: Now,
-        effects: &mut Effects,
-    ) {
-        let Some(cycle) = deadlock::find(self.order(now.mono), keys, owner, cause) else { return };
-        let (changes, bindings, open) = (effects.changes.len(), effects.bindings.len(), keys.count());
-        let attempt = self.attempt(keys, id, Some(&cycle), now.mono, effects);
-        self.mark_ready_after(keys, None, &effects.changes[changes..]);
+    /// If an owner is in a cycle, ends the wait by which it is: grants it before the others of the cycle, or refuses it
+    /// if a hold blocks it. The owner is checked again after that: another of its waits may be in a cycle too.
+    fn end_cycle<K: Keyspace>(&mut self, step: &mut Step<'_, K>, (owner, db): (&Owner, Db), cause: CycleCause) {
+        let found = deadlock::find(self.order(step.now.mono), step.keys, owner, cause);
+        let Some(Found { cycle, wait: id }) = found else { return };
+        if self.wait_table.waiter(id).is_some_and(|waiter| waiter.db != db) {
+            // Its keys are opened in its own database.
+            return self.wait_table.mark_for_check(id, cause);
+        }
+        let before = step.savepoint();
+        let attempt = self.attempt(step, id, Some(&cycle));
+        self.mark_ready_after(step, None, before);
         if let Attempt::Grant(indices) = attempt {
-            self.note_passed(keys, &indices);
-            return self.grant_to_waiter(keys, &indices, id, now, effects);
+            self.note_passed(step.keys, &indices);
+            self.grant_to_waiter(step, &indices, id);
+        } else {
+            step.close_unchanged(before);
+            self.end_wait(step, id, WaitEnd::Refused(Refusal::Deadlock(Box::new(cycle))));
         }
-        if effects.changes.len() == changes && effects.bindings.len() == bindings {
-            keys.close(open);
-        }
-        self.wait_table.remove(id);
-        effects.wait_ends.push((id, WaitEnd::Refused(Refusal::Deadlock(Box::new(cycle)))));
+        self.mark_for_check(owner, cause);
     }
 
-    /// Ends a wait without an answer: nobody is there any more to be told. False when there was none.
+    /// Ends a wait without an answer: its client is gone. False when there was none.
     pub fn cancel(&mut self, id: WaiterId) -> bool {
         self.waits(id) && self.wait_table.remove(id).is_some()
     }
 
-    /// A waiter's client has gone: it waits no more, or what it was granted is to be taken back. True in the second
-    /// case.
+    /// A waiter's client has gone: it waits no more, or its grant is to be rolled back. True in the second case.
     pub fn client_gone(&mut self, id: WaiterId) -> bool {
         if self.wait_table.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
             self.confirm_binding(id);
@@ -98,7 +101,7 @@ impl LockManager {
         self.wait_table.delivered(id);
     }
 
-    /// Finds who waits no more because its time is up ([`WaitEnd::TimedOut`]); does a bounded piece of work on the way.
+    /// Finds a waiter whose time is up ([`WaitEnd::TimedOut`]); does a bounded piece of work on the way.
     pub fn poll_timeouts(&mut self, now: Timestamp) -> WaitPoll {
         self.wait_table.poll_timeouts(now)
     }
@@ -109,123 +112,97 @@ impl LockManager {
         self.wait_table.has_jobs() || self.sessions.some_closed()
     }
 
-    /// The next piece of work for the module's own hand: to be done only while a client might write to those keys. It
-    /// stays the next one until it is done by [`LockManager::serve_ready_queue`], [`LockManager::revoke_undelivered`],
-    /// [`LockManager::end_session`] or [`LockManager::end_waits`].
+    /// The next job for the background: to be done only while a client might write to those keys. It stays the next one
+    /// until it is done by [`LockManager::serve_ready_queue`], [`LockManager::check_waiter`],
+    /// [`LockManager::revoke_undelivered`], [`LockManager::end_session`] or [`LockManager::end_waits`].
     #[must_use]
     pub fn next_job(&mut self) -> Option<Job> {
         if let Some(undelivered) = self.wait_table.next_undelivered() {
             return Some(undelivered);
         }
-        // Before lines are looked at: most of those who leave at once hold what others wait for.
+        // Before queues are served: most clients that leave at once hold what others wait for.
         if let Some((connection, db, name)) = self.sessions.next_closed() {
-            return Some(Job::Close(connection, db, name));
+            return Some(Job::EndSession(connection, db, name));
         }
         self.wait_table.next_job()
     }
 
-    /// Looks at a line, whose key is open.
-    pub fn serve_ready_queue<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex, now: Now) -> Effects {
-        let mut effects = Effects::new();
-        let Place { db, name, .. } = keys.place(key);
+    /// Serves a wait queue whose key is open.
+    pub fn serve_ready_queue<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
+        let Place { db, name, .. } = step.keys.place(key);
         let name = KeyName::from_slice(name);
         let check = self.wait_table.take_pending(db, &name);
-        settle(keys, key, &self.sessions, now.mono, &mut effects);
+        step.settle(key, &self.sessions);
         if check {
-            self.mark_ready_for_holders(keys, key);
+            self.mark_ready_for_holders(step, key);
         }
-        self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
+        self.wake_waiters(step, key, GRANTS_PER_BATCH);
         if check {
-            self.check(keys, db, &name, now, &mut effects);
+            self.check_queue(step, db, &name);
         }
-        self.follow(keys, &mut effects, now.mono);
-        effects
+        self.follow(step);
     }
 
-    /// Who holds a key without having asked for it here may go before somebody now whom it keeps waiting.
-    pub(crate) fn mark_ready_for_holders<K: Keyspace>(&mut self, keys: &mut K, key: KeyIndex) {
-        let waiting = keys.lock(key).map(|lock| self.wait_table.waiting_holders(lock));
+    /// An owner that holds a key without having asked for it here may go now before waiters that it blocks.
+    pub(crate) fn mark_ready_for_holders<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
+        let waiting = step.keys.lock(key).map(|lock| self.wait_table.waiting_holders(lock));
         for owner in waiting.into_iter().flatten() {
             self.wait_table.mark_ready_for(&owner);
         }
     }
 
-    /// Ends the circles that waiters of a queue are in since another lock lies there, the last first.
-    fn check<K: Keyspace>(&mut self, keys: &mut K, db: Db, name: &[u8], now: Now, effects: &mut Effects) {
+    /// Has the waiters of a queue checked if one of them is in a cycle since another lock lies there.
+    fn check_queue<K: Keyspace>(&mut self, step: &mut Step<'_, K>, db: Db, name: &[u8]) {
         if !self.limits.deadlock_detection {
             return;
         }
         // What came here made its waiters wait for its holders. Most of those wait for nobody, and hardly ever is one
-        // of them in a circle: only then it is worth to see who is. Who waits for several keys may have been made to
-        // wait by what left a key, too: then a circle may lead through others.
-        let ids: Vec<WaiterId> =
-            self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter().rev()).collect();
+        // of them in a cycle: only then it is worth checking each. What left a key may have made a waiter of several
+        // keys wait, too: then a cycle may lead through others.
+        let ids: Vec<WaiterId> = self.wait_table.queue(db, name).into_iter().flat_map(WaitQueue::iter).collect();
         let waiters = ids.iter().filter_map(|id| self.wait_table.waiter(*id));
+        let order = self.order(step.now.mono);
         let suspects = if waiters.clone().any(Waiter::is_many) {
             let owners: Vec<Owner> = waiters.map(|waiter| waiter.owner.clone()).collect();
-            deadlock::suspects(self.order(now.mono), keys, &owners)
+            deadlock::suspects(order, step.keys, &owners)
         } else {
-            keys.peek(db, name, |lock| self.wait_table.waiting_holders(lock)).unwrap_or_default()
+            step.keys.peek(db, name, |lock| self.wait_table.waiting_holders(lock)).unwrap_or_default()
         };
-        let in_cycle = |owner| deadlock::find(self.order(now.mono), &mut *keys, owner, CycleCause::NewHold).is_some();
-        if !suspects.iter().any(in_cycle) {
-            return;
-        }
-        let in_this_step = ids.len() <= GRANTS_PER_BATCH;
-        for id in ids {
-            if !in_this_step {
-                // One job each: a thousand searches in one step would keep the server from its clients.
+        let in_cycle = |owner| deadlock::find(order, step.keys, owner, CycleCause::NewHold).is_some();
+        if suspects.iter().any(in_cycle) {
+            // One job each, the last first: a thousand searches in one step would keep the server from its clients.
+            for id in ids {
                 self.wait_table.mark_for_check(id, CycleCause::NewHold);
-            } else if let Some(owner) = self.wait_table.waiter(id).map(|waiter| waiter.owner.clone()) {
-                self.end_circle(keys, (id, &owner), CycleCause::NewHold, now, effects);
             }
         }
     }
 
-    /// Takes back what a lost waiter was granted, as far as it lies in this database now, and hands it on: only what
-    /// the grant changed, and only while its fence stands and its owner has not shown that it knows.
-    pub fn revoke_undelivered<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, db: Db, now: Now) -> Effects {
-        let mut effects = Effects::new();
-        let Some(Undelivered { owner, mode, confirmed, given }) = self.wait_table.take_undelivered(id, db) else {
-            return effects;
-        };
-        for (connection, fence) in given.iter().filter_map(|(_, given)| given.newly_bound()) {
+    /// Rolls back an undelivered grant, as far as it lies in this database now, and hands it on. Only what the grant
+    /// changed is rolled back, and only while its fence stands and its owner has not shown that it knows of it.
+    pub fn revoke_undelivered<K: Keyspace>(&mut self, step: &mut Step<'_, K>, id: WaiterId, db: Db) {
+        let Some(undelivered) = self.wait_table.take_undelivered(id, db) else { return };
+        for (connection, fence) in undelivered.given.iter().filter_map(|(_, given)| given.newly_bound()) {
             self.sessions.confirm_binding(connection, fence);
         }
-        // Where something else than a lock lies now, or another node serves it, there is nothing to take back.
-        let given: PerKey<(KeyIndex, GrantUndo)> = given
-            .into_iter()
-            .filter(|_| !confirmed)
-            .filter_map(|(name, given)| Some((keys.open(&name).ok()?, given)))
-            .collect();
-        for (key, given) in &given {
-            let Some(lock) = keys.lock(*key) else { continue };
-            let stands = |hold: &&Hold| hold.fence == given.fence && hold.deadline > now.mono;
-            let Some(held) = lock.holds.get(owner.as_bytes()).filter(stands) else { continue };
-            let hold = given.undo(held, mode);
-            if hold.total() == 0 || hold.deadline <= now.mono {
-                commit_end(lock, *key, Cause::RevokeUndelivered, &owner, &mut effects);
-            } else if hold != *held {
-                commit_hold(lock, *key, Cause::RevokeUndelivered, &owner, hold, &mut effects);
-            }
+        if !undelivered.confirmed {
+            roll_back(step, undelivered);
         }
-        // Not before all are taken back: a connection that closed before it heard of a grant ends what is bound to it,
-        // and what this grant alone has bound to it is not.
+        // Not before all are rolled back. A connection that closed before it heard of a grant ends what is bound to it.
+        // What this grant alone has bound to it must not end so.
         let is_last = !self.wait_table.has_undelivered();
-        for key in keys.all() {
+        for key in step.keys.all() {
             if is_last {
-                settle(keys, key, &self.sessions, now.mono, &mut effects);
-                self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
+                step.settle(key, &self.sessions);
+                self.wake_waiters(step, key, GRANTS_PER_BATCH);
             } else {
-                let Place { db, name, .. } = keys.place(key);
+                let Place { db, name, .. } = step.keys.place(key);
                 self.wait_table.mark_ready(db, name);
             }
         }
-        self.follow(keys, &mut effects, now.mono);
-        effects
+        self.follow(step);
     }
 
-    /// Leaves what a lost waiter was granted as it is: its keys are not this node's any more to change.
+    /// Leaves an undelivered grant as it is: its keys are not this node's any more to change.
     pub fn abandon(&mut self, id: WaiterId) {
         self.confirm_binding(id);
         self.wait_table.remove(id);
@@ -237,8 +214,8 @@ impl LockManager {
         self.end_all(ids, answer)
     }
 
-    /// Ends all waits and all sessions, and leaves grants that were lost as they are: this node is not the one any more
-    /// to take them back.
+    /// Ends all waits and all sessions, and leaves undelivered grants as they are: this node may not roll them back any
+    /// more.
     pub fn dismiss(&mut self) -> WaitEnds {
         self.sessions.dissolve();
         let ids: Vec<WaiterId> = self.wait_table.everybody().collect();
@@ -249,5 +226,25 @@ impl LockManager {
         let end =
             |id| Some((id, self.wait_table.remove(id).filter(Waiter::is_waiting)?)).map(|(id, _)| (id, answer.clone()));
         ids.into_iter().filter_map(end).collect()
+    }
+}
+
+/// Rolls back what a grant gave.
+fn roll_back<K: Keyspace>(step: &mut Step<'_, K>, undelivered: Undelivered) {
+    let Undelivered { owner, mode, given, .. } = undelivered;
+    // Where something else than a lock lies now, or another node serves it, there is nothing to roll back.
+    let open = |(name, given): (KeyName, GrantUndo)| Some((step.keys.open(&name).ok()?, given));
+    let given: PerKey<(KeyIndex, GrantUndo)> = given.into_iter().filter_map(open).collect();
+    let Step { keys, now, effects, .. } = step;
+    for (key, given) in given {
+        let Some(lock) = keys.lock(key) else { continue };
+        let stands = |hold: &&Hold| hold.fence == given.fence && hold.deadline > now.mono;
+        let Some(held) = lock.holds.get(owner.as_bytes()).filter(stands) else { continue };
+        let hold = given.undo(held, mode);
+        if hold.total() == 0 || hold.deadline <= now.mono {
+            effects.commit_end(lock, key, Cause::RevokeUndelivered, &owner);
+        } else if hold != *held {
+            effects.commit_hold(lock, key, Cause::RevokeUndelivered, &owner, hold);
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! What the server does to keys beside commands of locks: it renames and moves them, empties and swaps databases, and loads data
-//! sets, also beside the one that is served.
+//! What the server does to keys beside commands of locks: it renames and moves them, empties and swaps databases, and
+//! loads data sets, also beside the one that is served.
 
 use super::LockManager;
-use super::leases::Index;
+use super::lease_index::Index;
 use crate::lock::collections::wheel::EntryId;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::{Leases, Lock};
@@ -26,15 +26,15 @@ impl LockManager {
         self.follow_lock(db, name, lock, now);
     }
 
-    /// A lock left its key, to go elsewhere or away: its lease is no longer looked after here, and who waited for it
-    /// may have the key.
+    /// A lock left its key, to go elsewhere or away: its lease is no longer watched here, and the waiters may have the
+    /// key.
     pub fn on_unlinked(&mut self, db: Db, name: &[u8], unlinked: &UnlinkedLock) {
         if let Some(id) = unlinked.lease {
             self.leases.disarm(db, id);
         }
         self.sessions.on_unlinked(db, name, unlinked);
         if unlinked.held {
-            // Whose hold has left may wait for the key with others, behind somebody from now on.
+            // An owner whose hold has left may wait for the key with others, behind another waiter from now on.
             self.wait_table.mark_ready_and_check(db, name);
         } else {
             self.wait_table.mark_ready(db, name);
@@ -58,7 +58,7 @@ impl LockManager {
         self.sessions.swap(one, other);
         self.wait_table.swapped(one, other);
         self.epoch = self.epoch.next();
-        // Who waits stays with the number of its database.
+        // Waiters stay with the number of their database.
         for db in [one, other] {
             self.wait_table.mark_all_ready_and_check(Some(db));
         }
@@ -84,7 +84,7 @@ impl LockManager {
         if let Some((deadline, _)) = lock.holds.earliest() {
             lock.lease = Some(incoming.arm(db, name, deadline, &mut self.generations));
         }
-        // Also if the load breaks off: a fence that was passed over harms nobody.
+        // Also if the load breaks off: a fence that was passed over does no harm.
         if let Some(fence) = lock.fence {
             self.fences.observe(fence);
         }
@@ -106,7 +106,8 @@ impl LockManager {
         }
     }
 
-    /// The next entry whose database is not known, and the name of its key. To be treated as [`super::LeasePoll::Unplaced`].
+    /// The next entry whose database is not known, and the name of its key. To be treated as
+    /// [`super::LeasePoll::Unplaced`].
     pub fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
         self.leases.next_unplaced()
     }

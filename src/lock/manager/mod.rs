@@ -1,18 +1,22 @@
-//! What a node knows beside its locks: the fence clock, the index of leases, the term. Requests are served in serve.rs,
-//! facts are taken in in records.rs; here is what happens to keys and to the node without either.
+//! The lock manager: what it knows beside the locks themselves (the fence clock, the index of leases, the epoch), and
+//! what happens to leases and connections. Requests are served in [`serve`], records are applied in [`records`].
 
+pub mod acquire;
+pub mod enqueue;
+pub mod extend;
 pub mod grant;
 pub mod jobs;
 pub mod keyspace_events;
-pub mod leases;
+pub mod lease_index;
 pub mod operator;
 pub mod records;
+pub mod release;
 pub mod serve;
 pub mod view;
+pub mod waiters;
 pub mod wake;
 
 use crate::lock::collections::wheel::{EntryId, Generations};
-use crate::lock::model::effect::{self, Effects, close, settle};
 use crate::lock::model::fence::{Fence, FenceClock};
 use crate::lock::model::hold::{Connection, Epoch};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
@@ -20,20 +24,21 @@ use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::session::Sessions;
-use crate::lock::model::time::{Now, Timestamp, WallTime};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::{Timestamp, WallTime};
 use crate::lock::wait::table::WaitTable;
 use alloc::vec::Vec;
-use leases::Index;
-pub use leases::LeasePoll;
+use lease_index::Index;
+pub use lease_index::LeasePoll;
 
-/// What a node knows beside the locks themselves.
+/// What the manager knows beside the locks themselves.
 #[derive(Debug)]
 pub struct LockManager {
     /// What is allowed.
     pub limits: Limits,
     pub(crate) fences: FenceClock,
     pub(crate) epoch: Epoch,
-    /// Who waits.
+    /// All waiters.
     pub(crate) wait_table: WaitTable,
     /// Which holds end with which connection.
     pub(crate) sessions: Sessions,
@@ -48,7 +53,7 @@ pub struct LockManager {
 }
 
 impl LockManager {
-    /// A node that has given no fence and knows no lock.
+    /// A manager that has given no fence and knows no lock.
     #[must_use]
     pub const fn new(limits: Limits) -> LockManager {
         LockManager {
@@ -64,8 +69,8 @@ impl LockManager {
         }
     }
 
-    /// This node has become the primary: all its holds are carried, and its fences pass by those that the old primary
-    /// may have given unseen.
+    /// This node has become the primary. All its holds are carried, and its fences skip those that the old primary may
+    /// have given unseen.
     pub fn promote(&mut self, wall: WallTime) {
         self.epoch = self.epoch.next();
         self.fences.jump(wall, self.limits.promotion_skew);
@@ -76,8 +81,7 @@ impl LockManager {
         self.fences.lead(wall, self.limits.promotion_skew);
     }
 
-    /// So many owners may hold one key together from now on. If there is room for more, those who wait for it have it
-    /// first.
+    /// So many owners may hold one key together from now on. If these are more than before, the waiters come first.
     pub fn limit_holders(&mut self, most: usize) {
         if most > self.limits.holders_per_key_max {
             self.wait_table.mark_all_ready();
@@ -109,7 +113,7 @@ impl LockManager {
         self.leases.next_deadline().into_iter().chain(self.wait_table.next_deadline()).min()
     }
 
-    /// Looks for a lease that is over, and does a bounded piece of work on the way.
+    /// Finds a lease that is over; does a bounded piece of work on the way.
     pub fn poll_leases(&mut self, now: Timestamp) -> LeasePoll {
         self.leases.poll_leases(now)
     }
@@ -128,83 +132,63 @@ impl LockManager {
         self.leases.disarm(db, entry);
     }
 
-    /// Ends at most `most` holds that are over on the key of a due entry, and lets in who waited for that.
+    /// Ends at most `most` holds that are over on the key of a due entry, and grants to the waiters for that.
     ///
     /// An entry whose lock is not there any more (its value was lost without a word from the server) is dropped.
-    pub fn lapse<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        key: KeyIndex,
-        entry: EntryId,
-        now: Now,
-        most: usize,
-    ) -> Effects {
-        let mut effects = Effects::new();
-        let Place { db, lock, .. } = keys.place(key);
+    pub fn lapse<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, entry: EntryId, most: usize) {
+        let Place { db, lock, .. } = step.keys.place(key);
         if lock.is_none_or(|lock| lock.lease != Some(entry)) {
             self.leases.disarm(db, entry);
-            return effects;
+            return;
         }
-        effect::lapse(keys, key, now.mono, most, &mut effects);
-        let more =
-            keys.lock(key).and_then(|lock| lock.holds.earliest()).is_some_and(|(deadline, _)| deadline <= now.mono);
-        if !more {
-            self.settle_and_wake(keys, key, now, most, &mut effects);
+        step.lapse(key, most);
+        let earliest = step.keys.lock(key).and_then(|lock| lock.holds.earliest());
+        if earliest.is_none_or(|(deadline, _)| deadline > step.now.mono) {
+            self.settle_and_wake(step, key, most);
         }
-        self.follow(keys, &mut effects, now.mono);
-        effects
+        self.follow(step);
     }
 
-    /// The connection of a client has closed. True when holds are bound to it, which is work for the module's own hand
-    /// now ([`Job::Close`](crate::lock::wait::table::Job::Close)).
-    pub fn close(&mut self, client: u64, now: Timestamp) -> bool {
+    /// A client disconnects. True when holds are bound to its connection. Then the background ends them
+    /// ([`Job::EndSession`](crate::lock::wait::jobs::Job::EndSession)), and a hand-off to the next waiters follows.
+    pub fn disconnect(&mut self, client: u64, now: Timestamp) -> bool {
         let connection = self.sessions.connection(client);
         self.wait_table.closed(connection, now);
         self.sessions.close(connection, now)
     }
 
-    /// Ends at most `most` of the holds on a key that are bound to a connection which has closed, or cuts their leases,
-    /// and lets in who waited for that.
+    /// After a disconnect: ends at most `most` of the holds on a key that are bound to the closed connection, or cuts
+    /// their leases. The hand-off to the next waiters follows in the same step.
     pub fn end_session<K: Keyspace>(
         &mut self,
-        keys: &mut K,
+        step: &mut Step<'_, K>,
         key: KeyIndex,
         connection: Connection,
-        now: Now,
         most: usize,
-    ) -> Effects {
-        let mut effects = Effects::new();
-        let Place { db, name, .. } = keys.place(key);
+    ) {
+        let Place { db, name, .. } = step.keys.place(key);
         let name = KeyName::from_slice(name);
         for owner in self.sessions.owners_on(db, &name, connection, most) {
-            if let Some(lock) = keys.lock(key) {
-                close(lock, key, &self.sessions, &owner, now.mono, &mut effects);
+            if let Some(lock) = step.keys.lock(key) {
+                step.effects.close(lock, key, &self.sessions, &owner, step.now.mono);
             }
             self.sessions.unbind(db, &name, &owner, connection);
         }
-        self.settle_and_wake(keys, key, now, most, &mut effects);
-        self.follow(keys, &mut effects, now.mono);
-        effects
+        self.settle_and_wake(step, key, most);
+        self.follow(step);
     }
 
-    /// Settles a key, all of it, and looks at its line; or puts both off, where connections have closed and it may take
-    /// long: until the holds that are bound to them have been ended bit by bit.
-    fn settle_and_wake<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        key: KeyIndex,
-        now: Now,
-        most: usize,
-        effects: &mut Effects,
-    ) {
+    /// Settles a key, all of it, and serves its queue. Where connections have closed and it may take long, both wait
+    /// until the holds that are bound to them have been ended bit by bit.
+    fn settle_and_wake<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
         if self.sessions.some_closed() {
-            let Place { db, name, lock } = keys.place(key);
+            let Place { db, name, lock } = step.keys.place(key);
             if lock.is_some_and(|lock| lock.holds.len() > most) {
                 return self.wait_table.mark_ready(db, name);
             }
-            settle(keys, key, &self.sessions, now.mono, effects);
+            step.settle(key, &self.sessions);
         }
-        self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, effects);
+        self.wake_waiters(step, key, GRANTS_PER_BATCH);
     }
 
     /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this
@@ -215,7 +199,7 @@ impl LockManager {
         }
     }
 
-    /// Who knows which holds are bound to a connection.
+    /// Which holds are bound to a connection.
     #[must_use]
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
@@ -227,26 +211,27 @@ impl LockManager {
         lock.lease.is_some_and(|id| self.leases.covers(db, id, deadline, Timestamp(0)))
     }
 
-    /// The first of the waiting room's invariants that does not hold, by its number.
+    /// The first of the wait table's invariants that does not hold, by its number.
     #[must_use]
     pub fn broken_invariant(&self) -> Option<&'static str> {
         self.wait_table.broken_invariant()
     }
 
     /// Lets the indexes follow what a step did.
-    pub(crate) fn follow<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects, now: Timestamp) {
+    pub(crate) fn follow<K: Keyspace>(&mut self, step: &mut Step<'_, K>) {
+        let Step { keys, now, effects, .. } = step;
         // Before what the step put in their places: it may be bound just as they were.
-        self.clean_up_unlinked(keys);
+        self.clean_up_unlinked(*keys);
         for key in keys.all() {
             if let Place { db, name, lock: Some(lock) } = keys.place(key) {
-                effects.needs_rearm |= self.follow_lock(db, name, lock, now);
+                effects.needs_rearm |= self.follow_lock(db, name, lock, now.mono);
             }
         }
         effects.needs_rearm |= !effects.bindings.is_empty();
         if self.wait_table.waiting() > 0 {
             for change in effects.changes.iter().filter(|change| change.ended) {
                 let Place { db, name, .. } = keys.place(change.key);
-                // A holder that asks for its key again, with others, waits for nobody there; from now on it does.
+                // A holder that asks for its key again, with others, does not wait for that key; from now on it does.
                 if self.wait_table.waiting_of(&change.owner).any(|(_, waiter)| waiter.wants(db, name)) {
                     self.check_for_new_hold(&change.owner);
                 }
@@ -263,14 +248,14 @@ impl LockManager {
         }
     }
 
-    /// Forgets locks that left their keys because the step looked there.
+    /// Forgets locks that left their keys because the step opened them.
     pub(crate) fn clean_up_unlinked<K: Keyspace>(&mut self, keys: &mut K) {
         for (db, name, unlinked) in keys.take_unlinked() {
             self.on_unlinked(db, &name, &unlinked);
         }
     }
 
-    /// Keeps I4. An entry that stands early enough stays: moving it at every re-entry would cost more than one look too
+    /// Keeps I4. An entry that stands early enough stays: moving it at every re-entry would cost more than one poll too
     /// many.
     ///
     /// Whether an entry stands where none stood.

@@ -1,13 +1,14 @@
-//! What operators do and see: they break holds, and look for who waits longest and where most do.
+//! What operators do and see: they break holds, and list the longest waits and the most contended keys.
 
 use super::LockManager;
-use super::wake::Waiting;
-use crate::lock::model::effect::{Cause, Effects, commit_end, settle};
+use super::waiters::Waiting;
+use crate::lock::model::effect::Cause;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::time::{Millis, Now, Timestamp};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::{Millis, Timestamp};
 use alloc::vec::Vec;
 
 /// A key that is waited for.
@@ -19,46 +20,39 @@ pub struct ContendedKey {
     pub name: KeyName,
     /// How many wait for it.
     pub waiting: usize,
-    /// How long the one has waited who came first.
+    /// How long its first waiter has waited.
     pub waited: Millis,
 }
 
 impl LockManager {
-    /// Ends an owner's hold on a key, or all there are, and keeps the key no longer for who waits for others as well;
-    /// the next in line are let in. How many holds were ended.
-    pub fn break_holds<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        key: KeyIndex,
-        owner: Option<&Owner>,
-        now: Now,
-    ) -> (usize, Effects) {
-        let mut effects = Effects::new();
-        settle(keys, key, &self.sessions, now.mono, &mut effects);
-        let before = effects.changes.len();
-        if let Some(lock) = keys.lock(key) {
+    /// Ends an owner's hold on a key, or all there are, and the key's reservation. Then the next waiters are granted.
+    /// How many holds were ended.
+    pub fn break_holds<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, owner: Option<&Owner>) -> usize {
+        step.settle(key, &self.sessions);
+        let before = step.effects.changes.len();
+        if let Some(lock) = step.keys.lock(key) {
             let holders = lock.holds.iter().map(|(holder, _)| holder);
             let broken: Vec<Owner> =
                 holders.filter(|holder| owner.is_none_or(|owner| owner == *holder)).cloned().collect();
             for holder in &broken {
-                commit_end(lock, key, Cause::Break, holder, &mut effects);
+                step.effects.commit_end(lock, key, Cause::Break, holder);
             }
         }
-        let broken = effects.changes.len() - before;
-        let Place { db, name, .. } = keys.place(key);
-        self.wait_table.expire_reservation(db, name, owner, now.mono);
-        self.wake_waiters(keys, key, now, GRANTS_PER_BATCH, &mut effects);
-        self.follow(keys, &mut effects, now.mono);
-        (broken, effects)
+        let broken = step.effects.changes.len() - before;
+        let Place { db, name, .. } = step.keys.place(key);
+        self.wait_table.expire_reservation(db, name, owner, step.now.mono);
+        self.wake_waiters(step, key, GRANTS_PER_BATCH);
+        self.follow(step);
+        broken
     }
 
-    /// Those who have waited longest, at most so many, the longest first.
+    /// The longest waits, at most so many, the longest first.
     #[must_use]
     pub fn longest_waits(&self, most: usize, now: Timestamp) -> Vec<Waiting<'_>> {
         top(self.everybody_waiting(now), most, |waiting| (waiting.waiter.since, waiting.id))
     }
 
-    /// The keys that most wait for, at most so many, the most crowded first.
+    /// The most contended keys, at most so many, the most contended first.
     #[must_use]
     pub fn most_contended(&self, most: usize, now: Timestamp) -> Vec<ContendedKey> {
         let contended = self.wait_table.queues().map(|(db, name, queue)| {

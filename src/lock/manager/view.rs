@@ -15,14 +15,14 @@ pub struct View<'a> {
     at: ViewContext<'a>,
 }
 
-/// Where and when a lock is looked at.
+/// Where and when a lock is viewed.
 #[derive(Clone, Copy, Debug)]
 pub struct ViewContext<'a> {
     /// In which database.
     pub db: Db,
     /// Under which name.
     pub name: &'a [u8],
-    /// Who knows which holds are bound to a connection.
+    /// Which holds are bound to a connection.
     pub sessions: &'a Sessions,
     /// When.
     pub now: Timestamp,
@@ -37,7 +37,7 @@ impl ViewContext<'_> {
 /// One holder as it is to be seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
-    /// Who.
+    /// The holder.
     pub owner: &'a [u8],
     /// The stronger of the modes held.
     pub mode: Mode,
@@ -58,7 +58,7 @@ pub struct Holder<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The lock as it is then; None when nobody holds it.
+    /// The lock as it is then; None when it has no hold.
     #[must_use]
     pub fn of(lock: &'a Lock, at: ViewContext<'a>) -> Option<View<'a>> {
         let view = View { lock, at };

@@ -1,32 +1,26 @@
 //! Waking waiters: scan the wait queue of a key, and grant to each waiter that can be served.
 //!
-//! A queue is scanned in every step on its key, and in the background ([`super::jobs`]) after anything else that may have
-//! made room. A scan goes in order. Behind a waiter that is blocked, and that waits for this key alone, only those are
-//! tried that may bypass: whose owners have got something since they came, or may have.
+//! A queue is scanned in every step on its key, and in the background ([`super::jobs`]) after anything else that may
+//! have made room. A scan goes in order. Behind a blocked waiter for this key alone, only those are tried that may
+//! bypass it: their owners got something since they came, or wait elsewhere too.
 
 use super::LockManager;
 use super::grant::{GrantContext, grant};
-use crate::lock::model::effect::{Change, Effects, Spent, settle};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
-use crate::lock::model::limits::KEYS_PER_BATCH;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Cycle, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
-use crate::lock::model::time::{Millis, Now, Timestamp};
-use crate::lock::wait::deadlock;
-use crate::lock::wait::order::{Order, Passed, Requester, Verdict, is_upgrade, judge};
-use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted};
-use alloc::boxed::Box;
+use crate::lock::model::request::{Cycle, PerKey, WaitEnd, WaiterId};
+use crate::lock::model::step::{Savepoint, Step};
+use crate::lock::model::time::Timestamp;
+use crate::lock::wait::order::{Order, Passed, Requester, Verdict, judge};
+use crate::lock::wait::queue::Position;
+use crate::lock::wait::waiter::Waiter;
 use alloc::vec::Vec;
-
-/// How many keys of waiters one step judges. Its first look may judge more, as long as it answers nobody: it would
-/// never come to the end of a long line.
-const KEYS_JUDGED_PER_BATCH: usize = 256;
 
 /// What can be done for a waiter.
 pub(super) enum Attempt {
-    /// Let it in, on these keys.
+    /// Grant it these keys.
     Grant(PerKey<KeyIndex>),
     /// It has to wait, for this one of its keys or for more.
     Blocked(usize),
@@ -34,251 +28,124 @@ pub(super) enum Attempt {
     Reject(WaitEnd),
 }
 
-/// A waiter as it is to be seen.
-#[derive(Clone, Copy, Debug)]
-pub struct Waiting<'a> {
-    /// Which.
-    pub id: WaiterId,
-    /// Itself.
-    pub waiter: &'a Waiter,
-    /// How long it has waited.
-    pub waited: Millis,
-    /// How long it will wait at most; None without a limit.
-    pub left: Option<Millis>,
+/// A scan of the wait queue of a key.
+struct Scan {
+    key: KeyIndex,
+    db: Db,
+    name: KeyName,
+    /// The position of the last waiter that was blocked.
+    behind: Option<Position>,
+    /// Whether only waiters that may bypass are tried from now on.
+    bypassing_only: bool,
+    /// Blocked waiters for several keys, before the first blocked waiter for this key alone.
+    many: Vec<WaiterId>,
+    /// Whether the scan ended before the queue did.
+    unfinished: bool,
 }
 
-impl<'a> Waiting<'a> {
-    fn of(id: WaiterId, waiter: &'a Waiter, now: Timestamp) -> Waiting<'a> {
-        let left = waiter.until.map(|until| until.left(now));
-        Waiting { id, waiter, waited: waiter.since.ago(now), left }
+impl Scan {
+    fn new(key: KeyIndex, db: Db, name: KeyName) -> Scan {
+        Scan { key, db, name, behind: None, bypassing_only: false, many: Vec::new(), unfinished: false }
     }
 }
 
 impl LockManager {
-    /// How many requests wait.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.wait_table.waiting()
-    }
-
-    /// How many keys are waited for.
-    #[must_use]
-    pub fn contended(&self) -> usize {
-        self.wait_table.contended()
-    }
-
-    /// Those who wait for a key, in order.
-    pub fn queue(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
-        let ids = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter());
-        ids.filter_map(move |id| Some(Waiting::of(id, self.wait_table.waiter(id)?, now)))
-    }
-
-    /// All who wait, in no order.
-    pub(crate) fn everybody_waiting(&self, now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
-        let all = self.wait_table.everybody().filter_map(|id| Some((id, self.wait_table.waiter(id)?)));
-        all.filter(|(_, waiter)| waiter.is_waiting()).map(move |(id, waiter)| Waiting::of(id, waiter, now))
-    }
-
-    /// Since when a request waits, or had waited when it was granted.
-    #[must_use]
-    pub fn waited_since(&self, id: WaiterId) -> Option<Timestamp> {
-        Some(self.wait_table.waiter(id)?.since)
-    }
-
-    /// How many wait for a key.
-    #[must_use]
-    pub fn queue_len(&self, db: Db, name: &[u8]) -> usize {
-        self.wait_table.queue(db, name).map_or(0, |queue| queue.len())
-    }
-
-    /// For whom a free key is kept.
-    #[must_use]
-    pub fn reserved_by(&self, db: Db, name: &[u8], now: Timestamp) -> Option<&Owner> {
-        let queue = self.wait_table.queue(db, name)?;
-        let first = queue.iter().next().filter(|_| queue.is_reserved(now))?;
-        Some(&self.wait_table.waiter(first)?.owner)
-    }
-
     pub(crate) fn order(&self, now: Timestamp) -> Order<'_> {
         Order { wait_table: &self.wait_table, sessions: &self.sessions, now }
     }
 
-    /// Lets a request wait that cannot be served now.
-    pub(crate) fn enqueue<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        named: &[KeyIndex],
-        (owner, operation): (&Owner, &Acquire),
-        now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
-        let mut db = Db(0);
-        let mut wanted = PerKey::new();
-        let mut contested = false;
-        for &key in named {
-            let Wanted { name, upgrade } = wanted_at(keys, key, (owner, operation));
-            db = keys.place(key).db;
-            // Two readers that both want to write wait for each other, whatever else there is.
-            contested |= upgrade
-                && self.wait_table.queue(db, &name).is_some_and(|queue| {
-                    let mut others = queue.upgrades().filter_map(|id| self.wait_table.waiter(id));
-                    others.any(|other| other.owner != *owner)
-                });
-            wanted.push(Wanted { name, upgrade });
-        }
-
-        let waits = |waiter: &Waiter| {
-            waiter.db == db
-                && waiter.operation.mode == operation.mode
-                && wanted.iter().any(|key| waiter.wants(db, &key.name))
-        };
-        let twin = self.wait_table.waiting_of(owner).find(|(_, waiter)| waits(waiter));
-        if let Some((old, waiter)) = twin {
-            let same = waiter.keys.iter().map(|key| &key.name).eq(wanted.iter().map(|key| &key.name));
-            if operation.retry.is_none() || !same {
-                return Err(Refusal::AlreadyWaits);
-            }
-            // Only the server knows whether the asker can wait. Until then the place is the old request's.
-            return Ok(Outcome::Repeats(old));
-        }
-        if self.wait_table.waiting() >= self.limits.waiters_max {
-            return Err(Refusal::TooManyWaiters);
-        }
-        if wanted.iter().any(|key| self.queue_len(db, &key.name) >= self.limits.waiters_per_key_max) {
-            return Err(Refusal::TooManyWaitersOfKey);
-        }
-
-        let id = self.wait_table.admit((owner, operation), db, wanted, now, until(operation, now));
-        if (contested || self.limits.deadlock_detection)
-            && let Some(cycle) = deadlock::find(self.order(now), keys, owner, CycleCause::NewWait)
-        {
-            self.wait_table.remove(id);
-            return Err(Refusal::Deadlock(Box::new(cycle)));
-        }
-        // Those of its keys that are free are kept from now on, not only when the next one asks for them: who comes
-        // late must not find the whole time still to go.
-        for &key in named {
-            let Place { db, name, lock } = keys.place(key);
-            if lock.is_none_or(|lock| lock.is_free()) {
-                self.wait_table.reserve(db, name, now, self.limits.reserve_max);
-            }
-        }
-        Ok(Outcome::Queued(id))
-    }
-
-    /// Whether a request waits still.
-    #[must_use]
-    pub fn waits(&self, id: WaiterId) -> bool {
-        self.wait_table.waiter(id).is_some_and(Waiter::is_waiting)
-    }
-
-    /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats, which is
-    /// forgotten and to be answered [`WaitEnd::Replaced`]. None when that waits no more.
-    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<WaiterId> {
-        if !self.waits(old) {
-            return None;
-        }
-        self.wait_table.take_over(old, operation, until(operation, now))
-    }
-
-    /// Serves the line of a key, as far as it can be served, at most a slice of it.
-    pub(crate) fn wake_waiters<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        key: KeyIndex,
-        now: Now,
-        most: usize,
-        effects: &mut Effects,
-    ) {
-        let Place { db, name, .. } = keys.place(key);
+    /// Serves the wait queue of a key, as far as it can be served and the budget of the step allows: at most so many
+    /// waiters.
+    pub(crate) fn wake_waiters<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
+        let Place { db, name, .. } = step.keys.place(key);
         if self.wait_table.queue(db, name).is_none() {
             return;
         }
-        let name = KeyName::from_slice(name);
-        if keys.lock(key).is_some_and(|lock| !lock.is_free()) {
-            // Also by a lock that came from elsewhere, of which the line was not told.
-            self.wait_table.clear_reservation(db, &name);
-        }
-        // If so, and there is much else to do in this step, whoever's time is up hears it from the wheel.
-        let is_quiet = self.wait_table.queue(db, &name).is_some_and(|queue| queue.is_quiet(now.mono));
-        // Nobody is passed by those behind it in this look: it goes by the order.
-        if let Some(queue) = self.wait_table.queue_mut(db, &name) {
-            queue.batch_unfinished = false;
-        }
-        let (is_first, before) = (effects.spent == Spent::default(), effects.spent.wait_ends);
-        let mut behind = None;
-        let mut batch_unfinished = false;
-        // Those before who wait for other keys as well.
-        let mut many = Vec::new();
-        // Whether only those are looked at who may be exceptions.
-        let mut stopped = false;
-        while let Some(queue) = self.wait_table.queue(db, &name) {
-            let next = match behind {
-                Some(position) if stopped => queue.next_bypassing(position),
-                _ => queue.next(behind),
-            };
-            let Some((position, id)) = next else { break };
-            let must_go_on = is_first && effects.spent.wait_ends == before;
-            if effects.spent.keys >= KEYS_PER_BATCH || (effects.spent.judged >= KEYS_JUDGED_PER_BATCH && !must_go_on) {
-                batch_unfinished = !is_quiet;
+        let mut scan = Scan::new(key, db, KeyName::from_slice(name));
+        let is_quiet = self.begin_scan(step, &scan);
+        let is_first = step.budget.is_whole();
+        while let Some((position, id)) = self.next_in(&scan) {
+            if step.budget.is_spent(is_first) {
+                // A quiet queue needs no further scan: a waiter whose time is up is answered by its timer.
+                scan.unfinished = !is_quiet;
                 break;
             }
-            let (changes, bindings, open) = (effects.changes.len(), effects.bindings.len(), keys.count());
-            let attempt = self.attempt(keys, id, None, now.mono, effects);
-            self.mark_ready_after(keys, Some(key), &effects.changes[changes..]);
-            let granted = match &attempt {
-                Attempt::Grant(indices) => indices.len(),
-                Attempt::Reject(_) | Attempt::Blocked(_) => 0,
-            };
+            let before = step.savepoint();
+            let attempt = self.attempt(step, id, None);
+            self.mark_ready_after(step, Some(key), before);
+            if let Attempt::Blocked(at) = attempt {
+                step.close_unchanged(before);
+                self.pass_by(step, &mut scan, (position, id), at);
+                continue;
+            }
+            let granted = if let Attempt::Grant(indices) = &attempt { indices.len() } else { 0 };
+            if !step.budget.allows(granted, most) {
+                step.close_unchanged(before);
+                scan.unfinished = true;
+                break;
+            }
+            step.budget.answer(granted);
             match attempt {
-                Attempt::Grant(_) | Attempt::Reject(_) if !effects.spent.leaves_room(granted, most) => {
-                    if effects.changes.len() == changes && effects.bindings.len() == bindings {
-                        keys.close(open);
-                    }
-                    batch_unfinished = true;
-                    break;
-                }
-                Attempt::Grant(indices) => {
-                    effects.spent.wait_ends += 1;
-                    effects.spent.keys += granted;
-                    self.grant_to_waiter(keys, &indices, id, now, effects);
-                }
-                Attempt::Reject(answer) => {
-                    effects.spent.wait_ends += 1;
-                    self.wait_table.remove(id);
-                    effects.wait_ends.push((id, answer));
-                }
-                Attempt::Blocked(at) => {
-                    behind = Some(position);
-                    self.wait_table.note_blocked_on(id, at);
-                    if effects.changes.len() == changes && effects.bindings.len() == bindings {
-                        keys.close(open);
-                    }
-                    match self.wait_table.waiter(id) {
-                        Some(waiter) if waiter.is_many() => many.push(id),
-                        Some(waiter) if !stopped => {
-                            stopped = true;
-                            if waiter.operation.mode == Mode::Read
-                                && keys.lock(key).is_none_or(|lock| lock.mode() != Some(Mode::Write))
-                            {
-                                self.allow_holders_to_bypass(keys, &core::mem::take(&mut many));
-                            }
-                        }
-                        _ => {}
-                    }
-                }
+                Attempt::Grant(indices) => self.grant_to_waiter(step, &indices, id),
+                Attempt::Reject(answer) => self.end_wait(step, id, answer),
+                Attempt::Blocked(_) => {}
             }
         }
-        let free = keys.lock(key).is_none_or(|lock| lock.is_free());
-        self.finish_wake(db, &name, batch_unfinished, free, now.mono);
+        self.update_reservation(step, &scan);
     }
 
-    /// A reader is delayed by one of these, who wait for several keys, and for nothing else. The readers behind it
-    /// whose owners hold one of those keys are not.
-    fn allow_holders_to_bypass<K: Keyspace>(&mut self, keys: &mut K, many: &[WaiterId]) {
+    /// Prepares a queue for a scan. Whether it is quiet: nothing has changed since it was scanned last, unless a
+    /// waiter's time is up.
+    fn begin_scan<K: Keyspace>(&mut self, step: &mut Step<'_, K>, scan: &Scan) -> bool {
+        if !step.is_free(scan.key) {
+            // Also for a lock that came from elsewhere, of which the queue was not told.
+            self.wait_table.clear_reservation(scan.db, &scan.name);
+        }
+        let Some(queue) = self.wait_table.queue_mut(scan.db, &scan.name) else { return false };
+        let is_quiet = queue.is_quiet(step.now.mono);
+        // A scan goes by the order, so no waiter is passed by those behind it.
+        queue.batch_unfinished = false;
+        is_quiet
+    }
+
+    /// The next waiter to be tried.
+    fn next_in(&self, scan: &Scan) -> Option<(Position, WaiterId)> {
+        let queue = self.wait_table.queue(scan.db, &scan.name)?;
+        match scan.behind {
+            Some(position) if scan.bypassing_only => queue.next_bypassing(position),
+            behind => queue.next(behind),
+        }
+    }
+
+    /// Goes on behind a waiter that is blocked by this one of its keys.
+    fn pass_by<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        scan: &mut Scan,
+        (position, id): (Position, WaiterId),
+        at: usize,
+    ) {
+        scan.behind = Some(position);
+        self.wait_table.note_blocked_on(id, at);
+        let Some(waiter) = self.wait_table.waiter(id) else { return };
+        if waiter.is_many() {
+            scan.many.push(id);
+        } else if !scan.bypassing_only {
+            scan.bypassing_only = true;
+            let reads = waiter.operation.mode == Mode::Read;
+            if reads && step.keys.lock(scan.key).is_none_or(|lock| lock.mode() != Some(Mode::Write)) {
+                self.allow_holders_to_bypass(step, &core::mem::take(&mut scan.many));
+            }
+        }
+    }
+
+    /// A reader is delayed by one of these waiters for several keys, and by nothing else. Readers behind it whose
+    /// owners hold one of those keys are not delayed.
+    fn allow_holders_to_bypass<K: Keyspace>(&mut self, step: &mut Step<'_, K>, many: &[WaiterId]) {
         let mut holders = Vec::new();
         for waiter in many.iter().filter_map(|id| self.wait_table.waiter(*id)) {
             for wanted in &waiter.keys {
-                keys.peek(waiter.db, &wanted.name, |lock| holders.extend(self.wait_table.waiting_holders(lock)));
+                step.keys.peek(waiter.db, &wanted.name, |lock| holders.extend(self.wait_table.waiting_holders(lock)));
             }
         }
         for owner in holders {
@@ -286,127 +153,142 @@ impl LockManager {
         }
     }
 
-    /// What ended on other keys than the one that is looked at: their lines are to be looked at as well.
-    pub(super) fn mark_ready_after<K: Keyspace>(&mut self, keys: &mut K, woken: Option<KeyIndex>, changes: &[Change]) {
-        for change in changes.iter().filter(|change| Some(change.key) != woken) {
-            let Place { db, name, .. } = keys.place(change.key);
+    /// Marks the queues of keys other than the scanned one as ready where holds have changed since then.
+    pub(super) fn mark_ready_after<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        scanned: Option<KeyIndex>,
+        since: Savepoint,
+    ) {
+        for change in step.effects.changes[since.changes..].iter().filter(|change| Some(change.key) != scanned) {
+            let Place { db, name, .. } = step.keys.place(change.key);
             self.wait_table.mark_ready(db, name);
         }
     }
 
-    fn finish_wake(&mut self, db: Db, name: &[u8], batch_unfinished: bool, free: bool, now: Timestamp) {
-        let reserve_max = self.limits.reserve_max;
-        let Some(queue) = self.wait_table.queue_mut(db, name) else { return };
-        queue.batch_unfinished = batch_unfinished;
-        if batch_unfinished {
-            self.wait_table.mark_ready(db, name);
-            return;
-        }
-        if free {
-            // Who is left waits for other keys.
-            self.wait_table.reserve(db, name, now, reserve_max);
+    /// After a scan: a free key is reserved for the first waiter that is left, which waits for other keys too.
+    fn update_reservation<K: Keyspace>(&mut self, step: &mut Step<'_, K>, scan: &Scan) {
+        let free = step.is_free(scan.key);
+        let Some(queue) = self.wait_table.queue_mut(scan.db, &scan.name) else { return };
+        queue.batch_unfinished = scan.unfinished;
+        if scan.unfinished {
+            self.wait_table.mark_ready(scan.db, &scan.name);
+        } else if free {
+            self.wait_table.reserve(scan.db, &scan.name, step.now.mono, self.limits.reserve_max);
         } else {
-            self.wait_table.clear_reservation(db, name);
+            self.wait_table.clear_reservation(scan.db, &scan.name);
         }
     }
 
-    /// What can be done for a waiter now, also before the waiters of this circle, if one is given.
-    pub(super) fn attempt<K: Keyspace>(
-        &self,
-        keys: &mut K,
-        id: WaiterId,
-        cycle: Option<&Cycle>,
-        now: Timestamp,
-        effects: &mut Effects,
-    ) -> Attempt {
+    /// What can be done for a waiter now, also before the waiters of this cycle, if one is given.
+    pub(super) fn attempt<K: Keyspace>(&self, step: &mut Step<'_, K>, id: WaiterId, cycle: Option<&Cycle>) -> Attempt {
         let Some(waiter) = self.wait_table.waiter(id) else { return Attempt::Blocked(0) };
-        let (owner, mode) = (&waiter.owner, waiter.operation.mode);
-        if waiter.until.is_some_and(|until| until <= now) {
+        if waiter.until.is_some_and(|until| until <= step.now.mono) {
             return Attempt::Reject(WaitEnd::TimedOut);
         }
-        // Before any is judged: who has lost one hold is told so, though another key keeps it waiting as well.
+        if let Err(answer) = self.check_upgrades(step, waiter) {
+            return Attempt::Reject(answer);
+        }
+        match self.judge_keys(step, waiter) {
+            Err(attempt) => attempt,
+            Ok(verdicts) => match self.delayed_at(step, waiter, &verdicts, cycle) {
+                Some(at) => Attempt::Blocked(at),
+                None => Attempt::Grant(verdicts.into_iter().map(|(key, _)| key).collect()),
+            },
+        }
+    }
+
+    /// Whether a waiter holds still what it upgrades. That comes before any key is judged: a waiter that lost a hold is
+    /// told so, though another key blocks it as well.
+    fn check_upgrades<K: Keyspace>(&self, step: &mut Step<'_, K>, waiter: &Waiter) -> Result<(), WaitEnd> {
         for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
-            let key = match keys.open(&wanted.name) {
-                Ok(key) => key,
-                Err(answer) => return Attempt::Reject(answer),
-            };
-            settle(keys, key, &self.sessions, now, effects);
-            if keys.lock(key).is_none_or(|lock| lock.holds.get(owner.as_bytes()).is_none()) {
-                return Attempt::Reject(WaitEnd::HoldLost);
+            let key = step.keys.open(&wanted.name)?;
+            step.settle(key, &self.sessions);
+            if step.keys.lock(key).is_none_or(|lock| lock.holds.get(waiter.owner.as_bytes()).is_none()) {
+                return Err(WaitEnd::HoldLost);
             }
         }
-        // What kept it waiting last time will do so again more often than not: then nothing else need be opened.
+        Ok(())
+    }
+
+    /// Opens the keys of a waiter, and judges it by their holds.
+    fn judge_keys<K: Keyspace>(
+        &self,
+        step: &mut Step<'_, K>,
+        waiter: &Waiter,
+    ) -> Result<PerKey<(KeyIndex, Verdict)>, Attempt> {
+        // The key that blocked it last time blocks it again more often than not: then no other need be opened.
         let blocked_on = waiter.is_many().then(|| waiter.blocked_on());
-        let mut passed = cycle.map(Passed::cycle);
         let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
-        for at in blocked_on.into_iter().chain(0..waiter.keys.len()) {
-            let key = match keys.open(&waiter.keys[at].name) {
-                Ok(key) => key,
-                Err(answer) => return Attempt::Reject(answer),
-            };
-            settle(keys, key, &self.sessions, now, effects);
-            effects.spent.judged += 1;
-            match judge(keys.lock(key).as_deref(), owner, mode, &self.limits) {
+        for (nth, at) in blocked_on.into_iter().chain(0..waiter.keys.len()).enumerate() {
+            let key = step.keys.open(&waiter.keys[at].name).map_err(Attempt::Reject)?;
+            step.settle(key, &self.sessions);
+            step.budget.judge();
+            let lock = step.keys.lock(key);
+            match judge(lock.as_deref(), &waiter.owner, waiter.operation.mode, &self.limits) {
                 // Too many holders: one of them will leave.
-                Ok(Verdict::Conflict) | Err(_) => return Attempt::Blocked(at),
+                Ok(Verdict::Conflict) | Err(_) => return Err(Attempt::Blocked(at)),
+                Ok(_) if nth == 0 && blocked_on.is_some() => {}
                 Ok(verdict) => verdicts.push((key, verdict)),
             }
         }
-        let verdicts = &verdicts[usize::from(blocked_on.is_some())..];
-        for (at, (_, verdict)) in verdicts.iter().enumerate() {
-            let wanted = &waiter.keys[at];
-            let (place, position) = ((waiter.db, &wanted.name[..]), waiter.position_at(wanted));
-            if *verdict == Verdict::NewHold
-                && self.order(now).is_delayed(
-                    keys,
-                    place,
-                    Requester::of(waiter),
-                    position,
-                    passed.get_or_insert_default(),
-                )
-            {
-                return Attempt::Blocked(at);
-            }
-        }
-        Attempt::Grant(verdicts.iter().map(|(key, _)| *key).collect())
+        Ok(verdicts)
     }
 
-    pub(super) fn grant_to_waiter<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        indices: &[KeyIndex],
-        id: WaiterId,
-        now: Now,
-        effects: &mut Effects,
-    ) {
+    /// The first of a waiter's keys where a waiter before it delays it.
+    fn delayed_at<K: Keyspace>(
+        &self,
+        step: &mut Step<'_, K>,
+        waiter: &Waiter,
+        verdicts: &[(KeyIndex, Verdict)],
+        cycle: Option<&Cycle>,
+    ) -> Option<usize> {
+        let order = self.order(step.now.mono);
+        let mut passed = cycle.map(Passed::cycle);
+        (0..verdicts.len()).find(|at| {
+            let wanted = &waiter.keys[*at];
+            let (place, position) = ((waiter.db, &wanted.name[..]), waiter.position_at(wanted));
+            let passed = passed.get_or_insert_default();
+            verdicts[*at].1 == Verdict::NewHold
+                && order.is_delayed(step.keys, place, Requester::of(waiter), position, passed)
+        })
+    }
+
+    pub(super) fn grant_to_waiter<K: Keyspace>(&mut self, step: &mut Step<'_, K>, indices: &[KeyIndex], id: WaiterId) {
         let context = GrantContext { fences: &mut self.fences, epoch: self.epoch, skew: self.limits.promotion_skew };
         let Some(Waiter { owner, operation, .. }) = self.wait_table.waiter(id) else { return };
         let owner = owner.clone();
-        let answer = match grant(keys, indices, (&owner, operation), context, now, effects) {
+        match grant(step, indices, (&owner, operation), context) {
             Ok(given) => {
-                self.clear_reservations(keys, indices);
+                self.clear_reservations(step, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
                 self.wait_table.granted(id, given);
                 for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::newly_bound) {
                     self.sessions.bind_tentatively(connection, fence);
                 }
-                WaitEnd::Granted(fences)
+                step.effects.wait_ends.push((id, WaitEnd::Granted(fences)));
             }
-            Err(refusal) => {
-                self.wait_table.remove(id);
-                WaitEnd::Refused(refusal)
-            }
-        };
-        effects.wait_ends.push((id, answer));
-        // What else it waits for, it may have before somebody now whom it keeps waiting.
-        self.wait_table.mark_ready_for(&owner);
-        self.check_for_new_hold(&owner);
+            Err(refusal) => self.end_wait(step, id, WaitEnd::Refused(refusal)),
+        }
+        self.note_new_hold(&owner);
     }
 
-    /// Keys were taken: they are not kept for anybody any more.
-    pub(crate) fn clear_reservations<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
+    /// Ends a wait with this answer.
+    pub(super) fn end_wait<K>(&mut self, step: &mut Step<'_, K>, id: WaiterId, answer: WaitEnd) {
+        self.wait_table.remove(id);
+        step.effects.wait_ends.push((id, answer));
+    }
+
+    /// An owner has a new hold. Where it waits, it may go now before waiters that it blocks; and it may be in a cycle.
+    pub(super) fn note_new_hold(&mut self, owner: &Owner) {
+        self.wait_table.mark_ready_for(owner);
+        self.check_for_new_hold(owner);
+    }
+
+    /// Keys were granted: they are reserved no more.
+    pub(crate) fn clear_reservations<K: Keyspace>(&mut self, step: &mut Step<'_, K>, indices: &[KeyIndex]) {
         for key in indices {
-            let Place { db, name, .. } = keys.place(*key);
+            let Place { db, name, .. } = step.keys.place(*key);
             self.wait_table.clear_reservation(db, name);
         }
     }
@@ -414,7 +296,7 @@ impl LockManager {
     /// An owner took or extended what it holds on these keys: it knows what it was granted before.
     pub(crate) fn confirm_grants<K: Keyspace>(
         &mut self,
-        keys: &mut K,
+        step: &mut Step<'_, K>,
         indices: impl Iterator<Item = KeyIndex>,
         owner: &Owner,
     ) {
@@ -422,23 +304,8 @@ impl LockManager {
             return;
         }
         for key in indices {
-            let Place { db, name, .. } = keys.place(key);
+            let Place { db, name, .. } = step.keys.place(key);
             self.wait_table.confirm(db, name, owner);
         }
     }
-}
-
-/// Until when a request waits; None without a limit.
-fn until(operation: &Acquire, now: Timestamp) -> Option<Timestamp> {
-    match operation.wait {
-        Wait::For(limit) => Some(now + limit),
-        Wait::Never | Wait::Forever => None,
-    }
-}
-
-/// A key as a request wants it.
-pub(crate) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, operation): (&Owner, &Acquire)) -> Wanted {
-    let Place { name, lock, .. } = keys.place(key);
-    let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
-    Wanted { name: KeyName::from_slice(name), upgrade: hold.is_some_and(|hold| is_upgrade(hold, operation.mode)) }
 }

@@ -45,8 +45,8 @@ pub struct FenceClock {
 }
 
 impl FenceClock {
-    /// A wall clock beyond this is not believed, so that the room up to [`Fence::MAX`] cannot be lost to one bad
-    /// setting of it. It is reached in the year 2255.
+    /// A wall clock beyond this is not believed, so that one bad setting of it cannot use up the fences up to
+    /// [`Fence::MAX`]. It is reached in the year 2255.
     const WALL_MAX: u64 = Fence::MAX.get() - (1 << 40);
 
     /// A clock that has given and seen no fence.
@@ -77,24 +77,24 @@ impl FenceClock {
         self.last = self.last.max(fence.get());
     }
 
-    /// Before the first fence that this process gives: leaves room for what the process before it may have given
-    /// unrecorded, which may itself have been ahead of the wall clock by a jump.
+    /// Before the first fence that this process gives: skips the fences that the process before it may have given
+    /// unrecorded. That one may itself have been ahead of the wall clock by a jump.
     pub fn begin(&mut self, wall: WallTime, skew: Millis) {
         if !self.begun {
             self.jump(wall, skew);
         }
     }
 
-    /// On becoming primary: leaves room for what the old primary may have given unseen, while its clock was ahead by up
-    /// to `skew`.
+    /// On becoming primary: skips the fences that the old primary may have given unseen, while its clock was ahead by
+    /// up to `skew`.
     pub fn jump(&mut self, wall: WallTime, skew: Millis) {
         let from = self.last.max(wall.0.min(Self::WALL_MAX));
         self.last = from.saturating_add(skew.0.saturating_mul(1000)).min(Fence::MAX.get());
         self.begun = true;
     }
 
-    /// On gaining slots: leaves room for what the node that had them may have given on keys that are free, while its wall clock
-    /// was ahead by up to `skew`. Many slots that come one after the other lead no further than one.
+    /// On gaining slots: skips the fences that their old node may have given on keys that are free, while its wall
+    /// clock was ahead by up to `skew`. Many slots that come one after the other lead no further than one.
     pub fn lead(&mut self, wall: WallTime, skew: Millis) {
         let mut led = FenceClock::new();
         led.jump(wall, skew);

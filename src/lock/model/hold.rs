@@ -15,23 +15,23 @@ pub enum Mode {
     Write,
 }
 
-/// The period in which this node granted by its own hand: it changes at promotion and when databases swap.
+/// The period in which this node granted: it changes at promotion and when databases swap.
 ///
-/// A hold of another term is *carried*: it came here by load, promotion, RESTORE, RENAME or MOVE, and gets a new fence
+/// A hold of another epoch is *carried*: it came here by load, promotion, RESTORE, RENAME or MOVE. It gets a new fence
 /// at its owner's next ACQUIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u32);
 
-/// A term takes so many bits where it is kept with a moment.
+/// An epoch takes so many bits where it is kept with a moment.
 const EPOCH_BITS: u32 = 24;
 
 impl Epoch {
-    /// The term of holds that this node did not grant on this key.
+    /// The epoch of holds that this node did not grant on this key.
     pub const CARRIED: Epoch = Epoch(0);
-    /// The term of a node that has just started.
+    /// The epoch of a node that has just started.
     pub const FIRST: Epoch = Epoch(1);
 
-    /// The term after this one.
+    /// The epoch after this one.
     #[must_use]
     pub fn next(self) -> Epoch {
         // Skips CARRIED after 2^24 promotions.
@@ -39,8 +39,8 @@ impl Epoch {
     }
 }
 
-/// A connection to this node as it is now. When the node becomes a replica it forgets what is bound to whom, though the
-/// holds themselves go on: a client that is connected still is another connection after that.
+/// A connection to this node as it is now. When the node becomes a replica it forgets all bindings, though the holds
+/// themselves go on. A client that is connected still is another connection after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Connection {
     /// The number that its client has at the server.
@@ -81,7 +81,7 @@ pub struct Hold {
     extra: Option<Box<Extra>>,
 }
 
-/// When a hold was granted, to the millisecond, and in which term: both in eight bytes, which reach for 34 years.
+/// When a hold was granted, to the millisecond, and in which epoch: both in eight bytes, which reach for 34 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Granted(u64);
 
@@ -134,7 +134,7 @@ impl Hold {
         self.granted.epoch()
     }
 
-    /// It was granted in this term, and held before.
+    /// It was granted in this epoch, and held before.
     pub(crate) fn set_granted_in(&mut self, epoch: Epoch) {
         self.granted = Granted::new(self.since(), epoch);
     }
@@ -238,7 +238,7 @@ impl Hold {
         u64::from(self.reads) + u64::from(self.writes)
     }
 
-    /// The stronger of the modes held: who writes and reads is a writer.
+    /// The stronger of the modes held: a hold that writes and reads is a writer's.
     #[must_use]
     pub fn mode(&self) -> Mode {
         if self.writes > 0 { Mode::Write } else { Mode::Read }

@@ -39,7 +39,7 @@ impl Holds {
         }
     }
 
-    /// Whether nobody holds.
+    /// Whether there is no hold.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -56,7 +56,7 @@ impl Holds {
     pub fn entry(&self, owner: &[u8]) -> Option<(&Owner, &Hold)> {
         match &self.0 {
             Repr::None => None,
-            Repr::One(who, hold) => (who.as_bytes() == owner).then_some((who, hold)),
+            Repr::One(holder, hold) => (holder.as_bytes() == owner).then_some((holder, hold)),
             Repr::Many(many) => many.by_owner.get_key_value(owner),
         }
     }
@@ -77,7 +77,7 @@ impl Holds {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// The earliest deadline and whose it is.
+    /// The earliest deadline and its owner.
     #[must_use]
     pub fn earliest(&self) -> Option<(Timestamp, &Owner)> {
         match &self.0 {
@@ -104,7 +104,7 @@ impl Holds {
                 self.0 = Repr::One(owner.clone(), hold);
                 None
             }
-            Repr::One(who, old) if who == owner => Some(core::mem::replace(old, hold)),
+            Repr::One(holder, old) if holder == owner => Some(core::mem::replace(old, hold)),
             Repr::One(..) => {
                 let mut many = Box::<Many>::default();
                 if let Repr::One(first, held) = core::mem::take(&mut self.0) {
@@ -122,7 +122,7 @@ impl Holds {
     pub fn take(&mut self, owner: &[u8]) -> Option<Hold> {
         match &mut self.0 {
             Repr::None => None,
-            Repr::One(who, _) if who.as_bytes() != owner => None,
+            Repr::One(holder, _) if holder.as_bytes() != owner => None,
             Repr::One(..) => match core::mem::take(&mut self.0) {
                 Repr::One(_, hold) => Some(hold),
                 Repr::None | Repr::Many(_) => None,

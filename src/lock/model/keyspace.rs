@@ -12,18 +12,17 @@ pub trait Keyspace {
     fn count(&self) -> u16;
     /// One of them.
     fn place(&mut self, key: KeyIndex) -> Place<'_>;
-    /// Makes a key of the step's database one of the step's, if it is not yet; else what to answer who waits for it:
-    /// something else than a lock lies there, or another node serves it.
+    /// Opens a key of the step's database: makes it one of the step's, if it is not yet. If something else than a lock
+    /// lies there, or another node serves it, that is the answer to the waiter.
     ///
     /// # Errors
     /// That answer.
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd>;
     /// Makes the last keys of the step, of which nothing was changed, none of the step's any more: so many are left.
     fn close(&mut self, left: u16);
-    /// Looks at the lock of any key of any database, without making it one of the step's.
+    /// Reads the lock of any key of any database, without making it one of the step's.
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R>;
-    /// Takes the traces of locks that left their keys because the step looked there: the server deletes what has
-    /// expired.
+    /// Takes the locks that left their keys because the step opened them: the server deletes what has expired.
     fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
         Vec::new()
     }

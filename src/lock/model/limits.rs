@@ -17,6 +17,52 @@ pub const GRANTS_PER_BATCH: usize = 32;
 /// told to replicas and subscribers, which costs some ten microseconds.
 pub const KEYS_PER_BATCH: usize = 64;
 
+/// How many keys of waiters one step judges. The first queue may need more until it has answered a waiter: else no step
+/// would come to the end of a long queue.
+const KEYS_JUDGED_PER_BATCH: usize = 256;
+
+/// How much a step has done for waiters, on all its keys, beside what it may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    answered: usize,
+    granted: usize,
+    judged: usize,
+}
+
+impl Budget {
+    /// Nothing is spent.
+    pub(crate) const fn new() -> Budget {
+        Budget { answered: 0, granted: 0, judged: 0 }
+    }
+
+    /// Whether nothing is spent.
+    pub(crate) fn is_whole(self) -> bool {
+        self == Budget::new()
+    }
+
+    /// Whether the step is to try no further waiter. In its first queue it goes on judging until it has answered one.
+    pub(crate) fn is_spent(self, is_first: bool) -> bool {
+        let may_judge = self.judged < KEYS_JUDGED_PER_BATCH || (is_first && self.answered == 0);
+        self.granted >= KEYS_PER_BATCH || !may_judge
+    }
+
+    /// Whether the step may answer one more waiter, of at most so many, and grant it this many keys.
+    pub(crate) fn allows(self, keys: usize, most: usize) -> bool {
+        self.answered < most && (self.granted == 0 || self.granted + keys <= KEYS_PER_BATCH)
+    }
+
+    /// A key of a waiter was judged.
+    pub(crate) fn judge(&mut self) {
+        self.judged += 1;
+    }
+
+    /// A waiter is answered, and granted this many keys.
+    pub(crate) fn answer(&mut self, keys: usize) {
+        self.answered += 1;
+        self.granted += keys;
+    }
+}
+
 /// What the arguments of a request must keep to, as configured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -32,7 +78,7 @@ pub struct Bounds {
     pub keys_max: usize,
 }
 
-/// What the node allows, as configured now.
+/// What the lock manager allows, as configured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How many owners may hold one key together.
@@ -41,9 +87,9 @@ pub struct Limits {
     pub waiters_max: usize,
     /// How many requests may wait for one key.
     pub waiters_per_key_max: usize,
-    /// How long a free key is kept for a waiter that waits for other keys as well.
+    /// How long a free key is reserved for a waiter of several keys.
     pub reserve_max: Millis,
-    /// Whether a wait that would close a circle of waits is refused.
+    /// Whether a wait that would close a cycle of waits is refused.
     pub deadlock_detection: bool,
     /// How far the fence clock jumps on promotion.
     pub promotion_skew: Millis,

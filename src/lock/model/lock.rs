@@ -1,18 +1,19 @@
-//! The lock itself: what lies under a key. Small, and ignorant of who waits for it.
+//! The lock itself: what lies under a key. Small, and ignorant of its waiters.
 //!
 //! Invariants, checked after every step by the model test ([`Lock::broken_invariant`]):
 //!
 //! - I1: every hold counts at least one read or write.
-//! - I2: who holds for writing holds alone.
+//! - I2: an owner that holds for writing holds alone.
 //! - I3: no two holds have the same fence, and none is above the highest given on this lock.
 //! - I4: a lock that is held has an entry in the index of leases, at its earliest deadline or before.
 //! - I5: after settling at a time, no hold is over at that time.
 //! - I6: a lock without a hold does not exist.
 
 use super::fence::Fence;
-use super::hold::Mode;
+use super::hold::{Hold, Mode};
 use super::holds::Holds;
 use super::key::KeyName;
+use super::owner::Owner;
 use crate::lock::collections::heap::allocated;
 use crate::lock::collections::wheel::{EntryId, Wheel};
 use alloc::collections::BTreeSet;
@@ -32,7 +33,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Whether nobody holds it: such a lock's key is to go.
+    /// Whether it has no hold: such a lock's key is to be deleted.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.holds.is_empty()
@@ -48,6 +49,12 @@ impl Lock {
     #[must_use]
     pub fn held_by_other(&self, owner: &[u8]) -> bool {
         self.holds.len() > usize::from(self.holds.get(owner).is_some())
+    }
+
+    /// The hold of this owner, if it has the fence that was named.
+    #[must_use]
+    pub fn hold_of(&self, owner: &Owner, fence: Option<Fence>) -> Option<&Hold> {
+        self.holds.get(owner.as_bytes()).filter(|hold| fence.is_none_or(|fence| fence == hold.fence))
     }
 
     /// Takes note of a fence given on this lock.

@@ -1,4 +1,4 @@
-//! The nouns: a lock, its holds, their owners and fences, requests and effects. They know no waiting.
+//! The nouns: a lock, its holds, their owners and fences, requests and effects. They know no wait queue.
 
 pub mod effect;
 pub mod fence;
@@ -9,6 +9,8 @@ pub mod keyspace;
 pub mod limits;
 pub mod lock;
 pub mod owner;
+pub mod record;
 pub mod request;
 pub mod session;
+pub mod step;
 pub mod time;

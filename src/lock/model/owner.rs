@@ -1,11 +1,12 @@
-//! Who asks, and what they say about themselves. Opaque bytes, never text.
+//! The owner of a request, and its note about itself. Opaque bytes, never text.
 
 use crate::lock::collections::bytes::Bytes;
 use alloc::boxed::Box;
 use core::borrow::Borrow;
 use core::fmt;
 
-/// What no owner is called: who asks as this is to be given a name. A hold of such an owner could not be released.
+/// What no owner is called: a request of this owner is given a generated name. A hold of such an owner could not be
+/// released.
 pub const NOBODY: &[u8] = b"*";
 
 /// An owner: one thread of control, named by 1 to `lock.max-owner-bytes` opaque bytes.
@@ -30,7 +31,7 @@ impl Owner {
         &self.0
     }
 
-    /// A number that equal owners share and others hardly ever do: quicker to look for than the owner itself.
+    /// A number that equal owners share and others hardly ever do: quicker to search for than the owner itself.
     #[must_use]
     pub fn digest(&self) -> u64 {
         // Both halves of a long product for each eight bytes, as in wyhash: a plain product loses what differs at the

@@ -16,7 +16,7 @@ pub type PerKey<T> = SmallVec<[T; 1]>;
 /// A well-formed request: what it asks of all the step's keys, for one owner.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Owner,
     /// What for.
     pub operation: Operation,
@@ -132,9 +132,9 @@ pub enum Outcome {
     Granted(PerKey<Fence>),
     /// Others hold or wait, nothing was changed.
     Unavailable,
-    /// The asker waits: it is answered later, once.
+    /// The request waits: it is answered later, once.
     Queued(WaiterId),
-    /// The owner waits for the same already, and the asker repeats that: it takes over the place by
+    /// The owner waits for the same already, and this request repeats that. It takes over the place by
     /// [`LockManager::take_over`](crate::lock::manager::LockManager::take_over), once it is sure that it can wait.
     /// Nothing was changed.
     Repeats(WaiterId),
@@ -165,7 +165,7 @@ pub enum Refusal {
     TooManyWaiters,
     /// As many requests wait for the key as may.
     TooManyWaitersOfKey,
-    /// Who is waited for waits for the asker.
+    /// An owner that it waits for waits for it.
     Deadlock(Box<Cycle>),
 }
 
@@ -204,16 +204,16 @@ pub enum RedirectReason {
     SlotGone,
 }
 
-/// A circle: each owner waits at its key for the next one, and the last for the first.
+/// A cycle: each owner waits at its key for the next one, and the last for the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cycle(pub Vec<Hop>);
 
-/// One step of a circle: an owner, and the key that it waits for.
+/// One hop of a cycle: an owner, and the key that it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Its name.
     pub owner: Owner,
-    /// The database of the key. A circle may lead through several.
+    /// The database of the key. A cycle may lead through several.
     pub db: Db,
     /// The key.
     pub key: KeyName,

@@ -16,7 +16,7 @@ use crate::lock::collections::arena::Id;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// A hold, as a connection finds it: on which key, whose.
+/// A hold, as a connection finds it: its key and its owner.
 type Bound = (Connection, KeyName, Owner);
 
 /// The way from connections to their holds.
@@ -26,8 +26,8 @@ pub struct Sessions {
     bound: Vec<BTreeSet<Bound>>,
     /// Connections that have closed, and when, as long as holds are bound to them.
     closed: BTreeMap<Connection, Timestamp>,
-    /// Bindings that nobody may know of, by the fences of their holds: the grants that made them are not delivered yet.
-    /// What their owners had before must not end with these connections.
+    /// Bindings that no client may know of, by the fences of their holds: the grants that made them are not delivered
+    /// yet.
     tentative: BTreeSet<(Connection, Fence)>,
     /// Those of flushed databases, whose memory is given back little by little.
     retired: Vec<BTreeSet<Bound>>,
@@ -43,7 +43,7 @@ pub struct Sessions {
 #[derive(Clone, Debug, Default)]
 pub struct UnlinkedLock {
     pub(crate) lease: Option<Id>,
-    /// Whether somebody held it still.
+    /// Whether it was held.
     pub(crate) held: bool,
     bound: Vec<(Connection, Owner)>,
 }
@@ -89,7 +89,7 @@ impl Sessions {
         self.len() == 0
     }
 
-    /// All holds that are bound to a connection: to which, where they are, whose.
+    /// All holds that are bound to a connection: the connection, the key and the owner.
     pub fn iter(&self) -> impl Iterator<Item = (Connection, Db, &KeyName, &Owner)> {
         let of = |(db, bound)| {
             let bound: &BTreeSet<Bound> = bound;
@@ -201,7 +201,7 @@ impl Sessions {
         self.bound.get(db.0 as usize)?.range(from..).next().filter(|(whose, ..)| *whose == connection)
     }
 
-    /// Whose holds on a key are bound to a connection, at most so many.
+    /// The owners whose holds on a key are bound to a connection, at most so many.
     pub(crate) fn owners_on(&self, db: Db, name: &[u8], connection: Connection, most: usize) -> Vec<Owner> {
         let from = (connection, KeyName::from_slice(name), Owner::new(b""));
         let bound = self.bound.get(db.0 as usize).into_iter().flat_map(|bound| bound.range(from.clone()..));
@@ -235,7 +235,7 @@ impl Sessions {
         }
     }
 
-    /// Nothing is bound any more: this node has become a replica, where no hold ends by its own hand.
+    /// Nothing is bound any more: this node has become a replica, where the primary ends all holds.
     pub(crate) fn dissolve(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.flush(None);

@@ -36,7 +36,8 @@ impl Add<Millis> for Timestamp {
 }
 
 impl Timestamp {
-    /// What is left from `now` until this moment, rounded up so that a copy never ends before the original; 0 when past.
+    /// What is left from `now` until this moment, rounded up so that a copy never ends before the original; 0 when
+    /// past.
     #[must_use]
     pub fn left(self, now: Timestamp) -> Millis {
         Millis(self.0.saturating_sub(now.0).div_ceil(1000))

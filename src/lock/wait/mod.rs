@@ -1,7 +1,11 @@
-//! Who waits, in which order, and who waits for whom. Decides nothing about holds.
+//! What waits, in which order (FIFO), and for what. It reads holds, and changes none.
 
+mod checks;
 pub mod deadlock;
+pub mod jobs;
 pub mod order;
 pub mod queue;
 pub mod table;
+pub mod timers;
+pub mod undelivered;
 pub mod waiter;

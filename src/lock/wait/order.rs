@@ -1,17 +1,17 @@
-//! The order of service: who may be served now, and who goes before whom. Changes nothing.
+//! The order of service: which waiters may be served now, and which go before which. Changes nothing.
 //!
-//! First come, first served, for readers and writers alike: whoever stands before somebody in line delays him, though
-//! his mode would fit, so that neither readers nor writers starve. The exceptions, each where it is made:
+//! First come, first served, for readers and writers alike. A waiter delays those behind it in a queue, though their
+//! mode would fit, so that neither readers nor writers starve. The exceptions, each where it is made:
 //!
-//! - a holder that asks again never waits, and an upgrade goes to the head of the line of the key that it upgrades, of
+//! - a holder that asks again never waits; an upgrade goes to the head of the queue of the key that it upgrades, and of
 //!   no other ([`super::queue::Position`]);
 //! - a reader passes readers that only other keys delay;
-//! - an asker goes before a waiter for several keys, one of them held by the asker in conflict, or upgraded by this
+//! - a requester goes before a waiter for several keys, if it holds one of them in conflict, or upgrades one by this
 //!   request;
-//! - a free key is kept for who waits for other keys as well for a limited time only;
-//! - a request that would close a circle, and that no hold keeps waiting, goes before the waiters of that circle, and
-//!   before writers that wait for a holder in it. Each of them waits for the request already, directly or through
-//!   others. A waiter is passed so once: two owners that close circles in turn would starve it. If any other waiter
+//! - a free key is reserved for a waiter for several keys for a limited time only;
+//! - a request that would close a cycle, and that no hold keeps waiting, goes before the waiters of that cycle. It also
+//!   goes before writers that wait for a holder in it. Each of them waits for the request already, directly or through
+//!   others. A waiter is passed so once: two owners that close cycles in turn would starve it. If any other waiter
 //!   delays the request, it is refused ([`super::deadlock`]). PostgreSQL rearranges its queues for the same reason, and
 //!   calls what it turns soft edges.
 //!
@@ -25,13 +25,12 @@
 //! - W upgrades `a` and V upgrades `b`: each waits for the hold of the other. That is a deadlock whatever the order is,
 //!   and the later request is refused. Two upgrades of one key are, too.
 //! - More than two: U waits for `b` alone between V and W. W waits for U, U for V, V for W. No exception opens this
-//!   circle, and the search finds it when the last of them asks ([`super::deadlock`]). With detection off it ends by
-//!   itself: somebody in such a circle waits for a newcomer's place of a waiter for several keys, and a free key is
-//!   kept for that only so long.
+//!   cycle, and the search finds it when the last of them asks ([`super::deadlock`]). With detection off it ends by
+//!   itself: a member of such a cycle waits for a free key that is reserved for another, and that reservation ends.
 //!
-//! So whoever asks for a key is served after at most those that stood there when it came, upgrades of that very key, one
-//! request that opens a circle, and those that it waits for in any case: an owner that holds another key of its request
-//! may take this one meanwhile.
+//! So a request for a key is served after at most these: the waiters that stood there when it came, upgrades of that
+//! very key, and one request that opens a cycle. It also waits for owners that it waits for in any case: one that holds
+//! another key of its request may take this one meanwhile.
 
 use super::queue::{Position, WaitQueue};
 use super::table::WaitTable;
@@ -47,10 +46,10 @@ use crate::lock::model::session::Sessions;
 use crate::lock::model::time::Timestamp;
 use alloc::collections::BTreeSet;
 
-/// What judging a request by the holds on a key found, by the table in serve.rs.
+/// What judging a request by the holds on a key found, by the table in manager/acquire.rs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It may have a new hold, if nobody in line delays it.
+    /// It may have a new hold, if no waiter delays it.
     NewHold,
     /// It is the only holder and may write now.
     Upgrade,
@@ -80,13 +79,13 @@ pub(crate) fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
     mode == Mode::Write && hold.writes == 0
 }
 
-/// Whether an asker keeps a waiter for several keys from having one of them in this mode: by its own hold there, which
-/// writes or is to be upgraded together with the key that is asked for.
+/// Whether a requester keeps a waiter for several keys from having one of them in this mode: by its own hold there,
+/// which writes or is to be upgraded together with the key that is asked for.
 pub(crate) fn keeps_waiting(writes: bool, mode: Mode, upgrades: bool) -> bool {
     mode == Mode::Write || writes || upgrades
 }
 
-/// A request, as those see it who stand before it in a line.
+/// A request, as far as the waiters before it matter to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requester<'a> {
     pub(crate) owner: &'a Owner,
@@ -107,19 +106,19 @@ impl<'a> Requester<'a> {
     }
 }
 
-/// Whom a request passes, though they stand before it: those whom its owner keeps waiting. Found out once for a
+/// The waiters that a request passes, though they stand before it: its owner keeps them waiting. Found out once for a
 /// request.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
-    /// Keys that were looked at for it.
+    /// Keys whose locks were read for it.
     seen: BTreeSet<KeyName>,
     waiters: BTreeSet<WaiterId>,
-    /// The owners of the circle that the request would close otherwise.
+    /// The owners of the cycle that the request would close otherwise.
     cycle: BTreeSet<Owner>,
 }
 
 impl Passed {
-    /// Passes the waiters of this circle, whatever they wait for.
+    /// Passes the waiters of this cycle, whatever they wait for.
     pub(crate) fn cycle(cycle: &Cycle) -> Passed {
         let cycle = cycle.0.iter().map(|hop| hop.owner.clone()).collect();
         Passed { cycle, ..Passed::default() }
@@ -140,7 +139,7 @@ impl Order<'_> {
         self.sessions.end_of(hold) > self.now
     }
 
-    /// Whether somebody in the line of a key delays a request, which stands there.
+    /// Whether a waiter in the queue of a key delays a request, which stands there.
     pub(crate) fn is_delayed<K: Keyspace>(
         self,
         keys: &mut K,
@@ -150,16 +149,16 @@ impl Order<'_> {
         passed: &mut Passed,
     ) -> bool {
         let Some(queue) = self.wait_table.queue(db, name) else { return false };
-        let circle_holds = !passed.cycle.is_empty() && self.is_held_by(keys, (db, name), &passed.cycle);
+        let cycle_holds = !passed.cycle.is_empty() && self.is_held_by(keys, (db, name), &passed.cycle);
         for id in queue.before(place) {
             let Some(waiter) = self.wait_table.waiter(id) else { continue };
-            let is_in_circle =
-                (circle_holds && waiter.operation.mode == Mode::Write) || passed.cycle.contains(&waiter.owner);
-            if is_in_circle && !waiter.was_passed {
+            let is_in_cycle =
+                (cycle_holds && waiter.operation.mode == Mode::Write) || passed.cycle.contains(&waiter.owner);
+            if is_in_cycle && !waiter.was_passed {
                 continue;
             }
-            let by_kind = self.delays_by_kind((waiter.operation.mode, waiter.is_many()), queue, requester.mode);
-            if by_kind.unwrap_or_else(|| !self.passes(keys, (id, waiter), requester, passed)) {
+            let kind = (waiter.operation.mode, waiter.is_many());
+            if self.delays(kind, queue, requester.mode, || self.passes(keys, (id, waiter), requester, passed)) {
                 return true;
             }
             if !waiter.is_many() && passed.cycle.is_empty() && queue.writers(place).next().is_some() {
@@ -179,24 +178,27 @@ impl Order<'_> {
         keys.peek(db, name, holds).unwrap_or(false)
     }
 
-    /// Whether a waiter delays a request that stands behind it in a line, as far as their modes say, and whether the
-    /// waiter waits for several keys. None: it does, unless the asker keeps it waiting itself.
-    pub(crate) fn delays_by_kind(self, (mode, many): (Mode, bool), queue: &WaitQueue, requester: Mode) -> Option<bool> {
+    /// Whether a waiter delays a request that stands behind it in a queue. It says its mode and whether it waits for
+    /// several keys; the last argument tells whether the requester keeps it waiting itself.
+    pub(crate) fn delays(
+        self,
+        (mode, many): (Mode, bool),
+        queue: &WaitQueue,
+        requester: Mode,
+        is_kept_waiting: impl FnOnce() -> bool,
+    ) -> bool {
         if requester == Mode::Read && mode == Mode::Read {
             // Only something else delays a reader that waits: another key, or a writer, which delays this one as well.
-            // Unless it is one of a run that is being let in bit by bit: nobody passes the rest of the run.
-            return Some(queue.batch_unfinished);
+            // Unless it is one of a run that is being granted bit by bit: no request passes the rest of the run.
+            return queue.batch_unfinished;
         }
-        if !many {
-            return Some(true);
-        }
-        // The key has been kept for it long enough.
-        queue.reservation_expired(self.now).then_some(false)
+        // A key is reserved for a waiter of several keys for a limited time only.
+        !many || (!queue.reservation_expired(self.now) && !is_kept_waiting())
     }
 
-    /// Whether an asker keeps a waiter waiting that stands before it. The waiter could not be served before the asker
-    /// gives back what it holds, or has what it upgrades: to wait for it would be a deadlock. What the asker holds on a
-    /// key says it for all who wait for that key, so that no key is looked at twice.
+    /// Whether a requester keeps a waiter waiting that stands before it. The waiter could not be served before the
+    /// requester gives back what it holds, or has what it upgrades: to wait for it would be a deadlock. What the
+    /// requester holds on a key tells it of all waiters for that key, so that no lock is read twice.
     fn passes<K: Keyspace>(
         self,
         keys: &mut K,

@@ -1,4 +1,4 @@
-//! Those who wait for one key, in the order in which they are served. Knows their places alone, and decides nothing.
+//! The wait queue of a key: its waiters in order. Knows their positions alone, and decides nothing.
 
 use crate::lock::collections::wheel::EntryId;
 use crate::lock::model::hold::Mode;
@@ -6,7 +6,7 @@ use crate::lock::model::request::WaiterId;
 use crate::lock::model::time::Timestamp;
 use alloc::collections::{BTreeMap, BTreeSet};
 
-/// A place in line: who upgrades this key first, then by arrival.
+/// A position in a queue: upgrades of this key first, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     class: Class,
@@ -23,44 +23,44 @@ impl Position {
 /// Which waiters go before which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
-    // A reader that asks to write holds the key: nobody that excludes it can be served before it anyway.
+    // A reader that asks to write holds the key: no request that it excludes can be served before it anyway.
     Upgrade,
     Newcomer,
 }
 
-/// Those who wait for one key, in order.
+/// The waiters for one key, in order.
 #[derive(Debug, Default)]
 pub struct WaitQueue {
     order: BTreeMap<Position, WaiterId>,
-    /// The writers among those who wait for this key alone.
+    /// The writers among the waiters for this key alone.
     writers: BTreeSet<Position>,
-    /// Who waits for other keys as well, or whose owner does.
+    /// The waiters for other keys too, and those whose owners wait elsewhere too.
     waits_elsewhere: BTreeMap<Position, WaiterId>,
-    /// Who may be served though somebody before them cannot: their owner waits elsewhere too, or has got something
-    /// since they came.
+    /// The waiters that may be served though one before them is blocked: their owners wait elsewhere too, or have got
+    /// something since they came.
     may_bypass: BTreeSet<Position>,
-    /// Whether a run of readers is being let in, in slices.
+    /// Whether a run of readers is being granted, in batches.
     pub(crate) batch_unfinished: bool,
-    /// Whether the key, being free, is kept for the first in line, which waits for other keys as well.
+    /// The reservation of the key, if it is free and reserved for the first waiter, which waits for other keys too.
     pub(crate) reservation: Option<Reservation>,
     pending: Option<Pending>,
 }
 
-/// That a free key is kept for the first in its line.
+/// That a free key is reserved for the first waiter in its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
-    /// Until when. After that, those behind who fit pass.
+    /// Until when. After that, waiters behind that fit may pass.
     pub(crate) until: Timestamp,
-    /// What rings then.
+    /// The timer of that moment.
     pub(crate) timer: EntryId,
 }
 
-/// What is to be done about a line.
+/// What is to be done about a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pending {
-    /// See who can be served.
+    /// Serve the waiters that can be served.
     Wake,
-    /// And whether those who cannot be are in a deadlock: the lock is another one.
+    /// Also see whether the others are in a deadlock: the lock is another one.
     WakeAndCheck,
 }
 
@@ -71,7 +71,7 @@ impl Position {
 }
 
 impl WaitQueue {
-    /// Lets a waiter stand here, who waits for this key alone or for others as well.
+    /// Adds a waiter, which waits for this key alone or for others as well.
     pub(crate) fn join(&mut self, position: Position, id: WaiterId, mode: Mode, many: bool) {
         self.order.insert(position, id);
         if many {
@@ -87,7 +87,7 @@ impl WaitQueue {
         self.waits_elsewhere.entry(position).and_modify(|there| *there = id);
     }
 
-    /// Lets whoever stands here go.
+    /// Removes the waiter at this position.
     pub(crate) fn leave(&mut self, position: Position) {
         self.order.remove(&position);
         self.waits_elsewhere.remove(&position);
@@ -96,7 +96,7 @@ impl WaitQueue {
         }
     }
 
-    /// Notes that whoever stands here waits elsewhere as well.
+    /// Notes that the waiter at this position waits elsewhere as well, or its owner does.
     pub(crate) fn note_waits_elsewhere(&mut self, position: Position) {
         if let Some(id) = self.at(position) {
             self.waits_elsewhere.insert(position, id);
@@ -104,12 +104,12 @@ impl WaitQueue {
         self.allow_bypass(position);
     }
 
-    /// Notes that whoever stands here may be served though somebody before it cannot.
+    /// Notes that the waiter at this position may be served though one before it is blocked.
     pub(crate) fn allow_bypass(&mut self, position: Position) {
         self.may_bypass.insert(position);
     }
 
-    /// Who stands at a place.
+    /// The waiter at a position.
     #[must_use]
     pub fn at(&self, position: Position) -> Option<WaiterId> {
         self.order.get(&position).copied()
@@ -132,7 +132,7 @@ impl WaitQueue {
         self.pending.is_some()
     }
 
-    /// Whether somebody stands in it, and nobody stands in a part of it but not in the whole (W1).
+    /// Whether there is a waiter, and each part has none that is not in the whole (W1).
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut parts = [&self.writers, &self.may_bypass].into_iter().flatten();
@@ -143,63 +143,64 @@ impl WaitQueue {
             && waits_elsewhere.all(|(position, id)| self.order.get(position) == Some(id))
     }
 
-    /// Whether the key is kept for the first in line at this moment.
+    /// Whether the key is reserved for the first waiter at this moment.
     pub(crate) fn is_reserved(&self, now: Timestamp) -> bool {
         self.reservation.is_some_and(|reservation| reservation.until > now)
     }
 
-    /// Whether it has been kept for the first in line long enough.
+    /// Whether its reservation is over.
     pub(crate) fn reservation_expired(&self, now: Timestamp) -> bool {
         self.reservation.is_some_and(|reservation| reservation.until <= now)
     }
 
-    /// How many stand in it.
+    /// How many waiters it has.
     #[must_use]
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Whether nobody does: such a line does not exist.
+    /// Whether it has none: such a queue does not exist.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Who stands in it, in order.
+    /// Its waiters, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = WaiterId> {
         self.order.values().copied()
     }
 
-    /// Who stands before a place, in order.
+    /// The waiters before a position, in order.
     pub(crate) fn before(&self, position: Position) -> impl Iterator<Item = WaiterId> {
         self.order.range(..position).map(|(_, id)| *id)
     }
 
-    /// The first behind a place, or of all.
+    /// The first waiter behind a position, or of all.
     pub(crate) fn next(&self, after: Option<Position>) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
         self.order.range((from, Unbounded)).next().map(|(position, id)| (*position, *id))
     }
 
-    /// The writers before a place who wait for this key alone.
+    /// The writers before a position that wait for this key alone.
     pub(crate) fn writers(&self, before: Position) -> impl DoubleEndedIterator<Item = (Position, WaiterId)> {
         self.writers.range(..before).filter_map(|position| Some((*position, self.at(*position)?)))
     }
 
-    /// Those who wait for other keys as well, or whose owner does; not before a place, if one is named.
-    pub(crate) fn branching_from(&self, from: Option<Position>) -> impl Iterator<Item = (Position, WaiterId)> {
+    /// The waiters for other keys too, and those whose owners wait elsewhere too; not before a position, if one is
+    /// named.
+    pub(crate) fn waits_elsewhere_from(&self, from: Option<Position>) -> impl Iterator<Item = (Position, WaiterId)> {
         use core::ops::Bound::{Included, Unbounded};
         let from = from.map_or(Unbounded, Included);
         self.waits_elsewhere.range((from, Unbounded)).map(|(position, id)| (*position, *id))
     }
 
-    /// How many wait for other keys as well, or their owners do.
+    /// How many wait for other keys too, or their owners wait elsewhere.
     pub(crate) fn count_waits_elsewhere(&self) -> usize {
         self.waits_elsewhere.len()
     }
 
-    /// As [`WaitQueue::waits_elsewhere`], all, and the last first.
+    /// The waiters from one position, or from the first, to before another, the last first.
     pub(crate) fn backwards(
         &self,
         from: Option<Position>,
@@ -208,28 +209,28 @@ impl WaitQueue {
         stretch(&self.order, from, before).rev()
     }
 
-    /// Whether somebody in it may be served without a change of the lock.
+    /// Whether a waiter in it may be served without a change of the lock.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.batch_unfinished || self.pending.is_some() || self.reservation.is_some()
     }
 
-    /// Whether it was looked at when it began to be kept, and only the end of somebody's time can have changed anything
-    /// since.
+    /// Whether it was served when its reservation began, and since then nothing can have changed but that a waiter's
+    /// time is up.
     pub(crate) fn is_quiet(&self, now: Timestamp) -> bool {
         !self.batch_unfinished && self.pending.is_none() && self.is_reserved(now)
     }
 
-    /// Whether nobody in it waits for other keys as well, nor does anybody's owner.
+    /// Whether no waiter in it waits for other keys too, nor does its owner.
     pub(crate) fn is_plain(&self) -> bool {
         self.waits_elsewhere.is_empty()
     }
 
-    /// Those who hold the key for reading and wait to write.
+    /// The waiters that hold the key for reading and wait to write.
     pub(crate) fn upgrades(&self) -> impl Iterator<Item = WaiterId> {
         self.order.iter().take_while(|(position, _)| position.class == Class::Upgrade).map(|(_, id)| *id)
     }
 
-    /// The first behind a place of those who may be exceptions.
+    /// The first behind a position of the waiters that may bypass.
     pub(crate) fn next_bypassing(&self, after: Position) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
         let position = self.may_bypass.range((Excluded(after), Unbounded)).next()?;
@@ -237,7 +238,7 @@ impl WaitQueue {
     }
 }
 
-/// Who stands from one place, or from the first, to before another, in order.
+/// The waiters from one position, or from the first, to before another, in order.
 fn stretch(
     of: &BTreeMap<Position, WaiterId>,
     from: Option<Position>,

@@ -1,88 +1,64 @@
-//! The waiting room: who waits for which keys, and in which order. Holds no lock state, decides nothing, and forgets
-//! everything on restart.
+//! The wait table: all waiters of the node, and the wait queues of their keys. Holds no lock state, decides nothing,
+//! and forgets everything on restart.
 //!
-//! Each key that is waited for has a line. A waiter stands in the lines of all its keys by one ticket, given when it
-//! came, so that any two waiters stand in the same order wherever they meet. An upgrade alone stands at the head, of
-//! the line of the key that it upgrades and of no other ([`super::order`] says why that is safe). [`super::waiter`] has the states of a waiter.
+//! Each key that is waited for has a queue. A waiter stands in the queues of all its keys by one ticket, given when it
+//! came. So any two waiters stand in the same order wherever they meet. An upgrade alone stands at the head, of the
+//! queue of the key that it upgrades and of no other: [`super::order`] says why that is safe. [`super::waiter`] has the
+//! states of a waiter.
 //!
 //! Invariants, checked after every step by the model test ([`WaitTable::broken_invariant`] and the model's world):
 //!
-//! - W1: who waits stands in the line of each of its keys, at its rank there; nobody else stands in a line; no line is
-//!   empty.
-//! - W2: who could be served does not wait, unless its line is on the list of those to be looked at.
-//! - W3: who waits for a limited time has an entry in the wheel.
+//! - W1: a waiter stands in the queue of each of its keys, at its position there. Nothing else stands in a queue, and
+//!   no queue is empty.
+//! - W2: a waiter that could be served does not wait, unless its queue is on the ready list.
+//! - W3: a waiter with a time limit has an entry in the wheel.
 //! - W4: no owner waits twice for a key in the same mode.
 
-use super::queue::{Pending, Position, Reservation, WaitQueue};
-
-use super::waiter::{CycleCause, Grant, GrantUndo, State, Undelivered, Waiter, Wanted};
+use super::checks::Checks;
+use super::queue::{Position, Reservation, WaitQueue};
+use super::waiter::{State, Waiter, Wanted};
 use crate::lock::collections::arena::{Arena, Generations};
-use crate::lock::collections::wheel::{Poll, Wheel};
+use crate::lock::collections::wheel::Wheel;
 use crate::lock::model::hold::{Connection, Mode};
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, WaiterId};
-use crate::lock::model::time::{Millis, Timestamp};
+use crate::lock::model::time::Timestamp;
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
-/// Work that is left to the module's own hand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Job {
-    /// Look who of this key's line can be served.
-    ServeQueue(Db, KeyName),
-    /// Take back what was granted to this waiter and lies on these keys now. If some of it lies in another database,
-    /// that is another piece.
-    RevokeUndelivered(WaiterId, Db, PerKey<KeyName>),
-    /// See whether this waiter, which waits for this key, is in a deadlock.
-    Check(WaiterId, Db, KeyName),
-    /// End the holds on this key that are bound to this connection, which has closed.
-    Close(Connection, Db, KeyName),
-}
-
-/// What the wheel of waits has for a moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WaitPoll {
-    /// This one's time is up.
-    TimedOut(WaiterId),
-    /// Work was done; look again, after a look at the clock.
-    Pending,
-    /// Nothing.
-    Idle,
-}
-
-/// What the wheel rings for.
+/// What ends at a moment.
 #[derive(Clone, Debug)]
-enum Timer {
+pub(super) enum Timer {
     Wait(WaiterId),
     Reservation(Db, KeyName),
 }
 
-/// All who wait on this node.
+/// All waiters of this node.
 #[derive(Debug)]
 pub struct WaitTable {
-    waiters: Arena<Waiter>,
-    queues: Vec<BTreeMap<KeyName, WaitQueue>>,
-    /// Those of each owner, by its digest, which few others share.
-    by_owner: BTreeMap<u64, SmallVec<[WaiterId; 1]>>,
-    wheel: Wheel<Timer>,
-    generations: Generations,
-    waiting: usize,
+    pub(super) waiters: Arena<Waiter>,
+    pub(super) queues: Vec<BTreeMap<KeyName, WaitQueue>>,
+    /// The waiters of each owner, by its digest, which few others share.
+    pub(super) by_owner: BTreeMap<u64, SmallVec<[WaiterId; 1]>>,
+    pub(super) wheel: Wheel<Timer>,
+    pub(super) generations: Generations,
+    pub(super) waiting: usize,
     tickets: u64,
-    /// Lines to be looked at.
-    ready: VecDeque<(Db, KeyName)>,
-    /// How many looks at lines have begun. While it stands still, each line that was put on the list is still there.
-    wakes_begun: u64,
-    /// Waiters to be checked for deadlocks, each once, by the number of its entry.
-    checks: BTreeMap<u64, WaiterId>,
-    checks_marked: u64,
-    undelivered: Vec<WaiterId>,
-    /// Grants that nobody knows to be delivered, by the connections that their holds were bound to before.
-    prior_bindings: BTreeMap<Connection, BTreeSet<WaiterId>>,
-    /// How many lines there are.
+    /// Queues to be served: the ready list.
+    pub(super) ready: VecDeque<(Db, KeyName)>,
+    /// How many queues have been taken from the ready list. While it stands still, each queue that was put there is
+    /// still there.
+    pub(super) wakes_begun: u64,
+    /// Owners to be checked for deadlocks.
+    pub(super) checks: Checks,
+    pub(super) undelivered: Vec<WaiterId>,
+    /// Grants whose delivery is not known, by the connections that their holds were bound to before.
+    pub(super) prior_bindings: BTreeMap<Connection, BTreeSet<WaiterId>>,
+    /// How many queues there are.
     contended: usize,
 }
 
@@ -93,7 +69,7 @@ impl Default for WaitTable {
 }
 
 impl WaitTable {
-    /// An empty room.
+    /// An empty table.
     #[must_use]
     pub const fn new() -> WaitTable {
         WaitTable {
@@ -106,15 +82,14 @@ impl WaitTable {
             tickets: 0,
             ready: VecDeque::new(),
             wakes_begun: 1,
-            checks: BTreeMap::new(),
-            checks_marked: 0,
+            checks: Checks::new(),
             undelivered: Vec::new(),
             prior_bindings: BTreeMap::new(),
             contended: 0,
         }
     }
 
-    /// How many wait.
+    /// How many requests wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting
@@ -126,19 +101,19 @@ impl WaitTable {
         self.contended
     }
 
-    /// Whether there is nobody, waiting or granted.
+    /// Whether there is no waiter, waiting or granted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// The line of a key, if somebody waits for it.
+    /// The queue of a key, if a request waits for it.
     #[must_use]
     pub fn queue(&self, db: Db, name: &[u8]) -> Option<&WaitQueue> {
         self.queues.get(db.0 as usize)?.get(name)
     }
 
-    /// All lines.
+    /// All queues.
     pub(crate) fn queues(&self) -> impl Iterator<Item = (Db, &KeyName, &WaitQueue)> {
         let of = |(number, queues)| {
             let queues: &BTreeMap<KeyName, WaitQueue> = queues;
@@ -157,7 +132,7 @@ impl WaitTable {
         self.waiters.get(id)
     }
 
-    /// Those of an owner's who wait.
+    /// The waiters of an owner that were not granted.
     pub fn waiting_of<'r, 'o: 'r>(
         &'r self,
         owner: &'o Owner,
@@ -165,22 +140,25 @@ impl WaitTable {
         self.of(owner).filter(|(_, waiter)| waiter.is_waiting())
     }
 
-    fn of<'r, 'o: 'r>(&'r self, owner: &'o Owner) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
+    pub(super) fn of<'r, 'o: 'r>(
+        &'r self,
+        owner: &'o Owner,
+    ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
         let ids = self.by_owner.get(&owner.digest()).into_iter().flatten();
         ids.filter_map(|id| Some((*id, self.waiters.get(*id)?))).filter(move |(_, waiter)| waiter.owner == *owner)
     }
 
-    /// All who wait.
+    /// All waiters that were not granted.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = &Waiter> {
         self.everybody().filter_map(|id| self.waiters.get(id)).filter(|waiter| waiter.is_waiting())
     }
 
-    /// The place that the next request would have in a line whose key it does not upgrade.
+    /// The position that the next request would have in a queue whose key it does not upgrade.
     pub(crate) fn next_position(&self) -> Position {
         Position::new(false, self.tickets + 1)
     }
 
-    /// Lets a request wait: behind all who wait already, and before all but other upgrades where it upgrades a key.
+    /// Lets a request wait: behind all other waiters, and before all but other upgrades where it upgrades a key.
     pub fn admit(
         &mut self,
         (owner, operation): (&Owner, &Acquire),
@@ -202,12 +180,11 @@ impl WaitTable {
             entry: None,
             was_passed: false,
             blocked_on: 0,
-            check: None,
             marked_at: 0,
         })
     }
 
-    /// A request has gone before the waiters of a queue to open a circle.
+    /// A request has gone before the waiters of a queue to open a cycle.
     pub(crate) fn note_passed(&mut self, db: Db, name: &[u8]) {
         let ids: Vec<WaiterId> = self.queue(db, name).into_iter().flat_map(WaitQueue::iter).collect();
         for id in ids {
@@ -225,13 +202,9 @@ impl WaitTable {
             self.wheel.disarm(entry);
         }
         self.waiters.remove(old);
-        let check = waiter.check;
         let id = self
             .waiters
             .insert(Waiter { operation: operation.clone(), until, entry: None, ..waiter }, &mut self.generations);
-        if let Some((number, _)) = check {
-            self.checks.insert(number, id);
-        }
         self.arm_timer(id, until);
         for key in keys {
             if let Some(queue) = self.queue_mut(db, &key.name) {
@@ -282,7 +255,7 @@ impl WaitTable {
         }
     }
 
-    /// Forgets a waiter, in whatever state; those behind it are to be looked at.
+    /// Forgets a waiter, in whatever state. If it waited, its queues are to be served.
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         self.leave_queues(id);
         let waiter = self.waiters.remove(id)?;
@@ -301,34 +274,6 @@ impl WaitTable {
         Some(waiter)
     }
 
-    /// A waiter was granted what it waited for.
-    pub(crate) fn granted(&mut self, id: WaiterId, given: PerKey<GrantUndo>) {
-        self.leave_queues(id);
-        if let Some(waiter) = self.waiters.get_mut(id) {
-            waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
-        }
-        self.note_prior_bindings(id);
-    }
-
-    /// What was granted to a waiter has taken holds over from other connections.
-    fn note_prior_bindings(&mut self, id: WaiterId) {
-        for connection in self.waiters.get(id).map(Waiter::prior_connections).unwrap_or_default() {
-            self.prior_bindings.entry(connection).or_default().insert(id);
-        }
-    }
-
-    /// What was granted to a waiter is not to be taken back any more, or is being taken back.
-    fn forget_prior_bindings(&mut self, id: WaiterId, connections: &[Connection]) {
-        for connection in connections {
-            if let Entry::Occupied(mut ids) = self.prior_bindings.entry(*connection) {
-                ids.get_mut().remove(&id);
-                if ids.get().is_empty() {
-                    ids.remove();
-                }
-            }
-        }
-    }
-
     /// Which of its keys keeps a waiter waiting.
     pub(crate) fn note_blocked_on(&mut self, id: WaiterId, at: usize) {
         if let Some(waiter) = self.waiters.get_mut(id) {
@@ -336,14 +281,11 @@ impl WaitTable {
         }
     }
 
-    fn leave_queues(&mut self, id: WaiterId) {
+    pub(super) fn leave_queues(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
         self.waiting -= 1;
         if let Some(entry) = waiter.entry.take() {
             self.wheel.disarm(entry);
-        }
-        if let Some((number, _)) = waiter.check.take() {
-            self.checks.remove(&number);
         }
         let Some(queues) = self.queues.get_mut(waiter.db.0 as usize) else { return };
         for key in &waiter.keys {
@@ -355,164 +297,6 @@ impl WaitTable {
                 }
                 queues.remove(&key.name);
                 self.contended -= 1;
-            }
-        }
-    }
-
-    /// The reply of a granted waiter has reached its client's connection.
-    pub fn delivered(&mut self, id: WaiterId) {
-        if self.waiters.get(id).is_some_and(|waiter| !waiter.is_waiting()) {
-            self.remove(id);
-        }
-    }
-
-    /// A waiter's client has gone. True when it had been granted and that is to be taken back.
-    pub fn client_gone(&mut self, id: WaiterId) -> bool {
-        match self.waiters.get(id).map(Waiter::grant) {
-            Some(Some(grant)) if !grant.confirmed => {
-                self.undelivered.push(id);
-                true
-            }
-            _ => {
-                self.remove(id);
-                false
-            }
-        }
-    }
-
-    /// An owner has shown that it knows what it holds on a key.
-    pub(crate) fn confirm(&mut self, db: Db, name: &[u8], owner: &Owner) {
-        for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
-            if let Some(waiter) = self.waiters.get_mut(*id)
-                && waiter.owner == *owner
-                && waiter.lies_at(db, name)
-                && let State::Granted(grant) = &mut waiter.state
-            {
-                grant.confirmed = true;
-            }
-        }
-    }
-
-    /// A lock was renamed or moved: what was granted on it, and nobody may have learnt of, lies there now.
-    pub(crate) fn carried(&mut self, from: (Db, &[u8]), to: (Db, &[u8]), lock: &Lock) {
-        if self.waiters.len() == self.waiting {
-            return;
-        }
-        let WaitTable { waiters, by_owner, .. } = self;
-        let mut carry = |ids: &[WaiterId]| {
-            for id in ids {
-                let Some(waiter) = waiters.get_mut(*id).filter(|waiter| waiter.lies_at(from.0, from.1)) else {
-                    continue;
-                };
-                if lock.holds.get(waiter.owner.as_bytes()).is_some() {
-                    waiter.relocate(|place| {
-                        if place.0 == from.0 && *place.1 == *from.1 {
-                            *place = (to.0, KeyName::from_slice(to.1));
-                        }
-                    });
-                }
-            }
-        };
-        // Whichever are fewer.
-        if lock.holds.len() <= by_owner.len() {
-            lock.holds.iter().filter_map(|(owner, _)| by_owner.get(&owner.digest())).for_each(|ids| carry(ids));
-        } else {
-            by_owner.values().for_each(|ids| carry(ids));
-        }
-    }
-
-    /// Two databases changed places, and with them what was granted there.
-    pub(crate) fn swapped(&mut self, one: Db, other: Db) {
-        if self.waiters.len() == self.waiting {
-            return;
-        }
-        for id in self.by_owner.values().flatten() {
-            let Some(waiter) = self.waiters.get_mut(*id) else { continue };
-            waiter.relocate(|(db, _)| {
-                if *db == one {
-                    *db = other;
-                } else if *db == other {
-                    *db = one;
-                }
-            });
-        }
-    }
-
-    /// A connection has closed: what was bound to it before it was granted anew by another is to be, when that is taken
-    /// back, as its closing would have left it. (What was granted by this one is taken back before anything ends that
-    /// is bound.)
-    ///
-    /// How many grants were looked at for that.
-    pub(crate) fn closed(&mut self, connection: Connection, now: Timestamp) -> usize {
-        let Some(ids) = self.prior_bindings.remove(&connection) else { return 0 };
-        for id in &ids {
-            let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) else { continue };
-            for prior in grant.given.iter_mut().filter_map(|given| given.prior.as_mut()) {
-                if let Some(session) = prior.session.take_if(|session| session.connection == connection) {
-                    prior.closed_until = Some(now + session.grace);
-                }
-            }
-        }
-        ids.len()
-    }
-
-    /// A line is to be looked at, because of something that was not done by a step on its key.
-    pub fn mark_ready(&mut self, db: Db, name: &[u8]) {
-        self.mark(db, name, Pending::Wake);
-    }
-
-    /// As [`WaitTable::mark_ready`], and the lock is another one, so that there may be a deadlock.
-    pub fn mark_ready_and_check(&mut self, db: Db, name: &[u8]) {
-        self.mark(db, name, Pending::WakeAndCheck);
-    }
-
-    fn mark(&mut self, db: Db, name: &[u8], pending: Pending) {
-        let Some(queue) = self.queue_mut(db, name) else { return };
-        if queue.mark(pending) {
-            self.ready.push_back((db, KeyName::from_slice(name)));
-        }
-    }
-
-    /// As [`WaitTable::mark_ready_and_check`], of all lines of a database; None: of all databases.
-    pub(crate) fn mark_all_ready_and_check(&mut self, db: Option<Db>) {
-        self.mark_all(db, Pending::WakeAndCheck);
-    }
-
-    /// As [`WaitTable::mark_ready`], of all lines.
-    pub(crate) fn mark_all_ready(&mut self) {
-        self.mark_all(None, Pending::Wake);
-    }
-
-    fn mark_all(&mut self, db: Option<Db>, pending: Pending) {
-        let WaitTable { queues, ready, .. } = self;
-        for (number, queues) in (0..).zip(queues) {
-            if db.is_none_or(|db| db.0 == number) {
-                for (name, queue) in queues {
-                    if queue.mark(pending) {
-                        ready.push_back((Db(number), name.clone()));
-                    }
-                }
-            }
-        }
-    }
-
-    /// An owner has got something: all lines that it stands in are to be looked at, as far as to where it stands.
-    pub(crate) fn mark_ready_for(&mut self, owner: &Owner) {
-        let WaitTable { waiters, queues, by_owner, ready, wakes_begun, .. } = self;
-        for id in by_owner.get(&owner.digest()).into_iter().flatten() {
-            let Some(waiter) = waiters.get_mut(*id) else { continue };
-            // An owner may get very much while it waits in very many lines: they are on the list already.
-            if !waiter.is_waiting() || waiter.marked_at == *wakes_begun || waiter.owner != *owner {
-                continue;
-            }
-            waiter.marked_at = *wakes_begun;
-            let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { continue };
-            for key in &waiter.keys {
-                let Some(queue) = queues.get_mut(&key.name) else { continue };
-                queue.allow_bypass(waiter.position_at(key));
-                if queue.mark(Pending::Wake) {
-                    ready.push_back((waiter.db, key.name.clone()));
-                }
             }
         }
     }
@@ -534,182 +318,22 @@ impl WaitTable {
         }
     }
 
-    /// The holders of a lock who wait for something.
+    /// The holders of a lock that wait for something.
     pub(crate) fn waiting_holders(&self, lock: &Lock) -> Vec<Owner> {
         if lock.holds.len() <= self.by_owner.len() {
-            lock.holds.iter().map(|(who, _)| who).filter(|who| self.of(who).next().is_some()).cloned().collect()
+            lock.holds
+                .iter()
+                .map(|(holder, _)| holder)
+                .filter(|holder| self.of(holder).next().is_some())
+                .cloned()
+                .collect()
         } else {
             let waiting = self.all_waiting().map(|waiter| &waiter.owner);
-            waiting.filter(|who| lock.holds.get(who.as_bytes()).is_some()).cloned().collect()
+            waiting.filter(|holder| lock.holds.get(holder.as_bytes()).is_some()).cloned().collect()
         }
     }
 
-    /// Whether there is work for the module's own hand.
-    #[must_use]
-    pub fn has_jobs(&self) -> bool {
-        !self.ready.is_empty() || !self.checks.is_empty() || !self.undelivered.is_empty()
-    }
-
-    /// The next grant to take back. It stays the next one until that is done.
-    #[must_use]
-    pub(crate) fn next_undelivered(&mut self) -> Option<Job> {
-        while let Some(id) = self.undelivered.last() {
-            match self.waiters.get(*id) {
-                Some(waiter) => {
-                    let (db, _) = waiter.place(0);
-                    let places = (0..waiter.keys.len()).map(|at| waiter.place(at));
-                    let names = places.filter(|(at, _)| *at == db).map(|(_, name)| name.clone()).collect();
-                    return Some(Job::RevokeUndelivered(*id, db, names));
-                }
-                None => self.undelivered.pop(),
-            };
-        }
-        None
-    }
-
-    /// Takes what a lost waiter was granted out of the room, as far as it lies in this database now; the waiter is
-    /// forgotten when nothing is left of it. None when there is nothing.
-    pub(crate) fn take_undelivered(&mut self, id: WaiterId, db: Db) -> Option<Undelivered> {
-        let prior_connections = self.waiters.get(id)?.prior_connections();
-        self.forget_prior_bindings(id, &prior_connections);
-        let waiter = self.waiters.get_mut(id)?;
-        let (owner, mode) = (waiter.owner.clone(), waiter.operation.mode);
-        let State::Granted(grant) = &mut waiter.state else { return None };
-        let confirmed = grant.confirmed;
-        let (mut keys, mut given) = (PerKey::new(), PerKey::new());
-        let mut places = grant.places.drain(..);
-        let (mut undelivered, mut left) = (PerKey::new(), Vec::new());
-        for (key, one) in waiter.keys.drain(..).zip(grant.given.drain(..)) {
-            match places.next() {
-                Some((at, name)) if at != db => {
-                    keys.push(key);
-                    given.push(one);
-                    left.push((at, name));
-                }
-                Some((_, name)) => undelivered.push((name, one)),
-                None => undelivered.push((key.name, one)),
-            }
-        }
-        drop(places);
-        (grant.given, grant.places, waiter.keys) = (given, left, keys);
-        if waiter.keys.is_empty() {
-            self.remove(id);
-        }
-        self.note_prior_bindings(id);
-        Some(Undelivered { owner, mode, confirmed, given: undelivered })
-    }
-
-    /// Whether there are more grants to take back.
-    pub(crate) fn has_undelivered(&self) -> bool {
-        self.undelivered.iter().any(|id| self.waiters.get(*id).is_some())
-    }
-
-    /// The next piece of other work for the module's own hand. It stays the next one until it is done.
-    #[must_use]
-    pub(crate) fn next_job(&mut self) -> Option<Job> {
-        // Who waits no more has left the list.
-        if let Some((_, id)) = self.checks.last_key_value()
-            && let Some(waiter) = self.waiters.get(*id)
-        {
-            return Some(Job::Check(*id, waiter.db, waiter.keys[0].name.clone()));
-        }
-        while let Some((db, name)) = self.ready.front() {
-            if self.queue(*db, name).is_some_and(WaitQueue::is_pending) {
-                return Some(Job::ServeQueue(*db, name.clone()));
-            }
-            self.ready.pop_front();
-        }
-        None
-    }
-
-    /// A waiter is to be checked for deadlocks once more.
-    pub(crate) fn mark_for_check(&mut self, id: WaiterId, cause: CycleCause) {
-        let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
-        match &mut waiter.check {
-            Some((_, wanted)) => *wanted = cause.max(*wanted),
-            None => {
-                self.checks_marked += 1;
-                waiter.check = Some((self.checks_marked, cause));
-                self.checks.insert(self.checks_marked, id);
-            }
-        }
-    }
-
-    /// A waiter is being checked now. What may have closed a circle with it.
-    pub(crate) fn take_check(&mut self, id: WaiterId) -> Option<CycleCause> {
-        let (number, cause) = self.waiters.get_mut(id)?.check.take()?;
-        self.checks.remove(&number);
-        Some(cause)
-    }
-
-    /// A line is being looked at now. True when it is to be checked for deadlocks as well.
-    pub(crate) fn take_pending(&mut self, db: Db, name: &[u8]) -> bool {
-        self.wakes_begun += 1;
-        self.queue_mut(db, name).and_then(WaitQueue::take_pending) == Some(Pending::WakeAndCheck)
-    }
-
-    /// A free key is kept for the first in its line from now on, at most so long.
-    pub(crate) fn reserve(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
-        let WaitTable { queues, wheel, generations, .. } = self;
-        if let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) {
-            queue.reservation.get_or_insert_with(|| {
-                let until = now + most;
-                Reservation {
-                    until,
-                    timer: wheel.arm(Timer::Reservation(db, KeyName::from_slice(name)), until, generations),
-                }
-            });
-        }
-    }
-
-    /// A key was taken: it is not kept any more.
-    pub(crate) fn clear_reservation(&mut self, db: Db, name: &[u8]) {
-        if let Some(Reservation { timer, .. }) = self.queue_mut(db, name).and_then(|queue| queue.reservation.take()) {
-            self.wheel.disarm(timer);
-        }
-    }
-
-    /// A free key is kept no longer for this owner, or whoever it is kept for: those behind who fit pass, as if its
-    /// time were up.
-    pub(crate) fn expire_reservation(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
-        let WaitTable { queues, waiters, .. } = self;
-        let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) else { return };
-        let first = queue.iter().next().and_then(|id| waiters.get(id));
-        if let Some(reservation) = &mut queue.reservation
-            && owner.is_none_or(|owner| first.is_some_and(|first| first.owner == *owner))
-        {
-            reservation.until = reservation.until.min(now);
-            self.mark_ready(db, name);
-        }
-    }
-
-    /// The next moment at which [`WaitTable::poll_timeouts`] is worth calling.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.wheel.next_deadline()
-    }
-
-    /// Finds who waits no more because its time is up, and forgets it; does a bounded piece of work on the way.
-    pub fn poll_timeouts(&mut self, now: Timestamp) -> WaitPoll {
-        match self.wheel.poll(now) {
-            Poll::Due(entry, Timer::Reservation(db, name)) => {
-                self.wheel.disarm(entry);
-                self.mark_ready(db, &name);
-                WaitPoll::Pending
-            }
-            Poll::Due(entry, Timer::Wait(id)) => {
-                self.wheel.disarm(entry);
-                match self.remove(id) {
-                    Some(_) => WaitPoll::TimedOut(id),
-                    None => WaitPoll::Pending,
-                }
-            }
-            Poll::Pending => WaitPoll::Pending,
-            Poll::Idle => WaitPoll::Idle,
-        }
-    }
-
-    /// Everybody, waiting or granted.
+    /// All waiters, waiting or granted.
     pub(crate) fn everybody(&self) -> impl Iterator<Item = WaiterId> {
         self.by_owner.values().flatten().copied()
     }
@@ -754,77 +378,5 @@ fn mark_waits_elsewhere(queues: &mut [BTreeMap<KeyName, WaitQueue>], waiter: &Wa
         if let Some(queue) = queues.get_mut(&key.name) {
             queue.note_waits_elsewhere(waiter.position_at(key));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lock::model::fence::Fence;
-    use crate::lock::model::hold::{Epoch, Hold, Session};
-    use crate::lock::model::request::Wait;
-    use crate::lock::model::session::Sessions;
-    use crate::lock::wait::waiter::PriorHold;
-    use alloc::format;
-
-    #[test]
-    fn a_connection_that_closes_is_told_to_grants_that_took_its_holds_over_and_to_no_other() {
-        // What could go wrong: a thousand connections close at once while a thousand grants are under way, and each is
-        // told to each.
-        let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
-        let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
-        let operation = |client| Acquire {
-            mode: Mode::Write,
-            lease: Millis(1_000),
-            note: None,
-            wait: Wait::Forever,
-            retry: None,
-            session: Some(session(client)),
-        };
-        let waiters: Vec<WaiterId> = (0..1_000)
-            .map(|n| {
-                let owner = Owner::new(format!("owner{n}").as_bytes());
-                let key = Wanted { name: KeyName::from_slice(format!("key{n}").as_bytes()), upgrade: false };
-                let id = wait_table.admit((&owner, &operation(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
-                let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
-                // Half of them were bound to another connection before.
-                hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
-                let given = GrantUndo {
-                    fence: hold.fence,
-                    added: 1,
-                    deadline: hold.deadline,
-                    session: Some(session(n)),
-                    prior: Some(PriorHold::of(&hold)),
-                };
-                wait_table.granted(id, PerKey::from([given]));
-                id
-            })
-            .collect();
-        let told = (0..20_000).map(|client| wait_table.closed(sessions.connection(client), Timestamp(7)));
-        assert_eq!(told.sum::<usize>(), 500);
-        for (n, id) in waiters.iter().enumerate() {
-            let prior = wait_table.waiter(*id).and_then(Waiter::grant).and_then(|grant| grant.given[0].prior);
-            let closed_until = (n % 2 == 0).then_some(Timestamp(7) + Millis(5));
-            assert_eq!(prior.map(|prior| (prior.session, prior.closed_until)), Some((None, closed_until)));
-            wait_table.delivered(*id);
-        }
-        assert!(wait_table.is_empty() && wait_table.prior_bindings.is_empty());
-    }
-
-    #[test]
-    fn of_a_grant_that_was_delivered_nothing_is_kept() {
-        let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
-        let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
-        let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
-        let operation = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)) };
-        let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
-        let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0), None);
-        let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
-        hold.bind(Some(session(2)));
-        let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));
-        wait_table
-            .granted(id, PerKey::from([GrantUndo { fence, added: 1, deadline, session: Some(session(1)), prior }]));
-        wait_table.delivered(id);
-        assert!(wait_table.prior_bindings.is_empty());
     }
 }

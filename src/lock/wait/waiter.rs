@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 /// An admitted, unanswered request.
 #[derive(Clone, Debug)]
 pub struct Waiter {
-    /// Who.
+    /// The owner that waits.
     pub owner: Owner,
     /// For what.
     pub operation: Acquire,
@@ -31,17 +31,15 @@ pub struct Waiter {
     pub since: Timestamp,
     /// Until when; None without a limit.
     pub until: Option<Timestamp>,
-    /// The number of its arrival: its place among those of its class in each line.
+    /// The number of its arrival: its place among the waiters of its class in each queue.
     pub(super) ticket: u64,
     pub(super) state: State,
     pub(super) entry: Option<EntryId>,
-    /// Whether a request has gone before it to open a circle. No other may.
+    /// Whether a request has gone before it to open a cycle. No other may.
     pub(super) was_passed: bool,
     /// The place among its keys of the one that kept it waiting when that was seen last.
     pub(super) blocked_on: usize,
-    /// Its entry in the list of those to be checked for deadlocks, and what may have closed the circle.
-    pub(super) check: Option<(u64, CycleCause)>,
-    /// The count of looks ([`super::table::WaitTable`]) when all its lines were put on the list of those to be looked at.
+    /// The count of scans ([`super::table::WaitTable`]) when all its queues were put on the ready list.
     pub(super) marked_at: u64,
 }
 
@@ -60,7 +58,7 @@ pub(super) enum State {
     Granted(Grant),
 }
 
-/// What a waiter was granted, as long as nobody knows whether it has learnt of it.
+/// What a waiter was granted, until it is known whether the client has received it.
 #[derive(Clone, Debug)]
 pub struct Grant {
     /// What it was given, by key.
@@ -72,7 +70,7 @@ pub struct Grant {
     pub(super) places: Vec<(Db, KeyName)>,
 }
 
-/// What was granted to one who never learnt of it, as far as it lies in one database.
+/// An undelivered grant, as far as it lies in one database.
 #[derive(Debug)]
 pub(crate) struct Undelivered {
     pub(crate) owner: Owner,
@@ -108,12 +106,12 @@ pub struct PriorHold {
     pub(super) closed_until: Option<Timestamp>,
 }
 
-/// What a circle may be closed by.
+/// What may have closed a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CycleCause {
-    /// The asker, who has begun to wait.
+    /// The requester, which has begun to wait.
     NewWait,
-    /// Holds that came after those who wait for them: with a lock from elsewhere, or by a grant that passed them.
+    /// Holds that came after the waiters for them: with a lock from elsewhere, or by a grant that passed them.
     NewHold,
 }
 
@@ -169,7 +167,7 @@ impl Waiter {
         self.keys.len() > 1
     }
 
-    /// Its place in the line of one of its keys.
+    /// Its position in the queue of one of its keys.
     pub(crate) fn position_at(&self, key: &Wanted) -> Position {
         Position::new(key.upgrade, self.ticket)
     }

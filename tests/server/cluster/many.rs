@@ -1,6 +1,7 @@
 //! Several locks in one step, in a cluster: all keys in one slot, found by the number before them.
 
-use crate::harness::parked::{End, Parked, let_it_tick, nobody_waits};
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::state::{let_it_tick, nobody_waits};
 use crate::sessions::races::in_one_turn;
 use std::process::Command;
 use testbed::{Client, Cluster, file_from, wait_for};
@@ -16,7 +17,7 @@ pub(crate) fn tag_of(cluster: &Cluster, number: usize) -> (String, String) {
     (tag, slot)
 }
 
-/// How often a node has said this word to somebody.
+/// How often a node has sent this word to any client.
 fn said(conn: &mut Client, code: &str) -> u64 {
     let text: String = conn.get(&["INFO", "errorstats"]);
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{code}:count=")));
@@ -54,7 +55,7 @@ fn keys_of_two_slots_or_of_another_node_are_refused_by_the_server() {
         let mut refused = |one: &str, other: &str| conn.error(&[&[command, "2", one, other, "a"], lease].concat());
         assert_eq!(refused(&key(&there, "j"), &key(&there, "k")), moved, "{command}");
         assert!(refused(&key(&here, "j"), &key(&there, "k")).starts_with("CROSSSLOT "), "{command}");
-        // Some servers look at the first key alone, and leave the others to us.
+        // Some servers check the first key alone, and leave the others to us.
         let other = refused(&key(&there, "k"), &key(&here, "j"));
         assert!(other == moved || other.starts_with("CROSSSLOT "), "{command}: {other}");
     }
@@ -72,7 +73,7 @@ fn who_waits_for_several_keys_is_sent_after_them_when_one_has_moved() {
     let [j, k] = ["j", "k"].map(|name| format!("{tag}{name}"));
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
     old.int(&["LOCK.ACQUIRE", &j, "a", "PX", "600000"]).expect("free");
-    let mut waiter = Parked::wait(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
+    let mut waiter = Connection::waiting(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
     let granted = old.info("lock", "lock_granted");
     new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
     old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
@@ -82,8 +83,8 @@ fn who_waits_for_several_keys_is_sent_after_them_when_one_has_moved() {
     for conn in [&mut new, &mut old] {
         conn.ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(1)]);
     }
-    let end = waiter.end();
-    assert!(end == End::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+    let end = waiter.read();
+    assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
     nobody_waits(&mut old);
     assert_eq!(old.info("lock", "lock_granted"), granted);
     wait_for("the other to serve it", || new.call(&["EXISTS", &k]).is_ok());
@@ -94,8 +95,8 @@ fn who_waits_for_several_keys_is_sent_after_them_when_one_has_moved() {
 
 #[test]
 fn a_key_that_has_just_moved_is_not_granted_with_one_that_is_still_here() {
-    // What could go wrong: the last key that somebody waits for is released in the turn of the other's MIGRATE, and the
-    // one that has gone is granted here as well as there.
+    // What could go wrong: the last awaited key is released in the same event-loop turn as the other key's MIGRATE. The
+    // migrated key is then granted here as well as there.
     let cluster = Cluster::start(2, 0);
     let (tag, slot) = tag_of(&cluster, 0);
     let [j, k] = ["j", "k"].map(|name| format!("{tag}{name}"));
@@ -103,12 +104,12 @@ fn a_key_that_has_just_moved_is_not_granted_with_one_that_is_still_here() {
     for key in [&j, &k] {
         old.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
     }
-    let mut waiter = Parked::wait(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
+    let mut waiter = Connection::waiting(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m BLOCK 0"));
     new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
     old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
     let migrate = format!("MIGRATE 127.0.0.1 {} {k} 0 20000", cluster.nodes[1].port());
     in_one_turn(&cluster.nodes[0], &[migrate, format!("LOCK.RELEASE {j} a")]);
-    let end = waiter.end();
-    assert!(end == End::Closed || ["MOVED", "ASK", "TRYAGAIN", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+    let end = waiter.read();
+    assert!(end == Reply::Closed || ["MOVED", "ASK", "TRYAGAIN", "UNBLOCKED"].contains(&end.code()), "{end:?}");
     assert_eq!(old.get::<i64>(&["DBSIZE"]), 0);
 }

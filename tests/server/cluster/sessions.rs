@@ -1,10 +1,9 @@
-//! Connections to a node of a cluster that close while holds are bound to them: in many slots, in slots that have moved
-//! away, in slots that nobody serves.
+//! Connections to a node of a cluster that close while holds are bound to them. The holds are in many slots, in slots
+//! that have moved away, in slots that no node serves.
 
-use crate::harness::parked::{holders, let_it_tick};
+use crate::harness::connection::{Connection, Reply};
 use crate::harness::servers::not_run;
-use crate::harness::waiter::Waiter;
-use crate::harness::wire::Reply;
+use crate::harness::state::{holders, let_it_tick};
 use crate::sessions::binding::{gone, only_hold};
 use testbed::{Client, Cluster, wait_for};
 
@@ -17,16 +16,16 @@ fn other_key(cluster: &Cluster, key: &str) -> String {
     found.unwrap()
 }
 
-/// Somebody who holds both keys, bound to a connection to the first node.
-fn holder_of(cluster: &Cluster, keys: &[&str]) -> Waiter {
-    let mut holder = Waiter::connect(&cluster.nodes[0]);
+/// A holder of both keys, bound to a connection to the first node.
+fn holder_of(cluster: &Cluster, keys: &[&str]) -> Connection {
+    let mut holder = Connection::resp2(&cluster.nodes[0]);
     for key in keys {
-        assert!(holder.wire().say(&format!("LOCK.ACQUIRE {key} a PX 600000 SESSION 0")).int() > 0);
+        assert!(holder.say(&format!("LOCK.ACQUIRE {key} a PX 600000 SESSION 0")).int() > 0);
     }
     holder
 }
 
-fn close(conn: &mut Client, holder: Waiter) {
+fn close(conn: &mut Client, holder: Connection) {
     let id = holder.id();
     drop(holder);
     gone(conn, id);
@@ -39,13 +38,13 @@ fn holds_in_many_slots_end_with_their_connection() {
     let mut conn = cluster.conn(0);
     let keys: Vec<String> = (0..300).map(|number| format!("k{number}")).collect();
     let holder = holder_of(&cluster, &keys.iter().map(String::as_str).collect::<Vec<_>>());
-    let mut waiters: Vec<Waiter> = keys[..20]
+    let mut waiters: Vec<Connection> = keys[..20]
         .iter()
-        .map(|key| Waiter::waits(&cluster.nodes[0], &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0 SESSION 0")))
+        .map(|key| Connection::waiting(&cluster.nodes[0], &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0 SESSION 0")))
         .collect();
     close(&mut conn, holder);
     for waiter in &mut waiters {
-        assert!(waiter.reply().int() > 0);
+        assert!(waiter.read().int() > 0);
     }
     wait_for("all to be ended", || conn.get::<usize>(&["DBSIZE"]) == waiters.len());
     assert_eq!(conn.info_number("lock", "lock_session_holds"), waiters.len() as u64);
@@ -62,7 +61,7 @@ fn a_redirection_ends_nothing() {
     let mut holder = holder_of(&cluster, &[&key]);
     let foreign = (0..).map(|number| format!("far{number}")).find(|key| cluster.conn(1).call(&["EXISTS", key]).is_ok());
     for command in ["LOCK.ACQUIRE {} a SESSION 0", "LOCK.ACQUIRE {} a BLOCK 0", "LOCK.EXTEND {} a PX 5 SESSION 0"] {
-        let reply = holder.wire().say(&command.replace("{}", foreign.as_ref().unwrap()));
+        let reply = holder.say(&command.replace("{}", foreign.as_ref().unwrap()));
         assert!(matches!(&reply, Reply::Error(text) if text.starts_with("MOVED")), "{reply:?}");
     }
     let_it_tick(&mut conn);
@@ -71,7 +70,7 @@ fn a_redirection_ends_nothing() {
 }
 
 /// What was bound and has moved to the second node lives on there by lease; what has not, ends.
-fn assert_moved_on(cluster: &Cluster, holder: Waiter, moved: &str, stays: &str) {
+fn assert_moved_on(cluster: &Cluster, holder: Connection, moved: &str, stays: &str) {
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
     let facts = |number: usize| {
         let file = cluster.nodes[number].aof_tail();
@@ -86,8 +85,8 @@ fn assert_moved_on(cluster: &Cluster, holder: Waiter, moved: &str, stays: &str) 
     let hold = only_hold(&mut new, moved);
     assert!(hold.ttl_ms > 400_000 && hold.session.is_none() && hold.client.is_none(), "{hold:?}");
     // And can be bound there.
-    let mut again = Waiter::connect(&cluster.nodes[1]);
-    assert!(again.wire().say(&format!("LOCK.EXTEND {moved} a PX 600000 SESSION 0")).int() > 0);
+    let mut again = Connection::resp2(&cluster.nodes[1]);
+    assert!(again.say(&format!("LOCK.EXTEND {moved} a PX 600000 SESSION 0")).int() > 0);
     drop(again);
     wait_for("it to be ended", || new.int(&["EXISTS", moved]) == Some(0));
 }
@@ -112,7 +111,7 @@ fn a_hold_that_was_migrated_lives_on_by_lease() {
 
 #[test]
 fn a_hold_in_a_slot_that_is_on_its_way_ends_where_it_is() {
-    // Until the key has gone this node serves it, also by its own hand.
+    // Until the key has gone this node serves it, also in the background.
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
@@ -126,7 +125,7 @@ fn a_hold_in_a_slot_that_is_on_its_way_ends_where_it_is() {
 
 #[test]
 fn a_hold_whose_slot_was_moved_at_once_lives_on_by_lease() {
-    // The newest servers drop what lies in it without a word: what is remembered of the connection's holds is out of
+    // The newest servers drop what lies in it without notice: what is remembered of the connection's holds is out of
     // date.
     if not_run("cluster::sessions::a_hold_whose_slot_was_moved_at_once_lives_on_by_lease") {
         return;
@@ -145,7 +144,7 @@ fn a_hold_whose_slot_was_moved_at_once_lives_on_by_lease() {
 
 #[test]
 fn a_hold_in_a_slot_that_nobody_serves_lives_on_by_lease() {
-    // Somebody else may be about to serve it: what this node says of it then would contradict that one.
+    // Another node may be about to serve it: what this node says of it then would contradict that one.
     let cluster = Cluster::start(1, 0);
     let (key, slot) = cluster.key();
     let mut conn = cluster.conn(0);

@@ -1,9 +1,9 @@
-//! What a node of a cluster says of keys while their slot moves key by key, and after a script with keys of two slots:
-//! from then on Valkey 9.1 refuses the calls of modules and scripts.
+//! What a node of a cluster says of keys while their slot moves key by key, and after a script with keys of two slots.
+//! After such a script Valkey 9.1 refuses the calls of modules and scripts.
 
 use crate::cluster::many::tag_of;
-use crate::harness::parked::{Parked, holders, nobody_waits, waiters};
-use crate::harness::waiter::Waiter;
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::state::{holders, nobody_waits, waiters};
 use redis::Value;
 use testbed::{Client, Cluster, Server, text_of, wait_for};
 
@@ -16,17 +16,17 @@ fn spoil(server: &Server, tag: &str) {
     conn.error(&["EVAL", "return redis.call('MSET', KEYS[1], '1', ARGV[1], '1')", "1", &format!("{tag}x"), &other]);
 }
 
-/// The same several times. In between somebody waits, for whom the server takes clients from its pool: it does not take
-/// the same one for each of the scripts.
+/// The same several times. In between a client waits, for which the server takes clients from its pool. It does not
+/// take the same one for each of the scripts.
 fn spoil_several(server: &Server, tag: &str) {
     let mut conn = server.connect();
     let key = format!("{tag}busy");
     conn.int(&["LOCK.ACQUIRE", &key, "busy", "PX", "600000"]).expect("free");
     for _ in 0..3 {
-        let mut waiter = Parked::wait(server, &format!("LOCK.ACQUIRE {key} waiter BLOCK 0"));
+        let mut waiter = Connection::waiting(server, &format!("LOCK.ACQUIRE {key} waiter BLOCK 0"));
         spoil(server, tag);
-        assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &waiter.id]), Some(1));
-        waiter.end();
+        assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &waiter.id().to_string()]), Some(1));
+        waiter.read();
         spoil(server, tag);
     }
     assert_eq!(conn.int(&["LOCK.RELEASE", &key, "busy"]), Some(0));
@@ -35,7 +35,7 @@ fn spoil_several(server: &Server, tag: &str) {
 type Spoil = fn(&Server, &str);
 const SPOILS: [Spoil; 3] = [|_, _| {}, spoil, spoil_several];
 
-/// What a node says to the three commands, about keys that the asker holds once and holds once afterwards.
+/// What a node replies to the three commands, about keys that the requester holds once and holds once afterwards.
 fn said(conn: &mut Client, asking: bool, keys: [&str; 2]) -> [String; 3] {
     let commands = [("LOCK.MACQUIRE", &[][..]), ("LOCK.MEXTEND", &["PX", "600000"]), ("LOCK.MRELEASE", &[])];
     commands.map(|(command, options)| {
@@ -82,19 +82,20 @@ fn many_key_commands_live_on_after_a_script_with_keys_of_two_slots() {
 
 #[test]
 fn who_waits_is_served_after_a_script_with_keys_of_two_slots() {
-    // What could go wrong: the module believes that the free key beside the released one is served by another node, and
-    // sends away who waits for both; or it believes so in the background, and nobody is served.
+    // What could go wrong: the module believes that another node serves the free key beside the released one, and
+    // redirects the waiter for both. Or it believes so in the background, and no waiter is served.
     for spoil in SPOILS {
         let cluster = Cluster::start(1, 0);
         let mut conn = cluster.conn(0);
         for how in ["released", "lapsed", "closed"] {
             let [j, k, l] = ["{t}j", "{t}k", "{t}l"];
-            let mut holder = Waiter::connect(&cluster.nodes[0]);
+            let mut holder = Connection::resp2(&cluster.nodes[0]);
             for key in [j, k, l] {
-                assert!(holder.wire().say(&format!("LOCK.ACQUIRE {key} a PX 600000 SESSION 0")).int() > 0);
+                assert!(holder.say(&format!("LOCK.ACQUIRE {key} a PX 600000 SESSION 0")).int() > 0);
             }
-            let mut both = Waiter::waits(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m PX 600000 BLOCK 0"));
-            let mut one = Waiter::waits(&cluster.nodes[0], &format!("LOCK.ACQUIRE {l} w PX 600000 BLOCK 0"));
+            let mut both =
+                Connection::waiting(&cluster.nodes[0], &format!("LOCK.MACQUIRE 2 {j} {k} m PX 600000 BLOCK 0"));
+            let mut one = Connection::waiting(&cluster.nodes[0], &format!("LOCK.ACQUIRE {l} w PX 600000 BLOCK 0"));
             spoil(&cluster.nodes[0], "{t}");
             match how {
                 "released" => {
@@ -109,7 +110,7 @@ fn who_waits_is_served_after_a_script_with_keys_of_two_slots() {
                 }
                 _ => drop(holder),
             }
-            let replies = [both.reply(), one.reply()];
+            let replies = [both.read(), one.read()];
             for (key, owner) in [(j, "m"), (k, "m"), (l, "w")] {
                 assert_eq!(holders(&mut conn, key), [owner], "{how}: {replies:?}");
                 assert_eq!(conn.int(&["LOCK.RELEASE", key, owner]), Some(0));
@@ -121,7 +122,7 @@ fn who_waits_is_served_after_a_script_with_keys_of_two_slots() {
 
 #[test]
 fn keys_of_a_slot_that_moves_are_served_where_all_of_them_are() {
-    // What could go wrong: a lock is granted by two nodes, of which each has one of the keys; or by none, though one
+    // What could go wrong: two nodes grant a lock, of which each has one of the keys. Or no node grants it, though one
     // has all.
     for spoil in SPOILS {
         let cluster = Cluster::start(2, 0);
@@ -146,7 +147,7 @@ fn keys_of_a_slot_that_moves_are_served_where_all_of_them_are() {
         }
         migrate(&mut old, &j);
         for keys in orders {
-            // Some servers look at the first key alone, and leave the others to us.
+            // Some servers check the first key alone, and leave the others to us.
             let said_there = said(&mut old, false, keys);
             assert!(said_there == all("TRYAGAIN") || keys[0] == j && said_there == all("ASK"), "{said_there:?}");
             assert_eq!(said(&mut new, true, keys), all("TRYAGAIN"), "one has come");
@@ -157,7 +158,7 @@ fn keys_of_a_slot_that_moves_are_served_where_all_of_them_are() {
             assert_eq!(said(&mut new, true, keys), all("served"), "both have come");
             assert_eq!(said(&mut new, false, keys), all("MOVED"), "did not ask by ASKING");
         }
-        // One key is served where it is asked for by ASKING, be it there or not.
+        // One key is served where the request follows ASKING, be it there or not.
         let free = format!("{tag}free");
         assert!(old.error(&["LOCK.ACQUIRE", &free, "b"]).starts_with("ASK "));
         assert!(new.error(&["LOCK.ACQUIRE", &free, "b"]).starts_with("MOVED "));
@@ -185,14 +186,14 @@ fn who_waits_in_a_slot_that_arrives_is_served_there() {
         old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
         old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
         spoil(&cluster.nodes[1], &tag_of(&cluster, 1).0);
-        let mut waiter = Parked::connect(&cluster.nodes[1], 0);
-        waiter.send("ASKING");
-        assert_eq!(waiter.status().as_deref(), Some("+OK"));
-        waiter.send(&format!("LOCK.ACQUIRE {key} w PX 600000 BLOCK 0"));
+        let mut waiter = Connection::resp2(&cluster.nodes[1]);
+        waiter.send_line("ASKING");
+        assert_eq!(waiter.read(), Reply::simple("OK"));
+        waiter.send_line(&format!("LOCK.ACQUIRE {key} w PX 600000 BLOCK 0"));
         wait_for("the client to be in line", || waiters(&mut new) == 1);
         new.ok(&["ASKING"]);
         new.int(&["LOCK.EXTEND", &key, "a", "PX", "1"]).expect("held");
-        waiter.only_end().fence();
+        waiter.only_reply().int();
         new.ok(&["ASKING"]);
         assert_eq!(new.int(&["LOCK.RELEASE", &key, "w"]), Some(0));
     }

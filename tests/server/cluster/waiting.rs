@@ -1,28 +1,29 @@
-//! Those who wait on a node of a cluster, when it loses the slot, its role, or the cluster: each is sent to where the
-//! lock is now, and none is granted what this node has no longer to give.
+//! Waiters on a node of a cluster, when it loses the slot, its role, or the cluster. Each is redirected to where the
+//! lock is now, and none is granted what this node can no longer give.
 
-use crate::harness::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::connection::{Connection, Reply};
 use crate::harness::servers::not_run;
+use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
 use testbed::{Client, Cluster, wait_for};
 
-/// Somebody holds a key of the first node, and others wait there: writers, and readers behind them.
-fn crowd(cluster: &Cluster, key: &str, lease_ms: u64) -> Vec<Parked> {
+/// A client holds a key of the first node, and others wait there: writers, and readers behind them.
+fn crowd(cluster: &Cluster, key: &str, lease_ms: u64) -> Vec<Connection> {
     cluster.conn(0).int(&["LOCK.RW", key, "a", "READ", "PX", &lease_ms.to_string()]).unwrap();
     (0..6)
         .map(|number| {
             let mode = if number < 3 { "WRITE" } else { "READ" };
-            Parked::wait(&cluster.nodes[0], &format!("LOCK.RW {key} w{number} {mode} PX 600000 BLOCK 0"))
+            Connection::waiting(&cluster.nodes[0], &format!("LOCK.RW {key} w{number} {mode} PX 600000 BLOCK 0"))
         })
         .collect()
 }
 
-/// Sent away by the server or by us, to where the key is now.
-fn assert_sent_away(waiter: &mut Parked, how: &str) {
-    let end = waiter.end();
-    assert!(end == End::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{how}: {end:?}");
+/// Redirected by the server or by us, to where the key is now.
+fn assert_sent_away(waiter: &mut Connection, how: &str) {
+    let end = waiter.read();
+    assert!(end == Reply::Closed || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{how}: {end:?}");
 }
 
-/// Nobody waits, nobody was granted anything, and the holder is at the other node.
+/// No client waits, no client was granted anything, and the holder is at the other node.
 fn assert_gone(cluster: &Cluster, key: &str, granted: &str, how: &str) {
     let mut old = cluster.conn(0);
     nobody_waits(&mut old);
@@ -32,14 +33,15 @@ fn assert_gone(cluster: &Cluster, key: &str, granted: &str, how: &str) {
     let mut new = cluster.conn(1);
     assert_eq!(holders(&mut new, key), ["a"], "{how}");
     // They go on there.
-    let mut next = Parked::wait(&cluster.nodes[1], &format!("LOCK.ACQUIRE {key} next PX 600000 BLOCK 0"));
+    let mut next = Connection::waiting(&cluster.nodes[1], &format!("LOCK.ACQUIRE {key} next PX 600000 BLOCK 0"));
     assert_eq!(new.int(&["LOCK.RELEASE", key, "a"]), Some(0), "{how}");
-    next.only_end().fence();
+    next.only_reply().int();
 }
 
 #[test]
 fn who_waits_for_a_key_that_is_migrated_is_sent_after_it() {
-    // MIGRATE removes the key as DEL does: the next in line would be granted a lock that its holder has elsewhere.
+    // MIGRATE removes the key as DEL does: the next waiter in the queue would be granted a lock that its holder has
+    // elsewhere.
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
@@ -48,7 +50,7 @@ fn who_waits_for_a_key_that_is_migrated_is_sent_after_it() {
     new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
     old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
     let_it_tick(&mut old);
-    assert!(crowd.iter_mut().all(Parked::is_waiting), "the key is there still");
+    assert!(crowd.iter_mut().all(Connection::is_waiting), "the key is there still");
     old.ok(&["MIGRATE", "127.0.0.1", &cluster.nodes[1].port().to_string(), &key, "0", "20000"]);
     // The key is gone, and the slot is this node's still.
     let_it_tick(&mut old);
@@ -66,7 +68,7 @@ fn who_waits_for_a_key_that_is_migrated_is_sent_after_it() {
 
 #[test]
 fn who_waits_for_a_key_in_a_slot_on_its_way_is_served_while_the_key_is_there() {
-    // Not before it has gone: until then this node serves it, also by the module's own hand.
+    // Not before it has gone: until then this node serves it, also in the background.
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
@@ -74,24 +76,24 @@ fn who_waits_for_a_key_in_a_slot_on_its_way_is_served_while_the_key_is_there() {
     new.ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(0)]);
     old.ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(1)]);
     assert_eq!(old.int(&["LOCK.RELEASE", &key, "a"]), Some(0));
-    crowd[0].only_end().fence();
-    // By our own hand: the writers between go, and the readers are not let in past the one that holds.
+    crowd[0].only_reply().int();
+    // In the background: the writers between go, and the readers are not granted past the holder.
     for waiter in &crowd[1..3] {
-        assert_eq!(old.int(&["CLIENT", "UNBLOCK", &waiter.id]), Some(1));
+        assert_eq!(old.int(&["CLIENT", "UNBLOCK", &waiter.id().to_string()]), Some(1));
     }
     let_it_tick(&mut old);
-    assert!(crowd[3..].iter_mut().all(Parked::is_waiting));
+    assert!(crowd[3..].iter_mut().all(Connection::is_waiting));
     old.int(&["LOCK.EXTEND", &key, "w0", "PX", "1"]).expect("held");
-    // The lease ends, and the key with it or not: they come in or are sent to the other node.
+    // The lease ends, and the key with it or not: the waiters are granted, or redirected to the other node.
     for waiter in &mut crowd[3..] {
-        let end = waiter.end();
-        assert!(matches!(end, End::Int(_)) || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
+        let end = waiter.read();
+        assert!(matches!(end, Reply::Int(_)) || ["MOVED", "UNBLOCKED"].contains(&end.code()), "{end:?}");
     }
 }
 
 #[test]
 fn who_waits_for_a_key_in_a_slot_that_nobody_serves_is_not_let_in() {
-    // Somebody else may be serving it already, or will.
+    // Another node may be serving it already, or will.
     for how in ["lapsed", "flushed"] {
         let cluster = Cluster::start(2, 0);
         let (key, slot) = cluster.key();
@@ -110,7 +112,7 @@ fn who_waits_for_a_key_in_a_slot_that_nobody_serves_is_not_let_in() {
         assert_eq!(conn.info("lock", "lock_granted"), granted, "{how}");
         for waiter in &mut crowd {
             if !waiter.is_waiting() {
-                let end = waiter.end();
+                let end = waiter.read();
                 assert!(["CLUSTERDOWN", "UNBLOCKED", "MOVED"].contains(&end.code()), "{how}: {end:?}");
             }
         }
@@ -128,9 +130,9 @@ fn nobody_is_let_in_by_a_node_that_has_lost_the_cluster() {
     cluster.nodes[1].stop(true);
     wait_for("the cluster to be down", || conn.cluster_info("cluster_state") == "fail");
     assert!(conn.error(&["LOCK.ACQUIRE", &key, "x"]).starts_with("CLUSTERDOWN"));
-    // Those who keep the readers from coming in go, if the server has not sent everybody away by now.
+    // The writers that block the readers go, if the server has not ended every wait by now.
     for writer in &crowd[..3] {
-        conn.call(&["CLIENT", "UNBLOCK", &writer.id]).unwrap();
+        conn.call(&["CLIENT", "UNBLOCK", &writer.id().to_string()]).unwrap();
     }
     let_it_tick(&mut conn);
     assert_eq!(conn.info("lock", "lock_granted"), granted);
@@ -143,42 +145,43 @@ fn nobody_is_let_in_by_a_node_that_has_lost_the_cluster() {
         if waiter.is_waiting() {
             still += 1;
         } else {
-            let end = waiter.end();
+            let end = waiter.read();
             assert!(["CLUSTERDOWN", "UNBLOCKED"].contains(&end.code()), "{end:?}");
         }
     }
     assert_eq!(still, left);
-    // Up again: who waits still is served.
+    // Up again: a waiter that is left is served.
     cluster.nodes[1].start();
     wait_for("the cluster to be up", || conn.cluster_info("cluster_state") == "ok");
     for waiter in crowd[3..].iter_mut().rev().take(left as usize) {
-        waiter.only_end().fence();
+        waiter.only_reply().int();
     }
     nobody_waits(&mut conn);
 }
 
 #[test]
 fn a_circle_over_two_slots_is_refused_too() {
-    // Within a command, some servers show the keys of its own slot alone: whoever closes the circle cannot see that.
+    // Within a command, some servers show the keys of its own slot alone: the request that closes the cycle cannot see
+    // that.
     let cluster = Cluster::start(1, 0);
     let mut conn = cluster.conn(0);
     for (j, k) in [("j", "k"), ("l", "m")] {
         assert_ne!(conn.int(&["CLUSTER", "KEYSLOT", j]), conn.int(&["CLUSTER", "KEYSLOT", k]));
         conn.int(&["LOCK.ACQUIRE", j, "a", "PX", "600000"]).expect("free");
         conn.int(&["LOCK.ACQUIRE", k, "b", "PX", "600000"]).expect("free");
-        let mut first = Parked::wait(&cluster.nodes[0], &format!("LOCK.ACQUIRE {k} a PX 600000 BLOCK 0"));
-        let mut last = Parked::connect(&cluster.nodes[0], 0);
-        last.send(&format!("LOCK.ACQUIRE {j} b PX 600000 BLOCK 0"));
-        // Told late, it is not known what the asker may read.
-        let circles = [k, "?"].map(|seen| End::Error(format!("DEADLOCK b -> {j} -> a -> {seen} -> b")));
-        let end = last.only_end();
+        let mut first = Connection::waiting(&cluster.nodes[0], &format!("LOCK.ACQUIRE {k} a PX 600000 BLOCK 0"));
+        let mut last = Connection::resp2(&cluster.nodes[0]);
+        last.send_line(&format!("LOCK.ACQUIRE {j} b PX 600000 BLOCK 0"));
+        // When the cycle is reported late, it is not known what the requester may read.
+        let circles = [k, "?"].map(|seen| Reply::Error(format!("DEADLOCK b -> {j} -> a -> {seen} -> b")));
+        let end = last.only_reply();
         assert!(circles.contains(&end), "{end:?}");
-        // Nobody else is disturbed.
+        // No other is disturbed.
         let_it_tick(&mut conn);
         assert!(first.is_waiting());
         assert_eq!(waiters(&mut conn), 1);
         assert_eq!(conn.int(&["LOCK.RELEASE", k, "b"]), Some(0));
-        first.only_end().fence();
+        first.only_reply().int();
         for key in [j, k] {
             assert_eq!(conn.int(&["LOCK.RELEASE", key, "a"]), Some(0));
         }
@@ -187,7 +190,7 @@ fn a_circle_over_two_slots_is_refused_too() {
 
 #[test]
 fn a_failover_in_a_cluster_sends_everybody_to_the_new_primary() {
-    // Valkey 9.1 leaves those who wait where they are, unless they are parked on their keys.
+    // Valkey 9.1 leaves waiters where they are, unless they are parked on their keys.
     for how in [&["CLUSTER", "FAILOVER"][..], &["CLUSTER", "FAILOVER", "TAKEOVER"]] {
         let cluster = Cluster::start(1, 1);
         let (key, _) = cluster.key();
@@ -206,7 +209,7 @@ fn a_failover_in_a_cluster_sends_everybody_to_the_new_primary() {
 
 #[test]
 fn who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it() {
-    // The newest servers move a slot in one step, and drop what lies in it without a word: Redis from 8.4 on, Valkey
+    // The newest servers move a slot in one step, and drop what lies in it without notice: Redis from 8.4 on, Valkey
     // from 9.0.
     if not_run("cluster::waiting::who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it") {
         return;
@@ -228,10 +231,10 @@ fn who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it() {
 
 #[test]
 fn a_reader_that_only_places_in_line_keep_in_a_circle_through_slots_is_let_in() {
-    // In its own step the server shows keys of one slot alone: the circle is seen after it.
+    // In its own step the server shows keys of one slot alone: the cycle is seen after it.
     let cluster = Cluster::start(1, 0);
     let mut conn = cluster.conn(0);
-    let wait = |command: &str| Parked::wait(&cluster.nodes[0], command);
+    let wait = |command: &str| Connection::waiting(&cluster.nodes[0], command);
     conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
     conn.int(&["LOCK.ACQUIRE", "j", "r", "PX", "600000"]).unwrap();
     let _w = wait("LOCK.ACQUIRE k w PX 600000 BLOCK 0");

@@ -2,10 +2,10 @@
 //! key patterns. How the commands are put into categories is in commands/watch.rs.
 
 use crate::commands::watch::has_own_categories;
-use crate::harness::wire::{Reply, Wire};
+use crate::harness::connection::{Connection, Reply};
 use testbed::Server;
 
-/// What every user of locks needs, on keys of his own.
+/// What every user of locks needs, on keys of its own.
 const LOCKING: &[&str] = &[
     "LOCK.ACQUIRE lock:k a",
     "LOCK.ACQUIRE lock:k a BLOCK 10 SESSION 60000 NOTE x RETRY 1",
@@ -50,51 +50,51 @@ pub(crate) fn application_lines(server: &Server) -> Vec<&'static str> {
     let [(newer, by_category), (older, by_name)] = lines[..] else { panic!("{lines:?}") };
     assert_eq!((newer, older), ("Redis from 7.4 on, Valkey", "Redis 7.0 and 7.2"));
     // Where there are categories, commands can be named as well.
-    if has_own_categories(&mut Wire::resp2(server)) { vec![by_category, by_name] } else { vec![by_name] }
+    if has_own_categories(&mut Connection::resp2(server)) { vec![by_category, by_name] } else { vec![by_name] }
 }
 
 /// A connection of the user that a line of that page makes.
-fn user_of_page(server: &Server, line: &str) -> Wire {
-    assert_eq!(Wire::resp2(server).say(line).text(), "OK", "{line}");
+fn user_of_page(server: &Server, line: &str) -> Connection {
+    assert_eq!(Connection::resp2(server).say(line).text(), "OK", "{line}");
     let name = line.split(' ').nth(2).unwrap();
-    let mut wire = Wire::resp2(server);
+    let mut wire = Connection::resp2(server);
     refused_with(&mut wire, &format!("AUTH {name} another"), "WRONGPASS ");
     assert_eq!(wire.say(&format!("AUTH {name} {PASSWORD}")).text(), "OK", "{line}");
     wire
 }
 
-/// Makes a user with these rights, and nothing else; a connection of his.
-fn user(server: &Server, rights: &str) -> Wire {
-    let mut admin = Wire::resp2(server);
+/// Makes a user with these rights, and nothing else; a connection of this user.
+fn user(server: &Server, rights: &str) -> Connection {
+    let mut admin = Connection::resp2(server);
     assert_eq!(admin.say(&format!("ACL SETUSER user reset on nopass {rights}")).text(), "OK", "{rights}");
-    let mut wire = Wire::resp2(server);
+    let mut wire = Connection::resp2(server);
     assert_eq!(wire.say("AUTH user any").text(), "OK");
     wire
 }
 
 #[track_caller]
-fn refused(wire: &mut Wire, command: &str) {
+fn refused(wire: &mut Connection, command: &str) {
     refused_with(wire, command, "NOPERM ");
 }
 
 #[track_caller]
-fn refused_with(wire: &mut Wire, command: &str, code: &str) {
+fn refused_with(wire: &mut Connection, command: &str, code: &str) {
     let Reply::Error(text) = wire.say(command) else { panic!("{command} was served") };
     assert!(text.starts_with(code), "{command}: {text}");
 }
 
 #[track_caller]
-fn not_refused(wire: &mut Wire, command: &str) {
+fn not_refused(wire: &mut Connection, command: &str) {
     let reply = wire.say(command);
     assert!(!matches!(&reply, Reply::Error(text) if text.starts_with("NOPERM ")), "{command}: {reply:?}");
 }
 
 #[test]
 fn users_of_the_page_can_do_what_they_are_for_and_no_more() {
-    // What could go wrong: who may lock may also take others' locks away, or see whose they are on all keys; or a user
-    // made by the page's line cannot log in, or not do what a client library does first.
+    // What could go wrong: a user that may lock may also take others' locks away, or see their owners on all keys. Or a
+    // user made by the page's line cannot log in, or not do what a client library does first.
     let server = Server::new();
-    let mut admin = Wire::resp2(&server);
+    let mut admin = Connection::resp2(&server);
     for line in application_lines(&server) {
         let mut wire = user_of_page(&server, line);
         for command in LOCKING {
@@ -125,12 +125,12 @@ fn users_of_the_page_can_do_what_they_are_for_and_no_more() {
 
 #[test]
 fn the_operator_of_the_page_can_look_at_everything_and_break_a_lock() {
-    // What could go wrong: who is called at night may not do what the page tells him to.
+    // What could go wrong: the operator on call at night may not do what the page says.
     let server = Server::new();
     let lines = page_lines("operator");
     let [("any server", line)] = lines[..] else { panic!("{lines:?}") };
     let mut wire = user_of_page(&server, line);
-    let mut admin = Wire::resp2(&server);
+    let mut admin = Connection::resp2(&server);
     assert!(admin.say("LOCK.ACQUIRE k a").int() > 0);
     for command in [
         "LOCK.INFO k",
@@ -171,10 +171,10 @@ fn the_operator_of_the_page_can_look_at_everything_and_break_a_lock() {
 
 #[test]
 fn the_operators_commands_can_be_given_to_an_operator() {
-    // What could go wrong: a right that nobody but the default user can have.
+    // What could go wrong: a right that no user but the default one can have.
     let server = Server::new();
     let mut wire = user(&server, "~* +lock.break +lock.top +lock.log +lock.info");
-    assert!(Wire::resp2(&server).say("LOCK.ACQUIRE k a").int() > 0);
+    assert!(Connection::resp2(&server).say("LOCK.ACQUIRE k a").int() > 0);
     assert_eq!(wire.say("LOCK.BREAK k").int(), 1);
     for command in ["LOCK.TOP", "LOCK.LOG"] {
         assert!(matches!(wire.say(command), Reply::Array(_)), "{command}");
@@ -187,7 +187,7 @@ fn the_operators_commands_can_be_given_to_an_operator() {
 fn a_user_without_the_key_is_refused_whatever_the_command() {
     // What could go wrong: a command whose keys the server does not find is a way around every pattern.
     let server = Server::new();
-    let mut admin = Wire::resp2(&server);
+    let mut admin = Connection::resp2(&server);
     assert!(admin.say("LOCK.ACQUIRE other:k a").int() > 0);
     let mut wire = user(&server, "~lock:* +@all");
     for command in LOCKING {
@@ -211,9 +211,9 @@ fn a_user_without_the_key_is_refused_whatever_the_command() {
 
 #[test]
 fn a_number_of_keys_that_lies_opens_no_door() {
-    // What could go wrong: the server looks for keys where the number says, and the module finds others.
+    // What could go wrong: the server reads keys where the number says, and the module reads others.
     let server = Server::new();
-    let mut admin = Wire::resp2(&server);
+    let mut admin = Connection::resp2(&server);
     assert!(admin.say("LOCK.ACQUIRE other:k a").int() > 0);
     let before = admin.say("DEBUG DIGEST-VALUE other:k");
     let mut wire = user(&server, "~lock:* +@all");
@@ -251,10 +251,10 @@ fn a_number_of_keys_that_lies_opens_no_door() {
 
 #[test]
 fn to_see_a_lock_needs_the_right_to_read_and_to_take_one_both() {
-    // What could go wrong: who may only look can lock; or who may only write learns owners and fences by which to
-    // release.
+    // What could go wrong: a user that may only read can lock. Or a user that may only write learns owners and fences
+    // by which to release.
     let server = Server::new();
-    assert!(Wire::resp2(&server).say("LOCK.ACQUIRE lock:k x").int() > 0);
+    assert!(Connection::resp2(&server).say("LOCK.ACQUIRE lock:k x").int() > 0);
     let mut reader = user(&server, "%R~lock:* +@all");
     assert!(matches!(reader.say("LOCK.INFO lock:k"), Reply::Array(_)));
     refused(&mut reader, "LOCK.INFO other:k");
@@ -263,7 +263,7 @@ fn to_see_a_lock_needs_the_right_to_read_and_to_take_one_both() {
             refused(&mut reader, command);
         }
     }
-    // All of them look before they change.
+    // All of them read before they change.
     let mut writer = user(&server, "%W~lock:* +@all");
     for command in LOCKING.iter().chain(["LOCK.BREAK lock:k", "LOCK.HOLD lock:k x 0 0"].iter()) {
         refused(&mut writer, command);

@@ -1,6 +1,6 @@
 //! What the server says of the module's commands and type, and what its own commands do to locks.
 
-use crate::harness::wire::{Reply, Wire};
+use crate::harness::connection::{Connection, Reply};
 use testbed::{Client, Server, wait_for};
 
 /// A command as COMMAND INFO and COMMAND DOCS must show it.
@@ -159,7 +159,7 @@ fn shape(arg: &Reply) -> String {
 fn command_info_and_docs_tell_clients_all_they_need() {
     // A cluster client finds the node by the key specs; a wrong one sends the command to the wrong node.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     for Shown { name, arity, flags, keys, key, args } in COMMANDS {
         let info = wire.say(&format!("COMMAND INFO {name}")).items().remove(0).items();
         assert_eq!(info[0].text(), *name);
@@ -168,7 +168,8 @@ fn command_info_and_docs_tell_clients_all_they_need() {
         let (kind, spec, place) = match keys {
             Keys::None => ("", vec![], [0, 0, 0]),
             Keys::First => ("range", vec![("lastkey", 0), ("keystep", 1), ("limit", 0)], [1, 1, 1]),
-            // The first of them, for servers that find the node by that. Whoever wants all must ask COMMAND GETKEYS.
+            // The first of them, for servers that find the node by that. A client that wants all must ask COMMAND
+            // GETKEYS.
             Keys::Counted => ("keynum", vec![("keynumidx", 0), ("firstkey", 1), ("keystep", 1)], [2, 2, 1]),
         };
         assert_eq!([info[3].int(), info[4].int(), info[5].int()], place, "{name}");
@@ -233,7 +234,7 @@ fn command_getkeys_finds_the_one_key() {
 fn the_module_is_listed_under_its_name_and_cannot_be_unloaded() {
     // To unload it would leave values that nothing can free.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let modules = wire.say("MODULE LIST").items();
     let lock = modules.iter().find(|module| module.field("name").text() == "lock").expect("listed");
     assert_eq!(lock.field("ver").int(), 100);
@@ -243,7 +244,7 @@ fn the_module_is_listed_under_its_name_and_cannot_be_unloaded() {
 
 #[test]
 fn a_lock_is_a_value_of_its_own_type() {
-    // A lock that looked like a string could be overwritten by APPEND without anybody noticing.
+    // If a lock passed for a string, APPEND could overwrite it unnoticed.
     let server = Server::new();
     let mut conn = server.connect();
     for n in 0..20 {
@@ -395,7 +396,7 @@ fn info_lock_counts_what_happened() {
 
 #[test]
 fn out_of_memory_refuses_grants_and_lets_go_of_locks() {
-    // A server that is full would otherwise stay full: nobody could release.
+    // A server that is full would otherwise stay full: no client could release.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
@@ -446,7 +447,7 @@ fn a_replica_grants_nothing_even_if_it_takes_writes() {
     assert_eq!(here.error(&["LOCK.ACQUIRE", "free", "a"]), "READONLY locks are granted by the primary only");
     // And LOCK.HOLD is the primary's to send.
     assert!(here.error(&["LOCK.HOLD", "k", "a", "0", "0"]).starts_with("ERR LOCK.HOLD is for replication"));
-    // Syntax is looked at first, as everywhere.
+    // Syntax is checked first, as everywhere.
     assert!(here.error(&["LOCK.ACQUIRE", "k", "a", "PX", "0"]).starts_with("ERR PX must be"));
     assert_eq!(there.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
     replica.catch_up(&primary);
@@ -455,7 +456,7 @@ fn a_replica_grants_nothing_even_if_it_takes_writes() {
 
 #[test]
 fn a_released_lock_is_freed_at_once_and_a_crowded_one_in_the_background() {
-    // A lock without a holder has an effort of 0 to free, which servers take for "always in the background": each
+    // A lock without a holder has an effort of 0 to free, which servers take for "always in the background". Each
     // release then woke another thread. Valkey frees so by default.
     let server = Server::setup().option("lazyfree-lazy-server-del", "yes").start();
     let mut conn = server.connect();

@@ -1,4 +1,4 @@
-//! Client libraries that nobody here wrote, each as its user would write it: redis-py, node-redis, redis-rs.
+//! Client libraries written outside this project, each as its user would write it: redis-py, node-redis, redis-rs.
 
 use crate::commands::acl::{PASSWORD, application_lines};
 use redis::{Connection, RedisResult, Value, cmd, pipe};
@@ -93,7 +93,7 @@ struct Guard<'c> {
 }
 
 impl<'c> Guard<'c> {
-    /// None when somebody else holds it. The server makes the owner.
+    /// None when another owner holds it. The server makes the owner.
     fn take(conn: &'c RefCell<Connection>, key: &str, lease_ms: u64) -> RedisResult<Option<Guard<'c>>> {
         let granted: Option<(String, u64)> =
             cmd("LOCK.ACQUIRE").arg(key).arg("*").arg("PX").arg(lease_ms).query(&mut *conn.borrow_mut())?;
@@ -111,7 +111,7 @@ impl<'c> Guard<'c> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        // If it cannot be told, the lease ends it.
+        // If the server cannot be reached, the lease ends the hold.
         let mut command = cmd("LOCK.RELEASE");
         command.arg(&self.key).arg(&self.owner).arg("FENCE").arg(self.fence);
         let _: RedisResult<Option<u64>> = command.query(&mut *self.conn.borrow_mut());
@@ -124,7 +124,7 @@ fn with_lock<R>(conn: &RefCell<Connection>, key: &str, work: impl FnOnce(u64) ->
     Ok(Some(work(guard.fence)))
 }
 
-/// What is protected: takes a write only from the newest holder it has heard of.
+/// The protected resource: takes a write only from the newest holder it has met.
 #[derive(Default)]
 struct Resource {
     fence_seen: u64,
@@ -155,7 +155,7 @@ fn smoke(conn: Connection, other: Connection, mut worker: Connection) {
     let late = first.fence;
     drop(first);
 
-    // The next one has a higher fence, by which the resource tells it from who comes late.
+    // The next one has a higher fence, by which the resource tells it from a late holder.
     let written = with_lock(&other, "k", |fence| resource.write(fence, "second")).unwrap();
     assert_eq!(written, Some(true));
     assert!(!resource.write(late, "late"));
@@ -170,7 +170,7 @@ fn smoke(conn: Connection, other: Connection, mut worker: Connection) {
     assert!(next.extend(30_000).unwrap());
     drop(next);
 
-    // Who waits has it when the guard is dropped.
+    // The waiter has it when the guard is dropped.
     let held = Guard::take(&conn, "k", 30_000).unwrap().expect("free");
     let fence = held.fence;
     let mut borrowed = other.borrow_mut();
@@ -223,7 +223,7 @@ fn smoke(conn: Connection, other: Connection, mut worker: Connection) {
     let left: Vec<Option<u64>> = many("LOCK.MRELEASE", &["i", "j", "k"]).arg(&owner).query(&mut conn).unwrap();
     assert_eq!(left, [Some(0); 3]);
 
-    // An operator takes a lock away, and sees later who lost what.
+    // An operator takes a lock away, and sees later which client lost what.
     let _: Value = cmd("LOCK.LOG").arg("RESET").query(&mut conn).unwrap();
     let fence: u64 = cmd("LOCK.ACQUIRE").arg("k").arg("stuck").arg("NOTE").arg("host 3").query(&mut conn).unwrap();
     assert_eq!(cmd("LOCK.BREAK").arg("k").query::<u64>(&mut conn).unwrap(), 1);

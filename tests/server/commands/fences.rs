@@ -1,6 +1,6 @@
 //! Fences: of any two grants on a key the later has the higher one, whatever lies between them.
 //!
-//! The wall clock alone would let most of these tests pass, so wherever the module must remember, it is set back by an
+//! The wall clock alone would let most of these tests pass. So wherever the module must remember, it is set back by an
 //! hour between the two grants.
 
 use crate::harness::payload::{dump, restore};
@@ -124,7 +124,7 @@ fn a_lock_that_is_renamed_does_not_bring_an_old_fence_to_another_key() {
 
 #[test]
 fn a_lock_that_is_moved_does_not_bring_an_old_fence_to_another_database() {
-    // MOVE tells the module nothing but an event in the other database.
+    // MOVE reports nothing to the module but an event in the other database.
     let server = clocked(&[]);
     let (mut zero, mut one) = (server.connect(), server.connect());
     one.ok(&["SELECT", "1"]);
@@ -140,7 +140,7 @@ fn a_lock_that_is_moved_does_not_bring_an_old_fence_to_another_database() {
 
 #[test]
 fn databases_that_change_places_carry_their_holds() {
-    // SWAPDB tells of no key: a hold that looks like this node's own grant would keep a fence below one given here.
+    // SWAPDB reports no key: a hold that resembles this node's own grant would keep a fence below one given here.
     let server = clocked(&[]);
     let (mut zero, mut one) = (server.connect(), server.connect());
     one.ok(&["SELECT", "1"]);
@@ -245,7 +245,7 @@ fn rewrite_aof(conn: &mut Client) {
 
 #[test]
 fn fences_rise_over_a_restart_although_the_wall_clock_was_set_back() {
-    // Whoever takes the time from the wall clock alone gives yesterday's fences again.
+    // A node that takes the time from the wall clock alone gives yesterday's fences again.
     for (name, options, save) in KEPT {
         let mut server = clocked(options);
         let mut conn = server.connect();
@@ -397,7 +397,7 @@ fn fences_rise_over_a_crash_right_after_a_failover() {
 
 #[test]
 fn fences_rise_over_a_slot_that_is_moved_right_after_a_failover() {
-    // The promoted node's clock is ahead of the wall clock, and a key that is free takes no fence along: the new node
+    // The promoted node's clock is ahead of the wall clock, and a key that is free takes no fence along. The new node
     // would go by its wall clock, and give the same fences once more.
     let cluster = Cluster::start(2, 1);
     let (key, slot) = cluster.key();
@@ -420,7 +420,7 @@ fn fences_rise_over_a_slot_that_is_moved_right_after_a_failover() {
 
 #[test]
 fn nodes_do_not_talk_of_fences_all_the_time() {
-    // Ahead of the wall clock for a minute, each new fence would be told by its node, and by all that heard of it.
+    // Ahead of the wall clock for a minute, each new fence would be published by its node, and by all that received it.
     let cluster = Cluster::start(3, 0);
     let (key, _) = cluster.key();
     let mut conns = [0, 1, 2].map(|number| cluster.conn(number));
@@ -442,7 +442,7 @@ fn nodes_do_not_talk_of_fences_all_the_time() {
 
 #[test]
 fn fences_rise_over_a_slot_that_is_moved_at_once_to_a_node_whose_clock_is_behind() {
-    // A key that is free takes no fence along: the new node leaves room for what the old one may have given.
+    // A key that is free takes no fence along: the new node leaves a gap for what the old one may have given.
     if not_run("commands::fences::fences_rise_over_a_slot_that_is_moved_at_once_to_a_node_whose_clock_is_behind") {
         return;
     }

@@ -1,9 +1,9 @@
-//! Several locks in one step: LOCK.MACQUIRE, LOCK.MRELEASE and LOCK.MEXTEND. All or none, and who waits stands in all
-//! lines at once. What is malformed is in commands/replies_syntax.rs.
+//! Several locks in one step: LOCK.MACQUIRE, LOCK.MRELEASE and LOCK.MEXTEND. All or none, and a waiter stands in all
+//! queues at once. What is malformed is in commands/replies_syntax.rs.
 
-use crate::harness::parked::{Parked, waiters};
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::{Player, Reply, Row, Way, Wire};
+use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::state::waiters;
+use crate::harness::transcript::{Player, Row, Stage};
 use crate::waiting::effects::{self, Scene};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -93,7 +93,7 @@ const OPTIONS: &[Row] = &[
     ("LOCK.MRELEASE 3 PX READ 5 WRITE ALL", "[0 0 0]"),
 ];
 
-/// BLOCK, where nobody can wait.
+/// BLOCK, where no client can wait.
 const ONCE: &[Row] = &[
     ("LOCK.ACQUIRE j a", "#1"),
     ("LOCK.MACQUIRE 2 j k b BLOCK 0", "nil"),
@@ -108,7 +108,7 @@ const ONCE: &[Row] = &[
 fn all_keys_are_taken_or_none() {
     // What could go wrong: half of them is taken, or the fences come in another order than the keys.
     let server = Server::new();
-    for mut wire in [Wire::resp2(&server), Wire::resp3(&server)] {
+    for mut wire in [Connection::resp2(&server), Connection::resp3(&server)] {
         for rows in [WRITERS, READERS, OPTIONS] {
             Player::new(&mut wire, Way::Plain).play(rows);
         }
@@ -119,7 +119,7 @@ fn all_keys_are_taken_or_none() {
 fn in_a_transaction_a_script_or_a_function_the_replies_are_the_same_and_nobody_waits() {
     // What could go wrong: a null within an array ends the array in a script, or the script waits for ever.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     wire.load_function();
     for way in [Way::Exec, Way::Script, Way::Function] {
         for rows in [WRITERS, READERS, OPTIONS, ONCE] {
@@ -134,7 +134,7 @@ fn in_a_transaction_a_script_or_a_function_the_replies_are_the_same_and_nobody_w
 fn the_replies_have_these_bytes_in_both_protocols() {
     // What could go wrong: an array is announced with the wrong length, or a null comes as an empty array.
     let server = Server::new();
-    for (mut wire, null) in [(Wire::resp2(&server), "$-1\\r\\n"), (Wire::resp3(&server), "_\\r\\n")] {
+    for (mut wire, null) in [(Connection::resp2(&server), "$-1\\r\\n"), (Connection::resp3(&server), "_\\r\\n")] {
         let fences = wire.say("LOCK.MACQUIRE 2 j k a").items();
         let [j, k] = [&fences[0], &fences[1]].map(Reply::int);
         assert!(j < k);
@@ -152,7 +152,7 @@ fn the_replies_have_these_bytes_in_both_protocols() {
 
 #[test]
 fn the_lease_is_the_same_on_all_keys() {
-    // What could go wrong: the lease of one key only is set, and the others end under the owner's feet.
+    // What could go wrong: the lease of one key only is set, and the others end while the owner relies on them.
     let server = Server::new();
     let mut conn = server.connect();
     let leases = |conn: &mut testbed::Client| ["j", "k"].map(|key| conn.lock_info(key).unwrap().holders[0].ttl_ms);
@@ -224,7 +224,7 @@ fn replicas_and_the_file_receive_all_keys_of_a_step_as_one() {
         &[("LOCK.MRELEASE 3 j one k a", "[0 0 0]")],
         &["MULTI", "LOCK.HOLD j a 0 0 #1", "LOCK.HOLD one a 0 0 #3", "LOCK.HOLD k a 0 0 #2", "EXEC"],
     );
-    // The hand-off of one release, to one that waits for more than was released.
+    // The hand-off of one release, to a waiter for more than was released.
     scene.check(
         &[
             ("LOCK.ACQUIRE j a PX 60000", "#4"),
@@ -291,7 +291,7 @@ const IN_ALL_LINES: &[Row] = &[
         "[mode write fence #1 holding 1 holders [[owner x mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ session nil client nil note nil]] \
          waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ keys 2 client ~]] reserved_by nil]",
     ),
-    // The free one is kept for it, though nobody has asked for it since.
+    // The free one is kept for it, though no client has asked for it since.
     (
         "LOCK.INFO k",
         "[mode nil fence nil holding 0 holders [] waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ keys 2 client ~]] reserved_by m]",
@@ -305,7 +305,7 @@ const IN_ALL_LINES: &[Row] = &[
     ("LOCK.MRELEASE 2 j k m", "[nil nil]"),
     ("LOCK.MEXTEND 2 j k m PX 5", "[nil nil]"),
     ("LOCK.INFO k OWNER m", "nil"),
-    // Others stand behind it in both lines.
+    // Others stand behind it in both queues.
     ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
     ("c: LOCK.ACQUIRE j c BLOCK 0", "waits"),
     ("LOCK.RELEASE j x", "0"),
@@ -320,7 +320,7 @@ const IN_ALL_LINES: &[Row] = &[
     ("c:", "#5"),
 ];
 
-/// Released bit by bit: it is let in with the last of its keys, and has them in its own order.
+/// Released bit by bit: the waiter is granted with the last of its keys, and has them in its own order.
 const BIT_BY_BIT: &[Row] = &[
     ("LOCK.MACQUIRE 3 j k l a", "[#1 #2 #3]"),
     ("m: LOCK.MACQUIRE 3 l k j m READ BLOCK 0", "waits"),
@@ -344,7 +344,7 @@ const BIT_BY_BIT: &[Row] = &[
     ("m:", "[<made> [#10 #11]]"),
 ];
 
-/// Who waits for several keys holds one of them already, or reads it.
+/// A waiter for several keys holds one of them already, or reads it.
 const HOLDS_ONE: &[Row] = &[
     ("LOCK.ACQUIRE j a", "#1"),
     ("LOCK.ACQUIRE k x", "#2"),
@@ -380,7 +380,7 @@ const TWICE: &[Row] = &[
     ("n:", "[#2 #3]"),
 ];
 
-/// No more may wait than the limits say, in any of the lines.
+/// No more may wait than the limits say, in any of the queues.
 const CROWDED: &[Row] = &[
     ("CONFIG SET lock.max-waiters-per-key 1", "OK"),
     ("LOCK.ACQUIRE j x", "#1"),
@@ -401,7 +401,7 @@ fn who_waits_for_several_keys_stands_in_all_lines_and_holds_nothing() {
     }
 }
 
-/// Somebody waits for j and k, and others behind it for either.
+/// A client waits for j and k, and others behind it for either.
 const BEHIND: &[Row] = &[
     ("LOCK.ACQUIRE j x", "#1"),
     ("m: LOCK.MACQUIRE 2 j k m PX 60000 BLOCK 0", "waits"),
@@ -411,7 +411,7 @@ const BEHIND: &[Row] = &[
 
 #[test]
 fn who_leaves_all_lines_is_answered_once_and_lets_those_behind_pass() {
-    // What could go wrong: it stays in the line of one key, and keeps that for nobody.
+    // What could go wrong: the waiter stays in the queue of one key, and that key is kept for no client.
     let ends: &[&[Row]] = &[
         &[("CLIENT UNBLOCK %m", "1"), ("m:", "nil"), ("m: PING", "PONG")],
         &[
@@ -437,7 +437,7 @@ fn who_leaves_all_lines_is_answered_once_and_lets_those_behind_pass() {
         stage.until("lock_waiters", 0);
         stage.until("lock_contended_keys", 0);
         if end[0].0.starts_with("CLIENT KILL") {
-            assert!(stage.waiter("m").is_gone());
+            assert!(stage.waiter("m").is_closed());
         }
     }
     let server = Server::new();
@@ -449,7 +449,7 @@ fn who_leaves_all_lines_is_answered_once_and_lets_those_behind_pass() {
 
 #[test]
 fn what_happens_to_one_of_the_keys_reaches_who_waits_for_all() {
-    // What could go wrong: a key comes free in another way than by a release, and nobody looks at who waits for it.
+    // What could go wrong: a key becomes free in another way than by a release, and its waiters are not visited.
     let granted: &[Row] = &[("m:", "[#2 #3]"), ("b:", "waits"), ("c:", "waits")];
     let refused: &[Row] = &[("m:", WRONGTYPE)];
     let cases: &[(&[Row], &[Row])] = &[
@@ -475,7 +475,7 @@ fn what_happens_to_one_of_the_keys_reaches_who_waits_for_all() {
         stage.play(rows);
         stage.play(expected);
         if *expected == refused {
-            // Nobody keeps the other key for it.
+            // The other key is not kept for it.
             let (command, reply) =
                 if rows.iter().any(|row| row.0 == "c:") { ("b:", "#2") } else { ("LOCK.RELEASE j x", "0") };
             stage.play(&[(command, reply)]);
@@ -486,7 +486,7 @@ fn what_happens_to_one_of_the_keys_reaches_who_waits_for_all() {
 
 #[test]
 fn a_grant_that_meets_the_end_of_its_client_is_taken_back_on_all_keys() {
-    // What could go wrong: one of the keys stays held by nobody until its lease ends.
+    // What could go wrong: one of the keys stays held for no client until its lease ends.
     let server = effects::server();
     let mut scene = Scene::new(&server);
     scene.stage.play(&[
@@ -521,7 +521,7 @@ fn a_grant_that_meets_the_end_of_its_client_is_taken_back_on_all_keys() {
 
 #[test]
 fn a_grant_is_taken_back_also_where_one_of_its_keys_is_no_lock_any_more() {
-    // What could go wrong: the other keys stay held by nobody, and who waits for them is told that they are no locks.
+    // What could go wrong: the other keys stay held for no client, and their waiters are told that they are no locks.
     let server = Server::new();
     let mut stage = Stage::new(&server);
     stage.play(&[
@@ -540,7 +540,7 @@ fn a_grant_is_taken_back_also_where_one_of_its_keys_is_no_lock_any_more() {
 
 #[test]
 fn many_who_wait_for_many_keys_do_not_stop_the_server() {
-    // What could go wrong: for each of those who wait, all who wait are looked at again, through all of their keys.
+    // What could go wrong: for each waiter, the server visits all waiters again, through all of their keys.
     for detection in ["yes", "no"] {
         let server = Server::new();
         let mut conn = server.connect();
@@ -548,15 +548,15 @@ fn many_who_wait_for_many_keys_do_not_stop_the_server() {
         for key in ["k", "z"] {
             conn.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
         }
-        let crowd: Vec<Parked> = (0..200)
+        let crowd: Vec<Connection> = (0..200)
             .map(|number| {
                 let others = (0..62).map(|other| match detection {
                     "yes" => format!("s{other} "),
                     _ => format!("s{number}-{other} "),
                 });
                 let others: String = others.collect();
-                let mut parked = Parked::connect(&server, 0);
-                parked.send(&format!("LOCK.MACQUIRE 64 k {others}z w{number} BLOCK 0"));
+                let mut parked = Connection::resp2(&server);
+                parked.send_line(&format!("LOCK.MACQUIRE 64 k {others}z w{number} BLOCK 0"));
                 parked
             })
             .collect();
@@ -577,7 +577,7 @@ fn many_who_wait_for_many_keys_do_not_stop_the_server() {
 
 #[test]
 fn a_free_key_is_kept_for_who_waits_for_others_for_a_limited_time() {
-    // What could go wrong: one client that waits for a busy key stops all others at a free one for ever.
+    // What could go wrong: one client that waits for a busy key blocks all others at a free one for ever.
     let server = Server::new();
     let mut stage = Stage::new(&server);
     stage.play(&[
@@ -600,15 +600,15 @@ fn a_free_key_is_kept_for_who_waits_for_others_for_a_limited_time() {
         ("c:", "#2"),
         ("LOCK.INFO l COUNT 0", "[mode write fence #2 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
         ("n:", "waits"),
-        // Free again, it is kept again; then whoever asks passes, without waiting.
+        // Free again, it is kept again; then any requester passes, without waiting.
         ("LOCK.RELEASE l c", "0"),
     ]);
     let mut conn = server.connect();
-    let reserved = || Wire::resp2(&server).say("LOCK.INFO l").field("reserved_by");
+    let reserved = || Connection::resp2(&server).say("LOCK.INFO l").field("reserved_by");
     wait_for("it to be kept no longer", || reserved() == Reply::Null);
     assert!(conn.int(&["LOCK.RW", "l", "d", "READ"]).is_some());
     stage.play(&[("n:", "waits"), ("LOCK.RELEASE l d", "0"), ("b:", "waits"), ("LOCK.RELEASE j x", "0")]);
-    // Who was passed has kept its place.
+    // The waiter that was passed has kept its place.
     stage.play(&[("m:", "[#3 #4]"), ("LOCK.MRELEASE 2 j k m", "[0 0]"), ("n:", "[#5 #6]"), ("b:", "#7")]);
 }
 
@@ -629,8 +629,8 @@ fn a_time_of_zero_keeps_nothing() {
 
 #[test]
 fn nobody_starves_where_some_want_one_key_and_some_want_all() {
-    // What could go wrong: the keys are never free at one moment, and who wants all of them waits for ever; or the
-    // others do.
+    // What could go wrong: the keys are never free at one moment. Then the waiter for all of them waits for ever, or
+    // the others do.
     const KEYS: [&str; 3] = ["i", "j", "k"];
     const ROUNDS: u64 = 25;
     let server = Server::new();
@@ -640,7 +640,7 @@ fn nobody_starves_where_some_want_one_key_and_some_want_all() {
         for (number, rounds) in singles.iter().enumerate() {
             let (server, over) = (&server, &over);
             scope.spawn(move || {
-                let (mut wire, key) = (Wire::resp2(server), KEYS[number % 3]);
+                let (mut wire, key) = (Connection::resp2(server), KEYS[number % 3]);
                 while !over.load(Ordering::Relaxed) {
                     assert!(wire.say(&format!("LOCK.ACQUIRE {key} s{number} BLOCK 0")).int() > 0);
                     assert_eq!(wire.say(&format!("LOCK.RELEASE {key} s{number}")).int(), 0);
@@ -652,7 +652,7 @@ fn nobody_starves_where_some_want_one_key_and_some_want_all() {
             .map(|number| {
                 let server = &server;
                 scope.spawn(move || {
-                    let mut wire = Wire::resp2(server);
+                    let mut wire = Connection::resp2(server);
                     for _ in 0..ROUNDS {
                         let fences = wire.say(&format!("LOCK.MACQUIRE 3 i j k all{number} BLOCK 0")).items();
                         assert_eq!(fences.len(), 3);
@@ -665,7 +665,7 @@ fn nobody_starves_where_some_want_one_key_and_some_want_all() {
         over.store(true, Ordering::Relaxed);
         ended.into_iter().for_each(|ended| ended.expect("who wants all keys has had them"));
     });
-    // Everybody was served between the two.
+    // Every waiter was served between the two.
     let rounds: Vec<u64> = singles.iter().map(|rounds| rounds.load(Ordering::Relaxed)).collect();
     assert!(rounds.iter().all(|rounds| *rounds >= ROUNDS / 2), "{rounds:?}");
     assert_eq!(server.connect().info_number("lock", "lock_waiters"), 0);
@@ -673,20 +673,20 @@ fn nobody_starves_where_some_want_one_key_and_some_want_all() {
 
 #[test]
 fn a_read_hold_of_ones_own_key_passes_nobody_in_the_queue_of_another() {
-    // What could go wrong: an upgrade stands at the head of every queue that its request joins, and those who wait for
-    // one key wait for as long as others upgrade keys of their own with it.
+    // What could go wrong: an upgrade stands at the head of every queue that its request joins. The waiters for one key
+    // then wait for as long as others upgrade keys of their own with it.
     const ROUNDS: usize = 50;
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let mut highest = wire.say("LOCK.ACQUIRE hot h").int();
     let upgrades: Vec<String> = (0..3).map(|number| format!("own{number} hot up{number}")).collect();
-    let mut upgrading: Vec<Waiter> = Vec::new();
+    let mut upgrading: Vec<Connection> = Vec::new();
     for (number, keys) in upgrades.iter().enumerate() {
         wire.say(&format!("LOCK.RW own{number} up{number} READ"));
-        upgrading.push(Waiter::waits(&server, &format!("LOCK.MACQUIRE 2 {keys} BLOCK 0")));
+        upgrading.push(Connection::waiting(&server, &format!("LOCK.MACQUIRE 2 {keys} BLOCK 0")));
     }
-    let mut queue: Vec<Waiter> =
-        (0..8).map(|at| Waiter::waits(&server, &format!("LOCK.ACQUIRE hot v{at} BLOCK 0"))).collect();
+    let mut queue: Vec<Connection> =
+        (0..8).map(|at| Connection::waiting(&server, &format!("LOCK.ACQUIRE hot v{at} BLOCK 0"))).collect();
     let upgraded: Vec<i64> = thread::scope(|scope| {
         let loops: Vec<_> = upgrading
             .iter_mut()
@@ -695,27 +695,27 @@ fn a_read_hold_of_ones_own_key_passes_nobody_in_the_queue_of_another() {
                 scope.spawn(move || {
                     let mut fences = Vec::new();
                     for _ in 0..ROUNDS {
-                        fences.push(waiter.reply().items()[1].int());
+                        fences.push(waiter.read().items()[1].int());
                         // Gives back what it wrote, not what it reads, and asks again at once.
-                        assert_eq!(waiter.wire().say(&format!("LOCK.MRELEASE 2 {keys} WRITE")).items().len(), 2);
-                        waiter.wire().send(&format!("LOCK.MACQUIRE 2 {keys} BLOCK 0").split(' ').collect::<Vec<_>>());
+                        assert_eq!(waiter.say(&format!("LOCK.MRELEASE 2 {keys} WRITE")).items().len(), 2);
+                        waiter.send(&format!("LOCK.MACQUIRE 2 {keys} BLOCK 0").split(' ').collect::<Vec<_>>());
                     }
-                    waiter.reply();
-                    waiter.wire().say(&format!("LOCK.MRELEASE 2 {keys} WRITE"));
+                    waiter.read();
+                    waiter.say(&format!("LOCK.MRELEASE 2 {keys} WRITE"));
                     fences
                 })
             })
             .collect();
         wire.say("LOCK.RELEASE hot h");
         for (at, waiter) in queue.iter_mut().enumerate() {
-            let fence = waiter.reply().int();
+            let fence = waiter.read().int();
             assert!(fence > highest, "in the order in which they came");
             highest = fence;
             assert_eq!(wire.say(&format!("LOCK.RELEASE hot v{at}")).int(), 0);
         }
         loops.into_iter().flat_map(|fences| fences.join().expect("each gets its turns, too")).collect()
     });
-    // Each of the three came before the eight once, and behind them after that.
+    // Each of the three was served before the eight once, and behind them after that.
     let before = upgraded.iter().filter(|fence| **fence < highest).count();
     assert_eq!((upgraded.len(), before), (3 * ROUNDS, 3));
 }
@@ -741,7 +741,7 @@ const CIRCLES: &[&[Row]] = &[
         ("b: LOCK.MACQUIRE 3 l i j b BLOCK 60000", "DEADLOCK b -> j -> a -> k -> b"),
         ("LOCK.INFO i", "nil"),
     ],
-    // Through the place in a line: b stands behind m at k, m waits for r at j, and r would wait for b.
+    // Through the place in a queue: b stands behind m at k, m waits for r at j, and r would wait for b.
     &[
         ("LOCK.ACQUIRE j r", "#1"),
         ("LOCK.ACQUIRE l b", "#2"),
@@ -764,7 +764,7 @@ const CIRCLES: &[&[Row]] = &[
     ],
 ];
 
-/// No circles, though they may look like one: who asks goes before the one that waits for it anyway.
+/// No cycles, though they may resemble one: the requester goes before the waiter for it anyway.
 const NO_CIRCLES: &[&[Row]] = &[
     &[
         ("LOCK.ACQUIRE j r", "#1"),
@@ -806,8 +806,8 @@ const NO_CIRCLES: &[&[Row]] = &[
 
 #[test]
 fn a_circle_through_several_keys_is_refused_and_what_is_none_is_not() {
-    // What could go wrong: two clients wait for each other for ever; or one is sent away that need only wait, or not
-    // even that.
+    // What could go wrong: two clients wait for each other for ever. Or one is refused that need only wait, or not even
+    // that.
     for rows in CIRCLES.iter().chain(NO_CIRCLES) {
         Stage::new(&Server::new()).play(rows);
     }
@@ -837,11 +837,11 @@ fn the_keys_of_a_command_are_found_where_its_number_says() {
 
 #[test]
 fn who_waits_for_several_keys_is_seen_as_one_that_waits() {
-    // What could go wrong: it is counted once for each key, and the limit of those who may wait is reached by a few.
+    // What could go wrong: a waiter is counted once for each key, and a few reach the limit of waiters.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "j", "x"]).expect("free");
-    let _waiter = Waiter::waits(&server, "LOCK.MACQUIRE 3 j k l m BLOCK 0");
+    let _waiter = Connection::waiting(&server, "LOCK.MACQUIRE 3 j k l m BLOCK 0");
     let seen = ["lock_waiters", "lock_contended_keys", "lock_queued"].map(|field| conn.info_number("lock", field));
     assert_eq!(seen, [1, 3, 1]);
     assert_eq!(conn.info("clients", "blocked_clients"), "1");

@@ -1,19 +1,17 @@
-//! A panic anywhere in the module is a line in the server's log and, in a command, one error; the server lives on. Told
-//! with tests/support/probe-module, a module that is built on the same src/ffi and panics wherever it is called.
+//! A panic anywhere in the module is a line in the server's log and, in a command, one error; the server lives on.
+//! Tested with tests/support/probe-module, a module that is built on the same src/ffi and panics wherever it is called.
 
-use crate::harness::wire::{Reply, Way, Wire};
-use testbed::{Server, module, wait_for};
+use crate::harness::connection::{Connection, Reply, Way};
+use testbed::{Server, wait_for};
 
 /// The server runs with RUST_BACKTRACE=1, as all of these tests' servers do: see the crate testbed.
 fn server() -> Server {
-    let path = module().with_file_name("libprobe_module.so");
-    assert!(path.exists(), "{} is missing: cargo build --release --workspace makes it", path.display());
-    Server::setup().without_module().option("loadmodule", &path.display().to_string()).start()
+    Server::setup().without_module().probe_module().start()
 }
 
 const INTERNAL: &str = "ERR internal error of the module, see the server's log";
 
-fn alive(server: &Server, wire: &mut Wire) {
+fn alive(server: &Server, wire: &mut Connection) {
     assert_eq!(wire.say("PING"), Reply::Simple("PONG".to_owned()), "the same connection is in step");
     assert_eq!(server.connect().get::<String>(&["PING"]), "PONG");
 }
@@ -39,13 +37,13 @@ fn logged(server: &Server, message: &str) {
 fn a_panic_in_a_command_is_an_error_and_a_line_in_the_log() {
     // Unwinding into the server's frames, or a symboliser at work within it, ends the server and all that it holds.
     let server = server();
-    for mut wire in [Wire::resp2(&server), Wire::resp3(&server)] {
+    for mut wire in [Connection::resp2(&server), Connection::resp3(&server)] {
         assert_eq!(wire.say("PANIC.NOW k"), Reply::Error(INTERNAL.to_owned()));
         logged(&server, "on purpose");
         alive(&server, &mut wire);
     }
     // Again and again: nothing is used up, and no lock is left poisoned.
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     for _ in 0..200 {
         assert_eq!(wire.say("PANIC.NOW k"), Reply::Error(INTERNAL.to_owned()));
     }
@@ -56,7 +54,7 @@ fn a_panic_in_a_command_is_an_error_and_a_line_in_the_log() {
 fn a_panic_within_a_transaction_a_script_or_a_function_is_an_error_there() {
     // The server is in the middle of a step of its own, which it must be able to finish.
     let server = server();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     wire.load_function();
     for way in [Way::Exec, Way::Script, Way::Function] {
         assert_eq!(wire.ask_by(way, &["PANIC.NOW", "k"]), Reply::Error(INTERNAL.to_owned()), "{way:?}");
@@ -69,7 +67,7 @@ fn a_panic_within_a_transaction_a_script_or_a_function_is_an_error_there() {
 fn a_panic_after_the_reply_adds_none() {
     // A second reply to one command is taken for the reply to the next, and so on for ever.
     let server = server();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     assert_eq!(wire.say("PANIC.REPLIED k"), Reply::Int(7));
     alive(&server, &mut wire);
     logged(&server, "after the reply");
@@ -82,7 +80,7 @@ fn a_panic_after_the_reply_adds_none() {
 fn a_panic_with_the_clients_bytes_is_one_line() {
     // A NUL would cut the line, and a format character must not be one to the server's printf.
     let server = server();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     assert_eq!(wire.ask(&[&b"PANIC.FORMATTED"[..], b"%s%n\0%d"]), Reply::Error(INTERNAL.to_owned()));
     logged(&server, "key is %s%n\\u{0}%d");
     let forged = "x\n1:M 01 Jan 2026 00:00:00.000 * Ready to accept";
@@ -96,14 +94,14 @@ fn a_panic_with_the_clients_bytes_is_one_line() {
 fn a_panic_where_nobody_waits_for_a_reply_is_caught_too() {
     // Timers, events, INFO and CONFIG call the module without a command around it.
     let server = server();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     assert_eq!(wire.say("PANIC.TIMER k"), Reply::Int(1));
     wait_for("the timer", || panics(&server).len() == 1);
     logged(&server, "in a timer");
-    assert_eq!(wire.say("SET panic 1"), Reply::Simple("OK".to_owned()));
+    assert_eq!(wire.say("SET panic 1"), Reply::simple("OK"));
     assert_eq!(wire.say("EXPIRE panic 100"), Reply::Int(1));
     logged(&server, "in a keyspace event");
-    assert_eq!(wire.say("FLUSHALL"), Reply::Simple("OK".to_owned()));
+    assert_eq!(wire.say("FLUSHALL"), Reply::simple("OK"));
     logged(&server, "in a server event");
     assert_eq!(wire.say("DBSIZE"), Reply::Int(0));
     let info = wire.say("INFO panic").text();
@@ -111,6 +109,6 @@ fn a_panic_where_nobody_waits_for_a_reply_is_caught_too() {
     logged(&server, "in INFO");
     assert!(matches!(wire.say("CONFIG SET panic.level 3"), Reply::Error(_)));
     logged(&server, "in CONFIG SET");
-    assert_eq!(wire.say("CONFIG SET panic.level 2"), Reply::Simple("OK".to_owned()));
+    assert_eq!(wire.say("CONFIG SET panic.level 2"), Reply::simple("OK"));
     alive(&server, &mut wire);
 }

@@ -1,14 +1,15 @@
 //! Replies that a table cannot say: their very bytes in both protocols, how long leases are, and what stands at limits.
 //! The tables are in commands/replies_syntax.rs and commands/replies_state.rs.
 
-use crate::harness::wire::{Player, Reply, Row, Way, Wire};
+use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::transcript::{Player, Row};
 use testbed::{Client, Server, wait_for};
 
 #[test]
 fn null_is_minus_one_in_resp2_and_underscore_in_resp3() {
     // A null array (*-1) where a bulk null is meant makes client libraries return [] or fail.
     let server = Server::new();
-    let (mut two, mut three) = (Wire::resp2(&server), Wire::resp3(&server));
+    let (mut two, mut three) = (Connection::resp2(&server), Connection::resp3(&server));
     assert!(two.bytes("LOCK.ACQUIRE k a").starts_with(":1"));
     for refused in [
         "LOCK.ACQUIRE k b",
@@ -34,7 +35,7 @@ fn null_is_minus_one_in_resp2_and_underscore_in_resp3() {
 fn info_is_a_map_in_resp3_and_a_flat_array_in_resp2() {
     // A map announced with the wrong number of pairs leaves the connection out of step.
     let server = Server::new();
-    let (mut two, mut three) = (Wire::resp2(&server), Wire::resp3(&server));
+    let (mut two, mut three) = (Connection::resp2(&server), Connection::resp3(&server));
     let fence = two.say("LOCK.ACQUIRE k a PX 86400000 NOTE n").int();
     let holder = format!(
         "$5\\r\\nowner\\r\\n$1\\r\\na\\r\\n$4\\r\\nmode\\r\\n$5\\r\\nwrite\\r\\n$5\\r\\nreads\\r\\n:0\\r\\n$6\\r\\nwrites\\r\\n:1\\r\\n\
@@ -65,7 +66,7 @@ fn info_is_a_map_in_resp3_and_a_flat_array_in_resp2() {
 fn a_made_owner_comes_with_its_fence_and_is_never_the_same() {
     // Two clients with the same made owner would both hold the lock.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let mut owners: Vec<String> = (0..100)
         .map(|n| {
             let mut granted = wire.say(&format!("LOCK.ACQUIRE k{n} *")).items();
@@ -86,7 +87,7 @@ fn a_made_owner_comes_with_its_fence_and_is_never_the_same() {
 fn a_pipeline_is_answered_in_order_with_one_reply_each() {
     // A command that answers twice, or not at all, gives every later reply to the wrong command.
     let server = Server::new();
-    let mut wire = Wire::resp3(&server);
+    let mut wire = Connection::resp3(&server);
     let commands = [
         "LOCK.ACQUIRE k a",
         "LOCK.ACQUIRE k b",
@@ -139,7 +140,7 @@ fn a_lease_is_as_long_as_asked_or_as_configured() {
 
 #[test]
 fn asking_again_never_shortens_a_lease_and_never_adds_to_it() {
-    // A nested call with a short lease would end the lock under the outer one's feet.
+    // A nested call with a short lease would end the lock while the outer one still works.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "60000"]);
@@ -177,7 +178,7 @@ fn no_more_owners_hold_a_key_than_may() {
     // Without the limit one key's readers could use up the memory of the server.
     let server = Server::new();
     let mut conn = server.connect();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     conn.ok(&["CONFIG", "SET", "lock.max-holders-per-key", "2"]);
     let limit = "LIMIT key has lock.max-holders-per-key holders";
     let rows: &[Row] = &[
@@ -185,7 +186,7 @@ fn no_more_owners_hold_a_key_than_may() {
         ("LOCK.RW k b READ", "#2"),
         ("LOCK.RW k c READ", limit),
         ("LOCK.RW k * READ", limit),
-        // Who holds it already is not one more, and a writer is refused by the readers, not by the limit.
+        // A holder is not one more reader, and a writer is refused by the readers, not by the limit.
         ("LOCK.RW k a READ", "#1"),
         ("LOCK.ACQUIRE k c", "nil"),
         ("LOCK.RELEASE k b", "0"),
@@ -202,9 +203,9 @@ fn no_more_owners_hold_a_key_than_may() {
 
 #[test]
 fn info_shows_ten_holders_unless_told_otherwise() {
-    // A key with 65,536 readers would answer megabytes to whoever looks.
+    // A key with 65,536 readers would answer megabytes to any reader of its state.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     for n in 0..12 {
         wire.say(&format!("LOCK.RW k reader-{n:02} READ"));
     }
@@ -229,9 +230,10 @@ fn a_shorter_limit_for_owners_and_notes_is_named_with_its_value() {
         ("LOCK.ACQUIRE k @32 NOTE x", "LIMIT note is longer than lock.max-note-bytes (0)"),
         (r#"LOCK.ACQUIRE k @32 NOTE """#, "#1"),
     ];
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     Player::new(&mut wire, Way::Plain).play(rows);
-    // An owner that the server made can be used under the smallest limit there is: else nobody could release its lock.
+    // An owner that the server made can be used under the smallest limit there is: else no client could release its
+    // lock.
     let made = wire.say("LOCK.ACQUIRE made *").items()[0].text();
     assert_eq!(wire.say(&format!("LOCK.RELEASE made {made}")), Reply::Int(0));
 }
@@ -240,7 +242,7 @@ fn a_shorter_limit_for_owners_and_notes_is_named_with_its_value() {
 fn a_holder_can_go_on_and_leave_after_the_limit_was_lowered() {
     // A limit that holds for RELEASE too would keep the lock of a long owner until its lease ends.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     Player::new(&mut wire, Way::Plain).play(&[
         ("LOCK.ACQUIRE k @200", "#1"),
         ("CONFIG SET lock.max-owner-bytes 100", "OK"),
@@ -264,7 +266,7 @@ fn the_longest_lease_is_the_configured_one_in_both_units() {
         ("LOCK.ACQUIRE k a EX 2", "#1"),
         ("LOCK.ACQUIRE k a PX 2500", "#1"),
     ];
-    Player::new(&mut Wire::resp2(&server), Way::Plain).play(rows);
+    Player::new(&mut Connection::resp2(&server), Way::Plain).play(rows);
 }
 
 #[test]

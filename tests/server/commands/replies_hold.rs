@@ -1,7 +1,8 @@
 //! LOCK.HOLD from a client of a server that was started with `lock.allow-hold yes`: it does what it says, as long as
 //! the lock stays one.
 
-use crate::harness::wire::{Player, Row, Way, Wire};
+use crate::harness::connection::{Connection, Way};
+use crate::harness::transcript::{Player, Row};
 use testbed::{Server, wait_for};
 
 fn server() -> Server {
@@ -26,7 +27,7 @@ const ROWS: &[Row] = &[
     // Absolute, so it may come twice.
     ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
     ("LOCK.RELEASE k a TO 2", "2"),
-    // Beside a writer nobody else can be, nor a writer beside a reader, nor two with one fence.
+    // Beside a writer there is no other holder, nor a writer beside a reader, nor two with one fence.
     ("LOCK.HOLD k b 1 0 #2 0 60000", CONFLICT),
     ("LOCK.HOLD k b 0 1 #2 0 60000", CONFLICT),
     ("LOCK.HOLD k a 1 0 #1 0 60000", "1"),
@@ -91,7 +92,7 @@ const CONFLICT: &str = "ERR hold conflicts with another owner's hold on the key"
 fn a_client_that_may_send_facts_cannot_break_a_lock_with_them() {
     // A replaying tool that is fed a wrong file would make two writers, or use up the fences for good.
     let server = server();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let mut player = Player::new(&mut wire, Way::Plain);
     player.play(FENCES);
     player.go_on(ROWS);
@@ -105,7 +106,7 @@ fn a_client_that_may_send_facts_cannot_break_a_lock_with_them() {
 fn a_refused_fact_is_not_written_and_a_granted_one_is_as_absolute_as_before() {
     // What a refused fact leaves in the AOF would be believed at the next start.
     let server = server();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let mut player = Player::new(&mut wire, Way::Plain);
     player.play(FENCES);
     player.go_on(&[
@@ -127,7 +128,7 @@ fn a_refused_fact_is_not_written_and_a_granted_one_is_as_absolute_as_before() {
 fn a_fact_with_the_longest_lease_there_is_harms_nothing() {
     // A deadline beyond the end of time would overflow into the past, or stop the server's arithmetic.
     let server = server();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let mut player = Player::new(&mut wire, Way::Plain);
     player.play(FENCES);
     player.go_on(&[
@@ -136,7 +137,7 @@ fn a_fact_with_the_longest_lease_there_is_harms_nothing() {
         ("LOCK.ACQUIRE k a", "#3"),
         ("LOCK.EXTEND k a PX 60000", "#3"),
         ("LOCK.RELEASE k a ALL", "0"),
-        // And one that is over as it comes: it is gone when anybody looks.
+        // And one that is over as it comes: it is gone when any command reads it.
         ("LOCK.HOLD k a 0 1 #3 0 0", "1"),
         ("LOCK.INFO k", "nil"),
         ("LOCK.ACQUIRE k b", "#4"),
@@ -145,9 +146,9 @@ fn a_fact_with_the_longest_lease_there_is_harms_nothing() {
 
 #[test]
 fn the_longest_lease_there_is_keeps_no_other_from_ending() {
-    // A deadline beyond the reach of the index once kept its alarm busy for ever.
+    // A deadline beyond the reach of the index once kept its timer busy for ever.
     let server = server();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let mut player = Player::new(&mut wire, Way::Plain);
     player.play(FENCES);
     player.go_on(&[

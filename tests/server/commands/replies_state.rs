@@ -1,7 +1,8 @@
 //! What a request is answered by what is held: transcripts, in which `#1` is the first fence that was given, `#2` the
 //! second, always higher. The same in RESP2 and RESP3, alone, in a transaction, a script and a function.
 
-use crate::harness::wire::{Player, Row, Way, Wire};
+use crate::harness::connection::{Connection, Way};
+use crate::harness::transcript::{Player, Row};
 use testbed::Server;
 
 /// The same owner again: counted, with the same fence; it leaves with the last count.
@@ -121,7 +122,7 @@ const FENCES: &[Row] = &[
     ("LOCK.RELEASE k a FENCE #1", "0"),
     ("LOCK.EXTEND k a PX 5000", "nil"),
     ("LOCK.ACQUIRE k a", "#2"),
-    // Who releases late what it took before does not touch the new hold.
+    // A late release of an earlier hold does not touch the new hold.
     ("LOCK.RELEASE k a FENCE #1", "nil"),
     ("LOCK.EXTEND k a PX 5000 FENCE #1", "nil"),
     ("LOCK.RELEASE k a FENCE #2", "0"),
@@ -209,7 +210,7 @@ const NOTES: &[Row] = &[
     ),
 ];
 
-/// Who holds.
+/// The holders.
 const INFO: &[Row] = &[
     ("LOCK.INFO k", "nil"),
     ("LOCK.INFO k COUNT 0", "nil"),
@@ -267,7 +268,7 @@ const OPTIONS: &[Row] = &[
 
 const TRANSCRIPTS: &[&[Row]] = &[AGAIN, READERS, DOWNGRADE, AMOUNTS, FENCES, BYTES, MADE, NOTES, INFO, OPTIONS];
 
-fn play_all(wire: &mut Wire, way: Way) {
+fn play_all(wire: &mut Connection, way: Way) {
     for rows in TRANSCRIPTS {
         Player::new(wire, way).play(rows);
     }
@@ -277,37 +278,37 @@ fn play_all(wire: &mut Wire, way: Way) {
 fn every_transcript_is_answered_as_written_in_resp2() {
     // A wrong count or fence makes a client believe that it holds what it does not, or leaves a lock behind.
     let server = Server::new();
-    play_all(&mut Wire::resp2(&server), Way::Plain);
+    play_all(&mut Connection::resp2(&server), Way::Plain);
 }
 
 #[test]
 fn every_transcript_is_answered_as_written_in_resp3() {
     // RESP3 has another null and maps: a reply made for one protocol only would differ here.
     let server = Server::new();
-    play_all(&mut Wire::resp3(&server), Way::Plain);
+    play_all(&mut Connection::resp3(&server), Way::Plain);
 }
 
 #[test]
 fn every_transcript_is_answered_as_written_in_a_transaction() {
     // EXEC answers in one array: a command that replies twice or not at all would shift the others.
     let server = Server::new();
-    play_all(&mut Wire::resp2(&server), Way::Exec);
-    play_all(&mut Wire::resp3(&server), Way::Exec);
+    play_all(&mut Connection::resp2(&server), Way::Exec);
+    play_all(&mut Connection::resp3(&server), Way::Exec);
 }
 
 #[test]
 fn every_transcript_is_answered_as_written_in_a_script() {
     // Lua has doubles only: a fence above 2^53 would come back as another number.
     let server = Server::new();
-    play_all(&mut Wire::resp2(&server), Way::Script);
-    play_all(&mut Wire::resp3(&server), Way::Script);
+    play_all(&mut Connection::resp2(&server), Way::Script);
+    play_all(&mut Connection::resp3(&server), Way::Script);
 }
 
 #[test]
 fn every_transcript_is_answered_as_written_in_a_function() {
     // A function runs with a client of its own, which has no connection.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     wire.load_function();
     play_all(&mut wire, Way::Function);
 }

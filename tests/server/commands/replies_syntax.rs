@@ -1,6 +1,7 @@
 //! What a malformed request is answered: exactly one error, naming the argument, and no trace of it.
 
-use crate::harness::wire::{Player, Row, Way, Wire};
+use crate::harness::connection::{Connection, Way};
+use crate::harness::transcript::{Player, Row};
 use testbed::Server;
 
 /// Wrong arity: the server's own text.
@@ -304,7 +305,7 @@ const FACTS: &[Row] = &[
 
 const HOLD: &str = "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)";
 
-/// `s` is a string. Syntax is looked at first.
+/// `s` is a string. Syntax is checked first.
 const WRONG_TYPES: &[Row] = &[
     ("LOCK.ACQUIRE s a", WRONGTYPE),
     ("LOCK.ACQUIRE s *", WRONGTYPE),
@@ -372,7 +373,7 @@ const TABLES: &[&[Row]] = &[OWNERS, NUMBERS, OPTIONS, MANY, OPERATORS, FACTS, WR
 fn a_malformed_request_is_answered_with_one_exact_error() {
     // A client would take the error of one command for the reply to the next, or could not tell what it did wrong.
     let server = Server::setup().lock_option("max-holders-per-key", "2").start();
-    for mut wire in [Wire::resp2(&server), Wire::resp3(&server)] {
+    for mut wire in [Connection::resp2(&server), Connection::resp3(&server)] {
         let mut player = Player::new(&mut wire, Way::Plain);
         player.play(STATE);
         player.go_on(ARITY);
@@ -384,7 +385,7 @@ fn a_malformed_request_is_answered_with_one_exact_error() {
 fn the_errors_are_the_same_in_a_transaction_a_script_and_a_function() {
     // A script that compares the code of an error would work outside and fail inside.
     let server = Server::setup().lock_option("max-holders-per-key", "2").start();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     wire.load_function();
     for way in [Way::Exec, Way::Script, Way::Function] {
         let mut player = Player::new(&mut wire, way);
@@ -398,7 +399,7 @@ fn the_errors_are_the_same_in_a_transaction_a_script_and_a_function() {
 fn a_refusal_leaves_no_trace() {
     // A refused request that changes a lease, a note or the fence clock, or reaches the replicas, is no refusal.
     let server = Server::setup().option("appendonly", "yes").lock_option("max-holders-per-key", "2").start();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let mut watcher = server.connect();
     let mut player = Player::new(&mut wire, Way::Plain);
     player.play(STATE);

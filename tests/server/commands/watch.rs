@@ -1,18 +1,18 @@
-//! Who is told of what happens to locks: WATCH, client-side caches, subscribers to keyspace events; and ACLs, which say
-//! who may do it.
+//! Observers of what happens to locks: WATCH, client-side caches, subscribers to keyspace events; and ACLs, which say
+//! which user may do it.
 
-use crate::harness::wire::{Reply, Wire};
+use crate::harness::connection::{Connection, Reply};
 use testbed::{Server, wait_for};
 
 fn ok() -> Reply {
-    Reply::Simple("OK".to_owned())
+    Reply::simple("OK")
 }
 
 #[test]
 fn a_refused_request_does_not_break_a_watch_and_a_granted_one_does() {
     // Asking for a lock in vain would abort the transactions of its holder.
     let server = Server::new();
-    let (mut watcher, mut other) = (Wire::resp2(&server), Wire::resp2(&server));
+    let (mut watcher, mut other) = (Connection::resp2(&server), Connection::resp2(&server));
     other.say("LOCK.RW k a READ");
     other.say("LOCK.RW k b READ");
     let mut survives = |command: &str| {
@@ -51,9 +51,9 @@ fn a_refused_request_does_not_break_a_watch_and_a_granted_one_does() {
 
 #[test]
 fn a_lease_that_ends_breaks_a_watch() {
-    // Who watches a lock does it to act only while it is held.
+    // A client watches a lock to act only while it is held.
     let server = Server::new();
-    let (mut watcher, mut other) = (Wire::resp2(&server), server.connect());
+    let (mut watcher, mut other) = (Connection::resp2(&server), server.connect());
     // On a machine that is slow enough the lease is over before WATCH: then with a longer one.
     for lease_ms in [100, 1_000, 10_000] {
         watcher.say(&format!("LOCK.ACQUIRE k a PX {lease_ms}"));
@@ -70,14 +70,15 @@ fn a_lease_that_ends_breaks_a_watch() {
 
 #[test]
 fn client_side_caches_hear_of_changes_alone() {
-    // A cache that is told of refusals is emptied by whoever asks; one that is not told of grants shows a free lock.
+    // If refusals invalidated a cache, any requester could empty it; without invalidation at grants, it shows a free
+    // lock.
     let server = Server::new();
-    let (mut cache, mut other) = (Wire::resp3(&server), Wire::resp2(&server));
+    let (mut cache, mut other) = (Connection::resp3(&server), Connection::resp2(&server));
     assert_eq!(cache.say("CLIENT TRACKING ON"), ok());
     let invalidation = Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(vec![Reply::bulk("k")])]);
     other.say("LOCK.ACQUIRE k a");
     for change in ["LOCK.EXTEND k a PX 60000", "LOCK.ACQUIRE k a", "LOCK.RELEASE k a", "LOCK.RELEASE k a"] {
-        // It has read the lock, and must hear of the next change to it.
+        // It has read the lock, and must learn of the next change to it.
         cache.say("LOCK.INFO k");
         for quiet in [
             "LOCK.ACQUIRE k b",
@@ -102,7 +103,7 @@ fn client_side_caches_hear_of_changes_alone() {
 fn every_change_is_a_keyspace_event_of_the_module_class() {
     // Without events a program would have to ask again and again whether a lock is free.
     let server = Server::setup().option("notify-keyspace-events", "KEd").start();
-    let (mut subscriber, mut actor) = (Wire::resp3(&server), Wire::resp2(&server));
+    let (mut subscriber, mut actor) = (Connection::resp3(&server), Connection::resp2(&server));
     subscriber.say("PSUBSCRIBE __key*@0__:*");
     let script: &[(&str, &str)] = &[
         ("LOCK.ACQUIRE k a", "lock.acquire"),
@@ -137,9 +138,9 @@ fn every_change_is_a_keyspace_event_of_the_module_class() {
 
 #[test]
 fn events_come_from_the_database_of_the_lock() {
-    // The alarm works in all databases: an event of a lapse in the wrong one names a lock that is still held.
+    // The timer works in all databases: an event of a lapse in the wrong one names a lock that is still held.
     let server = Server::setup().option("notify-keyspace-events", "Ed").start();
-    let (mut subscriber, mut actor) = (Wire::resp3(&server), Wire::resp2(&server));
+    let (mut subscriber, mut actor) = (Connection::resp3(&server), Connection::resp2(&server));
     subscriber.say("PSUBSCRIBE __keyevent@*__:*");
     assert_eq!(actor.say("SELECT 3"), ok());
     actor.say("LOCK.ACQUIRE k a PX 1");
@@ -151,7 +152,7 @@ fn events_come_from_the_database_of_the_lock() {
 }
 
 /// Whether a module can have an ACL category of its own here: Redis from 7.4 on, and Valkey.
-pub(crate) fn has_own_categories(wire: &mut Wire) -> bool {
+pub(crate) fn has_own_categories(wire: &mut Connection) -> bool {
     let info = wire.say("INFO server").text();
     let version = |field: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(field))?;
@@ -181,8 +182,8 @@ const CATEGORIES: &[(&str, &str)] = &[
 fn every_command_is_in_its_acl_categories() {
     // A user with -@dangerous could forge holds; one with +@read could take locks.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
-    let names = |wire: &mut Wire, category: &str| match wire.say(&format!("ACL CAT {category}")) {
+    let mut wire = Connection::resp2(&server);
+    let names = |wire: &mut Connection, category: &str| match wire.say(&format!("ACL CAT {category}")) {
         Reply::Array(all) => {
             let mut ours: Vec<_> = all.iter().map(Reply::text).filter(|name| name.starts_with("lock.")).collect();
             ours.sort();
@@ -205,7 +206,7 @@ fn every_command_is_in_its_acl_categories() {
 }
 
 /// The flags of a command, sorted.
-fn flags_of(wire: &mut Wire, command: &str) -> Vec<String> {
+fn flags_of(wire: &mut Connection, command: &str) -> Vec<String> {
     let Reply::Array(info) = wire.say(&format!("COMMAND INFO {command}")).items().remove(0) else {
         panic!("{command}")
     };
@@ -218,7 +219,7 @@ fn flags_of(wire: &mut Wire, command: &str) -> Vec<String> {
 fn lock_log_is_flagged_as_slowlog_is() {
     // What could go wrong: RESET changes what the server remembers, and passes for a read.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     for like in ["slowlog|get", "slowlog|reset"] {
         let mut expected = flags_of(&mut wire, like);
         expected.push("module".to_owned());
@@ -228,9 +229,9 @@ fn lock_log_is_flagged_as_slowlog_is() {
     // The others say of keys what they do with them.
     assert_eq!(flags_of(&mut wire, "lock.top"), ["module", "readonly"]);
     assert_eq!(flags_of(&mut wire, "lock.info"), ["module", "readonly"]);
-    // Who may look may be kept from forgetting, on every server.
+    // A user that may read may be kept from forgetting, on every server.
     assert_eq!(wire.say("ACL SETUSER looker on nopass ~* +lock.log|count"), ok());
-    let mut looker = Wire::resp2(&server);
+    let mut looker = Connection::resp2(&server);
     assert_eq!(looker.say("AUTH looker any"), ok());
     assert_eq!(looker.say("LOCK.LOG COUNT 5"), Reply::Array(vec![]));
     for refused in ["LOCK.LOG RESET", "LOCK.LOG"] {
@@ -240,9 +241,9 @@ fn lock_log_is_flagged_as_slowlog_is() {
 
 #[test]
 fn categories_and_names_say_who_may_use_locks() {
-    // An ACL that does not hold lets anybody take any lock.
+    // An ACL that does not hold lets any user take any lock.
     let server = Server::new();
-    let mut admin = Wire::resp2(&server);
+    let mut admin = Connection::resp2(&server);
     let mut allow = vec!["+lock.acquire +lock.release".to_owned()];
     if has_own_categories(&mut admin) {
         allow.push("+@lock -@dangerous -lock.extend -lock.info -lock.rw".to_owned());
@@ -251,7 +252,7 @@ fn categories_and_names_say_who_may_use_locks() {
     for (n, rules) in allow.iter().enumerate() {
         let set = format!("ACL SETUSER user{n} on nopass resetkeys ~mine:* -@all {rules}");
         assert_eq!(admin.say(&set), ok());
-        let mut user = Wire::resp2(&server);
+        let mut user = Connection::resp2(&server);
         assert_eq!(user.say(&format!("AUTH user{n} any")), ok());
         assert!(user.say("LOCK.ACQUIRE mine:k a").int() > 0);
         assert_eq!(user.say("LOCK.RELEASE mine:k a").int(), 0);
@@ -271,9 +272,9 @@ fn categories_and_names_say_who_may_use_locks() {
 
 #[test]
 fn key_permissions_tell_readers_from_writers() {
-    // Who may only read keys could take locks, or end them.
+    // A user that may only read keys could take locks, or end them.
     let server = Server::new();
-    let (mut admin, mut reader) = (Wire::resp2(&server), Wire::resp2(&server));
+    let (mut admin, mut reader) = (Connection::resp2(&server), Connection::resp2(&server));
     admin.say("LOCK.ACQUIRE k a");
     assert_eq!(admin.say("ACL SETUSER reader on nopass resetkeys %R~* +@all"), ok());
     assert_eq!(reader.say("AUTH reader any"), ok());

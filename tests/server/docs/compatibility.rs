@@ -1,6 +1,6 @@
 //! docs/compatibility.md against the server at hand: which commands crash it, without the module.
 
-use crate::harness::parked::Parked;
+use crate::harness::connection::Connection;
 use std::process::Command;
 use testbed::{Client, Server, wait_for};
 
@@ -36,9 +36,9 @@ fn plain() -> Server {
     Server::setup().without_module().option("crash-log-enabled", "no").start()
 }
 
-/// Whether the server keeps this client waiting.
-fn is_held(conn: &mut Client, parked: &Parked) -> bool {
-    conn.get::<String>(&["CLIENT", "LIST", "ID", &parked.id]).contains(" flags=b ")
+/// Whether the server lets this client wait.
+fn is_held(conn: &mut Client, parked: &Connection) -> bool {
+    conn.get::<String>(&["CLIENT", "LIST", "ID", &parked.id().to_string()]).contains(" flags=b ")
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn no_touch_crashes_the_servers_that_the_page_names() {
     // What could go wrong: a server that crashes is not named, or one that no longer does is.
     let server = plain();
     let mut conn = server.connect();
-    let mut waiter = Parked::connect(&server, 0);
-    waiter.send("BLPOP k 0");
+    let mut waiter = Connection::resp2(&server);
+    waiter.send_line("BLPOP k 0");
     wait_for("somebody to wait", || is_held(&mut conn, &waiter));
     let mut toucher = server.connect();
     let knows_it = toucher.call(&["CLIENT", "NO-TOUCH", "ON"]).is_ok();
@@ -66,10 +66,10 @@ fn unblocking_whom_a_pause_holds_back_crashes_the_servers_that_the_page_names() 
         let server = plain();
         let mut conn = server.connect();
         conn.ok(&["CLIENT", "PAUSE", "3600000", "WRITE"]);
-        let mut held = Parked::connect(&server, 0);
-        held.send("SET k v");
+        let mut held = Connection::resp2(&server);
+        held.send_line("SET k v");
         wait_for("the write to be held back", || is_held(&mut conn, &held));
-        let answer = conn.call(&["CLIENT", "UNBLOCK", &held.id, reason]);
+        let answer = conn.call(&["CLIENT", "UNBLOCK", &held.id().to_string(), reason]);
         let crashed = answer.is_err() && conn.call(&["PING"]).is_err();
         if let Some(expected) = crashes {
             assert_eq!(crashed, expected, "{} {reason}: {answer:?}", name());

@@ -3,7 +3,8 @@
 
 use crate::commands::watch::has_own_categories;
 use crate::docs::reference::{every_error, syntax};
-use crate::harness::wire::{Reply, Wire, split};
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::transcript::split;
 use crate::operators::tools::client;
 use redis_lock::command;
 use redis_lock::ffi::CommandSpec;
@@ -83,7 +84,7 @@ fn page_of(spec: &CommandSpec) -> String {
 
 #[test]
 fn every_command_has_a_page_and_every_page_a_command() {
-    // What could go wrong: a command that nobody can read about, or a page about a command that is gone.
+    // What could go wrong: a command that no page describes, or a page about a command that is gone.
     let real: BTreeSet<String> =
         command::table::TABLE.iter().map(|spec| format!("{}.md", spec.name.to_str().unwrap())).collect();
     let folder = fs::read_dir(root().join("docs/commands")).unwrap();
@@ -99,7 +100,7 @@ fn every_command_has_a_page_and_every_page_a_command() {
 
 #[test]
 fn the_front_page_is_short_and_names_every_command_for_clients() {
-    // What could go wrong: it grows until nobody reads it; or a command that it leaves out is found by nobody.
+    // What could go wrong: it grows until no user reads it; or a command that it leaves out cannot be found.
     let page = &pages()["README.md"];
     assert!(
         page.lines().count() <= 150 && page.len() <= 9 * 1024,
@@ -149,7 +150,7 @@ fn the_page_of_a_command_has_its_syntax_and_every_part() {
 fn the_page_of_a_command_says_what_the_server_says_of_it() {
     // What could go wrong: a right is given by a category that the command is not in, or a flag has changed.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let words = |reply: Reply| -> BTreeSet<String> { reply.items().iter().map(Reply::text).collect() };
     for spec in command::table::TABLE {
         let (name, page) = (name_of(spec), page_of(spec));
@@ -238,6 +239,7 @@ fn printed(reply: &Reply) -> Vec<String> {
             vec![format!("\"{}\"", bytes.iter().map(escaped).collect::<String>())]
         }
         Reply::Null => vec!["(nil)".to_owned()],
+        Reply::Closed => vec!["Error: Server closed the connection".to_owned()],
         Reply::Array(items) | Reply::Push(items) if items.is_empty() => vec!["(empty array)".to_owned()],
         Reply::Map(pairs) if pairs.is_empty() => vec!["(empty hash)".to_owned()],
         Reply::Array(items) | Reply::Push(items) => {
@@ -345,12 +347,12 @@ fn play(server: &Server, resp3: bool, lines: &[&str]) -> Result<(), String> {
     let mut eye = server.connect();
     let clients = |eye: &mut Client| eye.info_number("clients", "connected_clients");
     let before = clients(&mut eye);
-    let mut connections: BTreeMap<&str, Wire> = BTreeMap::new();
+    let mut connections: BTreeMap<&str, Connection> = BTreeMap::new();
     let mut names = Names::default();
     for step in steps(lines) {
         let wire = connections
             .entry(step.connection)
-            .or_insert_with(|| if resp3 { Wire::resp3(server) } else { Wire::resp2(server) });
+            .or_insert_with(|| if resp3 { Connection::resp3(server) } else { Connection::resp2(server) });
         let waiting = eye.info_number("lock", "lock_waiters");
         if let Some(command) = step.command {
             wire.send(&names.words(command));
@@ -407,7 +409,7 @@ fn every_example_prints_what_its_page_says() {
 
 #[test]
 fn what_an_example_prints_is_what_redis_cli_prints() {
-    // What could go wrong: the examples are right for this program, and nobody sees them so.
+    // What could go wrong: the examples are right for this program, and no reader sees them so.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.RW", "k", "a \"b\"\n", "READ", "NOTE", "it's"]).unwrap();
@@ -421,7 +423,7 @@ fn what_an_example_prints_is_what_redis_cli_prints() {
         &["EXISTS", "k"],
         &["PING"],
     ];
-    for (protocol, mut wire) in [("-2", Wire::resp2(&server)), ("-3", Wire::resp3(&server))] {
+    for (protocol, mut wire) in [("-2", Connection::resp2(&server)), ("-3", Connection::resp3(&server))] {
         for command in commands {
             let mut cli = Command::new(client());
             // Only from 7.0.? on there is a word for RESP2, which is what it speaks without one.
@@ -484,12 +486,16 @@ fn every_program_in_javascript_runs() {
     });
 }
 
-/// Works under a lock; None when others hold it for 5 s.
-fn with_lock<R>(conn: &mut redis::Connection, key: &str, work: impl FnOnce(u64) -> R) -> redis::RedisResult<Option<R>> {
+/// Works under a lock; None when others hold it for 5 s. Each call needs an owner of its own, such as a UUID.
+fn with_lock<R>(
+    conn: &mut redis::Connection,
+    key: &str,
+    owner: &str,
+    work: impl FnOnce(u64) -> R,
+) -> redis::RedisResult<Option<R>> {
     let mut acquire = redis::cmd("LOCK.ACQUIRE");
-    let granted: Option<(String, u64)> =
-        acquire.arg(key).arg("*").arg("PX").arg(30_000).arg("BLOCK").arg(5_000).query(conn)?;
-    let Some((owner, fence)) = granted else { return Ok(None) };
+    acquire.arg(key).arg(owner).arg("PX").arg(30_000).arg("BLOCK").arg(5_000).arg("RETRY").arg(1);
+    let Some(fence) = acquire.query::<Option<u64>>(conn)? else { return Ok(None) };
     let done = work(fence);
     let _: Option<u64> = redis::cmd("LOCK.RELEASE").arg(key).arg(owner).arg("FENCE").arg(fence).query(conn)?;
     Ok(Some(done))
@@ -508,7 +514,7 @@ fn every_program_in_rust_is_one_that_runs_here() {
     assert_eq!(count, 1, "what else there is has to be run");
     let server = Server::new();
     let (mut conn, mut other) = (server.connect(), server.connect());
-    let during = with_lock(&mut conn.0, "k", |fence| (fence, other.int(&["LOCK.ACQUIRE", "k", "b"]))).unwrap();
+    let during = with_lock(&mut conn.0, "k", "a", |fence| (fence, other.int(&["LOCK.ACQUIRE", "k", "b"]))).unwrap();
     let Some((fence, None)) = during else { panic!("{during:?}") };
     assert!(other.int(&["LOCK.ACQUIRE", "k", "b"]).unwrap() > i64::try_from(fence).unwrap());
 }

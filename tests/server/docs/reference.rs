@@ -1,9 +1,9 @@
 //! docs/reference and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
 use redis_lock::command;
-use redis_lock::command::parse::Opt;
-use redis_lock::command::reply::{ArgError, text_of, text_of_deadlock, text_of_redirect};
-use redis_lock::ffi::command::{ArgKind, ArgSpec};
+use redis_lock::command::error::{ArgError, text_of, text_of_deadlock, text_of_redirect};
+use redis_lock::command::options::Opt;
+use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
 use redis_lock::lock::model::effect::Cause;
 use redis_lock::lock::model::key::{Db, KeyName};
@@ -11,7 +11,7 @@ use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
 use redis_lock::lock::model::time::Millis;
 use redis_lock::module::config::TABLE;
-use redis_lock::module::{ServeError, server_events};
+use redis_lock::module::{ServeError, step};
 use std::collections::BTreeSet;
 use testbed::{Fields, Server, Value, module, wait_for};
 
@@ -144,7 +144,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::AlreadyWaits
             | Refusal::TooManyWaiters
             | Refusal::TooManyWaitersOfKey
-            // Its text is that of its circle.
+            // Its text is that of its cycle.
             | Refusal::Deadlock(_) => {}
         }
     }
@@ -213,7 +213,7 @@ fn a_server_starts_from_redis_conf_as_it_is() {
 
 #[test]
 fn the_page_of_fields_names_each_field_that_a_server_shows() {
-    // What could go wrong: a field that nobody explains, or that a dashboard looks for in vain.
+    // What could go wrong: a field that no page explains, or that a dashboard searches for in vain.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "NOTE", "n"]);
@@ -251,10 +251,7 @@ fn the_page_of_fields_names_each_field_that_a_server_shows() {
 #[test]
 fn the_page_of_events_names_every_keyspace_event() {
     let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Break, Cause::Replicated];
-    let real: Vec<&str> = causes
-        .iter()
-        .filter_map(|cause| server_events::name_of(*cause, true))
-        .map(|name| name.to_str().unwrap())
-        .collect();
+    let real: Vec<&str> =
+        causes.iter().filter_map(|cause| step::event_of(*cause, true)).map(|name| name.to_str().unwrap()).collect();
     assert_eq!(names(EVENTS), real);
 }

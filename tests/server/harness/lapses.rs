@@ -1,4 +1,5 @@
-//! What the tests of leases share: leases with the moments between which they must end, and an ear for `lock.lapse`.
+//! What the tests of leases share: leases with the moments between which they must end, and a subscriber to
+//! `lock.lapse`.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,8 +41,8 @@ impl Lease {
         Lease { key: key.to_owned(), ..self.clone() }
     }
 
-    /// The same lease, after a trip over the wall clock, on which a moment is known to the millisecond, and between
-    /// whose reading and that of the monotonic clock a process may have to wait for its turn, on a busy machine for long.
+    /// The same lease, after a trip over the wall clock, on which a moment is known to the millisecond. Between the
+    /// readings of that and of the monotonic clock a process may have to wait for its turn, on a busy machine for long.
     pub(crate) fn over_the_wall_clock(&self) -> Lease {
         const INEXACT: Duration = Duration::from_millis(500);
         Lease { earliest: self.earliest - INEXACT, latest: self.latest + INEXACT, ..self.clone() }
@@ -63,11 +64,11 @@ pub(crate) struct Lapse {
 
 /// The `lock.lapse` events of all databases of a server, in order.
 ///
-/// How late they come says nothing: the machine may be busy. What a test sees is the order in which the server ends leases, and
-/// that none ends before its time. Leases that end after minutes are for those that must not be waited for.
+/// How late they come says nothing: the machine may be busy. What a test sees is the order in which the server ends
+/// leases, and that none ends before its time. Leases that end after minutes are for those that must not be waited for.
 pub(crate) struct Lapses {
     events: Receiver<Lapse>,
-    /// Came while another was waited for, with its place in the order.
+    /// Came while the test waited for another, with its place in the order.
     others: Vec<(usize, Lapse)>,
     /// The leases that have ended as expected, with their places.
     ended: Vec<(usize, Lease)>,

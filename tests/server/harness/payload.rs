@@ -1,4 +1,4 @@
-//! DUMP payloads, taken apart and sealed again: what the server checks itself (length and CRC) is made right, so that
+//! DUMP payloads, taken apart and sealed again. What the server checks itself (length and CRC) is made right, so that
 //! only the module is left to notice what is wrong.
 
 use crc::{CRC_64_REDIS, Crc};

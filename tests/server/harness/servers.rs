@@ -92,9 +92,9 @@ impl Kind {
     }
 }
 
-/// Whether this test, or the part of it that asks, is to be left out here; if so, says it where tools/test.py finds it:
-/// in the file that `REDIS_LOCK_NOT_RUN` names, since libtest counts such a test as passed and keeps what it prints to
-/// itself. With `REDIS_LOCK_TRY_ALL` all are run: one that passes then has no place in the table.
+/// Whether this test, or the part of it that asks, is to be left out here. If so, says it where tools/test.py finds it:
+/// in the file that `REDIS_LOCK_NOT_RUN` names. The reason is that libtest counts such a test as passed and keeps what
+/// it prints to itself. With `REDIS_LOCK_TRY_ALL` all are run: one that passes then has no place in the table.
 pub(crate) fn not_run(test: &str) -> bool {
     let row = TABLE.iter().find(|row| row.test == test).expect("only tests in the table may be left out");
     let left_out = (row.cannot)(Kind::here()) && std::env::var_os("REDIS_LOCK_TRY_ALL").is_none();
@@ -123,14 +123,14 @@ pub(crate) fn subscribers_can_wait() -> bool {
     !Kind::here().valkey
 }
 
-/// Whether ACL LOAD closes the clients of users who are gone within the command, as on Valkey alone.
+/// Whether ACL LOAD closes the clients of deleted users within the command, as on Valkey alone.
 pub(crate) fn acl_load_closes_at_once() -> bool {
     Kind::here().valkey
 }
 
 #[test]
 fn the_page_of_servers_lists_them_and_what_they_cannot_run() {
-    // What could go wrong: a test that some server has never run, and nobody knows.
+    // What could go wrong: a test that some server has never run, unnoticed.
     let page = include_str!("../../../docs/compatibility.md");
     let script = include_str!("../../../tools/servers.sh");
     let section = page.split_once("\n## Tested servers\n").unwrap().1.split("\n## ").next().unwrap();

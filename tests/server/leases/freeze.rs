@@ -1,12 +1,12 @@
-//! When the alarm cannot ring: a lease that is over counts for nothing all the same, nothing is ended by the module's
-//! hand while a client may not write, and all of it ends when writes may flow again.
+//! When the timer cannot fire: a lease that is over counts for nothing all the same. The module ends nothing in the
+//! background while a client may not write, and ends all of it when writes may flow again.
 
+use crate::harness::hold_back::HoldBack;
 use crate::harness::lapses::{Lapses, Lease, lease, sleep_until};
-use std::fs;
 use std::time::{Duration, Instant};
-use testbed::{Client, PATIENCE, Server, wait_for};
+use testbed::{PATIENCE, Server, wait_for};
 
-/// Takes a lock for a millisecond and spins until that is long over: no timer rings and nothing is settled meanwhile.
+/// Takes a lock for a millisecond and spins until that is long over: no timer fires and nothing is settled meanwhile.
 /// Then comes what is to be tried.
 fn after_a_lapse_in_a_script(acquire: &str, then: &str) -> String {
     // Redis 7.0 gives a script no clock that runs. No processor does this much of interpreted Lua in a millisecond.
@@ -83,7 +83,7 @@ fn a_lapsed_holder_keeps_nobody_out_though_the_alarm_has_not_rung() {
 }
 
 /// Runs leases out while something keeps writes back; nothing may end until it is taken away.
-fn nothing_ends_until(server: &Server, hold_back: impl FnOnce(&mut Client), let_flow: impl FnOnce(&mut Client)) {
+fn nothing_ends_during(server: &Server, hold_back: &HoldBack<'_>) {
     let mut lapses = Lapses::of(server);
     let mut conn = server.connect();
     let mut fifteen = server.connect();
@@ -91,10 +91,10 @@ fn nothing_ends_until(server: &Server, hold_back: impl FnOnce(&mut Client), let_
     let over = [lease(&mut conn, "LOCK.ACQUIRE k a PX 4000"), lease(&mut conn, "LOCK.RW shared a READ PX 4050")];
     let elsewhere = lease(&mut fifteen, "LOCK.ACQUIRE k a PX 4100");
     lease(&mut conn, "LOCK.RW shared b READ PX 600000");
-    hold_back(&mut conn);
+    hold_back.begin(&mut conn);
     assert!(Instant::now() < over[0].earliest, "the machine is too slow for this test");
 
-    // Five ticks later, in each of which the module has looked.
+    // Five ticks later, in each of which the module has checked.
     sleep_until(elsewhere.latest + Duration::from_millis(500));
     assert_eq!(conn.info("lock", "lock_lapsed"), "0");
     assert_eq!(conn.info("lock", "lock_leases"), "3");
@@ -108,7 +108,7 @@ fn nothing_ends_until(server: &Server, hold_back: impl FnOnce(&mut Client), let_
     assert_eq!(conn.info("lock", "lock_lapsed"), "0");
 
     let flowing = Instant::now();
-    let_flow(&mut conn);
+    hold_back.end(&mut conn);
     let mut lapsed: Vec<(u32, String)> = (0..3)
         .map(|_| {
             let lapse = lapses.next();
@@ -130,20 +130,16 @@ fn nothing_ends_until(server: &Server, hold_back: impl FnOnce(&mut Client), let_
 
 #[test]
 fn nothing_ends_while_clients_are_paused() {
-    // What is replicated during a pause aborts the server: a failover may be under way that would lose it.
+    // Replication during a pause aborts the server: a failover may be under way that would lose the effect.
     for mode in ["WRITE", "ALL"] {
         let server = Server::setup().option("appendonly", "yes").start();
         let mut lapses = Lapses::of(&server);
         let mut conn = server.connect();
         if mode == "WRITE" {
-            nothing_ends_until(
-                &server,
-                |conn| conn.ok(&["CLIENT", "PAUSE", "600000", mode]),
-                |conn| conn.ok(&["CLIENT", "UNPAUSE"]),
-            );
+            nothing_ends_during(&server, &HoldBack::Pause);
             continue;
         }
-        // Nobody is answered before this pause is over.
+        // No client is answered before this pause is over.
         let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 2000");
         let paused = Instant::now();
         conn.ok(&["CLIENT", "PAUSE", "3000", mode]);
@@ -157,7 +153,7 @@ fn nothing_ends_while_clients_are_paused() {
 
 #[test]
 fn an_extension_that_arrives_during_a_pause_comes_too_late() {
-    // It is served after the pause, maybe before the alarm, when the lease is over: it must not bring it back.
+    // It is served after the pause, maybe before the timer, when the lease is over: it must not bring it back.
     let server = Server::new();
     let mut conn = server.connect();
     let mut late = server.connect();
@@ -175,47 +171,15 @@ fn an_extension_that_arrives_during_a_pause_comes_too_late() {
 
 #[test]
 fn nothing_ends_without_the_replicas_that_are_asked_for() {
-    // A primary that has lost its replicas must not go on writing by the module's hand when clients may not.
+    // A primary that has lost its replicas must not go on writing in the background when clients may not.
     let server = Server::setup().option("appendonly", "yes").start();
-    nothing_ends_until(
-        &server,
-        |conn| {
-            conn.ok(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-            assert!(conn.error(&["LOCK.ACQUIRE", "x", "a"]).starts_with("NOREPLICAS"));
-        },
-        |conn| conn.ok(&["CONFIG", "SET", "min-replicas-to-write", "0"]),
-    );
+    nothing_ends_during(&server, &HoldBack::Replicas);
 }
 
 #[test]
 fn nothing_ends_while_the_disk_is_out_of_order() {
     // As with NOREPLICAS: what is ended now would be there again after a restart.
     let server = Server::setup().option("appendonly", "yes").start();
-    // A directory in place of the dump: writing it fails, for root as well.
-    let dump = server.dir().join("dump.rdb");
-    fs::create_dir(&dump).unwrap();
-    let mut conn = server.connect();
-    conn.ok(&["CONFIG", "SET", "save", "3600 1000000"]);
-    let save = |conn: &mut Client, expected: &str| {
-        conn.get::<String>(&["BGSAVE"]);
-        wait_for("the save to end", || {
-            conn.info("persistence", "rdb_bgsave_in_progress") == "0"
-                && conn.info("persistence", "rdb_last_bgsave_status") == expected
-        });
-    };
-    // Clients are kept from writing by the status of the last save, which must be bad before the leases end, and the
-    // leases must be granted before it is: the directive decides when it counts.
-    conn.ok(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
-    save(&mut conn, "err");
-    nothing_ends_until(
-        &server,
-        |conn| {
-            conn.ok(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
-            assert!(conn.error(&["LOCK.ACQUIRE", "x", "a"]).starts_with("MISCONF"));
-        },
-        |conn| {
-            fs::remove_dir(&dump).unwrap();
-            save(conn, "ok");
-        },
-    );
+    let disk = HoldBack::disk(&server);
+    nothing_ends_during(&server, &disk);
 }

@@ -1,14 +1,14 @@
 //! Leases on the clock: that they end in time, and not before. Whether they follow keys about is in leases/index.rs.
 
 use crate::harness::lapses::{Lapses, Lease, lease, sleep_until};
-use crate::harness::parked::let_it_tick;
+use crate::harness::state::let_it_tick;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use testbed::{Client, PATIENCE, Server, wait_for};
 
-/// A server that ticks once a second only. At each tick the module makes good what a lost timer has missed: about a
-/// second late here, which nobody takes for the delay of a busy machine. Leases that end at their timers are late by
-/// that alone.
+/// A server that ticks once a second only. At each tick the module makes good what a lost timer has missed. That is
+/// about a second late here, too late to pass for the delay of a busy machine. Leases that end at their timers are
+/// late by that alone.
 fn slowly_ticking() -> Server {
     Server::setup().option("hz", "1").option("dynamic-hz", "no").start()
 }
@@ -24,7 +24,7 @@ fn assert_in_time(mut late: Vec<Duration>) {
 
 #[test]
 fn an_abandoned_lock_disappears_by_itself() {
-    // Nobody touches the key again: without the alarm it would stay.
+    // No command touches the key again: without the timer it would stay.
     let server = Server::setup().option("appendonly", "yes").start();
     let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
@@ -41,9 +41,8 @@ fn an_abandoned_lock_disappears_by_itself() {
 
 #[test]
 fn leases_of_all_lengths_end_once_and_none_early() {
-    // Over several levels of the wheel, most of them at odd moments, from one millisecond to more than a second:
-    // rounding could end one before its time, or lose it. How late they end is measured by the program `clock` of
-    // faults.
+    // Over several levels of the wheel, most of them at odd moments, from one millisecond to more than a second.
+    // Rounding could end one before its time, or lose it. The program `clock` of faults measures how late they end.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
@@ -83,7 +82,8 @@ fn extending_moves_the_end_either_way() {
 
 #[test]
 fn asking_again_never_shortens_a_lease() {
-    // Whoever re-enters with a shorter lease would lose what the outer section still needs; and leases do not add up.
+    // An owner that re-enters with a shorter lease would lose what the outer section still needs; and leases do not add
+    // up.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
@@ -165,7 +165,7 @@ fn a_shorter_lease_after_a_longer_one_ends_in_time() {
 
 #[test]
 fn a_restored_lock_ends_in_time() {
-    // It comes in by no command of ours: nobody might set the timer for it, and only the tick would end it.
+    // It comes in by no command of ours: the module might set no timer for it, and only the tick would end it.
     let server = slowly_ticking();
     let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
@@ -204,13 +204,13 @@ fn step_of_the_wall_clock(from: &str, to: &str, step_secs: i64) {
     assert!((after - before - step_secs).abs() < 30, "the clock went {} s, not {step_secs}", after - before);
     // Taken on the new clock; ends between two of the others.
     let fresh = lease(&mut conn, "LOCK.ACQUIRE fresh a PX 580");
-    // What is left is told by the monotonic clock too.
+    // The monotonic clock, too, measures what is left.
     let left = conn.lock_info("long").expect("held still").holders[0].ttl_ms;
     assert!((300_000..=600_000).contains(&left), "{left} ms left");
     assert_eq!(conn.int(&["LOCK.RELEASE", &long.key, "a"]), Some(0));
     let mut running: HashMap<&str, &Lease> = leases[1..].iter().chain([&fresh]).map(|l| (&*l.key, l)).collect();
-    // The server's timers follow the wall clock: one that is set when the clock goes back rings an hour late. The
-    // server's tick looks then and sets it anew. Without that these would be waited for in vain.
+    // The server's timers follow the wall clock: one that is set when the clock goes back fires an hour late. The
+    // server's tick checks then and sets it anew. Without that, the test would wait for these in vain.
     while !running.is_empty() {
         let lapse = lapses.next();
         let lease = running.remove(&*lapse.key).expect("each lapses once");
@@ -262,15 +262,15 @@ fn a_wall_clock_that_jumps_about_moves_no_end() {
 
 #[test]
 fn a_wall_clock_that_is_set_back_while_the_timer_rings_does_not_keep_the_server_ringing() {
-    // The server rings all timers that are due by the wall clock as it was when it began: one that is set anew by a
-    // clock that was set back meanwhile is due at once, and so on, and nobody is served for as long as there is a
+    // The server fires all timers that are due by the wall clock as it was when it began. A timer that is set anew by a
+    // clock that was set back meanwhile is due at once, and so on. Then no client is served for as long as there is a
     // lease.
     let server = Server::setup().wall_offset("+0").start();
     let mut conn = server.connect();
     lease(&mut conn, "LOCK.ACQUIRE long a PX 600000");
     conn.0.set_read_timeout(Some(PATIENCE)).unwrap();
     for attempt in 0..8 {
-        // Some end at each millisecond, so that the timer rings all the time.
+        // Some end at each millisecond, so that the timer fires all the time.
         let mut pipe = redis::pipe();
         (0..5000).for_each(|n| {
             pipe.cmd("LOCK.ACQUIRE").arg(format!("k{attempt}.{n}")).arg("a").arg("PX").arg(100 + n / 10).ignore();
@@ -287,8 +287,8 @@ fn a_wall_clock_that_is_set_back_while_the_timer_rings_does_not_keep_the_server_
 
 #[test]
 fn a_wall_clock_that_is_set_back_between_a_tick_and_the_timers_does_not_end_the_server() {
-    // When nobody needs to hear of the server's turns any more, a tick sets a timer that ends the subscription. If the
-    // clock is set back before that rings, the next tick sets another, and the first finds nothing to end: to the
+    // When the module no longer needs the server's event-loop turns, a tick sets a timer that ends the subscription. If
+    // the clock is set back before that fires, the next tick sets another, and the first finds nothing to end. To the
     // server, that is a listener without a function, which it calls.
     let server = Server::setup().wall_offset("+0").start();
     let (mut conn, mut other) = (server.connect(), server.connect());
@@ -299,7 +299,7 @@ fn a_wall_clock_that_is_set_back_between_a_tick_and_the_timers_does_not_end_the_
     pipe.cmd("LOCK.RELEASE").arg(&["k", "a"]);
     pipe.cmd("DEBUG").arg(&["SLEEP", "0.5"]);
     conn.0.send_packed_command(&pipe.get_packed_pipeline()).unwrap();
-    // The server has read that by now, and reads this in its next turn, before the timers ring.
+    // The server has read that by now, and reads this in its next turn, before the timers fire.
     sleep_until(Instant::now() + Duration::from_millis(250));
     other.send(&["DEBUG", "SLEEP", "0.5"]);
     for _ in 0..3 {
@@ -339,7 +339,7 @@ fn a_lease_that_begins_on_the_servers_way_to_sleep_ends_in_time() {
 
 #[test]
 fn a_lease_that_may_not_end_now_does_not_keep_the_server_busy() {
-    // Until the server may write again, each tick looks; a timer for what is due already would ring all the time.
+    // Until the server may write again, each tick checks; a timer for what is due already would fire all the time.
     let server = Server::new();
     let mut conn = server.connect();
     let cpu_s = |conn: &mut Client| {
@@ -353,7 +353,7 @@ fn a_lease_that_may_not_end_now_does_not_keep_the_server_busy() {
         let say = |conn: &mut Client, command: &str| conn.ok(&command.split(' ').collect::<Vec<_>>());
         let end = lease(&mut conn, "LOCK.ACQUIRE k a PX 50");
         say(&mut conn, off);
-        // Two ticks later each has looked at what is due.
+        // Two ticks later each has visited what is due.
         sleep_until(end.latest + Duration::from_millis(200));
         let (began, before) = (Instant::now(), cpu_s(&mut conn));
         std::thread::sleep(Duration::from_secs(1));

@@ -1,9 +1,9 @@
-//! The index of leases follows what the server does to keys: after each of its commands every lease still ends once, at
-//! its own time, on the right key of the right database, and `lock_leases` counts the keys that have one.
+//! The index of leases follows what the server does to keys. After each of its commands every lease still ends once, at
+//! its own time, on the right key of the right database. `lock_leases` counts the keys that have a lease.
 //!
-//! Leases in one test are far enough apart that one ending at another's time is seen by the order, and long enough that
-//! a busy machine gets to what comes before their ends. How many leases are left is asked when it cannot depend on the
-//! clock.
+//! Leases in one test are far enough apart that one ending at another's time is seen by the order. They are long enough
+//! that a busy machine gets to what comes before their ends. How many leases are left is asked when it cannot depend on
+//! the clock.
 
 use crate::harness::lapses::{Lapses, Lease, lease, sleep_until};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn connect_to(server: &Server, db: &str) -> Client {
 
 #[test]
 fn a_renamed_lock_lapses_under_its_new_name() {
-    // The entry could stay with the old name, where nobody would find the lock, or end a stranger there.
+    // The entry could stay with the old name, where no scan would find the lock, or end a stranger there.
     for command in ["RENAME", "RENAMENX"] {
         let server = Server::new();
         let mut lapses = Lapses::of(&server);
@@ -64,7 +64,7 @@ fn a_lock_that_a_rename_overwrites_takes_its_lease_along() {
 
 #[test]
 fn a_moved_lock_lapses_in_its_new_database() {
-    // Each database has an index of its own: the entry must change from one to the other, and an entry's name from one
+    // Each database has an index of its own. The entry must change from one to the other, and an entry's name from one
     // must not be taken for an entry of the other.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
@@ -82,7 +82,7 @@ fn a_moved_lock_lapses_in_its_new_database() {
 
 #[test]
 fn a_lock_that_is_moved_in_a_transaction_lapses_in_its_new_database() {
-    // Valkey 9.1 tells of it with the number of the database that it left.
+    // Valkey 9.1 reports it with the number of the database that it left.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "5000"]).unwrap();
@@ -97,7 +97,7 @@ fn a_lock_that_is_moved_in_a_transaction_lapses_in_its_new_database() {
 
 #[test]
 fn a_moved_lock_that_is_released_leaves_the_others_their_leases() {
-    // With the wrong entry it would take a stranger's lease away: that lock would stay for ever.
+    // With the wrong entry it would take another lock's lease away: that lock would stay for ever.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
     let (mut zero, mut one) = (server.connect(), connect_to(&server, "1"));
@@ -112,7 +112,7 @@ fn a_moved_lock_that_is_released_leaves_the_others_their_leases() {
 
 #[test]
 fn leases_of_swapped_databases_end_in_the_other_one() {
-    // The index could stay behind, look for the keys in the wrong database and drop their entries as strays. One
+    // The index could stay behind, search for the keys in the wrong database and drop their entries as strays. One
     // database may not have an index yet.
     let swap = |other: &str, here_ms: u32, there_ms: Option<u32>| {
         let server = Server::new();
@@ -241,7 +241,7 @@ fn a_lock_that_was_unlinked_with_many_readers_leaves_no_lease() {
 
 #[test]
 fn a_value_set_over_a_lock_outlives_its_lease() {
-    // The lapse of what lay there could delete a stranger's value.
+    // The lapse of what lay there could delete another client's value.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
@@ -278,7 +278,7 @@ fn restore(conn: &mut Client, key: &str, dumped: &(Vec<u8>, Duration, Duration),
 
 #[test]
 fn a_restored_lock_has_the_rest_of_its_lease_from_its_arrival() {
-    // It could come back without a lease, or with the alarm set for nothing: it is the only lock of the server then.
+    // It could come back without a lease, or with the timer set for nothing: it is the only lock of the server then.
     let server = Server::new();
     let mut lapses = Lapses::of(&server);
     let mut conn = server.connect();
@@ -326,8 +326,8 @@ fn a_restore_that_is_refused_leaves_no_lease() {
     let stays = lease(&mut conn, "LOCK.ACQUIRE k b PX 4000");
     assert!(conn.error(&[b"RESTORE", &b"k"[..], b"0", &dumped.0]).starts_with("BUSYKEY"));
     assert_eq!(leases(&mut conn), 1);
-    // With a time to live that is over already the payload is loaded and dropped: at most its entry is left, which
-    // must end nothing and go by itself.
+    // With a time to live that is over already the payload is loaded and dropped. At most its entry is left, which must
+    // end nothing and go by itself.
     conn.call(&[b"RESTORE", &b"gone"[..], b"1", &dumped.0, b"ABSTTL"]).unwrap();
     assert!(!exists(&mut conn, "gone"));
     lapses.expect(0, &stays);
@@ -392,7 +392,8 @@ fn a_time_to_live_beyond_the_lease_keeps_no_lock() {
 
 #[test]
 fn a_promoted_replica_ends_the_leases_it_got_by_full_sync() {
-    // A replica must end none by its own hand, and after its promotion each, at its time, not earlier than the primary.
+    // A replica must end no lease in the background. After its promotion it must end each, at its time, not earlier
+    // than the primary.
     let (primary, replica) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
     let mut lapses = Lapses::of(&replica);
     let (mut there, mut here) = (primary.connect(), replica.connect());

@@ -1,5 +1,7 @@
 //! A million leases that end together: the server must go on serving, and keep nothing of them.
 
+use crate::harness::connection::Connection;
+use crate::harness::hold_back::HoldBack;
 use crate::harness::lapses::{alone, sleep_until};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -7,8 +9,8 @@ use testbed::{Client, Server, wait_for};
 
 const LEASES: usize = 1_000_000;
 
-/// Takes the locks of these numbers, all with leases that end at the same moment, in batches of which each is sent
-/// within a millisecond or two.
+/// Takes the locks of these numbers, all with leases that end at the same moment. They go in batches of which each is
+/// sent within a millisecond or two.
 fn take(conn: &mut Client, numbers: std::ops::Range<usize>, end: Instant) {
     let numbers: Vec<usize> = numbers.collect();
     for batch in numbers.chunks(500) {
@@ -63,4 +65,45 @@ fn a_million_leases_that_end_together_stall_nobody() {
     // All but what is allocated once. The server shrinks its own table of keys little by little.
     let bound = memory_before + (2 << 20);
     wait_for("the memory to be given back", || conn.info_number("memory", "used_memory") <= bound);
+}
+
+#[test]
+fn leases_that_end_and_holds_of_a_closed_connection_share_one_slice_of_a_turn() {
+    // With a slice each, the timer and the work before the event loop sleeps would keep clients waiting twice as long.
+    const OVER: usize = 30_000;
+    const BOUND: usize = 3_000;
+    let server = Server::setup().option("appendonly", "yes").option("appendfsync", "no").start();
+    let mut conn = server.connect();
+    let mut holder = Connection::resp2(&server);
+    for n in 0..BOUND {
+        assert!(holder.say(&format!("LOCK.ACQUIRE bound:{n} a PX 600000 SESSION 0")).int() > 0);
+    }
+    for batch in (0..OVER).collect::<Vec<_>>().chunks(1000) {
+        let mut pipe = redis::pipe();
+        for n in batch {
+            pipe.cmd("LOCK.ACQUIRE").arg(format!("over:{n}")).arg("a").arg("PX").arg(600_000).ignore();
+        }
+        pipe.query::<()>(&mut conn.0).unwrap();
+    }
+    // In one step, so that none ends before writes are held back: the lease of each is over behind it.
+    let shorten = "for n = 0, tonumber(ARGV[1]) - 1 do redis.call('LOCK.EXTEND', 'over:' .. n, 'a', 'PX', '1') end";
+    conn.ok(&["MULTI"]);
+    conn.get::<String>(&["EVAL", shorten, "0", &OVER.to_string()]);
+    conn.get::<String>(&["CLIENT", "PAUSE", "600000", "WRITE"]);
+    conn.call(&["EXEC"]).unwrap();
+    drop(holder);
+    wait_for("the server to see that it has gone", || conn.info("lock", "lock_sessions_closed") == "1");
+    assert_eq!(["lock_lapsed", "lock_released"].map(|field| conn.info_number("lock", field)), [0, 0]);
+
+    HoldBack::Pause.end(&mut conn);
+    wait_for("all to end", || conn.get::<usize>(&["DBSIZE"]) == 0);
+    let ends = server.aof_tail().into_iter().filter(|command| command[0] == "LOCK.HOLD" && command[3..5] == ["0", "0"]);
+    let ends: Vec<bool> = ends.map(|command| command[1].starts_with("bound:")).collect();
+    assert_eq!(ends.len(), OVER + BOUND);
+    // While leases are over the timer uses up its slice in each turn in which it fires. Behind it, one hold is ended,
+    // for none may starve. In some turns a client comes before the timer, and the work has a slice of its own.
+    let last = ends.iter().rposition(|bound| !bound).expect("leases have ended");
+    let runs: Vec<usize> = ends[..last].split(|bound| !bound).map(<[bool]>::len).filter(|len| *len > 0).collect();
+    println!("holds ended at once, between leases: {runs:?}");
+    assert!(runs.iter().filter(|len| **len == 1).count() > 5, "a slice of its own: {runs:?}");
 }

@@ -1,14 +1,14 @@
 //! What operators do and see: LOCK.BREAK, LOCK.TOP, LOCK.LOG, and the fields of INFO lock. What is malformed is in
 //! commands/replies_syntax.rs.
 
+use crate::harness::connection::{Connection, Reply, Way};
 use crate::harness::stream::Stream;
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::{Player, Reply, Row, Way, Wire};
+use crate::harness::transcript::{Player, Row, Stage};
 use crate::waiting::effects::{self, Scene};
 use std::time::{SystemTime, UNIX_EPOCH};
 use testbed::{Client, Server, wait_for};
 
-/// One owner, or all; nobody is 0 and no error.
+/// One owner, or all; no owner is 0 and no error.
 const BROKEN: &[Row] = &[
     ("LOCK.BREAK k", "0"),
     ("LOCK.BREAK k a", "0"),
@@ -17,7 +17,7 @@ const BROKEN: &[Row] = &[
     ("LOCK.BREAK k b", "0"),
     ("LOCK.BREAK k a", "1"),
     ("EXISTS k", "0"),
-    // Its owner is told the same as after a lapse: it does not hold it.
+    // Its owner gets the same reply as after a lapse: it does not hold it.
     ("LOCK.RELEASE k a", "nil"),
     ("LOCK.EXTEND k a PX 5000", "nil"),
     ("LOCK.ACQUIRE k a", "#2"),
@@ -39,19 +39,21 @@ const BROKEN: &[Row] = &[
 
 #[test]
 fn a_broken_hold_is_gone_whoever_had_it() {
-    // What could go wrong: a lock whose owner will never come back cannot be freed but by DEL, which tells nobody.
+    // What could go wrong: a lock whose owner will never come back cannot be freed but by DEL, which reports to no
+    // client.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     wire.load_function();
     for way in [Way::Plain, Way::Exec, Way::Script, Way::Function] {
         Player::new(&mut wire, way).play(BROKEN);
     }
-    Player::new(&mut Wire::resp3(&server), Way::Plain).play(BROKEN);
+    Player::new(&mut Connection::resp3(&server), Way::Plain).play(BROKEN);
 }
 
 #[test]
 fn a_break_and_the_grant_that_follows_are_sent_as_one() {
-    // What could go wrong: between the two, a replica that takes over gives the lock to anybody; or it keeps the hold.
+    // What could go wrong: between the two, a replica that takes over gives the lock to any requester; or it keeps the
+    // hold.
     let server = effects::server();
     let mut scene = Scene::new(&server);
     scene.check(&[("LOCK.BREAK k", "0"), ("LOCK.BREAK k a", "0")], &[]);
@@ -74,7 +76,7 @@ fn a_break_and_the_grant_that_follows_are_sent_as_one() {
         ],
         &["MULTI", "LOCK.HOLD k b 0 0 #2", "LOCK.HOLD k c 0 1 #3 ~ 50000 next", "EXEC"],
     );
-    // Who waits is not broken: it is next.
+    // The waiter is not broken: it is next.
     scene.check(&[("LOCK.BREAK k d", "0"), ("d:", "waits")], &[]);
     scene.check(
         &[("LOCK.BREAK k", "1"), ("d:", "#4")],
@@ -97,9 +99,9 @@ fn a_break_and_the_grant_that_follows_are_sent_as_one() {
 
 #[test]
 fn a_break_is_an_event_and_is_counted() {
-    // What could go wrong: who watches a lock hears that it was released, and goes on as if its owner had finished.
+    // What could go wrong: an observer of a lock learns that it was released, and goes on as if its owner had finished.
     let server = Server::setup().option("notify-keyspace-events", "Ed").start();
-    let (mut subscriber, mut actor) = (Wire::resp2(&server), Wire::resp2(&server));
+    let (mut subscriber, mut actor) = (Connection::resp2(&server), Connection::resp2(&server));
     subscriber.say("PSUBSCRIBE __keyevent@0__:*");
     for command in ["LOCK.RW k a READ", "LOCK.RW k b READ"] {
         assert!(actor.say(command).int() > 0);
@@ -136,7 +138,7 @@ fn watchers_are_told_of_a_break() {
 
 #[test]
 fn a_break_ends_what_a_free_key_is_kept_for() {
-    // What could go wrong: an operator who wants to free a key cannot, because nobody holds it.
+    // What could go wrong: an operator who wants to free a key cannot, because it has no holder.
     let server = Server::setup().lock_option("max-reserve-ms", "3600000").start();
     let mut stage = Stage::new(&server);
     stage.play(&[
@@ -156,7 +158,7 @@ fn a_break_ends_what_a_free_key_is_kept_for() {
         ("c:", "waits"),
         ("LOCK.BREAK l", "0"),
         ("c:", "#3"),
-        // Who was passed waits still, and has its place.
+        // The waiter that was passed waits still, and has its place.
         ("m:", "waits"),
         ("d: LOCK.ACQUIRE k d BLOCK 0", "waits"),
         ("LOCK.RELEASE l c", "0"),
@@ -174,12 +176,12 @@ fn a_full_server_can_be_helped_by_a_break() {
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("free");
-    let mut next = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 0");
+    let mut next = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
     conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(conn.error(&["LOCK.ACQUIRE", "free", "a"]).starts_with("OOM "));
     assert_eq!(conn.int(&["LOCK.BREAK", "k"]), Some(1));
     // The hand-off is no new lock.
-    assert!(next.reply().int() > 0);
+    assert!(next.read().int() > 0);
     assert_eq!(conn.int(&["LOCK.BREAK", "k", "b"]), Some(1));
     assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
     assert!(matches!(conn.call(&["LOCK.TOP"]).unwrap(), redis::Value::Array(_)));
@@ -201,7 +203,7 @@ fn a_replica_breaks_nothing_and_shows_what_it_knows() {
         }
     }
     assert_eq!(here.lock_info("k").unwrap().holding, 1);
-    let mut wire = Wire::resp2(&replica);
+    let mut wire = Connection::resp2(&replica);
     assert_eq!(
         wire.say("LOCK.TOP"),
         Reply::Array(vec![Reply::bulk("waits"), Reply::Array(vec![]), Reply::bulk("keys"), Reply::Array(vec![])])
@@ -209,7 +211,7 @@ fn a_replica_breaks_nothing_and_shows_what_it_knows() {
     assert_eq!(there.int(&["LOCK.BREAK", "k"]), Some(1));
     replica.catch_up(&primary);
     assert!(here.lock_info("k").is_none());
-    // A fact is no loss: who was told of it has not lost anything by its own clock.
+    // A fact is no loss: its recipient has not lost anything by its own clock.
     assert_eq!(wire.say("LOCK.LOG"), Reply::Array(vec![]));
     assert_eq!(here.info_number("lock", "lock_broken"), 0);
 }
@@ -263,30 +265,31 @@ const TOP: &[Row] = &[
 
 #[test]
 fn top_shows_the_longest_waits_and_the_most_crowded_keys() {
-    // What could go wrong: an operator who asks why everything stands still is shown the latest, or one database only.
+    // What could go wrong: an operator asks why everything stands still, and sees the latest, or one database only.
     Stage::new(&Server::new()).play(TOP);
 }
 
 #[test]
 fn top_is_a_map_in_resp3_and_names_the_clients() {
-    // What could go wrong: a program that reads by name finds an array; an operator cannot unblock whom he sees.
+    // What could go wrong: a program that reads by name finds an array; an operator cannot unblock a client on the
+    // list.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "x"]).expect("free");
-    let waiters: Vec<Waiter> =
-        (0..12).map(|number| Waiter::waits(&server, &format!("LOCK.RW k w{number} READ BLOCK 0"))).collect();
+    let waiters: Vec<Connection> =
+        (0..12).map(|number| Connection::waiting(&server, &format!("LOCK.RW k w{number} READ BLOCK 0"))).collect();
     let names = |map: &Reply| match map {
         Reply::Map(pairs) => pairs.iter().map(|(name, _)| name.text()).collect::<Vec<_>>(),
         other => panic!("not a map: {other:?}"),
     };
-    let top = Wire::resp3(&server).say("LOCK.TOP");
+    let top = Connection::resp3(&server).say("LOCK.TOP");
     assert_eq!(names(&top), ["waits", "keys"]);
     let waits = top.field("waits").items();
-    // As many as LOCK.INFO shows when nobody says how many.
+    // As many as LOCK.INFO shows when the command does not say how many.
     assert_eq!(waits.len(), 10);
     assert_eq!(names(&waits[0]), ["waited_ms", "left_ms", "owner", "mode", "db", "keys", "client"]);
     let clients: Vec<i64> = waits.iter().map(|wait| wait.field("client").int()).collect();
-    assert_eq!(clients, waiters[..10].iter().map(Waiter::id).collect::<Vec<_>>());
+    assert_eq!(clients, waiters[..10].iter().map(Connection::id).collect::<Vec<_>>());
     let ages: Vec<i64> = waits.iter().map(|wait| wait.field("waited_ms").int()).collect();
     assert!(ages.is_sorted_by(|older, younger| older >= younger), "{ages:?}");
     let keys = top.field("keys").items();
@@ -294,22 +297,22 @@ fn top_is_a_map_in_resp3_and_names_the_clients() {
     assert_eq!(keys[0].field("waiting").int(), 12);
     // As long as the one that has waited longest.
     assert!(keys[0].field("waited_ms").int() >= ages[0]);
-    assert_eq!(Wire::resp3(&server).say("LOCK.TOP COUNT 100").field("waits").items().len(), 12);
+    assert_eq!(Connection::resp3(&server).say("LOCK.TOP COUNT 100").field("waits").items().len(), 12);
 }
 
 #[test]
 fn top_finds_the_few_among_many() {
-    // What could go wrong: with more waiters than it keeps while it looks, it forgets the oldest.
+    // What could go wrong: with more waiters than it keeps during its scan, it forgets the oldest.
     let server = Server::new();
     let mut conn = server.connect();
     let mut waiters = Vec::new();
     for number in 0..150 {
         let key = format!("k{}", number % 75);
         conn.int(&["LOCK.ACQUIRE", &key, "x"]);
-        waiters.push(Waiter::waits(&server, &format!("LOCK.ACQUIRE {key} w{number} BLOCK 0")));
+        waiters.push(Connection::waiting(&server, &format!("LOCK.ACQUIRE {key} w{number} BLOCK 0")));
     }
-    waiters.push(Waiter::waits(&server, "LOCK.ACQUIRE k70 last BLOCK 0"));
-    let top = Wire::resp2(&server).say("LOCK.TOP COUNT 3");
+    waiters.push(Connection::waiting(&server, "LOCK.ACQUIRE k70 last BLOCK 0"));
+    let top = Connection::resp2(&server).say("LOCK.TOP COUNT 3");
     let owners: Vec<String> = top.field("waits").items().iter().map(|wait| wait.field("owner").text()).collect();
     assert_eq!(owners, ["w0", "w1", "w2"]);
     let keys: Vec<String> = top.field("keys").items().iter().map(|key| key.field("key").text()).collect();
@@ -317,7 +320,7 @@ fn top_finds_the_few_among_many() {
 }
 
 /// The rows of LOCK.LOG without what depends on the time: id, reason, db, key, owner, mode, note.
-fn log(conn: &mut Wire, command: &str) -> Vec<String> {
+fn log(conn: &mut Connection, command: &str) -> Vec<String> {
     let row = |row: &Reply| {
         let text = |field: &str| match row.field(field) {
             Reply::Int(number) => number.to_string(),
@@ -335,9 +338,10 @@ fn wall_ms() -> i64 {
 
 #[test]
 fn the_log_shows_every_hold_that_its_owner_lost() {
-    // What could go wrong: nobody can tell afterwards who lost a lock, or a release by its owner is shown as a loss.
+    // What could go wrong: an operator cannot find out afterwards which owner lost a lock. Or a release by its owner is
+    // shown as a loss.
     let server = Server::new();
-    let (mut wire, mut conn) = (Wire::resp2(&server), server.connect());
+    let (mut wire, mut conn) = (Connection::resp2(&server), server.connect());
     assert_eq!(wire.say("LOCK.LOG"), Reply::Array(vec![]));
     let before = wall_ms();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "20", "NOTE", "host 1"]).unwrap();
@@ -349,7 +353,7 @@ fn the_log_shows_every_hold_that_its_owner_lost() {
     assert_eq!((row.field("fence").int(), row.field("id").int()), (fence, 1));
     assert!((before..=wall_ms()).contains(&row.field("time_ms").int()), "{row:?}");
     assert!((20..20_000).contains(&row.field("held_ms").int()), "{row:?}");
-    let three = Wire::resp3(&server).say("LOCK.LOG").items().remove(0);
+    let three = Connection::resp3(&server).say("LOCK.LOG").items().remove(0);
     assert!(matches!(&three, Reply::Map(pairs) if pairs.len() == 10), "{three:?}");
 
     // A break of several is several; what their owners did themselves is nothing.
@@ -381,8 +385,8 @@ fn the_log_shows_every_hold_that_its_owner_lost() {
     assert_eq!(rows[4], "1 lapse 0 k a write host 1");
     assert_eq!(log(&mut wire, "LOCK.LOG COUNT 2"), expected[..2]);
     assert!(log(&mut wire, "LOCK.LOG COUNT 0").is_empty());
-    // Forgotten, but the numbers go on: whoever read up to 5 misses nothing.
-    assert_eq!(wire.say("LOCK.LOG RESET"), Reply::Simple("OK".to_owned()));
+    // Forgotten, but the numbers go on: a reader that has read up to 5 misses nothing.
+    assert_eq!(wire.say("LOCK.LOG RESET"), Reply::simple("OK"));
     assert!(log(&mut wire, "LOCK.LOG").is_empty());
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     conn.int(&["LOCK.BREAK", "k", "a"]);
@@ -401,8 +405,8 @@ fn lose(conn: &mut Client, owners: &[&str]) {
 fn the_log_is_as_long_as_it_may_be() {
     // What could go wrong: it grows for ever, or a length of zero or one is taken for another.
     let server = Server::setup().lock_option("log-max-len", "3").start();
-    let (mut wire, mut conn) = (Wire::resp2(&server), server.connect());
-    let owners = |wire: &mut Wire| {
+    let (mut wire, mut conn) = (Connection::resp2(&server), server.connect());
+    let owners = |wire: &mut Connection| {
         let rows = log(wire, "LOCK.LOG COUNT 1000");
         rows.iter().map(|row| row.split(' ').nth(4).unwrap().to_owned()).collect::<Vec<_>>()
     };
@@ -422,7 +426,7 @@ fn the_log_is_as_long_as_it_may_be() {
     assert!(owners(&mut wire).is_empty());
     lose(&mut conn, &["i", "j", "k"]);
     assert_eq!(owners(&mut wire), ["k", "j"]);
-    // Ten, when nobody says how many.
+    // Ten, when the command does not say how many.
     conn.ok(&["CONFIG", "SET", "lock.log-max-len", "100000"]);
     lose(&mut conn, &["l"; 20]);
     assert_eq!(log(&mut wire, "LOCK.LOG").len(), 10);
@@ -431,7 +435,8 @@ fn the_log_is_as_long_as_it_may_be() {
 
 #[test]
 fn the_log_keeps_the_beginning_of_long_names_and_says_how_much_more_there_was() {
-    // What could go wrong: who may lock fills the memory with names of locks that are gone, and only RESET frees it.
+    // What could go wrong: a user that may lock fills the memory with names of locks that are gone, and only RESET
+    // frees it.
     const MIB: usize = 1 << 20;
     let server = Server::setup().lock_option("max-owner-bytes", "65535").lock_option("max-note-bytes", "65535").start();
     let mut conn = server.connect();
@@ -455,7 +460,7 @@ fn the_log_keeps_the_beginning_of_long_names_and_says_how_much_more_there_was() 
         conn.info("clients", "connected_clients") == "1" && used(&mut conn) < before + MIB as u64
     });
     // Every row is there, cut where it is too long.
-    let rows = Wire::resp2(&server).say("LOCK.LOG").items();
+    let rows = Connection::resp2(&server).say("LOCK.LOG").items();
     assert_eq!(rows.len(), 9);
     let cut = |first: u8, len: usize, kept: usize| {
         let more = format!("... ({} more bytes)", len - kept);
@@ -470,7 +475,7 @@ fn the_log_keeps_the_beginning_of_long_names_and_says_how_much_more_there_was() 
     let (key, owner) = (long(b'k', 128), long(b'o', 256));
     assert!(matches!(conn.call(&[b"LOCK.ACQUIRE", &key[..], &owner, b"NOTE", &owner]), Ok(redis::Value::Int(1..))));
     assert_eq!(conn.call(&[&b"LOCK.BREAK"[..], &key]), Ok(redis::Value::Int(1)));
-    let row = Wire::resp2(&server).say("LOCK.LOG").items().remove(0);
+    let row = Connection::resp2(&server).say("LOCK.LOG").items().remove(0);
     let [key, owner] = [key, owner].map(Reply::Bulk);
     assert_eq!((row.field("key"), row.field("owner"), row.field("note")), (key, owner.clone(), owner));
 }
@@ -484,7 +489,7 @@ fn a_replica_has_a_log_of_its_own_also_without_its_primary() {
     replica.follow(&primary);
     lose(&mut there, &["after"]);
     replica.catch_up(&primary);
-    let owners = |server: &Server| log(&mut Wire::resp2(server), "LOCK.LOG").len();
+    let owners = |server: &Server| log(&mut Connection::resp2(server), "LOCK.LOG").len();
     assert_eq!((owners(&primary), owners(&replica)), (1, 1));
     here.ok(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     drop(primary);
@@ -497,18 +502,18 @@ fn a_replica_has_a_log_of_its_own_also_without_its_primary() {
 
 #[test]
 fn holds_name_their_note_and_their_connection() {
-    // What could go wrong: an operator sees who holds a lock as a string of digits, and cannot find the process.
+    // What could go wrong: an operator sees the holder of a lock as a string of digits, and cannot find the process.
     let server = Server::new();
-    let mut session = Waiter::connect(&server);
+    let mut session = Connection::resp2(&server);
     let client = session.id();
-    let fence = session.wire().say("LOCK.ACQUIRE k a SESSION 500 NOTE host:17").int();
+    let fence = session.say("LOCK.ACQUIRE k a SESSION 500 NOTE host:17").int();
     assert!(fence > 0);
-    let holder = |wire: &mut Wire| wire.say("LOCK.INFO k").field("holders").items().remove(0);
-    let mut wire = Wire::resp2(&server);
+    let holder = |wire: &mut Connection| wire.say("LOCK.INFO k").field("holders").items().remove(0);
+    let mut wire = Connection::resp2(&server);
     let seen = holder(&mut wire);
     let fields = ["session", "client", "note"].map(|field| seen.field(field));
     assert_eq!(fields, [Reply::Int(500), Reply::Int(client), Reply::bulk("host:17")]);
-    // Bound anew, by whoever extends it there.
+    // Bound anew, by the client that extends it there.
     let other = wire.say("CLIENT ID").int();
     assert_eq!(wire.say("LOCK.EXTEND k a PX 60000 SESSION 0").int(), fence);
     let seen = holder(&mut wire);
@@ -528,7 +533,7 @@ fn holds_name_their_note_and_their_connection() {
 
 #[test]
 fn info_measures_how_long_was_waited() {
-    // What could go wrong: an alert on long waits never rings, or those count that waited in vain or not at all.
+    // What could go wrong: an alert on long waits never fires, or waits count that were in vain or did not take place.
     let server = Server::new();
     let mut stage = Stage::new(&server);
     let mut conn = server.connect();
@@ -543,9 +548,9 @@ fn info_measures_how_long_was_waited() {
         ("c:", "nil"),
     ]);
     assert_eq!(waits(), [0; 3], "none of them was let in");
-    // One that waits a while, by the server's own count of it.
+    // One waiter that waits a while, by the server's own count of it.
     stage.play(&[("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let mut waited_ms = 0;
     wait_for("time to pass", || {
         waited_ms = wire.say("LOCK.TOP").field("waits").items()[0].field("waited_ms").int();
@@ -560,9 +565,9 @@ fn info_measures_how_long_was_waited() {
     // Many that hardly wait move the middle, not the longest.
     for _ in 0..30 {
         stage.play(&[("c: LOCK.ACQUIRE k c BLOCK 0", "sent"), ("LOCK.BREAK k b", "1")]);
-        assert!(stage.waiter("c").reply().int() > 0);
+        assert!(stage.waiter("c").read().int() > 0);
         stage.play(&[("b: LOCK.ACQUIRE k b BLOCK 0", "sent"), ("LOCK.BREAK k c", "1")]);
-        assert!(stage.waiter("b").reply().int() > 0);
+        assert!(stage.waiter("b").read().int() > 0);
     }
     let [middle, _, longest] = waits();
     assert!(middle < p50 && longest >= max, "{middle} {longest}, before {p50} {max}");
@@ -630,10 +635,10 @@ fn every_counter_counts_what_it_says() {
 
 #[test]
 fn what_is_looked_at_is_not_sent() {
-    // What could go wrong: every look of a monitoring tool goes to the file and to all replicas.
+    // What could go wrong: every read of a monitoring tool goes to the file and to all replicas.
     let server = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
     let mut stream = Stream::of(&server);
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     for command in ["LOCK.TOP", "LOCK.LOG", "LOCK.LOG RESET", "LOCK.INFO k", "LOCK.BREAK k"] {
         wire.say(command);
     }

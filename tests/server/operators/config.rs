@@ -57,7 +57,7 @@ fn every_configuration_has_its_default_and_its_range() {
 
 #[test]
 fn a_default_lease_above_the_longest_is_refused_and_rolled_back() {
-    // A request that names no lease would get one that nobody may ask for.
+    // A request that names no lease would get one that no client may ask for.
     let server = Server::new();
     let mut conn = server.connect();
     let reason = "lock.default-lease-ms must not be above lock.max-lease-ms";
@@ -143,7 +143,7 @@ fn locks_held_under_a_looser_limit_stay_usable_under_a_stricter_one() {
 
 #[test]
 fn allow_hold_can_be_set_at_the_start_only() {
-    // Who may CONFIG SET could give himself the right to forge holds.
+    // A user that may CONFIG SET could take the right to forge holds.
     let server = Server::new();
     let mut conn = server.connect();
     assert_eq!(value(&mut conn, "lock.allow-hold"), "no");
@@ -283,7 +283,7 @@ fn the_server_does_not_start_with_an_argument_that_the_module_does_not_know() {
 
 #[test]
 fn the_server_does_not_start_with_a_line_that_the_module_does_not_take() {
-    // As with arguments; here it is the server that looks, but the module must ask it to.
+    // As with arguments; here it is the server that checks, but the module must ask it to.
     for (line, named) in [
         // Redis 7.0 does not say which.
         ("lock.defalt-lease-ms 1000", "Module Configuration detected without"),

@@ -1,5 +1,5 @@
-//! What lies in contrib/: the dashboard, the alerts and the configurations for those who collect metrics. Compared with
-//! what a server shows, because nobody sees a panel that stays empty until it is needed.
+//! What lies in contrib/: the dashboard, the alerts and the configurations for the collection of metrics. Compared with
+//! what a server shows, because a panel that stays empty is not noticed until it is needed.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,7 +140,7 @@ fn the_dashboard_shows_every_field_but_the_clock() {
 
 #[test]
 fn every_alert_asks_for_a_field_and_says_why_it_is_there() {
-    // What could go wrong: a rule that asks for a metric under another name, or that nobody knows what to do about.
+    // What could go wrong: a rule that asks for a metric under another name, or for which the operator has no remedy.
     let text = file("alerts.yml");
     let rules: Vec<&str> = text.split("      - alert: ").collect();
     assert!(rules.len() > 1);
@@ -173,7 +173,7 @@ fn the_script_for_redis_exporter_returns_every_field_of_info_lock() {
 
 #[test]
 fn the_script_for_redis_exporter_returns_nothing_without_the_module() {
-    // What could go wrong: one script for all servers, and those without the module count as down.
+    // What could go wrong: one script for all servers, and servers without the module count as down.
     let script = file("redis_exporter/lock.lua");
     let server = Server::setup().without_module().start();
     assert_eq!(server.connect().get::<Vec<String>>(&["EVAL", &script, "0", "0"]), Vec::<String>::new());

@@ -1,9 +1,8 @@
-//! The server's own tools, run on locks: its command line client, and the commands by which one looks for what is big,
-//! slow or unused. A type and commands that they do not know must not stop them.
+//! The server's own tools, run on locks: its command line client, and the commands that search for what is big, slow or
+//! unused. A type and commands that they do not know must not stop them.
 
+use crate::harness::connection::{Connection, Reply};
 use crate::harness::servers::not_run;
-use crate::harness::waiter::Waiter;
-use crate::harness::wire::{Reply, Wire};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,10 +92,10 @@ fn the_client_prints_replies_as_people_and_programs_read_them() {
 
 #[test]
 fn memory_is_told_for_locks_as_for_other_keys() {
-    // What could go wrong: a lock costs nothing as far as anybody can see.
+    // What could go wrong: a lock costs nothing as far as an operator can see.
     let server = filled();
-    let mut wire = Wire::resp2(&server);
-    let usage = |wire: &mut Wire, key: &str| wire.say(&format!("MEMORY USAGE {key}")).int();
+    let mut wire = Connection::resp2(&server);
+    let usage = |wire: &mut Connection, key: &str| wire.say(&format!("MEMORY USAGE {key}")).int();
     let (one, crowd) = (usage(&mut wire, "lock0"), usage(&mut wire, "crowd"));
     assert!(one > 100 && crowd > 50 * one, "{one}, {crowd}");
     assert!(wire.say("MEMORY USAGE lock0 SAMPLES 0").int() == one);
@@ -109,19 +108,19 @@ fn memory_is_told_for_locks_as_for_other_keys() {
 fn the_slow_log_and_the_monitor_show_what_clients_sent() {
     // What could go wrong: they show what the module sends to replicas as if a client had sent it, or not what one did.
     let server = Server::new();
-    let (mut wire, mut monitor) = (Wire::resp2(&server), Wire::resp2(&server));
+    let (mut wire, mut monitor) = (Connection::resp2(&server), Connection::resp2(&server));
     assert_eq!(wire.say("CONFIG SET slowlog-log-slower-than 0").text(), "OK");
     assert_eq!(wire.say("SLOWLOG RESET").text(), "OK");
     assert_eq!(monitor.say("MONITOR").text(), "OK");
-    let mut waiter = Waiter::connect(&server);
+    let mut waiter = Connection::resp2(&server);
     let commands = ["LOCK.MACQUIRE 2 j k a", "LOCK.RELEASE k a", "LOCK.RELEASE j a", "LOCK.BREAK k", "LOCK.TOP"];
     assert_eq!(wire.say(commands[0]).items().len(), 2);
-    waiter.wire().send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);
-    waiter.expect_waiting("LOCK.ACQUIRE");
+    waiter.send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);
+    waiter.expect_blocked(&mut server.connect(), "LOCK.ACQUIRE");
     for command in &commands[1..] {
         wire.say(command);
     }
-    assert!(waiter.reply().int() > 0);
+    assert!(waiter.read().int() > 0);
     wire.say("ECHO end");
     let mut seen = Vec::new();
     loop {
@@ -154,14 +153,14 @@ fn the_slow_log_and_the_monitor_show_what_clients_sent() {
 
 #[test]
 fn the_server_measures_our_commands_like_its_own() {
-    // What could go wrong: who looks for what takes the server's time does not find it.
+    // What could go wrong: an operator searches for what takes the server's time, and does not find it.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     assert_eq!(wire.say("CONFIG RESETSTAT").text(), "OK");
     for command in ["LOCK.ACQUIRE k a", "LOCK.ACQUIRE k b", "LOCK.ACQUIRE k a PX 0", "LOCK.MACQUIRE 2 k l a"] {
         wire.say(command);
     }
-    let stats = |wire: &mut Wire, name: &str| {
+    let stats = |wire: &mut Connection, name: &str| {
         let text = wire.say("INFO commandstats").text();
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:"))).unwrap().to_owned();
         let field =
@@ -173,8 +172,8 @@ fn the_server_measures_our_commands_like_its_own() {
     let histogram = wire.say("LATENCY HISTOGRAM lock.macquire");
     assert_eq!(histogram.field("lock.macquire").field("calls").int(), 1);
     assert!(wire.say("INFO errorstats").text().contains("errorstat_ERR:count=1"));
-    // Who waits is shown with what it waits in.
-    let waiter = Waiter::waits(&server, "LOCK.MACQUIRE 2 k m b BLOCK 0");
+    // A waiter is shown with what it waits in.
+    let waiter = Connection::waiting(&server, "LOCK.MACQUIRE 2 k m b BLOCK 0");
     let listed = wire.say(&format!("CLIENT LIST ID {}", waiter.id())).text();
     assert!(listed.contains(" cmd=lock.macquire "), "{listed}");
 }
@@ -183,7 +182,7 @@ fn the_server_measures_our_commands_like_its_own() {
 fn object_tells_of_a_lock_what_it_tells_of_any_key() {
     // What could go wrong: a lock counts as never used, and is the first to be evicted.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     assert!(wire.say("LOCK.ACQUIRE k a PX 600000").int() > 0);
     assert_eq!(wire.say("OBJECT ENCODING k").text(), "raw");
     assert_eq!(wire.say("OBJECT REFCOUNT k").int(), 1);

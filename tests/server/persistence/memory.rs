@@ -1,10 +1,9 @@
-//! Memory: that MEMORY USAGE tells the truth, and that nothing is kept of locks that are gone.
+//! Memory: that MEMORY USAGE is correct, and that nothing is kept of locks that are gone.
 
 use crate::harness::lapses::alone;
 use crate::harness::servers::memory_usage_leaves_out_names;
+use crate::harness::state::let_it_tick;
 use std::ops::Range;
-use std::thread;
-use std::time::{Duration, Instant};
 use testbed::{Client, Server, wait_for};
 
 /// Sends many commands in batches.
@@ -71,7 +70,7 @@ fn words(command: &str) -> Vec<String> {
 
 #[test]
 fn memory_usage_of_a_lock_is_right_within_a_tenth() {
-    // Who plans memory by MEMORY USAGE would be misled by what the module allocates and does not count: the entry in
+    // MEMORY USAGE would mislead an operator about what the module allocates and does not count. That is the entry in
     // the index of leases, names that do not fit in place, sizes that the allocator rounds up.
     let _alone = alone();
     let uuid = |n: usize| format!("{n:08x}-0000-4000-8000-000000000000");
@@ -123,7 +122,7 @@ fn memory_usage_of_many_readers_is_right_within_a_tenth() {
     let server = Server::new();
     let mut conn = server.connect();
     // In the order in which they come, owners are sorted (as numbered workers are), reversed, or in none (as random
-    // ones are): the trees grow otherwise each time.
+    // ones are). The trees grow otherwise each time.
     type Number = fn(u64) -> u64;
     let orders: [(&str, Number); 3] = [
         ("rising", |n| n),
@@ -175,34 +174,31 @@ fn nothing_is_left(end: impl Fn(&mut Client)) {
     let _alone = alone();
     let server = Server::new();
     let mut conn = server.connect();
-    let mut round = || {
+    let round = |conn: &mut Client| {
         let mut work = server.connect();
         take_many(&mut work, 0..MANY, 3_600_000);
         end(&mut work);
         drop(work);
         wait_for("all locks to be gone", || conn.get::<i64>(&["DBSIZE"]) == 0);
         assert_eq!(conn.info("lock", "lock_leases"), "0");
-        lowest_memory(&mut conn, 0)
     };
-    let before = round();
-    let mut after = round();
-    if after > before + LEFT_MAX {
-        after = lowest_memory(&mut conn, before + LEFT_MAX);
-    }
-    println!("{before} bytes before, {after} after");
-    assert!(after <= before + LEFT_MAX, "{} bytes are left", after - before);
+    round(&mut conn);
+    let before = lowest_memory(&mut conn);
+    round(&mut conn);
+    wait_for(&format!("memory to be as low as {before} bytes again"), || {
+        settled_memory(&mut conn) <= before + LEFT_MAX
+    });
 }
 
-/// The least memory in use once it shrinks no more, or as soon as it is no more than that much: the server shrinks its
-/// table of keys, and the module gives back the index of a flushed database, little by little.
-fn lowest_memory(conn: &mut Client, enough: u64) -> u64 {
-    let (mut lowest, mut shrunk) = (u64::MAX, Instant::now());
-    while lowest > enough && shrunk.elapsed() < Duration::from_secs(2) {
+/// The least memory in use, once some ticks in a row have given nothing back. The server shrinks its table of keys tick
+/// by tick, and so does the module give back the index of a flushed database.
+fn lowest_memory(conn: &mut Client) -> u64 {
+    let (mut lowest, mut in_vain) = (u64::MAX, 0);
+    while in_vain < 5 {
         let now = settled_memory(conn);
-        if now < lowest {
-            (lowest, shrunk) = (now, Instant::now());
-        }
-        thread::sleep(Duration::from_millis(20));
+        in_vain = if now < lowest { 0 } else { in_vain + 1 };
+        lowest = lowest.min(now);
+        let_it_tick(conn);
     }
     lowest
 }
@@ -232,13 +228,13 @@ fn nothing_is_left_of_locks_that_were_released() {
 
 #[test]
 fn nothing_is_left_of_locks_that_were_deleted() {
-    // The server frees the value, and tells us that the lock leaves its key: the entry in the index goes only then.
+    // The server frees the value, and reports that the lock leaves its key: the entry in the index goes only then.
     nothing_is_left(|conn| send_all(conn, (0..MANY).map(|n| words(&format!("DEL {n:0>32}")))));
 }
 
 #[test]
 fn nothing_is_left_of_locks_that_were_flushed() {
-    // The server tells of no key, and frees the values on another thread: the index goes as a whole, in small bites.
+    // The server reports no key, and frees the values on another thread: the index goes as a whole, in small bites.
     nothing_is_left(|conn| conn.ok(&["FLUSHALL", "SYNC"]));
     nothing_is_left(|conn| conn.ok(&["FLUSHDB", "ASYNC"]));
 }
@@ -292,8 +288,7 @@ fn readers_that_come_and_go_leave_nothing_on_their_key() {
 
 #[test]
 fn an_owner_that_waits_much_and_gets_much_costs_no_memory_for_that() {
-    // What could go wrong: each thing that it gets puts each of its waits on a list once more, which is never given
-    // back.
+    // What could go wrong: each grant puts each of the owner's waits on a list once more. That memory is never freed.
     const WAITS: usize = 50;
     const GETS: usize = 5_000;
     let server = Server::new();
@@ -307,8 +302,7 @@ fn an_owner_that_waits_much_and_gets_much_costs_no_memory_for_that() {
     }
     wait_for("all to wait", || conn.info_number("lock", "lock_waiters") == WAITS as u64);
     let before = conn.info_number("memory", "used_memory");
-    // In one step of the server: nothing is done by the module's own hand in between. What is asked last is still in
-    // it.
+    // In one step of the server: nothing is done in the background in between. The last request is still in it.
     let mut pipe = redis::pipe();
     pipe.atomic();
     for _ in 0..GETS {

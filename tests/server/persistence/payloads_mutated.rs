@@ -1,4 +1,4 @@
-//! RESTORE of payloads that were changed at random, very many of them: the server lives, refuses what is no lock, and
+//! RESTORE of payloads that were changed at random, very many of them. The server lives, refuses what is no lock, and
 //! what it accepts is the lock that the payload says.
 //!
 //! `REDIS_LOCK_PAYLOADS` says how many (100,000), `REDIS_LOCK_PAYLOADS_SEED` where chance begins; both are printed.
@@ -35,7 +35,7 @@ struct Said {
 /// A lock as a payload says it: its fence, and its holds by owner.
 type SaidLock = (u64, BTreeMap<Vec<u8>, Said>);
 
-/// A key with what was accepted there, as a payload and as a digest, if that is known to be of no hold that is over.
+/// A key with what was accepted there, as a payload. Also as a digest, if that is known to be of no hold that is over.
 type Accepted<'a> = (&'a [u8], SaidLock, Vec<u8>, Option<Value>);
 
 /// Takes numbers and bytes off the front.
@@ -258,7 +258,7 @@ struct Tally {
     around: usize,
 }
 
-/// Restores these, looks at what is there, sends it on, and lets every owner release it.
+/// Restores these, reads what is there, sends it on, and lets every owner release it.
 fn restore_all(conn: &mut Client, payloads: &[Vec<u8>], dice: &mut StdRng, count: usize, tally: &mut Tally) {
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
     let batch: Vec<_> = (0..count).map(|_| made(payloads, dice)).collect();
@@ -380,7 +380,7 @@ fn release(conn: &mut Client, names: &[Vec<u8>], held: &[Accepted<'_>], batch: &
         }
         assert_eq!(replies.next().unwrap().unwrap(), Value::Int(0), "{lock:?}");
     }
-    // Of those that damage around the module's string may have made anything of, and where a lease was over.
+    // Keys that damage around the module's string may have turned into anything, and keys whose lease was over.
     let rest: Vec<Vec<&[u8]>> = names.iter().zip(batch).map(|(name, _)| vec![&b"DEL"[..], name]).collect();
     all(conn, &rest);
 }

@@ -12,7 +12,7 @@ fn assert_back(server: &Server, before: &(Picture, Ttls), taken: Instant, how: &
     let (picture, ttls) = picture(server);
     assert_eq!(picture, before.0, "{how}");
     assert_running_on(&before.1, &ttls, taken, how);
-    // They are looked after: every key has its entry in the index of leases.
+    // The leases have their timers: every key has its entry in the index of leases.
     let keys = before.0.locks.len() as u64;
     assert_eq!(server.connect().info_number("lock", "lock_leases"), keys, "{how}");
     assert_enforced(server, how);
@@ -183,7 +183,7 @@ fn a_lease_runs_on_while_the_server_is_down() {
 
 #[test]
 fn a_hold_that_ended_while_the_server_was_down_lapses_at_the_start_with_effect() {
-    // Dropped at loading, it would be gone without a word to replicas, AOF and subscribers.
+    // Dropped at loading, it would be gone without notice to replicas, AOF and subscribers.
     for (how, options, _) in [WAYS[0], WAYS[2], WAYS[3], WAYS[4], WAYS[5]] {
         let setup = Server::setup().wall_offset("+0");
         let mut server = options.iter().fold(setup, |setup, (name, value)| setup.option(name, value)).start();
@@ -253,7 +253,7 @@ fn a_time_to_live_that_somebody_set_is_saved_with_the_lock() {
 
 #[test]
 fn a_lock_whose_time_to_live_ended_while_the_server_was_down_leaves_no_lease() {
-    // The server loads the value and frees it at once, without a word to the module.
+    // The server loads the value and frees it at once, without notice to the module.
     let mut server = Server::setup().wall_offset("+0").option("save", "3600 1000000").start();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "7200000"]).unwrap();
@@ -269,7 +269,7 @@ fn a_lock_whose_time_to_live_ended_while_the_server_was_down_leaves_no_lease() {
 
 #[test]
 fn an_rdb_of_a_server_that_never_had_a_lock_loads_without_the_module() {
-    // Who takes the module out again must not lose the data.
+    // An operator who takes the module out again must not lose the data.
     if not_run("persistence::restarts::an_rdb_of_a_server_that_never_had_a_lock_loads_without_the_module") {
         return;
     }

@@ -118,7 +118,7 @@ fn locks(server: &Server) -> String {
 
 #[test]
 fn primary_replicas_and_files_agree_after_any_history() {
-    // Whatever a replica decides by itself, or is not told, ends in other data than the primary's.
+    // Whatever a replica decides by itself, or does not receive, ends in other data than the primary's.
     let mut dice = Dice::new("agreement");
     let primary = Server::setup()
         .option("repl-diskless-sync-delay", "0")

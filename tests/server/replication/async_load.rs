@@ -1,9 +1,9 @@
 //! `repl-diskless-load swapdb`: a replica that loads its primary's data set beside the one that it serves. The server
-//! swaps the two without a word about any key, or goes on with the old one when the load breaks off.
+//! swaps the two without notice of any key, or goes on with the old one when the load breaks off.
 
-use crate::harness::parked::let_it_tick;
 use crate::harness::payload::dump;
 use crate::harness::picture::{assert_running_on, fill, picture};
+use crate::harness::state::let_it_tick;
 use std::time::{Duration, Instant};
 use testbed::{Client, Server, wait_for};
 
@@ -20,7 +20,7 @@ const HISTORIES: [History; 2] = [History::Same, History::Other];
 
 /// So many keys lie in database 1, between the locks of 0 and those of 3: they make loads long.
 const PADDING: usize = 300;
-/// How long the one who is to be slow spends on each key.
+/// How long the slow one spends on each key.
 const DELAY_US: &str = "20000";
 
 struct Pair {
@@ -183,7 +183,7 @@ fn a_replica_that_loads_beside_its_data_shows_the_old_locks_until_the_new_ones_t
 
 #[test]
 fn a_replica_that_is_promoted_after_a_load_ends_the_new_leases_and_not_the_old_ones() {
-    // The index of the old data would end nothing of the new, or look at keys that are held for longer now. Redis 7.0
+    // The index of the old data would end nothing of the new, or visit keys that are held for longer now. Redis 7.0
     // says of each key that it is in database 0.
     for history in HISTORIES {
         let pair = Pair::new(history);
@@ -227,7 +227,7 @@ fn a_replica_that_is_promoted_after_a_load_ends_the_new_leases_and_not_the_old_o
         assert_eq!(conn.int(&["EXISTS", "stays", "crowd"]), Some(2));
         assert_eq!(conn.lock_info("crowd").unwrap().holding, 1);
         conn.ok(&["SELECT", "0"]);
-        // By the same history, it was held there before, and nobody gave it back.
+        // By the same history, it was held there before, and no client gave it back.
         wait_for("what was not given back to end", || conn.int(&["EXISTS", "goes"]) == Some(0));
         assert_eq!(conn.int(&["EXISTS", "stays", "ends"]), Some(2));
         let_it_tick(&mut conn);
@@ -241,7 +241,7 @@ fn a_replica_that_is_promoted_after_a_load_ends_the_new_leases_and_not_the_old_o
 
 #[test]
 fn a_load_that_breaks_off_leaves_the_old_locks_and_their_leases_as_they_were() {
-    // The new entries would look for locks that are not there, and the old ones be dropped for these.
+    // The new entries would point to locks that are not there, and the old ones be dropped for these.
     for history in HISTORIES {
         let mut pair = Pair::new(history);
         fill(pair.origin());
@@ -279,7 +279,7 @@ fn a_load_that_breaks_off_leaves_the_old_locks_and_their_leases_as_they_were() {
 
 #[test]
 fn databases_that_are_emptied_and_swapped_after_a_load_take_their_leases_along() {
-    // Redis 7.0 has not told by then which database each lock is in.
+    // Redis 7.0 has not reported by then which database each lock is in.
     let pair = Pair::new(History::Same);
     pair.settle();
     let mut conn = pair.replica.connect();
@@ -330,7 +330,7 @@ fn a_lock_that_is_restored_on_a_writable_replica_while_it_loads_is_one_of_the_ol
 
 #[test]
 fn a_replica_of_a_replica_gets_what_was_loaded_beside_and_saves_it() {
-    // A sub-replica is sent away when the data set is swapped, and gets all of the new one; so does the file of its
+    // A sub-replica is disconnected when the data set is swapped, and gets all of the new one; so does the file of its
     // own.
     let pair = Pair::new(History::Same);
     fill(&pair.primary);

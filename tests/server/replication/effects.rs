@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use testbed::{Client, Server, wait_for};
 
-/// A primary with an append-only file and somebody who listens to what it sends.
+/// A primary with an append-only file and a replica connection that reads what it sends.
 struct Wire {
     server: Server,
     conn: Client,
@@ -36,9 +36,9 @@ impl Wire {
         sent
     }
 
-    /// Runs a command and compares what is sent with what is expected: words as they are, but for `F` (the fence that
-    /// this owner was given last on this key), `W` (the deadline on the wall clock) and `L...` (what is left of the
-    /// lease: `L=` exactly that, `L<` some less, for the time since the grant).
+    /// Runs a command and compares what is sent with what is expected: words as they are, but for three. `F` is the
+    /// fence that this owner was given last on this key, `W` the deadline on the wall clock. `L...` is what is left of
+    /// the lease: `L=` exactly that, `L<` some less, for the time since the grant.
     fn check(&mut self, command: &str, expected: &[&str]) {
         let words: Vec<&str> = command.split(' ').collect();
         let before = wall_ms();
@@ -132,8 +132,8 @@ fn a_release_of_a_named_fence_is_sent_like_any_other() {
 
 #[test]
 fn the_deadline_on_the_wall_is_exact() {
-    // The first fence is the wall clock at the grant, in microseconds, when the fence clock does not jump at the start:
-    // deadline and fence must tell the same time.
+    // The first fence is the wall clock at the grant, in microseconds, when the fence clock does not jump at the start.
+    // Deadline and fence must agree on the time.
     let mut wire = Wire::new();
     wire.conn.ok(&["CONFIG", "SET", "lock.promotion-skew-ms", "0"]);
     let fence = wire.conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "12345"]).unwrap();
@@ -225,7 +225,7 @@ fn several_effects_of_one_step_are_sent_as_one() {
     let mut pipe = redis::pipe();
     pipe.cmd("LOCK.RW").arg(&["k", "a", "READ", "PX", "50"]);
     pipe.cmd("LOCK.RW").arg(&["k", "b", "READ", "PX", "60"]);
-    // Nobody comes to see to the alarm before the next command settles the key.
+    // The timer does not run before the next command settles the key.
     pipe.cmd("DEBUG").arg(&["SLEEP", "0.1"]).ignore();
     pipe.cmd("LOCK.ACQUIRE").arg(&["k", "c", "PX", "10000"]);
     let fences: Vec<i64> = pipe.query(&mut wire.conn.0).unwrap();

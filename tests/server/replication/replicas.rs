@@ -1,9 +1,10 @@
 //! Replicas: they have what the primary has, end nothing themselves, and take over with every lease still running.
 
-use crate::harness::parked::{Parked, let_it_tick};
+use crate::harness::connection::Connection;
 use crate::harness::payload::dump;
 use crate::harness::picture::{Ttls, assert_running_on, fill, picture};
 use crate::harness::servers::not_run;
+use crate::harness::state::let_it_tick;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -30,8 +31,8 @@ fn digest(conn: &mut Client) -> String {
     conn.get(&["DEBUG", "DIGEST"])
 }
 
-/// Lets the server do its regular work for a while, by its own count of time: what it ought not to do it has had many
-/// occasions for.
+/// Lets the server do its regular work for a while, by its own count of time. It has many occasions then for what it
+/// ought not to do.
 fn let_it_work(conn: &mut Client) {
     let start = conn.info_number("server", "server_time_usec");
     wait_for("some ticks", || conn.info_number("server", "server_time_usec") > start + 400_000);
@@ -121,7 +122,7 @@ impl Drop for StopsOnDrop<'_> {
     }
 }
 
-/// Takes and gives back locks until it is told to stop, so that some lie there at every moment and none for long.
+/// Takes and gives back locks until the test stops it, so that some lie there at every moment and none for long.
 fn keep_changing(server: &Server, stop: &AtomicBool) {
     let mut conn = server.connect();
     let mut n = 0u32;
@@ -135,7 +136,7 @@ fn keep_changing(server: &Server, stop: &AtomicBool) {
 
 #[test]
 fn a_replica_that_attaches_at_any_moment_misses_nothing() {
-    // While nobody listens nothing is sent. A stream that begins unnoticed would lack what changes until somebody
+    // While no replica listens nothing is sent. A stream that begins unnoticed would lack what changes until the module
     // notices: hz 1 makes the time in which it could happen a second.
     for diskless in ["yes", "no"] {
         let primary = primary().option("repl-diskless-sync", diskless).option("hz", "1").start();
@@ -160,7 +161,7 @@ fn a_replica_that_attaches_at_any_moment_misses_nothing() {
 
 #[test]
 fn a_replica_that_comes_back_alone_gets_what_changed_meanwhile() {
-    // With its only replica away the primary has nobody to send to, but must keep what it would have sent.
+    // With its only replica away the primary has no replica to send to, but must keep what it would have sent.
     let (primary, replica) = (primary().option("hz", "100").start(), Server::new());
     let (mut there, mut here) = (primary.connect(), replica.connect());
     replica.follow(&primary);
@@ -304,7 +305,7 @@ fn a_promoted_replica_enforces_every_lease_to_its_end_and_then_ends_it() {
 
 #[test]
 fn a_promoted_replica_ends_abandoned_leases_by_itself() {
-    // Nobody asks for the lock: only an alarm that is set at the promotion ends it.
+    // No client asks for the lock: only a timer that is set at the promotion ends it.
     let primary = primary().start();
     let replica = Server::new();
     replica.follow(&primary);
@@ -312,7 +313,7 @@ fn a_promoted_replica_ends_abandoned_leases_by_itself() {
     replica.catch_up(&primary);
     drop(primary);
     let mut conn = replica.connect();
-    // Nobody but the new primary can have ended it, however long this takes.
+    // Only the new primary can have ended it, however long this takes.
     assert_eq!((conn.int(&["DBSIZE"]), conn.info("lock", "lock_lapsed")), (Some(1), "0".into()));
     promote(&mut conn);
     wait_for("the lease to end", || conn.int(&["DBSIZE"]) == Some(0));
@@ -349,7 +350,7 @@ fn a_replica_ends_no_lease_itself() {
 
 #[test]
 fn a_former_primary_ends_no_lease_any_more() {
-    // Its alarm is still set when it becomes a replica.
+    // Its timer is still set when it becomes a replica.
     let server = Server::setup().option("appendonly", "yes").option("appendfsync", "always").start();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "6000"]).unwrap();
@@ -393,7 +394,7 @@ fn primary_and_replica_change_places_and_back() {
 
 #[test]
 fn a_writable_replica_refuses_to_change_locks() {
-    // It would grant what the primary has granted to somebody else.
+    // It would grant what the primary has granted to another owner.
     let primary = primary().start();
     let replica = Server::setup().option("replica-read-only", "no").lock_option("allow-hold", "yes").start();
     replica.follow(&primary);
@@ -428,7 +429,7 @@ fn picture_of(conn: &mut Client) -> (Vec<String>, String, String) {
 
 #[test]
 fn facts_from_clients_are_refused_unless_allowed() {
-    // Whoever may send LOCK.HOLD can take any lock.
+    // A user that may send LOCK.HOLD can take any lock.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
@@ -443,7 +444,7 @@ fn facts_from_clients_are_refused_unless_allowed() {
 
 #[test]
 fn a_time_to_live_that_is_set_just_after_a_restore_is_the_same_on_both() {
-    // The holds of a restored lock are told a millisecond later, and would end a time to live on the replica alone.
+    // The holds of a restored lock are sent a millisecond later, and would end a time to live on the replica alone.
     let (primary, replica) = (Server::setup().option("repl-diskless-sync-delay", "0").start(), Server::new());
     replica.follow(&primary);
     let (mut conn, mut there) = (primary.connect(), replica.connect());
@@ -457,7 +458,7 @@ fn a_time_to_live_that_is_set_just_after_a_restore_is_the_same_on_both() {
         let at_ms = |conn: &mut Client| conn.int(&["PEXPIRETIME", "k"]).unwrap();
         let set = at_ms(&mut conn);
         assert!(set > 0);
-        // By then they are told.
+        // By then they are sent.
         let_it_tick(&mut conn);
         replica.catch_up(&primary);
         assert_eq!((at_ms(&mut conn), at_ms(&mut there)), (set, set));
@@ -466,7 +467,7 @@ fn a_time_to_live_that_is_set_just_after_a_restore_is_the_same_on_both() {
 
 #[test]
 fn wait_confirms_a_grant_on_its_own_connection_and_outside_of_multi_alone() {
-    // What could go wrong: somebody believes that a replica has the grant, which never heard of it.
+    // What could go wrong: a client believes that a replica has the grant, while the replica never received it.
     let (primary, replica) = (primary().start(), Server::new());
     replica.follow(&primary);
     let [mut conn, mut other] = [primary.connect(), primary.connect()];
@@ -478,12 +479,12 @@ fn wait_confirms_a_grant_on_its_own_connection_and_outside_of_multi_alone() {
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).expect("free");
     assert_eq!(other.int(&["WAIT", "1", "0"]), Some(1), "of what this connection wrote, nothing is missing");
     assert_eq!(conn.int(&["WAIT", "1", "1"]), Some(0));
-    // Who was granted it after waiting asks on the connection that waited.
-    let mut waiter = Parked::wait(&primary, "LOCK.ACQUIRE k b BLOCK 0 PX 600000");
+    // A waiter that was granted it asks on the connection that waited.
+    let mut waiter = Connection::waiting(&primary, "LOCK.ACQUIRE k b BLOCK 0 PX 600000");
     conn.int(&["LOCK.RELEASE", "k", "a"]);
-    assert!(waiter.end().fence() > 0);
-    waiter.send("WAIT 1 1");
-    assert_eq!(waiter.end().fence(), 0);
+    assert!(waiter.read().int() > 0);
+    waiter.send_line("WAIT 1 1");
+    assert_eq!(waiter.read().int(), 0);
     // In MULTI the time-out of zero would be for ever.
     conn.ok(&["MULTI"]);
     for queued in [&["LOCK.ACQUIRE", "in-multi", "a"][..], &["WAIT", "1", "0"]] {

@@ -1,9 +1,9 @@
 //! Holds that are bound to a connection: what SESSION says, what ends with the connection, however that ends, and what
 //! binds a hold anew.
 
-use crate::harness::parked::{holders, let_it_tick};
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::{Player, Reply, Row, Way, Wire};
+use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::state::{holders, let_it_tick};
+use crate::harness::transcript::{Player, Row, Stage};
 use redis::Value;
 use std::time::{Duration, Instant};
 use testbed::{Client, Fields, HolderInfo, Server, wait_for};
@@ -75,7 +75,7 @@ const SYNTAX: &[Row] = &[
 fn session_takes_a_number_of_milliseconds_once() {
     // What is read wrongly binds for another time than was asked, or not at all.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     for way in [Way::Plain, Way::Exec] {
         let mut player = Player::new(&mut wire, way);
         player.play(SYNTAX);
@@ -87,29 +87,29 @@ fn session_takes_a_number_of_milliseconds_once() {
 
 #[test]
 fn info_shows_what_a_hold_is_bound_to() {
-    // Operators look here before they kill a connection.
+    // Operators read this before they kill a connection.
     let server = Server::new();
     let mut conn = server.connect();
-    let (mut one, mut other) = (Waiter::connect(&server), Waiter::connect(&server));
+    let (mut one, mut other) = (Connection::resp2(&server), Connection::resp2(&server));
     let seen = |conn: &mut Client| {
         let hold = only_hold(conn, "k");
         (hold.session, hold.client)
     };
-    one.wire().say("LOCK.ACQUIRE k a PX 600000");
+    one.say("LOCK.ACQUIRE k a PX 600000");
     assert_eq!(seen(&mut conn), (None, None));
     assert_eq!(conn.info("lock", "lock_session_holds"), "0");
-    one.wire().say("LOCK.ACQUIRE k a SESSION 0");
+    one.say("LOCK.ACQUIRE k a SESSION 0");
     assert_eq!(seen(&mut conn), (Some(0), Some(one.id())));
     assert_eq!(conn.info("lock", "lock_session_holds"), "1");
-    other.wire().say("LOCK.EXTEND k a PX 600000 SESSION 1234");
+    other.say("LOCK.EXTEND k a PX 600000 SESSION 1234");
     assert_eq!(seen(&mut conn), (Some(1234), Some(other.id())));
     assert_eq!(conn.info("lock", "lock_session_holds"), "1");
     let bytes = |number: i64| format!("$7\\r\\nsession\\r\\n:1234\\r\\n$6\\r\\nclient\\r\\n:{number}\\r\\n");
-    for mut wire in [Wire::resp2(&server), Wire::resp3(&server)] {
+    for mut wire in [Connection::resp2(&server), Connection::resp3(&server)] {
         let shown = wire.bytes("LOCK.INFO k");
         assert!(shown.contains(&bytes(other.id())), "{shown}");
     }
-    assert_eq!(other.wire().say("LOCK.RELEASE k a ALL"), Reply::Int(0));
+    assert_eq!(other.say("LOCK.RELEASE k a ALL"), Reply::Int(0));
     assert_eq!(conn.info("lock", "lock_session_holds"), "0");
 }
 
@@ -145,27 +145,27 @@ const ENDS: [End; 12] = [
     End::UserDeleted,
 ];
 
-/// A user who may do all, and who is deleted at one of the ends.
+/// A user that may do all, and that is deleted at one of the ends.
 const USER: [&str; 8] = ["ACL", "SETUSER", "user", "on", "nopass", "~*", "&*", "+@all"];
 
-fn end(conn: &mut Client, mut holder: Waiter, how: End) {
+fn end(conn: &mut Client, mut holder: Connection, how: End) {
     let id = holder.id();
     println!("{how:?}");
     match how {
         End::Close => drop(holder),
         End::Reset => {
             // A socket that is closed with something unread in it is reset.
-            holder.wire().send(&["PING"]);
-            wait_for("the reply", || holder.wire().has_reply());
+            holder.send(&["PING"]);
+            wait_for("the reply", || holder.has_reply());
             drop(holder);
         }
         End::Half => {
-            holder.wire().shut_writing();
-            assert!(holder.is_gone());
+            holder.shut_writing();
+            assert!(holder.is_closed());
         }
-        End::Quit => assert_eq!(holder.wire().say("QUIT"), Reply::Simple("OK".to_owned())),
+        End::Quit => assert_eq!(holder.say("QUIT"), Reply::simple("OK")),
         End::KilledByItself => {
-            let killed = holder.wire().ask(&["CLIENT", "KILL", "ID", &id.to_string(), "SKIPME", "no"]);
+            let killed = holder.ask(&["CLIENT", "KILL", "ID", &id.to_string(), "SKIPME", "no"]);
             assert_eq!(killed, Reply::Int(1));
         }
         End::KilledByOther => assert_eq!(conn.int(&["CLIENT", "KILL", "ID", &id.to_string()]), Some(1)),
@@ -179,7 +179,7 @@ fn end(conn: &mut Client, mut holder: Waiter, how: End) {
             conn.ok(&["CLIENT", "NO-EVICT", "on"]);
             conn.ok(&["CONFIG", "SET", "maxmemory-clients", "2mb"]);
             // It may be gone before it has sent all of it.
-            holder.wire().try_send_bytes(format!("*2\r\n$4\r\nECHO\r\n$9000000\r\n{}", "x".repeat(8 << 20)).as_bytes());
+            holder.send_bytes(format!("*2\r\n$4\r\nECHO\r\n$9000000\r\n{}", "x".repeat(8 << 20)).as_bytes());
         }
         End::TooMuchOutput => {
             conn.ok(&["CONFIG", "SET", "client-output-buffer-limit", "normal 100kb 0 0"]);
@@ -187,10 +187,10 @@ fn end(conn: &mut Client, mut holder: Waiter, how: End) {
             let fill = "for _ = 1, 10000 do redis.call('RPUSH', KEYS[1], ARGV[1]) end";
             conn.call(&["EVAL", fill, "1", "list", &"x".repeat(100)]).unwrap();
             for _ in 0..40 {
-                holder.wire().try_send_bytes(b"LRANGE list 0 -1\r\n");
+                holder.send_bytes(b"LRANGE list 0 -1\r\n");
             }
         }
-        End::Protocol => holder.wire().try_send_bytes(b"*x\r\n"),
+        End::Protocol => holder.send_bytes(b"*x\r\n"),
         End::UserDeleted => assert_eq!(conn.int(&["ACL", "DELUSER", "user"]), Some(1)),
     }
     gone(conn, id);
@@ -206,15 +206,15 @@ fn a_hold_ends_with_its_connection_however_that_ends() {
     let mut conn = server.connect();
     for (round, how) in ENDS.into_iter().enumerate() {
         conn.ok(&USER);
-        let mut holder = Waiter::connect(&server);
-        assert_eq!(holder.wire().say("AUTH user any"), Reply::Simple("OK".to_owned()));
-        holder.wire().say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
-        holder.wire().say("LOCK.ACQUIRE k a");
-        holder.wire().say("LOCK.MACQUIRE 2 grace free a PX 600000 SESSION 300000");
-        holder.wire().say("LOCK.ACQUIRE unbound a PX 600000");
-        let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
+        let mut holder = Connection::resp2(&server);
+        assert_eq!(holder.say("AUTH user any"), Reply::simple("OK"));
+        holder.say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
+        holder.say("LOCK.ACQUIRE k a");
+        holder.say("LOCK.MACQUIRE 2 grace free a PX 600000 SESSION 300000");
+        holder.say("LOCK.ACQUIRE unbound a PX 600000");
+        let mut waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
         end(&mut conn, holder, how);
-        assert!(waiter.reply().int() > 0, "{how:?}");
+        assert!(waiter.read().int() > 0, "{how:?}");
         let hold = only_hold(&mut conn, "k");
         assert_eq!((hold.owner, hold.session, hold.client), (b"b".to_vec(), None, None), "{how:?}");
         let cut = only_hold(&mut conn, "grace");
@@ -237,21 +237,11 @@ fn a_hold_is_handed_on_without_waiting_for_a_tick() {
     for how in [End::Close, End::KilledByOther, End::KilledByItself, End::Quit] {
         let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
         let mut conn = server.connect();
-        let mut waiters: Vec<Waiter> = (0..=ROUNDS).map(|_| Waiter::connect(&server)).collect();
-        waiters[0].wire().say("LOCK.ACQUIRE k w0 PX 600000 SESSION 0");
+        let mut waiters: Vec<Connection> = (0..=ROUNDS).map(|_| Connection::resp2(&server)).collect();
+        waiters[0].say("LOCK.ACQUIRE k w0 PX 600000 SESSION 0");
         for (number, waiter) in waiters.iter_mut().enumerate().skip(1) {
-            waiter.wire().send(&[
-                "LOCK.ACQUIRE",
-                "k",
-                &format!("w{number}"),
-                "PX",
-                "600000",
-                "BLOCK",
-                "0",
-                "SESSION",
-                "0",
-            ]);
-            waiter.expect_waiting("LOCK.ACQUIRE");
+            waiter.send(&["LOCK.ACQUIRE", "k", &format!("w{number}"), "PX", "600000", "BLOCK", "0", "SESSION", "0"]);
+            waiter.expect_blocked(&mut conn, "LOCK.ACQUIRE");
         }
         let mut took = Duration::ZERO;
         let mut longest = Duration::ZERO;
@@ -262,11 +252,11 @@ fn a_hold_is_handed_on_without_waiting_for_a_tick() {
             // Nothing is sent after this, which would wake the server.
             match how {
                 End::Close => drop(first),
-                End::Quit => first.wire().send(&["QUIT"]),
-                End::KilledByItself => first.wire().send(&["CLIENT", "KILL", "ID", &id, "SKIPME", "no"]),
+                End::Quit => first.send(&["QUIT"]),
+                End::KilledByItself => first.send(&["CLIENT", "KILL", "ID", &id, "SKIPME", "no"]),
                 _ => conn.send(&["CLIENT", "KILL", "ID", &id]),
             }
-            assert!(waiters[0].reply().int() > 0);
+            assert!(waiters[0].read().int() > 0);
             took += start.elapsed();
             longest = longest.max(start.elapsed());
         }
@@ -278,10 +268,11 @@ fn a_hold_is_handed_on_without_waiting_for_a_tick() {
 
 #[test]
 fn what_is_left_after_the_connection_lapses_and_subscribers_learn_of_both() {
-    // A lease that was cut in silence would let everybody plan with the old one; and the log must say why it was lost.
+    // A lease that was cut in silence would let every client plan with the old one; and the log must say why it was
+    // lost.
     let server = Server::setup().option("notify-keyspace-events", "EAd").start();
     let mut stage = Stage::new(&server);
-    let mut subscriber = Wire::resp2(&server);
+    let mut subscriber = Connection::resp2(&server);
     stage.play(&[
         ("s: LOCK.ACQUIRE k a PX 600000 SESSION 30 NOTE mine", "#1"),
         ("b: LOCK.ACQUIRE k b PX 600000 BLOCK 0", "waits"),
@@ -308,8 +299,8 @@ fn what_is_left_after_the_connection_lapses_and_subscribers_learn_of_both() {
     expect(&[("lock.acquire", "l"), ("lock.release", "l"), ("lock.acquire", "l")]);
     assert_eq!(counted.map(|field| conn.info_number("lock", field)), [1, 1, 0, 2]);
 
-    // A lease that ends before the grace does is not cut, so nothing is said; nor of a connection that nothing is bound
-    // to.
+    // A lease that ends before the grace does is not cut, so nothing is sent; nor of a connection without a hold bound
+    // to it.
     stage.play(&[("u: LOCK.ACQUIRE m a PX 600000 SESSION 900000", "#5"), ("v: LOCK.ACQUIRE n a", "#6")]);
     expect(&[("lock.acquire", "m"), ("lock.acquire", "n")]);
     stage.leave("u");
@@ -332,7 +323,7 @@ fn the_end_of_a_connection_never_makes_a_lease_longer() {
     let mut stage = Stage::new(&server);
     stage.play(&[("s: LOCK.ACQUIRE k a PX 3000 SESSION 600000", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
     stage.leave("s");
-    // Nobody has the patience for a grace of ten minutes: it ended by its own lease.
+    // The test has no patience for a grace of ten minutes: the hold ended by its own lease.
     stage.play(&[("b:", "#2")]);
     assert_eq!(lost(&mut conn), [("lapse".to_owned(), "a".to_owned())]);
 }
@@ -358,9 +349,9 @@ fn a_hold_is_bound_to_one_connection_at_most() {
         ("LOCK.EXTEND k a PX 600000 SESSION 0", true),
         ("LOCK.MEXTEND 2 j k a PX 600000 SESSION 0", true),
     ] {
-        let (mut first, mut second) = (Waiter::connect(&server), Waiter::connect(&server));
-        first.wire().say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
-        let reply = second.wire().say(again);
+        let (mut first, mut second) = (Connection::resp2(&server), Connection::resp2(&server));
+        first.say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
+        let reply = second.say(again);
         assert!(!matches!(reply, Reply::Error(_) | Reply::Null), "{again}: {reply:?}");
         let (bound, other) = if moves { (second, first) } else { (first, second) };
         assert_eq!(only_hold(&mut conn, "k").client, Some(bound.id()), "{again}");
@@ -378,7 +369,7 @@ fn a_hold_is_bound_to_one_connection_at_most() {
     }
 }
 
-/// Lets the server go round a few times: what it does at the end of a turn is done.
+/// Lets the server run a few turns of its event loop: what it does at the end of a turn is done.
 fn let_it_turn(conn: &mut Client) {
     (0..3).for_each(|_| drop(conn.get::<String>(&["PING"])));
 }
@@ -523,7 +514,7 @@ fn what_is_no_end_of_a_connection_ends_nothing() {
 
 #[test]
 fn the_binding_goes_where_the_hold_goes() {
-    // Left behind, it would end what somebody else put under the old name, and nothing under the new one.
+    // Left behind, it would end what another client put under the old name, and nothing under the new one.
     for (go, db, key) in [
         ("RENAME k l", "0", "l"),
         ("RENAMENX k l", "0", "l"),
@@ -540,7 +531,7 @@ fn the_binding_goes_where_the_hold_goes() {
             ("s: LOCK.ACQUIRE k a PX 600000 SESSION 0", "#2"),
         ]);
         conn.call(&go.split(' ').collect::<Vec<_>>()).unwrap();
-        // Somebody else under the old name.
+        // Another client under the old name.
         stage.play(&[("LOCK.ACQUIRE k b PX 600000", "#3")]);
         conn.ok(&["SELECT", db]);
         let hold = only_hold(&mut conn, key);
@@ -559,7 +550,7 @@ fn the_binding_goes_where_the_hold_goes() {
 
 #[test]
 fn the_binding_goes_with_the_hold_that_is_gone() {
-    // What lies there afterwards is somebody else's, be it under the same name.
+    // What lies there afterwards is another owner's, be it under the same name.
     for away in [
         &["DEL k"][..],
         &["UNLINK k"],
@@ -625,9 +616,9 @@ fn a_restart_leaves_holds_by_lease() {
             setup = setup.option(name, value);
         }
         let mut server = setup.start();
-        let mut holder = Waiter::connect(&server);
-        holder.wire().say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
-        holder.wire().say("LOCK.ACQUIRE l a PX 600000 SESSION 1000");
+        let mut holder = Connection::resp2(&server);
+        holder.say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
+        holder.say("LOCK.ACQUIRE l a PX 600000 SESSION 1000");
         // Closed by the server when it ends: too late to end anything.
         server.restart();
         let mut conn = server.connect();
@@ -659,19 +650,19 @@ fn with_io_threads_the_end_of_a_connection_is_found_as_well() {
     let server = setup.start();
     let mut conn = server.connect();
     // Enough at once for the threads to be put to work.
-    let mut holders: Vec<Waiter> = (0..100).map(|_| Waiter::connect(&server)).collect();
+    let mut holders: Vec<Connection> = (0..100).map(|_| Connection::resp2(&server)).collect();
     for round in 0..3 {
         for (number, holder) in holders.iter_mut().enumerate() {
-            holder.wire().send(&["LOCK.ACQUIRE", &format!("k{number}"), "a", "PX", "600000", "SESSION", "0"]);
+            holder.send(&["LOCK.ACQUIRE", &format!("k{number}"), "a", "PX", "600000", "SESSION", "0"]);
         }
         for holder in &mut holders {
-            assert!(holder.wire().read().int() > 0);
+            assert!(holder.read().int() > 0);
         }
         assert_eq!(conn.info("lock", "lock_session_holds"), "100", "round {round}");
         drop(std::mem::take(&mut holders));
         wait_for("all to be ended", || conn.info("lock", "lock_session_holds") == "0");
         assert_eq!(conn.get::<usize>(&["DBSIZE"]), 0);
-        holders = (0..100).map(|_| Waiter::connect(&server)).collect();
+        holders = (0..100).map(|_| Connection::resp2(&server)).collect();
     }
     assert_eq!(conn.info("lock", "lock_sessions_closed"), "300");
 }

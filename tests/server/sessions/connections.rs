@@ -1,15 +1,11 @@
-//! Connections: which one a command came over, and that the end of each is told. Told with tests/support/probe-module,
-//! a module that is built on the same src/ffi and says what it hears.
+//! Connections: over which one a command came, and that the module learns of the end of each. Tested with
+//! tests/support/probe-module, a module that is built on the same src/ffi and reports its events.
 
-use crate::harness::wire::{Reply, Way, Wire};
-use std::thread::sleep;
-use std::time::Duration;
-use testbed::{Client, Server, Setup, module, wait_for};
+use crate::harness::connection::{Connection, Reply, Way};
+use testbed::{Client, Server, Setup, wait_for};
 
 fn setup() -> Setup {
-    let path = module().with_file_name("libprobe_module.so");
-    assert!(path.exists(), "{} is missing: cargo build --release --workspace makes it", path.display());
-    Server::setup().without_module().option("loadmodule", &path.display().to_string())
+    Server::setup().without_module().probe_module()
 }
 
 /// The connections that were closed, and how late a timer rang that was set then, in the order of the events.
@@ -17,6 +13,9 @@ fn gone(conn: &mut Client) -> Vec<(i64, Option<i64>)> {
     let flat: Vec<Option<i64>> = conn.get(&["PANIC.GONE"]);
     flat.chunks(2).map(|pair| (pair[0].expect("a number"), pair[1])).collect()
 }
+
+/// What the probe module logs when its timer fires.
+const RUNG: &str = "the timer rings";
 
 fn times_gone(conn: &mut Client, id: i64) -> usize {
     gone(conn).iter().filter(|(gone, _)| *gone == id).count()
@@ -32,10 +31,10 @@ fn clients(conn: &mut Client) -> Vec<Option<i64>> {
 
 #[test]
 fn a_command_names_the_connection_that_it_came_over() {
-    // Held for the client of a script, or of another module, a lock would never be let go of: nobody is told of their
-    // end.
+    // Held for the client of a script, or of another module, a lock would never be released: the module does not learn
+    // of their end.
     let server = setup().start();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     let id = wire.say("CLIENT ID");
     wire.load_function();
     let command = &["PANIC.CLIENT"];
@@ -61,14 +60,14 @@ fn a_command_names_the_connection_that_it_came_over() {
 
 #[test]
 fn what_is_replicated_or_loaded_came_over_no_connection() {
-    // The replica would let go of what the primary's clients hold whenever the link breaks.
+    // The replica would release what the primary's clients hold whenever the link breaks.
     let mut primary = setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0").start();
     let replica = setup().start();
     let (mut there, mut here) = (primary.connect(), replica.connect());
     replica.follow(&primary);
     let number = id_of(&mut there);
     there.int(&["PANIC.CLIENT"]);
-    let mut wire = Wire::resp2(&primary);
+    let mut wire = Connection::resp2(&primary);
     wire.ask_by(Way::Exec, &["PANIC.CLIENT"]);
     wire.ask_by(Way::Script, &["PANIC.CLIENT"]);
     assert_eq!(clients(&mut there)[0], Some(number));
@@ -84,7 +83,7 @@ type End = fn(&mut Client, Client, i64);
 
 #[test]
 fn the_end_of_each_connection_is_told_once_however_it_comes() {
-    // Missed, it would leave a lock with nobody for as long as its lease runs.
+    // Missed, it would leave a lock without a live holder for as long as its lease runs.
     let server = setup().start();
     let mut conn = server.connect();
     let ends: &[(&str, End)] = &[
@@ -141,9 +140,9 @@ fn the_end_of_each_connection_is_told_once_however_it_comes() {
 
 #[test]
 fn nothing_else_is_the_end_of_a_connection() {
-    // A lock would be let go of while its holder works.
+    // A lock would be released while its holder works.
     let server = setup().start();
-    let (mut conn, mut wire) = (server.connect(), Wire::resp2(&server));
+    let (mut conn, mut wire) = (server.connect(), Connection::resp2(&server));
     let id = wire.say("CLIENT ID").int();
     let before = gone(&mut conn).len();
     wire.load_function();
@@ -168,16 +167,21 @@ fn nothing_else_is_the_end_of_a_connection() {
 
 #[test]
 fn a_timer_that_is_set_at_the_end_of_a_connection_rings_at_once() {
-    // Servers close what they end by themselves when they are about to sleep; the oldest has decided by then for how
-    // long, and whoever waits for the lock would wait for a tick: a second, here.
+    // Servers close what they end by themselves when they are about to sleep. The oldest has decided by then for how
+    // long, and the waiter for the lock would wait for a tick: a second, here.
     let server = setup().option("hz", "1").option("dynamic-hz", "no").start();
     let mut conn = server.connect();
+    wait_for("the start to be over", || {
+        conn.info("clients", "connected_clients") == "1" && gone(&mut conn).iter().all(|(_, late_ms)| late_ms.is_some())
+    });
     let before = gone(&mut conn).len();
-    for _ in 0..11 {
-        server.connect().send(&["QUIT"]);
-        // Whatever is said to the server now would wake it. Each comes to this a tenth of a tick later than the one
-        // before.
-        sleep(Duration::from_millis(1100));
+    let rung_before = server.log().matches(RUNG).count();
+    for round in 1..=11 {
+        let mut client = server.connect();
+        client.send(&["QUIT"]);
+        // Any command to the server now would wake it: the log says that the timer has fired. A timer that waits for
+        // the tick makes each round begin just behind a tick, so that the next is a whole one away.
+        wait_for("the timer to ring", || server.log().matches(RUNG).count() == rung_before + round);
     }
     let mut late: Vec<_> = gone(&mut conn)[before..].iter().map(|(_, late_ms)| late_ms.expect("rung")).collect();
     late.sort_unstable();

@@ -1,6 +1,6 @@
 //! Very many holds of one connection, ended at once.
 
-use crate::harness::waiter::Waiter;
+use crate::harness::connection::Connection;
 use std::time::{Duration, Instant};
 use testbed::{Client, Server, wait_for};
 
@@ -29,13 +29,15 @@ fn ten_thousand_keys_of_one_connection_are_all_handed_on() {
     take(&mut holder, |number| format!("LOCK.ACQUIRE k{number} a PX 600000 SESSION 0"));
     assert_eq!(conn.info_number("lock", "lock_session_holds"), CROWD as u64);
     let ends = ["k0".to_owned(), format!("k{}", CROWD / 2), format!("k{}", CROWD - 1)];
-    let mut waiters: Vec<Waiter> =
-        ends.iter().map(|key| Waiter::waits(&server, &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0"))).collect();
+    let mut waiters: Vec<Connection> = ends
+        .iter()
+        .map(|key| Connection::waiting(&server, &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0")))
+        .collect();
     let closed = Instant::now();
     drop(holder);
     // The last one first: nothing is sent meanwhile that would wake the server.
     for waiter in waiters.iter_mut().rev() {
-        assert!(waiter.reply().int() > 0);
+        assert!(waiter.read().int() > 0);
     }
     // There are some twenty bits: from tick to tick that would be twenty seconds.
     assert!(closed.elapsed() < Duration::from_secs(10), "{:?}", closed.elapsed());
@@ -47,15 +49,15 @@ fn ten_thousand_keys_of_one_connection_are_all_handed_on() {
 
 #[test]
 fn ten_thousand_readers_of_one_connection_make_room_for_the_writer() {
-    // The writer may come in when the last has gone, not before, and without being asked again.
+    // The writer may be granted when the last has gone, not before, and without a new request.
     let server = Server::new();
     let mut conn = server.connect();
     let mut holder = server.connect();
     take(&mut holder, |number| format!("LOCK.RW k r{number} READ PX 600000 SESSION 0"));
     assert_eq!(conn.lock_info("k").unwrap().holding, CROWD);
-    let mut writer = Waiter::waits(&server, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
+    let mut writer = Connection::waiting(&server, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
     drop(holder);
-    assert!(writer.reply().int() > 0);
+    assert!(writer.read().int() > 0);
     let info = conn.lock_info("k").unwrap();
     assert_eq!((info.holding, info.holders[0].owner.as_slice()), (1, &b"w"[..]));
     assert_eq!(conn.info("lock", "lock_session_holds"), "0");
@@ -69,9 +71,9 @@ fn ten_thousand_leases_are_cut_together() {
     let mut conn = server.connect();
     let mut holder = server.connect();
     take(&mut holder, |number| format!("LOCK.RW k{} r{number} READ PX 600000 SESSION 1000", number % 100));
-    let mut writer = Waiter::waits(&server, "LOCK.ACQUIRE k7 w PX 600000 BLOCK 0");
+    let mut writer = Connection::waiting(&server, "LOCK.ACQUIRE k7 w PX 600000 BLOCK 0");
     drop(holder);
-    assert!(writer.reply().int() > 0);
+    assert!(writer.read().int() > 0);
     wait_for("all to lapse", || conn.info_number("lock", "lock_lapsed") == CROWD as u64);
     assert_eq!(conn.get::<usize>(&["DBSIZE"]), 1);
     assert_eq!(conn.info("lock", "lock_session_holds"), "0");
@@ -82,14 +84,14 @@ fn who_asks_for_a_key_whose_many_holds_are_being_ended_finds_them_ended() {
     // The command comes while they are worked off bit by bit; what it does not find ended it must end itself.
     let server = Server::new();
     let mut conn = server.connect();
-    let holder = Waiter::connect(&server);
+    let holder = Connection::resp2(&server);
     let id = holder.id().to_string();
     let mut holder = holder;
     for number in 0..1000 {
-        holder.wire().send(&["LOCK.RW", "k", &format!("r{number}"), "READ", "PX", "600000", "SESSION", "0"]);
+        holder.send(&["LOCK.RW", "k", &format!("r{number}"), "READ", "PX", "600000", "SESSION", "0"]);
     }
     for _ in 0..1000 {
-        assert!(holder.reply().int() > 0);
+        assert!(holder.read().int() > 0);
     }
     let mut pipe = redis::pipe();
     pipe.cmd("CLIENT").arg(&["KILL", "ID", &id]).cmd("LOCK.ACQUIRE").arg(&["k", "w", "PX", "600000"]);

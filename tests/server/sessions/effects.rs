@@ -1,15 +1,16 @@
 //! What replicas and the append-only file receive when a connection closes that holds are bound to, word by word.
 
-use crate::harness::waiter::Stage;
+use crate::harness::transcript::Stage;
 use crate::waiting::effects::{Scene, server};
 use testbed::Server;
 
 #[test]
 fn a_closed_connection_is_sent_as_the_holds_that_it_leaves() {
-    // Replicas do not know the connections of their primary: what they are not told would hold on until its lease ends.
+    // Replicas do not know the connections of their primary: what they do not receive would hold on until its lease
+    // ends.
     let server = server();
     let mut scene = Scene::new(&server);
-    // That it is bound is nobody else's business.
+    // That it is bound concerns no other server.
     scene.check(
         &[("s: LOCK.ACQUIRE k a PX 60000 SESSION 0 NOTE x", "#1"), ("s: LOCK.ACQUIRE l a PX 60000 SESSION 5000", "#2")],
         &["LOCK.HOLD k a 0 1 #1 ~ 60000 x", "LOCK.HOLD l a 0 1 #2 ~ 60000"],
@@ -26,7 +27,7 @@ fn a_closed_connection_is_sent_as_the_holds_that_it_leaves() {
 
 #[test]
 fn the_end_of_a_session_and_the_grant_that_follows_are_sent_as_one() {
-    // Between the two, a replica that takes over would give the lock to anybody.
+    // Between the two, a replica that takes over would give the lock to any requester.
     let server = server();
     let mut scene = Scene::new(&server);
     scene.check(
@@ -67,7 +68,7 @@ fn what_a_closed_connection_does_not_change_is_not_sent() {
 
 #[test]
 fn a_lease_that_was_cut_lapses_on_the_replica_as_well() {
-    // The replica ends nothing by itself; it must be told both times.
+    // The replica ends nothing by itself; it must receive both ends.
     let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
     let replica = Server::new();
     replica.follow(&primary);

@@ -1,9 +1,9 @@
 //! Where there is no connection that a hold could be bound to: scripts, functions, other modules.
 
-use crate::harness::waiter::Stage;
-use crate::harness::wire::{Player, Row, Way, Wire};
+use crate::harness::connection::{Connection, Way};
+use crate::harness::transcript::{Row, Stage, play_in};
 use crate::sessions::binding::only_hold;
-use testbed::{Server, module};
+use testbed::Server;
 
 const NOWHERE: &str = "ERR SESSION needs a connection: a script, a function or another module has none of its own";
 
@@ -31,14 +31,10 @@ const REFUSED: &[Row] = &[
 
 #[test]
 fn a_script_or_a_function_cannot_bind_a_hold() {
-    // They run as clients that nobody is connected to, whose numbers are used again: the hold would never end, or end
-    // with somebody else's connection.
+    // They run as clients without a connection, whose numbers are used again. The hold would never end, or end with
+    // another client's connection.
     let server = Server::setup().option("appendonly", "yes").start();
-    let mut wire = Wire::resp2(&server);
-    wire.load_function();
-    for way in [Way::Script, Way::Function] {
-        Player::new(&mut wire, way).play(REFUSED);
-    }
+    play_in(&server, &[Way::Script, Way::Function], REFUSED);
     let mut conn = server.connect();
     assert_eq!(conn.info("lock", "lock_session_holds"), "0");
 }
@@ -48,7 +44,7 @@ fn within_a_transaction_a_script_cannot_bind_a_hold_either() {
     // There the command comes from a transaction, which may bind, and from a script, which may not.
     let server = Server::new();
     let mut stage = Stage::new(&server);
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     wire.load_function();
     let script = "EVAL \"return redis.pcall('LOCK.ACQUIRE', KEYS[1], 'a', 'SESSION', '0')\" 1 k";
     stage.play(&[
@@ -66,14 +62,12 @@ fn within_a_transaction_a_script_cannot_bind_a_hold_either() {
 
 #[test]
 fn another_module_cannot_bind_a_hold() {
-    // Its calls have a client each, which nobody closes.
+    // Its calls have a client each, which is never closed.
     const ERROR: i64 = 1;
     const INTEGER: i64 = 2;
-    let other = module().with_file_name("libprobe_module.so");
-    assert!(other.exists(), "{} is missing: cargo build --release --workspace makes it", other.display());
-    let server = Server::setup().option("loadmodule", &other.display().to_string()).start();
+    let server = Server::setup().probe_module().start();
     let mut conn = server.connect();
-    let mut wire = Wire::resp2(&server);
+    let mut wire = Connection::resp2(&server);
     for way in [Way::Plain, Way::Exec, Way::Script] {
         let kind = wire.ask_by(way, &["PANIC.CALL", "LOCK.ACQUIRE", "SESSION"]).int();
         assert_eq!(kind, ERROR, "{way:?}");

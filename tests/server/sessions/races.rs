@@ -1,17 +1,17 @@
 //! Connections that close while something else happens to their holds: a grant, a wait, a change of place.
 
-use crate::harness::parked::{Parked, holders, let_it_tick, nobody_waits, waiters};
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::Reply;
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::transcript::Stage;
 use crate::sessions::binding::{gone, lost, only_hold};
 use testbed::{Client, Server, wait_for};
 
 /// Sends commands that the server serves in one turn, on a connection of their own.
 pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {
-    let mut parked = Parked::connect(server, 0);
+    let mut parked = Connection::resp2(server);
     let all: String = commands.iter().map(|command| format!("{command}\r\n")).collect();
     parked.send_bytes(format!("{all}QUIT\r\n").as_bytes());
-    assert!(parked.is_closed());
+    assert!(parked.is_closed_at_last());
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn who_waits_for_several_keys_is_bound_on_each() {
 
 #[test]
 fn who_goes_before_its_grant_leaves_the_line_and_holds_nothing() {
-    // A connection that is not there any more must not be granted anything, nor keep those behind it waiting.
+    // A connection that is not there any more must not be granted anything, nor keep the waiters behind it waiting.
     let server = Server::new();
     let mut conn = server.connect();
     let mut stage = Stage::new(&server);
@@ -78,15 +78,15 @@ fn who_goes_before_its_grant_leaves_the_line_and_holds_nothing() {
 
 #[test]
 fn who_goes_in_the_turn_of_its_grant_holds_nothing_and_the_next_is_let_in() {
-    // Taken back as undelivered and ended as a closed session: it must be one of the two, once.
+    // Rolled back as undelivered and ended as a closed session: it must be one of the two, once.
     for session in ["SESSION 0", "SESSION 600000", ""] {
         let server = Server::new();
         let mut conn = server.connect();
         conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
-        let first = Parked::wait(&server, &format!("LOCK.ACQUIRE k w1 PX 600000 BLOCK 0 {session}"));
-        let mut next = Parked::wait(&server, "LOCK.ACQUIRE k w2 PX 600000 BLOCK 0");
-        in_one_turn(&server, &["LOCK.RELEASE k a".to_owned(), format!("CLIENT KILL ID {}", first.id)]);
-        next.only_end().fence();
+        let first = Connection::waiting(&server, &format!("LOCK.ACQUIRE k w1 PX 600000 BLOCK 0 {session}"));
+        let mut next = Connection::waiting(&server, "LOCK.ACQUIRE k w2 PX 600000 BLOCK 0");
+        in_one_turn(&server, &["LOCK.RELEASE k a".to_owned(), format!("CLIENT KILL ID {}", first.id())]);
+        next.only_reply().int();
         assert_eq!(holders(&mut conn, "k"), ["w2"], "{session}");
         nobody_waits(&mut conn);
         let_it_tick(&mut conn);
@@ -103,12 +103,12 @@ fn a_hold_of_before_outlives_an_upgrade_that_nobody_received() {
     for (session, client) in [("SESSION 0", true), ("", false)] {
         let server = Server::new();
         let mut conn = server.connect();
-        let mut reader = Waiter::connect(&server);
+        let mut reader = Connection::resp2(&server);
         let command = format!("LOCK.RW k a READ PX 600000 {session}");
-        reader.wire().say(command.trim_end());
+        reader.say(command.trim_end());
         conn.int(&["LOCK.RW", "k", "b", "READ", "PX", "600000"]).unwrap();
-        let upgrade = Parked::wait(&server, "LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION 0");
-        in_one_turn(&server, &["LOCK.RELEASE k b".to_owned(), format!("CLIENT KILL ID {}", upgrade.id)]);
+        let upgrade = Connection::waiting(&server, "LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION 0");
+        in_one_turn(&server, &["LOCK.RELEASE k b".to_owned(), format!("CLIENT KILL ID {}", upgrade.id())]);
         wait_for("it to be taken back", || conn.info("lock", "lock_taken_back") == "1");
         let hold = only_hold(&mut conn, "k");
         assert_eq!((hold.reads, hold.writes, hold.mode.as_str()), (1, 0, "read"), "{session}");
@@ -123,7 +123,7 @@ fn a_hold_of_before_outlives_an_upgrade_that_nobody_received() {
 
 #[test]
 fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
-    // What could go wrong: who asks in that moment settles the lock, and the reader loses what it never bound to
+    // What could go wrong: a request in that moment settles the lock, and the reader loses what it never bound to
     // anything.
     for grace in ["0", "300"] {
         let server = Server::new();
@@ -131,8 +131,8 @@ fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
         for owner in ["a", "b"] {
             conn.int(&["LOCK.RW", "k", owner, "READ", "PX", "600000"]).unwrap();
         }
-        let upgrade = Parked::wait(&server, &format!("LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION {grace}"));
-        let kill = format!("CLIENT KILL ID {}", upgrade.id);
+        let upgrade = Connection::waiting(&server, &format!("LOCK.RW k a WRITE PX 600000 BLOCK 0 SESSION {grace}"));
+        let kill = format!("CLIENT KILL ID {}", upgrade.id());
         in_one_turn(&server, &["LOCK.RELEASE k b".to_owned(), kill, "LOCK.RW k c WRITE".to_owned()]);
         wait_for("it to be taken back", || conn.info("lock", "lock_taken_back") == "1");
         let hold = only_hold(&mut conn, "k");
@@ -143,7 +143,8 @@ fn what_is_asked_for_before_a_grant_is_taken_back_leaves_the_hold_of_before() {
 
 #[test]
 fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
-    // What could go wrong: the news of the old one's end comes after the new one, and takes the way to it away.
+    // What could go wrong: the event of the old one's end comes after the new one, and removes the entry that leads to
+    // it.
     let server = Server::new();
     let mut conn = server.connect();
     let mut stage = Stage::new(&server);
@@ -154,7 +155,10 @@ fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
         ("w: LOCK.MACQUIRE 2 j k w PX 600000 BLOCK 0 SESSION 0", "waits"),
         ("PEXPIRE j 20", "1"),
     ]);
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    // To ask for the key would delete it. The server's own clock says when it is over.
+    let now = |conn: &mut Client| conn.info_number("server", "server_time_usec");
+    let over = now(&mut conn) + 21_000;
+    wait_for("the key to be over", || now(&mut conn) > over);
     stage.play(&[("LOCK.RELEASE k x", "0"), ("w:", "[#3 #4]")]);
     assert_eq!(conn.info("lock", "lock_session_holds"), "2");
     stage.leave("w");
@@ -194,20 +198,20 @@ fn what_is_asked_for_in_the_turn_of_the_close_finds_the_hold_ended() {
         ("LOCK.RW k b READ PX 600000", Reply::Int(1)),
         ("LOCK.MACQUIRE 2 j k b PX 600000", Reply::Array(vec![])),
         ("LOCK.BREAK k", Reply::Int(0)),
-        ("RENAME k l", Reply::Simple("OK".to_owned())),
+        ("RENAME k l", Reply::simple("OK")),
         ("MOVE k 3", Reply::Int(1)),
-        ("SWAPDB 0 3", Reply::Simple("OK".to_owned())),
+        ("SWAPDB 0 3", Reply::simple("OK")),
         ("DEL k", Reply::Int(1)),
     ] {
         let server = Server::new();
         let mut conn = server.connect();
-        let mut holder = Waiter::connect(&server);
-        holder.wire().say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
-        let mut pipe = Waiter::connect(&server);
+        let mut holder = Connection::resp2(&server);
+        holder.say("LOCK.ACQUIRE k a PX 600000 SESSION 0");
+        let mut pipe = Connection::resp2(&server);
         let id = holder.id();
-        pipe.wire().try_send_bytes(format!("CLIENT KILL ID {id}\r\n{command}\r\n").as_bytes());
-        assert_eq!(pipe.reply(), Reply::Int(1));
-        match (pipe.reply(), reply) {
+        pipe.send_bytes(format!("CLIENT KILL ID {id}\r\n{command}\r\n").as_bytes());
+        assert_eq!(pipe.read(), Reply::Int(1));
+        match (pipe.read(), reply) {
             (Reply::Int(fence), Reply::Int(1)) => assert!(fence > 0, "{command}"),
             (Reply::Array(_), Reply::Array(_)) => {}
             (got, expected) => assert_eq!(got, expected, "{command}"),
@@ -228,13 +232,13 @@ fn a_client_that_kills_itself_in_a_transaction_leaves_nothing() {
     // It is closed when its command is done: what it takes after that is bound to it still.
     let server = Server::new();
     let mut conn = server.connect();
-    let mut holder = Waiter::connect(&server);
+    let mut holder = Connection::resp2(&server);
     let id = holder.id();
     let kill = format!("CLIENT KILL ID {id} SKIPME no");
     for command in
         ["MULTI", "LOCK.ACQUIRE k a PX 600000 SESSION 0", &kill, "LOCK.ACQUIRE l a PX 600000 SESSION 0", "EXEC"]
     {
-        holder.wire().try_send_bytes(format!("{command}\r\n").as_bytes());
+        holder.send_bytes(format!("{command}\r\n").as_bytes());
     }
     gone(&mut conn, id);
     wait_for("both to be ended", || conn.int(&["EXISTS", "k", "l"]) == Some(0));
@@ -243,22 +247,23 @@ fn a_client_that_kills_itself_in_a_transaction_leaves_nothing() {
 
 #[test]
 fn connections_that_close_together_each_leave_what_is_theirs() {
-    // Found while others are being worked off; and waiters come in between, bound to connections that close as well.
+    // Found while the server works off others; and waiters are granted in between, bound to connections that close as
+    // well.
     let server = Server::new();
     let mut conn = server.connect();
-    let mut all: Vec<Waiter> = (0..60).map(|_| Waiter::connect(&server)).collect();
+    let mut all: Vec<Connection> = (0..60).map(|_| Connection::resp2(&server)).collect();
     for (number, holder) in all.iter_mut().enumerate() {
         let command = format!("LOCK.RW shared r{number} READ PX 600000 SESSION 0");
-        holder.wire().say(&command);
+        holder.say(&command);
         // Each waits for the one before it.
         let command = format!("LOCK.ACQUIRE k{} o{number} PX 600000 SESSION 0 BLOCK 0", number / 2);
-        holder.wire().send(&command.split(' ').collect::<Vec<_>>());
+        holder.send(&command.split(' ').collect::<Vec<_>>());
     }
     wait_for("half of them to wait", || waiters(&mut conn) == 30);
-    let mut last = Waiter::waits(&server, "LOCK.ACQUIRE shared last PX 600000 BLOCK 0");
+    let mut last = Connection::waiting(&server, "LOCK.ACQUIRE shared last PX 600000 BLOCK 0");
     let kills: Vec<String> = all.iter().map(|holder| format!("CLIENT KILL ID {}", holder.id())).collect();
     in_one_turn(&server, &kills);
-    assert!(last.reply().int() > 0);
+    assert!(last.read().int() > 0);
     wait_for("all to be ended", || conn.get::<usize>(&["DBSIZE"]) == 1);
     assert_eq!(conn.info("lock", "lock_session_holds"), "0");
     nobody_waits(&mut conn);

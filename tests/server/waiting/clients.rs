@@ -1,54 +1,55 @@
-//! Those who wait, as clients: killed, unblocked by others, gone, evicted; and a server that ends or is busy. Each is
-//! answered at most once, and those behind it are looked at.
+//! Waiters as clients: killed, unblocked by others, gone, evicted; and a server that ends or is busy. Each waiter is
+//! answered at most once, and the waiters behind it are visited.
 
-use crate::harness::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
-use testbed::{Server, Signal, wait_for};
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
+use testbed::{Server, Setup, Signal, wait_for};
 
 const BY_COMMAND: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 #[test]
 fn when_the_first_in_line_goes_those_behind_it_are_looked_at() {
-    // Readers would wait behind a writer who is not there any more, until somebody asks again.
+    // Readers would wait behind a writer that is not there any more, until another request comes.
     for how in ["kill", "timeout", "error", "close", "time", "half"] {
         let server = Server::new();
         let mut conn = server.connect();
         conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
-        // All have to stand behind the writer before its time is up, also on a busy machine.
+        // All have to stand behind the writer before its time-out, also on a busy machine.
         let block = if how == "time" { 5_000 } else { 0 };
-        let mut writer = Parked::wait(&server, &format!("LOCK.ACQUIRE k w BLOCK {block}"));
-        let mut readers: Vec<Parked> =
-            (0..100).map(|number| Parked::wait(&server, &format!("LOCK.RW k r{number} READ BLOCK 0"))).collect();
-        let mut last = Parked::wait(&server, "LOCK.ACQUIRE k last BLOCK 0");
+        let mut writer = Connection::waiting(&server, &format!("LOCK.ACQUIRE k w BLOCK {block}"));
+        let mut readers: Vec<Connection> =
+            (0..100).map(|number| Connection::waiting(&server, &format!("LOCK.RW k r{number} READ BLOCK 0"))).collect();
+        let mut last = Connection::waiting(&server, "LOCK.ACQUIRE k last BLOCK 0");
         let expected = match how {
             "kill" => {
-                assert_eq!(conn.int(&["CLIENT", "KILL", "ID", &writer.id]), Some(1));
-                End::Closed
+                assert_eq!(conn.int(&["CLIENT", "KILL", "ID", &writer.id().to_string()]), Some(1));
+                Reply::Closed
             }
             "timeout" => {
-                assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &writer.id, "TIMEOUT"]), Some(1));
-                End::Null
+                assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &writer.id().to_string(), "TIMEOUT"]), Some(1));
+                Reply::Null
             }
             "error" => {
-                assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &writer.id, "ERROR"]), Some(1));
-                End::Error(BY_COMMAND.to_owned())
+                assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &writer.id().to_string(), "ERROR"]), Some(1));
+                Reply::error(BY_COMMAND)
             }
             "close" => {
                 drop(writer);
-                writer = Parked::connect(&server, 0);
-                writer.send("SET x");
-                End::Error("ERR wrong number of arguments for 'set' command".to_owned())
+                writer = Connection::resp2(&server);
+                writer.send_line("SET x");
+                Reply::error("ERR wrong number of arguments for 'set' command")
             }
             "half" => {
                 // What it has sent meanwhile is not served before it is answered.
-                writer.send("QUIT");
-                assert_eq!(conn.int(&["CLIENT", "KILL", "ID", &writer.id]), Some(1));
-                End::Closed
+                writer.send_line("QUIT");
+                assert_eq!(conn.int(&["CLIENT", "KILL", "ID", &writer.id().to_string()]), Some(1));
+                Reply::Closed
             }
-            _ => End::Null,
+            _ => Reply::Null,
         };
-        assert_eq!(writer.only_end(), expected, "{how}");
+        assert_eq!(writer.only_reply(), expected, "{how}");
         for reader in &mut readers {
-            reader.only_end().fence();
+            reader.only_reply().int();
         }
         assert!(last.is_waiting(), "{how}");
         assert_eq!(conn.lock_info("k").unwrap().holding, 101, "{how}");
@@ -61,32 +62,33 @@ fn when_the_first_in_line_goes_those_behind_it_are_looked_at() {
 
 #[test]
 fn who_goes_from_the_middle_of_a_line_is_passed_over() {
-    // A grant to one who is not there would keep everybody waiting for its whole lease.
+    // A grant to a client that is not there would block every waiter for its whole lease.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
-    let mut parked: Vec<Parked> =
-        (0..5).map(|number| Parked::wait(&server, &format!("LOCK.ACQUIRE k w{number} PX 600000 BLOCK 0"))).collect();
-    conn.int(&["CLIENT", "KILL", "ID", &parked[0].id]);
-    conn.int(&["CLIENT", "UNBLOCK", &parked[1].id, "ERROR"]);
-    conn.int(&["CLIENT", "UNBLOCK", &parked[2].id]);
+    let mut parked: Vec<Connection> = (0..5)
+        .map(|number| Connection::waiting(&server, &format!("LOCK.ACQUIRE k w{number} PX 600000 BLOCK 0")))
+        .collect();
+    conn.int(&["CLIENT", "KILL", "ID", &parked[0].id().to_string()]);
+    conn.int(&["CLIENT", "UNBLOCK", &parked[1].id().to_string(), "ERROR"]);
+    conn.int(&["CLIENT", "UNBLOCK", &parked[2].id().to_string()]);
     drop(parked.remove(3));
     wait_for("them to be out of line", || waiters(&mut conn) == 1);
     assert!(parked[3].is_waiting());
     assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    parked[3].only_end().fence();
+    parked[3].only_reply().int();
     assert_eq!(holders(&mut conn, "k"), ["w4"]);
-    assert_eq!(parked[0].end(), End::Closed);
-    assert_eq!(parked[1].only_end(), End::Error(BY_COMMAND.to_owned()));
-    assert_eq!(parked[2].only_end(), End::Null);
+    assert_eq!(parked[0].read(), Reply::Closed);
+    assert_eq!(parked[1].only_reply(), Reply::error(BY_COMMAND));
+    assert_eq!(parked[2].only_reply(), Reply::Null);
     // They may wait again.
     for waiter in &mut parked[1..3] {
-        waiter.send("LOCK.ACQUIRE k again BLOCK 1");
-        assert_eq!(waiter.only_end(), End::Null);
+        waiter.send_line("LOCK.ACQUIRE k again BLOCK 1");
+        assert_eq!(waiter.only_reply(), Reply::Null);
     }
-    // Who does not wait any more cannot be unblocked.
+    // A client that does not wait any more cannot be unblocked.
     for waiter in &parked {
-        assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &waiter.id]), Some(0));
+        assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &waiter.id().to_string()]), Some(0));
     }
 }
 
@@ -96,8 +98,8 @@ fn all_who_wait_can_be_killed_at_once() {
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
-    let mut parked: Vec<Parked> =
-        (0..200).map(|number| Parked::wait(&server, &format!("LOCK.RW k w{number} READ BLOCK 0"))).collect();
+    let mut parked: Vec<Connection> =
+        (0..200).map(|number| Connection::waiting(&server, &format!("LOCK.RW k w{number} READ BLOCK 0"))).collect();
     assert_eq!(
         conn.int(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).map(|killed| killed >= 200),
         Some(true)
@@ -113,19 +115,19 @@ fn all_who_wait_can_be_killed_at_once() {
 
 #[test]
 fn a_client_that_is_evicted_leaves_the_line() {
-    // Clients may be sent away for the memory that they take; those who wait more than others.
+    // The server may close clients for the memory that they take, and a waiter takes more than others.
     let server = Server::new();
     let mut conn = server.connect();
     conn.ok(&["CLIENT", "NO-EVICT", "on"]);
     conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
-    let mut writer = Parked::wait(&server, "LOCK.ACQUIRE k w BLOCK 0");
-    let mut reader = Parked::wait(&server, "LOCK.RW k r READ BLOCK 0");
+    let mut writer = Connection::waiting(&server, "LOCK.ACQUIRE k w BLOCK 0");
+    let mut reader = Connection::waiting(&server, "LOCK.RW k r READ BLOCK 0");
     // What it sends while it waits lies in the server's memory until it is answered.
     conn.ok(&["CONFIG", "SET", "maxmemory-clients", "2mb"]);
     // It may be gone before it has sent all of it.
-    let _ = writer.try_send(&vec![b'x'; 8 << 20]);
-    assert_eq!(writer.end(), End::Closed);
-    reader.only_end().fence();
+    writer.send_bytes(&vec![b'x'; 8 << 20]);
+    assert_eq!(writer.read(), Reply::Closed);
+    reader.only_reply().int();
     nobody_waits(&mut conn);
     assert_eq!(conn.info("stats", "evicted_clients"), "1");
     assert_eq!(holders(&mut conn, "k"), ["a", "r"]);
@@ -133,22 +135,22 @@ fn a_client_that_is_evicted_leaves_the_line() {
 
 #[test]
 fn a_server_that_ends_lets_go_of_everybody() {
-    // It could wait for those who wait, save them, or grant while it is ending.
+    // The server could wait for the waiters, save them, or grant while it is ending.
     for at_once in [false, true] {
         let mut server = Server::setup().option("appendonly", "yes").start();
         let mut conn = server.connect();
         conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
         conn.int(&["LOCK.RW", "shared", "a", "READ", "PX", "600000"]).unwrap();
-        let mut parked: Vec<Parked> =
-            (0..50).map(|number| Parked::wait(&server, &format!("LOCK.ACQUIRE k w{number} BLOCK 0"))).collect();
-        parked.push(Parked::wait(&server, "LOCK.ACQUIRE shared w BLOCK 0"));
-        parked.push(Parked::wait(&server, "LOCK.RW shared r READ BLOCK 600000"));
+        let mut parked: Vec<Connection> =
+            (0..50).map(|number| Connection::waiting(&server, &format!("LOCK.ACQUIRE k w{number} BLOCK 0"))).collect();
+        parked.push(Connection::waiting(&server, "LOCK.ACQUIRE shared w BLOCK 0"));
+        parked.push(Connection::waiting(&server, "LOCK.RW shared r READ BLOCK 600000"));
         let granted = conn.info("lock", "lock_granted");
         assert_eq!(granted, "2");
         let facts = server.aof_tail().len();
         server.stop(at_once);
         for mut waiter in parked {
-            assert_eq!(waiter.end(), End::Closed);
+            assert_eq!(waiter.read(), Reply::Closed);
         }
         server.start();
         let mut conn = server.connect();
@@ -159,15 +161,15 @@ fn a_server_that_ends_lets_go_of_everybody() {
         );
         assert_eq!(server.aof_tail().len(), facts, "nothing was granted at the end");
         // It goes on as it was.
-        let mut next = Parked::wait(&server, "LOCK.ACQUIRE k b BLOCK 0");
+        let mut next = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
         assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-        next.only_end().fence();
+        next.only_reply().int();
     }
 }
 
 #[test]
 fn a_server_that_waits_for_its_replicas_before_it_ends_lets_nobody_in() {
-    // Writes are paused then; what is replicated all the same aborts the server.
+    // Writes are paused then; replication all the same aborts the server.
     let primary = Server::setup().option("appendonly", "yes").option("repl-diskless-sync-delay", "0");
     let mut primary = primary.option("shutdown-timeout", "10").start();
     let replica = Server::new();
@@ -175,18 +177,18 @@ fn a_server_that_waits_for_its_replicas_before_it_ends_lets_nobody_in() {
     let mut conn = primary.connect();
     conn.int(&["LOCK.RW", "k", "a", "READ", "PX", "600000"]).unwrap();
     conn.int(&["LOCK.ACQUIRE", "l", "a", "PX", "4000"]).unwrap();
-    let writer = Parked::wait(&primary, "LOCK.ACQUIRE k w BLOCK 0");
-    let mut reader = Parked::wait(&primary, "LOCK.RW k r READ BLOCK 0");
-    let mut next = Parked::wait(&primary, "LOCK.ACQUIRE l b BLOCK 0");
-    let mut short = Parked::wait(&primary, "LOCK.ACQUIRE l c BLOCK 4000");
+    let writer = Connection::waiting(&primary, "LOCK.ACQUIRE k w BLOCK 0");
+    let mut reader = Connection::waiting(&primary, "LOCK.RW k r READ BLOCK 0");
+    let mut next = Connection::waiting(&primary, "LOCK.ACQUIRE l b BLOCK 0");
+    let mut short = Connection::waiting(&primary, "LOCK.ACQUIRE l c BLOCK 4000");
     replica.signal(Signal::STOP);
     conn.ok(&["SET", "unseen", "x"]);
     primary.signal(Signal::TERM);
     wait_for("it to wait for its replica", || primary.log().contains("before shutting down"));
     drop(writer);
-    assert_eq!(short.end(), End::Null, "time-outs are answered");
-    assert_eq!(reader.end(), End::Closed);
-    assert_eq!(next.end(), End::Closed);
+    assert_eq!(short.read(), Reply::Null, "time-outs are answered");
+    assert_eq!(reader.read(), Reply::Closed);
+    assert_eq!(next.read(), Reply::Closed);
     replica.signal(Signal::CONT);
     primary.stop(false);
     assert!(!primary.log().contains("crashed by signal"), "{}", primary.log());
@@ -209,17 +211,17 @@ fn with_threads_for_its_connections_a_server_answers_everybody_once_and_in_order
     let server = setup.start();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
-    let mut parked: Vec<Parked> = (0..CLIENTS)
+    let mut parked: Vec<Connection> = (0..CLIENTS)
         .map(|number| {
             // All of it is sent at once: the rest lies there while it waits.
-            let mut parked = Parked::wait(&server, &format!("LOCK.ACQUIRE k w{number} PX 600000 BLOCK 0"));
+            let mut parked = Connection::waiting(&server, &format!("LOCK.ACQUIRE k w{number} PX 600000 BLOCK 0"));
             let release = format!("LOCK.RELEASE k w{number}\r\n");
             let again = format!("LOCK.ACQUIRE k w{number} PX 600000 BLOCK 0\r\n{release}");
             parked.send_bytes(format!("{release}{}", again.repeat(ROUNDS - 1)).as_bytes());
             parked
         })
         .collect();
-    let mut busy: Vec<Parked> = (0..4).map(|_| Parked::connect(&server, 0)).collect();
+    let mut busy: Vec<Connection> = (0..4).map(|_| Connection::resp2(&server)).collect();
     for client in &mut busy {
         client.send_bytes("INCR n\r\n".repeat(5000).as_bytes());
     }
@@ -228,26 +230,26 @@ fn with_threads_for_its_connections_a_server_answers_everybody_once_and_in_order
     for waiter in &mut parked {
         let mine: Vec<i64> = (0..ROUNDS)
             .map(|_| {
-                let fence = waiter.end().fence();
-                assert_eq!(waiter.end(), End::Int(0));
+                let fence = waiter.read().int();
+                assert_eq!(waiter.read(), Reply::Int(0));
                 fence
             })
             .collect();
         assert!(mine.is_sorted(), "{mine:?}");
         fences.push(mine);
     }
-    // Whoever was before another in line was served before it, each time.
+    // Each waiter was served before the one behind it in the queue, each time.
     for round in 0..ROUNDS {
         let of_round: Vec<i64> = fences.iter().map(|mine| mine[round]).collect();
         assert!(of_round.is_sorted(), "round {round}: {of_round:?}");
     }
     for waiter in &mut parked {
-        waiter.send("LOCK.RELEASE k nobody");
-        assert_eq!(waiter.only_end(), End::Null, "no more answers than requests");
+        waiter.send_line("LOCK.RELEASE k nobody");
+        assert_eq!(waiter.only_reply(), Reply::Null, "no more answers than requests");
     }
     for client in &mut busy {
         for _ in 0..5000 {
-            client.end().fence();
+            client.read().int();
         }
     }
     let_it_tick(&mut conn);
@@ -258,4 +260,29 @@ fn with_threads_for_its_connections_a_server_answers_everybody_once_and_in_order
 
 fn knows(server: &Server, directive: &str) -> bool {
     !server.connect().get::<Vec<String>>(&["CONFIG", "GET", directive]).is_empty()
+}
+
+#[test]
+fn a_client_that_a_key_of_the_background_did_not_release_may_be_killed() {
+    // What could go wrong: the background creates a key that a client is parked on, and Redis 7.0 takes that client for
+    // its current one. It then reads the client's memory after the client is gone.
+    let server = Setup::default().option("appendonly", "yes").start();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.ACQUIRE", "k1", "a", "PX", "500"]).unwrap();
+    let mut many = Connection::waiting(&server, "LOCK.MACQUIRE 2 k1 k2 many PX 60000 BLOCK 0");
+    let parked = Connection::waiting(&server, "LOCK.ACQUIRE k2 parked BLOCK 0");
+    // The lease of k1 ends by the timer, and k2 is created there.
+    assert!(matches!(many.only_reply(), Reply::Array(_)));
+    let_it_tick(&mut conn);
+    conn.int(&["LOCK.ACQUIRE", "z", "b", "PX", "500"]).unwrap();
+    let mut next = Connection::waiting(&server, "LOCK.ACQUIRE z next BLOCK 0");
+    assert_eq!(conn.int(&["CLIENT", "KILL", "ID", &parked.id().to_string()]), Some(1));
+    // Other values get the memory of the client.
+    for len in (400..1_400).step_by(4) {
+        conn.ok(&["SET", &format!("value{len}"), &"A".repeat(len)]);
+    }
+    // A hand-off by the timer sends two records.
+    next.only_reply().int();
+    let_it_tick(&mut conn);
+    assert_eq!(waiters(&mut conn), 0);
 }

@@ -1,10 +1,10 @@
-//! Grants to clients that the server closes, but later than it decides to: those of a user who is removed, and those
-//! whose output has outgrown its limit. And grants that were renamed or moved before it was known that nobody learnt of
-//! them.
+//! Grants to clients that the server closes, but later than it decides to. Such a client belongs to a user that is
+//! removed, or its output has outgrown its limit. And grants that were renamed or moved before it was known that no
+//! client learnt of them.
 
-use crate::harness::parked::let_it_tick;
+use crate::harness::connection::{Connection, Reply};
 use crate::harness::servers::{acl_load_closes_at_once, subscribers_can_wait};
-use crate::harness::wire::{Reply, Wire};
+use crate::harness::state::let_it_tick;
 use std::fs;
 use testbed::{Client, Server, Setup, Value, wait_for};
 
@@ -22,7 +22,7 @@ enum Fate {
     DelUser,
     /// Its user is not in the file that is loaded.
     AclLoad,
-    /// It is told of a key with a name of 300 KB, which is more than it may have to read.
+    /// It is sent a key with a name of 300 KB, which is more than it may have to read.
     Tracking,
     /// The same, while it may have so much to read for a second.
     SoftLimit,
@@ -34,27 +34,27 @@ const FATES: [Fate; 5] = [Fate::DelUser, Fate::AclLoad, Fate::Tracking, Fate::So
 
 impl Fate {
     /// A connection that this may happen to.
-    fn connect(self, server: &Server) -> Wire {
-        let ok = Reply::Simple("OK".to_owned());
+    fn connect(self, server: &Server) -> Connection {
+        let ok = Reply::simple("OK");
         match self {
             Fate::DelUser | Fate::AclLoad => {
-                let mut wire = Wire::resp2(server);
+                let mut wire = Connection::resp2(server);
                 assert_eq!(wire.say("AUTH u any"), ok);
                 wire
             }
             Fate::Tracking => {
-                let mut wire = Wire::resp3(server);
+                let mut wire = Connection::resp3(server);
                 assert_eq!(wire.say("CLIENT TRACKING ON BCAST"), ok);
                 wire
             }
             Fate::SoftLimit => {
-                let mut wire = Wire::resp3(server);
+                let mut wire = Connection::resp3(server);
                 assert_eq!(wire.say("CLIENT TRACKING ON"), ok);
                 assert_eq!(wire.ask(&["GET", &long()]), Reply::Null);
                 wire
             }
             Fate::Message => {
-                let mut wire = Wire::resp3(server);
+                let mut wire = Connection::resp3(server);
                 assert!(matches!(wire.say("SUBSCRIBE channel"), Reply::Push(_)));
                 wire
             }
@@ -74,13 +74,13 @@ impl Fate {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
-    /// How many grants are taken back: none when the client is gone before it is granted anything.
+    /// How many grants are rolled back: none when the client is gone before it is granted anything.
     fn taken_back(self, order: &[Step]) -> u64 {
         u64::from(self != Fate::AclLoad || order[0] != Step::Fate || !acl_load_closes_at_once())
     }
 
-    /// The orders in which this and the grant may come. Whoever has too much to read for too long is closed when there
-    /// is more to read.
+    /// The orders in which this and the grant may come. A client that has too much to read for too long is closed when
+    /// there is more to read.
     fn orders(self) -> &'static [[Step; 3]] {
         const FIRST: [Step; 3] = [Step::Fate, Step::Nothing, Step::Release];
         const LAST: [Step; 3] = [Step::Release, Step::Nothing, Step::Fate];
@@ -126,8 +126,8 @@ fn turn(server: &Server, way: Way, commands: &[Vec<String>]) -> Vec<Reply> {
             bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes());
         }
     }
-    let mut wire = Wire::resp2(server);
-    wire.try_send_bytes(&bytes);
+    let mut wire = Connection::resp2(server);
+    wire.send_bytes(&bytes);
     let mut replies: Vec<Reply> = all.iter().map(|_| wire.read()).collect();
     if way == Way::Exec {
         replies = replies.pop().unwrap().items();
@@ -137,7 +137,7 @@ fn turn(server: &Server, way: Way, commands: &[Vec<String>]) -> Vec<Reply> {
     replies
 }
 
-fn waits(conn: &mut Client, wire: &mut Wire, command: &str) {
+fn waits(conn: &mut Client, wire: &mut Connection, command: &str) {
     let before = conn.info_number("lock", "lock_waiters");
     wire.send(&words(command));
     wait_for(command, || conn.info_number("lock", "lock_waiters") == before + 1);
@@ -171,7 +171,7 @@ fn taken_back(conn: &mut Client) -> u64 {
     conn.info_number("lock", "lock_taken_back")
 }
 
-/// All rows of the table on one server: whoever is closed before it learns of its grant does not keep the lock.
+/// All rows of the table on one server: a client that is closed before it learns of its grant does not keep the lock.
 fn play(server: &Server, fates: &[Fate]) {
     for fate in fates.iter().copied().filter(|fate| *fate != Fate::Message || subscribers_can_wait()) {
         for (way, order) in fate.ways().iter().flat_map(|way| fate.orders().iter().map(move |order| (*way, *order))) {
@@ -184,7 +184,7 @@ fn play(server: &Server, fates: &[Fate]) {
                 let fence = conn.int(&["LOCK.ACQUIRE", "k", "h", "PX", "600000"]).expect("free");
                 let mut condemned = fate.connect(server);
                 waits(&mut conn, &mut condemned, &format!("LOCK.ACQUIRE k w PX 600000 BLOCK 0{session}"));
-                let mut next = Wire::resp2(server);
+                let mut next = Connection::resp2(server);
                 waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
                 let commands: Vec<Vec<String>> = order
                     .iter()
@@ -201,7 +201,7 @@ fn play(server: &Server, fates: &[Fate]) {
                 assert_eq!(holders(&mut conn, "k"), ["n"], "{row}");
                 assert_eq!(taken_back(&mut conn), before + fate.taken_back(&order), "{row}");
                 assert_eq!(conn.info("lock", "lock_lapsed"), "0", "{row}");
-                wait_for("it to be closed", || condemned.ends());
+                wait_for("it to be closed", || condemned.has_ended());
                 conn.int(&["LOCK.RELEASE", "k", "n"]);
                 conn.int(&["DEL", &long()]);
             }
@@ -211,7 +211,7 @@ fn play(server: &Server, fates: &[Fate]) {
 
 #[test]
 fn a_grant_to_a_client_that_the_server_closes_later_goes_to_the_next() {
-    // The client is there still when it is answered and let go of, and nobody has the lock until the lease ends.
+    // The client is there still when it is answered and unblocked, and no client has the lock until the lease ends.
     let dir = tempfile::tempdir().unwrap();
     play(&setup(&dir).start(), &FATES);
 }
@@ -234,10 +234,10 @@ fn an_owner_that_is_heard_of_keeps_what_its_closed_client_did_not_learn_of() {
             conn.int(&["LOCK.ACQUIRE", "k", "h", "PX", "600000"]).expect("free");
             let mut condemned = Fate::DelUser.connect(&server);
             waits(&mut conn, &mut condemned, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
-            let mut next = Wire::resp2(&server);
+            let mut next = Connection::resp2(&server);
             waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
             turn(&server, way, &[words("LOCK.RELEASE k h"), words(heard), words("ACL DELUSER u")]);
-            wait_for("it to be closed", || condemned.ends());
+            wait_for("it to be closed", || condemned.has_ended());
             let_it_tick(&mut conn);
             assert_eq!((holders(&mut conn, "k"), taken_back(&mut conn)), (vec!["w".to_owned()], 0), "{heard} {way:?}");
             conn.int(&["LOCK.RELEASE", "k", "w"]);
@@ -259,11 +259,11 @@ fn a_client_that_waits_again_before_it_is_closed_loses_both() {
     waits(&mut conn, &mut condemned, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
     // Served as soon as the first is over: before the server closes the connection.
     condemned.send(&words("LOCK.ACQUIRE j w PX 600000 BLOCK 0"));
-    let mut next = Wire::resp2(&server);
+    let mut next = Connection::resp2(&server);
     waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
     turn(&server, Way::Pipelined, &[words("LOCK.RELEASE k h"), Fate::Tracking.command()]);
     next.read().int();
-    wait_for("it to be closed", || condemned.ends());
+    wait_for("it to be closed", || condemned.has_ended());
     assert_eq!((holders(&mut conn, "k"), taken_back(&mut conn)), (vec!["n".to_owned()], 1));
     wait_for("nobody to wait", || conn.info_number("lock", "lock_waiters") == 0);
     assert_eq!(conn.int(&["LOCK.RELEASE", "j", "h"]), Some(0));
@@ -272,15 +272,15 @@ fn a_client_that_waits_again_before_it_is_closed_loses_both() {
 
 #[test]
 fn a_client_that_reads_its_grant_and_goes_at_once_keeps_it() {
-    // As redis-cli does, called for one command: to take back a grant for longer than it may be unsent is to take it
-    // from who works already.
+    // As redis-cli does, called for one command. A grant that can be rolled back for longer than it may be unsent is
+    // taken from a client that works already.
     for io_threads in ["1", "3"] {
         let server = Server::setup().option("io-threads", io_threads).start();
         let mut conn = server.connect();
         for round in 0..50 {
             let (key, owner) = (format!("k{round}"), format!("w{round}"));
             conn.int(&["LOCK.ACQUIRE", &key, "h", "PX", "600000"]).expect("free");
-            let mut wire = Wire::resp2(&server);
+            let mut wire = Connection::resp2(&server);
             waits(&mut conn, &mut wire, &format!("LOCK.ACQUIRE {key} {owner} PX 600000 BLOCK 0"));
             conn.send(&["LOCK.RELEASE", &key, "h"]);
             wire.read().int();
@@ -296,8 +296,8 @@ fn a_client_that_reads_its_grant_and_goes_at_once_keeps_it() {
     }
 }
 
-/// What is done with a key between a grant on it and the end of the client that it was granted to; where somebody else
-/// waits then; how much is taken back; and who has the key there afterwards.
+/// What is done with a key between a grant on it and the end of the client that it was granted to. Then: where another
+/// client waits; how many grants are rolled back; and which owner has the key there afterwards.
 type Journey = (&'static [&'static str], (u32, &'static str), u64, &'static str);
 
 const MOVED: &[Journey] = &[
@@ -321,8 +321,8 @@ const MOVED: &[Journey] = &[
 
 #[test]
 fn a_grant_that_nobody_learnt_of_is_taken_back_where_it_went() {
-    // What was renamed, moved or swapped before the client was seen to have gone would be nobody's until the lease
-    // ends.
+    // What was renamed, moved or swapped before the module saw that the client had gone would have no live holder until
+    // the lease ends.
     for (steps, (db, key), expected, left) in MOVED {
         for end in ["CLIENT KILL ID %w", "ACL DELUSER u"] {
             let row = format!("{steps:?} {end}");
@@ -336,17 +336,17 @@ fn a_grant_that_nobody_learnt_of_is_taken_back_where_it_went() {
             let mut condemned = Fate::DelUser.connect(&server);
             let id = condemned.say("CLIENT ID").int().to_string();
             waits(&mut conn, &mut condemned, "LOCK.ACQUIRE k w PX 600000 BLOCK 0");
-            // With another key that is held, so that it stands there though the key itself is free, and nothing lies in
-            // the way of a MOVE.
+            // The waiter waits for another key, too, which is held. So it stands there though the key itself is free,
+            // and nothing lies in the way of a MOVE.
             there.int(&["LOCK.ACQUIRE", "bar", "h", "PX", "600000"]);
-            let mut next = Wire::resp2(&server);
+            let mut next = Connection::resp2(&server);
             next.say(&format!("SELECT {db}"));
             waits(&mut conn, &mut next, &format!("LOCK.MACQUIRE 2 {key} bar n PX 600000 BLOCK 0"));
             let mut commands = vec![words("LOCK.RELEASE k h")];
             commands.extend(steps.iter().map(|step| words(step)));
             commands.push(words(&end.replace("%w", &id)));
             turn(&server, Way::Exec, &commands);
-            wait_for("it to be closed", || condemned.ends());
+            wait_for("it to be closed", || condemned.has_ended());
             wait_for(&row, || taken_back(&mut conn) == *expected);
             // A swap took the other key along.
             for db in ["0", "1"] {
@@ -371,7 +371,7 @@ fn a_grant_of_several_keys_is_taken_back_in_each_database_that_one_went_to() {
     let (mut conn, mut other) = (server.connect(), server.connect());
     other.ok(&["SELECT", "1"]);
     conn.int(&["LOCK.ACQUIRE", "a", "h", "PX", "600000"]).expect("free");
-    let mut condemned = Wire::resp2(&server);
+    let mut condemned = Connection::resp2(&server);
     let id = condemned.say("CLIENT ID").int().to_string();
     waits(&mut conn, &mut condemned, "LOCK.MACQUIRE 4 a b c d w PX 600000 BLOCK 0");
     let commands = ["LOCK.RELEASE a h", "MOVE b 1", "MOVE d 1", "RENAME a z", &format!("CLIENT KILL ID {id}")];

@@ -1,7 +1,8 @@
-//! Deadlocks: who would wait for itself is told at once, with the circle named, and nobody else is disturbed.
+//! Deadlocks: a requester that would wait for itself is refused at once, with the cycle named, and no other is
+//! disturbed.
 
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::{Reply, Row, Wire};
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::transcript::{Row, Stage};
 use testbed::{Server, wait_for};
 
 /// Each holds what the other wants.
@@ -13,11 +14,11 @@ const TWO: &[Row] = &[
     // A limit does not help: both would wait it out for nothing.
     ("b: LOCK.ACQUIRE j b BLOCK 60000", "DEADLOCK b -> j -> a -> k -> b"),
     ("b: LOCK.RW j b READ BLOCK 1 RETRY 1", "DEADLOCK b -> j -> a -> k -> b"),
-    // Who only tries waits for nobody.
+    // A requester that only tries waits for no client.
     ("b: LOCK.ACQUIRE j b", "nil"),
     ("a:", "waits"),
     ("LOCK.INFO j COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
-    // Who was refused still holds, and can give way.
+    // The refused requester still holds, and can give way.
     ("b: LOCK.RELEASE k b", "0"),
     ("a:", "#3"),
     ("b: LOCK.ACQUIRE j b BLOCK 0", "waits"),
@@ -35,7 +36,7 @@ const THREE: &[Row] = &[
     ("c: LOCK.RW j c READ BLOCK 0", "DEADLOCK c -> j -> b -> k -> c"),
 ];
 
-/// Readers keep a writer waiting, each of them.
+/// Readers block a writer, each of them.
 const READERS: &[Row] = &[
     ("LOCK.RW j a READ", "#1"),
     ("LOCK.RW j b READ", "#2"),
@@ -69,14 +70,14 @@ const UPGRADE_AND_KEY: &[Row] = &[
     ("b: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> k -> b"),
 ];
 
-/// Nobody holds what the other wants: one stands before the other in line.
+/// Neither holds what the other wants: one stands before the other in the queue.
 const BEHIND: &[Row] = &[
     ("LOCK.ACQUIRE j a", "#1"),
     ("LOCK.ACQUIRE k h", "#2"),
     ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
     ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
     ("b2: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> k -> b"),
-    // The other way round: to stand behind it would close the circle.
+    // The other way round: to stand behind it would close the cycle.
     ("LOCK.ACQUIRE l c", "#3"),
     ("b2: LOCK.ACQUIRE l b BLOCK 0", "waits"),
     ("c: LOCK.RW k c READ BLOCK 0", "DEADLOCK c -> k -> b -> l -> c"),
@@ -86,7 +87,7 @@ const BEHIND: &[Row] = &[
     ("a:", "waits"),
 ];
 
-/// The reader would close a circle by its place in line alone, behind writers that wait for it. It reads beside a
+/// The reader would close a cycle by its place in the queue alone, behind writers that wait for it. It reads beside a
 /// instead.
 const ONLY_PLACES: &[Row] = &[
     ("LOCK.RW k a READ", "#1"),
@@ -95,7 +96,7 @@ const ONLY_PLACES: &[Row] = &[
     ("x: LOCK.ACQUIRE k x BLOCK 0", "waits"),
     ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
     ("LOCK.RW k r READ BLOCK 0", "#3"),
-    // Where there is no circle, it is first come, first served.
+    // Where there is no cycle, it is first come, first served.
     ("LOCK.RW k y READ", "nil"),
     ("LOCK.RELEASE j r", "0"),
     ("a:", "#4"),
@@ -113,7 +114,7 @@ const THROUGH_A_WRITER: &[Row] = &[
     ("w: LOCK.RW k w WRITE BLOCK 0", "waits"),
     ("a: LOCK.RW k a READ BLOCK 0", "waits"),
     ("r: LOCK.ACQUIRE j r BLOCK 0", "DEADLOCK r -> j -> a -> k -> w -> k -> r"),
-    // The writer gives up: nobody waits for the reader any more.
+    // The writer gives up: no waiter waits for the reader any more.
     ("CLIENT UNBLOCK %w", "1"),
     ("w:", "nil"),
     ("a:", "#3"),
@@ -158,7 +159,7 @@ const DATABASES: &[Row] = &[
     ("x: EXISTS new", "0"),
 ];
 
-/// Names are bytes: none of them may break the line, or make it endless.
+/// Names are bytes: none of them may break the error's line, or make it endless.
 const NAMES: &[Row] = &[
     (r#"LOCK.ACQUIRE "two words" "\x00\xff\r\n""#, "#1"),
     (r#"LOCK.ACQUIRE @65 "->""#, "#2"),
@@ -179,7 +180,7 @@ const NAMES: &[Row] = &[
 
 #[test]
 fn a_wait_that_would_never_end_is_refused_with_the_circle_named() {
-    // All in the circle hang until a lease ends; without the names nobody finds the two programs that differ in order.
+    // All in the cycle hang until a lease ends; without the names no user finds the two programs that differ in order.
     let tables =
         [TWO, THREE, READERS, UPGRADES, UPGRADE_AND_KEY, BEHIND, ONLY_PLACES, THROUGH_A_WRITER, NONE, DATABASES, NAMES];
     for rows in tables {
@@ -189,7 +190,7 @@ fn a_wait_that_would_never_end_is_refused_with_the_circle_named() {
 
 #[test]
 fn a_refused_wait_leaves_no_trace() {
-    // A place in line, a change that is sent, or a count of what never was.
+    // A place in the queue, a change that is sent, or a count of what never was.
     let server = Server::setup().option("appendonly", "yes").start();
     let mut stage = Stage::new(&server);
     stage.play(&TWO[..3]);
@@ -230,17 +231,17 @@ fn a_long_circle_is_found_and_its_text_is_cut() {
         }
         let wait = |at: usize| {
             let (key, owner) = (format!("k{}", (at + 1) % owners), format!("o{at}"));
-            Waiter::send(&server, &["LOCK.ACQUIRE", &key, &owner, "BLOCK", "0"])
+            Connection::sent(&server, &["LOCK.ACQUIRE", &key, &owner, "BLOCK", "0"])
         };
-        let waiters: Vec<Waiter> = (0..owners - 1).map(wait).collect();
+        let waiters: Vec<Connection> = (0..owners - 1).map(wait).collect();
         wait_for("all to wait", || conn.info_number("lock", "lock_waiters") == waiters.len() as u64);
-        assert_eq!(wait(owners - 1).reply(), Reply::Error(expected.to_owned()));
+        assert_eq!(wait(owners - 1).read(), Reply::Error(expected.to_owned()));
     }
 }
 
 #[test]
 fn owners_that_ask_in_one_order_never_deadlock() {
-    // A false alarm is an error in a program that has none.
+    // A false positive is an error in a program that has none.
     const OWNERS: u64 = 8;
     const ROUNDS: u64 = 60;
     let server = Server::new();
@@ -271,7 +272,8 @@ fn owners_that_ask_in_one_order_never_deadlock() {
 
 #[test]
 fn without_detection_only_two_upgrades_of_one_key_are_refused() {
-    // Threads that share an owner would be refused for nothing; two upgrades can never end well, whoever asks.
+    // Threads that share an owner would be refused for nothing. Two upgrades can never end well, whichever requester
+    // comes last.
     let server = Server::setup().lock_option("deadlock-detection", "no").start();
     let mut stage = Stage::new(&server);
     stage.play(UPGRADES);
@@ -296,7 +298,7 @@ fn without_detection_only_two_upgrades_of_one_key_are_refused() {
 
 #[test]
 fn keys_that_the_asker_may_not_read_are_not_named() {
-    // The error would tell everybody what others lock, and who they are.
+    // The error would show every client what others lock, and which owners they are.
     let server = Server::new();
     let mut stage = Stage::new(&server);
     stage.play(&[
@@ -316,14 +318,14 @@ fn keys_that_the_asker_may_not_read_are_not_named() {
     ] {
         let mut user = vec!["ACL", "SETUSER", "limited", "reset", "on", ">secret", "+@all"];
         user.extend(keys);
-        assert_eq!(stage.ask(&user), Reply::Simple("OK".to_owned()));
-        let mut wire = Wire::resp2(&server);
-        assert_eq!(wire.say("AUTH limited secret"), Reply::Simple("OK".to_owned()));
+        assert_eq!(stage.ask(&user), Reply::simple("OK"));
+        let mut wire = Connection::resp2(&server);
+        assert_eq!(wire.say("AUTH limited secret"), Reply::simple("OK"));
         assert_eq!(wire.say("LOCK.ACQUIRE j b BLOCK 0"), Reply::Error(expected.to_owned()), "{keys:?}");
     }
 }
 
-/// A circle through two databases, in which keys have the same names.
+/// A cycle through two databases, in which keys have the same names.
 const TWO_DATABASES: &[Row] = &[
     ("LOCK.ACQUIRE j a", "#1"),
     ("LOCK.ACQUIRE l b", "#2"),
@@ -333,7 +335,7 @@ const TWO_DATABASES: &[Row] = &[
     ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
     ("d: LOCK.ACQUIRE l c BLOCK 0", "waits"),
     ("b: LOCK.ACQUIRE j b BLOCK 0", "DEADLOCK b -> j -> a -> ? -> ? -> l -> b"),
-    // The other way round: one that asks in the second database is not told of the first.
+    // The other way round: the error to a requester in the second database does not name the first.
     ("e: SELECT 1", "OK"),
     ("e: LOCK.ACQUIRE k e", "#4"),
     ("f: LOCK.ACQUIRE l e BLOCK 0", "waits"),
@@ -357,7 +359,7 @@ const TWO_DATABASES_LATE: &[Row] = &[
 
 #[test]
 fn keys_of_other_databases_than_the_askers_are_not_named() {
-    // The asker may not be allowed to select them: Valkey has ACL rules for databases.
+    // The requester may not be allowed to select them: Valkey has ACL rules for databases.
     for rows in [TWO_DATABASES, TWO_DATABASES_LATE] {
         let server = Server::new();
         Stage::new(&server).play(rows);
@@ -373,12 +375,12 @@ const ALMOST: &[Row] = &[
     ("b: LOCK.ACQUIRE y b BLOCK 0", "waits"),
 ];
 
-/// Who waits did not ask for the other keys: they are not named.
+/// The waiter did not ask for the other keys: the error does not name them.
 const CLOSED: &str = "DEADLOCK b -> y -> a -> ? -> b";
 
 #[test]
 fn a_lock_that_is_moved_may_close_a_circle_and_one_of_it_is_told() {
-    // Nobody asks anew in this case, so nobody would ever notice.
+    // No client sends a new request in this case, so the deadlock would never be noticed.
     let server = Server::setup().option("databases", "4").start();
     let still: &[Row] = &[("a:", "waits"), ("LOCK.RELEASE j b", "0"), ("a:", "#4"), ("LOCK.INFO y OWNER z", "nil")];
 
@@ -394,7 +396,7 @@ fn a_lock_that_is_moved_may_close_a_circle_and_one_of_it_is_told() {
     let Reply::Bulk(payload) = payload else { panic!("{payload:?}") };
     stage.play(&[("DEL x", "1")]);
     let restored = stage.ask::<&[u8]>(&[b"RESTORE", b"y", b"0", &payload, b"REPLACE"]);
-    assert_eq!(restored, Reply::Simple("OK".to_owned()));
+    assert_eq!(restored, Reply::simple("OK"));
     stage.play(&[("b:", CLOSED)]);
     stage.play(still);
 

@@ -1,11 +1,11 @@
 //! What replicas, the append-only file and subscribers receive when a lock is handed on: one step, word by word.
 
+use crate::harness::connection::{Connection, Reply};
 use crate::harness::stream::Stream;
-use crate::harness::waiter::Stage;
-use crate::harness::wire::{Reply, Row, Wire};
+use crate::harness::transcript::{Row, Stage};
 use testbed::Server;
 
-/// A transcript, and who listens to what the server sends meanwhile.
+/// A transcript, and a stream of what the server sends meanwhile.
 pub(crate) struct Scene<'s> {
     server: &'s Server,
     pub(crate) stage: Stage<'s>,
@@ -54,7 +54,7 @@ impl Scene<'_> {
 
 #[test]
 fn a_release_and_the_grant_that_follows_are_sent_as_one() {
-    // Between the two, a replica that takes over would give the lock to anybody.
+    // Between the two, a replica that takes over would give the lock to any requester.
     let server = server();
     let mut scene = Scene::new(&server);
     scene.check(&[("LOCK.ACQUIRE k a PX 60000", "#1")], &["LOCK.HOLD k a 0 1 #1 ~ 60000"]);
@@ -113,7 +113,7 @@ fn an_upgrade_and_a_downgrade_hand_on_as_one_too() {
 
 #[test]
 fn a_lapse_and_the_grant_that_follows_are_sent_as_one() {
-    // Nobody sends a command here: the alarm must keep the two together by itself.
+    // No client sends a command here: the timer must keep the two together by itself.
     let server = server();
     let mut scene = Scene::new(&server);
     scene.check(
@@ -136,14 +136,14 @@ fn a_lapse_and_the_grant_that_follows_are_sent_as_one() {
 
 #[test]
 fn a_lease_found_over_by_a_command_hands_on_in_the_step_of_that_command() {
-    // Whatever the command comes to, what settling did for others must be sent, and nobody passes the line.
+    // Whatever the command comes to, what settling did for others must be sent, and no requester passes the queue.
     let server = server();
     let mut scene = Scene::new(&server);
     scene.check(
         &[("LOCK.ACQUIRE k a PX 60000", "#1"), ("b: LOCK.ACQUIRE k b PX 50000 BLOCK 0", "waits")],
         &["LOCK.HOLD k a 0 1 #1 ~ 60000"],
     );
-    // The server sleeps while the lease ends; the command is there before the alarm.
+    // The server sleeps while the lease ends; the command is there before the timer.
     let mut pipe = redis::pipe();
     pipe.cmd("LOCK.EXTEND").arg(&["k", "a", "PX", "20"]).ignore();
     pipe.cmd("DEBUG").arg(&["SLEEP", "0.05"]).ignore();
@@ -158,7 +158,7 @@ fn a_lease_found_over_by_a_command_hands_on_in_the_step_of_that_command() {
 
 #[test]
 fn who_leaves_sends_what_those_behind_are_granted_and_nothing_else() {
-    // A wait is no fact, its end neither; the readers that come in by it are.
+    // A wait is no fact, its end neither; the grants to readers that follow from it are.
     let server = server();
     let mut scene = Scene::new(&server);
     scene.check(
@@ -184,7 +184,7 @@ fn who_leaves_sends_what_those_behind_are_granted_and_nothing_else() {
         ],
         &["MULTI", "LOCK.HOLD k s 1 0 #3 ~ 50000", "LOCK.HOLD k t 1 0 #4 ~ 50000", "EXEC"],
     );
-    // Nobody behind.
+    // No waiter behind.
     scene.check(
         &[
             ("v: LOCK.RW k v WRITE BLOCK 0", "waits"),
@@ -198,7 +198,7 @@ fn who_leaves_sends_what_those_behind_are_granted_and_nothing_else() {
 
 #[test]
 fn a_transaction_and_a_script_hand_on_within_their_own_step() {
-    // The waiter is let in before the next command of the transaction, which must see it.
+    // The waiter is granted before the next command of the transaction, which must see it.
     let server = server();
     let mut scene = Scene::new(&server);
     scene.check(
@@ -225,7 +225,7 @@ fn a_transaction_and_a_script_hand_on_within_their_own_step() {
     let script = "redis.call('LOCK.RELEASE', KEYS[1], 'b') return redis.call('LOCK.RELEASE', KEYS[1], 'c')";
     assert_eq!(scene.stage.ask(&["EVAL", script, "1", "k"]), Reply::Int(0));
     scene.check(
-        // It has been let in, and out again, by somebody who knew its name.
+        // It was granted the lock, and a client that knew its name released it.
         &[("c:", "#3"), ("EXISTS k", "0")],
         &["MULTI", "LOCK.HOLD k b 0 0 #2", "LOCK.HOLD k c 0 1 #3 ~ 40000", "LOCK.HOLD k c 0 0 #3", "EXEC"],
     );
@@ -252,13 +252,13 @@ fn a_replica_holds_what_was_handed_on() {
     assert_eq!((here.holding, &here.mode, here.waiting), (1, &"read".to_owned(), 0));
     assert_eq!((there.holding, there.waiting, there.fence), (1, 0, here.fence));
     assert_eq!((&there.holders[0].owner, &there.holders[0].note), (&b"b".to_vec(), &Some("x".to_owned())));
-    // What waits is nobody's business but the primary's.
+    // The waiters concern the primary alone.
     assert_eq!(replica.connect().info_number("lock", "lock_waiters"), 0);
 }
 
 #[test]
 fn subscribers_hear_of_the_release_first_and_never_of_a_key_that_is_gone() {
-    // Who follows the events would see two holders, or start something because the key was deleted.
+    // A subscriber to the events would see two holders, or start something because the key was deleted.
     let server = Server::new();
     let mut stage = Stage::new(&server);
     stage.play(&[
@@ -271,7 +271,7 @@ fn subscribers_hear_of_the_release_first_and_never_of_a_key_that_is_gone() {
         // All there are, of new keys too.
         ("CONFIG SET notify-keyspace-events EAn", "OK"),
     ]);
-    let mut subscriber = Wire::resp2(&server);
+    let mut subscriber = Connection::resp2(&server);
     subscriber.say("PSUBSCRIBE __keyevent@0__:*");
     stage.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2"), ("c:", "#3"), ("d:", "#4")]);
     stage.play(&[("CLIENT UNBLOCK %w", "1"), ("w:", "nil"), ("e:", "#5")]);

@@ -1,11 +1,12 @@
-//! Those who wait for a key to which something else happens than a step of ours: it goes, is replaced, moves, or its
-//! database does. Who is let in, and in which order replicas and the file learn of it.
+//! Waiters for a key to which something else happens than a step of ours: it goes, is replaced, moves, or its database
+//! does. Which waiter is granted, and in which order replicas and the file learn of it.
 
-use crate::harness::parked::{End, Parked, holders, let_it_tick, nobody_waits, waiters};
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::state::{holders, let_it_tick, nobody_waits, waiters};
 use crate::harness::stream::Stream;
 use testbed::{Client, Server, Setup, Signal, wait_for};
 
-/// A server whose file and whose link to replicas are listened to.
+/// A server, and streams of its file and of its link to replicas.
 struct Scene {
     server: Server,
     conn: Client,
@@ -24,8 +25,8 @@ impl Scene {
         Scene { server, conn, stream, in_file: 0 }
     }
 
-    /// Somebody holds a key for as long as the test lasts, and these wait for it in this order.
-    fn held<const N: usize>(&mut self, key: &str, holder: &str, waiting: [&str; N]) -> [Parked; N] {
+    /// A client holds a key for as long as the test lasts, and these wait for it in this order.
+    fn held<const N: usize>(&mut self, key: &str, holder: &str, waiting: [&str; N]) -> [Connection; N] {
         self.hold(key, holder);
         let parked = waiting.map(|owner| self.wait(key, owner));
         self.sent();
@@ -36,8 +37,8 @@ impl Scene {
         self.conn.int(&["LOCK.ACQUIRE", key, holder, "PX", "600000"]).expect("free")
     }
 
-    fn wait(&self, key: &str, owner: &str) -> Parked {
-        Parked::wait(&self.server, &format!("LOCK.ACQUIRE {key} {owner} PX 600000 BLOCK 0"))
+    fn wait(&self, key: &str, owner: &str) -> Connection {
+        Connection::waiting(&self.server, &format!("LOCK.ACQUIRE {key} {owner} PX 600000 BLOCK 0"))
     }
 
     /// What replicas and the file were sent since the last call: of a fact its key, owner and counts.
@@ -53,7 +54,7 @@ impl Scene {
         facts.collect()
     }
 
-    /// A crash, after which the holder is who it was before.
+    /// A crash, after which the holder is the one of before.
     fn survives(&mut self, key: &str, holder: &str) {
         assert_eq!(holders(&mut self.conn, key), [holder]);
         let file = self.server.aof_tail();
@@ -72,7 +73,7 @@ fn words(command: &str) -> Vec<&str> {
     command.split(' ').collect()
 }
 
-/// The key went, and was given to somebody: in this order, whatever the deletion is called here.
+/// The key went, and was granted to a waiter: in this order, whatever the deletion is called here.
 fn assert_gone_then(sent: &[String], key: &str, grant: &str) {
     let grant = format!("HOLD {grant}");
     let facts: Vec<&str> = sent.iter().map(String::as_str).filter(|word| !["MULTI", "EXEC"].contains(word)).collect();
@@ -88,7 +89,7 @@ fn when_a_key_is_deleted_the_next_in_line_holds_a_fresh_one() {
         let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
         let old = scene.conn.lock_info("k").unwrap().fence;
         scene.call(command);
-        assert!(b.only_end().fence() > old, "{command}");
+        assert!(b.only_reply().int() > old, "{command}");
         let sent = scene.sent();
         if command.starts_with("PEXPIRE") {
             assert_gone_then(&sent, "k", "k b 0 1");
@@ -98,26 +99,26 @@ fn when_a_key_is_deleted_the_next_in_line_holds_a_fresh_one() {
         assert!(c.is_waiting(), "{command}");
         assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), None, "{command}: what was deleted is nobody's");
         scene.survives("k", "b");
-        assert_eq!(c.end(), End::Closed);
+        assert_eq!(c.read(), Reply::Closed);
     }
 }
 
 #[test]
 fn when_a_key_is_deleted_a_whole_run_of_readers_is_let_in() {
-    // Only the first might be looked at.
+    // The module might visit only the first.
     let mut scene = Scene::new();
     scene.hold("k", "a");
-    let mut readers: Vec<Parked> = (0..100)
-        .map(|number| Parked::wait(&scene.server, &format!("LOCK.RW k r{number} READ PX 600000 BLOCK 0")))
+    let mut readers: Vec<Connection> = (0..100)
+        .map(|number| Connection::waiting(&scene.server, &format!("LOCK.RW k r{number} READ PX 600000 BLOCK 0")))
         .collect();
     let mut writer = scene.wait("k", "w");
     scene.call("DEL k");
-    let fences: Vec<i64> = readers.iter_mut().map(|reader| reader.only_end().fence()).collect();
+    let fences: Vec<i64> = readers.iter_mut().map(|reader| reader.only_reply().int()).collect();
     assert!(fences.is_sorted(), "{fences:?}");
     assert!(writer.is_waiting());
     assert_eq!(scene.conn.lock_info("k").unwrap().holding, 100);
     scene.call("DEL k");
-    assert!(writer.only_end().fence() > fences[99]);
+    assert!(writer.only_reply().int() > fences[99]);
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn when_something_else_is_put_in_its_place_those_who_wait_are_told() {
         reply.unwrap_or_else(|error| panic!("{command}: {error}"));
         for waiter in [&mut b, &mut c] {
             let told = "WRONGTYPE Operation against a key holding the wrong kind of value";
-            assert_eq!(waiter.only_end(), End::Error(told.to_owned()), "{command}");
+            assert_eq!(waiter.only_reply(), Reply::error(told), "{command}");
         }
         nobody_waits(&mut scene.conn);
         let sent = scene.sent();
@@ -162,11 +163,11 @@ fn when_something_else_is_put_in_its_place_those_who_wait_are_told() {
 
 #[test]
 fn when_a_key_expires_by_itself_the_next_in_line_holds_a_fresh_one() {
-    // Nobody else touches the key: the server's own search for what has expired must be heard of.
+    // No other client touches the key: the module must notice the server's own search for what has expired.
     let mut scene = Scene::new();
     let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
     scene.call("PEXPIRE k 100");
-    b.only_end().fence();
+    b.only_reply().int();
     let sent = scene.sent();
     assert!(sent[0].starts_with("PEXPIREAT k"), "{sent:?}");
     assert_gone_then(&sent[1..], "k", "k b 0 1");
@@ -177,7 +178,7 @@ fn when_a_key_expires_by_itself_the_next_in_line_holds_a_fresh_one() {
 
 #[test]
 fn when_a_key_is_found_to_have_expired_the_next_in_line_holds_a_fresh_one() {
-    // It is deleted in the middle of somebody's command, which may be one of ours.
+    // It is deleted in the middle of a client's command, which may be one of ours.
     for command in [
         "EXISTS k",
         "GET k",
@@ -205,7 +206,7 @@ fn when_a_key_is_found_to_have_expired_the_next_in_line_holds_a_fresh_one() {
             // It changes nothing.
             scene.call("EXISTS k");
         }
-        b.only_end().fence();
+        b.only_reply().int();
         let sent = scene.sent();
         assert_gone_then(&sent, "k", "k b 0 1");
         assert!(c.is_waiting(), "{command}");
@@ -228,7 +229,7 @@ fn when_a_key_expires_in_a_transaction_replicas_learn_of_it_in_order() {
     }
     let replies: Vec<redis::Value> = scene.conn.get(&["EXEC"]);
     assert_eq!(replies[2], redis::Value::Nil);
-    b.only_end().fence();
+    b.only_reply().int();
     let sent = scene.sent();
     let place = |what: &str| sent.iter().position(|sent| sent.contains(what)).unwrap_or_else(|| panic!("{sent:?}"));
     let del = sent.iter().position(|sent| sent == "DEL k" || sent == "UNLINK k").unwrap();
@@ -238,7 +239,8 @@ fn when_a_key_expires_in_a_transaction_replicas_learn_of_it_in_order() {
 
 #[test]
 fn when_a_key_is_evicted_the_next_in_line_holds_a_fresh_one() {
-    // Memory is short, and the grant needs some: it would be refused to a client, but not to the next in line.
+    // Memory is short, and the grant needs some: it would be refused to a client, but not to the next waiter in the
+    // queue.
     let mut scene = Scene::new();
     let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
     scene.call("PEXPIRE k 600000");
@@ -246,7 +248,7 @@ fn when_a_key_is_evicted_the_next_in_line_holds_a_fresh_one() {
     // Of the two keys, only what has a time to live goes: what b is granted has none.
     scene.conn.ok(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
     scene.conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
-    b.only_end().fence();
+    b.only_reply().int();
     assert!(scene.conn.error(&["LOCK.ACQUIRE", "other", "x"]).starts_with("OOM"));
     let_it_tick(&mut scene.conn);
     assert!(c.is_waiting());
@@ -266,7 +268,7 @@ fn when_every_key_is_evicted_at_once_all_are_served_in_order() {
     scene.conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
     let mut last = 0;
     for mut waiter in parked {
-        let fence = waiter.only_end().fence();
+        let fence = waiter.only_reply().int();
         assert!(fence > last, "{fence} after {last}");
         last = fence;
     }
@@ -286,7 +288,7 @@ fn when_every_key_is_evicted_at_once_all_are_served_in_order() {
 
 #[test]
 fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
-    // The server tells nobody of the single keys.
+    // The server does not report the single keys.
     for command in ["FLUSHDB SYNC", "FLUSHDB ASYNC", "FLUSHALL SYNC", "FLUSHALL ASYNC", "FLUSHALL"] {
         let mut scene = Scene::new();
         let mut firsts = Vec::new();
@@ -300,24 +302,24 @@ fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
         let mut readers = Vec::new();
         scene.hold("shared", "a");
         for owner in ["r1", "r2"] {
-            readers.push(Parked::wait(&scene.server, &format!("LOCK.RW shared {owner} READ PX 600000 BLOCK 0")));
+            readers.push(Connection::waiting(&scene.server, &format!("LOCK.RW shared {owner} READ PX 600000 BLOCK 0")));
         }
         let mut writer = scene.wait("shared", "w");
         // Another database, which FLUSHDB leaves alone.
         let mut five = scene.server.connect();
         five.ok(&["SELECT", "5"]);
         five.int(&["LOCK.ACQUIRE", "k0", "a", "PX", "600000"]).unwrap();
-        let mut elsewhere = Parked::wait_in(&scene.server, 5, "LOCK.ACQUIRE k0 e PX 600000 BLOCK 0");
+        let mut elsewhere = Connection::waiting_in(&scene.server, 5, "LOCK.ACQUIRE k0 e PX 600000 BLOCK 0");
         scene.sent();
 
         let before = scene.conn.info_number("lock", "lock_fence_clock");
         scene.call(command);
         for waiter in firsts.iter_mut().chain(&mut readers) {
-            assert!(waiter.only_end().fence() as u64 > before, "{command}");
+            assert!(waiter.only_reply().int() as u64 > before, "{command}");
         }
-        assert!(seconds.iter_mut().chain([&mut writer]).all(Parked::is_waiting), "{command}");
+        assert!(seconds.iter_mut().chain([&mut writer]).all(Connection::is_waiting), "{command}");
         if command.starts_with("FLUSHALL") {
-            assert!(elsewhere.only_end().fence() as u64 > before, "{command}");
+            assert!(elsewhere.only_reply().int() as u64 > before, "{command}");
         } else {
             let_it_tick(&mut scene.conn);
             assert!(elsewhere.is_waiting(), "{command}");
@@ -333,7 +335,7 @@ fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
             assert_eq!(scene.conn.int(&["LOCK.RELEASE", &format!("k{number}"), "b"]), Some(0));
         }
         for waiter in &mut seconds {
-            waiter.only_end().fence();
+            waiter.only_reply().int();
         }
         assert_eq!(holders(&mut scene.conn, "shared"), ["r1", "r2"]);
         scene.survives("k7", "c");
@@ -343,7 +345,7 @@ fn when_databases_are_emptied_every_line_is_served_on_a_fresh_key_in_order() {
 
 #[test]
 fn when_a_lock_is_renamed_its_line_stays_and_its_holder_goes() {
-    // Those of the old name wait for nobody any more; those of the new one wait for somebody else.
+    // The waiters of the old name wait for no holder any more; those of the new one wait for another holder.
     for (command, moved) in [("RENAME a b", true), ("RENAMENX a b", false), ("RENAMENX a free", true)] {
         let mut scene = Scene::new();
         let [mut of_a, mut next_of_a] = scene.held("a", "A", ["w1", "w2"]);
@@ -355,21 +357,21 @@ fn when_a_lock_is_renamed_its_line_stays_and_its_holder_goes() {
             assert!(of_a.is_waiting() && of_b.is_waiting());
             continue;
         }
-        of_a.only_end().fence();
+        of_a.only_reply().int();
         assert_eq!(scene.sent(), [command, "HOLD a w1 0 1"]);
         assert!(next_of_a.is_waiting() && of_b.is_waiting());
         let to = command.split(' ').next_back().unwrap();
         assert_eq!(holders(&mut scene.conn, to), ["A"], "{command}");
         assert_eq!(holders(&mut scene.conn, "b"), [if to == "b" { "A" } else { "B" }]);
         if to == "b" {
-            // It is A who keeps them waiting now, and B who does not.
+            // It is A that blocks them now, and not B.
             assert_eq!(scene.conn.int(&["LOCK.RELEASE", "b", "B"]), None);
             assert!(of_b.is_waiting());
             assert_eq!(scene.conn.int(&["LOCK.RELEASE", "b", "A"]), Some(0));
-            of_b.only_end().fence();
+            of_b.only_reply().int();
         }
         assert_eq!(scene.conn.int(&["LOCK.RELEASE", "a", "w1"]), Some(0));
-        next_of_a.only_end().fence();
+        next_of_a.only_reply().int();
         scene.survives("a", "w2");
     }
 }
@@ -381,7 +383,7 @@ fn when_a_lock_is_renamed_to_where_its_holder_waits_that_wait_is_over() {
     scene.hold("a", "A");
     let [mut waits] = scene.held("b", "B", ["A"]);
     scene.call("RENAME a b");
-    let fence = waits.only_end().fence();
+    let fence = waits.only_reply().int();
     let info = scene.conn.lock_info("b").unwrap();
     assert_eq!((&*info.holders[0].owner, info.holders[0].writes), (&b"A"[..], 2));
     assert_eq!(info.holders[0].fence, fence);
@@ -391,10 +393,10 @@ fn when_a_lock_is_renamed_to_where_its_holder_waits_that_wait_is_over() {
 
 #[test]
 fn a_deadlock_that_a_rename_makes_is_refused() {
-    // Both would wait for each other for ever: nobody looks again when nobody asks again.
+    // Both would wait for each other for ever: the module does not check again when no new request comes.
     for command in ["RENAME a c", "SWAPDB 0 1", "MOVE a 0"] {
         let mut scene = Scene::new();
-        // A waits for B, who waits for c; then A's lock comes to be the one under c.
+        // A waits for B, which waits for c; then A's lock comes to be the one under c.
         scene.hold("b", "B");
         match command {
             "RENAME a c" => drop(scene.hold("a", "A")),
@@ -406,7 +408,7 @@ fn a_deadlock_that_a_rename_makes_is_refused() {
         }
         scene.hold("c", "C");
         if command == "MOVE a 0" {
-            continue; // Its target must be free, and then nobody waits there.
+            continue; // Its target must be free, and then no client waits there.
         }
         let mut waits_for_b = scene.wait("b", "A");
         let mut waits_for_c = scene.wait("c", "B");
@@ -418,7 +420,7 @@ fn a_deadlock_that_a_rename_makes_is_refused() {
         }
         scene.call(command);
         wait_for("one of them to be refused", || !waits_for_b.is_waiting() || !waits_for_c.is_waiting());
-        let refused = if waits_for_b.is_waiting() { waits_for_c.only_end() } else { waits_for_b.only_end() };
+        let refused = if waits_for_b.is_waiting() { waits_for_c.only_reply() } else { waits_for_b.only_reply() };
         assert_eq!(refused.code(), "DEADLOCK", "{command}: {refused:?}");
         assert_eq!(waiters(&mut scene.conn), 1, "{command}: one of them waits on");
     }
@@ -426,23 +428,23 @@ fn a_deadlock_that_a_rename_makes_is_refused() {
 
 #[test]
 fn when_a_lock_is_moved_to_another_database_its_line_stays() {
-    // Who waits stays with the number of the database; the lease goes along.
+    // The waiter stays with the number of the database; the lease goes along.
     let mut scene = Scene::new();
     let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
     assert_eq!(scene.conn.int(&["MOVE", "k", "1"]), Some(1));
-    b.only_end().fence();
+    b.only_reply().int();
     assert!(c.is_waiting());
     assert_eq!(scene.sent(), ["MOVE k 1", "HOLD k b 0 1"]);
     let mut one = scene.server.connect();
     one.ok(&["SELECT", "1"]);
     assert_eq!(holders(&mut one, "k"), ["a"]);
-    // Those who wait there wait for a, and those here for b.
-    let mut there = Parked::wait_in(&scene.server, 1, "LOCK.ACQUIRE k d PX 600000 BLOCK 0");
+    // The waiters there wait for a, and the waiters here for b.
+    let mut there = Connection::waiting_in(&scene.server, 1, "LOCK.ACQUIRE k d PX 600000 BLOCK 0");
     assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
-    c.only_end().fence();
+    c.only_reply().int();
     assert!(there.is_waiting());
     assert_eq!(one.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    there.only_end().fence();
+    there.only_reply().int();
     scene.survives("k", "c");
     let mut one = scene.server.connect();
     one.ok(&["SELECT", "1"]);
@@ -451,11 +453,11 @@ fn when_a_lock_is_moved_to_another_database_its_line_stays() {
 
 #[test]
 fn when_databases_change_places_who_waits_stays_with_the_number() {
-    // Locks go with their data: who waits finds a free key, another holder, or something else than a lock.
+    // Locks go with their data: a waiter finds a free key, another holder, or something else than a lock.
     let mut scene = Scene::new();
     let mut one = scene.server.connect();
     one.ok(&["SELECT", "1"]);
-    let in_one = |command: &str| Parked::wait_in(&scene.server, 1, command);
+    let in_one = |command: &str| Connection::waiting_in(&scene.server, 1, command);
     // Held on both sides.
     one.int(&["LOCK.ACQUIRE", "both", "B", "PX", "600000"]).unwrap();
     let mut both_one = in_one("LOCK.ACQUIRE both x1 PX 600000 BLOCK 0");
@@ -465,8 +467,8 @@ fn when_databases_change_places_who_waits_stays_with_the_number() {
     let [mut alone, mut behind] = scene.held("alone", "A", ["y0", "z0"]);
     let [mut string] = scene.held("string", "A", ["s0"]);
     scene.call("SWAPDB 0 1");
-    alone.only_end().fence();
-    assert_eq!(string.only_end().code(), "WRONGTYPE");
+    alone.only_reply().int();
+    assert_eq!(string.only_reply().code(), "WRONGTYPE");
     let_it_tick(&mut scene.conn);
     assert!(both_zero.is_waiting() && both_one.is_waiting() && behind.is_waiting());
     assert_eq!((holders(&mut scene.conn, "both"), holders(&mut one, "both")), (vec!["B".into()], vec!["A".into()]));
@@ -475,10 +477,10 @@ fn when_databases_change_places_who_waits_stays_with_the_number() {
     // Each is served by a release in its own database.
     assert_eq!(scene.conn.int(&["LOCK.RELEASE", "both", "A"]), None);
     assert_eq!(scene.conn.int(&["LOCK.RELEASE", "both", "B"]), Some(0));
-    both_zero.only_end().fence();
+    both_zero.only_reply().int();
     assert!(both_one.is_waiting());
     assert_eq!(one.int(&["LOCK.RELEASE", "both", "A"]), Some(0));
-    both_one.only_end().fence();
+    both_one.only_reply().int();
     scene.survives("alone", "y0");
     assert_eq!(holders(&mut scene.conn, "both"), ["x0"]);
     let mut one = scene.server.connect();
@@ -488,46 +490,46 @@ fn when_databases_change_places_who_waits_stays_with_the_number() {
 
 #[test]
 fn a_lease_that_went_along_lets_in_who_waits_where_it_went() {
-    // The alarm would look under the old name.
+    // The timer would search under the old name.
     for command in ["RENAME k l", "MOVE k 1", "SWAPDB 0 1"] {
         let mut scene = Scene::new();
         scene.conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "3000"]).unwrap();
         scene.call(command);
         let (db, key) = if command == "RENAME k l" { (0, "l") } else { (1, "k") };
-        let mut waiter = Parked::wait_in(&scene.server, db, &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0"));
-        waiter.only_end().fence();
+        let mut waiter = Connection::waiting_in(&scene.server, db, &format!("LOCK.ACQUIRE {key} b PX 600000 BLOCK 0"));
+        waiter.only_reply().int();
         assert_eq!(scene.conn.info("lock", "lock_lapsed"), "1", "{command}");
     }
 }
 
 #[test]
 fn when_a_lock_is_restored_over_another_those_who_wait_see_the_new_holder() {
-    // They would wait for one who is gone; or, if the payload's holder is one of them, for themselves.
+    // They would wait for a holder that is gone; or, if the payload's holder is one of them, for themselves.
     let mut scene = Scene::new();
     scene.hold("source", "B");
     let payload: Vec<u8> = redis::from_redis_value(scene.call("DUMP source")).unwrap();
     let [mut c, mut b, mut d] = scene.held("k", "a", ["c", "B", "d"]);
     scene.conn.call(&[b"RESTORE", &b"k"[..], b"0", &payload, b"REPLACE"]).unwrap();
-    // B's own hold lies there: it asks again, and has never to wait for others then.
+    // B's own hold lies there: it asks again, and never has to wait for others then.
     let_it_tick(&mut scene.conn);
     assert!(c.is_waiting() && d.is_waiting());
     assert_eq!(holders(&mut scene.conn, "k"), ["B"]);
-    b.only_end().fence();
+    b.only_reply().int();
     assert_eq!(scene.conn.lock_info("k").unwrap().holders[0].writes, 2);
     assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "B", "ALL"]), Some(0));
-    c.only_end().fence();
+    c.only_reply().int();
     assert!(d.is_waiting());
     scene.survives("k", "c");
 }
 
 #[test]
 fn a_reload_keeps_everybody_in_line_and_brings_the_holders_back() {
-    // For a moment every key is gone: nobody may be let in then.
+    // For a moment every key is gone: no waiter may be granted then.
     for command in ["DEBUG RELOAD", "DEBUG LOADAOF"] {
         let mut scene = Scene::new();
         let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
         scene.hold("shared", "a");
-        let mut reader = Parked::wait(&scene.server, "LOCK.RW shared r READ PX 600000 BLOCK 0");
+        let mut reader = Connection::waiting(&scene.server, "LOCK.RW shared r READ PX 600000 BLOCK 0");
         let granted = scene.conn.info("lock", "lock_granted");
         for _ in 0..3 {
             scene.call(command);
@@ -539,16 +541,16 @@ fn a_reload_keeps_everybody_in_line_and_brings_the_holders_back() {
         assert_eq!(waiters(&mut scene.conn), 3, "{command}");
         for (holder, waiter) in [("a", &mut b), ("b", &mut c)] {
             assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", holder]), Some(0), "{command}");
-            waiter.only_end().fence();
+            waiter.only_reply().int();
         }
         assert_eq!(scene.conn.int(&["LOCK.RELEASE", "shared", "a"]), Some(0), "{command}");
-        reader.only_end().fence();
+        reader.only_reply().int();
     }
 }
 
 #[test]
 fn a_transaction_that_deletes_and_asks_finds_who_waits_before_it() {
-    // Between the deletion and the next look of the module's own hand somebody could slip in.
+    // Between the deletion and the next visit in the background another requester could slip in.
     let script = "redis.call('DEL','k')return{redis.call('LOCK.ACQUIRE','k','x')}";
     for commands in [&["DEL k", "LOCK.ACQUIRE k x"][..], &["UNLINK k", "LOCK.RW k x READ BLOCK 100"], &[script]] {
         let mut scene = Scene::new();
@@ -563,7 +565,7 @@ fn a_transaction_that_deletes_and_asks_finds_who_waits_before_it() {
             }
             assert_eq!(scene.conn.get::<Vec<Option<i64>>>(&["EXEC"]), [Some(1), None]);
         }
-        b.only_end().fence();
+        b.only_reply().int();
         assert!(c.is_waiting());
         let sent = scene.sent();
         let [multi, gone, hold, exec] = &sent[..] else { panic!("{sent:?}") };
@@ -575,7 +577,7 @@ fn a_transaction_that_deletes_and_asks_finds_who_waits_before_it() {
 
 #[test]
 fn what_a_transaction_or_script_leaves_behind_decides_about_those_who_wait() {
-    // In between the key was free, or no lock: nobody may have been let in or sent away for that.
+    // In between the key was free, or no lock: no waiter may have been granted or refused for that.
     for (commands, left) in [
         (&["DEL k", "SET k string"][..], "string"),
         (&["SET k string", "DEL k"], "free"),
@@ -610,11 +612,11 @@ fn what_a_transaction_or_script_leaves_behind_decides_about_those_who_wait() {
             }
             match left {
                 "string" => {
-                    assert_eq!(b.only_end().code(), "WRONGTYPE", "{commands:?}");
+                    assert_eq!(b.only_reply().code(), "WRONGTYPE", "{commands:?}");
                     nobody_waits(&mut scene.conn);
                 }
                 "free" => {
-                    b.only_end().fence();
+                    b.only_reply().int();
                     scene.survives("k", "b");
                 }
                 _ => {
@@ -622,7 +624,7 @@ fn what_a_transaction_or_script_leaves_behind_decides_about_those_who_wait() {
                     assert!(b.is_waiting(), "{commands:?}");
                     assert_eq!(holders(&mut scene.conn, "k"), ["a"]);
                     assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-                    b.only_end().fence();
+                    b.only_reply().int();
                 }
             }
         }
@@ -634,20 +636,20 @@ fn who_is_let_in_may_let_in_the_next_with_what_it_has_sent_already() {
     // The next commands of a client are served while the server wakes it: a hand-off within a hand-off.
     let mut scene = Scene::new();
     scene.hold("k", "a");
-    let mut parked: Vec<Parked> = (0..50)
+    let mut parked: Vec<Connection> = (0..50)
         .map(|number| {
             let mut parked = scene.wait("k", &format!("w{number}"));
-            parked.send(&format!("LOCK.RELEASE k w{number}"));
+            parked.send_line(&format!("LOCK.RELEASE k w{number}"));
             parked
         })
         .collect();
     scene.call("DEL k");
     let mut last = 0;
     for waiter in &mut parked {
-        let fence = waiter.end().fence();
+        let fence = waiter.read().int();
         assert!(fence > last);
         last = fence;
-        assert_eq!(waiter.only_end(), End::Int(0));
+        assert_eq!(waiter.only_reply(), Reply::Int(0));
     }
     nobody_waits(&mut scene.conn);
     assert_eq!(scene.conn.int(&["DBSIZE"]), Some(0));
@@ -661,29 +663,29 @@ fn waiting_for_replicas_after_a_wait_covers_the_grant() {
     replica.follow(&primary);
     let mut conn = primary.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "600000"]).unwrap();
-    let mut b = Parked::wait(&primary, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
+    let mut b = Connection::waiting(&primary, "LOCK.ACQUIRE k b PX 600000 BLOCK 0");
     replica.signal(Signal::STOP);
-    b.send("WAIT 1 300");
+    b.send_line("WAIT 1 300");
     conn.int(&["DEL", "k"]).unwrap();
-    b.end().fence();
-    assert_eq!(b.end(), End::Int(0), "no replica has it");
-    b.send("WAIT 1 0");
+    b.read().int();
+    assert_eq!(b.read(), Reply::Int(0), "no replica has it");
+    b.send_line("WAIT 1 0");
     replica.signal(Signal::CONT);
-    assert_eq!(b.only_end(), End::Int(1));
+    assert_eq!(b.only_reply(), Reply::Int(1));
     assert_eq!(holders(&mut replica.connect(), "k"), ["b"]);
 }
 
 #[test]
 fn lists_and_locks_do_not_wake_each_other() {
-    // The server looks at all who are parked on a key whenever it is created, whatever they wait for.
+    // The server visits all clients that are parked on a key whenever it is created, whatever they wait for.
     let mut scene = Scene::new();
-    let mut popper = Parked::connect(&scene.server, 0);
-    popper.send("BLPOP k 0");
+    let mut popper = Connection::resp2(&scene.server);
+    popper.send_line("BLPOP k 0");
     wait_for("it to be blocked", || scene.conn.info("clients", "blocked_clients") == "1");
     let [mut b] = scene.held("k", "a", ["b"]);
     wait_for("both to be blocked", || scene.conn.info("clients", "blocked_clients") == "2");
     scene.call("DEL k");
-    b.only_end().fence();
+    b.only_reply().int();
     let_it_tick(&mut scene.conn);
     assert!(popper.is_waiting());
     let mut c = scene.wait("k", "c");
@@ -693,23 +695,23 @@ fn lists_and_locks_do_not_wake_each_other() {
     scene.call("RPUSH k x");
     scene.call("EXEC");
     wait_for("both to be answered", || !popper.is_waiting() && !c.is_waiting());
-    let end = c.only_end();
-    assert!(matches!(end, End::Int(_)) || end.code() == "WRONGTYPE", "{end:?}");
+    let end = c.only_reply();
+    assert!(matches!(end, Reply::Int(_)) || end.code() == "WRONGTYPE", "{end:?}");
     nobody_waits(&mut scene.conn);
 }
 
 #[test]
 fn who_holds_already_waits_for_nobody_in_line() {
-    // It is let in as a writer, and waits as a reader behind others who wait for it: they would wait for each other.
+    // It is granted as a writer, and waits as a reader behind others that wait for it: they would wait for each other.
     let mut scene = Scene::new();
-    // Who waits twice in one line is no single thread of control.
+    // An owner that waits twice in one queue is no single thread of control.
     scene.conn.ok(&["CONFIG", "SET", "lock.deadlock-detection", "no"]);
     let [mut b, mut c] = scene.held("k", "a", ["b", "c"]);
-    let mut b_reads = Parked::wait(&scene.server, "LOCK.RW k b READ BLOCK 0");
+    let mut b_reads = Connection::waiting(&scene.server, "LOCK.RW k b READ BLOCK 0");
     assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    let fence = b.only_end().fence();
-    assert_eq!(b_reads.only_end().fence(), fence);
+    let fence = b.only_reply().int();
+    assert_eq!(b_reads.only_reply().int(), fence);
     assert!(c.is_waiting());
     assert_eq!(scene.conn.int(&["LOCK.RELEASE", "k", "b", "ALL"]), Some(0));
-    c.only_end().fence();
+    c.only_reply().int();
 }

@@ -1,12 +1,12 @@
-//! Waiting for a lock: who is let in when, in which order, and how a wait ends.
+//! Waiting for a lock: which waiter is granted when, in which order, and how a wait ends.
 
-use crate::harness::parked::let_it_tick;
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::{Reply, Row};
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::state::let_it_tick;
+use crate::harness::transcript::{Row, Stage};
 use std::time::{Duration, Instant};
 use testbed::{Server, wait_for};
 
-/// A holder, and one who waits for it: the next fence, and the lock is never free in between.
+/// A holder, and a waiter for it: the next fence, and the lock is never free in between.
 const HAND_OFF: &[Row] = &[
     ("LOCK.ACQUIRE k a", "#1"),
     ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
@@ -17,7 +17,7 @@ const HAND_OFF: &[Row] = &[
     ("EXISTS k", "0"),
 ];
 
-/// A count that goes down lets nobody in, nor does a lease that is moved.
+/// A count that goes down grants nothing to a waiter, nor does a lease that is moved.
 const COUNTS: &[Row] = &[
     ("LOCK.ACQUIRE k a", "#1"),
     ("LOCK.ACQUIRE k a", "#1"),
@@ -43,7 +43,7 @@ const FIFO: &[Row] = &[
     ("b:", "#2"),
     ("c:", "waits"),
     ("d:", "waits"),
-    // Who was served comes last again.
+    // The served owner comes last again.
     ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
     ("LOCK.RELEASE k b", "0"),
     ("c:", "#3"),
@@ -54,7 +54,7 @@ const FIFO: &[Row] = &[
     ("a:", "#5"),
 ];
 
-/// Readers that stand together are let in together; a writer parts them, so that neither starves.
+/// Readers that stand together are granted together; a writer parts them, so that neither starves.
 const RUNS: &[Row] = &[
     ("LOCK.ACQUIRE k a", "#1"),
     ("b: LOCK.RW k b READ BLOCK 0", "waits"),
@@ -96,11 +96,11 @@ const NOBODY_PASSES: &[Row] = &[
     ("b:", "waits"),
     ("LOCK.RELEASE k w", "0"),
     ("b:", "#3"),
-    // Nobody waits any more: readers come in at once.
+    // There is no waiter any more: readers are granted at once.
     ("LOCK.RW k c READ BLOCK 5", "#4"),
 ];
 
-/// A holder is counted again at once, whoever waits: it would wait for itself.
+/// A holder is counted again at once, whatever waits: it would wait for itself.
 const HOLDERS_AGAIN: &[Row] = &[
     ("LOCK.RW k a READ", "#1"),
     ("LOCK.RW k b READ", "#2"),
@@ -120,8 +120,7 @@ const HOLDERS_AGAIN: &[Row] = &[
     ("r:", "#4"),
 ];
 
-/// A reader that wants to write waits for the other readers alone, before all who wait: they cannot be served before
-/// it.
+/// A reader that wants to write waits for the other readers alone, before all waiters: they cannot be served before it.
 const UPGRADE: &[Row] = &[
     ("LOCK.RW k a READ", "#1"),
     ("LOCK.RW k b READ", "#2"),
@@ -142,7 +141,7 @@ const UPGRADE: &[Row] = &[
     ("r:", "#5"),
 ];
 
-/// What it held for reading is gone: to become a writer now would be to pass the line.
+/// What it held for reading is gone: to become a writer now would be to pass the queue.
 const UPGRADE_LOST: &[Row] = &[
     ("LOCK.RW k a READ", "#1"),
     ("LOCK.RW k b READ", "#2"),
@@ -164,7 +163,7 @@ const UPGRADE_LOST: &[Row] = &[
     ("w:", "#6"),
 ];
 
-/// Back to reading: whoever reads and stands first comes in.
+/// Back to reading: a reader at the head of the queue is granted.
 const DOWNGRADE: &[Row] = &[
     ("LOCK.ACQUIRE k a", "#1"),
     ("b: LOCK.RW k b READ BLOCK 0", "waits"),
@@ -187,7 +186,7 @@ const DOWNGRADE: &[Row] = &[
     ("w:", "#5"),
 ];
 
-/// Each key has a line of its own; one connection may wait for one of them only, but an owner for several.
+/// Each key has a queue of its own; one connection may wait in one of them only, but an owner in several.
 const KEYS: &[Row] = &[
     ("LOCK.ACQUIRE j a", "#1"),
     ("LOCK.ACQUIRE k a", "#2"),
@@ -204,7 +203,7 @@ const KEYS: &[Row] = &[
     ("b:", "#4"),
 ];
 
-/// Bytes are bytes, in a line as well.
+/// Bytes are bytes, in a queue as well.
 const BYTES: &[Row] = &[
     (r#"LOCK.ACQUIRE "\x00" "\xff""#, "#1"),
     (r#"b: LOCK.ACQUIRE "\x00" "\r\n" BLOCK 0 NOTE "\x00""#, "waits"),
@@ -238,11 +237,11 @@ fn an_owner_that_the_server_makes_learns_its_name_when_it_is_let_in() {
         ("c: LOCK.ACQUIRE k * BLOCK 60000", "waits"),
         ("LOCK.RELEASE k a", "0"),
     ]);
-    let mut reply = stage.waiter("b").reply().items();
+    let mut reply = stage.waiter("b").read().items();
     let (fence, owner) = (reply.pop().unwrap().int(), reply.pop().unwrap().text());
     assert_eq!((owner.len(), reply.len()), (32, 0));
     assert_eq!(server.connect().int(&["LOCK.RELEASE", "k", &owner, "FENCE", &fence.to_string()]), Some(0));
-    let mut reply = stage.waiter("c").reply().items();
+    let mut reply = stage.waiter("c").read().items();
     assert!(reply.pop().unwrap().int() > fence);
     assert_ne!(reply.pop().unwrap().text(), owner);
 }
@@ -253,40 +252,41 @@ fn a_waiter_is_answered_in_the_protocol_that_it_speaks() {
     let server = Server::new();
     let mut conn = server.connect();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
-    let mut waiters = [Waiter::connect_resp3(&server), Waiter::connect_resp3(&server), Waiter::connect_resp3(&server)];
+    let mut waiters = [Connection::resp3(&server), Connection::resp3(&server), Connection::resp3(&server)];
     let commands = ["LOCK.ACQUIRE k b BLOCK 0", "LOCK.ACQUIRE k c BLOCK 1", "LOCK.ACQUIRE k * BLOCK 0"];
     for (before, (waiter, command)) in (0..).zip(waiters.iter_mut().zip(commands)) {
-        waiter.wire().send(&command.split(' ').collect::<Vec<_>>());
+        waiter.send(&command.split(' ').collect::<Vec<_>>());
         // In this order.
         wait_for("it to have been served", || conn.info_number("lock", "lock_queued") > before);
     }
     // As `_`, which the reader takes for null in RESP3 alone.
-    assert_eq!(waiters[1].reply(), Reply::Null);
-    waiters[0].expect_waiting("b");
-    waiters[2].expect_waiting("*");
+    assert_eq!(waiters[1].read(), Reply::Null);
+    waiters[0].expect_blocked(&mut conn, "b");
+    waiters[2].expect_blocked(&mut conn, "*");
     conn.int(&["LOCK.RELEASE", "k", "a"]);
-    assert!(waiters[0].reply().int() > fence);
+    assert!(waiters[0].read().int() > fence);
     conn.int(&["LOCK.RELEASE", "k", "b"]);
-    assert_eq!(waiters[2].reply().items().len(), 2);
+    assert_eq!(waiters[2].read().items().len(), 2);
 }
 
 #[test]
 fn a_wait_with_a_limit_ends_with_null_when_its_time_is_up() {
-    // Too early, and the client gives up what it was about to get; too late or never, and its own time-outs strike.
+    // Too early, and the client gives up what it was about to get; too late or never, and its own time-outs end the
+    // wait.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
     for limit in [1, 50, 200] {
         let limit_ms = limit.to_string();
-        let mut waiter = Waiter::connect(&server);
+        let mut waiter = Connection::resp2(&server);
         let began = Instant::now();
-        waiter.wire().send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", &limit_ms]);
-        assert_eq!(waiter.reply(), Reply::Null);
+        waiter.send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", &limit_ms]);
+        assert_eq!(waiter.read(), Reply::Null);
         let took = began.elapsed();
         assert!(took >= Duration::from_millis(limit), "{took:?} of {limit} ms");
     }
     assert_eq!(conn.info_number("lock", "lock_waiters"), 0);
-    // It holds nothing, and is let in by nobody any more.
+    // It holds nothing, and no release grants it anything any more.
     conn.int(&["LOCK.RELEASE", "k", "a"]);
     assert!(conn.lock_info("k").is_none());
 }
@@ -308,7 +308,7 @@ fn waits_end_in_the_order_of_their_limits_and_let_others_in() {
         // Ended by a lease, before any of the limits.
         ("u: LOCK.ACQUIRE j u BLOCK 60000", "#3"),
     ]);
-    // A writer that leaves lets in the readers behind it, though nobody touched the key.
+    // A writer that leaves lets the server grant to the readers behind it, though no command touched the key.
     let mut stage = Stage::new(&server);
     stage.play(&[
         ("LOCK.RW l a READ PX 60000", "#1"),
@@ -339,25 +339,25 @@ fn a_wait_without_a_limit_outlasts_those_with_one() {
 
 #[test]
 fn limits_of_waits_do_not_follow_the_wall_clock() {
-    // NTP or an operator sets the clock: nobody may be sent away early, nor wait for an hour more.
+    // NTP or an operator sets the clock: no wait may end early, nor last for an hour more.
     let server = Server::setup().wall_offset("+0").start();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
-    let mut long = Waiter::waits(&server, "LOCK.ACQUIRE k long BLOCK 60000");
+    let mut long = Connection::waiting(&server, "LOCK.ACQUIRE k long BLOCK 60000");
     server.set_wall_offset("+1h");
-    let mut short = Waiter::send(&server, &["LOCK.ACQUIRE", "k", "short", "BLOCK", "300"]);
+    let mut short = Connection::sent(&server, &["LOCK.ACQUIRE", "k", "short", "BLOCK", "300"]);
     wait_for("it to have been served", || conn.info_number("lock", "lock_queued") == 2);
     server.set_wall_offset("-1h");
-    assert_eq!(short.reply(), Reply::Null);
-    assert!(long.is_waiting());
+    assert_eq!(short.read(), Reply::Null);
+    assert!(long.is_blocked(&mut conn));
     conn.int(&["LOCK.RELEASE", "k", "a"]);
-    assert!(long.reply().int() > 0);
+    assert!(long.read().int() > 0);
 }
 
 #[test]
 fn a_lock_given_back_on_the_servers_way_to_sleep_is_handed_on_at_once() {
-    // Redis 7.0 serves what a client has sent behind BLPOP after the event in which we tell it whom to let go of. It
-    // would sleep until its next tick then: a second, here, and each round comes to this at another moment between two
+    // Redis 7.0 serves what a client has sent behind BLPOP after the event in which we tell it which client to unblock.
+    // It would sleep until its next tick then: a second, here. Each round comes to this at another moment between two
     // ticks.
     let server = Server::setup().option("hz", "1").option("dynamic-hz", "no").start();
     let (mut conn, mut other) = (server.connect(), server.connect());
@@ -369,10 +369,10 @@ fn a_lock_given_back_on_the_servers_way_to_sleep_is_handed_on_at_once() {
         pipe.cmd("LOCK.RELEASE").arg(&["k", "a"]);
         conn.0.send_packed_command(&pipe.get_packed_pipeline()).unwrap();
         wait_for("the holder to wait", || other.info("clients", "blocked_clients") == "1");
-        let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 0");
+        let mut waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
         let given_back = Instant::now();
         other.get::<i64>(&["RPUSH", "list", "x"]);
-        assert!(waiter.reply().int() > 0);
+        assert!(waiter.read().int() > 0);
         took.push(given_back.elapsed());
         other.int(&["LOCK.RELEASE", "k", "b"]);
         for _ in 0..3 {
@@ -402,15 +402,15 @@ fn the_lease_begins_when_it_is_let_in() {
     assert!((100_000..=100_001).contains(&(holder.ttl_ms + holder.held_ms)), "{holder:?}");
     // The default lease as it is then.
     let mut conn = server.connect();
-    let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k c BLOCK 0");
+    let mut waiter = Connection::waiting(&server, "LOCK.ACQUIRE k c BLOCK 0");
     conn.int(&["LOCK.RELEASE", "k", "b"]);
-    waiter.reply().int();
+    waiter.read().int();
     assert!(conn.lock_info("k").unwrap().holders[0].ttl_ms > 25_000);
 }
 
 #[test]
 fn a_lease_that_ends_hands_the_lock_to_the_next_in_line() {
-    // The holder has died: nobody but the alarm comes to see to those who wait.
+    // The holder has died: only the timer serves the waiters.
     let server = Server::new();
     Stage::new(&server).play(&[
         ("LOCK.ACQUIRE k a", "#1"),
@@ -448,7 +448,7 @@ fn an_upgrade_whose_reading_lapses_is_answered_null() {
 
 #[test]
 fn who_leaves_lets_in_those_behind_it() {
-    // A writer in line keeps readers waiting who would fit; when it goes, nothing else comes to let them in.
+    // A writer in the queue blocks readers that would fit; when it goes, nothing else grants to them.
     let server = Server::new();
     let held: &[Row] = &[
         ("FLUSHALL", "OK"),
@@ -481,7 +481,7 @@ fn who_leaves_lets_in_those_behind_it() {
     stage.play(held);
     stage.play(&[("CLIENT KILL ID %w", "1")]);
     stage.play(let_in);
-    assert!(stage.waiter("w").is_gone());
+    assert!(stage.waiter("w").is_closed());
 
     let mut conn = server.connect();
     assert_eq!(conn.info_number("lock", "lock_waiters"), 0);
@@ -490,7 +490,7 @@ fn who_leaves_lets_in_those_behind_it() {
 
 #[test]
 fn who_leaves_the_middle_of_a_line_changes_nothing_for_the_others() {
-    // The places of those who stay must not move.
+    // The places of the waiters that stay must not move.
     let server = Server::new();
     let mut stage = Stage::new(&server);
     stage.play(&[
@@ -525,22 +525,23 @@ fn commands_sent_behind_one_that_waits_are_answered_behind_it() {
     let mut stage = Stage::new(&server);
     stage.play(&[("LOCK.ACQUIRE k a", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
     for command in [&["LOCK.RELEASE", "k", "b"][..], &["LOCK.ACQUIRE", "k", "c", "BLOCK", "0"], &["PING"]] {
-        stage.waiter("b").wire().send(command);
+        stage.waiter("b").send(command);
     }
     stage.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2"), ("b:", "0"), ("b:", "#3"), ("b:", "PONG")]);
 }
 
 #[test]
 fn who_waits_after_a_time_in_which_nobody_did_is_let_in_all_the_same() {
-    // The module listens to the turns of the server while somebody waits, and stops when it has seen that nobody does.
+    // The module subscribes to the server's event-loop turns while there is a waiter, and stops when it has seen that
+    // there is none.
     let server = Server::new();
     let mut conn = server.connect();
     for _ in 0..3 {
         for end in [&["LOCK.RELEASE", "k", "a"][..], &["DEL", "k"]] {
             conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
-            let mut waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b PX 60000 BLOCK 0");
+            let mut waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b PX 60000 BLOCK 0");
             conn.int(end);
-            assert!(waiter.reply().int() > 0);
+            assert!(waiter.read().int() > 0);
             assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
             let_it_tick(&mut conn);
         }
@@ -549,14 +550,14 @@ fn who_waits_after_a_time_in_which_nobody_did_is_let_in_all_the_same() {
 
 #[test]
 fn a_long_line_is_served_to_the_last_in_order() {
-    // What is done in slices may lose its place between two of them, or pass somebody.
+    // What is done in slices may lose its place between two of them, or pass a waiter.
     const READERS: usize = 300;
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
-    let mut line: Vec<Waiter> = Vec::new();
+    let mut line: Vec<Connection> = Vec::new();
     let mut stand = |owner: &str, mode: &str| {
-        line.push(Waiter::send(&server, &["LOCK.RW", "k", owner, mode, "PX", "60000", "BLOCK", "0"]));
+        line.push(Connection::sent(&server, &["LOCK.RW", "k", owner, mode, "PX", "60000", "BLOCK", "0"]));
         let len = line.len() as u64;
         wait_for("it to stand in line", || conn.info_number("lock", "lock_waiters") == len);
     };
@@ -566,19 +567,19 @@ fn a_long_line_is_served_to_the_last_in_order() {
     let mut conn = server.connect();
     conn.int(&["LOCK.RELEASE", "k", "a"]);
     let (readers, others) = line.split_at_mut(READERS);
-    let fences: Vec<i64> = readers.iter_mut().map(|reader| reader.reply().int()).collect();
+    let fences: Vec<i64> = readers.iter_mut().map(|reader| reader.read().int()).collect();
     assert!(fences.windows(2).all(|two| two[0] < two[1]), "{fences:?}");
     let info = conn.lock_info("k").unwrap();
     assert_eq!((info.holding, info.waiting), (READERS, 2));
     for at in (0..READERS).rev() {
-        assert!(others[0].is_waiting());
+        assert!(others[0].is_blocked(&mut conn));
         assert_eq!(conn.int(&["LOCK.RELEASE", "k", &format!("reader-{at}")]), Some(0));
     }
-    let fence = others[0].reply().int();
+    let fence = others[0].read().int();
     assert!(fence > *fences.last().unwrap());
-    assert!(others[1].is_waiting());
+    assert!(others[1].is_blocked(&mut conn));
     conn.int(&["LOCK.RELEASE", "k", "writer"]);
-    assert!(others[1].reply().int() > fence);
+    assert!(others[1].read().int() > fence);
 }
 
 /// A reader that waits because the key has as many holders as it may, and a higher limit.
@@ -591,11 +592,11 @@ const RAISED_LIMIT: &[Row] = &[
     ("LOCK.RELEASE k a", "0"),
     ("b:", "#2"),
     ("c:", "waits"),
-    // Nobody releases anything.
+    // No client releases anything.
     ("CONFIG SET lock.max-holders-per-key 2", "OK"),
     ("c:", "#3"),
     ("d:", "waits"),
-    // Who comes in the same turn of the server as the higher limit does not pass who waits for it.
+    // A request that comes in the same turn of the server as the higher limit does not pass the waiter for it.
     ("MULTI", "OK"),
     ("CONFIG SET lock.max-holders-per-key 3", "QUEUED"),
     ("LOCK.RW k e READ", "QUEUED"),
@@ -605,7 +606,8 @@ const RAISED_LIMIT: &[Row] = &[
 
 #[test]
 fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them() {
-    // What could go wrong: nobody looks when the limit changes. Who waits is forgotten, and a newcomer has its place.
+    // What could go wrong: the queue is not scanned when the limit changes. The waiter is forgotten, and a newcomer has
+    // its place.
     let server = Server::new();
     Stage::new(&server).play(RAISED_LIMIT);
 }

@@ -1,14 +1,14 @@
-//! What LOCK.INFO and INFO say of those who wait, and how many may.
+//! What LOCK.INFO and INFO say of waiters, and how many may wait.
 
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::{Reply, Row, Wire};
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::transcript::{Row, Stage};
 use std::time::Instant;
 use testbed::{PATIENCE, Server, wait_for};
 
 const FIELDS: &[&str] = &["mode", "fence", "holding", "holders", "waiting", "waiters", "reserved_by"];
 const WAITER_FIELDS: &[&str] = &["owner", "mode", "waited_ms", "left_ms", "keys", "client"];
 
-/// Who waits is shown in order, as many as COUNT says, whoever holds.
+/// LOCK.INFO shows waiters in order, as many as COUNT says, whichever owner holds.
 const SHOWN: &[Row] = &[
     ("LOCK.INFO k", "nil"),
     ("LOCK.RW k a READ", "#1"),
@@ -46,7 +46,7 @@ const SHOWN: &[Row] = &[
 
 #[test]
 fn lock_info_shows_who_waits_in_order() {
-    // An operator who looks for the one that everybody waits for must see all of them, in the order of service.
+    // An operator who searches for the holder that blocks every waiter must see all holders, in the order of service.
     Stage::new(&Server::new()).play(SHOWN);
 }
 
@@ -56,15 +56,15 @@ fn the_fields_have_their_names_and_order_in_both_protocols() {
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
-    let waiter = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 60000");
-    let flat = Wire::resp2(&server).say("LOCK.INFO k").items();
+    let waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 60000");
+    let flat = Connection::resp2(&server).say("LOCK.INFO k").items();
     let names: Vec<String> = flat.chunks(2).map(|pair| pair[0].text()).collect();
     assert_eq!(names, FIELDS);
     let row = Reply::Array(flat).field("waiters").items().remove(0).items();
     let names: Vec<String> = row.chunks(2).map(|pair| pair[0].text()).collect();
     assert_eq!(names, WAITER_FIELDS);
 
-    let Reply::Map(pairs) = Wire::resp3(&server).say("LOCK.INFO k") else { panic!("a map") };
+    let Reply::Map(pairs) = Connection::resp3(&server).say("LOCK.INFO k") else { panic!("a map") };
     let names: Vec<String> = pairs.iter().map(|(name, _)| name.text()).collect();
     assert_eq!(names, FIELDS);
     let row = Reply::Map(pairs).field("waiters").items().remove(0);
@@ -77,12 +77,13 @@ fn the_fields_have_their_names_and_order_in_both_protocols() {
 
 #[test]
 fn the_times_of_a_wait_run_and_its_client_is_named() {
-    // Who is stuck since when, and whom to ask: without the client's number the operator cannot unblock it.
+    // Which client is stuck, since when, and which client to ask: without the client's number the operator cannot
+    // unblock it.
     let server = Server::new();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
-    let limited = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 50000");
-    let endless = Waiter::waits(&server, "LOCK.RW k c READ BLOCK 0");
+    let limited = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 50000");
+    let endless = Connection::waiting(&server, "LOCK.RW k c READ BLOCK 0");
     let info = conn.lock_info("k").unwrap();
     let [b, c] = &info.waiters[..] else { panic!("{info:?}") };
     assert_eq!((&b.owner[..], &b.mode[..], b.client), (&b"b"[..], "write", limited.id()));
@@ -93,14 +94,14 @@ fn the_times_of_a_wait_run_and_its_client_is_named() {
     assert!((50_000..=50_001).contains(&(later.waited_ms + later.left_ms.unwrap())), "{later:?}");
     // Its number is good for what it is there for.
     assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &later.client.to_string()]), Some(1));
-    // In another database nobody waits for a key of that name.
+    // In another database no client waits for a key of that name.
     conn.ok(&["SELECT", "1"]);
     assert!(conn.lock_info("k").is_none());
 }
 
 #[test]
 fn info_counts_how_waits_begin_and_end() {
-    // Each way counts once, or alerts that are built on them never ring, or always.
+    // Each way counts once, or alerts that are built on them never fire, or always.
     let server = Server::new();
     let mut conn = server.connect();
     let mut expect = |what: &str, expected: [u64; 8]| {
@@ -168,14 +169,14 @@ fn no_more_wait_than_may() {
         ("c: LOCK.RW k c READ BLOCK 0", "waits"),
         ("d: LOCK.ACQUIRE k d BLOCK 0", KEY_FULL),
         ("d: LOCK.RW k * READ BLOCK 60000", KEY_FULL),
-        // Who does not want to wait is not concerned, nor is who may have it.
+        // A requester that does not want to wait is not concerned, nor is one that may have the lock.
         ("LOCK.ACQUIRE k d", "nil"),
         ("LOCK.ACQUIRE k a BLOCK 0", "#2"),
         ("LOCK.ACQUIRE l d BLOCK 0", "#3"),
         ("d: LOCK.ACQUIRE j d BLOCK 0", "waits"),
         ("e: LOCK.ACQUIRE j e BLOCK 0", FULL),
         ("e: LOCK.ACQUIRE k e BLOCK 0", FULL),
-        // Who waits already may ask again.
+        // A waiter may ask again.
         ("b2: LOCK.ACQUIRE k b BLOCK 0", "ERR owner already waits there: use RETRY"),
         ("b2: LOCK.ACQUIRE k b BLOCK 0 RETRY 1", "waits"),
         ("b:", "nil"),
@@ -186,7 +187,7 @@ fn no_more_wait_than_may() {
         ("b2:", "#4"),
         ("f: LOCK.ACQUIRE k f BLOCK 0", "waits"),
         ("e: LOCK.ACQUIRE j e BLOCK 0", FULL),
-        // The limits are what they are now; who waits goes on waiting.
+        // The limits are what they are now; a waiter goes on waiting.
         ("CONFIG SET lock.max-waiters 0", "OK"),
         ("e: LOCK.ACQUIRE j e BLOCK 0", FULL),
         ("CONFIG SET lock.max-waiters 1000000 lock.max-waiters-per-key 0", "OK"),

@@ -1,9 +1,9 @@
-//! Where nobody can wait: transactions, scripts, functions, connections that must listen. A request that may wait is
+//! Where no client can wait: transactions, scripts, functions, connections that must listen. A request that may wait is
 //! tried once there.
 
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::{Player, Reply, Row, Way, Wire};
-use testbed::{Server, module, wait_for};
+use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::transcript::{Row, Stage, play_in};
+use testbed::{Server, wait_for};
 
 /// BLOCK means: try once. Everything else as outside.
 const ONCE: &[Row] = &[
@@ -19,7 +19,7 @@ const ONCE: &[Row] = &[
     ("LOCK.RELEASE k a", "0"),
     ("LOCK.RW k b READ BLOCK 0", "#2"),
     ("LOCK.RW k c READ BLOCK 0", "#3"),
-    // Both would wait for each other: nobody waits.
+    // Both would wait for each other: neither waits.
     ("LOCK.RW k b WRITE BLOCK 0", "nil"),
     ("LOCK.RW k c WRITE BLOCK 0", "nil"),
     ("LOCK.ACQUIRE k * BLOCK soon", "ERR BLOCK must be a whole number from 0 to 315360000000"),
@@ -29,13 +29,9 @@ const ONCE: &[Row] = &[
 
 #[test]
 fn in_a_transaction_a_script_or_a_function_a_request_is_tried_once() {
-    // The server would wait for itself: a script that waits holds up everybody, for ever.
+    // The server would wait for itself: a script that waits holds up every client, for ever.
     let server = Server::new();
-    let mut wire = Wire::resp2(&server);
-    wire.load_function();
-    for way in [Way::Exec, Way::Script, Way::Function] {
-        Player::new(&mut wire, way).play(ONCE);
-    }
+    play_in(&server, &[Way::Exec, Way::Script, Way::Function], ONCE);
     let mut conn = server.connect();
     assert_eq!(["lock_queued", "lock_waiters"].map(|field| conn.info_number("lock", field)), [0, 0]);
 }
@@ -45,9 +41,7 @@ fn a_call_from_another_module_is_tried_once() {
     // That module needs its reply now, and its client did not ask to wait.
     const INTEGER: i64 = 2;
     const NULL: i64 = 4;
-    let other = module().with_file_name("libprobe_module.so");
-    assert!(other.exists(), "{} is missing: cargo build --release --workspace makes it", other.display());
-    let server = Server::setup().option("loadmodule", &other.display().to_string()).start();
+    let server = Server::setup().probe_module().start();
     let mut conn = server.connect();
     conn.int(&["LOCK.ACQUIRE", "k", "a"]);
     assert_eq!(conn.int(&["PANIC.CALL", "LOCK.ACQUIRE"]), Some(NULL));
@@ -61,7 +55,7 @@ fn a_call_from_another_module_is_tried_once() {
 
 #[test]
 fn who_tries_once_does_not_pass_those_who_wait() {
-    // Every transaction would go before the whole line.
+    // Every transaction would go before the whole queue.
     let server = Server::new();
     let mut stage = Stage::new(&server);
     stage.play(&[
@@ -78,31 +72,32 @@ fn who_tries_once_does_not_pass_those_who_wait() {
 
 #[test]
 fn a_connection_that_also_subscribes_waits_or_is_told_at_once_that_it_cannot() {
-    // On some servers such a client cannot be made to wait: it must not stand in line then, with nobody to answer.
+    // On some servers such a client cannot be made to wait: it must not stand in the queue then, with no client to
+    // answer.
     let server = Server::new();
     let mut conn = server.connect();
     let held = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
-    let mut waiter = Waiter::connect_resp3(&server);
-    assert!(matches!(waiter.wire().say("SUBSCRIBE news"), Reply::Push(_)));
-    waiter.wire().send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);
-    wait_for("it to wait or to be told", || waiter.is_waiting() || waiter.wire().has_reply());
-    if waiter.is_waiting() {
+    let mut waiter = Connection::resp3(&server);
+    assert!(matches!(waiter.say("SUBSCRIBE news"), Reply::Push(_)));
+    waiter.send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0"]);
+    wait_for("it to wait or to be told", || waiter.is_blocked(&mut conn) || waiter.has_reply());
+    if waiter.is_blocked(&mut conn) {
         conn.int(&["LOCK.RELEASE", "k", "a"]);
-        assert!(waiter.reply().int() > held);
+        assert!(waiter.read().int() > held);
     } else {
-        assert_eq!(waiter.reply(), Reply::Null);
+        assert_eq!(waiter.read(), Reply::Null);
         assert_eq!(conn.lock_info("k").unwrap().waiting, 0);
         conn.int(&["LOCK.RELEASE", "k", "a"]);
         assert!(conn.lock_info("k").is_none());
     }
     assert_eq!(conn.info_number("lock", "lock_waiters"), 0);
     conn.get::<i64>(&["PUBLISH", "news", "hello"]);
-    assert_eq!(waiter.reply(), Reply::Push(["message", "news", "hello"].map(Reply::bulk).to_vec()));
+    assert_eq!(waiter.read(), Reply::Push(["message", "news", "hello"].map(Reply::bulk).to_vec()));
 }
 
 #[test]
 fn a_refused_request_stands_in_no_line() {
-    // It has its answer; a place in line as well would get a lock for nobody.
+    // It has its answer; a place in the queue as well would get a lock for no client.
     let server = Server::new();
     let mut stage = Stage::new(&server);
     stage.play(&[
@@ -117,7 +112,7 @@ fn a_refused_request_stands_in_no_line() {
         ("LOCK.ACQUIRE k c BLOCK -1", "ERR BLOCK must be a whole number from 0 to 315360000000"),
         ("LOCK.INFO k COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
         ("b:", "waits"),
-        // What lies there now, no line can stand for.
+        // What lies there now can have no queue.
         ("SET k text", "OK"),
         ("b:", "WRONGTYPE Operation against a key holding the wrong kind of value"),
         ("DEL k s", "2"),

@@ -1,11 +1,11 @@
 //! RETRY: a request whose reply was lost, sent again.
 
+use crate::harness::connection::{Connection, Reply, Way};
 use crate::harness::servers::subscribers_can_wait;
-use crate::harness::waiter::{Stage, Waiter};
-use crate::harness::wire::{Reply, Row, Way, Wire};
+use crate::harness::transcript::{Row, Stage};
 use testbed::Server;
 
-/// A new connection takes over the place of the old one, which is told that it holds nothing.
+/// A new connection takes over the place of the old one, whose reply is that it holds nothing.
 const PLACE: &[Row] = &[
     ("LOCK.ACQUIRE k a", "#1"),
     ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
@@ -36,7 +36,7 @@ const PLACE: &[Row] = &[
 
 /// Over and over, and for reading.
 const CHAIN: &[Row] = &[
-    // Who waits twice in one line is no single thread of control.
+    // An owner that waits twice in one queue is no single thread of control.
     ("CONFIG SET lock.deadlock-detection no", "OK"),
     ("LOCK.ACQUIRE k a", "#1"),
     ("b1: LOCK.RW k b READ BLOCK 0 RETRY 1", "waits"),
@@ -127,8 +127,8 @@ const HELD: &[Row] = &[
 
 #[test]
 fn a_request_sent_again_counts_once() {
-    // The reply was lost, not the request: to count it twice keeps the lock after its release, to lose the place in
-    // line starves who has a bad network.
+    // The reply was lost, not the request. To count it twice keeps the lock after its release; to lose the place in the
+    // queue starves a client with a bad network.
     for rows in [PLACE, CHAIN, LIMIT, UPGRADE, HELD] {
         Stage::new(&Server::new()).play(rows);
     }
@@ -170,36 +170,36 @@ fn a_lease_asked_for_again_is_the_later_of_both() {
 
 #[test]
 fn a_retry_that_cannot_wait_leaves_the_place_as_it_was() {
-    // The old connection would be answered null, the new one too, and nobody would wait for the owner any more.
+    // The old connection would be answered null, the new one too, and no client would wait for the owner any more.
     const RETRY: [&str; 7] = ["LOCK.ACQUIRE", "k", "b", "BLOCK", "0", "RETRY", "1"];
     let server = Server::new();
     let mut conn = server.connect();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).expect("free");
-    let mut old = Waiter::waits(&server, "LOCK.ACQUIRE k b BLOCK 0");
-    let mut last = Waiter::waits(&server, "LOCK.ACQUIRE k c BLOCK 0");
-    let mut wire = Wire::resp2(&server);
+    let mut old = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
+    let mut last = Connection::waiting(&server, "LOCK.ACQUIRE k c BLOCK 0");
+    let mut wire = Connection::resp2(&server);
     wire.load_function();
     for way in [Way::Exec, Way::Script, Way::Function] {
         assert_eq!(wire.ask_by(way, &RETRY), Reply::Null, "{way:?}");
-        assert!(old.is_waiting(), "{way:?}");
+        assert!(old.is_blocked(&mut conn), "{way:?}");
     }
     assert_eq!(wire.ask(&RETRY[..3]), Reply::Null);
-    assert!(old.is_waiting(), "one that asks to try once");
-    let mut subscriber = Wire::resp3(&server);
+    assert!(old.is_blocked(&mut conn), "one that asks to try once");
+    let mut subscriber = Connection::resp3(&server);
     assert!(matches!(subscriber.say("SUBSCRIBE channel"), Reply::Push(_)));
     subscriber.send(&RETRY);
     if subscribers_can_wait() {
-        assert_eq!(old.reply(), Reply::Null);
+        assert_eq!(old.read(), Reply::Null);
     } else {
         assert_eq!(subscriber.read(), Reply::Null);
-        assert!(old.is_waiting());
+        assert!(old.is_blocked(&mut conn));
     }
     let waiters: Vec<Vec<u8>> = conn.lock_info("k").unwrap().waiters.into_iter().map(|waiter| waiter.owner).collect();
     assert_eq!(waiters, [b"b", b"c"]);
     assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    let granted = if subscribers_can_wait() { subscriber.read() } else { old.reply() };
+    let granted = if subscribers_can_wait() { subscriber.read() } else { old.read() };
     assert!(granted.int() > fence);
-    assert!(last.is_waiting());
+    assert!(last.is_blocked(&mut conn));
     assert_eq!(conn.int(&["LOCK.RELEASE", "k", "b"]), Some(0));
-    assert!(last.reply().int() > granted.int());
+    assert!(last.read().int() > granted.int());
 }

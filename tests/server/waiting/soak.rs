@@ -3,8 +3,8 @@
 //! `REDIS_LOCK_SOAK_SECONDS` says how long (10), `REDIS_LOCK_SOAK_SEED` repeats the choices of a run, which prints its
 //! seed. The choices are the same then, though not their order across clients, which the machine makes.
 
+use crate::harness::connection::{Connection, Reply};
 use crate::harness::lapses::alone;
-use crate::harness::link::{Line, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
@@ -14,13 +14,13 @@ use testbed::{Client, Server, wait_for};
 const CLIENTS: usize = 200;
 const KEYS: u64 = 20;
 
-/// By how much the wall clock may be moved between a grant and the moment at which its client looks at it, and by how
-/// much fences may be ahead of it. They are steered by the second, not by the millisecond.
+/// By how much the wall clock may be moved between a grant and the moment at which its client reads it. It is also by
+/// how much fences may be ahead of it. Both are steered by the second, not by the millisecond.
 const SLACK: Duration = Duration::from_millis(5);
 
-/// What the server's memory may have grown by in the end: its pool of clients for modules, its tables of keys and
-/// clients that keep the size they had, its log of slow commands and the histories of commands' durations. A single
-/// waiter that is never let go of costs 30 KB, so a hundred of them would show.
+/// What the server's memory may have grown by in the end. Its pool of clients for modules may grow, and its tables of
+/// keys and clients, which keep the size they had. So may its log of slow commands and the histories of commands'
+/// durations. A single waiter that is never unblocked costs 30 KB, so a hundred of them would show.
 const GROWTH: u64 = 3_000_000;
 
 /// Random numbers: splitmix64.
@@ -51,7 +51,7 @@ struct Piece {
     owner: String,
     writes: bool,
     fence: i64,
-    /// When the request was sent by which it came to be.
+    /// When the request that created it was sent.
     asked: Instant,
     from: Instant,
     to: Instant,
@@ -67,14 +67,14 @@ struct Given {
     told: Instant,
 }
 
-/// What somebody saw.
+/// What one client saw.
 #[derive(Debug, Default)]
 struct History {
     pieces: Vec<Piece>,
     given: Vec<Given>,
     /// Keys that were deleted or broken, and between which moments.
     deleted: Vec<(u64, Instant, Instant)>,
-    /// Owners who were told that they do not hold a key, though they may have: the last of their pieces, and when.
+    /// Owners that got the reply that they do not hold a key, though they may have: the last of their pieces, and when.
     denied: Vec<(Piece, Instant)>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -109,7 +109,7 @@ struct Actor<'s> {
     server: &'s Server,
     number: usize,
     seen: &'s [Seen],
-    link: Link,
+    link: Connection,
     owner: String,
     owners: u64,
     dice: Dice,
@@ -123,8 +123,8 @@ struct Closed;
 
 impl<'s> Actor<'s> {
     fn new(server: &'s Server, number: usize, seen: &'s [Seen], seed: u64) -> Actor<'s> {
-        let link = Link::new(server);
-        seen[number].id.store(link.id, Ordering::Relaxed);
+        let link = Connection::resp2(server);
+        seen[number].id.store(link.id(), Ordering::Relaxed);
         let dice = Dice(seed.wrapping_add((number as u64) << 32));
         let (owner, history) = (String::new(), History::default());
         let open_at = vec![Instant::now()];
@@ -141,12 +141,12 @@ impl<'s> Actor<'s> {
     fn connect(&mut self) {
         loop {
             // Killed before it has said anything?
-            if let Some(link) = Link::try_new(self.server) {
+            if let Some(link) = Connection::try_resp2(self.server) {
                 self.link = link;
                 break;
             }
         }
-        self.seen[self.number].id.store(self.link.id, Ordering::Relaxed);
+        self.seen[self.number].id.store(self.link.id(), Ordering::Relaxed);
         self.open_at.push(Instant::now());
     }
 
@@ -161,12 +161,12 @@ impl<'s> Actor<'s> {
         session.map_or(held.until, |end| end.min(held.until))
     }
 
-    fn ask(&mut self, command: &str) -> (Instant, Line, Instant) {
+    fn ask(&mut self, command: &str) -> (Instant, Reply, Instant) {
         let asked = Instant::now();
-        self.link.send(command);
-        // Panics when there is no reply for a long time: nobody may be forgotten.
+        self.link.send_line(command);
+        // Panics when there is no reply for a long time: no client may be forgotten.
         let line = self.link.read();
-        if line != Line::Closed {
+        if line != Reply::Closed {
             *self.open_at.last_mut().expect("there is one from the start") = asked;
         }
         (asked, line, Instant::now())
@@ -177,8 +177,8 @@ impl<'s> Actor<'s> {
             if let Err(Closed) = self.session() {
                 self.history.count("closed");
                 self.connect();
-                // What the old one was granted and never heard of is nobody's: it ends with its lease, or is taken
-                // back.
+                // What the old one was granted and never learnt of has no live holder: it ends with its lease, or is
+                // rolled back.
                 self.change_owner();
             }
         }
@@ -274,7 +274,7 @@ impl<'s> Actor<'s> {
         self.seen[self.number].asks_for.store(key + 1, Ordering::Relaxed);
         let (asked, mut line, mut told) = self.ask(&format!("{command}{retry}"));
         self.seen[self.number].asks_for.store(0, Ordering::Relaxed);
-        if line == Line::Closed && before.is_none() && self.dice.percent(50) {
+        if line == Reply::Closed && before.is_none() && self.dice.percent(50) {
             // It comes back and asks again, as the same owner.
             self.history.count("retried");
             self.connect();
@@ -282,7 +282,7 @@ impl<'s> Actor<'s> {
             (_, line, told) = self.ask(&format!("{command} RETRY 1"));
         }
         let fence = match line {
-            Line::Fence(fence) => fence,
+            Reply::Int(fence) => fence,
             other => return self.not_granted(&command, other).map(|()| None),
         };
         self.history.count("granted");
@@ -298,12 +298,12 @@ impl<'s> Actor<'s> {
     }
 
     /// Notes why there was no grant.
-    fn not_granted(&mut self, command: &str, line: Line) -> Result<(), Closed> {
+    fn not_granted(&mut self, command: &str, line: Reply) -> Result<(), Closed> {
         match line {
-            Line::Null => self.history.count("null"),
-            Line::Error(text) if text.starts_with("DEADLOCK ") => self.history.count("deadlock"),
-            Line::Error(text) if text.starts_with("UNBLOCKED ") => self.history.count("unblocked"),
-            Line::Closed => return Err(Closed),
+            Reply::Null => self.history.count("null"),
+            Reply::Error(text) if text.starts_with("DEADLOCK ") => self.history.count("deadlock"),
+            Reply::Error(text) if text.starts_with("UNBLOCKED ") => self.history.count("unblocked"),
+            Reply::Closed => return Err(Closed),
             other => panic!("{command}: {other:?}"),
         }
         Ok(())
@@ -324,25 +324,15 @@ impl<'s> Actor<'s> {
         self.seen[self.number].asks_for.store(keys[0] + 1, Ordering::Relaxed);
         let (asked, line, told) = self.ask(&command);
         self.seen[self.number].asks_for.store(0, Ordering::Relaxed);
-        let count = match line {
-            Line::Head(count) => count,
+        let fences = match line {
+            Reply::Array(fences) => fences,
             other => return self.not_granted(&command, other).map(|()| None),
         };
-        assert_eq!(count, keys.len(), "{command}");
-        let fences = self.numbers(count)?;
+        assert_eq!(fences.len(), keys.len(), "{command}");
         self.history.count("many");
         let session = grace.map(|grace| (self.connection(), grace));
-        let held = keys.into_iter().zip(fences);
+        let held = keys.into_iter().zip(fences.iter().map(Reply::int));
         Ok(Some(held.map(|(key, fence)| self.held(key, writes, fence, (asked, told), lease, session, true)).collect()))
-    }
-
-    /// The elements of an array that has begun, none of which is null.
-    fn numbers(&mut self, count: usize) -> Result<Vec<i64>, Closed> {
-        let read = |_| match self.link.read() {
-            Line::Closed => Err(Closed),
-            line => Ok(line.fence()),
-        };
-        (0..count).map(read).collect()
     }
 
     /// What was granted just now.
@@ -357,8 +347,8 @@ impl<'s> Actor<'s> {
         session: Option<(usize, Duration)>,
         first: bool,
     ) -> Held {
-        // The lease began no earlier than it was asked for, and no earlier than when the fence was given, which tells
-        // the time. The wall clock is read last: a thread that has to wait in between finds the fence older than it is.
+        // The lease began no earlier than it was asked for, and no earlier than when the fence was given, which is a
+        // time. The wall clock is read last: a thread that has to wait in between finds the fence older than it is.
         let here = Instant::now();
         let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let age = age.saturating_sub(Duration::from_micros(fence as u64)) + SLACK;
@@ -375,24 +365,21 @@ impl<'s> Actor<'s> {
     fn release_many(&mut self, held: Vec<Held>) -> Result<(), Closed> {
         let keys: Vec<u64> = held.iter().map(|held| held.piece.key).collect();
         let (asked, line, told) = self.ask(&format!("LOCK.MRELEASE {}{} {} ALL", keys.len(), names(&keys), self.owner));
-        let mut left = Vec::new();
-        if line != Line::Closed {
-            assert_eq!(line, Line::Head(keys.len()));
-            left = keys.iter().map(|_| self.link.read()).collect();
-        }
+        let left = if line == Reply::Closed { Vec::new() } else { line.items() };
+        assert!(left.is_empty() || left.len() == keys.len(), "MRELEASE: {left:?}");
         for (at, held) in held.into_iter().enumerate() {
             match left.get(at) {
-                Some(Line::Fence(count)) => assert_eq!(*count, 0),
-                Some(Line::Null) => {
+                Some(Reply::Int(count)) => assert_eq!(*count, 0),
+                Some(Reply::Null) => {
                     self.history.count("lost");
                     self.deny(&held, told);
                 }
-                None | Some(Line::Closed) => {}
+                None => {}
                 other => panic!("MRELEASE: {other:?}"),
             }
             self.finish(held, Some(asked));
         }
-        if left.is_empty() || left.contains(&Line::Closed) { Err(Closed) } else { Ok(()) }
+        if left.is_empty() { Err(Closed) } else { Ok(()) }
     }
 
     /// Whether the owner was given this fence before.
@@ -427,19 +414,19 @@ impl<'s> Actor<'s> {
         // Be it earlier or later than before.
         self.finish(held.clone(), Some(asked));
         match line {
-            Line::Fence(_) => {
+            Reply::Int(_) => {
                 self.history.count("extended");
                 held.until = asked + lease;
                 held.piece = Piece { from: told, asked, ..held.piece.clone() };
                 Ok(())
             }
-            Line::Null => {
+            Reply::Null => {
                 self.history.count("lost");
                 self.deny(held, told);
                 held.until = held.until.min(asked);
                 Ok(())
             }
-            Line::Closed => Err(Closed),
+            Reply::Closed => Err(Closed),
             other => panic!("EXTEND: {other:?}"),
         }
     }
@@ -451,18 +438,18 @@ impl<'s> Actor<'s> {
         let (asked, line, told) =
             self.ask(&[&release].into_iter().chain(&then).cloned().collect::<Vec<_>>().join("\r\n"));
         for _ in then {
-            if self.link.read() == Line::Closed {
+            if self.link.read() == Reply::Closed {
                 self.finish(held, Some(asked));
                 return Err(Closed);
             }
         }
         match line {
-            Line::Fence(left) => assert_eq!(left, 0),
-            Line::Null => {
+            Reply::Int(left) => assert_eq!(left, 0),
+            Reply::Null => {
                 self.history.count("lost");
                 self.deny(&held, told);
             }
-            Line::Closed => {
+            Reply::Closed => {
                 self.finish(held, Some(asked));
                 return Err(Closed);
             }
@@ -472,7 +459,7 @@ impl<'s> Actor<'s> {
         Ok(())
     }
 
-    /// What meets a grant in its very turn, now and then: the end of some of those that may be granted the key.
+    /// What meets a grant in its very turn, now and then: the end of some of the waiters that may be granted the key.
     fn farewells(&mut self, key: u64) -> Vec<String> {
         if !self.dice.percent(15) {
             return Vec::new();
@@ -508,11 +495,11 @@ fn names(keys: &[u64]) -> String {
     keys.iter().map(|key| format!(" k{key}")).collect()
 }
 
-/// Who spoils things for all.
+/// The client that spoils things for all.
 fn disturb(server: &Server, seen: &[Seen], seed: u64, over: &AtomicBool) -> History {
     let mut dice = Dice(seed ^ u64::MAX);
     let mut history = History::default();
-    let mut link = Link::new(server);
+    let mut link = Connection::resp2(server);
     while !over.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_micros(dice.between(200, 4_000)));
         let id = seen[dice.between(0, seen.len() as u64 - 1) as usize].id.load(Ordering::Relaxed);
@@ -525,12 +512,12 @@ fn disturb(server: &Server, seen: &[Seen], seed: u64, over: &AtomicBool) -> Hist
             10..=49 => ("unblocked by time-out", format!("CLIENT UNBLOCK {id} TIMEOUT")),
             50..=89 => ("unblocked by error", format!("CLIENT UNBLOCK {id} ERROR")),
             _ => {
-                // Either way, nobody holds it any more.
+                // Either way, there is no holder any more.
                 let key = dice.between(0, KEYS - 1);
                 let (what, command) = if dice.percent(50) { ("deleted", "DEL") } else { ("broken", "LOCK.BREAK") };
                 let asked = Instant::now();
-                link.send(&format!("{command} k{key}"));
-                let some = link.read().fence() > 0;
+                link.send_line(&format!("{command} k{key}"));
+                let some = link.read().int() > 0;
                 history.deleted.push((key, asked, Instant::now()));
                 if some {
                     history.count(what);
@@ -538,8 +525,8 @@ fn disturb(server: &Server, seen: &[Seen], seed: u64, over: &AtomicBool) -> Hist
                 continue;
             }
         };
-        link.send(&command);
-        if link.read().fence() == 1 {
+        link.send_line(&command);
+        if link.read().int() == 1 {
             history.count(what);
         }
     }
@@ -587,7 +574,7 @@ fn faults(histories: &[History]) -> Vec<String> {
                 faults.push(format!("the same fence for {owner} and {}: {given:?}", given.owner));
             }
         }
-        // Of those that were told before another asked, the highest fence.
+        // Of the grants that were answered before another was requested, the highest fence.
         let mut told = given.clone();
         told.sort_by_key(|given| given.told);
         given.sort_by_key(|given| given.asked);
@@ -640,7 +627,7 @@ fn whatever_clients_do_at_random_locks_exclude_and_nobody_is_forgotten() {
     let seed = number_from("REDIS_LOCK_SOAK_SEED")
         .unwrap_or_else(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64);
     println!("REDIS_LOCK_SOAK_SEED={seed} REDIS_LOCK_SOAK_SECONDS={seconds}");
-    // Fences that tell the time from the start, not from a second later on: see `Actor::held`.
+    // Fences that follow the time from the start, not from a second later on: see `Actor::held`.
     let server = Server::setup().lock_option("promotion-skew-ms", "0").start();
     let mut conn = server.connect();
     // What the module and the server allocate once.

@@ -1,12 +1,12 @@
-//! A module with one command, which does nothing: the floor under every command of the lock module, called through the very
-//! code in src/ffi. Never part of what is delivered.
+//! A module with one command, which does nothing: the floor under every command of the lock module, called through the
+//! very code in src/ffi. Never part of what is delivered.
 
 #[path = "../../../../src/ffi/mod.rs"]
 #[allow(dead_code, reason = "one command needs little of it")]
 pub mod ffi;
 
 use ffi::alloc::ServerAlloc;
-use ffi::command::{KeyArgs, KeyUse};
+use ffi::command_info::{KeyArgs, KeyUse};
 use ffi::{Acl, Args, Command, CommandSpec, Ctx, LoadError, Loader, Module};
 use std::ffi::CStr;
 

@@ -1,5 +1,5 @@
-//! Puts sequences of commands side by side: `load --run 'name: SET {key} {owner}; DEL {key}' --run ...`. They are run in
-//! turn, round by round, on the same server process. Fails when a reply is not what it must be.
+//! Puts sequences of commands side by side: `load --run 'name: SET {key} {owner}; DEL {key}' --run ...`. They are run
+//! in turn, round by round, on the same server process. Fails when a reply is not what it must be.
 
 use bench::driver::{Driver, Load};
 use bench::machine::Machine;

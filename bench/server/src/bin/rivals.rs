@@ -1,5 +1,5 @@
-//! What the module's locks cost a server beside what people use without it, each row in turn on one server process, with what
-//! it is to cost. Leaves what it found in a file and a picture.
+//! What the module's locks cost a server beside what people use without it, each row in turn on one server process,
+//! with what it is to cost. Leaves what it found in a file and a picture.
 
 use bench::driver::{Driver, Load};
 use bench::machine::{Machine, keep_on_one_processor};
@@ -77,9 +77,7 @@ fn run(options: &ArgMatches) -> Outcome<()> {
         let all: Vec<Value> = rows.iter().map(Row::json).collect();
         let found = json!({ "module": module, "rounds": choice.rounds, "rows": all });
         let file = results::write(&folder, kind, &version, "rivals", found)?;
-        let mut picture = results::stem(&folder, kind, &version).into_os_string();
-        picture.push(".svg");
-        let picture = PathBuf::from(picture);
+        let picture = results::file(&folder, kind, &version, "svg");
         plot::draw(&picture, &format!("{kind} {version}: what locks cost, to what else one could do"), &rows)?;
         println!("\nresults: {}, {}", file.display(), picture.display());
     }
@@ -176,8 +174,8 @@ impl Choice {
         Ok(rows)
     }
 
-    /// What others run on a server with the module and on one without it, in turn: one command at a time, so that each is a turn
-    /// of the server's loop.
+    /// What others run on a server with the module and on one without it, in turn. Each sends one command at a time, so
+    /// that each is a turn of the server's loop.
     fn loaded(&self) -> Outcome<Vec<Row>> {
         let mut beds = Vec::new();
         for plain in [false, true] {

@@ -5,7 +5,7 @@
 pub mod ffi;
 
 use ffi::alloc::ServerAlloc;
-use ffi::command::{KeyArgs, KeyUse};
+use ffi::command_info::{KeyArgs, KeyUse};
 use ffi::config::{ConfigKind, ConfigSpec};
 use ffi::event::{Listener, ServerEvent};
 use ffi::info::InfoFields;
@@ -31,7 +31,7 @@ struct Replied;
 /// `PANIC.FORMATTED key`: panics with a message that is made at run time, of bytes that the client sent.
 struct Formatted;
 
-/// `PANIC.TIMER key`: panics later, when nobody waits for a reply.
+/// `PANIC.TIMER key`: panics later, when no client waits for a reply.
 struct Timer;
 
 const SPEC: CommandSpec = CommandSpec {
@@ -81,9 +81,9 @@ impl Command for Timer {
     }
 }
 
-/// `PANIC.CALL command [option]`: panics not, but calls another module's command on the key k, for b, with an option of
-/// 0: BLOCK, which may wait, or another that needs a client, as modules do that have not heard of it; replies with the
-/// type of the reply.
+/// `PANIC.CALL command [option]`: does not panic, but calls another module's command on the key k, for b, with an
+/// option set to 0. That is BLOCK, which may wait, or another that needs a client, as modules do that do not know of
+/// it. Replies with the type of the reply.
 struct Call;
 
 impl Command for Call {
@@ -112,7 +112,7 @@ impl Command for Call {
 }
 
 thread_local! {
-    /// The connections that commands came over, as `PANIC.CLIENT` was told.
+    /// The connections that commands came over, as `PANIC.CLIENT` received them.
     static CLIENTS: RefCell<Vec<Option<u64>>> = const { RefCell::new(Vec::new()) };
     /// The connections that were closed, and after how many milliseconds a timer rang that was set then for at once.
     static GONE: RefCell<Vec<(u64, Option<u128>)>> = const { RefCell::new(Vec::new()) };
@@ -120,7 +120,7 @@ thread_local! {
     static SET: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// `PANIC.CLIENT ...`: panics not, but replies with the number of the connection that it came over, or null, and
+/// `PANIC.CLIENT ...`: does not panic, but replies with the number of the connection that it came over, or null, and
 /// remembers it; is replicated as it is.
 struct Client;
 
@@ -136,7 +136,7 @@ impl Command for Client {
     }
 }
 
-/// `PANIC.CLIENTS`: panics not, but replies with all that `PANIC.CLIENT` remembers.
+/// `PANIC.CLIENTS`: does not panic, but replies with all that `PANIC.CLIENT` remembers.
 struct Clients;
 
 impl Command for Clients {
@@ -151,7 +151,7 @@ impl Command for Clients {
     }
 }
 
-/// `PANIC.GONE`: panics not, but replies with the numbers of the connections that were closed, each followed by how
+/// `PANIC.GONE`: does not panic, but replies with the numbers of the connections that were closed, each followed by how
 /// late a timer rang, in milliseconds.
 struct Gone;
 
@@ -177,6 +177,8 @@ fn reply_number(ctx: &mut Ctx<'_>, number: Option<u64>) {
 
 fn rung(_: &mut Ctx<'_>) {
     let late_ms = SET.take().map(|set| set.elapsed().as_millis());
+    // For a test that may not ask: a command would wake the server.
+    eprintln!("the timer rings");
     GONE.with_borrow_mut(|gone| {
         for (_, late) in gone.iter_mut().filter(|(_, late)| late.is_none()) {
             *late = late_ms;

@@ -71,7 +71,7 @@ impl Client {
         self.info(section, field).parse().unwrap()
     }
 
-    /// LOCK.INFO of a key as a map; None when nobody holds it.
+    /// LOCK.INFO of a key as a map; None when the key is free.
     pub fn lock_info(&mut self, key: &str) -> Option<LockInfo> {
         match self.call(&["LOCK.INFO", key]).unwrap() {
             Value::Nil => None,

@@ -2,7 +2,8 @@
 
 use crate::{Client, Server, wait_for};
 
-/// The nodes of a cluster: its primaries in the order of their slots, then the replicas of the first, of the second, and so on.
+/// The nodes of a cluster: its primaries in the order of their slots, then the replicas of the first, of the second,
+/// and so on.
 pub struct Cluster {
     /// All nodes.
     pub nodes: Vec<Server>,
@@ -69,8 +70,8 @@ impl Cluster {
         (key, slot)
     }
 
-    /// Moves a slot at once from the first node to the second, as Redis does from 8.4 on, or as Valkey does from 9.0 on. Fails on
-    /// others.
+    /// Moves a slot at once from the first node to the second, as Redis does from 8.4 on, or as Valkey does from 9.0
+    /// on. Fails on others.
     pub fn move_at_once(&self, slot: &str) {
         self.move_at_once_between(slot, 0, 1);
     }

@@ -1,5 +1,6 @@
-//! Real servers for whatever tests the module from outside: started on a port that nobody else is given, in a directory of their
-//! own, killed by their handle when dropped. Never by name, never one that somebody else runs.
+//! Real servers for tests of the module from outside. Each is started on a port that no other process is given, in a
+//! directory of its own, and killed by its handle when dropped. It is never killed by name, nor is a foreign server
+//! killed.
 
 mod client;
 mod cluster;
@@ -21,8 +22,8 @@ pub use server::{Server, Setup};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a condition may take to come true before a test gives up. Generous, for a machine that others use: it ends early
-/// when all is well.
+/// How long a condition may take to come true before a test gives up. Generous, for a machine that others use: it ends
+/// early when all is well.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A file of this machine that the tests need: from the environment, else where make puts it.

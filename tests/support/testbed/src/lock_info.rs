@@ -15,7 +15,7 @@ pub struct LockInfo {
     pub waiters: Vec<WaiterInfo>,
 }
 
-/// What LOCK.INFO says of one who waits.
+/// What LOCK.INFO says of a waiter.
 #[derive(Debug, Clone)]
 pub struct WaiterInfo {
     pub owner: Vec<u8>,

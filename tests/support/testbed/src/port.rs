@@ -1,5 +1,5 @@
-//! Ports for servers. No two holders on one machine have the same: each port is a locked file that all test processes share,
-//! and the kernel unlocks it when its process ends, however it ends.
+//! Ports for servers. No two holders on one machine have the same: each port is a locked file that all test processes
+//! share. The kernel unlocks it when its process ends, however it ends.
 
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
@@ -9,14 +9,14 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below the ports that kernels give to connections (from 32768 on with Linux): those are anybody's at any time, and a client
-/// that calls a port of its own range may even be connected to itself.
+/// Below the ports that kernels give to connections (from 32768 on with Linux): any process may get those at any time.
+/// A client that calls a port of its own range may even be connected to itself.
 const PORTS: Range<u16> = 20_000..32_000;
 
 /// Not the temporary directory of a user or of a run: all have to see the same files.
 const SHARED: &str = "/tmp/redis-lock-ports";
 
-/// A port that nobody else is given while this lives, whether or not somebody listens on it.
+/// A port that no other test is given while this lives, whether or not a server listens on it.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -26,7 +26,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port that nobody has and nobody listens on.
+    /// A port that no test has and no server listens on.
     pub fn claim() -> Port {
         // Each process begins elsewhere and goes on from there. A port that was just given back comes last, so that
         // whatever still calls its former holder does not reach the next one.
@@ -51,7 +51,7 @@ impl Port {
             Err(TryLockError::WouldBlock) => return None,
             Err(TryLockError::Error(error)) => panic!("{SHARED}/{number} cannot be locked: {error}"),
         }
-        // Somebody who knows nothing of the files may listen, or a server whose test was killed.
+        // A process that knows nothing of the files may listen, or a server whose test was killed.
         TcpListener::bind(("127.0.0.1", number)).ok()?;
         Some(Port { number, claim })
     }
@@ -77,7 +77,7 @@ fn shared_file(path: &str) -> File {
             opened => return opened.unwrap_or_else(|error| panic!("{path}: {error}")),
         }
         make_shared_directory();
-        // Somebody may have made it meanwhile: then it is opened in the next turn.
+        // Another process may have made it meanwhile: then it is opened in the next turn.
         if let Err(error) = File::create_new(path) {
             assert!(matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound), "{path}: {error}");
         }
@@ -111,7 +111,7 @@ mod tests {
             let ports = own();
             println!("ports {}", ports.iter().map(|port| port.number().to_string()).collect::<Vec<_>>().join(" "));
             std::io::stdout().flush().unwrap();
-            // Holds them until it is told to end.
+            // Holds them until it is asked to end.
             std::io::stdin().read_line(&mut String::new()).unwrap();
             return;
         }

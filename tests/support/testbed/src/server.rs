@@ -49,7 +49,7 @@ impl Setup {
         self
     }
 
-    /// Adds a configuration of the module, or any other line that must stand behind loadmodule.
+    /// Adds a configuration of the module, or any other line that must come after loadmodule.
     pub fn lock_option(self, name: &str, value: &str) -> Setup {
         self.option(&format!("lock.{name}"), value)
     }
@@ -65,6 +65,13 @@ impl Setup {
     pub fn without_module(mut self) -> Setup {
         self.without_module = true;
         self
+    }
+
+    /// Also loads tests/support/probe-module, which is built beside the module under test.
+    pub fn probe_module(self) -> Setup {
+        let path = module().with_file_name("libprobe_module.so");
+        assert!(path.exists(), "{} is missing: cargo build --release --workspace makes it", path.display());
+        self.option("loadmodule", &path.display().to_string())
     }
 
     /// Starts from a configuration file; all other options override it.
@@ -273,7 +280,7 @@ impl Server {
         }
     }
 
-    /// Lets it end by itself, if it does so in time: who is killed cannot tell valgrind what was lost.
+    /// Lets it end by itself, if it does so in time: a killed server cannot tell valgrind what was lost.
     fn shut_down(&mut self) {
         if let Some(mut child) = self.child.take_if(|child| child.try_wait().is_ok_and(|ended| ended.is_none())) {
             for signal in [Signal::CONT, Signal::TERM] {
@@ -318,7 +325,7 @@ impl Server {
         let whole = file.with_extension("new");
         fs::write(&whole, offset).unwrap();
         fs::rename(whole, file).unwrap();
-        // Valkey 9 looks at it again after a millisecond only.
+        // Valkey 9 checks it again after a millisecond only.
         std::thread::sleep(Duration::from_millis(2));
     }
 
@@ -407,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_started_again_has_its_port_again() {
-        // Replicas and clients know it by its port; meanwhile nobody else may be given that.
+        // Replicas and clients know it by its port; meanwhile no other server may be given that.
         let mut server = Setup::default().without_module().cluster_node().start();
         let ports = (server.port(), server.bus_port());
         server.crash();

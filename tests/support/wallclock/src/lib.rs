@@ -1,9 +1,10 @@
-//! A wall clock that tests can set. Preloaded into a server, it adds to what the C library's calls would say of the wall
-//! clock; all other clocks stay as they are. The offset is in the file that `REDIS_LOCK_WALL_OFFSET` names, and is read at
-//! each call, so that it may change while the server runs: `+90`, `-1h`; in seconds, or with one of the units m, h, d, y.
+//! A wall clock that tests can set. Preloaded into a server, it adds to what the C library's calls would say of the
+//! wall clock; all other clocks stay as they are. The offset is in the file that `REDIS_LOCK_WALL_OFFSET` names. It is
+//! read at each call, so that it may change while the server runs: `+90`, `-1h`; in seconds, or with one of the units
+//! m, h, d, y.
 //!
-//! It never allocates, because allocators ask for the time before they work, and asks the kernel by itself: so it goes with
-//! every C library and allocator. libfaketime does not: the servers of Debian 13 never come up with it.
+//! It never allocates, because allocators ask for the time before they work. It asks the kernel by itself: so it goes
+//! with every C library and allocator. libfaketime does not: the servers of Debian 13 never come up with it.
 //!
 //! Linux only. Never part of what is delivered.
 
@@ -59,8 +60,8 @@ pub unsafe extern "C" fn time(to: *mut time_t) -> time_t {
     now
 }
 
-/// What `dlopen` of the C library does, but that what is loaded finds the functions above: Valkey binds its modules to their
-/// own libraries first.
+/// What `dlopen` of the C library does, but that what is loaded finds the functions above: Valkey binds its modules to
+/// their own libraries first.
 ///
 /// # Safety
 ///

@@ -28,13 +28,13 @@ impl Tally {
         self.grants[client] += 1;
     }
 
-    /// Begins a measurement; who waits goes on waiting.
+    /// Begins a measurement; the waiters go on waiting.
     pub(crate) fn clear(&mut self) {
         self.grants.fill(0);
         self.waits.reset();
     }
 
-    /// Ends a measurement. A wait that still runs counts as long as it is so far, or nobody would see who starves.
+    /// Ends a measurement. A wait that still runs counts as long as it is so far, or a starving client would not show.
     pub(crate) fn finish(&mut self) {
         let now = Instant::now();
         for asked in self.asked.iter().flatten() {
@@ -156,9 +156,9 @@ struct Listener {
     woken: bool,
 }
 
-/// Clients in the shape of Redisson's lock: a script says for how long the lock is still held, a channel says when it
-/// was released, and all who listen try again. Each client is a process of its own: of the threads of one process Redisson
-/// wakes one. Client n has connections 2n, for commands, and 2n + 1, for the channel.
+/// Clients in the shape of Redisson's lock. A script says for how long the lock is still held, a channel says when it
+/// was released, and all subscribers try again. Each client is a process of its own: of the threads of one process
+/// Redisson wakes one. Client n has connections 2n, for commands, and 2n + 1, for the channel.
 pub(crate) struct Listeners {
     requests: Vec<Requests>,
     subscribe: Vec<u8>,

@@ -1,4 +1,5 @@
-//! A crowd in one line: how long it takes to line up, and how long others stand still while all are let in at once.
+//! A crowd in one queue: how long it takes to queue up, and how long other clients stand still while all are granted at
+//! once.
 
 use crate::alone;
 use crate::clients::{Ring, Then};
@@ -10,7 +11,7 @@ use bench::server::Bench;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Lines a crowd up and lets it through.
+/// Queues a crowd up and serves it.
 pub(crate) fn fill_table(server: &mut Bench, size: usize, rounds: usize) {
     println!("\nfilling one line with {size} clients, medians of {rounds} rounds");
     println!("{:<30} {:>10} {:>14}", "", "all ms", "cpu us each");
@@ -72,7 +73,8 @@ fn let_in(server: &mut Bench, driver: &mut Driver, other: &mut TcpStream, mut li
     pings
 }
 
-/// One thread for all, and no socket of the crowd read while a PING is under way: what its reply waits for is the server.
+/// One thread for all, and no socket of the crowd read while a PING is under way: what its reply waits for is the
+/// server.
 fn ping_while(driver: &mut Driver, other: &mut TcpStream, ring: &mut Ring, goes_on: impl Fn(&Ring) -> bool) -> Pings {
     Pings::while_it(other, || {
         driver.turn(ring, Duration::ZERO);

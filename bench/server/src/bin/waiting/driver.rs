@@ -1,5 +1,5 @@
 //! Many clients from one thread: real sockets, one poll over all of them, no thread per client and no allocation per
-//! reply, so that what is measured is the server. Knows nothing of locks: a `Workload` says what a client sends next.
+//! reply. So the figures measure the server. Knows nothing of locks: a `Workload` says what a client sends next.
 
 use crate::clients::Tally;
 use bench::reply::Reply;
@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How many sockets are read between two looks at anything else.
+/// How many sockets are read before anything else is polled.
 const EVENTS: usize = 32;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Nothing that is waited for here takes as long on a server that works.

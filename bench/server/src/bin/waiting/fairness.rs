@@ -1,5 +1,5 @@
-//! How long who wants a lock waits, and whether all get it equally often: waiting in the server beside asking again and
-//! again, and beside a lock that tells all who listen when it is free.
+//! How long a client waits for a lock, and whether all get it equally often. Waiting in the server is measured beside
+//! asking again and again, and beside a lock that informs all subscribers when it is free.
 
 use crate::alone;
 use crate::clients::Then;

@@ -1,4 +1,4 @@
-//! Hand-offs of one lock, without a pause, among few and among many who wait; beside a list's only element.
+//! Hand-offs of one lock, without a pause, among few waiters and among many; beside a list's only element.
 
 use crate::alone;
 use crate::clients::Then;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const WARM_UP: Duration = Duration::from_millis(100);
-/// With fewer clients the line is empty at times.
+/// With fewer clients the queue is empty at times.
 const CROWDED: usize = 16;
 
 /// Measures it, and returns what was found for other programs.

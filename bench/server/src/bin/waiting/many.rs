@@ -1,5 +1,5 @@
-//! Many keys that are given back at once, before a crowd that waits for many keys each: how long others stand still while they
-//! are let in.
+//! Many keys that are released at once, before a crowd that waits for many keys each. Measures how long other clients
+//! stand still while the crowd is granted.
 
 use crate::alone;
 use crate::pings::{Pings, row};
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 
 /// How many keys each request names: as many as `lock.max-keys` allows by default.
 const KEYS: usize = 64;
-/// How many wait, each for one of the keys that are given back, and for keys of its own, which are free.
+/// How many wait, each for one of the keys that are released, and for keys of its own, which are free.
 const WAITERS: usize = 256;
 
 /// LOCK.MRELEASE of all keys, and PINGs until the last waiter has its grant.

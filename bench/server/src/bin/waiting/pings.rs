@@ -1,4 +1,4 @@
-//! What somebody else sees of the server while it is busy with a crowd.
+//! What another client sees of the server while it is busy with a crowd.
 
 use crate::sample::median;
 use hdrhistogram::Histogram;
@@ -6,14 +6,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// How long it was looked, and how long each PING took.
+/// How long it was measured, and how long each PING took.
 pub(crate) struct Pings {
     pub(crate) ms: f64,
     pub(crate) us: Histogram<u64>,
 }
 
 impl Pings {
-    /// One PING after the other, as long as it goes on, which is asked between two.
+    /// One PING after the other, as long as it goes on, which is checked between two.
     pub(crate) fn while_it(other: &mut TcpStream, mut goes_on: impl FnMut() -> bool) -> Pings {
         let mut us = Histogram::new(3).unwrap();
         let start = Instant::now();

@@ -15,7 +15,8 @@ const LEASE_MS: &str = "60000";
 const GATE: &str = "gate";
 const RETRY: Duration = Duration::from_millis(10);
 
-/// The same without a latch, as Redisson had it before: 1 when the last count was given back and all who listen were told.
+/// The same without a latch, as Redisson had it before: 1 when the last count was released and all subscribers were
+/// informed.
 const GIVE_AND_TELL: &str = "
     if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
         return nil
@@ -52,7 +53,7 @@ fn load(server: &mut Bench, script: &str) -> String {
     server.conn.get(&["SCRIPT", "LOAD", script])
 }
 
-/// Clients that wait in the server, and a gate before them: shut while they line up, then opened.
+/// Clients that wait in the server, and a gate before them: shut while they queue up, then opened.
 pub(crate) struct Line {
     pub(crate) ring: Ring,
     pub(crate) open: Cmd,
@@ -60,7 +61,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Lines all of them up behind the gate.
+    /// Queues all of them up behind the gate.
     pub(crate) fn fill(&mut self, server: &mut Bench, driver: &mut Driver) {
         server.conn.ok(&["FLUSHALL"]);
         if let Some(shut) = &self.shut {
@@ -70,7 +71,7 @@ impl Line {
         let (start, all) = (Instant::now(), self.ring.clients().to_string());
         while server.conn.info("clients", "blocked_clients") != all {
             assert!(start.elapsed() < PATIENCE, "not all clients wait");
-            // Nobody is answered here but to be refused: that ends the program at once.
+            // A client is answered here only to be refused: that ends the program at once.
             driver.turn(&mut self.ring, Duration::ZERO);
         }
     }
@@ -82,7 +83,7 @@ impl Line {
     }
 }
 
-/// Our lock: who waits is granted in order.
+/// Our lock: waiters are granted in order.
 pub(crate) fn locks(clients: usize, then: Then) -> Line {
     let take = |owner: &str| command(&["LOCK.ACQUIRE", KEY, owner, "PX", LEASE_MS, "BLOCK", "0"]);
     Line {
@@ -92,7 +93,7 @@ pub(crate) fn locks(clients: usize, then: Then) -> Line {
     }
 }
 
-/// Our lock, shared: all who wait are granted at once.
+/// Our lock, shared: all waiters are granted at once.
 pub(crate) fn readers(clients: usize) -> Line {
     let take = |owner: &str| command(&["LOCK.RW", KEY, owner, "READ", "PX", LEASE_MS, "BLOCK", "0"]);
     Line {
@@ -106,7 +107,7 @@ fn release(owner: &str) -> Cmd {
     command(&["LOCK.RELEASE", KEY, owner])
 }
 
-/// A list as a lock: who waits pops the one element and pushes it again. `elements` are there when the gate opens.
+/// A list as a lock: a waiter pops the one element and pushes it again. `elements` are there when the gate opens.
 pub(crate) fn list(clients: usize, then: Then, elements: usize) -> Line {
     let take = |_: &str| command(&["BLPOP", KEY, "0"]);
     let give = |_: &str| command(&["LPUSH", KEY, "x"]);

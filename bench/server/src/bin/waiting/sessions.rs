@@ -1,5 +1,5 @@
-//! Connections that close while holds are bound to them: how soon who waits has the lock, and how long others stand still
-//! while many holds end at once.
+//! Connections that close while holds are bound to them. Measures how soon the waiter has the lock, and how long other
+//! clients stand still while many holds end at once.
 
 use crate::alone;
 use crate::pings::{Pings, row};
@@ -15,14 +15,14 @@ const HANDOFFS: usize = 500;
 /// How many commands are sent before their replies are read.
 const BATCH: usize = 500;
 
-/// How a holder gives its lock back.
+/// How a holder releases its lock.
 #[derive(Clone, Copy, PartialEq)]
 enum Give {
     Close,
     Release,
 }
 
-/// From the end of a connection to the grant of who waits, beside a release by command.
+/// From the end of a connection to the grant of the waiter, beside a release by command.
 pub(crate) fn handoff_table(server: &mut Bench, rounds: usize) {
     println!("\nfrom the moment at which the holder gives back to the reply that its one waiter reads");
     println!("{:<30} {:>10} {:>10} {:>10} {:>10}", "", "p50 us", "p99 us", "max us", "worst us");
@@ -44,7 +44,7 @@ pub(crate) fn handoff_table(server: &mut Bench, rounds: usize) {
     alone(server);
 }
 
-/// Hands one lock from connection to connection. Each waits before the one before it gives back.
+/// Hands one lock from connection to connection. Each waits before its predecessor releases.
 fn hand_on(address: SocketAddr, give: Give) -> Histogram<u64> {
     let mut us = Histogram::new(3).unwrap();
     let mut watcher = connect(address);
@@ -76,7 +76,7 @@ pub(crate) fn close_table(server: &mut Bench, size: usize, rounds: usize) {
     println!("{:<30} {:>10} {:>10} {:>10} {:>10} {:>10}", "", "all ms", "PINGs", "p99 ms", "max ms", "worst ms");
     let address = server.address();
     let (mut keys, mut readers, mut cut, mut quiet) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    // The last in order is the last to end: who waits for it waits for all.
+    // The last in order is the last to end: its waiter waits for all.
     let last = size - 1;
     for _ in 0..rounds {
         let key = |number| format!("LOCK.ACQUIRE k{number:07} a PX 600000 SESSION 0\r\n");

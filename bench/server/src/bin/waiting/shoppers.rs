@@ -1,5 +1,5 @@
-//! Many clients that each want a few keys of a few: what the search for deadlocks costs where nearly all wait, and how long others
-//! stand still.
+//! Many clients that each want a few keys of a few. Measures what the search for deadlocks costs where nearly all wait,
+//! and how long other clients stand still.
 
 use crate::alone;
 use crate::clients::Tally;
@@ -19,7 +19,7 @@ const CLIENTS: usize = 900;
 const KEYS: usize = 20;
 const NAMED: usize = 4;
 
-/// Clients that take some keys by LOCK.MACQUIRE, give them back, and take others.
+/// Clients that take some keys by LOCK.MACQUIRE, release them, and take others.
 struct Shoppers {
     rng: SmallRng,
     /// The keys that each client holds or waits for.

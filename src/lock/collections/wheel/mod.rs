@@ -1,29 +1,22 @@
 //! An index of things by deadline: a hierarchical timing wheel (Varghese and Lauck, 1987).
 //!
-//! Arming and disarming cost the same whether ten entries stand in it or ten million, and looking at what is due is cut
-//! into small bites, so that a million leases ending in one millisecond stall nobody. It never ends anything and never
-//! reads a clock: it only says what to look at.
+//! Arming and disarming cost the same whether ten entries stand in it or ten million. A poll for what is due does a
+//! small bounded piece of work, so that a million leases ending in one millisecond stall no client. The wheel ends
+//! nothing and reads no clock: it only says what is due.
 //!
-//! In the index of leases one entry stands for one key, at the earliest deadline on it or before: a lease made longer
-//! leaves its entry where it is, and the early look costs less than moving the entry each time.
+//! In the index of leases one entry stands for one key, at the earliest deadline on it or before. A lease made longer
+//! leaves its entry where it is: an early poll costs less than moving the entry each time.
+
+mod slots;
 
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
 use crate::lock::model::time::Timestamp;
+use slots::{Due, LEVELS, Level, Link, REACH, SLOT_BITS, SLOTS, Tick, level_of, slot_of, tick_of};
 
 /// Names one entry. An old one finds nothing.
 pub type EntryId = Id;
-
-/// A millisecond of the monotonic clock. A deadline belongs to the first tick that is not before it.
-type Tick = u64;
-
-const SLOT_BITS: u32 = 6;
-const SLOTS: usize = 1 << SLOT_BITS;
-/// Seven levels of 64 slots reach 64^7 ms, 139 years, beyond the longest lease that can be configured.
-const LEVELS: usize = 7;
-/// How far ahead an entry can be placed: one slot of the highest level less than a turn of it.
-const REACH: Tick = (SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1));
-/// How many entries one call of [`Wheel::poll`] moves down a level before it lets its caller look at the clock.
+/// How many entries one call of [`Wheel::poll`] moves down a level before its caller may read the clock.
 const ITEMS_PER_POLL: usize = 64;
 
 /// The index.
@@ -31,12 +24,12 @@ const ITEMS_PER_POLL: usize = 64;
 pub struct Wheel<T> {
     entries: Arena<Entry<T>>,
     levels: [Level; LEVELS],
-    /// All ticks before this one have been looked at.
+    /// All ticks before this one have been polled.
     elapsed: Tick,
     /// A slot that is being emptied: its entries belong to lower levels by now. `elapsed` stands still meanwhile.
     emptying: Option<(usize, usize)>,
-    /// No slot with an entry starts before this tick. What is disarmed leaves it as it is; a look that finds nothing
-    /// sets it right.
+    /// No slot with an entry starts before this tick. Disarming an entry leaves it as it is; a poll that finds nothing
+    /// corrects it.
     soonest: Tick,
 }
 
@@ -48,61 +41,12 @@ struct Entry<T> {
     what: T,
 }
 
-/// When an entry is due, and where it is linked meanwhile, in eight bytes: the tick in 55 bits, which is enough for
-/// every deadline that there can be, the level in 3 and the slot in 6.
-#[derive(Clone, Copy, Debug)]
-struct Due(u64);
-
-impl Due {
-    const PLACE_BITS: u32 = 9;
-
-    fn at(tick: Tick) -> Due {
-        Due(tick << Due::PLACE_BITS)
-    }
-
-    fn tick(self) -> Tick {
-        self.0 >> Due::PLACE_BITS
-    }
-
-    fn linked_at(self, level: usize, slot: usize) -> Due {
-        Due((self.tick() << Due::PLACE_BITS) | ((level << SLOT_BITS) | slot) as u64)
-    }
-
-    fn place(self) -> (usize, usize) {
-        let place = (self.0 % (1 << Due::PLACE_BITS)) as usize;
-        (place >> SLOT_BITS, place % SLOTS)
-    }
-}
-
-/// The index of the next entry in a list, or its end, in four bytes.
-#[derive(Clone, Copy, Debug)]
-struct Link(u32);
-
-impl Link {
-    const END: Link = Link(u32::MAX);
-
-    fn to(index: u32) -> Link {
-        Link(index)
-    }
-
-    fn index(self) -> Option<u32> {
-        (self.0 != u32::MAX).then_some(self.0)
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Level {
-    /// Bit n is set when slot n has entries.
-    occupied: u64,
-    heads: [Link; SLOTS],
-}
-
-/// What a look at the index found.
+/// What a poll of the index found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Poll<T> {
     /// This one's deadline has come: a key whose earliest lease may be over.
     Due(EntryId, T),
-    /// Entries were moved; look again, after a look at the clock.
+    /// Entries were moved: poll again, after reading the clock.
     Pending,
     /// Nothing is due.
     Idle,
@@ -188,10 +132,10 @@ impl<T: Clone> Wheel<T> {
         })
     }
 
-    /// The next moment at which a look is worth while; None when there is no entry.
+    /// The next moment at which a poll is worth while; None when there is no entry.
     ///
     /// Not later than the earliest deadline, rounded up to the millisecond. It may be earlier: entries far ahead are
-    /// looked at on their way.
+    /// moved on their way.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.emptying.is_some() {
@@ -206,7 +150,7 @@ impl<T: Clone> Wheel<T> {
         (self.soonest < Tick::MAX).then(|| Timestamp(self.soonest * 1000))
     }
 
-    /// Looks for an entry whose deadline has come at `now`, and does a bounded piece of work on the way.
+    /// Finds an entry whose deadline has come at `now`; does a bounded piece of work on the way.
     ///
     /// A due entry stays in the index until it is disarmed or rearmed.
     pub fn poll(&mut self, now: Timestamp) -> Poll<T> {
@@ -264,8 +208,8 @@ impl<T: Clone> Wheel<T> {
     fn link(&mut self, index: u32) {
         let elapsed = self.elapsed;
         let entry = self.entry(index);
-        // What is due already goes into the slot that is looked at next; what lies beyond the wheel's reach into the
-        // last one, and is looked at on its way.
+        // What is due already goes into the slot that is polled next. What lies beyond the wheel's reach goes into the
+        // last one, and is moved on its way.
         let tick = entry.due.tick().clamp(elapsed, elapsed + REACH);
         let level = level_of(elapsed, tick);
         let slot = slot_of(level, tick);
@@ -301,21 +245,6 @@ impl<T: Clone> Wheel<T> {
     }
 }
 
-fn tick_of(deadline: Timestamp) -> Tick {
-    deadline.0.div_ceil(1000)
-}
-
-/// The level at which an entry for `tick` lies, seen from `elapsed`: that of the highest digit, in base 64, in which
-/// the two differ.
-fn level_of(elapsed: Tick, tick: Tick) -> usize {
-    let differing = (elapsed ^ tick) | (SLOTS as u64 - 1);
-    (((63 - differing.leading_zeros()) / SLOT_BITS) as usize).min(LEVELS - 1)
-}
-
-fn slot_of(level: usize, tick: Tick) -> usize {
-    ((tick >> (SLOT_BITS * level as u32)) % SLOTS as u64) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,7 +261,7 @@ mod tests {
         KeyName::from_slice(bytes)
     }
 
-    /// Everything due at `now`, disarmed as it comes, in bites.
+    /// Everything due at `now`, disarmed as it comes, poll by poll.
     fn drain(leases: &mut Leases, now: Timestamp) -> Vec<KeyName> {
         let mut keys = Vec::new();
         loop {
@@ -419,7 +348,7 @@ mod tests {
         for n in 0..1_000u64 {
             leases.arm(name(b"far"), ms(4_096 + n % 5), &mut count);
         }
-        // One bite into the far slot, then entries nearer than what is left in it.
+        // One poll into the far slot, then entries nearer than what is left in it.
         assert_eq!(leases.poll(ms(4_096)), Poll::Pending);
         leases.arm(name(b"near"), ms(4_097), &mut count);
         leases.arm(name(b"past"), ms(10), &mut count);
@@ -431,12 +360,12 @@ mod tests {
     }
 
     #[test]
-    fn a_million_leases_of_one_millisecond_come_in_bounded_bites() {
+    fn a_million_leases_of_one_millisecond_come_in_bounded_pieces() {
         let (mut leases, mut count) = (Leases::default(), Generations::new());
         for _ in 0..1_000_000 {
             leases.arm(name(b"k"), ms(30_000), &mut count);
         }
-        // Each look moves at most BITE entries: the number of looks is what bounds each.
+        // Each poll moves at most ITEMS_PER_POLL entries: the number of polls bounds each.
         let mut polls = 0;
         let mut found = 0;
         loop {

@@ -2,7 +2,7 @@
 //!
 //! A second one is made while a replica loads a data set beside the one that it serves. The new index takes the place
 //! of the old one at the same moment as the new data. Some servers do not tell which database a key is loaded into. The
-//! entries of such keys are *unplaced* until the module has looked where their locks are.
+//! entries of such keys are *unplaced* until the module has found their locks.
 
 use crate::lock::collections::wheel::{EntryId, Generations, Poll};
 use crate::lock::model::key::{Db, KeyName};
@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 pub(crate) struct Index {
     /// By the number of the database.
     placed: Vec<Option<Box<Database>>>,
-    /// When each of those is to be looked at, the earliest first: a command must not go through all databases.
+    /// When each of those is to be polled, the earliest first: a command must not go through all databases.
     wakeups: BTreeSet<(Timestamp, u32)>,
     /// Those whose database is not known; None when there are none.
     unplaced: Option<Box<Leases>>,
@@ -27,21 +27,21 @@ pub(crate) struct Index {
 #[derive(Debug, Default)]
 struct Database {
     leases: Leases,
-    /// Its bell. It may ring for nothing, since what is disarmed leaves it as it is.
+    /// Its wake-up. It may come for nothing, since disarming an entry leaves it as it is.
     wakeup: Option<Timestamp>,
 }
 
-/// What a look for due leases found.
+/// What a poll for due leases found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LeasePoll {
     /// A lease on this key may be over: open the key and call
     /// [`LockManager::lapse`](super::LockManager::lapse).
     Key(Db, EntryId, KeyName),
-    /// A lease may be over on a key of this name, in a database that is not known yet: look into each, and call
-    /// [`LockManager::place`](super::LockManager::place) with what lies there. If it is in none of them, call
+    /// A lease may be over on a key of this name, in a database that is not known yet. Search all databases, and call
+    /// [`LockManager::place`](super::LockManager::place) with the lock that lies there. If it is in none of them, call
     /// [`LockManager::drop_unplaced`](super::LockManager::drop_unplaced).
     Unplaced(EntryId, KeyName),
-    /// Work was done; look again, after a look at the clock.
+    /// Work was done: poll again, after reading the clock.
     Pending,
     /// Nothing is due.
     Idle,
@@ -68,7 +68,7 @@ impl Index {
         self.placed.iter().flatten().map(|database| &database.leases).chain(self.unplaced.as_deref())
     }
 
-    /// Looks for a lease that is over, and does a bounded piece of work on the way.
+    /// Finds a lease that is over; does a bounded piece of work on the way.
     pub(crate) fn poll_leases(&mut self, now: Timestamp) -> LeasePoll {
         if let Some(&(at, number)) = self.wakeups.first().filter(|(at, _)| *at <= now) {
             let Some(Some(database)) = self.placed.get_mut(number as usize) else {
@@ -201,7 +201,7 @@ impl Index {
 }
 
 impl Database {
-    /// Sees to it that the bell is early enough for what was armed.
+    /// Moves the wake-up so that it is early enough for what was armed.
     #[inline]
     fn wake_in_time(&mut self, db: Db, wakeups: &mut BTreeSet<(Timestamp, u32)>) {
         let soonest = self.leases.soonest();
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_poll_visits_only_the_databases_whose_leases_are_due() {
-        // What could go wrong: each command asks each of ten thousand databases when it is to be looked at.
+        // What could go wrong: each command asks each of ten thousand databases when it is due.
         let (mut index, mut count) = (Index::new(), Generations::new());
         let at = |ms: u64| Timestamp(0) + Millis(ms);
         let ids: Vec<EntryId> =
@@ -253,7 +253,8 @@ mod tests {
             }
         }
         assert_eq!(found, (0..10).collect::<Vec<u32>>());
-        // Those that were not due yet were not looked at, but for some that are moved to a lower level of their wheel.
+        // Databases that were not due yet were not visited, but for some whose entries move to a lower level of their
+        // wheel.
         assert!(visits < 1_000, "{visits} visits");
         assert_eq!((index.len(), index.wakeups.len()), (9_990, 9_990));
         index.swap(Db(11), Db(9_999));

@@ -1,4 +1,5 @@
-//! Instructions that a server runs for the commands that `rivals` times, so that a change can be judged on a noisy machine.
+//! Instructions that a server runs for the commands that `rivals` times, so that a change can be judged on a noisy
+//! machine.
 
 use bench::driver::{Driver, Load};
 use bench::instructions::Counter;
@@ -81,7 +82,7 @@ fn options() -> ArgMatches {
     let path = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_parser(value_parser!(PathBuf)).help(help)
     };
-    Command::new("instructions")
+    Command::new("server_instructions")
         .about("Instructions that a server runs for a command; needs valgrind")
         .arg(path("server", "The program of the server"))
         .arg(path("results", "The folder to write to; without it bench/results"))

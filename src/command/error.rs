@@ -1,0 +1,194 @@
+//! The texts of all errors, each once, and how they are sent.
+
+use crate::ffi::Ctx;
+use crate::lock::model::key::Db;
+use crate::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
+use crate::lock::model::time::Millis;
+use crate::module::ServeError;
+use std::fmt;
+
+/// What is wrong with the arguments of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArgError {
+    /// An argument is missing.
+    Missing(&'static str),
+    /// An option that the command does not take.
+    UnknownOption(Vec<u8>),
+    /// An option is given twice.
+    Twice(&'static str),
+    /// Two options that exclude each other.
+    Exclude(&'static str, &'static str),
+    /// Neither `PX` nor `EX`, where one is needed.
+    NoLease,
+    /// Not a number, or out of range.
+    Number {
+        /// The argument or option.
+        name: &'static str,
+        /// The least allowed.
+        min: u64,
+        /// The most allowed.
+        max: u64,
+    },
+    /// `EX` where the longest lease is shorter than a second.
+    NoWholeSecond(Millis),
+    /// Neither READ nor WRITE.
+    Mode,
+    /// An owner of no bytes.
+    OwnerEmpty,
+    /// `*` where an owner must exist already.
+    OwnerGenerated,
+    /// RETRY with owner `*`: each call makes another owner, so there is nothing to repeat.
+    RetryGenerated,
+    /// An owner longer than this.
+    OwnerTooLong(usize),
+    /// A note longer than this.
+    NoteTooLong(usize),
+    /// SESSION in a call that came over no connection.
+    SessionNowhere,
+    /// More keys than this.
+    TooManyKeys(usize),
+    /// Fewer keys than numkeys says.
+    TooFewKeys,
+    /// A key that is named twice.
+    KeyTwice(Vec<u8>),
+    /// LOCK.HOLD from a client, without `lock.allow-hold`.
+    HoldRefused,
+}
+
+impl fmt::Display for ArgError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArgError::Missing(name) => write!(f, "ERR {name} needs a value"),
+            ArgError::UnknownOption(word) => write!(f, "ERR unknown option {}", Quoted(word)),
+            ArgError::Twice(name) => write!(f, "ERR {name} is given twice"),
+            ArgError::Exclude(one, other) => write!(f, "ERR {one} and {other} exclude each other"),
+            ArgError::NoLease => write!(f, "ERR PX or EX is needed"),
+            ArgError::Number { name, min, max } => write!(f, "ERR {name} must be a whole number from {min} to {max}"),
+            ArgError::NoWholeSecond(max) => {
+                write!(f, "ERR EX counts whole seconds and lock.max-lease-ms is {}: use PX", max.0)
+            }
+            ArgError::Mode => write!(f, "ERR mode must be READ or WRITE"),
+            ArgError::OwnerEmpty => write!(f, "ERR owner must not be empty"),
+            ArgError::OwnerGenerated => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
+            ArgError::RetryGenerated => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+            ArgError::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
+            ArgError::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
+            ArgError::SessionNowhere => {
+                write!(f, "ERR SESSION needs a connection: a script, a function or another module has none of its own")
+            }
+            ArgError::TooManyKeys(max) => write!(f, "LIMIT numkeys is above lock.max-keys ({max})"),
+            ArgError::TooFewKeys => write!(f, "ERR numkeys is greater than the number of arguments that follow"),
+            ArgError::KeyTwice(key) => write!(f, "ERR key {} is given twice", Quoted(key)),
+            ArgError::HoldRefused => {
+                write!(f, "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)")
+            }
+        }
+    }
+}
+
+/// At most 64 bytes, as redis-cli shows them: whatever they are, they cannot end the line of the error.
+struct Quoted<'a>(&'a [u8]);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN_MAX: usize = 64;
+        write!(f, "\"")?;
+        for byte in &self.0[..self.0.len().min(SHOWN_MAX)] {
+            match byte {
+                b'\'' => write!(f, "'")?,
+                byte => write!(f, "{}", byte.escape_ascii())?,
+            }
+        }
+        write!(f, "\"")?;
+        if self.0.len() > SHOWN_MAX { write!(f, "...") } else { Ok(()) }
+    }
+}
+
+/// The text of a request that was not served.
+#[must_use]
+pub fn text_of(error: &ServeError) -> &'static str {
+    match error {
+        ServeError::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+        ServeError::Replica => "READONLY locks are granted by the primary only",
+        ServeError::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
+        ServeError::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
+        ServeError::Refused(Refusal::TooManyCounts) => "LIMIT the owner's count is 4294967295, the highest there is",
+        ServeError::Refused(Refusal::FencesUsedUp) => {
+            "LIMIT the fence clock is at 9007199254740991, the highest there is"
+        }
+        ServeError::Refused(Refusal::FenceFarAhead) => "ERR fence is more than a year ahead of the clock",
+        ServeError::Refused(Refusal::BreaksLock) => "ERR hold conflicts with another owner's hold on the key",
+        ServeError::Refused(Refusal::AlreadyWaits) => "ERR owner already waits there: use RETRY",
+        ServeError::Refused(Refusal::TooManyWaiters) => "LIMIT server has lock.max-waiters waiters",
+        ServeError::Refused(Refusal::TooManyWaitersOfKey) => "LIMIT key has lock.max-waiters-per-key waiters",
+        ServeError::Refused(Refusal::Deadlock(_)) => "DEADLOCK",
+    }
+}
+
+/// The text of a deadlock: the cycle from the requester back to itself.
+///
+/// A name of harmless characters alone stands as it is, any other is quoted. A key that the requester may not read
+/// stands as `?`, and so does the owner that it is waited for there. The same holds for keys of another database: an
+/// ACL may keep the client from selecting it.
+#[must_use]
+pub fn text_of_deadlock(cycle: &Cycle, db: Db, mut may_read: impl FnMut(&[u8]) -> bool) -> String {
+    const HOPS_MAX: usize = 8;
+    let hops = &cycle.0;
+    let readable: Vec<bool> = hops.iter().map(|hop| hop.db == db && may_read(&hop.key)).collect();
+    let mut text = "DEADLOCK ".to_owned();
+    for (at, Hop { owner, key, .. }) in hops.iter().take(HOPS_MAX).enumerate() {
+        // The requester knows itself, and the owner that it waits for at a key that it may read.
+        let known = at == 0 || readable[at - 1];
+        text += &format!("{} -> {} -> ", name(owner.as_bytes(), known), name(key, readable[at]));
+    }
+    match hops.len().checked_sub(HOPS_MAX) {
+        Some(more @ 1..) => text + &format!("... ({more} more)"),
+        _ => text + &hops.first().map_or(String::new(), |hop| name(hop.owner.as_bytes(), true)),
+    }
+}
+
+fn name(bytes: &[u8], known: bool) -> String {
+    let harmless = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.:-/@{}#".contains(byte);
+    match std::str::from_utf8(bytes) {
+        _ if !known => "?".to_owned(),
+        Ok(plain) if plain.len() <= 64 && !plain.is_empty() && bytes.iter().all(harmless) => plain.to_owned(),
+        _ => Quoted(bytes).to_string(),
+    }
+}
+
+/// The text for a waiter that this node cannot serve any more.
+#[must_use]
+pub fn text_of_redirect(reason: RedirectReason) -> &'static str {
+    match reason {
+        RedirectReason::Demoted => "UNBLOCKED lock wait ended: this node is a replica now",
+        RedirectReason::SlotGone => "UNBLOCKED lock wait ended: the key is served by another node now",
+    }
+}
+
+/// Replies that a request was not served.
+pub fn refuse(ctx: &mut Ctx<'_>, error: ServeError) {
+    ctx.reply_error(text_of(&error));
+}
+
+/// Replies that an argument is wrong.
+pub fn reply_arg_error(ctx: &mut Ctx<'_>, error: &ArgError) {
+    ctx.reply_error(&error.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_error_is_one_line_whatever_the_client_sent() {
+        let word = b"\r\n-ERR \0\xff\"injected".to_vec();
+        let text = ArgError::UnknownOption(word).to_string();
+        assert_eq!(text, r#"ERR unknown option "\r\n-ERR \x00\xff\"injected""#);
+    }
+
+    #[test]
+    fn a_long_word_is_cut() {
+        let text = ArgError::UnknownOption(vec![b'x'; 1 << 20]).to_string();
+        assert_eq!(text.len(), "ERR unknown option ".len() + 66 + 3);
+    }
+}

@@ -1,0 +1,161 @@
+//! Deciding an acquisition. What a requester gets, by what is there:
+//!
+//! | its own hold | other holders | it asks READ | it asks WRITE |
+//! | --- | --- | --- | --- |
+//! | none | none | new hold\* | new hold\* |
+//! | none | readers | new hold\* | conflict |
+//! | none | a writer | conflict | conflict |
+//! | reads | none | re-entrant | upgrade |
+//! | reads | readers | re-entrant | conflict |
+//! | writes, perhaps reads | none (I2) | re-entrant (a downgrade begins so) | re-entrant |
+//!
+//! *New hold* and *upgrade* get a new fence; *re-entrant* keeps its fence unless the hold was carried here. \* Only if
+//! no waiter delays it ([`crate::lock::wait::order`]). A request that cannot be served waits, if it asked for that.
+
+use super::LockManager;
+use super::enqueue::wanted_at;
+use super::grant::{GrantContext, grant};
+use crate::lock::model::key::{KeyIndex, KeyName};
+use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Acquire, Cycle, Outcome, PerKey, Refusal, Wait};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::Timestamp;
+use crate::lock::wait::order::{Passed, Requester, Verdict, is_upgrade, judge};
+
+impl LockManager {
+    /// Takes all the keys of a request, or lets it wait for them, or takes none.
+    pub(super) fn acquire<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        named: &[KeyIndex],
+        (owner, operation): (&Owner, &Acquire),
+    ) -> Result<Outcome, Refusal> {
+        let now = step.now.mono;
+        if !self.may_have(step.keys, named, (owner, operation), now)? {
+            if operation.wait == Wait::Never {
+                return Ok(Outcome::Unavailable);
+            }
+            if let Some(queued) = self.queue_or_pass(step, named, (owner, operation))? {
+                return Ok(queued);
+            }
+        }
+        let is_contended = !self.wait_table.is_empty();
+        let is_new = is_contended
+            && named.iter().any(|key| {
+                let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
+                hold.is_none_or(|hold| is_upgrade(hold, operation.mode))
+            });
+        let context = GrantContext { fences: &mut self.fences, epoch: self.epoch, skew: self.limits.promotion_skew };
+        let given = grant(step, named, (owner, operation), context)?;
+        if is_contended {
+            self.clear_reservations(step, named);
+            self.confirm_grants(step, named.iter().copied(), owner);
+            if is_new {
+                self.note_new_hold(owner);
+            }
+        }
+        Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
+    }
+
+    /// Lets a request wait that cannot be served now. None if it is to be granted after all, before the waiters of the
+    /// cycle that it would close.
+    #[inline(never)]
+    fn queue_or_pass<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        named: &[KeyIndex],
+        request: (&Owner, &Acquire),
+    ) -> Result<Option<Outcome>, Refusal> {
+        match self.enqueue(step, named, request) {
+            Err(Refusal::Deadlock(cycle))
+                if self.may_go_before(step.keys, named, request, Some(&cycle), step.now.mono) == Ok(true) =>
+            {
+                self.note_passed(step.keys, named);
+                Ok(None)
+            }
+            queued => queued.map(Some),
+        }
+    }
+
+    /// A request goes before the waiters of these keys to open a cycle.
+    pub(super) fn note_passed<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
+        for key in indices {
+            let Place { db, name, .. } = keys.place(*key);
+            self.wait_table.note_passed(db, name);
+        }
+    }
+
+    /// Whether a request can be served at once, on all keys that it names.
+    fn may_have<K: Keyspace>(
+        &self,
+        keys: &mut K,
+        named: &[KeyIndex],
+        (owner, operation): (&Owner, &Acquire),
+        now: Timestamp,
+    ) -> Result<bool, Refusal> {
+        if self.wait_table.contended() > 0 {
+            return self.may_go_before(keys, named, (owner, operation), None, now);
+        }
+        for &key in named {
+            if self.judge_newcomer(keys, key, (owner, operation))? == Verdict::Conflict {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The same where requests wait; before the waiters of this cycle, if one is given.
+    #[inline(never)]
+    fn may_go_before<K: Keyspace>(
+        &self,
+        keys: &mut K,
+        named: &[KeyIndex],
+        (owner, operation): (&Owner, &Acquire),
+        cycle: Option<&Cycle>,
+        now: Timestamp,
+    ) -> Result<bool, Refusal> {
+        // Which of them it upgrades decides which waiters it passes; for a single key that is decided already.
+        let mut wanted = PerKey::new();
+        // Made when it is first needed: most requests pass no waiter.
+        let mut passed = cycle.map(Passed::cycle);
+        for &key in named {
+            let verdict = self.judge_newcomer(keys, key, (owner, operation))?;
+            let Place { db, name, .. } = keys.place(key);
+            match verdict {
+                Verdict::Conflict => return Ok(false),
+                Verdict::NewHold if self.wait_table.queue(db, name).is_some() => {
+                    let name = KeyName::from_slice(name);
+                    if wanted.is_empty() && named.len() > 1 {
+                        wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, operation))));
+                    }
+                    let requester = Requester { owner, mode: operation.mode, wanted: &wanted };
+                    let (order, place) = (self.order(now), self.wait_table.next_position());
+                    if order.is_delayed(keys, (db, &name), requester, place, passed.get_or_insert_default()) {
+                        return Ok(false);
+                    }
+                }
+                Verdict::NewHold | Verdict::Upgrade | Verdict::Reentrant => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Judges a request by the holds on one of its keys, its own included.
+    fn judge_newcomer<K: Keyspace>(
+        &self,
+        keys: &mut K,
+        key: KeyIndex,
+        (owner, operation): (&Owner, &Acquire),
+    ) -> Result<Verdict, Refusal> {
+        let lock = keys.lock(key).map(|lock| &*lock);
+        let verdict = judge(lock, owner, operation.mode, &self.limits)?;
+        if verdict == Verdict::Reentrant && operation.retry.is_none() {
+            let hold = lock.and_then(|lock| lock.holds.get(owner.as_bytes()));
+            if hold.is_some_and(|hold| hold.count(operation.mode) == u32::MAX) {
+                return Err(Refusal::TooManyCounts);
+            }
+        }
+        Ok(verdict)
+    }
+}

@@ -1,0 +1,117 @@
+//! Queueing a request that cannot be served now.
+
+use super::LockManager;
+use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaiterId};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::Timestamp;
+use crate::lock::wait::deadlock;
+use crate::lock::wait::order::is_upgrade;
+use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted};
+use alloc::boxed::Box;
+
+impl LockManager {
+    /// Lets a request wait that cannot be served now.
+    pub(crate) fn enqueue<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        named: &[KeyIndex],
+        (owner, operation): (&Owner, &Acquire),
+    ) -> Result<Outcome, Refusal> {
+        let now = step.now.mono;
+        let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
+        let wanted: PerKey<Wanted> = named.iter().map(|key| wanted_at(step.keys, *key, (owner, operation))).collect();
+        // Two readers that both want to write wait for each other, whatever else there is.
+        let contested = wanted.iter().any(|key| key.upgrade && self.is_upgraded_by_other(db, &key.name, owner));
+        if let Some((old, waiter)) = self.twin_of((owner, operation), db, &wanted) {
+            let same = waiter.keys.iter().map(|key| &key.name).eq(wanted.iter().map(|key| &key.name));
+            if operation.retry.is_none() || !same {
+                return Err(Refusal::AlreadyWaits);
+            }
+            // Only the server knows whether the client can wait. Until then the place is the old request's.
+            return Ok(Outcome::Repeats(old));
+        }
+        self.check_limits(db, &wanted)?;
+        let id = self.wait_table.admit((owner, operation), db, wanted, now, until(operation, now));
+        if (contested || self.limits.deadlock_detection)
+            && let Some(found) = deadlock::find(self.order(now), step.keys, owner, CycleCause::NewWait)
+        {
+            self.wait_table.remove(id);
+            return Err(Refusal::Deadlock(Box::new(found.cycle)));
+        }
+        self.reserve_free_keys(step, named);
+        Ok(Outcome::Queued(id))
+    }
+
+    /// Whether another owner waits to upgrade this key.
+    fn is_upgraded_by_other(&self, db: Db, name: &[u8], owner: &Owner) -> bool {
+        self.wait_table.queue(db, name).is_some_and(|queue| {
+            let mut others = queue.upgrades().filter_map(|id| self.wait_table.waiter(id));
+            others.any(|other| other.owner != *owner)
+        })
+    }
+
+    /// The owner's waiter for one of these keys in the same mode.
+    fn twin_of(
+        &self,
+        (owner, operation): (&Owner, &Acquire),
+        db: Db,
+        wanted: &[Wanted],
+    ) -> Option<(WaiterId, &Waiter)> {
+        let waits = |waiter: &Waiter| {
+            waiter.db == db
+                && waiter.operation.mode == operation.mode
+                && wanted.iter().any(|key| waiter.wants(db, &key.name))
+        };
+        let (id, _) = self.wait_table.waiting_of(owner).find(|(_, waiter)| waits(waiter))?;
+        Some((id, self.wait_table.waiter(id)?))
+    }
+
+    fn check_limits(&self, db: Db, wanted: &[Wanted]) -> Result<(), Refusal> {
+        if self.wait_table.waiting() >= self.limits.waiters_max {
+            return Err(Refusal::TooManyWaiters);
+        }
+        if wanted.iter().any(|key| self.queue_len(db, &key.name) >= self.limits.waiters_per_key_max) {
+            return Err(Refusal::TooManyWaitersOfKey);
+        }
+        Ok(())
+    }
+
+    /// Free keys are reserved from now on, not only when the next request comes: a late client must not find the whole
+    /// time still to go.
+    fn reserve_free_keys<K: Keyspace>(&mut self, step: &mut Step<'_, K>, named: &[KeyIndex]) {
+        for &key in named {
+            let Place { db, name, lock } = step.keys.place(key);
+            if lock.is_none_or(|lock| lock.is_free()) {
+                self.wait_table.reserve(db, name, step.now.mono, self.limits.reserve_max);
+            }
+        }
+    }
+
+    /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats. That one is
+    /// forgotten and to be answered [`WaitEnd::Replaced`](crate::lock::model::request::WaitEnd::Replaced). None when it
+    /// waits no more.
+    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<WaiterId> {
+        if !self.waits(old) {
+            return None;
+        }
+        self.wait_table.take_over(old, operation, until(operation, now))
+    }
+}
+
+/// Until when a request waits; None without a limit.
+fn until(operation: &Acquire, now: Timestamp) -> Option<Timestamp> {
+    match operation.wait {
+        Wait::For(limit) => Some(now + limit),
+        Wait::Never | Wait::Forever => None,
+    }
+}
+
+/// A key as a request wants it.
+pub(crate) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, operation): (&Owner, &Acquire)) -> Wanted {
+    let Place { name, lock, .. } = keys.place(key);
+    let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
+    Wanted { name: KeyName::from_slice(name), upgrade: hold.is_some_and(|hold| is_upgrade(hold, operation.mode)) }
+}

@@ -1,0 +1,64 @@
+//! Releasing: an owner gives back what it holds, and the hand-off to the next waiters follows in the same step.
+
+use super::LockManager;
+use crate::lock::model::effect::Cause;
+use crate::lock::model::hold::{Hold, Mode};
+use crate::lock::model::key::KeyIndex;
+use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Outcome, PerKey, Refusal, Release};
+use crate::lock::model::step::Step;
+
+impl LockManager {
+    /// Releases the first keys of the step, all or none, and hands off what became free.
+    pub(super) fn release<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        count: u16,
+        (owner, operation): (&Owner, &Release),
+    ) -> Result<Outcome, Refusal> {
+        let before = step.effects.changes.len();
+        let released = release(step, (0..count).map(KeyIndex), owner, operation);
+        // What was given back goes to the next waiter, in the same step.
+        if step.effects.changes.len() > before {
+            for key in (0..count).map(KeyIndex) {
+                self.wake_waiters_in_step(step, key);
+            }
+        }
+        released
+    }
+}
+
+fn release<K: Keyspace>(
+    step: &mut Step<'_, K>,
+    named: impl Iterator<Item = KeyIndex> + Clone,
+    owner: &Owner,
+    operation: &Release,
+) -> Result<Outcome, Refusal> {
+    let Step { keys, effects, .. } = step;
+    let mut holds: PerKey<Option<Hold>> = PerKey::new();
+    for key in named.clone() {
+        let hold = keys.lock(key).and_then(|lock| lock.hold_of(owner, operation.fence)).cloned();
+        if operation.is_ambiguous() && hold.as_ref().is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
+            return Err(Refusal::AmbiguousRelease);
+        }
+        holds.push(hold);
+    }
+    let left = named.zip(holds).map(|(key, hold)| {
+        let (mut hold, lock) = (hold?, keys.lock(key)?);
+        let before = hold.total();
+        for mode in [Mode::Read, Mode::Write] {
+            if operation.mode.is_none_or(|named| named == mode) {
+                hold.set_count(mode, operation.amount.left_of(hold.count(mode)));
+            }
+        }
+        let total = hold.total();
+        if total == 0 {
+            effects.commit_end(lock, key, Cause::Release, owner);
+        } else if total < before {
+            effects.commit_hold(lock, key, Cause::Release, owner, hold);
+        }
+        Some(total)
+    });
+    Ok(Outcome::Released(left.collect()))
+}

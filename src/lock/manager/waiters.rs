@@ -1,0 +1,80 @@
+//! Waiters as they are to be seen: in INFO, LOCK.INFO and LOCK.TOP.
+
+use super::LockManager;
+use crate::lock::model::key::Db;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::WaiterId;
+use crate::lock::model::time::{Millis, Timestamp};
+use crate::lock::wait::waiter::Waiter;
+
+/// A waiter as it is to be seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// Its name.
+    pub id: WaiterId,
+    /// The waiter itself.
+    pub waiter: &'a Waiter,
+    /// How long it has waited.
+    pub waited: Millis,
+    /// How long it will wait at most; None without a limit.
+    pub left: Option<Millis>,
+}
+
+impl<'a> Waiting<'a> {
+    fn of(id: WaiterId, waiter: &'a Waiter, now: Timestamp) -> Waiting<'a> {
+        let left = waiter.until.map(|until| until.left(now));
+        Waiting { id, waiter, waited: waiter.since.ago(now), left }
+    }
+}
+
+impl LockManager {
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.wait_table.waiting()
+    }
+
+    /// How many keys are waited for.
+    #[must_use]
+    pub fn contended(&self) -> usize {
+        self.wait_table.contended()
+    }
+
+    /// The waiters for a key, in order.
+    pub fn queue(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
+        let ids = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter());
+        ids.filter_map(move |id| Some(Waiting::of(id, self.wait_table.waiter(id)?, now)))
+    }
+
+    /// All waiters, in no order.
+    pub(crate) fn everybody_waiting(&self, now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
+        let all = self.wait_table.everybody().filter_map(|id| Some((id, self.wait_table.waiter(id)?)));
+        all.filter(|(_, waiter)| waiter.is_waiting()).map(move |(id, waiter)| Waiting::of(id, waiter, now))
+    }
+
+    /// Since when a request waits, or had waited when it was granted.
+    #[must_use]
+    pub fn waited_since(&self, id: WaiterId) -> Option<Timestamp> {
+        Some(self.wait_table.waiter(id)?.since)
+    }
+
+    /// How many requests wait for a key.
+    #[must_use]
+    pub fn queue_len(&self, db: Db, name: &[u8]) -> usize {
+        self.wait_table.queue(db, name).map_or(0, |queue| queue.len())
+    }
+
+    /// The owner for which a free key is reserved.
+    #[must_use]
+    pub fn reserved_by(&self, db: Db, name: &[u8], now: Timestamp) -> Option<&Owner> {
+        let queue = self.wait_table.queue(db, name)?;
+        let first = queue.iter().next().filter(|_| queue.is_reserved(now))?;
+        Some(&self.wait_table.waiter(first)?.owner)
+    }
+
+    /// Whether a request waits still.
+    #[must_use]
+    pub fn waits(&self, id: WaiterId) -> bool {
+        self.wait_table.waiter(id).is_some_and(Waiter::is_waiting)
+    }
+}

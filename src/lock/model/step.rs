@@ -1,0 +1,80 @@
+//! A step: the keys that it works on, its time, and what it has done.
+
+use super::effect::{Cause, Effects};
+use super::hold::Hold;
+use super::key::KeyIndex;
+use super::keyspace::Keyspace;
+use super::limits::Budget;
+use super::owner::Owner;
+use super::session::Sessions;
+use super::time::Now;
+use alloc::vec::Vec;
+
+/// One step of the lock manager. The server serves no other client meanwhile.
+#[derive(Debug)]
+pub struct Step<'k, K> {
+    /// Where its locks lie.
+    pub keys: &'k mut K,
+    /// When it happens.
+    pub now: Now,
+    /// What it has done so far.
+    pub effects: Effects,
+    /// What it may still do for waiters.
+    pub(crate) budget: Budget,
+}
+
+/// What a step had done at some point.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Savepoint {
+    pub(crate) changes: usize,
+    bindings: usize,
+    keys: u16,
+}
+
+impl<'k, K: Keyspace> Step<'k, K> {
+    /// A step that has done nothing.
+    pub fn new(keys: &'k mut K, now: Now) -> Step<'k, K> {
+        Step { keys, now, effects: Effects::new(), budget: Budget::new() }
+    }
+
+    /// What it has done until now.
+    pub(crate) fn savepoint(&self) -> Savepoint {
+        let Effects { changes, bindings, .. } = &self.effects;
+        Savepoint { changes: changes.len(), bindings: bindings.len(), keys: self.keys.count() }
+    }
+
+    /// Closes the keys that were opened since then, if nothing was changed since.
+    pub(crate) fn close_unchanged(&mut self, since: Savepoint) {
+        if self.effects.changes.len() == since.changes && self.effects.bindings.len() == since.bindings {
+            self.keys.close(since.keys);
+        }
+    }
+
+    /// Whether this key has no hold.
+    pub(crate) fn is_free(&mut self, key: KeyIndex) -> bool {
+        self.keys.lock(key).is_none_or(|lock| lock.is_free())
+    }
+
+    /// Ends what is over on a key, all of it. Keeps I5.
+    pub(crate) fn settle(&mut self, key: KeyIndex, sessions: &Sessions) {
+        if sessions.some_closed()
+            && let Some(lock) = self.keys.lock(key)
+        {
+            let orphan = |(owner, hold): (&Owner, &Hold)| sessions.end_of_grace(hold).is_some().then(|| owner.clone());
+            let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
+            for owner in orphans {
+                self.effects.close(lock, key, sessions, &owner, self.now.mono);
+            }
+        }
+        self.lapse(key, usize::MAX);
+    }
+
+    /// Ends at most `most` leases that are over on a key, the earliest first.
+    pub(crate) fn lapse(&mut self, key: KeyIndex, most: usize) {
+        let Some(lock) = self.keys.lock(key) else { return };
+        for _ in 0..most {
+            let Some((owner, hold)) = lock.holds.take_over(self.now.mono) else { return };
+            self.effects.ended(key, Cause::Lapse, owner, hold);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Deadlocks: cycles of owners, each of which waits for the next. A search is made when a request would close one.
+//!
+//! An owner waits for exactly what its service waits for: other owners' conflicting holds, and the waiters that go
+//! before it, each through all keys that they wait for. All of those must leave, so a path back to the requester is a
+//! deadlock. This is the AND model of Knapp, "Deadlock detection in distributed databases", 1987. Only owners that wait
+//! have edges.
+//!
+//! Most waiters of a long queue wait for its key alone. They wait for its holders and for each other, which adds only
+//! two things. A reader behind a writer waits for all holders. And a waiter of several keys may go before one of them
+//! though not before the waiter that is visited. So only waiters that wait elsewhere too are visited one by one, and a
+//! long queue costs no more than a short one.
+//!
+//! A search costs what it reaches, however many wait for the same keys. Four things see to that:
+//!
+//! - No lock changes during a search: which holders of a key wait is asked once per key.
+//! - Whether a waiter delays another depends on its `Kind` alone: waiters of a kind are reached together.
+//! - A waiter that was reached leaves the lists of the search (`KeyNode::waiting`), so it is never reached again.
+//! - A requester that nobody waits for closes no cycle. The holds on the contended keys tell that, so it is asked as
+//!   soon as the search would take longer than the answer.
+
+mod graph;
+mod search;
+
+use super::order::Order;
+use super::waiter::CycleCause;
+use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::owner::Owner;
+use alloc::vec::Vec;
+use graph::{Graph, hold_nothing};
+pub(crate) use search::Found;
+use search::Search;
+
+/// Searches for a cycle through an owner.
+pub(crate) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, requester: &Owner, cause: CycleCause) -> Option<Found> {
+    let late = cause == CycleCause::NewHold;
+    if !late && all_wait_in_one_queue(order, requester) {
+        return None;
+    }
+    let first = order.wait_table.waiting_of(requester).map(|(id, _)| id).next()?;
+    let requester = &order.wait_table.waiter(first)?.owner;
+    Search::new(Graph::new(order, requester, late)).cycle_through(keys, requester)
+}
+
+/// The suspects among these owners and those that they wait for: a cycle must lead through one of them. A suspect
+/// waits more than once, or holds something that is waited for. All other owners wait only for earlier waiters.
+pub(crate) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Owner]) -> Vec<Owner> {
+    // No owner has this name, so the search ends nowhere.
+    let nobody = Owner::new(b"");
+    let mut search = Search::new(Graph::new(order, &nobody, true));
+    for owner in owners {
+        let first = order.wait_table.waiting_of(owner).map(|(id, _)| id).next();
+        if let Some(waiter) = first.and_then(|id| order.wait_table.waiter(id)) {
+            search.reach(&waiter.owner, None);
+        }
+    }
+    search.visit_all(keys);
+    let waits_twice = |owner: &Owner| order.wait_table.waiting_of(owner).nth(1).is_some();
+    let twice = search.owners_reached().filter(|owner| waits_twice(owner));
+    let mut suspects: Vec<&Owner> = twice.chain(search.graph.waiting_holders()).collect();
+    suspects.sort_unstable();
+    suspects.dedup();
+    suspects.into_iter().cloned().collect()
+}
+
+/// Whether all waiters stand in one queue, and the requester came last: no waiter wants what it holds elsewhere.
+fn all_wait_in_one_queue(order: Order<'_>, requester: &Owner) -> bool {
+    let mut waiters = order.wait_table.waiting_of(requester);
+    let (Some((_, waiter)), None) = (waiters.next(), waiters.next()) else { return false };
+    match &waiter.keys[..] {
+        [key] if !key.upgrade => {
+            order.wait_table.queue(waiter.db, &key.name).is_some_and(|queue| hold_nothing(order, queue))
+        }
+        _ => false,
+    }
+}

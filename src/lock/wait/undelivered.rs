@@ -1,0 +1,268 @@
+//! Grants whose delivery is not known yet: where they lie, whether the owner has confirmed them, and which are to be
+//! rolled back.
+
+use super::jobs::Job;
+use super::table::WaitTable;
+use super::waiter::{Grant, GrantUndo, State, Undelivered, Waiter};
+use crate::lock::model::hold::Connection;
+use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::lock::Lock;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{PerKey, WaiterId};
+use crate::lock::model::time::Timestamp;
+use alloc::collections::btree_map::Entry;
+use alloc::vec::Vec;
+
+impl WaitTable {
+    /// A waiter was granted what it waited for.
+    pub(crate) fn granted(&mut self, id: WaiterId, given: PerKey<GrantUndo>) {
+        self.leave_queues(id);
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
+        }
+        self.note_prior_bindings(id);
+    }
+
+    /// What was granted to a waiter has taken holds over from other connections.
+    pub(super) fn note_prior_bindings(&mut self, id: WaiterId) {
+        for connection in self.waiters.get(id).map(Waiter::prior_connections).unwrap_or_default() {
+            self.prior_bindings.entry(connection).or_default().insert(id);
+        }
+    }
+
+    /// What was granted to a waiter is not to be taken back any more, or is being taken back.
+    pub(super) fn forget_prior_bindings(&mut self, id: WaiterId, connections: &[Connection]) {
+        for connection in connections {
+            if let Entry::Occupied(mut ids) = self.prior_bindings.entry(*connection) {
+                ids.get_mut().remove(&id);
+                if ids.get().is_empty() {
+                    ids.remove();
+                }
+            }
+        }
+    }
+
+    /// The reply of a granted waiter has reached its client's connection.
+    pub fn delivered(&mut self, id: WaiterId) {
+        if self.waiters.get(id).is_some_and(|waiter| !waiter.is_waiting()) {
+            self.remove(id);
+        }
+    }
+
+    /// A waiter's client has gone. True when it had been granted and that is to be taken back.
+    pub fn client_gone(&mut self, id: WaiterId) -> bool {
+        match self.waiters.get(id).map(Waiter::grant) {
+            Some(Some(grant)) if !grant.confirmed => {
+                self.undelivered.push(id);
+                true
+            }
+            _ => {
+                self.remove(id);
+                false
+            }
+        }
+    }
+
+    /// An owner has shown that it knows what it holds on a key.
+    pub(crate) fn confirm(&mut self, db: Db, name: &[u8], owner: &Owner) {
+        for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
+            if let Some(waiter) = self.waiters.get_mut(*id)
+                && waiter.owner == *owner
+                && waiter.lies_at(db, name)
+                && let State::Granted(grant) = &mut waiter.state
+            {
+                grant.confirmed = true;
+            }
+        }
+    }
+
+    /// A lock was renamed or moved: grants on it whose delivery is not known lie there now.
+    pub(crate) fn carried(&mut self, from: (Db, &[u8]), to: (Db, &[u8]), lock: &Lock) {
+        if self.waiters.len() == self.waiting {
+            return;
+        }
+        let WaitTable { waiters, by_owner, .. } = self;
+        let mut carry = |ids: &[WaiterId]| {
+            for id in ids {
+                let Some(waiter) = waiters.get_mut(*id).filter(|waiter| waiter.lies_at(from.0, from.1)) else {
+                    continue;
+                };
+                if lock.holds.get(waiter.owner.as_bytes()).is_some() {
+                    waiter.relocate(|place| {
+                        if place.0 == from.0 && *place.1 == *from.1 {
+                            *place = (to.0, KeyName::from_slice(to.1));
+                        }
+                    });
+                }
+            }
+        };
+        // Whichever are fewer.
+        if lock.holds.len() <= by_owner.len() {
+            lock.holds.iter().filter_map(|(owner, _)| by_owner.get(&owner.digest())).for_each(|ids| carry(ids));
+        } else {
+            by_owner.values().for_each(|ids| carry(ids));
+        }
+    }
+
+    /// Two databases changed places, and with them what was granted there.
+    pub(crate) fn swapped(&mut self, one: Db, other: Db) {
+        if self.waiters.len() == self.waiting {
+            return;
+        }
+        for id in self.by_owner.values().flatten() {
+            let Some(waiter) = self.waiters.get_mut(*id) else { continue };
+            waiter.relocate(|(db, _)| {
+                if *db == one {
+                    *db = other;
+                } else if *db == other {
+                    *db = one;
+                }
+            });
+        }
+    }
+
+    /// A connection has closed. Holds that were bound to it may have been granted anew by another connection since.
+    /// When such a grant is rolled back, the hold is to be as its closing would have left it. (What was granted by this
+    /// connection is rolled back before anything ends that is bound.)
+    ///
+    /// How many grants were changed for that.
+    pub(crate) fn closed(&mut self, connection: Connection, now: Timestamp) -> usize {
+        let Some(ids) = self.prior_bindings.remove(&connection) else { return 0 };
+        for id in &ids {
+            let Some(Waiter { state: State::Granted(grant), .. }) = self.waiters.get_mut(*id) else { continue };
+            for prior in grant.given.iter_mut().filter_map(|given| given.prior.as_mut()) {
+                if let Some(session) = prior.session.take_if(|session| session.connection == connection) {
+                    prior.closed_until = Some(now + session.grace);
+                }
+            }
+        }
+        ids.len()
+    }
+
+    /// The next grant to take back. It stays the next one until that is done.
+    #[must_use]
+    pub(crate) fn next_undelivered(&mut self) -> Option<Job> {
+        while let Some(id) = self.undelivered.last() {
+            match self.waiters.get(*id) {
+                Some(waiter) => {
+                    let (db, _) = waiter.place(0);
+                    let places = (0..waiter.keys.len()).map(|at| waiter.place(at));
+                    let names = places.filter(|(at, _)| *at == db).map(|(_, name)| name.clone()).collect();
+                    return Some(Job::RevokeUndelivered(*id, db, names));
+                }
+                None => self.undelivered.pop(),
+            };
+        }
+        None
+    }
+
+    /// Takes an undelivered grant out of the wait table, as far as it lies in this database now. The waiter is
+    /// forgotten when nothing is left of it. None when there is nothing.
+    pub(crate) fn take_undelivered(&mut self, id: WaiterId, db: Db) -> Option<Undelivered> {
+        let prior_connections = self.waiters.get(id)?.prior_connections();
+        self.forget_prior_bindings(id, &prior_connections);
+        let waiter = self.waiters.get_mut(id)?;
+        let (owner, mode) = (waiter.owner.clone(), waiter.operation.mode);
+        let State::Granted(grant) = &mut waiter.state else { return None };
+        let confirmed = grant.confirmed;
+        let (mut keys, mut given) = (PerKey::new(), PerKey::new());
+        let mut places = grant.places.drain(..);
+        let (mut undelivered, mut left) = (PerKey::new(), Vec::new());
+        for (key, one) in waiter.keys.drain(..).zip(grant.given.drain(..)) {
+            match places.next() {
+                Some((at, name)) if at != db => {
+                    keys.push(key);
+                    given.push(one);
+                    left.push((at, name));
+                }
+                Some((_, name)) => undelivered.push((name, one)),
+                None => undelivered.push((key.name, one)),
+            }
+        }
+        drop(places);
+        (grant.given, grant.places, waiter.keys) = (given, left, keys);
+        if waiter.keys.is_empty() {
+            self.remove(id);
+        }
+        self.note_prior_bindings(id);
+        Some(Undelivered { owner, mode, confirmed, given: undelivered })
+    }
+
+    /// Whether there are more grants to take back.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        self.undelivered.iter().any(|id| self.waiters.get(*id).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::model::fence::Fence;
+    use crate::lock::model::hold::{Epoch, Hold, Mode, Session};
+    use crate::lock::model::request::{Acquire, Wait};
+    use crate::lock::model::session::Sessions;
+    use crate::lock::model::time::Millis;
+    use crate::lock::wait::waiter::{PriorHold, Wanted};
+    use alloc::format;
+
+    #[test]
+    fn a_connection_that_closes_is_told_to_grants_that_took_its_holds_over_and_to_no_other() {
+        // What could go wrong: a thousand connections close at once while a thousand grants are under way, and each is
+        // told to each.
+        let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
+        let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
+        let operation = |client| Acquire {
+            mode: Mode::Write,
+            lease: Millis(1_000),
+            note: None,
+            wait: Wait::Forever,
+            retry: None,
+            session: Some(session(client)),
+        };
+        let waiters: Vec<WaiterId> = (0..1_000)
+            .map(|n| {
+                let owner = Owner::new(format!("owner{n}").as_bytes());
+                let key = Wanted { name: KeyName::from_slice(format!("key{n}").as_bytes()), upgrade: false };
+                let id = wait_table.admit((&owner, &operation(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
+                let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
+                // Half of them were bound to another connection before.
+                hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
+                let given = GrantUndo {
+                    fence: hold.fence,
+                    added: 1,
+                    deadline: hold.deadline,
+                    session: Some(session(n)),
+                    prior: Some(PriorHold::of(&hold)),
+                };
+                wait_table.granted(id, PerKey::from([given]));
+                id
+            })
+            .collect();
+        let told = (0..20_000).map(|client| wait_table.closed(sessions.connection(client), Timestamp(7)));
+        assert_eq!(told.sum::<usize>(), 500);
+        for (n, id) in waiters.iter().enumerate() {
+            let prior = wait_table.waiter(*id).and_then(Waiter::grant).and_then(|grant| grant.given[0].prior);
+            let closed_until = (n % 2 == 0).then_some(Timestamp(7) + Millis(5));
+            assert_eq!(prior.map(|prior| (prior.session, prior.closed_until)), Some((None, closed_until)));
+            wait_table.delivered(*id);
+        }
+        assert!(wait_table.is_empty() && wait_table.prior_bindings.is_empty());
+    }
+
+    #[test]
+    fn of_a_grant_that_was_delivered_nothing_is_kept() {
+        let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
+        let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
+        let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
+        let operation = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)) };
+        let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
+        let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0), None);
+        let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
+        hold.bind(Some(session(2)));
+        let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));
+        wait_table
+            .granted(id, PerKey::from([GrantUndo { fence, added: 1, deadline, session: Some(session(1)), prior }]));
+        wait_table.delivered(id);
+        assert!(wait_table.prior_bindings.is_empty());
+    }
+}

@@ -1,0 +1,334 @@
+//! What the module does without a command: it ends leases and waits that are over, and does the jobs that steps leave.
+//!
+//! The timer and the server's tick poll what is due. The event loop runs the jobs before the server sleeps. All of it
+//! happens in slices, and only while a client's write would be allowed.
+
+use super::blocked_clients::{redirect_waiters, wake};
+use super::keyspace::LOCK;
+use super::replication;
+use super::scheduler::SLICE_MS;
+use super::shell::{shell, with_manager};
+use super::step::{self, Publish};
+use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving, Str, WrongType};
+use crate::lock::collections::wheel::EntryId;
+use crate::lock::manager::LeasePoll;
+use crate::lock::model::effect::{self, WaitEnds};
+use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::limits::GRANTS_PER_BATCH;
+use crate::lock::model::request::{PerKey, RedirectReason, WaitEnd};
+use crate::lock::model::time::Timestamp;
+use crate::lock::wait::jobs::Job;
+use crate::lock::wait::timers::WaitPoll;
+
+/// How many holds of one key may end between two readings of the clock.
+const ITEMS_PER_POLL: usize = 64;
+
+/// The timer rings.
+pub(crate) fn on_ring(ctx: &mut Ctx<'_>) {
+    shell().scheduler.on_ring();
+    // Its next moment is set before the server sleeps.
+    shell().scheduler.watch_event_loop(ctx);
+    poll(ctx);
+}
+
+/// The server's tick: polls for itself, and sets the timer anew in case the wall clock was set meanwhile.
+pub(crate) fn on_tick(ctx: &mut Ctx<'_>) {
+    let shell = shell();
+    shell.scheduler.stop_timer(ctx);
+    let end = shell.clock.mono() + SLICE_MS;
+    while with_manager(|manager| manager.shed()) && shell.clock.mono() < end {}
+    while let Some((entry, name)) = with_manager(|manager| manager.next_unplaced()) {
+        place(ctx, entry, &OwnedStr::new(&name));
+        if shell.clock.mono() >= end {
+            break;
+        }
+    }
+    shell.scheduler.release_jobs();
+    poll(ctx);
+}
+
+/// The server is about to sleep.
+pub(crate) fn on_before_sleep(ctx: &mut Ctx<'_>) {
+    let shell = shell();
+    if shell.has_jobs() {
+        let end = shell.scheduler.resume_slice(shell.clock.mono());
+        match run_slice(ctx, Jobs { ended: 0 }, end) {
+            Slice::Over => shell.schedule(ctx),
+            Slice::NoWrites => shell.scheduler.hold_jobs_back(),
+        }
+    }
+    if shell.scheduler.on_before_sleep() {
+        shell.schedule(ctx);
+    }
+}
+
+/// Ends what is over, for one slice. While writes may not flow no lease ends here, and the next tick polls again.
+fn poll(ctx: &mut Ctx<'_>) {
+    let shell = shell();
+    if !ctx.flags().contains(Flags::PRIMARY) || ctx.flags().contains(Flags::LOADING) {
+        shell.resync.clear();
+        return;
+    }
+    let end = shell.scheduler.begin_slice(shell.clock.mono());
+    time_out_waiters(end);
+    if ctx.is_paused() {
+        return;
+    }
+    send_records(ctx, end);
+    if run_slice(ctx, Leases, end) == Slice::Over {
+        shell.schedule(ctx);
+    }
+}
+
+/// Answers the waiters whose time is up, until the slice ends. Also while nothing may be written.
+fn time_out_waiters(end: Timestamp) {
+    loop {
+        let now = shell().clock.mono();
+        match with_manager(|manager| manager.poll_timeouts(now)) {
+            WaitPoll::TimedOut(waiter) => wake([(waiter, WaitEnd::TimedOut)], now),
+            WaitPoll::Pending => {}
+            WaitPoll::Idle => return,
+        }
+        if now >= end {
+            return;
+        }
+    }
+}
+
+/// Sends the records of locks that a RESTORE has brought, until the slice ends.
+fn send_records(ctx: &mut Ctx<'_>, end: Timestamp) {
+    while shell().clock.mono() < end {
+        let Some((db, name)) = shell().resync.pop() else { return };
+        let name = OwnedStr::new(&name);
+        ctx.select_db(db.0);
+        // A value of another type lies there now, or none: there is nothing to send.
+        let Ok(keys) = Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) else { continue };
+        let Some(lock) = keys.get(0) else { continue };
+        let (records, expires_at) = (effect::all_of(lock, KeyIndex(0)), keys.expires_at(0));
+        drop(keys);
+        for record in &records {
+            replication::send(ctx, name.as_str(), record, shell().clock.now());
+        }
+        // A time to live that came with it, or was set since, ends where the records are read.
+        if let Some(at_ms) = expires_at {
+            ctx.replicate_expiry(name.as_str(), at_ms);
+        }
+    }
+}
+
+/// How a slice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slice {
+    /// All is done, or the time is up.
+    Over,
+    /// Writes may not flow now.
+    NoWrites,
+}
+
+/// Where tasks come from.
+trait Source {
+    fn next(&mut self, ctx: &mut Ctx<'_>, now: Timestamp) -> Next;
+
+    /// Takes note of waits that a task has ended. False if no more tasks may run in this slice.
+    fn may_go_on(&mut self, ended: usize) -> bool;
+}
+
+/// What a source has now.
+enum Next {
+    Task(Task),
+    /// A bounded piece of work was done. There may be more.
+    Pending,
+    Idle,
+}
+
+/// Something to do on keys of one database, for which the module needs what a client's write needs.
+struct Task {
+    db: Db,
+    names: PerKey<KeyName>,
+    work: Work,
+}
+
+enum Work {
+    /// A lease may be over.
+    Lapse(EntryId),
+    Job(Job),
+}
+
+/// Leases that are due.
+struct Leases;
+
+impl Source for Leases {
+    fn next(&mut self, ctx: &mut Ctx<'_>, now: Timestamp) -> Next {
+        match with_manager(|manager| manager.poll_leases(now)) {
+            LeasePoll::Key(db, entry, name) => {
+                Next::Task(Task { db, names: PerKey::from([name]), work: Work::Lapse(entry) })
+            }
+            LeasePoll::Unplaced(entry, name) => {
+                place(ctx, entry, &OwnedStr::new(&name));
+                Next::Pending
+            }
+            LeasePoll::Pending => Next::Pending,
+            LeasePoll::Idle => Next::Idle,
+        }
+    }
+
+    fn may_go_on(&mut self, _ended: usize) -> bool {
+        true
+    }
+}
+
+/// Jobs that steps have left.
+struct Jobs {
+    /// How many waits they have ended.
+    ended: usize,
+}
+
+impl Source for Jobs {
+    fn next(&mut self, _ctx: &mut Ctx<'_>, _now: Timestamp) -> Next {
+        let Some(job) = with_manager(|manager| manager.next_job()) else { return Next::Idle };
+        let (db, names) = match &job {
+            Job::ServeQueue(db, name) | Job::Check(_, db, name) | Job::EndSession(_, db, name) => {
+                (*db, PerKey::from([name.clone()]))
+            }
+            Job::RevokeUndelivered(_, db, names) => (*db, names.clone()),
+        };
+        Next::Task(Task { db, names, work: Work::Job(job) })
+    }
+
+    fn may_go_on(&mut self, ended: usize) -> bool {
+        self.ended += ended;
+        // Each answer costs the server more than the module sees here.
+        self.ended < GRANTS_PER_BATCH
+    }
+}
+
+/// Runs tasks until there are no more, or the slice ends.
+fn run_slice(ctx: &mut Ctx<'_>, mut source: impl Source, end: Timestamp) -> Slice {
+    let mut known = None;
+    let mut now = shell().clock.mono();
+    loop {
+        let ended = match source.next(ctx, now) {
+            Next::Idle => return Slice::Over,
+            Next::Pending => 0,
+            Next::Task(task) => {
+                ctx.select_db(task.db.0);
+                // Without slots, one key is as good as another.
+                let reusable = known.filter(|_| !ctx.flags().contains(Flags::CLUSTER));
+                let serving = reusable.unwrap_or_else(|| may_write(ctx, &task.names));
+                known = Some(serving);
+                match serving {
+                    Serving::Yes => task.run(ctx),
+                    Serving::Elsewhere => task.abandon(ctx),
+                    Serving::NotNow => return Slice::NoWrites,
+                }
+            }
+        };
+        now = shell().clock.mono();
+        if !source.may_go_on(ended) || now >= end {
+            return Slice::Over;
+        }
+    }
+}
+
+/// Whether a client's write to these keys of the selected database would be allowed now.
+fn may_write(ctx: &mut Ctx<'_>, names: &[KeyName]) -> Serving {
+    let flags = ctx.flags();
+    if !flags.contains(Flags::PRIMARY) || flags.contains(Flags::LOADING) || ctx.is_paused() {
+        return Serving::NotNow;
+    }
+    for name in names {
+        let serving = ctx.serving(OwnedStr::new(name).as_str());
+        if serving != Serving::Yes {
+            return serving;
+        }
+    }
+    Serving::Yes
+}
+
+impl Task {
+    /// Does it. How many waits were ended.
+    fn run(&self, ctx: &mut Ctx<'_>) -> usize {
+        match &self.work {
+            Work::Lapse(entry) => self.lapse(ctx, *entry),
+            Work::Job(job) => self.run_job(ctx, job),
+        }
+    }
+
+    /// Another node serves a key now. What this node has of it ends here all the same; its waiters go there.
+    fn abandon(&self, ctx: &mut Ctx<'_>) -> usize {
+        match &self.work {
+            Work::Lapse(entry) => {
+                self.names.iter().for_each(|name| redirect_waiters(self.db, name));
+                self.lapse(ctx, *entry)
+            }
+            Work::Job(job) => self.abandon_job(job, &WaitEnd::Redirected(RedirectReason::SlotGone)),
+        }
+    }
+
+    fn lapse(&self, ctx: &mut Ctx<'_>, entry: EntryId) -> usize {
+        let name = OwnedStr::new(&self.names[0]);
+        let lapsed = step::run(ctx, &[name.as_str()], Publish::All, |manager, step| {
+            manager.lapse(step, KeyIndex(0), entry, ITEMS_PER_POLL);
+        });
+        match lapsed {
+            Ok(done) => done.ended,
+            Err(WrongType) => {
+                // The server has not said that the lock went.
+                with_manager(|manager| manager.drop_entry(self.db, entry));
+                0
+            }
+        }
+    }
+
+    fn run_job(&self, ctx: &mut Ctx<'_>, job: &Job) -> usize {
+        let owned: Vec<OwnedStr> = self.names.iter().map(|name| OwnedStr::new(name)).collect();
+        let lent: Vec<Str<'_>> = match job {
+            // The manager opens them: one of them may be no lock any more, which must not keep the others taken.
+            Job::RevokeUndelivered(..) => Vec::new(),
+            _ => owned.iter().map(OwnedStr::as_str).collect(),
+        };
+        let run = step::run(ctx, &lent, Publish::All, |manager, step| match job {
+            Job::EndSession(connection, ..) => manager.end_session(step, KeyIndex(0), *connection, ITEMS_PER_POLL),
+            Job::ServeQueue(..) => manager.serve_ready_queue(step, KeyIndex(0)),
+            Job::Check(waiter, ..) => manager.check_waiter(step, *waiter),
+            Job::RevokeUndelivered(waiter, ..) => manager.revoke_undelivered(step, *waiter, self.db),
+        });
+        match run {
+            Ok(done) => done.ended,
+            Err(WrongType) => self.abandon_job(job, &WaitEnd::WrongType),
+        }
+    }
+
+    /// Neither grants nor revokes nor ends anything: the keys are not this node's to change. Their waits end.
+    fn abandon_job(&self, job: &Job, answer: &WaitEnd) -> usize {
+        let wait_ends = with_manager(|manager| {
+            match job {
+                Job::RevokeUndelivered(waiter, ..) => manager.abandon(*waiter),
+                Job::EndSession(connection, db, name) => manager.abandon_session(*db, name, *connection),
+                Job::ServeQueue(..) | Job::Check(..) => {}
+            }
+            self.names.iter().flat_map(|name| manager.end_waits(self.db, name, answer)).collect::<WaitEnds>()
+        });
+        wake(wait_ends, shell().clock.mono());
+        0
+    }
+}
+
+/// Finds the database of an entry's lock: some servers do not tell when they load it.
+fn place(ctx: &mut Ctx<'_>, entry: EntryId, name: &OwnedStr) {
+    let selected = ctx.db();
+    let mut db = 0;
+    while ctx.select_db(db) && !place_in(ctx, Db(db), entry, name) {
+        db += 1;
+    }
+    ctx.select_db(selected);
+    with_manager(|manager| manager.drop_unplaced(entry));
+}
+
+/// Whether the lock lies in this database, which is selected.
+fn place_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> bool {
+    let names = [name.as_str()];
+    let Ok(mut keys) = Keys::open(ctx, &LOCK, &names, Access::Write) else { return false };
+    let Some(lock) = keys.get_mut(0) else { return false };
+    with_manager(|manager| manager.place(db, names[0].as_bytes(), lock, entry, shell().clock.mono()))
+}

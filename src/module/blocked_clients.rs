@@ -1,0 +1,113 @@
+//! Blocked clients. Each is answered exactly once: by a grant, a time-out or a redirect. If the server itself ends the
+//! wait, or the client disconnects before its reply, the grant is rolled back and handed off to the next waiter.
+
+use super::clients::{Client, Reply};
+use super::shell::{shell, with_manager};
+use crate::ffi::blocked::Parked;
+use crate::ffi::{Ctx, Str};
+use crate::lock::model::key::Db;
+use crate::lock::model::request::{RedirectReason, Request, WaitEnd, WaiterId};
+use crate::lock::model::time::Timestamp;
+
+/// Parks the client of this call, and names its waiter then. None when the server does not let it wait: then `waiter`
+/// was not asked for.
+pub(crate) fn park(
+    ctx: &mut Ctx<'_>,
+    names: &[Str<'_>],
+    reply: Reply,
+    request: &Request,
+    waiter: impl FnOnce() -> WaiterId,
+) -> Option<WaiterId> {
+    let mut parked = None;
+    let blocked = ctx.block::<Waiter>(names, || parked.insert(waiter()).to_number())?;
+    // Delivery is known in the event loop: see `Parked`.
+    shell().scheduler.watch_event_loop(ctx);
+    let generated = reply.generated.then(|| request.owner.clone());
+    let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, generated, answer: None };
+    let waiter = parked?;
+    shell().clients.borrow_mut().insert(waiter, client);
+    Some(waiter)
+}
+
+/// The number of a waiter's client at the server.
+pub(crate) fn client_of(waiter: WaiterId) -> Option<u64> {
+    shell().clients.borrow().get(waiter).map(|client| client.id)
+}
+
+/// Answers the clients whose waits have ended.
+pub(crate) fn wake(wait_ends: impl IntoIterator<Item = (WaiterId, WaitEnd)>, now: Timestamp) {
+    for (waiter, answer) in wait_ends {
+        shell().metrics.count_wait_end(&answer);
+        if let WaitEnd::Granted(_) = answer
+            && let Some(since) = with_manager(|manager| manager.waited_since(waiter))
+        {
+            shell().metrics.count_wait(now.0.saturating_sub(since.0));
+        }
+        let blocked = shell().clients.borrow_mut().get_mut(waiter).and_then(|client| {
+            client.answer = Some(answer);
+            client.blocked.take()
+        });
+        // The server may call `Waiter::answer` from within.
+        if let Some(blocked) = blocked {
+            blocked.unblock();
+        }
+    }
+}
+
+/// Ends all waits for a key: this node does not serve it any more.
+pub(crate) fn redirect_waiters(db: Db, name: &[u8]) {
+    let answer = WaitEnd::Redirected(RedirectReason::SlotGone);
+    wake(with_manager(|manager| manager.end_waits(db, name, &answer)), shell().clock.mono());
+}
+
+/// Ends all waits: this node does not grant any more.
+pub(crate) fn dismiss() {
+    wake(with_manager(|manager| manager.dismiss()), shell().clock.mono());
+}
+
+/// What the server says of parked clients.
+struct Waiter;
+
+impl Parked for Waiter {
+    fn answer(ctx: &mut Ctx<'_>, ticket: u64) {
+        let Some(waiter) = WaiterId::from_number(ticket) else { return ctx.reply_null() };
+        let found = shell().clients.borrow_mut().get_mut(waiter).map(|client| {
+            // The server has unblocked it already, and would not know the handle any more.
+            client.blocked = None;
+            (client.answer.clone(), client.reply, client.generated.clone())
+        });
+        match found {
+            Some((Some(answer), reply, generated)) => (reply.write)(ctx, &answer, generated.as_ref()),
+            Some((None, reply, _)) => {
+                // CLIENT UNBLOCK TIMEOUT.
+                with_manager(|manager| manager.cancel(waiter));
+                shell().metrics.count_wait_end(&WaitEnd::TimedOut);
+                (reply.write)(ctx, &WaitEnd::TimedOut, None);
+            }
+            None => unreachable!("the server asks for an answer before it lets go of a client"),
+        }
+    }
+
+    fn lost(ticket: u64) {
+        let Some(waiter) = WaiterId::from_number(ticket) else { return };
+        let client = shell().clients.borrow_mut().remove(waiter);
+        match client.map(|client| client.answer) {
+            Some(None) => {
+                shell().metrics.count_cancelled();
+                with_manager(|manager| manager.client_gone(waiter));
+            }
+            Some(Some(WaitEnd::Granted(_))) => {
+                with_manager(|manager| manager.client_gone(waiter));
+            }
+            _ => {}
+        }
+    }
+
+    fn done(ticket: u64) {
+        let Some(waiter) = WaiterId::from_number(ticket) else { return };
+        let client = shell().clients.borrow_mut().remove(waiter);
+        if client.is_some() {
+            with_manager(|manager| manager.delivered(waiter));
+        }
+    }
+}

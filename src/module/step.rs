@@ -1,0 +1,95 @@
+//! One step: open the keys, let the lock manager decide, tidy the keys, replicate, notify, wake, schedule.
+//!
+//! The order matters. Replicas and the AOF get a change before watchers and subscribers hear of it, and both before a
+//! client that waited for it is answered.
+
+use super::blocked_clients;
+use super::keyspace::OpenLocks;
+use super::shell::shell;
+use crate::ffi::{Access, Ctx, Name, Str, WrongType};
+use crate::lock::manager::LockManager;
+use crate::lock::model::effect::{Cause, Change};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::{Now, Timestamp};
+use std::ffi::CStr;
+
+/// How far a step makes its effects known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Publish {
+    /// Replicas, the AOF, watchers, subscribers and the waiters.
+    All,
+    /// Nobody: the server loads what it has saved.
+    Nothing,
+}
+
+/// What a step came to.
+#[derive(Debug)]
+pub(crate) struct Done<R> {
+    /// What the manager said.
+    pub result: R,
+    /// When it was run.
+    pub now: Timestamp,
+    /// How many waits it ended.
+    pub ended: usize,
+    /// Whether the module must see to the timer: [`Shell::schedule`](super::shell::Shell::schedule).
+    pub needs_rearm: bool,
+}
+
+/// Runs a step on the keys of these names, which must differ.
+///
+/// The caller schedules. It may have more to do before, and the background does so once for many steps.
+///
+/// # Errors
+/// When a key has a value of another type. Then nothing was done.
+pub(crate) fn run<'n, R>(
+    ctx: &mut Ctx<'_>,
+    names: &[Str<'n>],
+    publish_to: Publish,
+    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
+) -> Result<Done<R>, WrongType> {
+    let now = shell().clock.now();
+    let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
+    let mut step = Step::new(&mut locks, now);
+    let result = shell().with_manager(|manager| decide(manager, &mut step));
+    let mut effects = step.effects;
+    let done = Done { result, now: now.mono, ended: effects.wait_ends.len(), needs_rearm: effects.needs_rearm };
+    if effects.is_empty() {
+        return Ok(done);
+    }
+    let opened = locks.tidy(&effects.changes);
+    if publish_to == Publish::All {
+        publish(ctx, &opened, &effects.changes, now);
+        blocked_clients::wake(effects.wait_ends.drain(..), now.mono);
+    }
+    Ok(done)
+}
+
+/// Replicates the changes, then notifies watchers and subscribers.
+fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) {
+    let shell = shell();
+    shell.stream.publish(ctx, names, changes, now);
+    for change in changes {
+        let name = names[usize::from(change.key.0)].as_str();
+        shell.metrics.count_change(change);
+        shell.lost_holds.note(ctx, name.as_bytes(), change, now);
+        ctx.signal_modified(name);
+        if let Some(event) = event_of(change.cause, change.ended) {
+            ctx.notify(event, name);
+        }
+    }
+}
+
+/// The keyspace event of a change. None for records, which the primary has announced already.
+#[must_use]
+pub fn event_of(cause: Cause, ended: bool) -> Option<&'static CStr> {
+    match cause {
+        Cause::Acquire => Some(c"lock.acquire"),
+        Cause::Release | Cause::RevokeUndelivered => Some(c"lock.release"),
+        // A closed connection gives its holds back, or moves the end of their leases.
+        Cause::Close if ended => Some(c"lock.release"),
+        Cause::Extend | Cause::Close => Some(c"lock.extend"),
+        Cause::Lapse => Some(c"lock.lapse"),
+        Cause::Break => Some(c"lock.break"),
+        Cause::Replicated => None,
+    }
+}

@@ -1,0 +1,31 @@
+//! What a test asks a server: which client holds, how many wait, and whether enough time has gone by.
+
+use redis::Value;
+use testbed::{Client, Fields, wait_for};
+
+/// How many wait on the server.
+pub(crate) fn waiters(conn: &mut Client) -> u64 {
+    conn.info_number("lock", "lock_waiters")
+}
+
+/// The holders of a key.
+pub(crate) fn holders(conn: &mut Client, key: &str) -> Vec<String> {
+    let Value::Array(holders) = (match conn.call(&["LOCK.INFO", key, "COUNT", "1000"]).unwrap() {
+        Value::Nil => return Vec::new(),
+        shown => Fields::from(shown).value("holders"),
+    }) else {
+        panic!("holders is an array")
+    };
+    holders.into_iter().map(|holder| Fields::from(holder).get("owner")).collect()
+}
+
+/// Waits until there is no waiter any more.
+pub(crate) fn nobody_waits(conn: &mut Client) {
+    wait_for("everybody to be answered", || waiters(conn) == 0 && conn.info("lock", "lock_contended_keys") == "0");
+}
+
+/// Lets the server tick for a while, by its own count of time: what it ought not to do it has had many occasions for.
+pub(crate) fn let_it_tick(conn: &mut Client) {
+    let start = conn.info_number("server", "server_time_usec");
+    wait_for("some ticks", || conn.info_number("server", "server_time_usec") > start + 400_000);
+}

@@ -1,0 +1,265 @@
+//! The scene of the races: a lock that one client holds and for which two wait. It shows what happens to the lock in
+//! one turn of the server's loop, and the ends that it may come to.
+
+use crate::harness::connection::{Connection, Reply};
+use crate::harness::state::let_it_tick;
+use std::time::{Duration, Instant};
+use testbed::{Client, Server, Signal, wait_for};
+
+/// The reply to a client whose wait CLIENT UNBLOCK ends with an error.
+pub(super) const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+
+/// In place of a command, where each has its own connection: that of `b` is closed.
+pub(super) const CLOSE: &str = "(b closes its connection)";
+
+/// In place of a command, where each has its own connection: 3.1 seconds go by.
+pub(super) const PASS: &str = "(time passes)";
+
+/// How long a lock may take to be handed on after it could not be delivered. The leases here are far longer.
+pub(super) const PROMPT: Duration = Duration::from_secs(60);
+
+/// How the commands of one turn reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// In one write of one connection.
+    Pipelined,
+    /// Between MULTI and EXEC.
+    Exec,
+    /// Each by a connection of its own, all of them pending when the server polls.
+    Connections,
+}
+
+pub(super) const WAYS: [Way; 3] = [Way::Pipelined, Way::Exec, Way::Connections];
+
+/// A lock that `a` holds and for which `b` and then `c` wait.
+pub(super) struct Scene<'s> {
+    pub(super) server: &'s Server,
+    pub(super) conn: Client,
+    pub(super) key: String,
+    pub(super) fence_a: i64,
+    pub(super) b: Connection,
+    pub(super) c: Connection,
+    pub(super) taken_back_before: u64,
+}
+
+impl<'s> Scene<'s> {
+    pub(super) fn new(server: &'s Server, key: &str) -> Scene<'s> {
+        Scene::with(server, key, "BLOCK 0")
+    }
+
+    /// The limit is that of `b`.
+    pub(super) fn with(server: &'s Server, key: &str, limit: &str) -> Scene<'s> {
+        let mut conn = server.connect();
+        let taken_back_before = taken_back(&mut conn);
+        let fence_a = conn.int(&["LOCK.ACQUIRE", key, "a", "PX", "600000"]).expect("free");
+        let b = parked(server, &mut conn, &format!("LOCK.ACQUIRE {key} b PX 600000 {limit}"));
+        let c = parked(server, &mut conn, &format!("LOCK.ACQUIRE {key} c PX 600000 BLOCK 0"));
+        Scene { server, conn, key: key.to_owned(), fence_a, b, c, taken_back_before }
+    }
+
+    /// Lets the server do these things in one turn, in this order. In them, `$k` is the key, `$b` and `$c` are the
+    /// clients.
+    pub(super) fn turn(&mut self, way: Way, commands: &[&str]) {
+        let commands: Vec<String> = commands.iter().map(|command| self.words(command)).collect();
+        play(self.server, way, &commands, Some(&mut self.b));
+    }
+
+    pub(super) fn words(&self, command: &str) -> String {
+        let id = |link: &Connection| link.id().to_string();
+        command.replace("$k", &self.key).replace("$b", &id(&self.b)).replace("$c", &id(&self.c))
+    }
+
+    /// What `b` never learnt of was rolled back: `c` has the lock, soon, and with a higher fence.
+    pub(super) fn assert_handed_on(mut self) {
+        let start = Instant::now();
+        let fence = self.c.only_reply().int();
+        assert!(start.elapsed() < PROMPT, "handed on after {:?}", start.elapsed());
+        assert!(fence > self.fence_a);
+        self.assert_held_by("c", fence);
+        assert_eq!(taken_back(&mut self.conn), self.taken_back_before + 1);
+        self.end();
+    }
+
+    /// `c` has the lock, which `b` was never granted.
+    pub(super) fn assert_passed_by(mut self) {
+        let fence = self.c.only_reply().int();
+        assert!(fence > self.fence_a);
+        self.assert_held_by("c", fence);
+        assert_eq!(taken_back(&mut self.conn), self.taken_back_before);
+        self.end();
+    }
+
+    /// `b` knows that it has the lock, so it keeps it.
+    pub(super) fn assert_kept(mut self, reply: &Reply) {
+        let fence = reply.int();
+        assert!(fence > self.fence_a);
+        // Whatever the server would roll back by itself, it would do in the turns and the tick that come.
+        let_it_tick(&mut self.conn);
+        self.c.assert_waiting();
+        self.assert_held_by("b", fence);
+        assert_eq!(taken_back(&mut self.conn), self.taken_back_before);
+        // And it is a hold like any other.
+        assert_eq!(self.conn.int(&["LOCK.RELEASE", &self.key, "b"]), Some(0));
+        assert!(self.c.only_reply().int() > fence);
+        self.end();
+    }
+
+    /// `b` has had the lock and lost it as any holder would; `c` has it now.
+    pub(super) fn assert_held_by_both(mut self, reply: &Reply) {
+        let next = self.c.only_reply().int();
+        assert!(next > reply.int() && reply.int() > self.fence_a);
+        self.assert_held_by("c", next);
+        assert_eq!(taken_back(&mut self.conn), self.taken_back_before);
+        self.end();
+    }
+
+    pub(super) fn assert_held_by(&mut self, owner: &str, fence: i64) {
+        let info = self.conn.lock_info(&self.key).expect("held");
+        let holders: Vec<_> = info.holders.iter().map(|holder| (&holder.owner[..], holder.fence)).collect();
+        assert_eq!(holders, [(owner.as_bytes(), fence)]);
+    }
+
+    /// Leaves nothing behind; what the append-only file has is whole.
+    pub(super) fn end(mut self) {
+        self.conn.int(&["DEL", &self.key]);
+        wait_for("nobody to be left", || self.conn.info_number("lock", "lock_waiters") == 0);
+        assert_eq!(self.conn.info("clients", "blocked_clients"), "0");
+        assert_exclusive(&self.server.aof_tail(), &self.key);
+    }
+}
+
+/// A server whose append-only file can be read by the test.
+pub(super) fn server() -> Server {
+    Server::setup().option("appendonly", "yes").option("appendfsync", "no").start()
+}
+
+pub(super) fn taken_back(conn: &mut Client) -> u64 {
+    conn.info_number("lock", "lock_taken_back")
+}
+
+/// A client that has sent a command and waits.
+pub(super) fn parked(server: &Server, conn: &mut Client, command: &str) -> Connection {
+    let before = conn.info_number("lock", "lock_waiters");
+    let mut link = Connection::resp2(server);
+    link.send_line(command);
+    wait_for("the client to wait", || conn.info_number("lock", "lock_waiters") == before + 1);
+    link
+}
+
+/// Lets the server serve these commands in one turn of its loop, and waits until it has.
+pub(super) fn turn(server: &Server, way: Way, commands: &[String]) {
+    play(server, way, commands, None);
+}
+
+fn play(server: &Server, way: Way, steps: &[String], mut b: Option<&mut Connection>) {
+    let (commands, nulls): (Vec<&str>, Vec<bool>) = steps
+        .iter()
+        .map(|step| step.strip_suffix(" -> null").map_or((step.as_str(), false), |command| (command, true)))
+        .unzip();
+    let replies: Vec<Reply> = match way {
+        Way::Pipelined => {
+            let mut link = Connection::resp2(server);
+            link.send_line(&commands.join("\r\n"));
+            commands.iter().map(|_| link.read()).collect()
+        }
+        Way::Exec => {
+            let mut link = Connection::resp2(server);
+            link.send_line(&format!("MULTI\r\n{}\r\nEXEC", commands.join("\r\n")));
+            assert_eq!(link.read(), Reply::simple("OK"));
+            for command in &commands {
+                assert_eq!(link.read(), Reply::simple("QUEUED"), "{command}");
+            }
+            link.read().items()
+        }
+        Way::Connections => {
+            let mut links: Vec<Connection> = commands.iter().map(|_| Connection::resp2(server)).collect();
+            while_stopped(server, || {
+                for (link, command) in links.iter_mut().zip(&commands) {
+                    match *command {
+                        CLOSE => b.take().expect("of a scene").close(),
+                        PASS => std::thread::sleep(Duration::from_millis(3100)),
+                        _ => link.send_line(command),
+                    }
+                }
+            });
+            let reply = |(link, command): (&mut Connection, &&str)| match *command {
+                CLOSE | PASS => Reply::simple("OK"),
+                _ => link.read(),
+            };
+            links.iter_mut().zip(&commands).map(reply).collect()
+        }
+    };
+    assert_eq!(replies.len(), commands.len());
+    for (command, (reply, null)) in commands.iter().zip(replies.iter().zip(nulls)) {
+        match reply {
+            Reply::Null if null => {}
+            Reply::Int(0) => assert!(command.starts_with("LOCK.RELEASE"), "{command} did nothing"),
+            Reply::Int(_) | Reply::Simple(_) if !null => {}
+            other => panic!("{command}: {other:?}"),
+        }
+    }
+}
+
+/// Does something while the server stands still, so that it finds all of it pending in one turn, in this order.
+///
+/// It is stopped within a command: the kernel gives what happens in the middle of a wait for events in another order.
+pub(super) fn while_stopped(server: &Server, work: impl FnOnce()) {
+    let mut sleeper = Connection::resp2(server);
+    loop {
+        sleeper.send_line("DEBUG SLEEP 0.2");
+        let state = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", server.pid())).unwrap();
+        let is_asleep = || {
+            let syscall = state("syscall");
+            let number = syscall.split(' ').next().and_then(|number| number.parse().ok());
+            number.is_some_and(|number| [libc::SYS_nanosleep, libc::SYS_clock_nanosleep].contains(&number))
+        };
+        let deadline = Instant::now() + Duration::from_millis(100);
+        while !is_asleep() && Instant::now() < deadline {}
+        server.signal(Signal::STOP);
+        wait_for("the server to stand still", || {
+            state("stat").rsplit(')').next().unwrap().trim_start().starts_with('T')
+        });
+        if sleeper.is_waiting() {
+            break;
+        }
+        // It slept no more.
+        server.signal(Signal::CONT);
+        assert_eq!(sleeper.read(), Reply::simple("OK"));
+    }
+    work();
+    server.signal(Signal::CONT);
+    assert_eq!(sleeper.read(), Reply::simple("OK"));
+}
+
+/// Whether the facts that replicas and the append-only file learn name no two owners that hold a key for writing at
+/// once. Whether fences rise from grant to grant.
+fn assert_exclusive(commands: &[Vec<String>], key: &str) {
+    let mut holder: Option<&str> = None;
+    let mut last_fence = 0;
+    for command in commands {
+        match command[0].to_ascii_uppercase().as_str() {
+            "LOCK.HOLD" if command[1] == key => {}
+            "DEL" | "UNLINK" if command[1..].iter().any(|name| name == key) => {
+                holder = None;
+                continue;
+            }
+            "FLUSHALL" => {
+                holder = None;
+                continue;
+            }
+            _ => continue,
+        }
+        let (owner, writes, fence) = (&command[2], &command[4], command[5].parse::<i64>().unwrap());
+        if writes == "0" {
+            assert_eq!(holder.take(), Some(owner.as_str()), "{command:?} in {commands:#?}");
+        } else if holder == Some(owner) {
+            // Carried, it gets a new one.
+            assert!(fence >= last_fence, "{command:?} in {commands:#?}");
+            last_fence = fence;
+        } else {
+            assert_eq!(holder.replace(owner), None, "{command:?} in {commands:#?}");
+            assert!(fence > last_fence, "{command:?} in {commands:#?}");
+            last_fence = fence;
+        }
+    }
+}

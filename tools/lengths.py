@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Checks how long files and lines are. Changes nothing.
+
+- A file of src has at most 450 lines, tests inside included.
+- A line of code has at most 120 characters. So has a line of a code block in Markdown.
+
+Two kinds of lines may be longer, because they cannot be cut. Outside of src a string may be, such as the reply that a
+test expects. In Markdown a command of the server may be, because redis-cli takes it on one line.
+The prose of Markdown is not checked: the editor wraps it (.editorconfig).
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE_LINES_MAX = 450
+LINE_MAX = 120
+
+CODE = {".rs", ".py", ".sh", ".mjs"}
+CODE_BY_NAME = {"Makefile", ".ci/run"}
+# A comment, or a string of Rust.
+TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|(?:b|c)?r(#*)".*?"\1|(?:b|c)?"(?:\\.|[^"\\])*"|b?'(?:\\[^\n]{1,8}?|[^'\\\n])'""", re.S
+)
+FENCE = re.compile(r"^\s*(?:>\s*)?(`{3,}|~{3,})")
+# LOCK.ACQUIRE key owner; > EVAL "..." 1 key; alice> GET text
+COMMAND = re.compile(r"^(?:\w*> )?[A-Z][A-Z.]+ ")
+
+
+def without_strings(text):
+    """Rust without the contents of its strings; each line keeps its number."""
+
+    def short(found):
+        token = found.group(0)
+        return token if token.startswith("/") else '"' + "\n" * token.count("\n") + '"'
+
+    return TOKEN.sub(short, text)
+
+
+def lines_to_check(name, text):
+    """The lines of code, with their numbers."""
+    if name.endswith(".rs") and not name.startswith("src/"):
+        text = without_strings(text)
+    if not name.endswith(".md"):
+        yield from enumerate(text.splitlines(), 1)
+        return
+    fence = None
+    for number, line in enumerate(text.splitlines(), 1):
+        mark = FENCE.match(line)
+        if fence is None and mark:
+            fence = mark[1]
+        elif fence is not None and mark and mark[1].startswith(fence):
+            fence = None
+        elif fence is not None and not COMMAND.match(line):
+            yield number, line
+
+
+def too_long(name, text):
+    """What is wrong with a file, a line each."""
+    count = len(text.splitlines())
+    if name.startswith("src/") and count > FILE_LINES_MAX:
+        yield f"{name}: {count} lines, of at most {FILE_LINES_MAX}"
+    for number, line in lines_to_check(name, text):
+        if len(line) > LINE_MAX:
+            yield f"{name}:{number}: {len(line)} characters, of at most {LINE_MAX}"
+
+
+def main():
+    if sys.argv[1:]:
+        sys.exit(__doc__)
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\0")
+    code = [name for name in names if Path(name).suffix in {*CODE, ".md"} or name in CODE_BY_NAME]
+    files = [(name, ROOT / name) for name in sorted(code)]
+    found = [line for name, file in files if file.is_file() for line in too_long(name, file.read_text())]
+    for line in found:
+        print(f"lengths: {line}")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
