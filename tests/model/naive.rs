@@ -112,8 +112,11 @@ impl Naive {
                     let row = &self.rows[at];
                     let upgrade = mode == Mode::Write && row.writes == 0;
                     if upgrade || self.carried.contains(&row.fence) {
-                        let fence = self.next_fence(wall_us);
+                        let (old, fence) = (row.fence, self.next_fence(wall_us));
                         self.rows[at].fence = fence;
+                        // Whatever was given on this hold is of the one with the new fence now.
+                        let given = self.granted.iter_mut().flat_map(|granted| &mut granted.given);
+                        given.filter(|given| given.fences.contains(&old)).for_each(|given| given.fences.push(fence));
                     }
                     at
                 }
@@ -148,7 +151,15 @@ impl Naive {
             row.note = ask.note.or(row.note);
             row.session = ask.session.or(row.session);
             let (fence, deadline_us, session) = (row.fence, row.deadline_us, row.session);
-            given.push(Given { fence, added, deadline_us, session, place: (db, key), before: held });
+            given.push(Given {
+                fence,
+                fences: vec![fence],
+                added,
+                deadline_us,
+                session,
+                place: (db, key),
+                before: held,
+            });
         }
         self.end_keeping();
         given

@@ -48,6 +48,8 @@ pub(crate) struct Granted {
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
     pub(crate) fence: u64,
+    /// This one, and those that later grants gave the same hold.
+    pub(crate) fences: Vec<u64>,
     pub(crate) added: u32,
     pub(crate) deadline_us: u64,
     pub(crate) session: Option<(u64, u64)>,
@@ -492,14 +494,16 @@ impl Naive {
         let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
         let Granted { ask, given, confirmed, .. } = self.granted.remove(at);
         for given in given {
-            let at = (given.place.0, given.place.1, ask.owner, given.fence);
-            let row = self.rows.iter_mut().find(|row| (row.db, row.key, row.owner, row.fence) == at);
+            let at = (given.place.0, given.place.1, ask.owner);
+            let row = self.rows.iter_mut().find(|row| (row.db, row.key, row.owner) == at);
+            let row = row.filter(|row| given.fences.contains(&row.fence));
             let Some(row) = row.filter(|_| !confirmed) else { continue };
             match ask.mode {
                 Mode::Read => row.reads = row.reads.saturating_sub(given.added),
                 Mode::Write => row.writes = row.writes.saturating_sub(given.added),
             }
-            let Some(before) = given.before else { continue };
+            // What else it has is of a later grant.
+            let Some(before) = given.before.filter(|_| row.fence == given.fence) else { continue };
             if self.carried.contains(&row.fence) {
                 self.carried.push(before.fence);
             }

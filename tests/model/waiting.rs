@@ -582,6 +582,33 @@ fn a_newer_hold_of_the_same_owner_is_not_taken_back() {
 }
 
 #[test]
+fn a_lost_grant_is_undone_though_a_later_one_gave_its_hold_another_fence() {
+    // One owner waits to read and to write, over two connections. One step grants both, and the upgrade has a fence of
+    // its own. A client that is lost must not leave its count behind, whichever of the two it is.
+    // n waits, and is the first that could be lost.
+    for lost in [&[1][..], &[2], &[1, 1], &[2, 1]] {
+        let mut world = world();
+        world.holds(b'h', Write, b"k");
+        world.waits(b'o', Read, b"k");
+        world.waits(b'o', Write, b"k");
+        world.waits(b'n', Write, b"k");
+        world.release(b'h', b"k");
+        assert_eq!(world.at(b'k'), at(b"o", b"n"));
+        for nth in lost {
+            world.then(&Op::Lose { nth: *nth });
+        }
+        let left: Vec<(u32, u32)> =
+            world.naive.rows.iter().filter(|row| row.owner == b'o').map(|row| (row.reads, row.writes)).collect();
+        let expected: &[(u32, u32)] = match lost {
+            [1] => &[(0, 1)],
+            [2] => &[(1, 0)],
+            _ => &[],
+        };
+        assert_eq!(left, expected, "{lost:?}");
+    }
+}
+
+#[test]
 fn a_lost_upgrade_leaves_the_lease_as_it_was() {
     // A client that is gone would keep the key for as long as it wanted to write.
     let upgraded = |lost_after: u64| {

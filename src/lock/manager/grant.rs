@@ -80,7 +80,7 @@ fn grant_key<K: Keyspace>(
         hold.set_note(operation.note.clone());
     }
     hold.rebind(operation.session);
-    let undo = GrantUndo { fence, added, deadline: hold.deadline, session: hold.session(), prior };
+    let undo = GrantUndo { fence, latest: fence, added, deadline: hold.deadline, session: hold.session(), prior };
     let lock = step.keys.lock_or_create(key);
     lock.raise_fence(fence);
     step.effects.commit_hold(lock, key, Cause::Acquire, owner, hold);

@@ -238,7 +238,7 @@ fn roll_back<K: Keyspace>(step: &mut Step<'_, K>, undelivered: Undelivered) {
     let Step { keys, now, effects, .. } = step;
     for (key, given) in given {
         let Some(lock) = keys.lock(key) else { continue };
-        let stands = |hold: &&Hold| hold.fence == given.fence && hold.deadline > now.mono;
+        let stands = |hold: &&Hold| given.is_of(hold) && hold.deadline > now.mono;
         let Some(held) = lock.holds.get(owner.as_bytes()).filter(stands) else { continue };
         let hold = given.undo(held, mode);
         if hold.total() == 0 || hold.deadline <= now.mono {

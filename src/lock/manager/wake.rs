@@ -15,7 +15,7 @@ use crate::lock::model::step::{Savepoint, Step};
 use crate::lock::model::time::Timestamp;
 use crate::lock::wait::order::{Order, Passed, Requester, Verdict, judge};
 use crate::lock::wait::queue::Position;
-use crate::lock::wait::waiter::Waiter;
+use crate::lock::wait::waiter::{GrantUndo, Waiter};
 use alloc::vec::Vec;
 
 /// What can be done for a waiter.
@@ -262,6 +262,7 @@ impl LockManager {
             Ok(given) => {
                 self.clear_reservations(step, indices);
                 let fences = given.iter().map(|given| given.fence).collect();
+                self.note_new_fences(step, indices, &owner, &given);
                 self.wait_table.granted(id, given);
                 for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::newly_bound) {
                     self.sessions.bind_tentatively(connection, fence);
@@ -271,6 +272,22 @@ impl LockManager {
             Err(refusal) => self.end_wait(step, id, WaitEnd::Refused(refusal)),
         }
         self.note_new_hold(&owner);
+    }
+
+    /// Tells earlier grants of this owner, which may be rolled back still, of the fences that their holds have now.
+    fn note_new_fences<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        indices: &[KeyIndex],
+        owner: &Owner,
+        given: &[GrantUndo],
+    ) {
+        for (key, given) in indices.iter().zip(given) {
+            if let Some(old) = given.prior_fence().filter(|old| *old != given.fence) {
+                let Place { db, name, .. } = step.keys.place(*key);
+                self.wait_table.note_new_fence((db, name), owner, old, given.fence);
+            }
+        }
     }
 
     /// Ends a wait with this answer.

@@ -4,6 +4,7 @@
 use super::jobs::Job;
 use super::table::WaitTable;
 use super::waiter::{Grant, GrantUndo, State, Undelivered, Waiter};
+use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
@@ -21,6 +22,23 @@ impl WaitTable {
             waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
         }
         self.note_prior_bindings(id);
+    }
+
+    /// A grant has given a hold another fence. Grants of the same owner that are not known to be delivered, and that
+    /// the hold was given by, are of the hold with that fence too.
+    pub(crate) fn note_new_fence(&mut self, (db, name): (Db, &[u8]), owner: &Owner, old: Fence, new: Fence) {
+        for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
+            let Some(waiter) = self.waiters.get_mut(*id).filter(|waiter| waiter.owner == *owner) else { continue };
+            let at = (0..waiter.keys.len()).find(|at| {
+                let (lies_in, key) = waiter.place(*at);
+                lies_in == db && **key == *name
+            });
+            if let (Some(at), State::Granted(grant)) = (at, &mut waiter.state)
+                && let Some(given) = grant.given.get_mut(at).filter(|given| given.latest == old)
+            {
+                given.latest = new;
+            }
+        }
     }
 
     /// What was granted to a waiter has taken holds over from other connections.
@@ -197,7 +215,6 @@ impl WaitTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::model::fence::Fence;
     use crate::lock::model::hold::{Epoch, Hold, Mode, Session};
     use crate::lock::model::request::{Acquire, Wait};
     use crate::lock::model::session::Sessions;
@@ -229,6 +246,7 @@ mod tests {
                 hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
                 let given = GrantUndo {
                     fence: hold.fence,
+                    latest: hold.fence,
                     added: 1,
                     deadline: hold.deadline,
                     session: Some(session(n)),
@@ -260,8 +278,10 @@ mod tests {
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
         hold.bind(Some(session(2)));
         let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));
-        wait_table
-            .granted(id, PerKey::from([GrantUndo { fence, added: 1, deadline, session: Some(session(1)), prior }]));
+        wait_table.granted(
+            id,
+            PerKey::from([GrantUndo { fence, latest: fence, added: 1, deadline, session: Some(session(1)), prior }]),
+        );
         wait_table.delivered(id);
         assert!(wait_table.prior_bindings.is_empty());
     }

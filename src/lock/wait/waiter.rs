@@ -85,6 +85,8 @@ pub(crate) struct Undelivered {
 pub struct GrantUndo {
     /// The fence that the hold has now.
     pub fence: Fence,
+    /// The last fence that a later grant of the same owner gave the same hold; this grant's own if there was none.
+    pub latest: Fence,
     /// How much was added to its count.
     pub added: u32,
     /// When its lease ends now.
@@ -136,12 +138,23 @@ impl GrantUndo {
         Some((session.connection, self.fence))
     }
 
+    /// The fence that the hold had before; None when there was no hold.
+    pub(crate) fn prior_fence(&self) -> Option<Fence> {
+        self.prior.map(|prior| prior.fence)
+    }
+
+    /// Whether a hold is the one that this was given on.
+    pub(crate) fn is_of(&self, hold: &Hold) -> bool {
+        (self.fence..=self.latest).contains(&hold.fence)
+    }
+
     /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it
-    /// would be told that it holds nothing.
+    /// would be told that it holds nothing. Where a later grant has given another fence, only the count is undone: what
+    /// else the hold has is of that grant.
     pub(crate) fn undo(&self, hold: &Hold, mode: Mode) -> Hold {
         let mut hold = hold.clone();
         hold.set_count(mode, hold.count(mode).saturating_sub(self.added));
-        if let Some(prior) = self.prior {
+        if let Some(prior) = self.prior.filter(|_| hold.fence == self.fence) {
             hold.fence = prior.fence;
             // What was carried here since stays so.
             if hold.granted_in() != Epoch::CARRIED {
