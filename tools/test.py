@@ -8,7 +8,12 @@
 Ends with one line: passed, failed, not run on this server, minutes. One failure does not stop the rest.
 A test that the server cannot run reports that (tests/server/harness/servers.rs), and counts as not run.
 A test that has to depend on a clock stands in tests/by-the-clock. If it fails, the script repeats it once, alone,
-before that counts. It repeats no other test.
+before that counts.
+Any other test that fails is repeated alone three times, with the seed that it printed. If it passes each time, it
+counts as unsteady: the script prints its name and output, and the run does not fail for it. A run on five servers has
+2,400 tests. A failure that comes once in thousands of runs must be seen, but must not refuse a change. If more than
+five such tests fail in one run, the script repeats none of them, since that is no coincidence. It never repeats an
+example of the documentation.
 
 REDIS_LOCK_TESTED may name a server on which make test has just passed. On that version --servers repeats only the tests
 that some server cannot run, to report what was not run there.
@@ -31,6 +36,12 @@ COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) igno
 ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
 # Which part of the output of tests is shown. The log has all of it.
 ALL, RESULT, NOTHING = "all", "result", "nothing"
+# How often a test outside of tests/by-the-clock has to pass alone, after it failed, to count as unsteady.
+REPETITIONS = 3
+# If more of them fail, something is broken. To repeat each could take hours: some wait for minutes before they fail.
+REPEATED_AT_MOST = 5
+# How many lines of the output of a failed test are shown.
+LINES_SHOWN = 60
 
 
 class Target:
@@ -72,11 +83,13 @@ class Target:
 
 
 class Count:
-    """How many tests passed, and which failed, did not run or were repeated."""
+    """How many tests passed, and which failed, were unsteady, did not run or were repeated."""
 
     def __init__(self):
         self.passed = 0
         self.failed = []  # (program, folder, name)
+        self.outputs = {}  # (program, folder, name): lines of its output, for each that failed
+        self.unsteady = []  # (name, lines of its output)
         self.not_run = {}  # name: why
         self.repeated = []
         self.start = time.monotonic()
@@ -84,6 +97,8 @@ class Count:
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
+        self.outputs.update(other.outputs)
+        self.unsteady += other.unsteady
         self.not_run.update(other.not_run)
         self.repeated += other.repeated
 
@@ -91,7 +106,8 @@ class Count:
         minutes = (time.monotonic() - self.start) / 60
         counts = f"passed {self.passed}, failed {len(self.failed)}, not run{where} {len(self.not_run)}"
         repeated = f", repeated alone {len(self.repeated)}" if self.repeated else ""
-        return f"{counts}, in {minutes:.1f} minutes{repeated}"
+        unsteady = f", unsteady {len(self.unsteady)}" if self.unsteady else ""
+        return f"{counts}, in {minutes:.1f} minutes{repeated}{unsteady}"
 
 
 def fail(text):
@@ -151,13 +167,15 @@ def run(command, folder, log, echo, **variables):
         environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), REDIS_LOCK_NOT_RUN=left_out.name, **variables)
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
-        result, failures, in_list = None, [], False
+        result, failures, in_list, outputs = None, [], False, []
         for raw in process.stdout:
             line = raw.decode(errors="replace").rstrip("\n")
             log.write(line + "\n")
             if echo is ALL or echo is RESULT and line.startswith("test result: "):
                 print(line, flush=True)
             # The last list of this name has the names only; the output of tests stands before it.
+            if line == "failures:" or outputs:
+                outputs.append(line)
             if line == "failures:":
                 failures, in_list = [], True
             elif in_list and line.startswith("    "):
@@ -171,8 +189,12 @@ def run(command, folder, log, echo, **variables):
                 if len(failures) != result[1]:
                     failures = (failures + ["(a test without a name)"] * result[1])[: result[1]]
                 count.failed += [(command[0], folder, name) for name in failures]
+                texts = outputs_of(failures, outputs)
+                count.outputs.update({(command[0], folder, name): text for name, text in texts.items()})
+                outputs = []
                 count.not_run.update({f"(ignored {number})": "ignored" for number in range(result[2])})
         code = process.wait()
+        process.stdout.close()
         if (result is None and "--doc" not in command) or (code != 0 and not count.failed):
             # The program broke off: how many tests had passed says nothing.
             count.failed.append((command[0], folder, f"({Path(command[0]).name} ended with {code}, before its result)"))
@@ -181,7 +203,36 @@ def run(command, folder, log, echo, **variables):
             if name not in count.not_run and all(name != failed for _, _, failed in count.failed):
                 count.not_run[name] = why
                 count.passed -= 1
+    if echo is RESULT:
+        for row in count.failed:
+            show_output(row[2], count.outputs.get(row))
     return count
+
+
+def outputs_of(failures, lines):
+    """The output of each failed test, from the lines between the first "failures:" and the result."""
+    # A test may print such a heading, too, but not one with the name of another failed test.
+    headings = {f"---- {name} stdout ----": name for name in failures}
+    ends = [number for number, line in enumerate(lines) if line == "failures:"]
+    texts, name = {}, None
+    for line in lines[: ends[-1]] if ends else []:
+        if headings.get(line) not in (None, *texts):
+            name = headings[line]
+            texts[name] = []
+        elif name is not None:
+            texts[name].append(line)
+    return {name: "\n".join(text).strip("\n").split("\n") for name, text in texts.items()}
+
+
+def show_output(name, lines):
+    """Prints the output of a failed test: its beginning and its end, if it is long."""
+    if not lines:
+        return
+    print(f"---- {name} stdout ----")
+    if len(lines) > LINES_SHOWN:
+        half = LINES_SHOWN // 2
+        lines = [*lines[:half], f"({len(lines) - LINES_SHOWN + 1} lines left out)", *lines[half - LINES_SHOWN + 1 :]]
+    print("\n".join(lines), flush=True)
 
 
 def clock_table():
@@ -189,19 +240,47 @@ def clock_table():
     return dict(row.split(": ", 1) for row in rows if row and not row.startswith("#"))
 
 
-def repeat_by_the_clock(count, log, **variables):
-    """Repeats the failed tests of the table, each alone."""
+def repeat_failed(count, log, **variables):
+    """Repeats the failed tests, each alone."""
     table = clock_table()
+    others = [row for row in count.failed if row[2] not in table and is_test(row)]
     for row in list(count.failed):
         program, folder, name = row
-        if name not in table:
-            continue
-        print(f"repeated alone: {name}: {table[name]}", flush=True)
-        again = run([program, "--exact", name], folder, log, RESULT, **variables)
-        count.repeated.append(name)
-        if not again.failed:
-            count.failed.remove(row)
-            count.passed += 1
+        if name in table:
+            print(f"repeated alone: {name}: {table[name]}", flush=True)
+            again = run([program, "--exact", name], folder, log, RESULT, **variables)
+            count.repeated.append(name)
+            if not again.failed:
+                count.failed.remove(row)
+                count.passed += 1
+        elif row in others and len(others) <= REPEATED_AT_MOST:
+            print(f"repeated alone {REPETITIONS} times: {name}", flush=True)
+            count.repeated.append(name)
+            output = count.outputs.get(row, [])
+            if passes_alone(row, seeds_in(output), log, **variables):
+                count.failed.remove(row)
+                count.unsteady.append((name, output))
+
+
+def is_test(row):
+    """Whether a row of failures is a test of a program: no example, and no message in brackets."""
+    program, _, name = row
+    return program not in ("", "cargo") and " " not in name and not name.startswith("(")
+
+
+def seeds_in(output):
+    """What a random test printed to make the same choices again. Without it, another history would be tried."""
+    return dict(re.findall(r"\b(REDIS_LOCK_\w+)=(\d+)", "\n".join(output)))
+
+
+def passes_alone(row, seeds, log, **variables):
+    """Whether a failed test passes each time when it is repeated alone."""
+    program, folder, name = row
+    for _ in range(REPETITIONS):
+        again = run([program, "--exact", name], folder, log, RESULT, **variables, **seeds)
+        if again.failed or again.passed != 1:
+            return False
+    return True
 
 
 def unknown_rows(target):
@@ -242,13 +321,23 @@ def test(name, every, modules, with_examples):
             print("\n     Running the examples in the documentation", flush=True)
             count.add(run(["cargo", "test", "--locked", "--workspace", "--doc"], ROOT, log, ALL))
         print()
-        repeat_by_the_clock(count, log)
+        repeat_failed(count, log)
     for left_out, why in sorted(count.not_run.items()):
         print(f"not run: {left_out}: {why}")
+    show_unsteady(count)
     print(count.line())
     report(count)
-    if name and count.passed + len(count.failed) + len(count.not_run) == 0:
+    if name and count.passed + len(count.failed) + len(count.unsteady) + len(count.not_run) == 0:
         fail(f"no test has {name} in its name")
+
+
+def show_unsteady(count):
+    """Prints the tests that failed once and then passed alone. Each is a defect of the module or of the test."""
+    if count.unsteady:
+        print("unsteady:")
+    for name, output in count.unsteady:
+        print(f"  {name}")
+        show_output(name, output)
 
 
 def report(count, how=lambda row: ""):
@@ -293,7 +382,7 @@ def test_servers():
             print(f"     Running the server tests on {what}", flush=True)
             command = [server_tests.program, *which]
             count = run(command, server_tests.folder, log, RESULT, REDIS_LOCK_SERVER=server)
-            repeat_by_the_clock(count, log, REDIS_LOCK_SERVER=server)
+            repeat_failed(count, log, REDIS_LOCK_SERVER=server)
             if count.not_run:
                 # A test of the list must fail here, else it does not belong in the list.
                 command = [server_tests.program, "--exact", *count.not_run]
@@ -312,9 +401,12 @@ def test_servers():
             print("  (docs/compatibility.md has another version of it)")
         total.passed += count.passed
         total.failed += count.failed
+        total.unsteady += [(f"{what}: {name}", output) for name, output in count.unsteady]
         total.repeated += [f"{what}: {name}" for name in count.repeated]
         total.not_run.update({f"{what}: {name}": why for name, why in count.not_run.items()})
-    print(f"\n{len(folders)} servers: {total.line('')}")
+    print()
+    show_unsteady(total)
+    print(f"{len(folders)} servers: {total.line('')}")
     report(total, lambda row: places[id(row)])
 
 

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""Shows to each rule of tools/lengths.py and tools/layers.py a file that breaks it, and one that just keeps it."""
+"""Shows to each rule of tools/lengths.py and tools/layers.py a file that breaks it, and one that just keeps it.
 
+Shows to tools/test.py programs of tests that fail, to check which it repeats and which fail the run.
+"""
+
+import contextlib
+import io
 import tempfile
 import unittest
 from pathlib import Path
 
 import layers
 import lengths
+import test
 
 
 class Lengths(unittest.TestCase):
@@ -68,6 +74,77 @@ class Layers(unittest.TestCase):
     def test_lock_and_ffi_may_not_know_each_other(self):
         files = {"lock/a.rs": "use crate::ffi::b;", "ffi/b.rs": ""}
         self.check(files, "src/lock/a.rs imports src/ffi/b.rs, and the two folders may not know each other")
+
+
+# Prints what a program of tests does. It fails in those of its runs that the file beside it names.
+PROGRAM = """#!/bin/sh
+echo run >> "$0.runs"
+number=$(wc -l < "$0.runs" | tr -d ' ')
+if grep -qx "$number" "$0.fails"; then
+    printf 'failures:\\n\\n---- a::b stdout ----\\nrun %s, REDIS_LOCK_SEED=%s\\n' "$number" "${REDIS_LOCK_SEED:-57}"
+    printf '\\n\\nfailures:\\n    a::b\\n\\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; \\n'
+    exit 101
+fi
+if [ "$number" -gt 1 ]; then echo "$REDIS_LOCK_SEED" >> "$0.seeds"; fi
+echo "test result: ok. 1 passed; 0 failed; 0 ignored; "
+"""
+
+
+class Repeated(unittest.TestCase):
+    def play(self, fails, clock=(), programs=1):
+        """Runs programs that fail in these runs. Gives what was counted, how often each ran, and what was printed."""
+        text, log, count = io.StringIO(), io.StringIO(), test.Count()
+        self.addCleanup(setattr, test, "clock_table", test.clock_table)
+        test.clock_table = lambda: dict.fromkeys(clock, "why")
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(text):
+            files = [Path(folder) / f"program{number}" for number in range(programs)]
+            for file in files:
+                file.write_text(PROGRAM)
+                file.chmod(0o755)
+                file.with_suffix(".fails").write_text("".join(f"{run}\n" for run in fails))
+                count.add(test.run([str(file)], folder, log, test.RESULT))
+            test.repeat_failed(count, log)
+            runs = [len(file.with_suffix(".runs").read_text().splitlines()) for file in files]
+            self.seeds = [seed for file in Path(folder).glob("*.seeds") for seed in file.read_text().split()]
+        return count, runs, text.getvalue()
+
+    def test_a_test_that_then_passes_three_times_alone_is_unsteady(self):
+        count, runs, text = self.play([1])
+        self.assertEqual((count.failed, count.passed, runs), ([], 0, [4]))
+        self.assertEqual(count.unsteady, [("a::b", ["run 1, REDIS_LOCK_SEED=57"])])
+        self.assertIn("---- a::b stdout ----\nrun 1, REDIS_LOCK_SEED=57\n", text)
+        self.assertIn("unsteady 1", count.line())
+        # Another seed would try another history, and say nothing of the one that failed.
+        self.assertEqual(self.seeds, ["57"] * 3)
+
+    def test_a_test_that_fails_again_fails_the_run(self):
+        for fails in ([1, 2], [1, 3], [1, 4]):
+            count, runs, text = self.play(fails)
+            self.assertEqual((len(count.failed), count.unsteady, runs), (1, [], [fails[-1]]))
+            self.assertIn(f"run {fails[-1]}, REDIS_LOCK_SEED=57\n", text)
+
+    def test_a_test_of_the_table_is_repeated_once(self):
+        count, runs, _ = self.play([1], clock=["a::b"])
+        self.assertEqual((count.failed, count.unsteady, count.passed, runs), ([], [], 1, [2]))
+        count, runs, _ = self.play([1, 2], clock=["a::b"])
+        self.assertEqual((len(count.failed), count.unsteady, runs), (1, [], [2]))
+
+    def test_if_many_fail_none_is_repeated(self):
+        count, runs, _ = self.play([1], programs=5)
+        self.assertEqual((len(count.failed), len(count.unsteady), runs), (0, 5, [4] * 5))
+        count, runs, _ = self.play([1], programs=6)
+        self.assertEqual((len(count.failed), count.unsteady, runs), (6, [], [1] * 6))
+
+    def test_long_output_is_cut_in_the_middle(self):
+        for number, shown in ((60, 60), (61, 60), (900, 60)):
+            with contextlib.redirect_stdout(io.StringIO()) as text:
+                test.show_output("a::b", [f"line {line}" for line in range(number)])
+            lines = text.getvalue().splitlines()[1:]
+            self.assertEqual((len(lines), lines[0], lines[-1]), (shown, "line 0", f"line {number - 1}"))
+
+    def test_output_that_looks_like_a_list_of_failures_does_not_end_it(self):
+        lines = ["failures:", "", "---- a stdout ----", "failures:", "    x", "---- x stdout ----", "end", "", "failures:"]
+        self.assertEqual(test.outputs_of(["a"], lines), {"a": ["failures:", "    x", "---- x stdout ----", "end"]})
 
 
 if __name__ == "__main__":
