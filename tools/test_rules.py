@@ -143,8 +143,9 @@ class Repeated(unittest.TestCase):
             self.assertEqual((len(lines), lines[0], lines[-1]), (shown, "line 0", f"line {number - 1}"))
 
     def test_output_that_looks_like_a_list_of_failures_does_not_end_it(self):
-        lines = ["failures:", "", "---- a stdout ----", "failures:", "    x", "---- x stdout ----", "end", "", "failures:"]
-        self.assertEqual(test.outputs_of(["a"], lines), {"a": ["failures:", "    x", "---- x stdout ----", "end"]})
+        output = ["failures:", "    x", "---- x stdout ----", "end"]
+        lines = ["failures:", "", "---- a stdout ----", *output, "", "failures:"]
+        self.assertEqual(test.outputs_of(["a"], lines), {"a": output})
 
 
 if __name__ == "__main__":
