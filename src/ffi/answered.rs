@@ -14,6 +14,9 @@
 //!
 //! On Redis from 8.0 and on Valkey, the client is closed after its release, before or after the event before sleep.
 //!
+//! With I/O threads, Redis 8.6 may serve the command after the event before sleep. The reply then comes in the next
+//! turn. The server may have closed the client by then, and says so before it replies.
+//!
 //! A client that is there at the first event after sleep has been sent its reply. If its connection ends later, it may
 //! have read the reply, so nothing is rolled back. To wait for that event delays no client: unblocking wakes the event
 //! loop, so that the server does not sleep. With I/O threads, Valkey may release a client one turn after it closed it;

@@ -171,39 +171,88 @@ fn taken_back(conn: &mut Client) -> u64 {
     conn.info_number("lock", "lock_taken_back")
 }
 
-/// All rows of the table on one server: a client that is closed before it learns of its grant does not keep the lock.
+/// How often a row is played until its premise holds. On a busy machine it fails in a quarter of all tries.
+const TRIES: usize = 20;
+
+/// One row of the table, by a session or not.
+struct Row {
+    fate: Fate,
+    way: Way,
+    order: [Step; 3],
+    session: &'static str,
+}
+
+impl Row {
+    /// Whether a client that is closed before it learns of its grant does not keep the lock. None if the premise did
+    /// not hold: the client was not condemned when it was granted the lock, and has its grant.
+    fn play(&self, server: &Server) -> Option<()> {
+        let Row { fate, way, order, session } = *self;
+        let row = format!("{fate:?} {way:?} {order:?}{session}");
+        let mut conn = server.connect();
+        configure(&mut conn, fate);
+        let before = taken_back(&mut conn);
+        let fence = conn.int(&["LOCK.ACQUIRE", "k", "h", "PX", "600000"]).expect("free");
+        let mut condemned = fate.connect(server);
+        waits(&mut conn, &mut condemned, &format!("LOCK.ACQUIRE k w PX 600000 BLOCK 0{session}"));
+        let mut next = Connection::resp2(server);
+        waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
+        let commands: Vec<Vec<String>> = order
+            .iter()
+            .filter_map(|step| match step {
+                Step::Fate => Some(fate.command()),
+                Step::Release => Some(words("LOCK.RELEASE k h")),
+                Step::Sleep => Some(words("DEBUG SLEEP 2.1")),
+                Step::Nothing => None,
+            })
+            .collect();
+        turn(server, way, &commands);
+        // Redis 8.6 with I/O threads may serve these commands on its way to sleep. Then it sends the client what it has
+        // to read before it answers it, in the next turn. The client is below its limit by then, and is not closed.
+        let escaped = fate == Fate::SoftLimit && has_its_grant(&mut condemned, &mut conn);
+        if escaped {
+            assert_eq!((holders(&mut conn, "k"), taken_back(&mut conn)), (vec!["w".to_owned()], before), "{row}");
+            conn.int(&["LOCK.RELEASE", "k", "w"]);
+        }
+        let granted = next.read().int();
+        assert!(granted > fence, "{row}");
+        assert_eq!(holders(&mut conn, "k"), ["n"], "{row}");
+        assert_eq!(conn.info("lock", "lock_lapsed"), "0", "{row}");
+        conn.int(&["LOCK.RELEASE", "k", "n"]);
+        conn.int(&["DEL", &long()]);
+        if escaped {
+            return None;
+        }
+        assert_eq!(taken_back(&mut conn), before + fate.taken_back(&order), "{row}");
+        wait_for("it to be closed", || condemned.has_ended());
+        Some(())
+    }
+}
+
+/// Waits until this client has learnt of its grant or is closed. Whether it is there still, and has its grant.
+fn has_its_grant(client: &mut Connection, conn: &mut Client) -> bool {
+    loop {
+        match client.read() {
+            Reply::Push(_) => {}
+            Reply::Int(_) => break,
+            Reply::Closed => return false,
+            other => panic!("neither a message nor a fence: {other:?}"),
+        }
+    }
+    // With I/O threads, Valkey may answer a client that it closes.
+    let listed: String = conn.get(&["CLIENT", "LIST", "ID", &client.id().to_string()]);
+    let flags = listed.split(' ').find_map(|field| field.strip_prefix("flags="));
+    flags.is_some_and(|flags| !flags.contains('A'))
+}
+
+/// All rows of the table on one server.
 fn play(server: &Server, fates: &[Fate]) {
     for fate in fates.iter().copied().filter(|fate| *fate != Fate::Message || subscribers_can_wait()) {
         for (way, order) in fate.ways().iter().flat_map(|way| fate.orders().iter().map(move |order| (*way, *order))) {
             // What is bound to the connection that is closed ends with it, whatever comes first.
             for session in ["", " SESSION 300000"] {
-                let row = format!("{fate:?} {way:?} {order:?}{session}");
-                let mut conn = server.connect();
-                configure(&mut conn, fate);
-                let before = taken_back(&mut conn);
-                let fence = conn.int(&["LOCK.ACQUIRE", "k", "h", "PX", "600000"]).expect("free");
-                let mut condemned = fate.connect(server);
-                waits(&mut conn, &mut condemned, &format!("LOCK.ACQUIRE k w PX 600000 BLOCK 0{session}"));
-                let mut next = Connection::resp2(server);
-                waits(&mut conn, &mut next, "LOCK.ACQUIRE k n PX 600000 BLOCK 0");
-                let commands: Vec<Vec<String>> = order
-                    .iter()
-                    .filter_map(|step| match step {
-                        Step::Fate => Some(fate.command()),
-                        Step::Release => Some(words("LOCK.RELEASE k h")),
-                        Step::Sleep => Some(words("DEBUG SLEEP 2.1")),
-                        Step::Nothing => None,
-                    })
-                    .collect();
-                turn(server, way, &commands);
-                let granted = next.read().int();
-                assert!(granted > fence, "{row}");
-                assert_eq!(holders(&mut conn, "k"), ["n"], "{row}");
-                assert_eq!(taken_back(&mut conn), before + fate.taken_back(&order), "{row}");
-                assert_eq!(conn.info("lock", "lock_lapsed"), "0", "{row}");
-                wait_for("it to be closed", || condemned.has_ended());
-                conn.int(&["LOCK.RELEASE", "k", "n"]);
-                conn.int(&["DEL", &long()]);
+                let row = Row { fate, way, order, session };
+                let held = (0..TRIES).find_map(|_| row.play(server));
+                held.expect("one of so many clients is over its limit when it is granted the lock");
             }
         }
     }
