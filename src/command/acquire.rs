@@ -4,7 +4,7 @@
 //! later: `reply_wait_end` writes it. Any other client gets its reply at once.
 
 use super::args::{Arguments, Caller, OwnerArg, Parser};
-use super::error::{ArgError, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
+use super::error::{ArgError, TAKEN_OVER, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
 use super::options::Opt;
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
@@ -19,11 +19,11 @@ use crate::module::clients::Reply;
 use crate::module::{ServeError, config, serve};
 use smallvec::{SmallVec, smallvec};
 
-/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
+/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
 pub struct LockAcquire;
 
-/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [SESSION ms] [RETRY n] [NOTE text]`
+/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
 pub struct LockRw;
 
@@ -43,7 +43,7 @@ impl Command for LockAcquire {
         complexity: c"O(log(N)) where N is the number of holders and waiters of the lock; \
                       to begin to wait also O(M) where M is the number of owners who wait for locks of each other",
         since: c"0.1.0",
-        args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, SESSION, RETRY, NOTE],
+        args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -57,7 +57,7 @@ impl Command for LockRw {
         arity: -4,
         summary: c"Takes a lock for reading, together with other readers, or for writing, alone, or waits for it. \
                    Replies with the fence, or null when others hold it.",
-        args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE), LEASE_IF_NAMED, BLOCK, SESSION, RETRY, NOTE],
+        args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE), LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE],
         ..LockAcquire::SPEC
     };
 
@@ -84,6 +84,7 @@ impl Command for LockMacquire {
             ArgSpec::new(c"mode", MODE).optional(),
             LEASE_IF_NAMED,
             BLOCK,
+            QUEUE,
             SESSION,
             RETRY,
             NOTE,
@@ -99,6 +100,7 @@ impl Command for LockMacquire {
 const LEASE_IF_NAMED: ArgSpec = ArgSpec::new(c"lease", LEASE).optional();
 
 const BLOCK: ArgSpec = ArgSpec::option(c"BLOCK", c"milliseconds", ArgKind::Integer);
+const QUEUE: ArgSpec = ArgSpec::option(c"QUEUE", c"milliseconds", ArgKind::Integer);
 const RETRY: ArgSpec = ArgSpec::option(c"RETRY", c"count", ArgKind::Integer);
 const NOTE: ArgSpec = ArgSpec::option(c"NOTE", c"note", ArgKind::String);
 
@@ -158,6 +160,9 @@ pub fn parse<'a, A: Arguments<'a>>(
     if matches!(owner_arg, OwnerArg::Generate) && options.retry.is_some() {
         return Err(ArgError::RetryGenerated);
     }
+    if matches!(owner_arg, OwnerArg::Generate) && options.queue.is_some() {
+        return Err(ArgError::QueueGenerated);
+    }
     let operation = Operation::Acquire(lock::Acquire {
         mode: options.mode.unwrap_or(mode),
         lease: options.lease.unwrap_or(lease_default),
@@ -165,7 +170,9 @@ pub fn parse<'a, A: Arguments<'a>>(
         note: options.note,
         // A script, a transaction or another module cannot wait: it tries once.
         wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
-        retry: options.retry,
+        // Asking again for a place adds nothing to what the owner has.
+        retry: options.retry.or(options.queue.map(|_| 1)),
+        queue: options.queue,
     });
     let (owner, generated) = match owner_arg {
         OwnerArg::Named(owner) => (Owner::new(owner), false),
@@ -174,9 +181,9 @@ pub fn parse<'a, A: Arguments<'a>>(
     Ok(Parsed { keys, request: Request { owner, operation }, generated })
 }
 
-const OPTIONS: [Opt; 6] = [Opt::Px, Opt::Ex, Opt::Block, Opt::Session, Opt::Retry, Opt::Note];
-const OPTIONS_OF_MANY: [Opt; 8] =
-    [Opt::Read, Opt::Write, Opt::Px, Opt::Ex, Opt::Block, Opt::Session, Opt::Retry, Opt::Note];
+const OPTIONS: [Opt; 7] = [Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
+const OPTIONS_OF_MANY: [Opt; 9] =
+    [Opt::Read, Opt::Write, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
 
 /// 128 random bits in 32 hexadecimal digits.
 fn generate_owner() -> Owner {
@@ -214,7 +221,9 @@ fn reply_wait_end_many(ctx: &mut Ctx<'_>, end: &WaitEnd, generated: Option<&Owne
 fn reply_wait_end(ctx: &mut Ctx<'_>, end: &WaitEnd, generated: Option<&Owner>, reply_grant: ReplyGrant) {
     match end {
         WaitEnd::Granted(fences) => reply_grant(ctx, fences, generated),
-        WaitEnd::TimedOut | WaitEnd::Replaced | WaitEnd::HoldLost => ctx.reply_null(),
+        WaitEnd::TimedOut | WaitEnd::Replaced | WaitEnd::HoldLost | WaitEnd::Left => ctx.reply_null(),
+        WaitEnd::TakenOver => ctx.reply_error(TAKEN_OVER),
+        WaitEnd::Offered { .. } => unreachable!("no client waits for an offer"),
         WaitEnd::WrongType => refuse(ctx, ServeError::WrongType),
         WaitEnd::Redirected(reason) => ctx.reply_error(text_of_redirect(*reason)),
         WaitEnd::Refused(Refusal::Deadlock(cycle)) => {

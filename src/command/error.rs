@@ -39,6 +39,8 @@ pub enum ArgError {
     OwnerGenerated,
     /// RETRY with owner `*`: each call makes another owner, so there is nothing to repeat.
     RetryGenerated,
+    /// QUEUE with owner `*`: no later request could name the owner.
+    QueueGenerated,
     /// An owner longer than this.
     OwnerTooLong(usize),
     /// A note longer than this.
@@ -71,6 +73,9 @@ impl fmt::Display for ArgError {
             ArgError::OwnerEmpty => write!(f, "ERR owner must not be empty"),
             ArgError::OwnerGenerated => write!(f, "ERR owner * can only acquire: use the owner that the server made"),
             ArgError::RetryGenerated => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+            ArgError::QueueGenerated => {
+                write!(f, "ERR QUEUE needs an owner of your own: * is another one each time")
+            }
             ArgError::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
             ArgError::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
             ArgError::SessionNowhere => {
@@ -121,6 +126,13 @@ pub fn text_of(error: &ServeError) -> &'static str {
         ServeError::Refused(Refusal::AlreadyWaits) => "ERR owner already waits there: use RETRY",
         ServeError::Refused(Refusal::TooManyWaiters) => "LIMIT server has lock.max-waiters waiters",
         ServeError::Refused(Refusal::TooManyWaitersOfKey) => "LIMIT key has lock.max-waiters-per-key waiters",
+        ServeError::Refused(Refusal::TooManyPlaces) => "LIMIT server has lock.max-places places",
+        ServeError::Refused(Refusal::TooManyPlaceBytes) => {
+            "LIMIT keys and owners of places would take more than lock.max-place-bytes"
+        }
+        ServeError::Refused(Refusal::OtherMode) => "ERR owner stands there in another mode: release that first",
+        ServeError::Refused(Refusal::OtherKeys) => "ERR owner stands there with other keys: release that first",
+        ServeError::Refused(Refusal::QueuedUpgrade) => "ERR QUEUE cannot wait for an upgrade: use BLOCK",
         ServeError::Refused(Refusal::Deadlock(_)) => "DEADLOCK",
     }
 }
@@ -155,6 +167,9 @@ fn name(bytes: &[u8], known: bool) -> String {
         _ => Quoted(bytes).to_string(),
     }
 }
+
+/// The text for a client that waits no more because a later request of its owner does.
+pub const TAKEN_OVER: &str = "UNBLOCKED lock wait ended: a later request of this owner waits there now";
 
 /// The text for a waiter that this node cannot serve any more.
 #[must_use]

@@ -67,6 +67,7 @@ pub const UNBOUND: Bounds = Bounds {
     owner_bytes_max: SAVED_BYTES_CEILING,
     note_bytes_max: SAVED_BYTES_CEILING,
     keys_max: 0,
+    queue_max: Millis(0),
 };
 
 fn origin(flags: Flags) -> Result<Origin, ArgError> {

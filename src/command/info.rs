@@ -81,6 +81,7 @@ struct WaiterRow {
     mode: Mode,
     waited: Millis,
     left: Option<Millis>,
+    queue_left: Option<Millis>,
     keys: usize,
     client: Option<u64>,
 }
@@ -94,6 +95,7 @@ struct HolderRow {
     fence: Fence,
     left: Millis,
     held: Millis,
+    offered: bool,
     session: Option<Session>,
 }
 
@@ -127,6 +129,7 @@ fn waiter_row(waiting: &Waiting<'_>) -> WaiterRow {
         mode: waiting.waiter.operation.mode,
         waited: waiting.waited,
         left: waiting.left,
+        queue_left: waiting.queue_left,
         keys: waiting.waiter.keys.len(),
         client: client_of(waiting.id),
     }
@@ -142,6 +145,7 @@ fn holder_row(holder: &Holder<'_>) -> HolderRow {
         fence: holder.fence,
         left: holder.left,
         held: holder.held,
+        offered: holder.offered,
         session: holder.session,
     }
 }
@@ -175,6 +179,7 @@ impl ToReply for HolderRow {
                 ("fence", &self.fence),
                 ("ttl_ms", &self.left),
                 ("held_ms", &self.held),
+                ("offered", &usize::from(self.offered)),
                 ("session", &self.session.map(|session| session.grace)),
                 ("client", &self.session.map(|session| session.connection.client())),
                 ("note", &self.note.as_deref().map(Bytes)),
@@ -192,6 +197,7 @@ impl ToReply for WaiterRow {
                 ("mode", &self.mode),
                 ("waited_ms", &self.waited),
                 ("left_ms", &self.left),
+                ("queue_left_ms", &self.queue_left),
                 ("keys", &self.keys),
                 ("client", &self.client),
             ],

@@ -30,6 +30,8 @@ pub struct Options<'a> {
     pub count: Option<u64>,
     /// `BLOCK`.
     pub wait: Option<Wait>,
+    /// `QUEUE`.
+    pub queue: Option<Millis>,
     /// `RETRY`.
     pub retry: Option<u32>,
     /// `RESET`.
@@ -63,6 +65,8 @@ pub enum Opt {
     Count,
     /// `BLOCK ms`
     Block,
+    /// `QUEUE ms`
+    Queue,
     /// `RETRY n`
     Retry,
     /// `SESSION ms`
@@ -87,6 +91,7 @@ impl Opt {
             Opt::Owner => "OWNER",
             Opt::Count => "COUNT",
             Opt::Block => "BLOCK",
+            Opt::Queue => "QUEUE",
             Opt::Retry => "RETRY",
             Opt::Session => "SESSION",
             Opt::Reset => "RESET",
@@ -104,7 +109,7 @@ impl Opt {
             Opt::To => Some(Opt::All),
             Opt::Count => Some(Opt::Reset),
             Opt::Reset => Some(Opt::Count),
-            Opt::Note | Opt::Fence | Opt::Owner | Opt::Block | Opt::Retry | Opt::Session => None,
+            Opt::Note | Opt::Fence | Opt::Owner | Opt::Block | Opt::Queue | Opt::Retry | Opt::Session => None,
         }
     }
 }
@@ -177,6 +182,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
                     ms => Wait::For(Millis(ms)),
                 });
             }
+            Opt::Queue => options.queue = Some(Millis(self.number(word, 1, self.bounds().queue_max.0)?)),
             Opt::Session => options.session = Some(Millis(self.number(word, 0, LEASE_CEILING.0)?)),
             Opt::Retry => options.retry = Some(self.number(word, 1, u64::from(u32::MAX))? as u32),
         }

@@ -70,7 +70,7 @@ fn poll(ctx: &mut Ctx<'_>) {
         return;
     }
     let end = shell.scheduler.begin_slice(shell.clock.mono());
-    time_out_waiters(end);
+    time_out_waiters(ctx, end);
     if ctx.is_paused() {
         return;
     }
@@ -80,12 +80,21 @@ fn poll(ctx: &mut Ctx<'_>) {
     }
 }
 
-/// Answers the waiters whose time is up, until the slice ends. Also while nothing may be written.
-fn time_out_waiters(end: Timestamp) {
+/// Answers the waiters whose time is up, until the slice ends. Also while nothing may be written. Then places do not end:
+/// their owners may be kept from asking.
+fn time_out_waiters(ctx: &mut Ctx<'_>, end: Timestamp) {
+    let mut known = None;
     loop {
         let now = shell().clock.mono();
         match with_manager(|manager| manager.poll_timeouts(now)) {
             WaitPoll::TimedOut(waiter) => wake([(waiter, WaitEnd::TimedOut)], now),
+            WaitPoll::PlaceOver(place, db, name) => {
+                ctx.select_db(db.0);
+                let reusable = known.filter(|_| !ctx.flags().contains(Flags::CLUSTER));
+                let serving = reusable.unwrap_or_else(|| may_write(ctx, &[name]));
+                known = Some(serving);
+                with_manager(|manager| manager.end_place(place, serving != Serving::NotNow, now));
+            }
             WaitPoll::Pending => {}
             WaitPoll::Idle => return,
         }

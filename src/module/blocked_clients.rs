@@ -37,11 +37,17 @@ pub(crate) fn client_of(waiter: WaiterId) -> Option<u64> {
 /// Answers the clients whose waits have ended.
 pub(crate) fn wake(wait_ends: impl IntoIterator<Item = (WaiterId, WaitEnd)>, now: Timestamp) {
     for (waiter, answer) in wait_ends {
-        shell().metrics.count_wait_end(&answer);
-        if let WaitEnd::Granted(_) = answer
-            && let Some(since) = with_manager(|manager| manager.waited_since(waiter))
-        {
+        let since = match &answer {
+            WaitEnd::Granted(_) => with_manager(|manager| manager.waited_since(waiter)),
+            WaitEnd::Offered { since } => Some(*since),
+            _ => None,
+        };
+        if let Some(since) = since {
             shell().metrics.count_wait(now.0.saturating_sub(since.0));
+        }
+        // The request of a detached place has had its answer, and was counted then.
+        if since.is_some() || client_of(waiter).is_some() {
+            shell().metrics.count_wait_end(&answer);
         }
         let blocked = shell().clients.borrow_mut().get_mut(waiter).and_then(|client| {
             client.answer = Some(answer);
@@ -80,7 +86,7 @@ impl Parked for Waiter {
             Some((Some(answer), reply, generated)) => (reply.write)(ctx, &answer, generated.as_ref()),
             Some((None, reply, _)) => {
                 // CLIENT UNBLOCK TIMEOUT.
-                with_manager(|manager| manager.cancel(waiter));
+                with_manager(|manager| manager.cancel(waiter, shell().clock.mono()));
                 shell().metrics.count_wait_end(&WaitEnd::TimedOut);
                 (reply.write)(ctx, &WaitEnd::TimedOut, None);
             }
@@ -90,14 +96,15 @@ impl Parked for Waiter {
 
     fn lost(ticket: u64) {
         let Some(waiter) = WaiterId::from_number(ticket) else { return };
+        let now = shell().clock.mono();
         let client = shell().clients.borrow_mut().remove(waiter);
         match client.map(|client| client.answer) {
             Some(None) => {
                 shell().metrics.count_cancelled();
-                with_manager(|manager| manager.client_gone(waiter));
+                with_manager(|manager| manager.client_gone(waiter, now));
             }
             Some(Some(WaitEnd::Granted(_))) => {
-                with_manager(|manager| manager.client_gone(waiter));
+                with_manager(|manager| manager.client_gone(waiter, now));
             }
             _ => {}
         }

@@ -27,7 +27,9 @@ impl InfoFields for Section {
         each(c"sessions_closed", counters.sessions_closed);
         each(c"taken_back", counters.taken_back);
         with_manager(|manager| {
-            each(c"waiters", manager.waiting() as u64);
+            each(c"waiters", manager.parked() as u64);
+            each(c"places", manager.places() as u64);
+            each(c"offered", manager.offered() as u64);
             each(c"contended_keys", manager.contended() as u64);
             each(c"leases", manager.leases_len() as u64);
             each(c"session_holds", manager.sessions().len() as u64);

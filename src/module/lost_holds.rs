@@ -154,7 +154,8 @@ impl LostHolds {
 
     /// Takes note of a change, if a hold was lost by it.
     pub(crate) fn note(&self, ctx: &Ctx<'_>, key: &[u8], change: &Change, now: Now) {
-        if !change.ended {
+        // The owner of an offer never knew that it had it.
+        if !change.ended || change.hold.offer().is_some() {
             return;
         }
         let reason = match change.cause {
@@ -163,7 +164,13 @@ impl LostHolds {
             Cause::Break => Reason::Break,
             Cause::Close => Reason::Session,
             // Its owner knows, or never knew that it had it.
-            Cause::Acquire | Cause::Release | Cause::Extend | Cause::RevokeUndelivered | Cause::Replicated => return,
+            Cause::Acquire
+            | Cause::Release
+            | Cause::Extend
+            | Cause::RevokeUndelivered
+            | Cause::Offer
+            | Cause::Collect
+            | Cause::Replicated => return,
         };
         self.0.borrow_mut().add(|id| LostHold {
             id,

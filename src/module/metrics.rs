@@ -51,7 +51,7 @@ impl Metrics {
     /// Counts what a request came to.
     pub(crate) fn count_outcome(&self, outcome: &Result<Outcome, Refusal>) {
         match outcome {
-            Ok(Outcome::Unavailable) => self.count(|counters| counters.refused += 1),
+            Ok(Outcome::Unavailable | Outcome::Placed(_)) => self.count(|counters| counters.refused += 1),
             Ok(Outcome::Queued(_)) => self.count(|counters| counters.queued += 1),
             Err(Refusal::Deadlock(_)) => self.count(|counters| counters.deadlocks += 1),
             Ok(_) | Err(_) => {}
@@ -61,10 +61,12 @@ impl Metrics {
     /// Counts how a wait ended.
     pub(crate) fn count_wait_end(&self, answer: &WaitEnd) {
         self.count(|counters| match answer {
-            WaitEnd::Granted(_) => counters.handed_off += 1,
+            WaitEnd::Granted(_) | WaitEnd::Offered { .. } => counters.handed_off += 1,
             WaitEnd::TimedOut => counters.timed_out += 1,
             WaitEnd::Refused(Refusal::Deadlock(_)) => counters.deadlocks += 1,
             WaitEnd::Replaced
+            | WaitEnd::TakenOver
+            | WaitEnd::Left
             | WaitEnd::HoldLost
             | WaitEnd::Refused(_)
             | WaitEnd::WrongType
@@ -102,6 +104,8 @@ impl Metrics {
             Cause::RevokeUndelivered => counters.taken_back += 1,
             // A lease that was cut will lapse; what is told was counted where it was done.
             Cause::Close | Cause::Replicated => {}
+            // It was counted as granted when it was granted.
+            Cause::Offer | Cause::Collect => {}
         });
     }
 

@@ -30,7 +30,7 @@ use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::record::{HoldRecord, Origin};
-use crate::lock::model::request::{Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
+use crate::lock::model::request::{Operation, Outcome, Refusal, Request, WaiterId};
 use crate::lock::model::time::Timestamp;
 use clients::Reply;
 use keyspace::LOCK;
@@ -73,19 +73,30 @@ pub fn serve(
         (Ok(Outcome::Queued(waiter)), _) => {
             let parked = reply.and_then(|reply| blocked_clients::park(ctx, names, reply, request, || waiter));
             if parked.is_none() {
-                with_manager(|manager| manager.cancel(waiter));
+                // A place goes on without a client.
+                with_manager(|manager| manager.cancel(waiter, step.now));
             }
             Ok(queued(ctx, parked))
+        }
+        (Ok(Outcome::Placed(place)), _) => {
+            check_in_cluster(ctx, place);
+            Ok(Outcome::Placed(place))
         }
         (Ok(Outcome::Repeats(old)), Operation::Acquire(operation)) => {
             // A client that cannot wait leaves the place to the one that can. What was published above may have made
             // others end that wait.
             let there = reply.filter(|_| with_manager(|manager| manager.waits(old)));
-            let take_over =
-                || with_manager(|manager| manager.take_over(old, operation, step.now)).expect("it waits, seen above");
+            let mut answer = None;
+            let take_over = || {
+                let taken_over = with_manager(|manager| manager.take_over(old, operation, step.now));
+                let (waiter, end) = taken_over.expect("it waits, seen above");
+                answer = Some(end);
+                waiter
+            };
             let parked = there.and_then(|reply| blocked_clients::park(ctx, names, reply, request, take_over));
-            if parked.is_some() {
-                blocked_clients::wake([(old, WaitEnd::Replaced)], step.now);
+            match answer {
+                Some(end) => blocked_clients::wake([(old, end)], step.now),
+                None => drop(with_manager(|manager| manager.renew(old, operation, step.now))),
             }
             Ok(queued(ctx, parked))
         }
@@ -101,11 +112,16 @@ pub fn serve(
 /// What a request came to whose client is parked now. If the server does not let it wait, it has tried once.
 fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
     let Some(waiter) = parked else { return Outcome::Unavailable };
-    // Within a command the servers see keys of its own slot alone.
+    check_in_cluster(ctx, waiter);
+    Outcome::Queued(waiter)
+}
+
+/// Has a waiter checked for deadlocks after its step, in a cluster: within a command the servers see keys of its own
+/// slot alone.
+fn check_in_cluster(ctx: &Ctx<'_>, waiter: WaiterId) {
     if ctx.flags().contains(Flags::CLUSTER) && with_manager(|manager| manager.contended() > 1) {
         with_manager(|manager| manager.check_later(waiter));
     }
-    Outcome::Queued(waiter)
 }
 
 /// Does what a LOCK.HOLD says.

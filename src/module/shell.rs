@@ -24,6 +24,8 @@ use std::cell::{Cell, RefCell};
 const NO_LIMITS: Limits = Limits {
     holders_per_key_max: 0,
     waiters_max: 0,
+    places_max: 0,
+    place_bytes_max: 0,
     waiters_per_key_max: 0,
     reserve_max: Millis(0),
     deadlock_detection: true,
@@ -31,8 +33,14 @@ const NO_LIMITS: Limits = Limits {
 };
 
 /// The bounds of arguments until the same moment.
-const NO_BOUNDS: Bounds =
-    Bounds { lease_default: Millis(0), lease_max: Millis(0), owner_bytes_max: 0, note_bytes_max: 0, keys_max: 0 };
+const NO_BOUNDS: Bounds = Bounds {
+    lease_default: Millis(0),
+    lease_max: Millis(0),
+    owner_bytes_max: 0,
+    note_bytes_max: 0,
+    keys_max: 0,
+    queue_max: Millis(0),
+};
 
 /// The state of the module.
 #[derive(Debug)]

@@ -87,7 +87,8 @@ pub fn event_of(cause: Cause, ended: bool) -> Option<&'static CStr> {
         Cause::Release | Cause::RevokeUndelivered => Some(c"lock.release"),
         // A closed connection gives its holds back, or moves the end of their leases.
         Cause::Close if ended => Some(c"lock.release"),
-        Cause::Extend | Cause::Close => Some(c"lock.extend"),
+        // Whoever collects an offer gets a lease of its own.
+        Cause::Extend | Cause::Close | Cause::Offer | Cause::Collect => Some(c"lock.extend"),
         Cause::Lapse => Some(c"lock.lapse"),
         Cause::Break => Some(c"lock.break"),
         Cause::Replicated => None,

@@ -32,8 +32,15 @@ impl LockManager {
         (owner, operation): (&Owner, &Acquire),
     ) -> Result<Outcome, Refusal> {
         let now = step.now.mono;
+        let may_have_place = self.wait_table.places() > 0 || !self.offers.is_empty() || operation.queue.is_some();
+        if may_have_place && let Some(outcome) = self.ask_again(step, named, (owner, operation))? {
+            if let Outcome::Granted(_) = outcome {
+                self.confirm_grants(step, named.iter().copied(), owner);
+            }
+            return Ok(outcome);
+        }
         if !self.may_have(step.keys, named, (owner, operation), now)? {
-            if operation.wait == Wait::Never {
+            if operation.wait == Wait::Never && operation.queue.is_none() {
                 return Ok(Outcome::Unavailable);
             }
             if let Some(queued) = self.queue_or_pass(step, named, (owner, operation))? {
@@ -46,7 +53,7 @@ impl LockManager {
                 let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
                 hold.is_none_or(|hold| is_upgrade(hold, operation.mode))
             });
-        let context = GrantContext { fences: &mut self.fences, epoch: self.epoch, skew: self.limits.promotion_skew };
+        let context = GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew);
         let given = grant(step, named, (owner, operation), context)?;
         if is_contended {
             self.clear_reservations(step, named);

@@ -4,12 +4,12 @@ use super::LockManager;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaiterId};
+use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
 use crate::lock::wait::deadlock;
 use crate::lock::wait::order::is_upgrade;
-use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted};
+use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted, name_bytes};
 use alloc::boxed::Box;
 
 impl LockManager {
@@ -23,18 +23,20 @@ impl LockManager {
         let now = step.now.mono;
         let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
         let wanted: PerKey<Wanted> = named.iter().map(|key| wanted_at(step.keys, *key, (owner, operation))).collect();
+        if operation.queue.is_some() && wanted.iter().any(|key| key.upgrade) {
+            return Err(Refusal::QueuedUpgrade);
+        }
         // Two readers that both want to write wait for each other, whatever else there is.
         let contested = wanted.iter().any(|key| key.upgrade && self.is_upgraded_by_other(db, &key.name, owner));
         if let Some((old, waiter)) = self.twin_of((owner, operation), db, &wanted) {
-            let same = waiter.keys.iter().map(|key| &key.name).eq(wanted.iter().map(|key| &key.name));
-            if operation.retry.is_none() || !same {
+            if operation.retry.is_none() || !waiter.has_keys(&wanted) {
                 return Err(Refusal::AlreadyWaits);
             }
             // Only the server knows whether the client can wait. Until then the place is the old request's.
             return Ok(Outcome::Repeats(old));
         }
-        self.check_limits(db, &wanted)?;
-        let id = self.wait_table.admit((owner, operation), db, wanted, now, until(operation, now));
+        self.check_limits((owner, operation), db, &wanted)?;
+        let id = self.wait_table.admit((owner, operation), db, wanted, now);
         if (contested || self.limits.deadlock_detection)
             && let Some(found) = deadlock::find(self.order(now), step.keys, owner, CycleCause::NewWait)
         {
@@ -42,7 +44,7 @@ impl LockManager {
             return Err(Refusal::Deadlock(Box::new(found.cycle)));
         }
         self.reserve_free_keys(step, named);
-        Ok(Outcome::Queued(id))
+        Ok(if operation.wait == Wait::Never { Outcome::Placed(id) } else { Outcome::Queued(id) })
     }
 
     /// Whether another owner waits to upgrade this key.
@@ -69,9 +71,17 @@ impl LockManager {
         Some((id, self.wait_table.waiter(id)?))
     }
 
-    fn check_limits(&self, db: Db, wanted: &[Wanted]) -> Result<(), Refusal> {
-        if self.wait_table.waiting() >= self.limits.waiters_max {
+    fn check_limits(&self, (owner, operation): (&Owner, &Acquire), db: Db, wanted: &[Wanted]) -> Result<(), Refusal> {
+        if operation.wait != Wait::Never && self.wait_table.parked() >= self.limits.waiters_max {
             return Err(Refusal::TooManyWaiters);
+        }
+        if operation.queue.is_some() {
+            if self.wait_table.places() >= self.limits.places_max {
+                return Err(Refusal::TooManyPlaces);
+            }
+            if self.wait_table.place_bytes() + name_bytes(owner, wanted) > self.limits.place_bytes_max {
+                return Err(Refusal::TooManyPlaceBytes);
+            }
         }
         if wanted.iter().any(|key| self.queue_len(db, &key.name) >= self.limits.waiters_per_key_max) {
             return Err(Refusal::TooManyWaitersOfKey);
@@ -91,21 +101,12 @@ impl LockManager {
     }
 
     /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats. That one is
-    /// forgotten and to be answered [`WaitEnd::Replaced`](crate::lock::model::request::WaitEnd::Replaced). None when it
-    /// waits no more.
-    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<WaiterId> {
-        if !self.waits(old) {
-            return None;
-        }
-        self.wait_table.take_over(old, operation, until(operation, now))
-    }
-}
-
-/// Until when a request waits; None without a limit.
-fn until(operation: &Acquire, now: Timestamp) -> Option<Timestamp> {
-    match operation.wait {
-        Wait::For(limit) => Some(now + limit),
-        Wait::Never | Wait::Forever => None,
+    /// forgotten. Beside the new waiter: the answer to the client of the old one. None when it waits no more.
+    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<(WaiterId, WaitEnd)> {
+        let waiter = self.wait_table.waiter(old).filter(|waiter| waiter.is_waiting())?;
+        let is_about_place = waiter.is_place() || operation.queue.is_some();
+        let answer = if is_about_place { WaitEnd::TakenOver } else { WaitEnd::Replaced };
+        Some((self.wait_table.take_over(old, operation, now)?, answer))
     }
 }
 

@@ -28,7 +28,8 @@ impl LockManager {
 
 fn extend<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, owner: &Owner, operation: &Extend) -> Option<Fence> {
     let lock = step.keys.lock(key)?;
-    let mut hold = lock.hold_of(owner, operation.fence)?.clone();
+    // The owner of an offer does not know of it.
+    let mut hold = lock.hold_of(owner, operation.fence).filter(|hold| hold.offer().is_none())?.clone();
     hold.deadline = step.now.mono + operation.lease;
     hold.rebind(operation.session);
     let fence = hold.fence;

@@ -5,10 +5,11 @@ use crate::lock::model::fence::{Fence, FenceClock};
 use crate::lock::model::hold::{Epoch, Hold};
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, Refusal};
 use crate::lock::model::step::Step;
-use crate::lock::model::time::Millis;
+use crate::lock::model::time::{Millis, Timestamp};
 use crate::lock::wait::order::is_upgrade;
 use crate::lock::wait::waiter::{GrantUndo, PriorHold};
 
@@ -18,6 +19,15 @@ pub(crate) struct GrantContext<'n> {
     pub(crate) epoch: Epoch,
     /// How far the fence clock jumps before a process's first fence.
     pub(crate) skew: Millis,
+    /// The offer that new holds are part of, and until when; None if a client receives the grant.
+    pub(crate) offer: Option<(OfferId, Timestamp)>,
+}
+
+impl<'n> GrantContext<'n> {
+    /// For a grant that a client receives.
+    pub(crate) fn new(fences: &'n mut FenceClock, epoch: Epoch, skew: Millis) -> GrantContext<'n> {
+        GrantContext { fences, epoch, skew, offer: None }
+    }
 }
 
 /// What an owner has on a key before a grant.
@@ -38,7 +48,9 @@ pub(crate) fn grant<K: Keyspace>(
     let mut before: PerKey<Before> = PerKey::new();
     for key in indices {
         let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
-        let keeps = |hold: &Hold| !is_upgrade(hold, operation.mode) && hold.granted_in() == context.epoch;
+        // What is there before an offer stays as it is: no client hears of the grant.
+        let is_current = |hold: &Hold| hold.granted_in() == context.epoch || context.offer.is_some();
+        let keeps = |hold: &Hold| !is_upgrade(hold, operation.mode) && is_current(hold);
         before.push(Before { new_fence: !hold.as_ref().is_some_and(keeps), hold });
     }
     let needed = before.iter().filter(|before| before.new_fence).count() as u64;
@@ -54,7 +66,7 @@ pub(crate) fn grant<K: Keyspace>(
             Some(hold) if !new_fence => hold.fence,
             _ => context.fences.next(wall).expect("as many are left as are needed"),
         };
-        given.push(grant_key(step, *key, (owner, operation), hold, (fence, context.epoch)));
+        given.push(grant_key(step, *key, (owner, operation), hold, (fence, context.epoch, context.offer)));
     }
     Ok(given)
 }
@@ -66,16 +78,21 @@ fn grant_key<K: Keyspace>(
     key: KeyIndex,
     (owner, operation): (&Owner, &Acquire),
     old: Option<Hold>,
-    (fence, epoch): (Fence, Epoch),
+    (fence, epoch, offer): (Fence, Epoch, Option<(OfferId, Timestamp)>),
 ) -> GrantUndo {
-    let deadline = step.now.mono + operation.lease;
+    let deadline = offer.map_or(step.now.mono + operation.lease, |(_, until)| until);
     let (count, added) = counted(old.as_ref(), operation);
     let prior = old.as_ref().map(PriorHold::of);
+    if let (Some(_), Some(hold)) = (offer, &old) {
+        return GrantUndo { fence, latest: fence, added: 0, deadline: hold.deadline, session: hold.session(), prior };
+    }
+    let is_collected = old.as_ref().is_some_and(|hold| hold.offer().is_some());
     let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, step.now.mono, epoch));
     hold.set_count(operation.mode, count);
     hold.fence = fence;
     hold.set_granted_in(epoch);
-    hold.deadline = hold.deadline.max(deadline);
+    hold.deadline = if is_collected { deadline } else { hold.deadline.max(deadline) };
+    hold.set_offer(offer.map(|(id, _)| id));
     if operation.note.is_some() {
         hold.set_note(operation.note.clone());
     }
@@ -83,13 +100,16 @@ fn grant_key<K: Keyspace>(
     let undo = GrantUndo { fence, latest: fence, added, deadline: hold.deadline, session: hold.session(), prior };
     let lock = step.keys.lock_or_create(key);
     lock.raise_fence(fence);
-    step.effects.commit_hold(lock, key, Cause::Acquire, owner, hold);
+    let cause = if is_collected { Cause::Collect } else { Cause::Acquire };
+    step.effects.commit_hold(lock, key, cause, owner, hold);
     undo
 }
 
 /// The count that an acquisition leads to, and how much it adds.
 pub(crate) fn counted(hold: Option<&Hold>, operation: &Acquire) -> (u32, u32) {
     let before = hold.map_or(0, |hold| hold.count(operation.mode));
-    let after = operation.count_after(before);
+    // Who collects an offer takes nothing beside it.
+    let is_collected = hold.is_some_and(|hold| hold.offer().is_some());
+    let after = if is_collected { before.max(operation.retry.unwrap_or(1)) } else { operation.count_after(before) };
     (after, after - before)
 }

@@ -75,17 +75,19 @@ impl LockManager {
         self.mark_for_check(owner, cause);
     }
 
-    /// Ends a wait without an answer: its client is gone. False when there was none.
-    pub fn cancel(&mut self, id: WaiterId) -> bool {
-        self.waits(id) && self.wait_table.remove(id).is_some()
+    /// Ends a wait without an answer of the module: its client is answered otherwise. A place goes on without it. False
+    /// when there was none.
+    pub fn cancel(&mut self, id: WaiterId, now: Timestamp) -> bool {
+        self.waits(id) && (self.wait_table.detach(id, now) || self.wait_table.remove(id).is_some())
     }
 
-    /// A waiter's client has gone: it waits no more, or its grant is to be rolled back. True in the second case.
-    pub fn client_gone(&mut self, id: WaiterId) -> bool {
+    /// A waiter's client has gone: it waits no more, or as a place without a client, or its grant is to be rolled back
+    /// or offered. True in the last case.
+    pub fn client_gone(&mut self, id: WaiterId, now: Timestamp) -> bool {
         if self.wait_table.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
             self.confirm_binding(id);
         }
-        self.wait_table.client_gone(id)
+        self.wait_table.client_gone(id, now)
     }
 
     /// What a grant bound stands from now on.
@@ -99,6 +101,11 @@ impl LockManager {
     pub fn delivered(&mut self, id: WaiterId) {
         self.confirm_binding(id);
         self.wait_table.delivered(id);
+    }
+
+    /// The time of a place is up ([`WaitPoll::PlaceOver`]), and the node may grant now, or not.
+    pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) {
+        self.wait_table.end_place(id, may_grant, now);
     }
 
     /// Finds a waiter whose time is up ([`WaitEnd::TimedOut`]); does a bounded piece of work on the way.
@@ -177,14 +184,17 @@ impl LockManager {
         }
     }
 
-    /// Rolls back an undelivered grant, as far as it lies in this database now, and hands it on. Only what the grant
+    /// Rolls back an undelivered grant, as far as it lies in this database now, and hands it on. What a place was granted
+    /// becomes an offer. Only what the grant
     /// changed is rolled back, and only while its fence stands and its owner has not shown that it knows of it.
     pub fn revoke_undelivered<K: Keyspace>(&mut self, step: &mut Step<'_, K>, id: WaiterId, db: Db) {
         let Some(undelivered) = self.wait_table.take_undelivered(id, db) else { return };
-        for (connection, fence) in undelivered.given.iter().filter_map(|(_, given)| given.newly_bound()) {
+        let queue = undelivered.queue;
+        for (connection, fence) in undelivered.given.iter().filter_map(|(_, given)| given.newly_bound(queue)) {
             self.sessions.confirm_binding(connection, fence);
         }
         if !undelivered.confirmed {
+            let undelivered = self.offer_undelivered(step, undelivered);
             roll_back(step, undelivered);
         }
         // Not before all are rolled back. A connection that closed before it heard of a grant ends what is bound to it.
@@ -218,6 +228,7 @@ impl LockManager {
     /// more.
     pub fn dismiss(&mut self) -> WaitEnds {
         self.sessions.dissolve();
+        self.offers.clear();
         let ids: Vec<WaiterId> = self.wait_table.everybody().collect();
         self.end_all(ids, &WaitEnd::Redirected(RedirectReason::Demoted))
     }

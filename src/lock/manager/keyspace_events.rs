@@ -15,6 +15,9 @@ impl LockManager {
     pub fn carry(&mut self, from: Option<(Db, &[u8])>, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         lock.holds.carry(now);
         for (owner, hold) in lock.holds.iter() {
+            if let Some(offer) = hold.offer() {
+                self.offers.carry(offer, from, (db, name));
+            }
             if let Some(session) = hold.session() {
                 self.sessions.bind(db, name, owner, session.connection);
             }
@@ -33,6 +36,9 @@ impl LockManager {
             self.leases.disarm(db, id);
         }
         self.sessions.on_unlinked(db, name, unlinked);
+        for offer in &unlinked.offers {
+            self.offers.leave(*offer, db, name);
+        }
         if unlinked.held {
             // An owner whose hold has left may wait for the key with others, behind another waiter from now on.
             self.wait_table.mark_ready_and_check(db, name);
@@ -45,6 +51,7 @@ impl LockManager {
     pub fn flush(&mut self, db: Option<Db>) {
         retire(&mut self.retired, self.leases.take(db));
         self.sessions.flush(db);
+        self.offers.flush(db);
         self.wait_table.mark_all_ready_and_check(db);
     }
 
@@ -56,6 +63,7 @@ impl LockManager {
         }
         self.leases.swap(one, other);
         self.sessions.swap(one, other);
+        self.offers.swap(one, other);
         self.wait_table.swapped(one, other);
         self.epoch = self.epoch.next();
         // Waiters stay with the number of their database.

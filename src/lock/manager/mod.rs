@@ -9,6 +9,7 @@ pub mod jobs;
 pub mod keyspace_events;
 pub mod lease_index;
 pub mod operator;
+pub mod place;
 pub mod records;
 pub mod release;
 pub mod serve;
@@ -23,6 +24,7 @@ use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
 use crate::lock::model::lock::{Leases, Lock};
+use crate::lock::model::offers::Offers;
 use crate::lock::model::session::Sessions;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Timestamp, WallTime};
@@ -42,6 +44,8 @@ pub struct LockManager {
     pub(crate) wait_table: WaitTable,
     /// Which holds end with which connection.
     pub(crate) sessions: Sessions,
+    /// Grants that no client knows of.
+    pub(crate) offers: Offers,
     /// The index of leases.
     leases: Index,
     /// That of the data set that is being loaded beside the one that is served; None when none is.
@@ -62,6 +66,7 @@ impl LockManager {
             epoch: Epoch::FIRST,
             wait_table: WaitTable::new(),
             sessions: Sessions::new(),
+            offers: Offers::new(),
             leases: Index::new(),
             incoming: None,
             generations: Generations::new(),
@@ -236,6 +241,10 @@ impl LockManager {
                     self.check_for_new_hold(&change.owner);
                 }
             }
+        }
+        for (key, offer) in effects.left_offers.drain(..) {
+            let Place { db, name, .. } = keys.place(key);
+            self.offers.leave(offer, db, name);
         }
         for binding in effects.bindings.drain(..) {
             let Place { db, name, .. } = keys.place(binding.key);

@@ -25,7 +25,7 @@ pub struct ContendedKey {
 }
 
 impl LockManager {
-    /// Ends an owner's hold on a key, or all there are, and the key's reservation. Then the next waiters are granted.
+    /// Ends an owner's hold on a key, and its place, or all holds there are; and the key's reservation. Then the next waiters are granted.
     /// How many holds were ended.
     pub fn break_holds<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, owner: Option<&Owner>) -> usize {
         step.settle(key, &self.sessions);
@@ -41,6 +41,9 @@ impl LockManager {
         let broken = step.effects.changes.len() - before;
         let Place { db, name, .. } = step.keys.place(key);
         self.wait_table.expire_reservation(db, name, owner, step.now.mono);
+        if let Some(owner) = owner {
+            self.leave_place(step, key, owner, |_| true);
+        }
         self.wake_waiters(step, key, GRANTS_PER_BATCH);
         self.follow(step);
         broken

@@ -1,6 +1,7 @@
 //! Releasing: an owner gives back what it holds, and the hand-off to the next waiters follows in the same step.
 
 use super::LockManager;
+use super::place::ends_place;
 use crate::lock::model::effect::Cause;
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::KeyIndex;
@@ -8,6 +9,8 @@ use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Outcome, PerKey, Refusal, Release};
 use crate::lock::model::step::Step;
+use crate::lock::wait::waiter::Waiter;
+use alloc::vec::Vec;
 
 impl LockManager {
     /// Releases the first keys of the step, all or none, and hands off what became free.
@@ -18,10 +21,20 @@ impl LockManager {
         (owner, operation): (&Owner, &Release),
     ) -> Result<Outcome, Refusal> {
         let before = step.effects.changes.len();
-        let released = release(step, (0..count).map(KeyIndex), owner, operation);
+        let named = || (0..count).map(KeyIndex);
+        let ends_place = ends_place(operation);
+        let offers = if ends_place { self.offers_left(step, named(), owner) } else { Vec::new() };
+        let released = release(step, named(), owner, operation);
+        if ends_place && released.is_ok() {
+            self.leave_offers(step, offers, owner);
+            for key in named() {
+                let is_meant = |waiter: &Waiter| operation.mode.is_none_or(|mode| mode == waiter.operation.mode);
+                self.leave_place(step, key, owner, is_meant);
+            }
+        }
         // What was given back goes to the next waiter, in the same step.
         if step.effects.changes.len() > before {
-            for key in (0..count).map(KeyIndex) {
+            for key in named() {
                 self.wake_waiters_in_step(step, key);
             }
         }

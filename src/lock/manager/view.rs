@@ -53,6 +53,8 @@ pub struct Holder<'a> {
     pub held: Millis,
     /// What binds it to a connection.
     pub session: Option<Session>,
+    /// Whether its owner has not collected it yet.
+    pub offered: bool,
     /// What the holder says about itself.
     pub note: Option<&'a [u8]>,
 }
@@ -112,6 +114,7 @@ impl<'a> Holder<'a> {
             left: at.sessions.end_of(hold).left(at.now),
             held: hold.since().ago(at.now),
             session: at.sessions.of(at.db, at.name, owner, hold),
+            offered: hold.offer().is_some(),
             note: hold.note().map(|note| &*note.0),
         })
     }

@@ -16,14 +16,17 @@ pub struct Waiting<'a> {
     pub waiter: &'a Waiter,
     /// How long it has waited.
     pub waited: Millis,
-    /// How long it will wait at most; None without a limit.
+    /// How long its client will wait at most; None without a limit, or without a client.
     pub left: Option<Millis>,
+    /// For how long its place is kept as things are; None while a client waits there.
+    pub queue_left: Option<Millis>,
 }
 
 impl<'a> Waiting<'a> {
     fn of(id: WaiterId, waiter: &'a Waiter, now: Timestamp) -> Waiting<'a> {
         let left = waiter.until.map(|until| until.left(now));
-        Waiting { id, waiter, waited: waiter.since.ago(now), left }
+        let (left, queue_left) = if waiter.is_detached() { (None, left) } else { (left, None) };
+        Waiting { id, waiter, waited: waiter.since.ago(now), left, queue_left }
     }
 }
 
@@ -32,6 +35,24 @@ impl LockManager {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.wait_table.waiting()
+    }
+
+    /// For how many of those a client is parked.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.wait_table.parked()
+    }
+
+    /// How many requests with QUEUE wait, parked or not.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.wait_table.places()
+    }
+
+    /// How many grants wait for their owners to collect them.
+    #[must_use]
+    pub fn offered(&self) -> usize {
+        self.offers.len()
     }
 
     /// How many keys are waited for.

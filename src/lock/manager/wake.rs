@@ -9,6 +9,7 @@ use super::grant::{GrantContext, grant};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Cycle, PerKey, WaitEnd, WaiterId};
 use crate::lock::model::step::{Savepoint, Step};
@@ -225,6 +226,9 @@ impl LockManager {
             step.settle(key, &self.sessions);
             step.budget.judge();
             let lock = step.keys.lock(key);
+            if let Some(end) = LockManager::end_of_place(waiter, lock.as_deref()) {
+                return Err(Attempt::Reject(end));
+            }
             match judge(lock.as_deref(), &waiter.owner, waiter.operation.mode, &self.limits) {
                 // Too many holders: one of them will leave.
                 Ok(Verdict::Conflict) | Err(_) => return Err(Attempt::Blocked(at)),
@@ -255,23 +259,54 @@ impl LockManager {
     }
 
     pub(super) fn grant_to_waiter<K: Keyspace>(&mut self, step: &mut Step<'_, K>, indices: &[KeyIndex], id: WaiterId) {
-        let context = GrantContext { fences: &mut self.fences, epoch: self.epoch, skew: self.limits.promotion_skew };
         let Some(Waiter { owner, operation, .. }) = self.wait_table.waiter(id) else { return };
         let owner = owner.clone();
-        match grant(step, indices, (&owner, operation), context) {
-            Ok(given) => {
-                self.clear_reservations(step, indices);
-                let fences = given.iter().map(|given| given.fence).collect();
-                self.note_new_fences(step, indices, &owner, &given);
-                self.wait_table.granted(id, given);
-                for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::newly_bound) {
-                    self.sessions.bind_tentatively(connection, fence);
-                }
-                step.effects.wait_ends.push((id, WaitEnd::Granted(fences)));
-            }
-            Err(refusal) => self.end_wait(step, id, WaitEnd::Refused(refusal)),
+        // No client is there to receive it: the owner collects it when it asks again.
+        let until = self.wait_table.waiter(id).filter(|waiter| waiter.is_detached()).and_then(|waiter| waiter.until);
+        let offer = until.map(|until| (self.offers.next_id(), until));
+        let context =
+            GrantContext { offer, ..GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew) };
+        match (grant(step, indices, (&owner, operation), context), offer) {
+            (Ok(given), Some((offer, _))) => self.note_offer(step, id, (offer, indices, &given)),
+            (Ok(given), None) => self.note_grant(step, id, indices, given),
+            (Err(refusal), _) => self.end_wait(step, id, WaitEnd::Refused(refusal)),
         }
         self.note_new_hold(&owner);
+    }
+
+    /// A waiter was granted these keys, and its client is to be told.
+    fn note_grant<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        id: WaiterId,
+        indices: &[KeyIndex],
+        given: PerKey<GrantUndo>,
+    ) {
+        self.clear_reservations(step, indices);
+        let fences = given.iter().map(|given| given.fence).collect();
+        if let Some(owner) = self.wait_table.waiter(id).map(|waiter| waiter.owner.clone()) {
+            self.note_new_fences(step, indices, &owner, &given);
+        }
+        self.wait_table.granted(id, given);
+        for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::newly_bound) {
+            self.sessions.bind_tentatively(connection, fence);
+        }
+        step.effects.wait_ends.push((id, WaitEnd::Granted(fences)));
+    }
+
+    /// A place was granted these keys, and no client waits there: it is an offer.
+    fn note_offer<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        id: WaiterId,
+        (offer, indices, given): (OfferId, &[KeyIndex], &[GrantUndo]),
+    ) {
+        self.clear_reservations(step, indices);
+        let Some(waiter) = self.wait_table.remove(id) else { return };
+        // What the owner held before is no part of it.
+        let made = waiter.keys.into_iter().zip(given).filter(|(_, given)| given.prior_fence().is_none());
+        self.offers.made(offer, waiter.db, made.map(|(key, _)| key.name));
+        step.effects.wait_ends.push((id, WaitEnd::Offered { since: waiter.since }));
     }
 
     /// Tells earlier grants of this owner, which may be rolled back still, of the fences that their holds have now.
@@ -290,9 +325,11 @@ impl LockManager {
         }
     }
 
-    /// Ends a wait with this answer.
+    /// Ends a wait with this answer. A place goes on without its client when that has waited long enough.
     pub(super) fn end_wait<K>(&mut self, step: &mut Step<'_, K>, id: WaiterId, answer: WaitEnd) {
-        self.wait_table.remove(id);
+        if answer != WaitEnd::TimedOut || !self.wait_table.detach(id, step.now.mono) {
+            self.wait_table.remove(id);
+        }
         step.effects.wait_ends.push((id, answer));
     }
 

@@ -3,6 +3,7 @@
 use super::hold::{Hold, Session};
 use super::key::KeyIndex;
 use super::lock::Lock;
+use super::offers::OfferId;
 use super::owner::Owner;
 use super::request::{WaitEnd, WaiterId};
 use super::session::Sessions;
@@ -24,6 +25,8 @@ pub struct Effects {
     pub needs_rearm: bool,
     /// What was bound to connections, for the node's own index.
     pub(crate) bindings: Vec<BindingChange>,
+    /// Holds that are part of an offer no more, for the node's own index.
+    pub(crate) left_offers: Vec<(KeyIndex, OfferId)>,
 }
 
 /// A hold was bound to another connection than before, or to one where there was none, or the other way round.
@@ -51,6 +54,7 @@ impl Effects {
     /// A hold has ended.
     pub(super) fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
         self.note_binding(key, &owner, hold.session(), None);
+        self.left_offers.extend(hold.offer().map(|offer| (key, offer)));
         self.changes.push(Change { key, cause, owner, hold, ended: true });
     }
 
@@ -80,6 +84,17 @@ impl Effects {
     pub(crate) fn commit_hold(&mut self, lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold) {
         let old = lock.holds.put(owner, hold.clone());
         self.note_binding(key, owner, old.as_ref().and_then(Hold::session), hold.session());
+        let left = old.as_ref().and_then(Hold::offer).filter(|offer| hold.offer() != Some(*offer));
+        self.left_offers.extend(left.map(|offer| (key, offer)));
+        if cause == Cause::Collect
+            && let Some(offered) =
+                self.changes.iter_mut().rev().find(|change| change.key == key && change.owner == *owner)
+            && offered.cause == Cause::Acquire
+        {
+            // It was offered in this step: all who are told learn of one grant.
+            offered.hold = hold;
+            return;
+        }
         self.changes.push(Change { key, cause, owner: owner.clone(), hold, ended: false });
     }
 
@@ -123,8 +138,12 @@ pub enum Cause {
     Extend,
     /// Its lease ended.
     Lapse,
-    /// The grant could not be delivered.
+    /// The grant could not be delivered, or was not collected.
     RevokeUndelivered,
+    /// A grant that could not be delivered lies there for its owner to collect.
+    Offer,
+    /// Its owner asked again, and has what it was offered.
+    Collect,
     /// The connection that it was bound to has closed.
     Close,
     /// An operator ended it.

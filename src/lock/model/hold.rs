@@ -1,6 +1,7 @@
 //! What one owner has on one key, and what binds that to a connection.
 
 use super::fence::Fence;
+use super::offers::OfferId;
 use super::owner::Note;
 use super::time::{Millis, Timestamp};
 use crate::lock::collections::heap::allocated;
@@ -104,6 +105,7 @@ impl Granted {
 struct Extra {
     note: Option<Note>,
     binding: Option<Binding>,
+    offer: Option<OfferId>,
 }
 
 /// That a hold ends with a connection.
@@ -159,6 +161,20 @@ impl Hold {
     pub fn set_note(&mut self, note: Option<Note>) {
         if note.is_some() || self.extra.is_some() {
             self.extra.get_or_insert_default().note = note;
+            self.drop_empty_extra();
+        }
+    }
+
+    /// The offer that it is part of; None if a client knows of it.
+    #[must_use]
+    pub fn offer(&self) -> Option<OfferId> {
+        self.extra.as_ref()?.offer
+    }
+
+    /// Makes it part of an offer, or of none.
+    pub(crate) fn set_offer(&mut self, offer: Option<OfferId>) {
+        if offer.is_some() || self.extra.is_some() {
+            self.extra.get_or_insert_default().offer = offer;
             self.drop_empty_extra();
         }
     }

@@ -76,6 +76,8 @@ pub struct Bounds {
     pub note_bytes_max: usize,
     /// How many keys one request may name.
     pub keys_max: usize,
+    /// The most that QUEUE may ask for.
+    pub queue_max: Millis,
 }
 
 /// What the lock manager allows, as configured now.
@@ -83,8 +85,12 @@ pub struct Bounds {
 pub struct Limits {
     /// How many owners may hold one key together.
     pub holders_per_key_max: usize,
-    /// How many requests may wait.
+    /// How many requests may wait whose clients are parked.
     pub waiters_max: usize,
+    /// How many requests with QUEUE may wait, parked or not.
+    pub places_max: usize,
+    /// How many bytes the names of their keys and owners may have.
+    pub place_bytes_max: usize,
     /// How many requests may wait for one key.
     pub waiters_per_key_max: usize,
     /// How long a free key is reserved for a waiter of several keys.

@@ -8,6 +8,7 @@ pub mod key;
 pub mod keyspace;
 pub mod limits;
 pub mod lock;
+pub mod offers;
 pub mod owner;
 pub mod record;
 pub mod request;

@@ -4,7 +4,7 @@ use super::fence::Fence;
 use super::hold::{Mode, Session};
 use super::key::{Db, KeyName};
 use super::owner::{Note, Owner};
-use super::time::Millis;
+use super::time::{Millis, Timestamp};
 use crate::lock::collections::arena::Id;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -48,6 +48,9 @@ pub struct Acquire {
     pub retry: Option<u32>,
     /// What to bind the hold to; None leaves it bound as it is.
     pub session: Option<Session>,
+    /// For how long the owner's place in the queue, and a grant that no client has received, outlive this request;
+    /// None if not at all.
+    pub queue: Option<Millis>,
 }
 
 /// How long to wait for a lock.
@@ -62,6 +65,16 @@ pub enum Wait {
 }
 
 impl Acquire {
+    /// When the time of a request is up that begins to wait, or to stand in the queue, now; None without a limit.
+    #[must_use]
+    pub fn ends(&self, now: Timestamp) -> Option<Timestamp> {
+        match self.wait {
+            Wait::For(limit) => Some(now + limit),
+            Wait::Forever => None,
+            Wait::Never => self.queue.map(|queue| now + queue),
+        }
+    }
+
     /// What the count is to become.
     #[must_use]
     pub fn count_after(&self, count: u32) -> u32 {
@@ -134,6 +147,8 @@ pub enum Outcome {
     Unavailable,
     /// The request waits: it is answered later, once.
     Queued(WaiterId),
+    /// Others hold or wait. The owner has a place in the queue now, and this request is answered.
+    Placed(WaiterId),
     /// The owner waits for the same already, and this request repeats that. It takes over the place by
     /// [`LockManager::take_over`](crate::lock::manager::LockManager::take_over), once it is sure that it can wait.
     /// Nothing was changed.
@@ -165,6 +180,16 @@ pub enum Refusal {
     TooManyWaiters,
     /// As many requests wait for the key as may.
     TooManyWaitersOfKey,
+    /// As many requests have places as may.
+    TooManyPlaces,
+    /// The names of keys and owners that places keep take as much memory as they may.
+    TooManyPlaceBytes,
+    /// The owner has a place or an offer there in another mode.
+    OtherMode,
+    /// The owner has a place or an offer there, together with other keys or without some of these.
+    OtherKeys,
+    /// A reader that asks to write cannot have a place.
+    QueuedUpgrade,
     /// An owner that it waits for waits for it.
     Deadlock(Box<Cycle>),
 }
@@ -178,6 +203,15 @@ pub enum WaitEnd {
     TimedOut,
     /// A RETRY took over its place.
     Replaced,
+    /// A later request of the owner waits there now, and one of the two has QUEUE.
+    TakenOver,
+    /// The owner gave its place back, or an operator ended it, or the owner came to hold the key in another way.
+    Left,
+    /// The hold lies there for its owner to collect: no request of it waited.
+    Offered {
+        /// When the owner asked first.
+        since: Timestamp,
+    },
     /// It was to become a writer, and what it held for reading is gone.
     HoldLost,
     /// It cannot be served any more.
@@ -191,7 +225,7 @@ pub enum WaitEnd {
 impl WaitEnd {
     /// Whether it has got what it waited for.
     pub(crate) fn is_grant(&self) -> bool {
-        matches!(self, WaitEnd::Granted(_))
+        matches!(self, WaitEnd::Granted(_) | WaitEnd::Offered { .. })
     }
 }
 

@@ -10,6 +10,7 @@ use super::fence::Fence;
 use super::hold::{Connection, Hold, Session};
 use super::key::{Db, KeyName};
 use super::lock::Lock;
+use super::offers::OfferId;
 use super::owner::Owner;
 use super::time::Timestamp;
 use crate::lock::collections::arena::Id;
@@ -46,6 +47,8 @@ pub struct UnlinkedLock {
     /// Whether it was held.
     pub(crate) held: bool,
     bound: Vec<(Connection, Owner)>,
+    /// The offers that its holds are part of.
+    pub(crate) offers: Vec<OfferId>,
 }
 
 impl UnlinkedLock {
@@ -53,7 +56,12 @@ impl UnlinkedLock {
     #[must_use]
     pub fn of(lock: &Lock) -> UnlinkedLock {
         let bound = |(owner, hold): (&Owner, &Hold)| Some((hold.session()?.connection, owner.clone()));
-        UnlinkedLock { lease: lock.lease, held: !lock.is_free(), bound: lock.holds.iter().filter_map(bound).collect() }
+        UnlinkedLock {
+            lease: lock.lease,
+            held: !lock.is_free(),
+            bound: lock.holds.iter().filter_map(bound).collect(),
+            offers: lock.holds.iter().filter_map(|(_, hold)| hold.offer()).collect(),
+        }
     }
 }
 

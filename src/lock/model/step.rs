@@ -69,12 +69,14 @@ impl<'k, K: Keyspace> Step<'k, K> {
         self.lapse(key, usize::MAX);
     }
 
-    /// Ends at most `most` leases that are over on a key, the earliest first.
+    /// Ends at most `most` leases that are over on a key, the earliest first. An offer that was not collected is taken
+    /// back: its owner has lost nothing that it knew of.
     pub(crate) fn lapse(&mut self, key: KeyIndex, most: usize) {
         let Some(lock) = self.keys.lock(key) else { return };
         for _ in 0..most {
             let Some((owner, hold)) = lock.holds.take_over(self.now.mono) else { return };
-            self.effects.ended(key, Cause::Lapse, owner, hold);
+            let cause = if hold.offer().is_some() { Cause::RevokeUndelivered } else { Cause::Lapse };
+            self.effects.ended(key, cause, owner, hold);
         }
     }
 }

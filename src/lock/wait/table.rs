@@ -16,7 +16,7 @@
 
 use super::checks::Checks;
 use super::queue::{Position, Reservation, WaitQueue};
-use super::waiter::{State, Waiter, Wanted};
+use super::waiter::{State, Waiter, Wanted, name_bytes};
 use crate::lock::collections::arena::{Arena, Generations};
 use crate::lock::collections::wheel::Wheel;
 use crate::lock::model::hold::{Connection, Mode};
@@ -24,7 +24,7 @@ use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, WaiterId};
-use crate::lock::model::time::Timestamp;
+use crate::lock::model::time::{Millis, Timestamp};
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -47,6 +47,12 @@ pub struct WaitTable {
     pub(super) wheel: Wheel<Timer>,
     pub(super) generations: Generations,
     pub(super) waiting: usize,
+    /// How many of them are places.
+    places: usize,
+    /// How many of these have no client.
+    detached: usize,
+    /// How many bytes the names of their keys and owners have.
+    place_bytes: usize,
     tickets: u64,
     /// Queues to be served: the ready list.
     pub(super) ready: VecDeque<(Db, KeyName)>,
@@ -79,6 +85,9 @@ impl WaitTable {
             wheel: Wheel::new(),
             generations: Generations::new(),
             waiting: 0,
+            places: 0,
+            detached: 0,
+            place_bytes: 0,
             tickets: 0,
             ready: VecDeque::new(),
             wakes_begun: 1,
@@ -93,6 +102,23 @@ impl WaitTable {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// For how many of those a client is parked.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.waiting - self.detached
+    }
+
+    /// How many of those have QUEUE.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// How many bytes the names of their keys and owners have.
+    pub(crate) fn place_bytes(&self) -> usize {
+        self.place_bytes
     }
 
     /// How many keys are waited for.
@@ -165,7 +191,6 @@ impl WaitTable {
         db: Db,
         keys: PerKey<Wanted>,
         now: Timestamp,
-        until: Option<Timestamp>,
     ) -> WaiterId {
         self.tickets += 1;
         self.seat(Waiter {
@@ -174,10 +199,11 @@ impl WaitTable {
             db,
             keys,
             since: now,
-            until,
+            until: operation.ends(now),
             ticket: self.tickets,
             state: State::Waiting,
             entry: None,
+            overdue: false,
             was_passed: false,
             blocked_on: 0,
             marked_at: 0,
@@ -194,17 +220,17 @@ impl WaitTable {
         }
     }
 
-    /// Lets a repeated request take over the place of the one that it repeats, which is forgotten.
-    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, until: Option<Timestamp>) -> Option<WaiterId> {
+    /// Lets a later request of the same owner have the place of an earlier one, which is forgotten.
+    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<WaiterId> {
         let waiter = self.waiters.get(old)?.clone();
         let (db, ticket, digest, keys) = (waiter.db, waiter.ticket, waiter.owner.digest(), waiter.keys.clone());
-        if let Some(entry) = waiter.entry {
-            self.wheel.disarm(entry);
-        }
+        self.disarm_timer(old);
+        self.uncount(old);
         self.waiters.remove(old);
-        let id = self
-            .waiters
-            .insert(Waiter { operation: operation.clone(), until, entry: None, ..waiter }, &mut self.generations);
+        let until = operation.ends(now);
+        let heir = Waiter { operation: operation.clone(), until, entry: None, overdue: false, ..waiter };
+        let id = self.waiters.insert(heir, &mut self.generations);
+        self.count(id);
         self.arm_timer(id, until);
         for key in keys {
             if let Some(queue) = self.queue_mut(db, &key.name) {
@@ -215,6 +241,64 @@ impl WaitTable {
             *there = id;
         }
         Some(id)
+    }
+
+    /// The request of a place is over: from now on it waits without a client, under another name. False if it is no
+    /// place, or has no client already.
+    pub(crate) fn detach(&mut self, id: WaiterId, now: Timestamp) -> bool {
+        let waiting = self.waiters.get(id).filter(|waiter| waiter.is_waiting() && !waiter.is_detached());
+        let detached = waiting.and_then(Waiter::detached);
+        detached.is_some_and(|operation| self.take_over(id, &operation, now).is_some())
+    }
+
+    /// The owner has asked again, and this request is answered: the place is kept for so long from now on, or from the
+    /// end of the request that waits there.
+    pub(crate) fn renew(&mut self, id: WaiterId, queue: Millis, now: Timestamp) {
+        self.uncount(id);
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.operation.queue = Some(queue);
+        }
+        self.count(id);
+        if self.waiters.get(id).is_some_and(Waiter::is_detached) {
+            self.keep_until(id, now + queue);
+        }
+    }
+
+    /// A waiter's time is up at this moment, and at no other.
+    pub(super) fn keep_until(&mut self, id: WaiterId, until: Timestamp) {
+        self.disarm_timer(id);
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            (waiter.until, waiter.overdue) = (Some(until), false);
+        }
+        self.arm_timer(id, Some(until));
+    }
+
+    fn disarm_timer(&mut self, id: WaiterId) {
+        if let Some(entry) = self.waiters.get_mut(id).and_then(|waiter| waiter.entry.take()) {
+            self.wheel.disarm(entry);
+        }
+    }
+
+    /// A waiter stands in its queues.
+    fn count(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get(id) else { return };
+        self.waiting += 1;
+        if waiter.is_place() {
+            self.places += 1;
+            self.detached += usize::from(waiter.is_detached());
+            self.place_bytes += name_bytes(&waiter.owner, &waiter.keys);
+        }
+    }
+
+    /// It stands there no more.
+    fn uncount(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get(id) else { return };
+        self.waiting -= 1;
+        if waiter.is_place() {
+            self.places -= 1;
+            self.detached -= usize::from(waiter.is_detached());
+            self.place_bytes -= name_bytes(&waiter.owner, &waiter.keys);
+        }
     }
 
     fn seat(&mut self, waiter: Waiter) -> WaiterId {
@@ -232,7 +316,7 @@ impl WaitTable {
             queue.join(position, id, mode, many);
         }
         self.arm_timer(id, until);
-        self.waiting += 1;
+        self.count(id);
         let others = self.by_owner.entry(digest).or_default();
         // If there are more, they are marked already.
         let other = others
@@ -282,11 +366,12 @@ impl WaitTable {
     }
 
     pub(super) fn leave_queues(&mut self, id: WaiterId) {
-        let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.is_waiting()) else { return };
-        self.waiting -= 1;
-        if let Some(entry) = waiter.entry.take() {
-            self.wheel.disarm(entry);
+        if !self.waiters.get(id).is_some_and(Waiter::is_waiting) {
+            return;
         }
+        self.uncount(id);
+        self.disarm_timer(id);
+        let Some(waiter) = self.waiters.get(id) else { return };
         let Some(queues) = self.queues.get_mut(waiter.db.0 as usize) else { return };
         for key in &waiter.keys {
             let Some(queue) = queues.get_mut(&key.name) else { continue };

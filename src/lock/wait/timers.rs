@@ -13,6 +13,9 @@ use crate::lock::model::time::{Millis, Timestamp};
 pub enum WaitPoll {
     /// This waiter's time is up.
     TimedOut(WaiterId),
+    /// The time of this place is up. To be settled by [`WaitTable::end_place`]: a first key of it says whether the
+    /// node grants now.
+    PlaceOver(WaiterId, Db, KeyName),
     /// Work was done: poll again, after reading the clock.
     Pending,
     /// Nothing.
@@ -61,7 +64,26 @@ impl WaitTable {
         self.wheel.next_deadline()
     }
 
-    /// Finds a waiter whose time is up, and forgets it; does a bounded piece of work on the way.
+    /// The time of a place is up ([`WaitPoll::PlaceOver`]). It ends, unless nothing could be granted then or since: its
+    /// owner may have been kept from asking. Such a place is kept until the node grants again, and for its time from
+    /// then on.
+    pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) {
+        // How often it is seen to whether the node grants again.
+        const AGAIN: Millis = Millis(1_000);
+        let Some(waiter) = self.waiters.get(id) else { return };
+        match (may_grant, waiter.overdue, waiter.operation.queue) {
+            (false, ..) => {
+                self.keep_until(id, now + AGAIN);
+                if let Some(waiter) = self.waiters.get_mut(id) {
+                    waiter.overdue = true;
+                }
+            }
+            (true, true, Some(queue)) => self.keep_until(id, now + queue),
+            (true, ..) => drop(self.remove(id)),
+        }
+    }
+
+    /// Finds a waiter whose time is up, and forgets it; a place goes on without its client. Does a bounded piece of work on the way.
     pub fn poll_timeouts(&mut self, now: Timestamp) -> WaitPoll {
         match self.wheel.poll(now) {
             Poll::Due(entry, Timer::Reservation(db, name)) => {
@@ -69,13 +91,18 @@ impl WaitTable {
                 self.mark_ready(db, &name);
                 WaitPoll::Pending
             }
-            Poll::Due(entry, Timer::Wait(id)) => {
-                self.wheel.disarm(entry);
-                match self.remove(id) {
-                    Some(_) => WaitPoll::TimedOut(id),
-                    None => WaitPoll::Pending,
+            Poll::Due(entry, Timer::Wait(id)) => match self.waiters.get(id) {
+                Some(waiter) if waiter.is_waiting() && waiter.is_detached() => {
+                    WaitPoll::PlaceOver(id, waiter.db, waiter.keys[0].name.clone())
                 }
-            }
+                _ => {
+                    self.wheel.disarm(entry);
+                    match self.detach(id, now) || self.remove(id).is_some() {
+                        true => WaitPoll::TimedOut(id),
+                        false => WaitPoll::Pending,
+                    }
+                }
+            },
             Poll::Pending => WaitPoll::Pending,
             Poll::Idle => WaitPoll::Idle,
         }

@@ -67,15 +67,18 @@ impl WaitTable {
         }
     }
 
-    /// A waiter's client has gone. True when it had been granted and that is to be taken back.
-    pub fn client_gone(&mut self, id: WaiterId) -> bool {
+    /// A waiter's client has gone. A place goes on without it. True when it had been granted and that is to be taken
+    /// back, or to be offered.
+    pub fn client_gone(&mut self, id: WaiterId, now: Timestamp) -> bool {
         match self.waiters.get(id).map(Waiter::grant) {
             Some(Some(grant)) if !grant.confirmed => {
                 self.undelivered.push(id);
                 true
             }
             _ => {
-                self.remove(id);
+                if !self.detach(id, now) {
+                    self.remove(id);
+                }
                 false
             }
         }
@@ -180,7 +183,7 @@ impl WaitTable {
         let prior_connections = self.waiters.get(id)?.prior_connections();
         self.forget_prior_bindings(id, &prior_connections);
         let waiter = self.waiters.get_mut(id)?;
-        let (owner, mode) = (waiter.owner.clone(), waiter.operation.mode);
+        let (owner, mode, queue) = (waiter.owner.clone(), waiter.operation.mode, waiter.operation.queue);
         let State::Granted(grant) = &mut waiter.state else { return None };
         let confirmed = grant.confirmed;
         let (mut keys, mut given) = (PerKey::new(), PerKey::new());
@@ -203,7 +206,7 @@ impl WaitTable {
             self.remove(id);
         }
         self.note_prior_bindings(id);
-        Some(Undelivered { owner, mode, confirmed, given: undelivered })
+        Some(Undelivered { owner, mode, confirmed, queue, given: undelivered })
     }
 
     /// Whether there are more grants to take back.
@@ -235,12 +238,13 @@ mod tests {
             wait: Wait::Forever,
             retry: None,
             session: Some(session(client)),
+            queue: None,
         };
         let waiters: Vec<WaiterId> = (0..1_000)
             .map(|n| {
                 let owner = Owner::new(format!("owner{n}").as_bytes());
                 let key = Wanted { name: KeyName::from_slice(format!("key{n}").as_bytes()), upgrade: false };
-                let id = wait_table.admit((&owner, &operation(n)), Db(0), PerKey::from([key]), Timestamp(0), None);
+                let id = wait_table.admit((&owner, &operation(n)), Db(0), PerKey::from([key]), Timestamp(0));
                 let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
                 // Half of them were bound to another connection before.
                 hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
@@ -272,9 +276,9 @@ mod tests {
         let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
         let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
-        let operation = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)) };
+        let operation = Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)), queue: None };
         let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
-        let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0), None);
+        let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0));
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
         hold.bind(Some(session(2)));
         let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));

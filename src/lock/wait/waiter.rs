@@ -1,10 +1,15 @@
 //! A waiter: a request that waits in the queues of its keys, or was granted and may not have received that yet.
 //!
-//! | state | stands in queues | ends by |
-//! | --- | --- | --- |
-//! | waiting | those of all its keys | a grant: it is granted then; any other answer: it is forgotten |
-//! | granted | none | the reply was delivered: it is forgotten; the client has gone: it is undelivered |
-//! | undelivered | none | what it was granted is rolled back: it is forgotten |
+//! With QUEUE it is a *place*: it outlives its request, and its owner asks again for it.
+//!
+//! | state | client | stands in queues | ends by |
+//! | --- | --- | --- | --- |
+//! | waiting | parked | those of all its keys | a grant: granted. Any other answer, or none: forgotten; a place is detached |
+//! | detached | none | those of all its keys | a grant: forgotten, and the hold is an offer ([`Offers`](crate::lock::model::offers)). Asked again with BLOCK: waiting. Time is up, or given back: forgotten |
+//! | granted | answered | none | the reply was delivered: forgotten. The client has gone: undelivered |
+//! | undelivered | none | none | rolled back, or of a place made an offer: forgotten |
+//!
+//! A request without QUEUE is a place whose time is 0: it ends with its request.
 
 use super::queue::Position;
 use crate::lock::collections::wheel::EntryId;
@@ -12,8 +17,8 @@ use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::{Connection, Epoch, Hold, Mode, Session};
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, PerKey};
-use crate::lock::model::time::Timestamp;
+use crate::lock::model::request::{Acquire, PerKey, Wait};
+use crate::lock::model::time::{Millis, Timestamp};
 use alloc::vec::Vec;
 
 /// An admitted, unanswered request.
@@ -35,6 +40,8 @@ pub struct Waiter {
     pub(super) ticket: u64,
     pub(super) state: State,
     pub(super) entry: Option<EntryId>,
+    /// Whether its time was up while nothing could be granted.
+    pub(super) overdue: bool,
     /// Whether a request has gone before it to open a cycle. No other may.
     pub(super) was_passed: bool,
     /// The place among its keys of the one that kept it waiting when that was seen last.
@@ -76,6 +83,8 @@ pub(crate) struct Undelivered {
     pub(crate) owner: Owner,
     pub(crate) mode: Mode,
     pub(crate) confirmed: bool,
+    /// For how long the owner may collect it; None if it is taken back at once.
+    pub(crate) queue: Option<Millis>,
     /// What it was given, by key.
     pub(crate) given: PerKey<(KeyName, GrantUndo)>,
 }
@@ -131,10 +140,14 @@ impl PriorHold {
 }
 
 impl GrantUndo {
-    /// What it was bound to, if that is another connection than before, and the fence of the hold.
-    pub(crate) fn newly_bound(&self) -> Option<(Connection, Fence)> {
-        let prior = self.prior?;
-        let session = self.session.filter(|_| self.session != prior.session)?;
+    /// What it was bound to, if that is another connection than before, and the fence of the hold. A hold that was not
+    /// there before counts for a place alone: without one it ends by the rollback as it would by its connection.
+    pub(crate) fn newly_bound(&self, queue: Option<Millis>) -> Option<(Connection, Fence)> {
+        if self.prior.is_none() && queue.is_none() {
+            return None;
+        }
+        let before = self.prior.and_then(|prior| prior.session);
+        let session = self.session.filter(|_| self.session != before)?;
         Some((session.connection, self.fence))
     }
 
@@ -174,6 +187,31 @@ impl GrantUndo {
 }
 
 impl Waiter {
+    /// Whether its place outlives its request.
+    #[must_use]
+    pub fn is_place(&self) -> bool {
+        self.operation.queue.is_some()
+    }
+
+    /// Whether it is a place for which no client is parked.
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.operation.wait == Wait::Never
+    }
+
+    /// It as a place for which no client is parked; None if it is no place. What a grant of it is to be says the request
+    /// that collects it.
+    pub(super) fn detached(&self) -> Option<Acquire> {
+        let Acquire { mode, queue, .. } = self.operation;
+        let (wait, retry, note, session) = (Wait::Never, Some(1), None, None);
+        Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue })
+    }
+
+    /// Whether it waits for just these keys, in this order.
+    pub(crate) fn has_keys(&self, wanted: &[Wanted]) -> bool {
+        self.keys.iter().map(|key| &key.name).eq(wanted.iter().map(|key| &key.name))
+    }
+
     /// Whether it waits for several keys.
     #[must_use]
     pub fn is_many(&self) -> bool {
@@ -208,7 +246,7 @@ impl Waiter {
     /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
     pub(crate) fn newly_bound(&self) -> impl Iterator<Item = (Connection, Fence)> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
-        given.iter().filter_map(GrantUndo::newly_bound)
+        given.iter().filter_map(|given| given.newly_bound(self.operation.queue))
     }
 
     /// What its grant took over was bound to these connections before.
@@ -246,4 +284,9 @@ impl Waiter {
     pub fn wants(&self, db: Db, name: &[u8]) -> bool {
         self.db == db && self.keys.iter().any(|key| *key.name == *name)
     }
+}
+
+/// How many bytes the names of a request's keys and owner have.
+pub(crate) fn name_bytes(owner: &Owner, keys: &[Wanted]) -> usize {
+    owner.as_bytes().len() + keys.iter().map(|key| key.name.len()).sum::<usize>()
 }

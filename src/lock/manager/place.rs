@@ -1,0 +1,234 @@
+//! Places: what QUEUE asks for. The owner's place in the queue, and a grant that no client has received, outlive the
+//! request. The owner asks again and keeps the place, or collects the grant.
+//!
+//! An owner has at most one place or offer on a key. So a request may come twice, late, or over another connection.
+
+use super::LockManager;
+use super::grant::{GrantContext, grant};
+use crate::lock::model::effect::Cause;
+use crate::lock::model::hold::Hold;
+use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::lock::Lock;
+use crate::lock::model::offers::{Claim, OfferId};
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Acquire, Amount, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::Timestamp;
+use crate::lock::wait::order::is_upgrade;
+use crate::lock::wait::waiter::{Undelivered, Waiter};
+use alloc::vec::Vec;
+
+impl LockManager {
+    /// Serves a request whose owner has a place or an offer there. None if it has none, or QUEUE is not about it.
+    #[inline(never)]
+    pub(super) fn ask_again<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        named: &[KeyIndex],
+        (owner, operation): (&Owner, &Acquire),
+    ) -> Result<Option<Outcome>, Refusal> {
+        if let Some(outcome) = self.collect(step, named, (owner, operation))? {
+            return Ok(Some(outcome));
+        }
+        let names: PerKey<KeyName> = named.iter().map(|key| KeyName::from_slice(step.keys.place(*key).name)).collect();
+        let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
+        let mut place = None;
+        for (id, waiter) in self.wait_table.waiting_of(owner) {
+            let stands_there = waiter.db == db && names.iter().any(|name| waiter.wants(db, name));
+            if !stands_there || (!waiter.is_place() && operation.queue.is_none()) {
+                continue;
+            }
+            // Its owner has come to hold the key in another way: it is a holder, and the place ends in the background.
+            if let [key] = named
+                && !waiter.is_many()
+                && step.keys.lock(*key).is_some_and(|lock| lock.holds.get(owner.as_bytes()).is_some())
+            {
+                continue;
+            }
+            if waiter.operation.mode != operation.mode {
+                return Err(Refusal::OtherMode);
+            }
+            if !waiter.keys.iter().map(|key| &key.name).eq(&names) {
+                return Err(Refusal::OtherKeys);
+            }
+            place = Some((id, waiter.is_detached()));
+        }
+        let Some((id, detached)) = place else { return Ok(None) };
+        match (operation.wait, operation.queue) {
+            (Wait::Never, None) => Ok(Some(Outcome::Unavailable)),
+            (Wait::Never, Some(_)) => Ok(Some(self.renew(id, operation, step.now.mono))),
+            (_, None) if operation.retry.is_none() => Err(Refusal::AlreadyWaits),
+            // One more client than may be parked: it is answered as one that does not wait.
+            _ if detached && self.wait_table.parked() >= self.limits.waiters_max => {
+                Ok(Some(self.renew(id, operation, step.now.mono)))
+            }
+            _ => Ok(Some(Outcome::Repeats(id))),
+        }
+    }
+
+    /// A place's owner has asked again, and is answered that it has to wait. Without QUEUE it has tried once, and the
+    /// place stays as it was.
+    pub fn renew(&mut self, id: WaiterId, operation: &Acquire, now: Timestamp) -> Outcome {
+        if let Some(queue) = operation.queue {
+            self.wait_table.renew(id, queue, now);
+        }
+        Outcome::Unavailable
+    }
+
+    /// Grants the owner what it was offered. None if it was offered nothing there.
+    fn collect<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        named: &[KeyIndex],
+        (owner, operation): (&Owner, &Acquire),
+    ) -> Result<Option<Outcome>, Refusal> {
+        if self.offers.is_empty() {
+            return Ok(None);
+        }
+        let Some(id) = named.iter().find_map(|key| offer_on(step, *key, owner)) else { return Ok(None) };
+        let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
+        let names: Vec<KeyName> = named.iter().map(|key| KeyName::from_slice(step.keys.place(*key).name)).collect();
+        let claim = self.offers.claim(id, db, names.iter().map(|name| &name[..]));
+        if claim == Claim::Other {
+            return Err(Refusal::OtherKeys);
+        }
+        let offered = |hold: &Hold| hold.count(operation.mode) == 0;
+        let in_other_mode = |key: &KeyIndex| {
+            let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
+            hold.is_some_and(|hold| hold.offer() == Some(id) && offered(hold))
+        };
+        if named.iter().any(in_other_mode) {
+            return Err(Refusal::OtherMode);
+        }
+        if claim == Claim::Broken {
+            self.take_back(step, id, db, Cause::RevokeUndelivered, owner);
+            return Ok(None);
+        }
+        let context = GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew);
+        let given = grant(step, named, (owner, operation), context)?;
+        Ok(Some(Outcome::Granted(given.into_iter().map(|given| given.fence).collect())))
+    }
+
+    /// Ends the holds of an offer that lie in this database, and serves their queues soon.
+    fn take_back<K: Keyspace>(&mut self, step: &mut Step<'_, K>, id: OfferId, db: Db, cause: Cause, owner: &Owner) {
+        for name in self.offers.keys_of(id, db) {
+            // Something else than a lock lies there, or another node serves the key: there is nothing to end.
+            let Ok(key) = step.keys.open(&name) else { continue };
+            let Step { keys, effects, .. } = step;
+            let Some(lock) = keys.lock(key) else { continue };
+            if lock.holds.get(owner.as_bytes()).is_some_and(|hold| hold.offer() == Some(id)) {
+                effects.commit_end(lock, key, cause, owner);
+                self.wait_table.mark_ready(db, &name);
+            }
+        }
+    }
+
+    /// The owner's place on a key ends, if there is one in this mode or in any. A client that waits there is answered.
+    pub(super) fn leave_place<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        key: KeyIndex,
+        owner: &Owner,
+        is_meant: impl Fn(&Waiter) -> bool,
+    ) {
+        if self.wait_table.places() == 0 {
+            return;
+        }
+        let Place { db, name, .. } = step.keys.place(key);
+        let left = self
+            .wait_table
+            .waiting_of(owner)
+            .find(|(_, waiter)| waiter.is_place() && waiter.wants(db, name) && is_meant(waiter));
+        if let Some((id, _)) = left {
+            self.end_wait(step, id, WaitEnd::Left);
+        }
+    }
+
+    /// The offers of which an owner gives back a part: all that belongs to them is given back.
+    pub(super) fn offers_left<K: Keyspace>(
+        &self,
+        step: &mut Step<'_, K>,
+        named: impl Iterator<Item = KeyIndex>,
+        owner: &Owner,
+    ) -> Vec<(OfferId, Db)> {
+        if self.offers.is_empty() {
+            return Vec::new();
+        }
+        named.filter_map(|key| Some((offer_on(step, key, owner)?, step.keys.place(key).db))).collect()
+    }
+
+    /// Ends what is left of offers of which a part was given back.
+    pub(super) fn leave_offers<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        offers: Vec<(OfferId, Db)>,
+        owner: &Owner,
+    ) {
+        for (id, db) in offers {
+            self.take_back(step, id, db, Cause::Release, owner);
+        }
+    }
+
+    /// How a place ends whose owner holds the key already, though the place was granted nothing. None if it goes on.
+    pub(super) fn end_of_place(waiter: &Waiter, lock: Option<&Lock>) -> Option<WaitEnd> {
+        if !waiter.is_place() || waiter.is_many() {
+            return None;
+        }
+        let lock = lock?;
+        let hold = lock.holds.get(waiter.owner.as_bytes())?;
+        if waiter.is_detached() {
+            return Some(WaitEnd::Left);
+        }
+        let is_alone = lock.holds.len() == 1;
+        (is_upgrade(hold, waiter.operation.mode) && !is_alone).then_some(WaitEnd::Refused(Refusal::QueuedUpgrade))
+    }
+
+    /// Makes an offer of what a place was granted and its client did not receive, as far as that may be: of a hold that
+    /// the grant has made, and that is as the grant left it.
+    ///
+    /// What is left is to be rolled back.
+    pub(super) fn offer_undelivered<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        mut undelivered: Undelivered,
+    ) -> Undelivered {
+        let Some(queue) = undelivered.queue else { return undelivered };
+        let (id, owner, mode) = (self.offers.next_id(), undelivered.owner.clone(), undelivered.mode);
+        let (mut db, mut names) = (Db(0), Vec::new());
+        undelivered.given.retain(|(name, given)| {
+            let Ok(key) = step.keys.open(name) else { return true };
+            let Step { keys, now, effects, .. } = step;
+            db = keys.place(key).db;
+            let Some(lock) = keys.lock(key) else { return true };
+            let made = |hold: &&Hold| {
+                given.prior_fence().is_none()
+                    && hold.fence == given.fence
+                    && hold.total() == u64::from(given.added)
+                    && hold.deadline > now.mono
+            };
+            let Some(hold) = lock.holds.get(owner.as_bytes()).filter(made) else { return true };
+            let mut hold = hold.clone();
+            hold.set_count(mode, 1);
+            hold.deadline = now.mono + queue;
+            hold.bind(None);
+            hold.set_note(None);
+            hold.set_offer(Some(id));
+            effects.commit_hold(lock, key, Cause::Offer, &owner, hold);
+            names.push(name.clone());
+            false
+        });
+        self.offers.made(id, db, names.into_iter());
+        undelivered
+    }
+}
+
+/// Whether a release ends a place: it names no hold, and leaves nothing.
+pub(super) fn ends_place(operation: &Release) -> bool {
+    operation.fence.is_none() && !matches!(operation.amount, Amount::To(1..))
+}
+
+/// The offer that an owner has on a key.
+fn offer_on<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, owner: &Owner) -> Option<OfferId> {
+    step.keys.lock(key)?.holds.get(owner.as_bytes())?.offer()
+}

@@ -1,0 +1,138 @@
+//! Offers: grants to places in a queue whose owners had no request at the server (QUEUE). An offer is a hold that no
+//! client knows of yet. Its owner collects it by asking again; otherwise it ends, and the next waiter is granted.
+//!
+//! That a hold is an offer lies in the hold itself, so that it goes where the hold goes. Here is which holds belong
+//! together: those of one request for several keys are collected all at once. Nothing of this is saved or replicated.
+//! After a failover or a restart an offer is a plain hold with what was left of its time.
+
+use super::key::{Db, KeyName};
+use super::request::PerKey;
+use alloc::collections::BTreeMap;
+
+/// Names one offer. No two have the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OfferId(u64);
+
+/// All offers of this node.
+#[derive(Debug)]
+pub(crate) struct Offers {
+    made: u64,
+    by_id: BTreeMap<OfferId, PerKey<Part>>,
+}
+
+/// One key of an offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    db: Db,
+    name: KeyName,
+    /// Whether its hold is there still.
+    stands: bool,
+}
+
+/// What a request by the owner of an offer comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// It names all keys of the offer, and all are there.
+    Whole,
+    /// It names all keys of the offer. Some are gone, or lie elsewhere.
+    Broken,
+    /// It names other keys.
+    Other,
+}
+
+impl Offers {
+    /// None.
+    pub(crate) const fn new() -> Offers {
+        Offers { made: 0, by_id: BTreeMap::new() }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// The name of the next offer.
+    pub(crate) fn next_id(&mut self) -> OfferId {
+        self.made += 1;
+        OfferId(self.made)
+    }
+
+    /// An offer was made on these keys.
+    pub(crate) fn made(&mut self, id: OfferId, db: Db, names: impl Iterator<Item = KeyName>) {
+        let parts: PerKey<Part> = names.map(|name| Part { db, name, stands: true }).collect();
+        if !parts.is_empty() {
+            self.by_id.insert(id, parts);
+        }
+    }
+
+    /// What a request for these keys comes to, by the offer that its owner has on one of them.
+    pub(crate) fn claim<'n>(&self, id: OfferId, db: Db, names: impl ExactSizeIterator<Item = &'n [u8]>) -> Claim {
+        // What this node does not know of any more is one key, which lies there.
+        let Some(parts) = self.by_id.get(&id) else {
+            return if names.len() == 1 { Claim::Whole } else { Claim::Other };
+        };
+        if parts.len() != names.len() || !parts.iter().zip(names).all(|(part, name)| *part.name == *name) {
+            return Claim::Other;
+        }
+        if parts.iter().all(|part| part.stands && part.db == db) { Claim::Whole } else { Claim::Broken }
+    }
+
+    /// The keys of this database on which an offer stands.
+    pub(crate) fn keys_of(&self, id: OfferId, db: Db) -> PerKey<KeyName> {
+        let parts = self.by_id.get(&id).into_iter().flatten();
+        parts.filter(|part| part.stands && part.db == db).map(|part| part.name.clone()).collect()
+    }
+
+    /// A hold of an offer has ended or was collected, or its lock left the key.
+    pub(crate) fn leave(&mut self, id: OfferId, db: Db, name: &[u8]) {
+        let Some(parts) = self.by_id.get_mut(&id) else { return };
+        for part in parts.iter_mut().filter(|part| part.db == db && *part.name == *name) {
+            part.stands = false;
+        }
+        if parts.iter().all(|part| !part.stands) {
+            self.by_id.remove(&id);
+        }
+    }
+
+    /// A lock with an offered hold came from another key, if it is known from which.
+    pub(crate) fn carry(&mut self, id: OfferId, from: Option<(Db, &[u8])>, to: (Db, &[u8])) {
+        let here = Part { db: to.0, name: KeyName::from_slice(to.1), stands: true };
+        // It left the old key before. If that was its only one, it was forgotten.
+        let parts = self.by_id.entry(id).or_insert_with(|| PerKey::from([here.clone()]));
+        let came = |part: &&mut Part| from.is_some_and(|(db, name)| part.db == db && *part.name == *name);
+        if let Some(part) = parts.iter_mut().filter(|part| !part.stands).find(came) {
+            *part = here;
+        }
+    }
+
+    /// A database, or all of them, was emptied.
+    pub(crate) fn flush(&mut self, db: Option<Db>) {
+        self.by_id.retain(|_, parts| {
+            for part in parts.iter_mut().filter(|part| db.is_none_or(|db| db == part.db)) {
+                part.stands = false;
+            }
+            parts.iter().any(|part| part.stands)
+        });
+    }
+
+    /// Two databases changed places.
+    pub(crate) fn swap(&mut self, one: Db, other: Db) {
+        for part in self.by_id.values_mut().flatten() {
+            part.db = match part.db {
+                db if db == one => other,
+                db if db == other => one,
+                db => db,
+            };
+        }
+    }
+
+    /// This node grants no more. What it has offered is a plain hold to the next primary.
+    pub(crate) fn clear(&mut self) {
+        self.by_id.clear();
+    }
+}
