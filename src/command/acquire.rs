@@ -221,7 +221,9 @@ fn reply_wait_end_many(ctx: &mut Ctx<'_>, end: &WaitEnd, generated: Option<&Owne
 fn reply_wait_end(ctx: &mut Ctx<'_>, end: &WaitEnd, generated: Option<&Owner>, reply_grant: ReplyGrant) {
     match end {
         WaitEnd::Granted(fences) => reply_grant(ctx, fences, generated),
-        WaitEnd::TimedOut | WaitEnd::Replaced | WaitEnd::HoldLost | WaitEnd::Left => ctx.reply_null(),
+        WaitEnd::TimedOut | WaitEnd::Detached(_) | WaitEnd::Replaced | WaitEnd::HoldLost | WaitEnd::Left => {
+            ctx.reply_null();
+        }
         WaitEnd::TakenOver => ctx.reply_error(TAKEN_OVER),
         WaitEnd::Offered { .. } => unreachable!("no client waits for an offer"),
         WaitEnd::WrongType => refuse(ctx, ServeError::WrongType),

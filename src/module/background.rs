@@ -87,13 +87,16 @@ fn time_out_waiters(ctx: &mut Ctx<'_>, end: Timestamp) {
     loop {
         let now = shell().clock.mono();
         match with_manager(|manager| manager.poll_timeouts(now)) {
-            WaitPoll::TimedOut(waiter) => wake([(waiter, WaitEnd::TimedOut)], now),
+            WaitPoll::Ended(waiter, end) => wake([(waiter, end)], now),
             WaitPoll::PlaceOver(place, db, name) => {
                 ctx.select_db(db.0);
                 let reusable = known.filter(|_| !ctx.flags().contains(Flags::CLUSTER));
                 let serving = reusable.unwrap_or_else(|| may_write(ctx, &[name]));
                 known = Some(serving);
-                with_manager(|manager| manager.end_place(place, serving != Serving::NotNow, now));
+                let may_grant = serving != Serving::NotNow;
+                if with_manager(|manager| manager.end_place(place, may_grant, now)) {
+                    wake([(place, WaitEnd::TimedOut)], now);
+                }
             }
             WaitPoll::Pending => {}
             WaitPoll::Idle => return,

@@ -45,10 +45,7 @@ pub(crate) fn wake(wait_ends: impl IntoIterator<Item = (WaiterId, WaitEnd)>, now
         if let Some(since) = since {
             shell().metrics.count_wait(now.0.saturating_sub(since.0));
         }
-        // The request of a detached place has had its answer, and was counted then.
-        if since.is_some() || client_of(waiter).is_some() {
-            shell().metrics.count_wait_end(&answer);
-        }
+        shell().metrics.count_wait_end(&answer);
         let blocked = shell().clients.borrow_mut().get_mut(waiter).and_then(|client| {
             client.answer = Some(answer);
             client.blocked.take()
@@ -86,9 +83,10 @@ impl Parked for Waiter {
             Some((Some(answer), reply, generated)) => (reply.write)(ctx, &answer, generated.as_ref()),
             Some((None, reply, _)) => {
                 // CLIENT UNBLOCK TIMEOUT.
-                with_manager(|manager| manager.cancel(waiter, shell().clock.mono()));
-                shell().metrics.count_wait_end(&WaitEnd::TimedOut);
-                (reply.write)(ctx, &WaitEnd::TimedOut, None);
+                let end = with_manager(|manager| manager.cancel(waiter, shell().clock.mono()));
+                let end = end.unwrap_or(WaitEnd::TimedOut);
+                shell().metrics.count_wait_end(&end);
+                (reply.write)(ctx, &end, None);
             }
             None => unreachable!("the server asks for an answer before it lets go of a client"),
         }
@@ -100,7 +98,10 @@ impl Parked for Waiter {
         let client = shell().clients.borrow_mut().remove(waiter);
         match client.map(|client| client.answer) {
             Some(None) => {
-                shell().metrics.count_cancelled();
+                // The wait of a place goes on.
+                if !with_manager(|manager| manager.waits_at_place(waiter)) {
+                    shell().metrics.count_cancelled();
+                }
                 with_manager(|manager| manager.client_gone(waiter, now));
             }
             Some(Some(WaitEnd::Granted(_))) => {

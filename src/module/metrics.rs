@@ -51,7 +51,11 @@ impl Metrics {
     /// Counts what a request came to.
     pub(crate) fn count_outcome(&self, outcome: &Result<Outcome, Refusal>) {
         match outcome {
-            Ok(Outcome::Unavailable | Outcome::Placed(_)) => self.count(|counters| counters.refused += 1),
+            Ok(Outcome::Unavailable) => self.count(|counters| counters.refused += 1),
+            Ok(Outcome::Placed(_)) => self.count(|counters| {
+                counters.refused += 1;
+                counters.queued += 1;
+            }),
             Ok(Outcome::Queued(_)) => self.count(|counters| counters.queued += 1),
             Err(Refusal::Deadlock(_)) => self.count(|counters| counters.deadlocks += 1),
             Ok(_) | Err(_) => {}
@@ -63,9 +67,10 @@ impl Metrics {
         self.count(|counters| match answer {
             WaitEnd::Granted(_) | WaitEnd::Offered { .. } => counters.handed_off += 1,
             WaitEnd::TimedOut => counters.timed_out += 1,
+            // The wait goes on: without a client, or with another one.
+            WaitEnd::Detached(_) | WaitEnd::TakenOver => {}
             WaitEnd::Refused(Refusal::Deadlock(_)) => counters.deadlocks += 1,
             WaitEnd::Replaced
-            | WaitEnd::TakenOver
             | WaitEnd::Left
             | WaitEnd::HoldLost
             | WaitEnd::Refused(_)

@@ -30,7 +30,7 @@ use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::record::{HoldRecord, Origin};
-use crate::lock::model::request::{Operation, Outcome, Refusal, Request, WaiterId};
+use crate::lock::model::request::{Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
 use crate::lock::model::time::Timestamp;
 use clients::Reply;
 use keyspace::LOCK;
@@ -69,6 +69,8 @@ pub fn serve(
         return Err(ServeError::Replica);
     }
     let step = step::run(ctx, names, Publish::All, |manager, step| manager.serve(step, request))?;
+    // Whether this is a wait that was counted when it began.
+    let mut goes_on = false;
     let outcome = match (step.result, &request.operation) {
         (Ok(Outcome::Queued(waiter)), _) => {
             let parked = reply.and_then(|reply| blocked_clients::park(ctx, names, reply, request, || waiter));
@@ -95,14 +97,19 @@ pub fn serve(
             };
             let parked = there.and_then(|reply| blocked_clients::park(ctx, names, reply, request, take_over));
             match answer {
-                Some(end) => blocked_clients::wake([(old, end)], step.now),
+                Some(end) => {
+                    goes_on = end == WaitEnd::TakenOver;
+                    blocked_clients::wake([(old, end)], step.now);
+                }
                 None => drop(with_manager(|manager| manager.renew(old, operation, step.now))),
             }
             Ok(queued(ctx, parked))
         }
         (outcome, _) => outcome,
     };
-    shell().metrics.count_outcome(&outcome);
+    if !goes_on {
+        shell().metrics.count_outcome(&outcome);
+    }
     if step.needs_rearm {
         shell().schedule(ctx);
     }

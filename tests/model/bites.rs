@@ -24,7 +24,15 @@ fn ask(side: &mut Side, key: u8, owner: &[u8], ask: Operation, now: Now) -> Step
 }
 
 fn read(lease: Millis, session: Option<Session>) -> Operation {
-    Operation::Acquire(Acquire { mode: Mode::Read, lease, note: None, wait: Wait::Never, retry: None, session })
+    Operation::Acquire(Acquire {
+        mode: Mode::Read,
+        lease,
+        note: None,
+        wait: Wait::Never,
+        retry: None,
+        session,
+        queue: None,
+    })
 }
 
 fn bound_to(side: &Side, client: u64, grace: Millis) -> Session {

@@ -19,6 +19,7 @@ fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
         wait: Wait::Never,
         retry: None,
         session: None,
+        queue: None,
     });
     let request = Request { owner: Owner::new(b"a"), operation: ask };
     side.serve(0, keys, &request, NOW)

@@ -26,6 +26,7 @@ fn ops() -> Vec<Op> {
                     wait: Wait::Never,
                     retry: None,
                     session: None,
+                    queue: None,
                 });
                 let release = Op::Release {
                     db: 0,
@@ -51,7 +52,18 @@ fn ops_with_waiting() -> Vec<Op> {
             // One key waits for a limited time, which passes with one passing of time or not; one without.
             let wait = if keys == b"k" { Wait::For(Millis(15)) } else { Wait::Forever };
             let (keys, retry) = (keys.to_vec(), None);
-            ops.push(Op::Acquire { db: 0, keys, owner, mode, lease: 15, note: None, wait, retry, session: None });
+            ops.push(Op::Acquire {
+                db: 0,
+                keys,
+                owner,
+                mode,
+                lease: 15,
+                note: None,
+                wait,
+                retry,
+                session: None,
+                queue: None,
+            });
         }
         let (mode, amount, fence) = (None, Amount::All, Named::None);
         ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner, mode, amount, fence });
@@ -70,7 +82,7 @@ fn ops_with_sessions() -> Vec<Op> {
     for owner in *b"ab" {
         let acquire = |keys: &[u8], mode, session| {
             let (keys, wait) = (keys.to_vec(), Wait::Forever);
-            Op::Acquire { db: 0, keys, owner, mode, lease: 15, note: None, wait, retry: None, session }
+            Op::Acquire { db: 0, keys, owner, mode, lease: 15, note: None, wait, retry: None, session, queue: None }
         };
         // One outlives its connection by less than a passing of time, and the other ends with it.
         ops.push(acquire(b"j", Mode::Write, Some((0, 0))));
@@ -91,7 +103,7 @@ fn ops_with_upgrades() -> Vec<Op> {
         for (keys, mode) in [(&b"j"[..], Mode::Read), (b"k", Mode::Write), (b"jk", Mode::Read), (b"jk", Mode::Write)] {
             let (keys, wait) = (keys.to_vec(), Wait::Forever);
             let (lease, note, retry, session) = (25, None, None, None);
-            ops.push(Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session });
+            ops.push(Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue: None });
         }
         let (mode, amount, fence) = (None, Amount::All, Named::None);
         ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner, mode, amount, fence });

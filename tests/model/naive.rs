@@ -1,7 +1,7 @@
 //! The naive model: one list of holds, scanned from end to end. It is slow and obvious, and was written without reading
 //! the core: it shares no code with it but the words of a request.
 
-use crate::queue::{Ask, Given, Granted, Rules, Waiter};
+use crate::queue::{Ask, Given, Granted, Offer, Part, Rules, Waiter};
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::request::Amount;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +19,8 @@ pub(crate) struct Row {
     pub(crate) note: Option<u8>,
     /// The connection that it is bound to, and how long it outlives it.
     pub(crate) session: Option<(u64, u64)>,
+    /// Whether no client knows of it.
+    pub(crate) offered: bool,
 }
 
 /// What the model answers; the same shapes as the core's outcomes.
@@ -31,9 +33,14 @@ pub(crate) enum Answer {
     TooManyHolders,
     Ambiguous,
     Queued,
+    Placed,
     AlreadyWaits,
     TooManyWaiters,
     TooManyWaitersOfKey,
+    TooManyPlaces,
+    OtherMode,
+    OtherKeys,
+    QueuedUpgrade,
     Deadlock,
 }
 
@@ -49,6 +56,9 @@ pub(crate) struct Naive {
     begun: bool,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) granted: Vec<Granted>,
+    pub(crate) offers: Vec<Offer>,
+    /// Places that were given back, until the core says so too.
+    pub(crate) left: Vec<u64>,
     pub(crate) tickets: u64,
     /// Since when a free key has been kept for its waiter.
     pub(crate) kept: BTreeMap<(u32, u8), u64>,
@@ -132,22 +142,29 @@ impl Naive {
                         deadline_us,
                         note: None,
                         session: None,
+                        offered: false,
                     });
                     self.rows.len() - 1
                 }
             };
             let row = &mut self.rows[at];
+            if row.offered && (if mode == Mode::Read { row.reads } else { row.writes }) == 0 {
+                // No client knows of the count in the other mode.
+                (row.reads, row.writes) = (0, 0);
+            }
             let count = match mode {
                 Mode::Read => &mut row.reads,
                 Mode::Write => &mut row.writes,
             };
             let before = *count;
             *count = match ask.retry {
+                None if row.offered => before.max(1),
                 None => before + 1,
                 Some(least) => before.max(least),
             };
             let added = *count - before;
-            row.deadline_us = row.deadline_us.max(deadline_us);
+            row.deadline_us = if row.offered { deadline_us } else { row.deadline_us.max(deadline_us) };
+            row.offered = false;
             row.note = ask.note.or(row.note);
             row.session = ask.session.or(row.session);
             let (fence, deadline_us, session) = (row.fence, row.deadline_us, row.session);
@@ -178,6 +195,7 @@ impl Naive {
             Amount::All => 0,
             Amount::To(n) => count.min(n),
         };
+        let mut ends: Vec<(u32, u8)> = Vec::new();
         let wanted = |row: &Row| fence.is_none() || fence == Some(row.fence);
         for &key in keys {
             let both = self
@@ -185,6 +203,19 @@ impl Naive {
                 .is_some_and(|at| self.rows[at].reads > 0 && self.rows[at].writes > 0 && wanted(&self.rows[at]));
             if both && mode.is_none() && amount != Amount::All {
                 return Answer::Ambiguous;
+            }
+        }
+        self.refresh_offers();
+        if fence.is_none() && !matches!(amount, Amount::To(1..)) {
+            for &key in keys {
+                let is_meant = |row: &Row| match mode {
+                    Some(Mode::Read) => row.reads > 0,
+                    Some(Mode::Write) => row.writes > 0,
+                    None => true,
+                };
+                let offered = |at: &usize| self.rows[*at].offered && is_meant(&self.rows[*at]);
+                let Some(at) = self.find(db, key, owner).filter(offered) else { continue };
+                ends.extend(self.offer_with((db, self.rows[at].key), owner));
             }
         }
         let mut left = Vec::new();
@@ -205,7 +236,19 @@ impl Naive {
                 self.rows.remove(at);
             }
         }
+        self.rows.retain(|row| !(row.offered && row.owner == owner && ends.contains(&(row.db, row.key))));
+        if fence.is_none() && !matches!(amount, Amount::To(1..)) {
+            self.leave_place((db, keys), owner, mode);
+        }
         Answer::Released(left)
+    }
+
+    /// All keys of this database that were offered with this one.
+    fn offer_with(&self, at: (u32, u8), owner: u8) -> Vec<(u32, u8)> {
+        let is_there = |part: &Part| part.stands() && (part.db, part.key) == at;
+        let offer = self.offers.iter().find(|offer| offer.owner == owner && offer.parts.iter().any(is_there));
+        let parts = offer.into_iter().flat_map(|offer| &offer.parts);
+        parts.filter(|part| part.stands() && part.db == at.0).map(|part| (part.db, part.key)).collect()
     }
 
     pub(crate) fn extend(
@@ -216,7 +259,7 @@ impl Naive {
         fence: Option<u64>,
     ) -> Answer {
         let extended = keys.iter().map(|&key| {
-            let at = self.find(db, key, owner)?;
+            let at = self.find(db, key, owner).filter(|at| !self.rows[*at].offered)?;
             let row = &mut self.rows[at];
             if fence.is_some_and(|fence| fence != row.fence) {
                 return None;
@@ -241,7 +284,11 @@ impl Naive {
         {
             *since = (*since).min(now_us - self.rules.reserve_us);
         }
-        before - self.rows.len()
+        let broken = before - self.rows.len();
+        if let Some(owner) = owner {
+            self.leave_place((db, &[key]), owner, None);
+        }
+        broken
     }
 
     /// Nothing on this key, or on any, is bound to a connection any more.
@@ -279,6 +326,7 @@ impl Naive {
     pub(crate) fn reload(&mut self, db: u32, key: u8, now_us: u64) {
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (db, key)) {
             row.deadline_us = now_us + row.deadline_us.saturating_sub(now_us).div_ceil(1000) * 1000;
+            row.offered = false;
             self.carried.push(row.fence);
         }
     }
@@ -290,6 +338,9 @@ impl Naive {
         }
         for given in self.granted.iter_mut().flat_map(|granted| &mut granted.given) {
             given.place.0 = 1 - given.place.0;
+        }
+        for part in self.offers.iter_mut().flat_map(|offer| &mut offer.parts) {
+            part.db = 1 - part.db;
         }
         self.foreign = self.foreign.iter().map(|(db, key)| (1 - db, *key)).collect();
     }

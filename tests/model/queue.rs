@@ -18,6 +18,8 @@ pub(crate) struct Ask {
     pub(crate) wait: Wait,
     pub(crate) retry: Option<u32>,
     pub(crate) session: Option<(u64, u64)>,
+    /// For how long the place outlives the request; None if not at all.
+    pub(crate) queue_us: Option<u64>,
 }
 
 /// A waiter.
@@ -31,6 +33,8 @@ pub(crate) struct Waiter {
     pub(crate) passed: bool,
     pub(crate) since_us: u64,
     pub(crate) until_us: Option<u64>,
+    /// Whether its time was up when nothing could be granted.
+    pub(crate) overdue: bool,
     /// The number of its arrival.
     pub(crate) ticket: u64,
 }
@@ -59,12 +63,38 @@ pub(crate) struct Given {
     pub(crate) before: Option<Row>,
 }
 
+/// What an owner was granted of which no client knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) owner: u8,
+    /// In the order in which it asked for them.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// One key of an offer.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) db: u32,
+    pub(crate) key: u8,
+    /// Whether the owner held it before.
+    pub(crate) held: bool,
+    /// Whether what was offered there is gone.
+    pub(crate) gone: bool,
+}
+
+impl Part {
+    pub(crate) fn stands(&self) -> bool {
+        !self.held && !self.gone
+    }
+}
+
 /// What is allowed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) holders_max: usize,
     pub(crate) waiters_max: usize,
     pub(crate) waiters_per_key_max: usize,
+    pub(crate) places_max: usize,
     pub(crate) reserve_us: u64,
     pub(crate) detects: bool,
 }
@@ -72,6 +102,27 @@ pub(crate) struct Rules {
 impl Waiter {
     fn wants(&self, db: u32, key: u8) -> bool {
         self.ask.db == db && self.ask.keys.contains(&key)
+    }
+
+    pub(crate) fn is_place(&self) -> bool {
+        self.ask.queue_us.is_some()
+    }
+
+    /// Whether no client waits for it.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.ask.wait == Wait::Never
+    }
+
+    /// Its client waits no more. False if it ends with its client.
+    pub(crate) fn detach(&mut self, now_us: u64) -> bool {
+        let Some(queue_us) = self.ask.queue_us else { return false };
+        (self.ask.wait, self.ask.note, self.ask.session) = (Wait::Never, None, None);
+        self.keep_until(now_us + queue_us);
+        true
+    }
+
+    pub(crate) fn keep_until(&mut self, until_us: u64) {
+        (self.until_us, self.overdue) = (Some(until_us), false);
     }
 
     fn is_many(&self) -> bool {
@@ -158,9 +209,27 @@ impl Naive {
         waiter.upgraded.iter().any(|key| self.row(waiter.ask.db, *key, waiter.ask.owner).is_none())
     }
 
+    /// Whether a place has nothing to wait for: its owner came to hold in another way what it asks for.
+    pub(crate) fn is_settled_otherwise(&self, waiter: &Waiter, now_us: u64) -> bool {
+        let Ask { db, owner, mode, ref keys, .. } = waiter.ask;
+        let row = |key: &u8| self.row(db, *key, owner);
+        if !waiter.is_place() {
+            return false;
+        }
+        if let ([key], Some(row)) = (&keys[..], keys.first().and_then(row)) {
+            let upgrades = mode == Mode::Write && row.writes == 0;
+            return waiter.is_detached() || (upgrades && !self.others(db, *key, owner).is_empty());
+        }
+        // Of several keys, there is nothing to offer, or one cannot be offered.
+        let is_free = keys.iter().all(|key| self.blocked_on(waiter, *key, now_us).is_none());
+        let upgrades = |key: &u8| mode == Mode::Write && row(key).is_some_and(|row| row.writes == 0);
+        waiter.is_detached() && is_free && (keys.iter().all(|key| row(key).is_some()) || keys.iter().any(upgrades))
+    }
+
     /// Whether a waiter can be served now.
     pub(crate) fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
         !waiter.is_over(now_us)
+            && !self.is_settled_otherwise(waiter, now_us)
             && !self.has_lost_its_hold(waiter)
             && waiter.ask.keys.iter().all(|key| self.blocked_on(waiter, *key, now_us).is_none())
     }
@@ -186,7 +255,14 @@ impl Naive {
     }
 
     fn is_overlooked(&self, waiter: &Waiter, now_us: u64) -> bool {
-        self.is_servable(waiter, now_us) || self.has_lost_its_hold(waiter)
+        let ends = self.has_lost_its_hold(waiter) || self.is_settled_otherwise(waiter, now_us);
+        ends || self.is_servable(waiter, now_us)
+    }
+
+    /// How many keys a waiter is granted anew: what a place's owner holds already is no part of an offer.
+    pub(crate) fn grants_of(&self, waiter: &Waiter) -> usize {
+        let Ask { db, owner, ref keys, .. } = waiter.ask;
+        keys.iter().filter(|key| !waiter.is_detached() || self.row(db, **key, owner).is_none()).count()
     }
 
     /// Serves a waiter, if that is right now. What it gets.
@@ -216,10 +292,149 @@ impl Naive {
     }
 
     fn grant(&mut self, waiter: Waiter, now_us: u64, wall_us: u64) -> Vec<u64> {
+        if waiter.is_detached() {
+            return self.offer(&waiter, now_us, wall_us);
+        }
         let given = self.take(&waiter.ask, now_us, wall_us);
         let fences = given.iter().map(|given| given.fence).collect();
         self.granted.push(Granted { id: waiter.id, ask: waiter.ask, given, confirmed: false });
         fences
+    }
+
+    /// A place is served, and no client waits there: its owner may collect that until the place would be over.
+    fn offer(&mut self, waiter: &Waiter, now_us: u64, wall_us: u64) -> Vec<u64> {
+        let Ask { db, owner, ref keys, .. } = waiter.ask;
+        let held: Vec<u8> = keys.iter().copied().filter(|key| self.row(db, *key, owner).is_some()).collect();
+        let new = keys.iter().copied().filter(|key| !held.contains(key)).collect();
+        let until_us = match waiter.overdue {
+            false => waiter.until_us.expect("a place ends"),
+            true => now_us + waiter.ask.queue_us.expect("a place"),
+        };
+        let lease_us = until_us - now_us;
+        let ask = Ask { keys: new, lease_us, note: None, session: None, retry: Some(1), ..waiter.ask.clone() };
+        let given = self.take(&ask, now_us, wall_us);
+        self.mark_offered(db, owner, keys, &held);
+        given.iter().map(|given| given.fence).collect()
+    }
+
+    fn mark_offered(&mut self, db: u32, owner: u8, keys: &[u8], held: &[u8]) {
+        let part = |key: &u8| Part { db, key: *key, held: held.contains(key), gone: false };
+        let parts: Vec<Part> = keys.iter().map(part).collect();
+        for row in self.rows.iter_mut().filter(|row| row.db == db && row.owner == owner) {
+            row.offered |= parts.iter().any(|part| part.key == row.key && !part.held);
+        }
+        self.offers.push(Offer { owner, parts });
+    }
+
+    /// Forgets of the offers what is not there any more.
+    pub(crate) fn refresh_offers(&mut self) {
+        let rows = &self.rows;
+        for Offer { owner, parts } in &mut self.offers {
+            for part in parts.iter_mut().filter(|part| !part.held) {
+                part.gone |= !rows
+                    .iter()
+                    .any(|row| (row.db, row.key, row.owner, row.offered) == (part.db, part.key, *owner, true));
+            }
+        }
+        self.offers.retain(|offer| offer.parts.iter().any(Part::stands));
+    }
+
+    /// Which offer an owner has on a key.
+    fn offer_at(&self, db: u32, key: u8, owner: u8) -> Option<usize> {
+        let is_there = |part: &Part| part.stands() && (part.db, part.key) == (db, key);
+        self.offers.iter().position(|offer| offer.owner == owner && offer.parts.iter().any(is_there))
+    }
+
+    /// An owner asks for what it was offered. None if that is nothing, or is gone in part.
+    fn collect(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Option<Answer> {
+        self.refresh_offers();
+        if self.offers.is_empty() {
+            return None;
+        }
+        let Ask { db, owner, mode, ref keys, .. } = *ask;
+        let is_offered = |key: &&u8| self.row(db, **key, owner).is_some_and(|row| row.offered);
+        let first = *keys.iter().find(is_offered)?;
+        let offer = self.offer_at(db, first, owner);
+        let parts = match offer {
+            Some(at) => self.offers[at].parts.clone(),
+            None => vec![Part { db, key: first, held: false, gone: false }],
+        };
+        if parts.iter().map(|part| part.key).ne(keys.iter().copied()) {
+            return Some(Answer::OtherKeys);
+        }
+        let count = |row: &Row| if mode == Mode::Read { row.reads } else { row.writes };
+        if keys.iter().any(|key| self.row(db, *key, owner).is_some_and(|row| row.offered && count(row) == 0)) {
+            return Some(Answer::OtherMode);
+        }
+        let has = |key: &u8| self.row(db, *key, owner).is_some_and(|row| mode == Mode::Read || row.writes > 0);
+        if parts.iter().any(|part| part.gone || part.db != db) || !keys.iter().all(has) {
+            let taken = |row: &Row| row.offered && row.db == db && row.owner == owner && keys.contains(&row.key);
+            self.rows.retain(|row| !taken(row));
+            return None;
+        }
+        let given = self.take(ask, now_us, wall_us);
+        self.hear_of((db, keys), owner);
+        Some(Answer::Granted(given.iter().map(|given| given.fence).collect()))
+    }
+
+    /// An owner asks again where it has a place. None if it has none.
+    fn ask_again(&mut self, ask: &Ask, now_us: u64) -> Option<Answer> {
+        let there = |waiter: &&mut Waiter| {
+            let holds = |key| self.rows.iter().any(|row| (row.db, row.key, row.owner) == (ask.db, key, ask.owner));
+            let is_holder = waiter.ask.keys.len() == 1 && ask.keys.len() == 1 && holds(ask.keys[0]);
+            let shares = ask.keys.iter().any(|key| waiter.wants(ask.db, *key));
+            waiter.ask.owner == ask.owner && shares && !is_holder && (waiter.is_place() || ask.queue_us.is_some())
+        };
+        let (waiters_max, parked) = (self.rules.waiters_max, self.parked());
+        let mut places: Vec<&mut Waiter> = self.waiters.iter_mut().filter(there).collect();
+        if places.is_empty() {
+            return None;
+        }
+        if places.iter().any(|place| place.ask.mode != ask.mode) {
+            return Some(Answer::OtherMode);
+        }
+        if places.iter().any(|place| place.ask.keys != ask.keys) {
+            return Some(Answer::OtherKeys);
+        }
+        let place = places.pop().expect("there is one");
+        if ask.wait != Wait::Never && ask.retry.is_none() {
+            return Some(Answer::AlreadyWaits);
+        }
+        let cannot_wait = self.cannot_wait || (place.is_detached() && parked >= waiters_max);
+        if ask.wait == Wait::Never || cannot_wait {
+            if let Some(queue_us) = ask.queue_us {
+                place.ask.queue_us = Some(queue_us);
+                if place.is_detached() {
+                    place.keep_until(now_us + queue_us);
+                }
+            }
+            return Some(Answer::Unavailable);
+        }
+        let until_us = match ask.wait {
+            Wait::For(limit) => Some(now_us + limit.0 * 1000),
+            _ => None,
+        };
+        let Waiter { ticket, since_us, passed, ref upgraded, .. } = *place;
+        let upgraded = upgraded.clone();
+        self.replaced = Some(place.id);
+        let place = Waiter { id: 0, ask: ask.clone(), upgraded, passed, since_us, until_us, overdue: false, ticket };
+        self.waiters.retain(|waiter| Some(waiter.id) != self.replaced);
+        self.waiters.push(place);
+        Some(Answer::Queued)
+    }
+
+    fn parked(&self) -> usize {
+        self.waiters.iter().filter(|waiter| !waiter.is_detached()).count()
+    }
+
+    /// An owner gives back its place on these keys, in this mode or in any.
+    pub(crate) fn leave_place(&mut self, (db, keys): (u32, &[u8]), owner: u8, mode: Option<Mode>) {
+        let leaves = |waiter: &mut Waiter| {
+            let is_meant = waiter.is_place() && mode.is_none_or(|mode| mode == waiter.ask.mode);
+            is_meant && waiter.ask.owner == owner && keys.iter().any(|key| waiter.wants(db, *key))
+        };
+        self.left.extend(self.waiters.extract_if(.., leaves).map(|waiter| waiter.id));
+        self.end_keeping();
     }
 
     /// No waiter starves: a request that gets a key passes no earlier waiter there, but by these exceptions. By arrival
@@ -260,10 +475,15 @@ impl Naive {
             .collect();
         let until_us = match ask.wait {
             Wait::For(limit) => Some(now_us + limit.0 * 1000),
-            Wait::Never | Wait::Forever => None,
+            Wait::Forever => None,
+            Wait::Never => ask.queue_us.map(|queue_us| now_us + queue_us),
         };
-        let ticket = self.tickets;
-        let newcomer = Waiter { id: 0, ask: ask.clone(), upgraded, passed: false, since_us: now_us, until_us, ticket };
+        let (ticket, since_us) = (self.tickets, now_us);
+        let newcomer =
+            Waiter { id: 0, ask: ask.clone(), upgraded, passed: false, since_us, until_us, overdue: false, ticket };
+        if let Some(answer) = self.collect(ask, now_us, wall_us).or_else(|| self.ask_again(ask, now_us)) {
+            return answer;
+        }
         match ask.keys.iter().find_map(|key| self.blocked_on(&newcomer, *key, now_us)) {
             None => {
                 self.check_turn(&newcomer, now_us);
@@ -271,13 +491,18 @@ impl Naive {
                 self.hear_of((ask.db, &ask.keys), ask.owner);
                 Answer::Granted(given.iter().map(|given| given.fence).collect())
             }
-            Some(Answer::Unavailable) if ask.wait != Wait::Never => self.enqueue(newcomer, now_us, wall_us),
+            Some(Answer::Unavailable) if ask.wait != Wait::Never || ask.queue_us.is_some() => {
+                self.enqueue(newcomer, now_us, wall_us)
+            }
             Some(blocked_on) => blocked_on,
         }
     }
 
     fn enqueue(&mut self, newcomer: Waiter, now_us: u64, wall_us: u64) -> Answer {
         let ask = newcomer.ask.clone();
+        if ask.queue_us.is_some() && !newcomer.upgraded.is_empty() {
+            return Answer::QueuedUpgrade;
+        }
         let twin = self.waiters.iter_mut().find(|waiter| {
             let shared = ask.keys.iter().any(|key| waiter.wants(ask.db, *key));
             waiter.ask.owner == ask.owner && waiter.ask.mode == ask.mode && shared
@@ -296,8 +521,12 @@ impl Naive {
             self.waiters.push(place);
             return Answer::Queued;
         }
-        if self.waiters.len() >= self.rules.waiters_max {
+        if ask.wait != Wait::Never && self.parked() >= self.rules.waiters_max {
             return Answer::TooManyWaiters;
+        }
+        let places = self.waiters.iter().filter(|waiter| waiter.is_place()).count();
+        if ask.queue_us.is_some() && places >= self.rules.places_max {
+            return Answer::TooManyPlaces;
         }
         if ask.keys.iter().any(|key| self.queue(ask.db, *key).len() >= self.rules.waiters_per_key_max) {
             return Answer::TooManyWaitersOfKey;
@@ -306,6 +535,10 @@ impl Naive {
             let mut queue = self.queue(ask.db, *key).into_iter();
             queue.any(|other| other.ask.owner != ask.owner && other.upgraded.contains(key))
         });
+        let mut newcomer = newcomer;
+        if ask.wait == Wait::Never {
+            newcomer.detach(now_us);
+        }
         self.waiters.push(newcomer);
         if (contested || self.rules.detects) && self.is_in_circle(ask.owner, now_us) {
             let newcomer = self.waiters.pop().expect("pushed above");
@@ -325,7 +558,7 @@ impl Naive {
             self.kept.entry((ask.db, *key)).or_insert(now_us);
         }
         self.end_keeping();
-        Answer::Queued
+        if ask.wait == Wait::Never { Answer::Placed } else { Answer::Queued }
     }
 
     /// Gives the one that was queued last its name.
@@ -481,6 +714,19 @@ impl Naive {
     /// A lock went from one key to another. A grant there whose reply may not have arrived goes along, if it is still
     /// there.
     pub(crate) fn follow(&mut self, from: (u32, u8), to: (u32, u8)) {
+        self.refresh_offers();
+        // What lies there will be gone.
+        let there = self.offers.iter_mut().flat_map(|offer| &mut offer.parts).filter(|part| (part.db, part.key) == to);
+        there.for_each(|part| part.gone = true);
+        for Offer { parts, .. } in &mut self.offers {
+            if let Some(at) = parts.iter().position(|part| part.stands() && (part.db, part.key) == from) {
+                (parts[at].db, parts[at].key) = to;
+                // What is left alone is no part of a request for several any more.
+                if parts.iter().filter(|part| part.stands()).count() == 1 {
+                    *parts = vec![parts[at].clone()];
+                }
+            }
+        }
         for granted in &mut self.granted {
             let goes = self.rows.iter().any(|row| (row.db, row.key) == from && row.owner == granted.ask.owner);
             for given in granted.given.iter_mut().filter(|given| goes && given.place == from) {
@@ -493,11 +739,29 @@ impl Naive {
     pub(crate) fn revoke_undelivered(&mut self, id: u64, now_us: u64) {
         let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
         let Granted { ask, given, confirmed, .. } = self.granted.remove(at);
+        let mut offered: Vec<(u32, Vec<u8>)> = Vec::new();
         for given in given {
             let at = (given.place.0, given.place.1, ask.owner);
             let row = self.rows.iter_mut().find(|row| (row.db, row.key, row.owner) == at);
             let row = row.filter(|row| given.fences.contains(&row.fence));
             let Some(row) = row.filter(|_| !confirmed) else { continue };
+            if let Some(queue_us) = ask.queue_us
+                && given.before.is_none()
+                && row.fence == given.fence
+                && row.reads + row.writes == given.added
+                && row.deadline_us > now_us
+            {
+                // The owner may collect it: only the time of the place is over.
+                (row.reads, row.writes) = if ask.mode == Mode::Read { (1, 0) } else { (0, 1) };
+                (row.note, row.session, row.offered) = (None, None, true);
+                row.deadline_us = now_us + queue_us;
+                let (db, key) = given.place;
+                match offered.iter_mut().find(|(at, _)| *at == db) {
+                    Some((_, keys)) => keys.push(key),
+                    None => offered.push((db, vec![key])),
+                }
+                continue;
+            }
             match ask.mode {
                 Mode::Read => row.reads = row.reads.saturating_sub(given.added),
                 Mode::Write => row.writes = row.writes.saturating_sub(given.added),
@@ -514,6 +778,9 @@ impl Naive {
             if row.session == given.session {
                 row.session = before.session;
             }
+        }
+        for (db, keys) in offered {
+            self.mark_offered(db, ask.owner, &keys, &[]);
         }
         self.settle(now_us);
         self.rows.retain(|row| row.reads + row.writes > 0);

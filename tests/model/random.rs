@@ -70,7 +70,7 @@ fn op() -> impl Strategy<Value = Op> {
                 note,
                 wait: Wait::Never,
                 retry: None,
-                session,
+                session, queue: None,
             }),
         7 => (keys(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
@@ -106,12 +106,15 @@ fn op_with_waiting() -> impl Strategy<Value = Op> {
         ]
     };
     let retry = || prop_oneof![4 => Just(None), 1 => (1..4u32).prop_map(Some)];
+    let queue = || prop_oneof![2 => Just(None), 1 => (1..60u64).prop_map(Some), 1 => Just(Some(1_000))];
+    // Drawn together: a tuple of strategies has at most ten.
+    let keeping = || (retry(), session(), queue());
     let ms = || prop_oneof![1..4u64, 1..60u64].prop_map(|ms| ms * 1000);
     let nth = || 0..100usize;
     let one = prop_oneof![
-        16 => (db(), keys_of_waiters(), owner(), mode(), lease(), option::of(b'x'..=b'z'), wait(), retry(), session())
-            .prop_map(|(db, keys, owner, mode, lease, note, wait, retry, session)| {
-                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session }
+        16 => (db(), keys_of_waiters(), owner(), mode(), lease(), option::of(b'x'..=b'z'), wait(), keeping())
+            .prop_map(|(db, keys, owner, mode, lease, note, wait, (retry, session, queue))| {
+                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue }
             }),
         8 => (db(), keys_of_waiters(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(db, keys, owner, mode, amount, fence)| Op::Release { db, keys, owner, mode, amount, fence }),
@@ -149,6 +152,7 @@ fn rules() -> impl Strategy<Value = Rules> {
             holders_max,
             waiters_max,
             waiters_per_key_max,
+            places_max: waiters_max,
             reserve_us,
             detects,
         },

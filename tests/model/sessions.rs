@@ -19,7 +19,18 @@ impl World {
     /// An owner requests these keys by a client's connection, which its holds are bound to.
     fn binds(&mut self, owner: u8, mode: Mode, keys: &[u8], session: Bound) -> Answer {
         let (keys, wait, session) = (keys.to_vec(), Wait::Forever, Some(session));
-        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease: LONG, note: None, wait, retry: None, session });
+        self.then(&Op::Acquire {
+            db: 0,
+            keys,
+            owner,
+            mode,
+            lease: LONG,
+            note: None,
+            wait,
+            retry: None,
+            session,
+            queue: None,
+        });
         self.last.clone().expect("was answered")
     }
 
@@ -195,7 +206,18 @@ fn a_waiter_is_bound_when_it_is_granted_by_the_connection_that_asked_last() {
     world.binds(b'a', Write, b"j", (0, 0));
     let (keys, wait, retry, session) = (b"j".to_vec(), Wait::Forever, Some(1), Some((1, 0)));
     let mode = Write;
-    world.then(&Op::Acquire { db: 0, keys, owner: b'a', mode, lease: LONG, note: None, wait, retry, session });
+    world.then(&Op::Acquire {
+        db: 0,
+        keys,
+        owner: b'a',
+        mode,
+        lease: LONG,
+        note: None,
+        wait,
+        retry,
+        session,
+        queue: None,
+    });
     world.closes(0);
     world.release(b'x', b"j");
     world.then(&Op::Deliver { nth: 0 });
@@ -214,7 +236,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         let session = |connection| Some(Session { connection, grace: Millis(0) });
         let acquire = |mode, session| {
             let (lease, note, wait) = (Millis(LONG), None, Wait::Forever);
-            Operation::Acquire(Acquire { mode, lease, note, wait, retry: None, session })
+            Operation::Acquire(Acquire { mode, lease, note, wait, retry: None, session, queue: None })
         };
         let mut ask = |owner: u16, keys: &[u8], ask: Operation| {
             let request = Request { owner: Owner::new(&owner.to_be_bytes()), operation: ask };
@@ -376,8 +398,15 @@ fn the_first_of_many_are_found() {
     let mut side = Side::new(limits(RULES));
     for n in (0..200u8).rev() {
         let (now, key) = (Now { mono: Timestamp(1_000_000 - u64::from(n) * 1_000), ..NOW }, n % 100);
-        let acquire =
-            Acquire { mode: Write, lease: Millis(LONG), note: None, wait: Wait::Forever, retry: None, session: None };
+        let acquire = Acquire {
+            mode: Write,
+            lease: Millis(LONG),
+            note: None,
+            wait: Wait::Forever,
+            retry: None,
+            session: None,
+            queue: None,
+        };
         let request = Request { owner: Owner::new(&[n]), operation: Operation::Acquire(acquire) };
         side.serve(0, &[key], &request, now).outcome.expect("held or waits");
     }

@@ -36,6 +36,7 @@ impl World {
             wait,
             retry,
             session: None,
+            queue: None,
         });
         self.last.clone().expect("was answered")
     }
@@ -130,6 +131,7 @@ fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
             wait: Wait::Never,
             retry: None,
             session: None,
+            queue: None,
         },
         Op::Late { us: 20_000 },
         Op::Swap,
@@ -147,7 +149,18 @@ fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
     world.holds(b'a', Read, b"j");
     world.holds(b'd', Read, b"l");
     let (mode, wait, note, retry, session) = (Read, Wait::Never, None, None, None);
-    world.then(&Op::Acquire { db: 1, keys: b"k".to_vec(), owner: b'a', mode, lease: LONG, note, wait, retry, session });
+    world.then(&Op::Acquire {
+        db: 1,
+        keys: b"k".to_vec(),
+        owner: b'a',
+        mode,
+        lease: LONG,
+        note,
+        wait,
+        retry,
+        session,
+        queue: None,
+    });
     world.then(&Op::Swap);
     world.waits(b'c', Write, b"ljk");
     world.waits(b'c', Read, b"ljk");
@@ -358,6 +371,7 @@ fn a_lock_of_another_database_closes_no_circle() {
             wait,
             retry: None,
             session: None,
+            queue: None,
         });
     }
     world.waits(b'a', Write, b"k");
@@ -406,7 +420,7 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
         let mut now = Now { mono: Timestamp(9), wall: WallTime(9) };
         let acquire = |mode| {
             let (lease, wait) = (Millis(LONG), Wait::Forever);
-            Operation::Acquire(Acquire { mode, lease, note: None, wait, retry: None, session: None })
+            Operation::Acquire(Acquire { mode, lease, note: None, wait, retry: None, session: None, queue: None })
         };
         let ask = |side: &mut Side, owner: &[u8], keys: &[u8], mode, now| {
             let request = Request { owner: Owner::new(owner), operation: acquire(mode) };
@@ -519,6 +533,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
             wait: Wait::Forever,
             retry: None,
             session: None,
+            queue: None,
         })
     };
     let leave = || Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
@@ -678,6 +693,7 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
             wait: Wait::Forever,
             retry: None,
             session: None,
+            queue: None,
         })
     };
     assert!(matches!(ask(&mut side, b'x', b"j", acquire()).outcome, Ok(Outcome::Granted(_))));
@@ -726,7 +742,18 @@ fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_cl
     world.waits(b'c', Write, b"kl");
     let (mode, wait, retry, session) = (Read, Wait::Never, None, None);
     let keys = b"l".to_vec();
-    world.then(&Op::Acquire { db: 1, keys, owner: b'e', mode, lease: LONG, note: None, wait, retry, session });
+    world.then(&Op::Acquire {
+        db: 1,
+        keys,
+        owner: b'e',
+        mode,
+        lease: LONG,
+        note: None,
+        wait,
+        retry,
+        session,
+        queue: None,
+    });
     world.waits(b'e', Write, b"j");
     world.then(&Op::Swap);
 }

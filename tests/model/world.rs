@@ -4,6 +4,7 @@ use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Rules, Waiter};
 use redis_lock::lock::codec;
 use redis_lock::lock::manager::view::{View, ViewContext};
+use redis_lock::lock::manager::waiters::Waiting;
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::effect::{Cause, Change, Effects};
 use redis_lock::lock::model::fence::Fence;
@@ -39,6 +40,8 @@ pub(crate) enum Op {
         wait: Wait,
         retry: Option<u32>,
         session: Option<Bound>,
+        /// For how many milliseconds the place outlives the request.
+        queue: Option<u64>,
     },
     Release {
         db: u32,
@@ -320,6 +323,7 @@ impl Side {
                     deadline_us: end.0,
                     note: holder.note.map(|note| note[0]),
                     session: holder.session.map(|session| (session.connection.client(), session.grace.0 * 1000)),
+                    offered: holder.offered,
                 });
             }
         }
@@ -329,14 +333,22 @@ impl Side {
 }
 
 /// What is allowed where a test is not about that.
-pub(crate) const RULES: Rules =
-    Rules { holders_max: 9, waiters_max: 9_999, waiters_per_key_max: 9_999, reserve_us: 20_000, detects: true };
+pub(crate) const RULES: Rules = Rules {
+    holders_max: 9,
+    waiters_max: 9_999,
+    waiters_per_key_max: 9_999,
+    places_max: 9_999,
+    reserve_us: 20_000,
+    detects: true,
+};
 
 pub(crate) fn limits(rules: Rules) -> Limits {
     Limits {
         holders_per_key_max: rules.holders_max,
         waiters_max: rules.waiters_max,
         waiters_per_key_max: rules.waiters_per_key_max,
+        places_max: rules.places_max,
+        place_bytes_max: usize::MAX,
         reserve_max: Millis(rules.reserve_us / 1000),
         deadlock_detection: rules.detects,
         promotion_skew: SKEW,
@@ -375,6 +387,7 @@ impl World {
 
     /// Does one thing in all three, works off what it leaves to do, and compares what they answer.
     pub(crate) fn step(&mut self, op: &Op) {
+        self.naive.refresh_offers();
         match op {
             // What is bound to nothing any more, a connection that has closed does not end.
             Op::Dismiss => self.naive.unbind(None),
@@ -401,11 +414,12 @@ impl World {
     fn act(&mut self, op: &Op) {
         let now = self.now;
         match op {
-            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session } => {
+            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue } => {
                 if self.is_foreign(*db, keys) {
                     return;
                 }
-                let (mode, wait, retry) = (*mode, *wait, *retry);
+                // As the parser has it.
+                let (mode, wait, retry) = (*mode, *wait, retry.or(queue.map(|_| 1)));
                 let note_kept = note.map(|note| Note::new(&[note]));
                 let ask = Acquire {
                     mode,
@@ -414,11 +428,22 @@ impl World {
                     wait,
                     retry,
                     session: self.session(*session),
+                    queue: queue.map(Millis),
                 };
                 let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
                 let (owner_, session) = (*owner, self.bound(*session));
-                let wish =
-                    Wish { db: *db, keys: keys.clone(), owner: owner_, mode, lease_us, note, wait, retry, session };
+                let wish = Wish {
+                    db: *db,
+                    keys: keys.clone(),
+                    owner: owner_,
+                    mode,
+                    lease_us,
+                    note,
+                    wait,
+                    retry,
+                    session,
+                    queue_us: queue.map(|ms| ms * 1000),
+                };
                 self.serve((*db, &keys), *owner, Operation::Acquire(ask), |naive| {
                     naive.acquire(&wish, now.mono.0, now.wall.0)
                 });
@@ -469,7 +494,12 @@ impl World {
             }
             Op::Cancel { nth } => {
                 if let Some(at) = nth.checked_rem(self.naive.waiters.len()) {
-                    assert!(self.primary.manager.cancel(id_of(self.naive.waiters.remove(at).id)));
+                    let id = self.naive.waiters[at].id;
+                    // A place without a client has no client that could be unblocked.
+                    if !self.naive.waiters[at].is_detached() {
+                        assert!(self.primary.manager.cancel(id_of(id), now.mono).is_some());
+                        self.leave_client(id);
+                    }
                 }
                 self.naive.end_keeping();
             }
@@ -481,6 +511,7 @@ impl World {
                 let told: BTreeSet<u64> = answers.iter().map(|(id, _)| id.to_number()).collect();
                 assert_eq!(told, self.naive.waiters.drain(..).map(|waiter| waiter.id).collect());
                 self.naive.granted.clear();
+                self.naive.offers.clear();
                 self.naive.end_keeping();
             }
             Op::SetWall { us } => self.now.wall = WallTime(*us),
@@ -603,12 +634,16 @@ impl World {
         if first {
             manager.disconnect(connection, now);
         }
-        for waiter in self.naive.waiters.extract_if(.., |waiter| asked(&waiter.ask)) {
-            assert!(!manager.client_gone(id_of(waiter.id)), "nothing to take back");
+        let gone: Vec<u64> =
+            self.naive.waiters.iter().filter(|waiter| asked(&waiter.ask)).map(|waiter| waiter.id).collect();
+        for id in gone {
+            assert!(!self.primary.manager.client_gone(id_of(id), now), "nothing to take back");
+            self.leave_client(id);
         }
         self.naive.end_keeping();
+        let manager = &mut self.primary.manager;
         for (id, confirmed) in &lost {
-            assert_eq!(manager.client_gone(id_of(*id)), !confirmed);
+            assert_eq!(manager.client_gone(id_of(*id), now), !confirmed);
         }
         if !first {
             manager.disconnect(connection, now);
@@ -628,17 +663,39 @@ impl World {
     fn client_gone(&mut self, nth: usize) {
         let waiting = self.naive.waiters.len();
         let Some(at) = nth.checked_rem(waiting + self.naive.granted.len()) else { return };
+        let now = self.now.mono;
         if at < waiting {
-            assert!(!self.primary.manager.client_gone(id_of(self.naive.waiters.remove(at).id)), "nothing to take back");
+            let id = self.naive.waiters[at].id;
+            if !self.naive.waiters[at].is_detached() {
+                assert!(!self.primary.manager.client_gone(id_of(id), now), "nothing to take back");
+                self.leave_client(id);
+            }
             self.naive.end_keeping();
         } else {
             let granted = &self.naive.granted[at - waiting];
             let (id, confirmed) = (granted.id, granted.confirmed);
-            assert_eq!(self.primary.manager.client_gone(id_of(id)), !confirmed);
+            assert_eq!(self.primary.manager.client_gone(id_of(id), now), !confirmed);
             if confirmed {
                 self.naive.granted.remove(at - waiting);
             }
         }
+    }
+
+    /// The client of a waiter waits no more. A place goes on, under another name.
+    fn leave_client(&mut self, id: u64) {
+        let now = self.now.mono;
+        let at = self.naive.waiters.iter().position(|waiter| waiter.id == id).expect("waits");
+        if !self.naive.waiters[at].detach(now.0) {
+            self.naive.waiters.remove(at);
+            return;
+        }
+        let Wish { db, ref keys, owner, .. } = self.naive.waiters[at].ask;
+        let name = [keys[0]];
+        let mut queue = self.primary.manager.queue(Db(db), &name, now);
+        let is_it = |waiting: &Waiting<'_>| waiting.waiter.owner.as_bytes() == [owner] && waiting.waiter.is_place();
+        let place = queue.find(is_it).expect("stands there").id.to_number();
+        drop(queue);
+        self.naive.waiters[at].id = place;
     }
 
     fn serve(
@@ -669,16 +726,18 @@ impl World {
         let mut grants = judged.map_or(usize::MAX, |at| causes[..at].iter().filter(is_grant).count());
         let (mut served, mut unsure) = (BTreeSet::new(), false);
         while let Some((id, answer)) = answers.front().cloned() {
-            if !self.is_due(id, &answer) || (grants == 0 && matches!(answer, request::WaitEnd::Granted(_))) {
+            if !self.is_due(id, &answer) || (grants == 0 && is_granted(&answer)) {
                 break;
             }
             answers.pop_front();
-            if let request::WaitEnd::Granted(fences) = &answer {
-                grants = grants.saturating_sub(fences.len());
+            if let request::WaitEnd::Granted(_) | request::WaitEnd::Offered { .. } = &answer {
+                let waiter = self.naive.waiter(id.to_number()).expect("is due");
+                grants = grants.saturating_sub(self.naive.grants_of(waiter));
                 served.extend(self.naive.waiter(id.to_number()).map(|waiter| waiter.ask.owner));
             }
             // The time-out may also have been reported after the release, when it freed a place for others.
-            unsure |= grants == 0 && answer == request::WaitEnd::TimedOut;
+            let is_late = matches!(answer, request::WaitEnd::TimedOut | request::WaitEnd::Detached(_));
+            unsure |= grants == 0 && is_late;
             self.hear(id, answer);
         }
         // A waiter that was granted may go before others now where else it waits: those queues are scanned later.
@@ -692,10 +751,12 @@ impl World {
         self.naive.lets_in = matches!(step.outcome, Ok(Outcome::Granted(_)));
         let expected = expected(&mut self.naive);
         let outcome = match (step.outcome, &request.operation) {
-            (Ok(Outcome::Repeats(_)), _) if self.naive.cannot_wait => Ok(Outcome::Unavailable),
+            (Ok(Outcome::Repeats(old)), Operation::Acquire(ask)) if self.naive.cannot_wait => {
+                Ok(self.primary.manager.renew(old, ask, now.mono))
+            }
             (Ok(Outcome::Repeats(old)), Operation::Acquire(ask)) => {
                 assert_eq!(self.naive.replaced.take(), Some(old.to_number()));
-                Ok(Outcome::Queued(self.primary.manager.take_over(old, ask, now.mono).expect("waits")))
+                Ok(Outcome::Queued(self.primary.manager.take_over(old, ask, now.mono).expect("waits").0))
             }
             (outcome, _) => outcome,
         };
@@ -706,6 +767,10 @@ impl World {
             self.naive.waiters.pop();
         }
         if let (Ok(Outcome::Queued(id)), Answer::Queued) = (&outcome, &expected) {
+            self.primary.manager.check_later(*id);
+            self.naive.call_last(id.to_number());
+        }
+        if let (Ok(Outcome::Placed(id)), Answer::Placed) = (&outcome, &expected) {
             self.primary.manager.check_later(*id);
             self.naive.call_last(id.to_number());
         }
@@ -734,8 +799,14 @@ impl World {
     fn is_due(&self, id: WaiterId, answer: &request::WaitEnd) -> bool {
         let now = self.now.mono.0;
         self.naive.waiter(id.to_number()).is_some_and(|waiter| match answer {
-            request::WaitEnd::Granted(_) => self.naive.is_servable(waiter, now),
-            request::WaitEnd::TimedOut => waiter.is_over(now),
+            request::WaitEnd::Granted(_) => !waiter.is_detached() && self.naive.is_servable(waiter, now),
+            request::WaitEnd::Offered { since } => {
+                since.0 == waiter.since_us && waiter.is_detached() && self.naive.is_servable(waiter, now)
+            }
+            request::WaitEnd::TimedOut => waiter.is_over(now) && (waiter.is_detached() || !waiter.is_place()),
+            request::WaitEnd::Detached(_) => waiter.is_over(now) && waiter.is_place() && !waiter.is_detached(),
+            request::WaitEnd::Left => waiter.is_detached() && self.naive.is_settled_otherwise(waiter, now),
+            request::WaitEnd::Refused(Refusal::QueuedUpgrade) => self.naive.is_settled_otherwise(waiter, now),
             request::WaitEnd::HoldLost => self.naive.has_lost_its_hold(waiter),
             request::WaitEnd::WrongType => self.is_foreign(waiter.ask.db, &waiter.ask.keys),
             _ => false,
@@ -749,6 +820,22 @@ impl World {
             request::WaitEnd::Granted(fences) => {
                 let expected = self.naive.serve_waiter(number, now.mono.0, now.wall.0);
                 assert_eq!(fences.into_iter().map(Fence::get).collect::<Vec<_>>(), expected);
+                return;
+            }
+            request::WaitEnd::Offered { .. } => {
+                assert!(self.is_due(id, &answer), "{answer:?} to {:?}", self.naive.waiter(number));
+                self.naive.serve_waiter(number, now.mono.0, now.wall.0);
+                return;
+            }
+            request::WaitEnd::Detached(place) => {
+                assert!(self.is_due(id, &answer), "{answer:?} to {:?}", self.naive.waiter(number));
+                let waiter = self.naive.waiters.iter_mut().find(|waiter| waiter.id == number).expect("is due");
+                assert!(waiter.detach(now.mono.0));
+                waiter.id = place.to_number();
+                return;
+            }
+            request::WaitEnd::Left if self.naive.left.contains(&number) => {
+                self.naive.left.retain(|left| *left != number);
                 return;
             }
             request::WaitEnd::Refused(Refusal::Deadlock(circle)) => {
@@ -837,11 +924,31 @@ impl World {
     fn expire(&mut self) {
         loop {
             match self.primary.manager.poll_timeouts(self.now.mono) {
-                WaitPoll::TimedOut(id) => self.hear(id, request::WaitEnd::TimedOut),
+                WaitPoll::Ended(id, answer) => self.hear(id, answer),
+                WaitPoll::PlaceOver(id, ..) => self.end_place(id),
                 WaitPoll::Pending => {}
                 WaitPoll::Idle => return,
             }
         }
+    }
+
+    /// The time of a place is up, now and then while nothing can be granted.
+    fn end_place(&mut self, id: WaiterId) {
+        let (number, now) = (id.to_number(), self.now.mono);
+        let at = self.naive.waiters.iter().position(|waiter| waiter.id == number).expect("waits");
+        let waiter = &mut self.naive.waiters[at];
+        assert!(waiter.is_detached() && waiter.is_over(now.0), "{waiter:?}");
+        let may_grant = !(waiter.ticket + now.0 / 1000).is_multiple_of(4);
+        match (may_grant, waiter.overdue) {
+            (false, _) => {
+                waiter.keep_until(now.0 + 1_000_000);
+                waiter.overdue = true;
+            }
+            (true, true) => waiter.keep_until(now.0 + waiter.ask.queue_us.expect("a place")),
+            (true, false) => drop(self.naive.waiters.remove(at)),
+        }
+        self.primary.manager.end_place(id, may_grant, now);
+        self.naive.end_keeping();
     }
 
     /// Whether there was any.
@@ -952,6 +1059,9 @@ impl World {
         }
         self.naive.settle(now.0);
         self.check_sessions();
+        self.naive.refresh_offers();
+        assert_eq!(self.primary.manager.offered(), self.naive.offers.len(), "offers: {:?}", self.naive.offers);
+        assert!(self.naive.left.is_empty(), "places that were given back: {:?}", self.naive.left);
         self.check_tops();
         assert_eq!(self.primary.raw(), self.replica.raw(), "primary and replica");
         assert_eq!(self.primary.manager.last_fence().map_or(0, Fence::get), self.naive.last_fence, "fence clocks");
@@ -1018,6 +1128,9 @@ impl World {
         let (manager, naive, now) = (&self.primary.manager, &self.naive, self.now.mono);
         assert_eq!(manager.broken_invariant(), None);
         assert_eq!(manager.waiting(), naive.waiters.len());
+        let count = |is: fn(&Waiter) -> bool| naive.waiters.iter().filter(|waiter| is(waiter)).count();
+        assert_eq!(manager.places(), count(Waiter::is_place));
+        assert_eq!(manager.parked(), count(|waiter| !waiter.is_detached()));
         let contended = naive.contended();
         assert_eq!(manager.contended(), contended.len());
         for (db, key) in contended {
@@ -1031,6 +1144,10 @@ impl World {
             assert_eq!(stuck.map(|waiter| waiter.id), None, "in a deadlock: {naive:?}");
         }
     }
+}
+
+fn is_granted(answer: &request::WaitEnd) -> bool {
+    matches!(answer, request::WaitEnd::Granted(_) | request::WaitEnd::Offered { .. })
 }
 
 fn id_of(number: u64) -> WaiterId {
@@ -1050,6 +1167,11 @@ fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
         Err(Refusal::AlreadyWaits) => Answer::AlreadyWaits,
         Err(Refusal::TooManyWaiters) => Answer::TooManyWaiters,
         Err(Refusal::TooManyWaitersOfKey) => Answer::TooManyWaitersOfKey,
+        Ok(Outcome::Placed(_)) => Answer::Placed,
+        Err(Refusal::TooManyPlaces) => Answer::TooManyPlaces,
+        Err(Refusal::OtherMode) => Answer::OtherMode,
+        Err(Refusal::OtherKeys) => Answer::OtherKeys,
+        Err(Refusal::QueuedUpgrade) => Answer::QueuedUpgrade,
         Err(Refusal::Deadlock(_)) => Answer::Deadlock,
         Err(other) => panic!("not in the model: {other:?}"),
     }

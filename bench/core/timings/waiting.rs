@@ -35,7 +35,11 @@ pub(crate) fn waiting(c: &mut Criterion) {
     let crowd = RefCell::new(in_line(10_000));
     c.bench_function("cancel of the last of 10000 waiters", |b| {
         let queue = || crowd.borrow_mut().wait("the last", Mode::Write, &names("key", 1));
-        b.iter_batched(queue, |waiter| crowd.borrow_mut().manager.cancel(black_box(waiter)), BatchSize::PerIteration);
+        b.iter_batched(
+            queue,
+            |waiter| crowd.borrow_mut().manager.cancel(black_box(waiter), NOW.mono),
+            BatchSize::PerIteration,
+        );
     });
     let crowd = RefCell::new(in_line(10_000));
     c.bench_function("RELEASE before 10000 waiters, with the hand-off", |b| {

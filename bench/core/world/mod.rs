@@ -91,7 +91,15 @@ pub(crate) fn acquire(owner: &str, mode: Mode) -> Request {
 }
 
 pub(crate) fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
-    let ask = Operation::Acquire(Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None });
+    let ask = Operation::Acquire(Acquire {
+        mode,
+        lease: Millis(30_000),
+        note: None,
+        wait,
+        retry: None,
+        session: None,
+        queue: None,
+    });
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }
 

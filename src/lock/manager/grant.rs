@@ -88,6 +88,10 @@ fn grant_key<K: Keyspace>(
     }
     let is_collected = old.as_ref().is_some_and(|hold| hold.offer().is_some());
     let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, step.now.mono, epoch));
+    if is_collected && hold.count(operation.mode) == 0 {
+        // A waiter of the owner is granted another mode. No client knows of the one that was offered.
+        (hold.reads, hold.writes) = (0, 0);
+    }
     hold.set_count(operation.mode, count);
     hold.fence = fence;
     hold.set_granted_in(epoch);

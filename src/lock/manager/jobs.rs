@@ -75,10 +75,9 @@ impl LockManager {
         self.mark_for_check(owner, cause);
     }
 
-    /// Ends a wait without an answer of the module: its client is answered otherwise. A place goes on without it. False
-    /// when there was none.
-    pub fn cancel(&mut self, id: WaiterId, now: Timestamp) -> bool {
-        self.waits(id) && (self.wait_table.detach(id, now) || self.wait_table.remove(id).is_some())
+    /// Ends a wait before its time: its client is answered null. A place goes on without it. None when there was none.
+    pub fn cancel(&mut self, id: WaiterId, now: Timestamp) -> Option<WaitEnd> {
+        self.waits(id).then(|| self.wait_table.time_out(id, now))
     }
 
     /// A waiter's client has gone: it waits no more, or as a place without a client, or its grant is to be rolled back
@@ -103,9 +102,9 @@ impl LockManager {
         self.wait_table.delivered(id);
     }
 
-    /// The time of a place is up ([`WaitPoll::PlaceOver`]), and the node may grant now, or not.
-    pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) {
-        self.wait_table.end_place(id, may_grant, now);
+    /// The time of a place is up ([`WaitPoll::PlaceOver`]), and the node may grant now, or not. Whether the place ended.
+    pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) -> bool {
+        self.wait_table.end_place(id, may_grant, now)
     }
 
     /// Finds a waiter whose time is up ([`WaitEnd::TimedOut`]); does a bounded piece of work on the way.

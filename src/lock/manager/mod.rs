@@ -242,9 +242,12 @@ impl LockManager {
                 }
             }
         }
-        for (key, offer) in effects.left_offers.drain(..) {
+        for (key, offer, is_weaker) in effects.left_offers.drain(..) {
             let Place { db, name, .. } = keys.place(key);
             self.offers.leave(offer, db, name);
+            if is_weaker {
+                self.wait_table.mark_ready(db, name);
+            }
         }
         for binding in effects.bindings.drain(..) {
             let Place { db, name, .. } = keys.place(binding.key);

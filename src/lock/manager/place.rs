@@ -15,7 +15,7 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Amount, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
-use crate::lock::wait::order::is_upgrade;
+use crate::lock::wait::order::{Verdict, is_upgrade, judge};
 use crate::lock::wait::waiter::{Undelivered, Waiter};
 use alloc::vec::Vec;
 
@@ -33,7 +33,7 @@ impl LockManager {
         }
         let names: PerKey<KeyName> = named.iter().map(|key| KeyName::from_slice(step.keys.place(*key).name)).collect();
         let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
-        let mut place = None;
+        let (mut place, mut has_other_keys) = (None, false);
         for (id, waiter) in self.wait_table.waiting_of(owner) {
             let stands_there = waiter.db == db && names.iter().any(|name| waiter.wants(db, name));
             if !stands_there || (!waiter.is_place() && operation.queue.is_none()) {
@@ -49,10 +49,11 @@ impl LockManager {
             if waiter.operation.mode != operation.mode {
                 return Err(Refusal::OtherMode);
             }
-            if !waiter.keys.iter().map(|key| &key.name).eq(&names) {
-                return Err(Refusal::OtherKeys);
-            }
+            has_other_keys |= !waiter.keys.iter().map(|key| &key.name).eq(&names);
             place = Some((id, waiter.is_detached()));
+        }
+        if has_other_keys {
+            return Err(Refusal::OtherKeys);
         }
         let Some((id, detached)) = place else { return Ok(None) };
         match (operation.wait, operation.queue) {
@@ -101,7 +102,12 @@ impl LockManager {
         if named.iter().any(in_other_mode) {
             return Err(Refusal::OtherMode);
         }
-        if claim == Claim::Broken {
+        // What the owner held before may be gone, or others may read it where it asked to write.
+        let has_all = named.iter().all(|key| {
+            let lock = step.keys.lock(*key);
+            judge(lock.as_deref(), owner, operation.mode, &self.limits) == Ok(Verdict::Reentrant)
+        });
+        if claim == Claim::Broken || !has_all {
             self.take_back(step, id, db, Cause::RevokeUndelivered, owner);
             return Ok(None);
         }
@@ -150,12 +156,18 @@ impl LockManager {
         &self,
         step: &mut Step<'_, K>,
         named: impl Iterator<Item = KeyIndex>,
-        owner: &Owner,
+        (owner, operation): (&Owner, &Release),
     ) -> Vec<(OfferId, Db)> {
-        if self.offers.is_empty() {
+        if self.offers.is_empty() || !ends_place(operation) {
             return Vec::new();
         }
-        named.filter_map(|key| Some((offer_on(step, key, owner)?, step.keys.place(key).db))).collect()
+        let is_meant = |hold: &&Hold| operation.mode.is_none_or(|mode| hold.count(mode) > 0);
+        let offer_on = |key| {
+            let Place { db, lock, .. } = step.keys.place(key);
+            let offer = lock?.holds.get(owner.as_bytes()).filter(is_meant)?.offer()?;
+            Some((offer, db))
+        };
+        named.filter_map(offer_on).collect()
     }
 
     /// Ends what is left of offers of which a part was given back.
@@ -215,7 +227,7 @@ impl LockManager {
             hold.set_note(None);
             hold.set_offer(Some(id));
             effects.commit_hold(lock, key, Cause::Offer, &owner, hold);
-            names.push(name.clone());
+            names.push((name.clone(), false));
             false
         });
         self.offers.made(id, db, names.into_iter());

@@ -10,7 +10,6 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Outcome, PerKey, Refusal, Release};
 use crate::lock::model::step::Step;
 use crate::lock::wait::waiter::Waiter;
-use alloc::vec::Vec;
 
 impl LockManager {
     /// Releases the first keys of the step, all or none, and hands off what became free.
@@ -23,7 +22,7 @@ impl LockManager {
         let before = step.effects.changes.len();
         let named = || (0..count).map(KeyIndex);
         let ends_place = ends_place(operation);
-        let offers = if ends_place { self.offers_left(step, named(), owner) } else { Vec::new() };
+        let offers = self.offers_left(step, named(), (owner, operation));
         let released = release(step, named(), owner, operation);
         if ends_place && released.is_ok() {
             self.leave_offers(step, offers, owner);

@@ -192,6 +192,12 @@ impl LockManager {
         }
         match self.judge_keys(step, waiter) {
             Err(attempt) => attempt,
+            // The owner has come to read what it asked to write: that is no place any more.
+            Ok(verdicts)
+                if waiter.is_detached() && verdicts.iter().any(|(_, verdict)| *verdict == Verdict::Upgrade) =>
+            {
+                Attempt::Reject(WaitEnd::Left)
+            }
             Ok(verdicts) => match self.delayed_at(step, waiter, &verdicts, cycle) {
                 Some(at) => Attempt::Blocked(at),
                 None => Attempt::Grant(verdicts.into_iter().map(|(key, _)| key).collect()),
@@ -259,11 +265,13 @@ impl LockManager {
     }
 
     pub(super) fn grant_to_waiter<K: Keyspace>(&mut self, step: &mut Step<'_, K>, indices: &[KeyIndex], id: WaiterId) {
-        let Some(Waiter { owner, operation, .. }) = self.wait_table.waiter(id) else { return };
-        let owner = owner.clone();
+        let Some(waiter) = self.wait_table.waiter(id) else { return };
+        let owner = waiter.owner.clone();
         // No client is there to receive it: the owner collects it when it asks again.
-        let until = self.wait_table.waiter(id).filter(|waiter| waiter.is_detached()).and_then(|waiter| waiter.until);
+        let until = waiter.offered_until(step.now.mono);
         let offer = until.map(|until| (self.offers.next_id(), until));
+        let detached = offer.and_then(|_| waiter.detached());
+        let operation = detached.as_ref().unwrap_or(&waiter.operation);
         let context =
             GrantContext { offer, ..GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew) };
         match (grant(step, indices, (&owner, operation), context), offer) {
@@ -303,10 +311,10 @@ impl LockManager {
     ) {
         self.clear_reservations(step, indices);
         let Some(waiter) = self.wait_table.remove(id) else { return };
-        // What the owner held before is no part of it.
-        let made = waiter.keys.into_iter().zip(given).filter(|(_, given)| given.prior_fence().is_none());
-        self.offers.made(offer, waiter.db, made.map(|(key, _)| key.name));
-        step.effects.wait_ends.push((id, WaitEnd::Offered { since: waiter.since }));
+        let keys = waiter.keys.into_iter().zip(given).map(|(key, given)| (key.name, given.prior_fence().is_some()));
+        let is_made = self.offers.made(offer, waiter.db, keys);
+        let end = if is_made { WaitEnd::Offered { since: waiter.since } } else { WaitEnd::Left };
+        step.effects.wait_ends.push((id, end));
     }
 
     /// Tells earlier grants of this owner, which may be rolled back still, of the fences that their holds have now.
@@ -327,9 +335,13 @@ impl LockManager {
 
     /// Ends a wait with this answer. A place goes on without its client when that has waited long enough.
     pub(super) fn end_wait<K>(&mut self, step: &mut Step<'_, K>, id: WaiterId, answer: WaitEnd) {
-        if answer != WaitEnd::TimedOut || !self.wait_table.detach(id, step.now.mono) {
-            self.wait_table.remove(id);
-        }
+        let answer = match answer {
+            WaitEnd::TimedOut => self.wait_table.time_out(id, step.now.mono),
+            answer => {
+                self.wait_table.remove(id);
+                answer
+            }
+        };
         step.effects.wait_ends.push((id, answer));
     }
 

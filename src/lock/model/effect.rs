@@ -1,6 +1,6 @@
 //! What a step did: to holds, which replicas must learn, and to waiters, which must be answered.
 
-use super::hold::{Hold, Session};
+use super::hold::{Hold, Mode, Session};
 use super::key::KeyIndex;
 use super::lock::Lock;
 use super::offers::OfferId;
@@ -25,8 +25,8 @@ pub struct Effects {
     pub needs_rearm: bool,
     /// What was bound to connections, for the node's own index.
     pub(crate) bindings: Vec<BindingChange>,
-    /// Holds that are part of an offer no more, for the node's own index.
-    pub(crate) left_offers: Vec<(KeyIndex, OfferId)>,
+    /// Holds that are part of an offer no more, for the node's own index, and whether one excludes fewer others now.
+    pub(crate) left_offers: Vec<(KeyIndex, OfferId, bool)>,
 }
 
 /// A hold was bound to another connection than before, or to one where there was none, or the other way round.
@@ -54,7 +54,7 @@ impl Effects {
     /// A hold has ended.
     pub(super) fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
         self.note_binding(key, &owner, hold.session(), None);
-        self.left_offers.extend(hold.offer().map(|offer| (key, offer)));
+        self.left_offers.extend(hold.offer().map(|offer| (key, offer, false)));
         self.changes.push(Change { key, cause, owner, hold, ended: true });
     }
 
@@ -85,7 +85,8 @@ impl Effects {
         let old = lock.holds.put(owner, hold.clone());
         self.note_binding(key, owner, old.as_ref().and_then(Hold::session), hold.session());
         let left = old.as_ref().and_then(Hold::offer).filter(|offer| hold.offer() != Some(*offer));
-        self.left_offers.extend(left.map(|offer| (key, offer)));
+        let is_weaker = old.as_ref().map(Hold::mode) == Some(Mode::Write) && hold.mode() == Mode::Read;
+        self.left_offers.extend(left.map(|offer| (key, offer, is_weaker)));
         if cause == Cause::Collect
             && let Some(offered) =
                 self.changes.iter_mut().rev().find(|change| change.key == key && change.owner == *owner)

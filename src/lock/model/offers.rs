@@ -11,39 +11,60 @@ use alloc::collections::BTreeMap;
 
 /// Names one offer. No two have the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OfferId(u64);
+pub struct OfferId {
+    /// How often all had been forgotten when it was made.
+    epoch: u32,
+    number: u64,
+}
 
 /// All offers of this node.
 #[derive(Debug)]
 pub(crate) struct Offers {
     made: u64,
+    epoch: u32,
     by_id: BTreeMap<OfferId, PerKey<Part>>,
 }
 
-/// One key of an offer.
+/// One key of a request that was granted as an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     db: Db,
     name: KeyName,
-    /// Whether its hold is there still.
-    stands: bool,
+    state: PartState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PartState {
+    /// The hold was made by the offer, and is there still.
+    Offered,
+    /// The owner held the key before. That hold is no part of the offer.
+    Held,
+    /// The hold was made by the offer, and is gone.
+    Gone,
 }
 
 /// What a request by the owner of an offer comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It names all keys of the offer, and all are there.
+    /// It names all keys of the offer, and all that was offered is there.
     Whole,
-    /// It names all keys of the offer. Some are gone, or lie elsewhere.
+    /// It names all keys of the offer. Some of what was offered is gone, or lies elsewhere.
     Broken,
     /// It names other keys.
     Other,
 }
 
+impl Part {
+    /// Whether it has a hold that no client knows of.
+    fn stands(&self) -> bool {
+        self.state == PartState::Offered
+    }
+}
+
 impl Offers {
     /// None.
     pub(crate) const fn new() -> Offers {
-        Offers { made: 0, by_id: BTreeMap::new() }
+        Offers { made: 0, epoch: 0, by_id: BTreeMap::new() }
     }
 
     /// How many there are.
@@ -59,15 +80,18 @@ impl Offers {
     /// The name of the next offer.
     pub(crate) fn next_id(&mut self) -> OfferId {
         self.made += 1;
-        OfferId(self.made)
+        OfferId { epoch: self.epoch, number: self.made }
     }
 
-    /// An offer was made on these keys.
-    pub(crate) fn made(&mut self, id: OfferId, db: Db, names: impl Iterator<Item = KeyName>) {
-        let parts: PerKey<Part> = names.map(|name| Part { db, name, stands: true }).collect();
-        if !parts.is_empty() {
+    /// An offer was made on these keys, unless the owner held all of them before: it says which. Whether one was made.
+    pub(crate) fn made(&mut self, id: OfferId, db: Db, keys: impl Iterator<Item = (KeyName, bool)>) -> bool {
+        let part = |(name, held)| Part { db, name, state: if held { PartState::Held } else { PartState::Offered } };
+        let parts: PerKey<Part> = keys.map(part).collect();
+        let is_made = parts.iter().any(Part::stands);
+        if is_made {
             self.by_id.insert(id, parts);
         }
+        is_made
     }
 
     /// What a request for these keys comes to, by the offer that its owner has on one of them.
@@ -79,33 +103,37 @@ impl Offers {
         if parts.len() != names.len() || !parts.iter().zip(names).all(|(part, name)| *part.name == *name) {
             return Claim::Other;
         }
-        if parts.iter().all(|part| part.stands && part.db == db) { Claim::Whole } else { Claim::Broken }
+        let is_there = |part: &Part| part.state != PartState::Gone && part.db == db;
+        if parts.iter().all(is_there) { Claim::Whole } else { Claim::Broken }
     }
 
     /// The keys of this database on which an offer stands.
     pub(crate) fn keys_of(&self, id: OfferId, db: Db) -> PerKey<KeyName> {
         let parts = self.by_id.get(&id).into_iter().flatten();
-        parts.filter(|part| part.stands && part.db == db).map(|part| part.name.clone()).collect()
+        parts.filter(|part| part.stands() && part.db == db).map(|part| part.name.clone()).collect()
     }
 
     /// A hold of an offer has ended or was collected, or its lock left the key.
     pub(crate) fn leave(&mut self, id: OfferId, db: Db, name: &[u8]) {
         let Some(parts) = self.by_id.get_mut(&id) else { return };
-        for part in parts.iter_mut().filter(|part| part.db == db && *part.name == *name) {
-            part.stands = false;
+        for part in parts.iter_mut().filter(|part| part.stands() && part.db == db && *part.name == *name) {
+            part.state = PartState::Gone;
         }
-        if parts.iter().all(|part| !part.stands) {
+        if !parts.iter().any(Part::stands) {
             self.by_id.remove(&id);
         }
     }
 
     /// A lock with an offered hold came from another key, if it is known from which.
     pub(crate) fn carry(&mut self, id: OfferId, from: Option<(Db, &[u8])>, to: (Db, &[u8])) {
-        let here = Part { db: to.0, name: KeyName::from_slice(to.1), stands: true };
+        let here = Part { db: to.0, name: KeyName::from_slice(to.1), state: PartState::Offered };
+        if id.epoch != self.epoch {
+            return;
+        }
         // It left the old key before. If that was its only one, it was forgotten.
         let parts = self.by_id.entry(id).or_insert_with(|| PerKey::from([here.clone()]));
         let came = |part: &&mut Part| from.is_some_and(|(db, name)| part.db == db && *part.name == *name);
-        if let Some(part) = parts.iter_mut().filter(|part| !part.stands).find(came) {
+        if let Some(part) = parts.iter_mut().filter(|part| part.state == PartState::Gone).find(came) {
             *part = here;
         }
     }
@@ -113,10 +141,10 @@ impl Offers {
     /// A database, or all of them, was emptied.
     pub(crate) fn flush(&mut self, db: Option<Db>) {
         self.by_id.retain(|_, parts| {
-            for part in parts.iter_mut().filter(|part| db.is_none_or(|db| db == part.db)) {
-                part.stands = false;
+            for part in parts.iter_mut().filter(|part| part.stands() && db.is_none_or(|db| db == part.db)) {
+                part.state = PartState::Gone;
             }
-            parts.iter().any(|part| part.stands)
+            parts.iter().any(Part::stands)
         });
     }
 
@@ -133,6 +161,7 @@ impl Offers {
 
     /// This node grants no more. What it has offered is a plain hold to the next primary.
     pub(crate) fn clear(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
         self.by_id.clear();
     }
 }

@@ -201,6 +201,8 @@ pub enum WaitEnd {
     Granted(PerKey<Fence>),
     /// Its time was up.
     TimedOut,
+    /// Its time was up. Its place goes on without a client, under this name.
+    Detached(WaiterId),
     /// A RETRY took over its place.
     Replaced,
     /// A later request of the owner waits there now, and one of the two has QUEUE.

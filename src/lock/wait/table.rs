@@ -23,7 +23,7 @@ use crate::lock::model::hold::{Connection, Mode};
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, PerKey, WaiterId};
+use crate::lock::model::request::{Acquire, PerKey, WaitEnd, WaiterId};
 use crate::lock::model::time::{Millis, Timestamp};
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -193,7 +193,7 @@ impl WaitTable {
         now: Timestamp,
     ) -> WaiterId {
         self.tickets += 1;
-        self.seat(Waiter {
+        let mut waiter = Waiter {
             owner: owner.clone(),
             operation: operation.clone(),
             db,
@@ -207,7 +207,13 @@ impl WaitTable {
             was_passed: false,
             blocked_on: 0,
             marked_at: 0,
-        })
+        };
+        if waiter.is_detached()
+            && let Some(detached) = waiter.detached()
+        {
+            waiter.operation = detached;
+        }
+        self.seat(waiter)
     }
 
     /// A request has gone before the waiters of a queue to open a cycle.
@@ -243,12 +249,21 @@ impl WaitTable {
         Some(id)
     }
 
-    /// The request of a place is over: from now on it waits without a client, under another name. False if it is no
+    /// The request of a place is over: from now on it waits without a client, under another name. None if it is no
     /// place, or has no client already.
-    pub(crate) fn detach(&mut self, id: WaiterId, now: Timestamp) -> bool {
+    pub(crate) fn detach(&mut self, id: WaiterId, now: Timestamp) -> Option<WaiterId> {
         let waiting = self.waiters.get(id).filter(|waiter| waiter.is_waiting() && !waiter.is_detached());
-        let detached = waiting.and_then(Waiter::detached);
-        detached.is_some_and(|operation| self.take_over(id, &operation, now).is_some())
+        let detached = waiting.and_then(Waiter::detached)?;
+        self.take_over(id, &detached, now)
+    }
+
+    /// A waiter's time is up: it is forgotten, or goes on as a place. The answer to its client.
+    pub(crate) fn time_out(&mut self, id: WaiterId, now: Timestamp) -> WaitEnd {
+        if let Some(place) = self.detach(id, now) {
+            return WaitEnd::Detached(place);
+        }
+        self.remove(id);
+        WaitEnd::TimedOut
     }
 
     /// The owner has asked again, and this request is answered: the place is kept for so long from now on, or from the

@@ -5,16 +5,16 @@ use super::table::{Timer, WaitTable};
 use crate::lock::collections::wheel::Poll;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::WaiterId;
+use crate::lock::model::request::{WaitEnd, WaiterId};
 use crate::lock::model::time::{Millis, Timestamp};
 
 /// What a poll of the time limits found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitPoll {
-    /// This waiter's time is up.
-    TimedOut(WaiterId),
-    /// The time of this place is up. To be settled by [`WaitTable::end_place`]: a first key of it says whether the
-    /// node grants now.
+    /// This waiter's time is up: [`WaitEnd::TimedOut`], or [`WaitEnd::Detached`].
+    Ended(WaiterId, WaitEnd),
+    /// The time of this place is up. [`WaitTable::end_place`] says what becomes of it, and has to know whether the node
+    /// may grant its first key now.
     PlaceOver(WaiterId, Db, KeyName),
     /// Work was done: poll again, after reading the clock.
     Pending,
@@ -67,23 +67,30 @@ impl WaitTable {
     /// The time of a place is up ([`WaitPoll::PlaceOver`]). It ends, unless nothing could be granted then or since: its
     /// owner may have been kept from asking. Such a place is kept until the node grants again, and for its time from
     /// then on.
-    pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) {
-        // How often it is seen to whether the node grants again.
+    ///
+    /// Whether it ended.
+    pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) -> bool {
+        // How often such a place is looked at.
         const AGAIN: Millis = Millis(1_000);
-        let Some(waiter) = self.waiters.get(id) else { return };
-        match (may_grant, waiter.overdue, waiter.operation.queue) {
-            (false, ..) => {
+        let Some(waiter) = self.waiters.get(id) else { return false };
+        match waiter.operation.queue.filter(|_| waiter.overdue) {
+            _ if !may_grant => {
                 self.keep_until(id, now + AGAIN);
                 if let Some(waiter) = self.waiters.get_mut(id) {
                     waiter.overdue = true;
                 }
+                false
             }
-            (true, true, Some(queue)) => self.keep_until(id, now + queue),
-            (true, ..) => drop(self.remove(id)),
+            Some(queue) => {
+                self.keep_until(id, now + queue);
+                false
+            }
+            None => self.remove(id).is_some(),
         }
     }
 
-    /// Finds a waiter whose time is up, and forgets it; a place goes on without its client. Does a bounded piece of work on the way.
+    /// Finds a waiter whose time is up, and forgets it; a place goes on without its client. Does a bounded piece of work
+    /// on the way.
     pub fn poll_timeouts(&mut self, now: Timestamp) -> WaitPoll {
         match self.wheel.poll(now) {
             Poll::Due(entry, Timer::Reservation(db, name)) => {
@@ -95,12 +102,13 @@ impl WaitTable {
                 Some(waiter) if waiter.is_waiting() && waiter.is_detached() => {
                     WaitPoll::PlaceOver(id, waiter.db, waiter.keys[0].name.clone())
                 }
-                _ => {
+                Some(_) => {
                     self.wheel.disarm(entry);
-                    match self.detach(id, now) || self.remove(id).is_some() {
-                        true => WaitPoll::TimedOut(id),
-                        false => WaitPoll::Pending,
-                    }
+                    WaitPoll::Ended(id, self.time_out(id, now))
+                }
+                None => {
+                    self.wheel.disarm(entry);
+                    WaitPoll::Pending
                 }
             },
             Poll::Pending => WaitPoll::Pending,

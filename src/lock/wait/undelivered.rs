@@ -76,7 +76,7 @@ impl WaitTable {
                 true
             }
             _ => {
-                if !self.detach(id, now) {
+                if self.detach(id, now).is_none() {
                     self.remove(id);
                 }
                 false

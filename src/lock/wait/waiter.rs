@@ -201,10 +201,18 @@ impl Waiter {
 
     /// It as a place for which no client is parked; None if it is no place. What a grant of it is to be says the request
     /// that collects it.
-    pub(super) fn detached(&self) -> Option<Acquire> {
+    pub(crate) fn detached(&self) -> Option<Acquire> {
         let Acquire { mode, queue, .. } = self.operation;
         let (wait, retry, note, session) = (Wait::Never, Some(1), None, None);
         Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue })
+    }
+
+    /// Until when its owner may collect a grant that is made now; None if its client receives the grant.
+    pub(crate) fn offered_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let until = self.until.filter(|_| self.is_detached())?;
+        // Its owner may have been kept from asking until now.
+        let again = self.operation.queue.filter(|_| self.overdue).map(|queue| now + queue);
+        Some(again.unwrap_or(until))
     }
 
     /// Whether it waits for just these keys, in this order.
