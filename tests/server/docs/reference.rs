@@ -1,7 +1,7 @@
 //! docs/reference and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
 use redis_lock::command;
-use redis_lock::command::error::{ArgError, text_of, text_of_deadlock, text_of_redirect};
+use redis_lock::command::error::{ArgError, TAKEN_OVER, text_of, text_of_deadlock, text_of_redirect};
 use redis_lock::command::options::Opt;
 use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
@@ -70,8 +70,8 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
     for spec in command::table::TABLE {
         tokens(spec.args, &mut documented);
     }
-    use Opt::{All, Block, Count, Ex, Fence, Note, Owner, Px, Read, Reset, Retry, Session, To, Write};
-    let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Retry, Session, Reset]
+    use Opt::{All, Block, Count, Ex, Fence, Note, Owner, Px, Queue, Read, Reset, Retry, Session, To, Write};
+    let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Retry, Session, Reset]
         .map(|known| known.word().to_owned());
     assert_eq!(documented, parsed.into_iter().collect());
 }
@@ -93,6 +93,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::NoteTooLong(256),
         ArgError::HoldRefused,
         ArgError::RetryGenerated,
+        ArgError::QueueGenerated,
         ArgError::SessionNowhere,
         ArgError::TooManyKeys(64),
         ArgError::TooFewKeys,
@@ -114,6 +115,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | ArgError::NoteTooLong(_)
             | ArgError::HoldRefused
             | ArgError::RetryGenerated
+            | ArgError::QueueGenerated
             | ArgError::SessionNowhere
             | ArgError::TooManyKeys(_)
             | ArgError::TooFewKeys
@@ -130,6 +132,11 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         Refusal::AlreadyWaits,
         Refusal::TooManyWaiters,
         Refusal::TooManyWaitersOfKey,
+        Refusal::TooManyPlaces,
+        Refusal::TooManyPlaceBytes,
+        Refusal::OtherMode,
+        Refusal::OtherKeys,
+        Refusal::QueuedUpgrade,
     ];
     let hop = |owner: &[u8], key: &[u8]| Hop { owner: Owner::new(owner), db: Db(0), key: KeyName::from_slice(key) };
     let cycle = Cycle(vec![hop(b"a", b"k1"), hop(b"b", b"k2")]);
@@ -144,6 +151,11 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::AlreadyWaits
             | Refusal::TooManyWaiters
             | Refusal::TooManyWaitersOfKey
+            | Refusal::TooManyPlaces
+            | Refusal::TooManyPlaceBytes
+            | Refusal::OtherMode
+            | Refusal::OtherKeys
+            | Refusal::QueuedUpgrade
             // Its text is that of its cycle.
             | Refusal::Deadlock(_) => {}
         }
@@ -151,7 +163,8 @@ pub(crate) fn every_error() -> BTreeSet<String> {
     let error = [ServeError::WrongType, ServeError::Replica].into_iter().chain(refusals.map(ServeError::Refused));
     let away = [RedirectReason::Demoted, RedirectReason::SlotGone].map(|away| text_of_redirect(away).to_owned());
     let texts = complaints.iter().map(ArgError::to_string).chain(error.map(|error| text_of(&error).to_owned()));
-    texts.chain(away).chain([text_of_deadlock(&cycle, Db(0), |_| true)]).collect()
+    let spoken = [text_of_deadlock(&cycle, Db(0), |_| true), TAKEN_OVER.to_owned()];
+    texts.chain(away).chain(spoken).collect()
 }
 
 #[test]
