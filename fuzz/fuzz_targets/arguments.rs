@@ -21,8 +21,14 @@ use redis_lock::lock::model::time::{Millis, WallTime};
 use std::collections::BTreeMap;
 
 /// As narrow as the configuration may be, but for the owner: else hardly any would do.
-const TIGHT: Bounds =
-    Bounds { lease_default: Millis(7), lease_max: Millis(1_500), owner_bytes_max: 3, note_bytes_max: 0, keys_max: 1 };
+const TIGHT: Bounds = Bounds {
+    lease_default: Millis(7),
+    lease_max: Millis(1_500),
+    owner_bytes_max: 3,
+    note_bytes_max: 0,
+    keys_max: 1,
+    queue_max: Millis(1),
+};
 
 const WIDE: Bounds = Bounds {
     lease_default: Millis(30_000),
@@ -30,6 +36,7 @@ const WIDE: Bounds = Bounds {
     owner_bytes_max: 65_535,
     note_bytes_max: 65_535,
     keys_max: 4_096,
+    queue_max: Millis(3_600_000),
 };
 
 /// What a node needs that only numbers connections.
@@ -37,6 +44,8 @@ const LIMITS: Limits = Limits {
     holders_per_key_max: 1,
     waiters_max: 1,
     waiters_per_key_max: 1,
+    places_max: 1,
+    place_bytes_max: 1,
     reserve_max: Millis(0),
     deadlock_detection: false,
     promotion_skew: Millis(0),
@@ -135,12 +144,13 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
     assert!(request.owner.as_bytes().len() <= bounds.owner_bytes_max.max(32));
     assert!((Millis(1)..=bounds.lease_max.max(bounds.lease_default)).contains(&ask.lease));
     assert!(ask.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
+    assert!(ask.queue.is_none_or(|queue| (Millis(1)..=bounds.queue_max).contains(&queue)));
     assert!(keys.len() <= bounds.keys_max && (keys.len() == 1 || form == Form::Many));
     Ok(Box::new(move |reading| {
         assert_eq!(keys, reading.keys);
         let owner = request.owner.as_bytes();
         if generated {
-            assert_eq!((reading.get("owner"), ask.retry), (Some(&b"*"[..]), None));
+            assert_eq!((reading.get("owner"), ask.retry, ask.queue), (Some(&b"*"[..]), None, None));
             assert!(owner.len() == 32 && owner.iter().all(u8::is_ascii_hexdigit));
         } else {
             assert_eq!(reading.get("owner"), Some(owner));
@@ -148,7 +158,10 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
         assert_eq!(ask.mode, reading.mode().unwrap_or(Mode::Write));
         assert_eq!(ask.lease, reading.lease().unwrap_or(bounds.lease_default));
         assert_eq!(ask.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
-        assert_eq!(ask.retry.map(u64::from), reading.number("RETRY"));
+        assert_eq!(ask.queue.map(|queue| queue.0), reading.number("QUEUE"));
+        // A request with QUEUE repeats itself.
+        let implied = ask.queue.map(|_| 1);
+        assert_eq!(ask.retry.map(u64::from), reading.number("RETRY").or(implied));
         assert_eq!(ask.session, reading.session(bound));
         let wait = match reading.number("BLOCK") {
             Some(0) => Wait::Forever,

@@ -55,6 +55,7 @@ fn rules(input: &mut Unstructured<'_>) -> Result<Rules> {
         holders_max: input.int_in_range(1..=3)?,
         waiters_max: if few { input.int_in_range(2..=5)? } else { 99 },
         waiters_per_key_max: if few { input.int_in_range(1..=3)? } else { 99 },
+        places_max: if few { input.int_in_range(2..=5)? } else { 99 },
         reserve_us: *input.choose(&[20_000, 2_000, 1_000_000])?,
         detects: input.arbitrary()?,
     })
@@ -73,6 +74,7 @@ fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
             wait: if waiting { wait(input)? } else { Wait::Never },
             retry: if waiting { option(input, |input| input.int_in_range(1..=3))? } else { None },
             session: option(input, bound)?,
+            queue: if waiting { option(input, |input| input.int_in_range(1..=60))? } else { None },
         },
         10..=14 => Op::Release {
             db: db(input, waiting)?,

@@ -80,8 +80,8 @@ fn poll(ctx: &mut Ctx<'_>) {
     }
 }
 
-/// Answers the waiters whose time is up, until the slice ends. Also while nothing may be written. Then places do not end:
-/// their owners may be kept from asking.
+/// Answers the waiters whose time is up, until the slice ends. Also while nothing may be written. Then places do not
+/// end: their owners may be kept from asking.
 fn time_out_waiters(ctx: &mut Ctx<'_>, end: Timestamp) {
     let mut known = None;
     loop {

@@ -8,6 +8,7 @@ mod ends;
 mod exhaustive;
 mod incoming;
 mod naive;
+mod places;
 mod queue;
 mod random;
 mod sessions;

@@ -318,6 +318,8 @@ impl Naive {
     }
 
     fn mark_offered(&mut self, db: u32, owner: u8, keys: &[u8], held: &[u8]) {
+        // Before these rows are offered: an older offer of the same key may be gone.
+        self.refresh_offers();
         let part = |key: &u8| Part { db, key: *key, held: held.contains(key), gone: false };
         let parts: Vec<Part> = keys.iter().map(part).collect();
         for row in self.rows.iter_mut().filter(|row| row.db == db && row.owner == owner) {
@@ -753,7 +755,7 @@ impl Naive {
             {
                 // The owner may collect it: only the time of the place is over.
                 (row.reads, row.writes) = if ask.mode == Mode::Read { (1, 0) } else { (0, 1) };
-                (row.note, row.session, row.offered) = (None, None, true);
+                (row.note, row.session) = (None, None);
                 row.deadline_us = now_us + queue_us;
                 let (db, key) = given.place;
                 match offered.iter_mut().find(|(at, _)| *at == db) {

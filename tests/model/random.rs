@@ -183,6 +183,7 @@ proptest! {
         // missed, or reported where there is none.
         let mut world = World::new(rules);
         world.some_cannot_wait = true;
+        world.some_places_are_overdue = true;
         for op in &ops {
             world.step(op);
             world.check();

@@ -365,6 +365,8 @@ pub(crate) struct World {
     late: bool,
     /// Whether some requests are repeated over a connection that the server does not let wait.
     pub(crate) some_cannot_wait: bool,
+    /// Whether nothing can be granted now and then when the time of a place is up.
+    pub(crate) some_places_are_overdue: bool,
     /// Which connection each client has, by how many it had before.
     connections: [u64; 3],
     /// What was answered last.
@@ -380,6 +382,7 @@ impl World {
             now: Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) },
             late: false,
             some_cannot_wait: false,
+            some_places_are_overdue: false,
             connections: [0; 3],
             last: None,
         }
@@ -822,8 +825,9 @@ impl World {
                 assert_eq!(fences.into_iter().map(Fence::get).collect::<Vec<_>>(), expected);
                 return;
             }
-            request::WaitEnd::Offered { .. } => {
-                assert!(self.is_due(id, &answer), "{answer:?} to {:?}", self.naive.waiter(number));
+            request::WaitEnd::Offered { since } => {
+                let waiter = self.naive.waiter(number).expect("waits");
+                assert!(waiter.is_detached() && waiter.since_us == since.0, "{waiter:?}");
                 self.naive.serve_waiter(number, now.mono.0, now.wall.0);
                 return;
             }
@@ -938,7 +942,7 @@ impl World {
         let at = self.naive.waiters.iter().position(|waiter| waiter.id == number).expect("waits");
         let waiter = &mut self.naive.waiters[at];
         assert!(waiter.is_detached() && waiter.is_over(now.0), "{waiter:?}");
-        let may_grant = !(waiter.ticket + now.0 / 1000).is_multiple_of(4);
+        let may_grant = !self.some_places_are_overdue || !(waiter.ticket + now.0 / 1000).is_multiple_of(4);
         match (may_grant, waiter.overdue) {
             (false, _) => {
                 waiter.keep_until(now.0 + 1_000_000);

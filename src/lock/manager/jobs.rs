@@ -102,7 +102,9 @@ impl LockManager {
         self.wait_table.delivered(id);
     }
 
-    /// The time of a place is up ([`WaitPoll::PlaceOver`]), and the node may grant now, or not. Whether the place ended.
+    /// The time of a place is up ([`WaitPoll::PlaceOver`]), and the node may grant now, or not.
+    ///
+    /// Whether the place ended.
     pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) -> bool {
         self.wait_table.end_place(id, may_grant, now)
     }
@@ -183,9 +185,9 @@ impl LockManager {
         }
     }
 
-    /// Rolls back an undelivered grant, as far as it lies in this database now, and hands it on. What a place was granted
-    /// becomes an offer. Only what the grant
-    /// changed is rolled back, and only while its fence stands and its owner has not shown that it knows of it.
+    /// Rolls back an undelivered grant, as far as it lies in this database now, and hands it on. What a place was
+    /// granted becomes an offer. Only what the grant changed is rolled back, and only while its hold stands and its
+    /// owner has not shown that it knows of it.
     pub fn revoke_undelivered<K: Keyspace>(&mut self, step: &mut Step<'_, K>, id: WaiterId, db: Db) {
         let Some(undelivered) = self.wait_table.take_undelivered(id, db) else { return };
         let queue = undelivered.queue;

@@ -25,7 +25,9 @@ pub struct ContendedKey {
 }
 
 impl LockManager {
-    /// Ends an owner's hold on a key, and its place, or all holds there are; and the key's reservation. Then the next waiters are granted.
+    /// Ends an owner's hold on a key, and its place, or all holds there are; and the key's reservation. Then the next
+    /// waiters are granted.
+    ///
     /// How many holds were ended.
     pub fn break_holds<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, owner: Option<&Owner>) -> usize {
         step.settle(key, &self.sessions);

@@ -192,14 +192,12 @@ impl LockManager {
         }
         match self.judge_keys(step, waiter) {
             Err(attempt) => attempt,
-            // The owner has come to read what it asked to write: that is no place any more.
-            Ok(verdicts)
-                if waiter.is_detached() && verdicts.iter().any(|(_, verdict)| *verdict == Verdict::Upgrade) =>
-            {
-                Attempt::Reject(WaitEnd::Left)
-            }
             Ok(verdicts) => match self.delayed_at(step, waiter, &verdicts, cycle) {
                 Some(at) => Attempt::Blocked(at),
+                // The owner has come to read what it asked to write: that cannot be offered.
+                None if waiter.is_detached() && verdicts.iter().any(|(_, found)| *found == Verdict::Upgrade) => {
+                    Attempt::Reject(WaitEnd::Left)
+                }
                 None => Attempt::Grant(verdicts.into_iter().map(|(key, _)| key).collect()),
             },
         }

@@ -89,8 +89,8 @@ impl WaitTable {
         }
     }
 
-    /// Finds a waiter whose time is up, and forgets it; a place goes on without its client. Does a bounded piece of work
-    /// on the way.
+    /// Finds a waiter whose time is up, and forgets it; a place goes on without its client. Does a bounded piece of
+    /// work on the way.
     pub fn poll_timeouts(&mut self, now: Timestamp) -> WaitPoll {
         match self.wheel.poll(now) {
             Poll::Due(entry, Timer::Reservation(db, name)) => {

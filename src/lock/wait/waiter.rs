@@ -4,10 +4,12 @@
 //!
 //! | state | client | stands in queues | ends by |
 //! | --- | --- | --- | --- |
-//! | waiting | parked | those of all its keys | a grant: granted. Any other answer, or none: forgotten; a place is detached |
-//! | detached | none | those of all its keys | a grant: forgotten, and the hold is an offer ([`Offers`](crate::lock::model::offers)). Asked again with BLOCK: waiting. Time is up, or given back: forgotten |
+//! | waiting | parked | of all its keys | a grant: granted. Another answer: forgotten; a place is detached |
+//! | detached | none | of all its keys | a grant: forgotten, the hold is an offer. BLOCK: waiting. Time: forgotten |
 //! | granted | answered | none | the reply was delivered: forgotten. The client has gone: undelivered |
-//! | undelivered | none | none | rolled back, or of a place made an offer: forgotten |
+//! | undelivered | none | none | rolled back, or, of a place, made an offer: forgotten |
+//!
+//! An offer is a hold that no client knows of ([`crate::lock::model::offers`]).
 //!
 //! A request without QUEUE is a place whose time is 0: it ends with its request.
 
@@ -199,8 +201,8 @@ impl Waiter {
         self.operation.wait == Wait::Never
     }
 
-    /// It as a place for which no client is parked; None if it is no place. What a grant of it is to be says the request
-    /// that collects it.
+    /// What it asks for as a place without a client; None if it is no place. The lease, the note and the session of a
+    /// grant are those of the request that collects it.
     pub(crate) fn detached(&self) -> Option<Acquire> {
         let Acquire { mode, queue, .. } = self.operation;
         let (wait, retry, note, session) = (Wait::Never, Some(1), None, None);

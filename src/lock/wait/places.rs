@@ -1,0 +1,117 @@
+//! Places: waiters whose requests may end while they wait on (QUEUE). A later request of the owner takes one over, or
+//! has it kept.
+
+use super::queue::Position;
+use super::table::WaitTable;
+use super::waiter::{Waiter, name_bytes};
+use crate::lock::model::request::{Acquire, WaitEnd, WaiterId};
+use crate::lock::model::time::{Millis, Timestamp};
+
+impl WaitTable {
+    /// For how many of those a client is parked.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.waiting - self.detached
+    }
+
+    /// How many of those have QUEUE.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// How many bytes the names of their keys and owners have.
+    pub(crate) fn place_bytes(&self) -> usize {
+        self.place_bytes
+    }
+
+    /// Lets a later request of the same owner have the place of an earlier one, which is forgotten.
+    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<WaiterId> {
+        let waiter = self.waiters.get(old)?.clone();
+        let (db, ticket, digest, keys) = (waiter.db, waiter.ticket, waiter.owner.digest(), waiter.keys.clone());
+        self.disarm_timer(old);
+        self.uncount(old);
+        self.waiters.remove(old);
+        let until = operation.ends(now);
+        let heir = Waiter { operation: operation.clone(), until, entry: None, overdue: false, ..waiter };
+        let id = self.waiters.insert(heir, &mut self.generations);
+        self.count(id);
+        self.arm_timer(id, until);
+        for key in keys {
+            if let Some(queue) = self.queue_mut(db, &key.name) {
+                queue.hand_over(Position::new(key.upgrade, ticket), id);
+            }
+        }
+        for there in self.by_owner.entry(digest).or_default().iter_mut().filter(|there| **there == old) {
+            *there = id;
+        }
+        Some(id)
+    }
+
+    /// The request of a place is over: from now on it waits without a client, under another name. None if it is no
+    /// place, or has no client already.
+    pub(crate) fn detach(&mut self, id: WaiterId, now: Timestamp) -> Option<WaiterId> {
+        let waiting = self.waiters.get(id).filter(|waiter| waiter.is_waiting() && !waiter.is_detached());
+        let detached = waiting.and_then(Waiter::detached)?;
+        self.take_over(id, &detached, now)
+    }
+
+    /// A waiter's time is up: it is forgotten, or goes on as a place. The answer to its client.
+    pub(crate) fn time_out(&mut self, id: WaiterId, now: Timestamp) -> WaitEnd {
+        if let Some(place) = self.detach(id, now) {
+            return WaitEnd::Detached(place);
+        }
+        self.remove(id);
+        WaitEnd::TimedOut
+    }
+
+    /// The owner has asked again, and this request is answered: the place is kept for so long from now on, or from the
+    /// end of the request that waits there.
+    pub(crate) fn renew(&mut self, id: WaiterId, queue: Millis, now: Timestamp) {
+        self.uncount(id);
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.operation.queue = Some(queue);
+        }
+        self.count(id);
+        if self.waiters.get(id).is_some_and(Waiter::is_detached) {
+            self.keep_until(id, now + queue);
+        }
+    }
+
+    /// A waiter's time is up at this moment, and at no other.
+    pub(super) fn keep_until(&mut self, id: WaiterId, until: Timestamp) {
+        self.disarm_timer(id);
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            (waiter.until, waiter.overdue) = (Some(until), false);
+        }
+        self.arm_timer(id, Some(until));
+    }
+
+    pub(super) fn disarm_timer(&mut self, id: WaiterId) {
+        if let Some(entry) = self.waiters.get_mut(id).and_then(|waiter| waiter.entry.take()) {
+            self.wheel.disarm(entry);
+        }
+    }
+
+    /// A waiter stands in its queues.
+    pub(super) fn count(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get(id) else { return };
+        self.waiting += 1;
+        if waiter.is_place() {
+            self.places += 1;
+            self.detached += usize::from(waiter.is_detached());
+            self.place_bytes += name_bytes(&waiter.owner, &waiter.keys);
+        }
+    }
+
+    /// It stands there no more.
+    pub(super) fn uncount(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get(id) else { return };
+        self.waiting -= 1;
+        if waiter.is_place() {
+            self.places -= 1;
+            self.detached -= usize::from(waiter.is_detached());
+            self.place_bytes -= name_bytes(&waiter.owner, &waiter.keys);
+        }
+    }
+}
