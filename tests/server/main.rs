@@ -12,6 +12,7 @@ mod harness;
 mod leases;
 mod operators;
 mod persistence;
+mod places;
 mod replication;
 mod sessions;
 mod waiting;

@@ -34,7 +34,7 @@ pub(crate) struct Names {
 }
 
 /// The fields whose values depend on the time, or on the number of a connection.
-const TIMES: &[&str] = &["ttl_ms", "held_ms", "waited_ms", "left_ms", "client"];
+const TIMES: &[&str] = &["ttl_ms", "held_ms", "waited_ms", "left_ms", "queue_left_ms", "client"];
 
 /// Integers from here on are fences: microseconds since 1970.
 const FENCES_FROM: i64 = 1 << 40;

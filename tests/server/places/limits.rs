@@ -1,0 +1,190 @@
+//! How many places there may be, what dead owners cost, and deadlocks through places.
+
+use super::Scene;
+use crate::harness::connection::{Connection, Reply};
+use std::time::{Duration, Instant};
+use testbed::Server;
+
+#[test]
+fn no_more_places_than_may_be() {
+    // Each costs memory, and no connection that an operator could limit.
+    let full = "LIMIT server has lock.max-places places";
+    let server = Server::setup().lock_option("max-places", "2").start();
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE k a QUEUE 60000", "#1"),
+        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
+        ("c: LOCK.ACQUIRE k c BLOCK 0 QUEUE 60000", "waits"),
+        ("LOCK.ACQUIRE k d QUEUE 60000", full),
+        ("LOCK.MACQUIRE 2 i k d BLOCK 0 QUEUE 60000", full),
+        // What needs no place is served, and what stands asks again.
+        ("LOCK.ACQUIRE i d QUEUE 60000", "#2"),
+        ("LOCK.ACQUIRE k d", "nil"),
+        ("LOCK.ACQUIRE k b QUEUE 300", "nil"),
+        ("d: LOCK.ACQUIRE k e BLOCK 0", "waits"),
+    ]);
+    scene.expect_numbers(2, 2, 0);
+    scene.stage.until("lock_places", 1);
+    scene.row("LOCK.ACQUIRE k d QUEUE 60000", "nil");
+    scene.expect("k", "a holds; c e d");
+    // An offer is no place.
+    scene.play(&[("LOCK.RELEASE k c", "nil"), ("c:", "nil"), ("LOCK.RELEASE k a", "0"), ("d:", "#3")]);
+    scene.play(&[("LOCK.RELEASE k e", "0"), ("CONFIG SET lock.max-places 0", "OK")]);
+    scene.expect_numbers(0, 0, 1);
+    scene.play(&[("LOCK.ACQUIRE k d QUEUE 60000", "#4"), ("LOCK.ACQUIRE k b QUEUE 60000", full)]);
+}
+
+#[test]
+fn no_more_bytes_of_places_than_may_be() {
+    // The name of a key may have half a gigabyte.
+    let full = "LIMIT keys and owners of places would take more than lock.max-place-bytes";
+    let server = Server::setup().lock_option("max-place-bytes", "10").start();
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("LOCK.ACQUIRE long4 a", "#2"),
+        ("LOCK.ACQUIRE long4 12345 QUEUE 300", "nil"),
+        ("LOCK.ACQUIRE k b QUEUE 60000", full),
+        ("LOCK.ACQUIRE long4 12345 QUEUE 300", "nil"),
+        ("LOCK.MACQUIRE 2 k long4 b QUEUE 60000", full),
+    ]);
+    scene.stage.until("lock_places", 0);
+    scene.play(&[
+        ("LOCK.ACQUIRE long4 123456 QUEUE 300", full),
+        ("b: LOCK.ACQUIRE long4 123456 BLOCK 0", "waits"),
+        // It would become a place.
+        ("LOCK.MACQUIRE 2 k long4 bbb QUEUE 60000", "nil"),
+        ("LOCK.MRELEASE 2 k long4 bbb", "[nil nil]"),
+        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
+    ]);
+    scene.expect("k", "a holds; b");
+}
+
+#[test]
+fn with_as_many_waiters_as_may_be_a_request_for_a_place_that_stands_is_answered_null_and_renews_it() {
+    // It is one connection too many, not one owner too many: an error would drive it out of the queue.
+    let full = "LIMIT server has lock.max-waiters waiters";
+    let server = Server::setup().lock_option("max-waiters", "1").start();
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("LOCK.ACQUIRE k b QUEUE 1000", "nil"),
+        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "nil"),
+    ]);
+    scene.expect("k", "a holds; b c");
+    assert!(scene.of("waiters", "queue_left_ms").int() > 1000);
+    scene.play(&[
+        // A place needs no connection; a client that waits does.
+        ("LOCK.ACQUIRE k d QUEUE 60000", "nil"),
+        ("e: LOCK.ACQUIRE k e BLOCK 0 QUEUE 60000", full),
+        ("e: LOCK.ACQUIRE k b BLOCK 0 RETRY 1", "nil"),
+    ]);
+    scene.expect("k", "a holds; b c d");
+    scene.expect_numbers(2, 1, 0);
+    // The one that waits is replaced by another: it is none more.
+    scene.play(&[("c2: LOCK.ACQUIRE k c BLOCK 0 QUEUE 60000", "waits"), ("c:", super::TAKEN_OVER)]);
+    scene.stage.leave("c2");
+    scene.row("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits");
+    scene.expect("k", "a holds; b c d");
+}
+
+#[test]
+fn places_count_as_waiters_of_their_key() {
+    let full = "LIMIT key has lock.max-waiters-per-key waiters";
+    let server = Server::setup().lock_option("max-waiters-per-key", "2").start();
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
+        ("LOCK.ACQUIRE k c QUEUE 300", "nil"),
+        ("LOCK.ACQUIRE k d QUEUE 60000", full),
+        ("LOCK.ACQUIRE k d BLOCK 0", full),
+        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
+    ]);
+    scene.stage.until("lock_places", 1);
+    scene.row("LOCK.ACQUIRE k d QUEUE 60000", "nil");
+    scene.expect("k", "a holds; b d");
+    assert_eq!(scene.conn.get::<Vec<String>>(&["CONFIG", "GET", "lock.max-waiters-per-key"])[1], "2");
+}
+
+#[test]
+fn the_one_that_closes_a_cycle_is_told_of_the_deadlock_and_leaves_no_place() {
+    // Two owners without a connection would wait for each other until a client gives up.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    let cycle = "DEADLOCK b -> j -> a -> k -> b";
+    scene.play(&[
+        ("LOCK.ACQUIRE j a", "#1"),
+        ("LOCK.ACQUIRE k b", "#2"),
+        ("LOCK.ACQUIRE k a QUEUE 60000", "nil"),
+        ("LOCK.ACQUIRE j b QUEUE 60000", cycle),
+        ("LOCK.ACQUIRE j b BLOCK 0 QUEUE 60000", cycle),
+        ("LOCK.ACQUIRE j b QUEUE 60000", cycle),
+    ]);
+    assert_eq!([scene.on("j"), scene.on("k")], ["a holds", "b holds; a"]);
+    scene.expect_numbers(1, 0, 0);
+    assert_eq!(scene.number("lock_deadlocks"), 3);
+    // Nobody collects what it was not told of: an offer is held, too.
+    scene.play(&[("LOCK.RELEASE k b", "0"), ("LOCK.ACQUIRE j b QUEUE 60000", "nil")]);
+    assert_eq!([scene.on("j"), scene.on("k")], ["a holds; b", "a is offered"]);
+    scene.row("LOCK.ACQUIRE k b QUEUE 60000", "nil");
+}
+
+#[test]
+fn the_edges_of_a_place_end_with_it() {
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE j a", "#1"),
+        ("LOCK.ACQUIRE k b", "#2"),
+        ("LOCK.ACQUIRE k a QUEUE 300", "nil"),
+        ("LOCK.ACQUIRE j b QUEUE 60000", "DEADLOCK b -> j -> a -> k -> b"),
+    ]);
+    scene.stage.until("lock_places", 0);
+    scene.row("LOCK.ACQUIRE j b QUEUE 60000", "nil");
+}
+
+#[test]
+fn a_limit_at_asking_again_leaves_the_place_as_it_was() {
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
+        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
+        ("CONFIG SET lock.max-waiters 0 lock.max-places 0 lock.max-waiters-per-key 0 lock.max-place-bytes 0", "OK"),
+        // They stand already.
+        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
+        ("b2: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000 NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
+        ("b:", "waits"),
+        ("b2: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
+        ("b:", super::TAKEN_OVER),
+    ]);
+    scene.expect("k", "a holds; b c");
+    scene.stage.leave("b2");
+    scene.expect("k", "a holds; b c");
+}
+
+#[test]
+fn dead_owners_at_the_head_hold_up_the_queue_for_queue_all_together() {
+    // If each were waited for in turn, fifty of them would hold it up for fifty times as long.
+    const DEAD: u64 = 50;
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.row("LOCK.ACQUIRE k a", "#1");
+    for owner in 0..DEAD {
+        let owner = format!("dead{owner}");
+        assert_eq!(scene.stage.ask(&["LOCK.ACQUIRE", "k", &owner, "QUEUE", "1000"]), Reply::Null);
+    }
+    let mut alive = Connection::waiting(&server, "LOCK.ACQUIRE k alive BLOCK 0");
+    let began = Instant::now();
+    scene.row("LOCK.RELEASE k a", "0");
+    alive.read().int();
+    // One in turn would take 50 s.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    scene.expect("k", "alive holds");
+    scene.expect_numbers(0, 0, 0);
+    assert_eq!(scene.number("lock_lapsed"), 0);
+}

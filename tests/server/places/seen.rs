@@ -1,0 +1,82 @@
+//! What INFO, LOCK.INFO and LOCK.TOP show of places and offers.
+
+use super::Scene;
+use crate::harness::connection::Reply;
+use testbed::Server;
+
+#[test]
+fn info_counts_places_parked_clients_and_offers_apart() {
+    // lock_waiters is what lock.max-waiters limits, lock_places what lock.max-places does.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.row("LOCK.ACQUIRE k a", "#1");
+    scene.expect_numbers(0, 0, 0);
+    scene.row("b: LOCK.ACQUIRE k b BLOCK 0", "waits");
+    scene.expect_numbers(0, 1, 0);
+    scene.row("c: LOCK.ACQUIRE k c BLOCK 0 QUEUE 60000", "waits");
+    scene.expect_numbers(1, 2, 0);
+    scene.row("LOCK.ACQUIRE k d QUEUE 60000", "nil");
+    scene.expect_numbers(2, 2, 0);
+    assert_eq!(scene.conn.lock_info("k").unwrap().waiting, 3);
+    scene.row("CLIENT UNBLOCK %c", "1");
+    scene.expect_numbers(2, 1, 0);
+    scene.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2")]);
+    scene.expect_numbers(2, 0, 0);
+    scene.row("LOCK.RELEASE k b", "0");
+    scene.expect_numbers(1, 0, 1);
+    assert_eq!(scene.number("lock_contended_keys"), 1);
+    scene.row("LOCK.RELEASE k c", "0");
+    scene.expect_numbers(0, 0, 1);
+    scene.row("LOCK.ACQUIRE k d", "#3");
+    scene.expect_numbers(0, 0, 0);
+    let counted = ["lock_granted", "lock_handed_off", "lock_queued", "lock_refused", "lock_timed_out"];
+    // Handed off: to b, to c, to d. Refused: the request of d that was answered null.
+    assert_eq!(counted.map(|field| scene.number(field)), [4, 3, 2, 1, 1], "{counted:?}");
+    // A place's wait that ends in an offer is a wait: of b, c and d.
+    assert!(scene.number("lock_wait_max_us") > 0);
+}
+
+#[test]
+fn lock_info_shows_what_an_offer_is() {
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("LOCK.RW k b READ QUEUE 60000", "nil"),
+        ("LOCK.RELEASE k a", "0"),
+        ("LOCK.RW k b READ QUEUE 60000", "#2"),
+        ("LOCK.RW k c READ QUEUE 60000", "#3"),
+        ("LOCK.ACQUIRE k d QUEUE 60000", "nil"),
+        ("LOCK.RELEASE k b", "0"),
+        ("LOCK.RELEASE k c", "0"),
+        ("LOCK.ACQUIRE k e QUEUE 60000", "nil"),
+    ]);
+    let fence = scene.of("holders", "fence").int();
+    assert_eq!(scene.stage.name_of(fence), "#4");
+    scene.play(&[
+        (
+            "LOCK.INFO k",
+            "[mode write fence #4 holding 1 holders [[owner d mode write reads 0 writes 1 fence #4 ttl_ms ~ held_ms ~ \
+             offered 1 session nil client nil note nil]] waiting 1 waiters [\
+             [owner e mode write waited_ms ~ left_ms nil queue_left_ms ~ keys 1 client nil]] reserved_by nil]",
+        ),
+        ("LOCK.INFO k OWNER e", "nil"),
+    ]);
+    let top = scene.stage.ask(&["LOCK.TOP"]);
+    let wait = top.field("waits").items().remove(0);
+    assert_eq!([wait.field("owner"), wait.field("client")], [Reply::bulk("e"), Reply::Null]);
+}
+
+#[test]
+fn a_place_that_is_over_is_not_shown_and_no_newcomer_waits_for_it() {
+    // The timer may be late: a place that is over counts nowhere.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(&[("LOCK.RW k a READ", "#1"), ("LOCK.ACQUIRE k b QUEUE 50", "nil")]);
+    let mut wire = crate::harness::connection::Connection::resp2(&server);
+    wire.send_line("DEBUG SLEEP 0.1\r\nLOCK.RW k c READ\r\nLOCK.RW k d READ BLOCK 0");
+    assert_eq!(wire.read(), Reply::simple("OK"));
+    wire.read().int();
+    wire.read().int();
+    scene.expect("k", "a holds c holds d holds");
+}
