@@ -35,7 +35,7 @@ const COMMANDS: &[Shown] = &[
         flags: TAKES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.rw",
@@ -43,7 +43,7 @@ const COMMANDS: &[Shown] = &[
         flags: TAKES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.release",
@@ -76,7 +76,7 @@ const COMMANDS: &[Shown] = &[
         keys: Keys::Counted,
         key: &["RW", "access", "update"],
         args: "numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? \
-               SESSION:milliseconds? RETRY:count? NOTE:note?",
+               QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.mrelease",
@@ -365,6 +365,8 @@ fn info_lock_counts_what_happened() {
         "sessions_closed",
         "taken_back",
         "waiters",
+        "places",
+        "offered",
         "contended_keys",
         "leases",
         "session_holds",

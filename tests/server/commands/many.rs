@@ -25,7 +25,7 @@ const WRITERS: &[Row] = &[
     ("EXISTS m n", "0"),
     (
         "LOCK.INFO k",
-        "[mode write fence #2 holding 1 holders [[owner a mode write reads 0 writes 3 fence #2 ttl_ms ~ held_ms ~ session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #2 holding 1 holders [[owner a mode write reads 0 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     // It is a lock like any other.
     ("LOCK.ACQUIRE k a", "#2"),
@@ -80,11 +80,11 @@ const OPTIONS: &[Row] = &[
     ("LOCK.MACQUIRE 3 j k l a RETRY 2", "[#3 #4 #5]"),
     (
         "LOCK.INFO j",
-        "[mode write fence #3 holding 1 holders [[owner a mode write reads 0 writes 2 fence #3 ttl_ms ~ held_ms ~ session nil client nil note two]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #3 holding 1 holders [[owner a mode write reads 0 writes 2 fence #3 ttl_ms ~ held_ms ~ offered 0 session nil client nil note two]] waiting 0 waiters [] reserved_by nil]",
     ),
     (
         "LOCK.INFO l",
-        "[mode write fence #5 holding 1 holders [[owner a mode write reads 0 writes 2 fence #5 ttl_ms ~ held_ms ~ session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #5 holding 1 holders [[owner a mode write reads 0 writes 2 fence #5 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     (r#"LOCK.MACQUIRE 2 "" "\x00\xff" "\x00o""#, "[#6 #7]"),
     (r#"LOCK.MRELEASE 2 "\x00\xff" "" "\x00o""#, "[0 0]"),
@@ -288,13 +288,13 @@ const IN_ALL_LINES: &[Row] = &[
     ("m: LOCK.MACQUIRE 2 j k m BLOCK 60000", "waits"),
     (
         "LOCK.INFO j",
-        "[mode write fence #1 holding 1 holders [[owner x mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ session nil client nil note nil]] \
-         waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ keys 2 client ~]] reserved_by nil]",
+        "[mode write fence #1 holding 1 holders [[owner x mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
+         waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ queue_left_ms nil keys 2 client ~]] reserved_by nil]",
     ),
     // The free one is kept for it, though no client has asked for it since.
     (
         "LOCK.INFO k",
-        "[mode nil fence nil holding 0 holders [] waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ keys 2 client ~]] reserved_by m]",
+        "[mode nil fence nil holding 0 holders [] waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ queue_left_ms nil keys 2 client ~]] reserved_by m]",
     ),
     ("LOCK.ACQUIRE k y", "nil"),
     ("LOCK.RW k y READ", "nil"),

@@ -79,7 +79,7 @@ fn after_a_failover_places_are_gone_and_an_offer_is_a_plain_hold() {
         ("LOCK.ACQUIRE p a", "#2"),
         ("LOCK.ACQUIRE p b QUEUE 2000", "nil"),
         ("LOCK.RELEASE p a", "0"),
-        ("d: LOCK.ACQUIRE p d BLOCK 0 QUEUE 60000", "waits"),
+        ("d: LOCK.ACQUIRE k d BLOCK 0 QUEUE 60000", "waits"),
     ]);
     old.expect_numbers(2, 1, 2);
     other.catch_up(&one);

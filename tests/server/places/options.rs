@@ -20,18 +20,25 @@ fn px_note_and_session_are_those_of_the_request_that_is_answered_with_the_fence(
     assert_eq!(scene.of("holders", "note"), Reply::bulk("second"));
     assert_eq!(scene.of("holders", "session"), Reply::Int(22));
     assert!((40_000..=50_000).contains(&scene.of("holders", "ttl_ms").int()));
-    // Nor does an offer keep any.
-    scene.play(&[
-        ("b3: LOCK.ACQUIRE k c PX 11 NOTE first SESSION 11 BLOCK 10 QUEUE 60000", "nil"),
-        ("LOCK.RELEASE k b", "0"),
-    ]);
-    scene.expect("k", "c is offered");
-    assert_eq!(["note", "session"].map(|field| scene.of("holders", field)), [Reply::Null, Reply::Null]);
-    scene.row("LOCK.ACQUIRE k c PX 40000 QUEUE 100", "#3");
-    assert_eq!(["note", "session"].map(|field| scene.of("holders", field)), [Reply::Null, Reply::Null]);
-    assert!((30_000..=40_000).contains(&scene.of("holders", "ttl_ms").int()));
-    scene.stage.leave("b3");
-    scene.expect("k", "c holds");
+    // Nor does an offer keep any, whether its request waited or not.
+    for (first, again, collected) in [
+        (
+            "c: LOCK.ACQUIRE k c PX 11 NOTE first SESSION 11 BLOCK 10 QUEUE 60000",
+            "LOCK.ACQUIRE k c PX 40000 QUEUE 100",
+            "#3",
+        ),
+        ("c: LOCK.ACQUIRE k d PX 11 NOTE first SESSION 11 QUEUE 60000", "LOCK.ACQUIRE k d PX 40000 QUEUE 100", "#4"),
+    ] {
+        scene.row(first, "nil");
+        scene.stage.ask(&["LOCK.BREAK", "k"]);
+        assert_eq!(scene.of("holders", "offered"), Reply::Int(1));
+        assert_eq!(["note", "session"].map(|field| scene.of("holders", field)), [Reply::Null, Reply::Null], "{first}");
+        scene.row(again, collected);
+        assert_eq!(["note", "session"].map(|field| scene.of("holders", field)), [Reply::Null, Reply::Null], "{first}");
+        assert!((30_000..=40_000).contains(&scene.of("holders", "ttl_ms").int()), "{first}");
+    }
+    scene.stage.leave("c");
+    scene.expect("k", "d holds");
 }
 
 #[test]

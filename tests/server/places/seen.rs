@@ -17,7 +17,7 @@ fn info_counts_places_parked_clients_and_offers_apart() {
     scene.expect_numbers(1, 2, 0);
     scene.row("LOCK.ACQUIRE k d QUEUE 60000", "nil");
     scene.expect_numbers(2, 2, 0);
-    assert_eq!(scene.conn.lock_info("k").unwrap().waiting, 3);
+    assert_eq!(scene.stage.ask(&["LOCK.INFO", "k"]).field("waiting"), Reply::Int(3));
     scene.row("CLIENT UNBLOCK %c", "1");
     scene.expect_numbers(2, 1, 0);
     scene.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2")]);

@@ -21,7 +21,7 @@ fn turn(server: &Server, exec: bool, commands: &[String]) {
 }
 
 /// What ends the wait of a client in the turn in which it is granted, before it is told.
-const ENDS: &[&str] = &["CLIENT KILL ID %", "CLIENT UNBLOCK % TIMEOUT", "CLIENT UNBLOCK % ERROR"];
+const ENDS: &[&str] = &["CLIENT KILL ID %", "CLIENT UNBLOCK % ERROR"];
 
 #[test]
 fn what_a_place_was_granted_and_not_told_becomes_an_offer() {

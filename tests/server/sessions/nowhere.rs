@@ -24,7 +24,7 @@ const REFUSED: &[Row] = &[
     (
         "LOCK.INFO k",
         "[mode write fence #1 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ \
-         session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+         offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     ("LOCK.RELEASE k a", "0"),
 ];

@@ -212,7 +212,7 @@ const BYTES: &[Row] = &[
     ("b:", "#2"),
     (
         r#"LOCK.INFO "\x00" COUNT 1"#,
-        r#"[mode write fence #2 holding 1 holders [[owner "\r\n" mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ session nil client nil note "\x00"]] waiting 1 waiters [[owner "\r" mode write waited_ms ~ left_ms nil keys 1 client ~]] reserved_by nil]"#,
+        r#"[mode write fence #2 holding 1 holders [[owner "\r\n" mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note "\x00"]] waiting 1 waiters [[owner "\r" mode write waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]"#,
     ),
 ];
 
