@@ -16,7 +16,7 @@ use crate::lock::model::request::{Acquire, Amount, Outcome, PerKey, Refusal, Rel
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
 use crate::lock::wait::order::{Verdict, is_upgrade, judge};
-use crate::lock::wait::waiter::{Undelivered, Waiter};
+use crate::lock::wait::waiter::{GrantUndo, Undelivered, Waiter};
 use alloc::vec::Vec;
 
 impl LockManager {
@@ -207,19 +207,19 @@ impl LockManager {
     ) -> Undelivered {
         let Some(queue) = undelivered.queue else { return undelivered };
         let (id, owner, mode) = (self.offers.next_id(), undelivered.owner.clone(), undelivered.mode);
-        let (mut db, mut names) = (Db(0), Vec::new());
-        undelivered.given.retain(|(name, given)| {
-            let Ok(key) = step.keys.open(name) else { return true };
+        let mut db = Db(0);
+        let mut offer = |step: &mut Step<'_, K>, name: &KeyName, given: &GrantUndo| {
+            let Ok(key) = step.keys.open(name) else { return false };
             let Step { keys, now, effects, .. } = step;
             db = keys.place(key).db;
-            let Some(lock) = keys.lock(key) else { return true };
+            let Some(lock) = keys.lock(key) else { return false };
             let made = |hold: &&Hold| {
                 given.prior_fence().is_none()
                     && hold.fence == given.fence
                     && hold.total() == u64::from(given.added)
                     && hold.deadline > now.mono
             };
-            let Some(hold) = lock.holds.get(owner.as_bytes()).filter(made) else { return true };
+            let Some(hold) = lock.holds.get(owner.as_bytes()).filter(made) else { return false };
             let mut hold = hold.clone();
             hold.set_count(mode, 1);
             hold.deadline = now.mono + queue;
@@ -227,10 +227,15 @@ impl LockManager {
             hold.set_note(None);
             hold.set_offer(Some(id));
             effects.commit_hold(lock, key, Cause::Offer, &owner, hold);
-            names.push((name.clone(), false));
-            false
+            true
+        };
+        let mut keys = Vec::new();
+        undelivered.given.retain(|(name, given)| {
+            let is_offered = offer(step, name, given);
+            keys.push((name.clone(), !is_offered));
+            !is_offered
         });
-        self.offers.made(id, db, names.into_iter());
+        self.offers.made(id, db, keys.into_iter());
         undelivered
     }
 }

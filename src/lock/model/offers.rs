@@ -28,6 +28,8 @@ pub(crate) struct Offers {
 /// One key of a request that was granted as an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
+    /// Its name when it was asked for. The owner asks again by this one, wherever the hold has gone.
+    asked: KeyName,
     db: Db,
     name: KeyName,
     state: PartState,
@@ -55,6 +57,11 @@ pub(crate) enum Claim {
 }
 
 impl Part {
+    /// A key that lies where it was asked for.
+    fn new(db: Db, name: KeyName, state: PartState) -> Part {
+        Part { asked: name.clone(), db, name, state }
+    }
+
     /// Whether it has a hold that no client knows of.
     fn stands(&self) -> bool {
         self.state == PartState::Offered
@@ -85,8 +92,8 @@ impl Offers {
 
     /// An offer was made on these keys, unless the owner held all of them before: it says which. Whether one was made.
     pub(crate) fn made(&mut self, id: OfferId, db: Db, keys: impl Iterator<Item = (KeyName, bool)>) -> bool {
-        let part = |(name, held)| Part { db, name, state: if held { PartState::Held } else { PartState::Offered } };
-        let parts: PerKey<Part> = keys.map(part).collect();
+        let state = |held| if held { PartState::Held } else { PartState::Offered };
+        let parts: PerKey<Part> = keys.map(|(name, held)| Part::new(db, name, state(held))).collect();
         let is_made = parts.iter().any(Part::stands);
         if is_made {
             self.by_id.insert(id, parts);
@@ -95,16 +102,25 @@ impl Offers {
     }
 
     /// What a request for these keys comes to, by the offer that its owner has on one of them.
-    pub(crate) fn claim<'n>(&self, id: OfferId, db: Db, names: impl ExactSizeIterator<Item = &'n [u8]>) -> Claim {
+    pub(crate) fn claim<'n>(
+        &self,
+        id: OfferId,
+        db: Db,
+        names: impl ExactSizeIterator<Item = &'n [u8]> + Clone,
+    ) -> Claim {
         // What this node does not know of any more is one key, which lies there.
         let Some(parts) = self.by_id.get(&id) else {
             return if names.len() == 1 { Claim::Whole } else { Claim::Other };
         };
-        if parts.len() != names.len() || !parts.iter().zip(names).all(|(part, name)| *part.name == *name) {
-            return Claim::Other;
-        }
+        let named_by = |name_of: fn(&Part) -> &KeyName| {
+            parts.len() == names.len() && parts.iter().zip(names.clone()).all(|(part, name)| **name_of(part) == *name)
+        };
         let is_there = |part: &Part| part.state != PartState::Gone && part.db == db;
-        if parts.iter().all(is_there) { Claim::Whole } else { Claim::Broken }
+        match (named_by(|part| &part.name), named_by(|part| &part.asked)) {
+            (true, _) if parts.iter().all(is_there) => Claim::Whole,
+            (false, false) => Claim::Other,
+            _ => Claim::Broken,
+        }
     }
 
     /// The keys of this database on which an offer stands.
@@ -126,7 +142,7 @@ impl Offers {
 
     /// A lock with an offered hold came from another key, if it is known from which.
     pub(crate) fn carry(&mut self, id: OfferId, from: Option<(Db, &[u8])>, to: (Db, &[u8])) {
-        let here = Part { db: to.0, name: KeyName::from_slice(to.1), state: PartState::Offered };
+        let here = Part::new(to.0, KeyName::from_slice(to.1), PartState::Offered);
         if id.epoch != self.epoch {
             return;
         }
@@ -134,7 +150,7 @@ impl Offers {
         let parts = self.by_id.entry(id).or_insert_with(|| PerKey::from([here.clone()]));
         let came = |part: &&mut Part| from.is_some_and(|(db, name)| part.db == db && *part.name == *name);
         if let Some(part) = parts.iter_mut().filter(|part| part.state == PartState::Gone).find(came) {
-            *part = here;
+            *part = Part { asked: part.asked.clone(), ..here };
         }
     }
 

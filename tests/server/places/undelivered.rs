@@ -111,6 +111,21 @@ fn a_grant_of_several_keys_that_was_not_told_is_one_offer() {
 }
 
 #[test]
+fn of_a_grant_that_was_not_told_what_its_owner_held_before_stays_as_it_was() {
+    // It is asked for again together with the offer, by the same keys.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(&[("LOCK.ACQUIRE k b PX 500000", "#1"), ("LOCK.ACQUIRE j a", "#2")]);
+    let b = Connection::waiting(&server, "LOCK.MACQUIRE 2 k j b PX 600000 RETRY 2 BLOCK 0 QUEUE 60000");
+    turn(&server, true, &["LOCK.RELEASE j a".to_owned(), format!("CLIENT KILL ID {}", b.id())]);
+    scene.stage.until("lock_offered", 1);
+    assert_eq!([scene.on("k"), scene.on("j")], ["b holds", "b is offered"]);
+    assert_eq!(scene.of("holders", "writes"), Reply::Int(1));
+    scene.row("LOCK.MACQUIRE 2 k j b QUEUE 60000", "[#1 #3]");
+    assert_eq!([scene.on("k"), scene.on("j")], ["b holds"; 2]);
+}
+
+#[test]
 fn an_owner_that_asks_again_in_the_turn_of_its_grant_has_it_confirmed() {
     // The request that took longer than the client's time-out, and the one that is sent again, meet in one turn.
     let server = Server::new();
