@@ -194,6 +194,52 @@ fn a_request_that_waits_where_its_owner_comes_to_hold_is_answered_as_any_holder_
     }
 }
 
+/// The key `j` with readers of whom `b` is one, and a place of `b` that asked to write `k`.
+const READS: &[Row] =
+    &[("LOCK.RW j b READ PX 500000", "#1"), ("LOCK.RW j c READ PX 500000", "#2"), ("LOCK.ACQUIRE k a", "#3")];
+
+#[test]
+fn an_owner_that_comes_to_read_what_it_asked_to_write_has_no_place_any_more() {
+    // It would be an upgrade, for which there is no place.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(READS);
+    scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", "nil"), ("RENAME j k", "OK")]);
+    scene.stage.until("lock_places", 0);
+    scene.expect("k", "b holds c holds");
+    scene.row("LOCK.ACQUIRE k b QUEUE 60000", "ERR QUEUE cannot wait for an upgrade: use BLOCK");
+    // The same for a client that waits there.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(READS);
+    scene.play(&[
+        ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
+        ("RENAME j k", "OK"),
+        ("b:", "ERR QUEUE cannot wait for an upgrade: use BLOCK"),
+    ]);
+    scene.expect("k", "b holds c holds");
+    scene.expect_numbers(0, 0, 0);
+}
+
+#[test]
+fn a_later_deadlock_ends_a_place_without_an_answer() {
+    // The lock that comes to the key closes the cycle. Both would wait until one of them gives up.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE j b", "#1"),
+        ("LOCK.ACQUIRE m a", "#2"),
+        ("LOCK.ACQUIRE k x", "#3"),
+        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
+        ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+        ("RENAME m k", "OK"),
+    ]);
+    scene.stage.until("lock_places", 0);
+    assert_eq!([scene.on("k"), scene.on("j")], ["a holds", "b holds; a"]);
+    assert_eq!(scene.number("lock_deadlocks"), 1);
+    scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", "DEADLOCK b -> k -> a -> j -> b"), ("a:", "waits")]);
+}
+
 /// What makes a plain hold of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Saved {

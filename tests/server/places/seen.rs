@@ -1,7 +1,7 @@
 //! What INFO, LOCK.INFO and LOCK.TOP show of places and offers.
 
 use super::Scene;
-use crate::harness::connection::Reply;
+use crate::harness::connection::{Connection, Reply};
 use testbed::Server;
 
 #[test]
@@ -74,10 +74,12 @@ fn a_place_that_is_over_is_not_shown_and_no_newcomer_waits_for_it() {
     let server = Server::new();
     let mut scene = Scene::new(&server);
     scene.play(&[("LOCK.RW k a READ", "#1"), ("LOCK.ACQUIRE k b QUEUE 50", "nil")]);
-    let mut wire = crate::harness::connection::Connection::resp2(&server);
-    wire.send_line("DEBUG SLEEP 0.1\r\nLOCK.RW k c READ\r\nLOCK.RW k d READ BLOCK 0");
+    let mut wire = Connection::resp2(&server);
+    // In one turn of the event loop, so that no timer comes between.
+    wire.send_line("DEBUG SLEEP 0.1\r\nLOCK.INFO k\r\nLOCK.RW k c READ\r\nLOCK.RW k d READ BLOCK 0");
     assert_eq!(wire.read(), Reply::simple("OK"));
-    wire.read().int();
+    let (info, tried) = (wire.read(), wire.read());
+    assert_eq!((info.field("waiting"), tried != Reply::Null), (Reply::Int(0), true), "shown, and let in: {info:?}");
     wire.read().int();
     scene.expect("k", "a holds c holds d holds");
 }
