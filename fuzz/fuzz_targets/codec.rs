@@ -24,6 +24,8 @@ const LIMITS: Limits = Limits {
     holders_per_key_max: 1,
     waiters_max: 1,
     waiters_per_key_max: 1,
+    places_max: 0,
+    place_bytes_max: 0,
     reserve_max: Millis(0),
     deadlock_detection: false,
     promotion_skew: Millis(0),

@@ -74,6 +74,8 @@ pub(crate) struct Offer {
 /// One key of an offer.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
+    /// The key when it was asked for.
+    pub(crate) asked: u8,
     pub(crate) db: u32,
     pub(crate) key: u8,
     /// Whether the owner held it before.
@@ -320,7 +322,7 @@ impl Naive {
     fn mark_offered(&mut self, db: u32, owner: u8, keys: &[u8], held: &[u8]) {
         // Before these rows are offered: an older offer of the same key may be gone.
         self.refresh_offers();
-        let part = |key: &u8| Part { db, key: *key, held: held.contains(key), gone: false };
+        let part = |key: &u8| Part { asked: *key, db, key: *key, held: held.contains(key), gone: false };
         let parts: Vec<Part> = keys.iter().map(part).collect();
         for row in self.rows.iter_mut().filter(|row| row.db == db && row.owner == owner) {
             row.offered |= parts.iter().any(|part| part.key == row.key && !part.held);
@@ -359,9 +361,10 @@ impl Naive {
         let offer = self.offer_at(db, first, owner);
         let parts = match offer {
             Some(at) => self.offers[at].parts.clone(),
-            None => vec![Part { db, key: first, held: false, gone: false }],
+            None => vec![Part { asked: first, db, key: first, held: false, gone: false }],
         };
-        if parts.iter().map(|part| part.key).ne(keys.iter().copied()) {
+        let names_lie = parts.iter().map(|part| part.key).eq(keys.iter().copied());
+        if !names_lie && parts.iter().map(|part| part.asked).ne(keys.iter().copied()) {
             return Some(Answer::OtherKeys);
         }
         let count = |row: &Row| if mode == Mode::Read { row.reads } else { row.writes };
@@ -369,8 +372,9 @@ impl Naive {
             return Some(Answer::OtherMode);
         }
         let has = |key: &u8| self.row(db, *key, owner).is_some_and(|row| mode == Mode::Read || row.writes > 0);
-        if parts.iter().any(|part| part.gone || part.db != db) || !keys.iter().all(has) {
-            let taken = |row: &Row| row.offered && row.db == db && row.owner == owner && keys.contains(&row.key);
+        if !names_lie || parts.iter().any(|part| part.gone || part.db != db) || !keys.iter().all(has) {
+            let is_part = |row: &Row| parts.iter().any(|part| part.stands() && part.key == row.key && part.db == db);
+            let taken = |row: &Row| row.offered && row.db == db && row.owner == owner && is_part(row);
             self.rows.retain(|row| !taken(row));
             return None;
         }
@@ -741,8 +745,9 @@ impl Naive {
     pub(crate) fn revoke_undelivered(&mut self, id: u64, now_us: u64) {
         let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
         let Granted { ask, given, confirmed, .. } = self.granted.remove(at);
-        let mut offered: Vec<(u32, Vec<u8>)> = Vec::new();
+        let (mut places, mut offered): (Vec<(u32, u8)>, Vec<(u32, u8)>) = (Vec::new(), Vec::new());
         for given in given {
+            places.push(given.place);
             let at = (given.place.0, given.place.1, ask.owner);
             let row = self.rows.iter_mut().find(|row| (row.db, row.key, row.owner) == at);
             let row = row.filter(|row| given.fences.contains(&row.fence));
@@ -757,11 +762,7 @@ impl Naive {
                 (row.reads, row.writes) = if ask.mode == Mode::Read { (1, 0) } else { (0, 1) };
                 (row.note, row.session) = (None, None);
                 row.deadline_us = now_us + queue_us;
-                let (db, key) = given.place;
-                match offered.iter_mut().find(|(at, _)| *at == db) {
-                    Some((_, keys)) => keys.push(key),
-                    None => offered.push((db, vec![key])),
-                }
+                offered.push(given.place);
                 continue;
             }
             match ask.mode {
@@ -781,8 +782,13 @@ impl Naive {
                 row.session = before.session;
             }
         }
-        for (db, keys) in offered {
-            self.mark_offered(db, ask.owner, &keys, &[]);
+        // Together, as far as they lie in one database.
+        for db in offered.iter().map(|place| place.0).collect::<BTreeSet<_>>() {
+            let there: Vec<(u32, u8)> = places.iter().copied().filter(|place| place.0 == db).collect();
+            let (is_old, keys): (Vec<bool>, Vec<u8>) =
+                there.iter().map(|place| (!offered.contains(place), place.1)).unzip();
+            let held: Vec<u8> = keys.iter().zip(is_old).filter(|(_, is_old)| *is_old).map(|(key, _)| *key).collect();
+            self.mark_offered(db, ask.owner, &keys, &held);
         }
         self.settle(now_us);
         self.rows.retain(|row| row.reads + row.writes > 0);
