@@ -102,7 +102,7 @@ struct HolderRow {
 /// None if the lock has no holder and no waiter; with OWNER, if that owner holds nothing.
 fn show(seen: &KeyView<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown> {
     let view = &seen.lock;
-    let waiting = seen.manager.queue_len(seen.db, seen.name);
+    let waiting = seen.manager.queue_len(seen.db, seen.name, seen.now);
     if view.is_none() && waiting == 0 {
         return None;
     }

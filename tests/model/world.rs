@@ -711,6 +711,7 @@ impl World {
         let request = Request { owner: Owner::new(&[owner]), operation: ask };
         let (now, before) = (self.now, self.primary.raw());
         let step = self.primary.serve(db, keys, &request, now);
+        self.renew_overdue();
         if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
         } else if matches!(request.operation, Operation::Release(_))
@@ -932,6 +933,19 @@ impl World {
                 WaitPoll::PlaceOver(id, ..) => self.end_place(id),
                 WaitPoll::Pending => {}
                 WaitPoll::Idle => return,
+            }
+        }
+    }
+
+    /// A request was served, so that the node grants again: a place whose time was up meanwhile has it again.
+    fn renew_overdue(&mut self) {
+        let now = self.now.mono;
+        for waiter in self.naive.waiters.iter_mut().filter(|waiter| waiter.overdue && waiter.is_over(now.0)) {
+            let (name, renewed) = ([waiter.ask.keys[0]], now.0 + waiter.ask.queue_us.expect("a place"));
+            let mut queue = self.primary.manager.queue(Db(waiter.ask.db), &name, now);
+            let there = queue.find(|waiting| waiting.id.to_number() == waiter.id);
+            if there.is_some_and(|waiting| waiting.waiter.until == Some(Timestamp(renewed))) {
+                waiter.keep_until(renewed);
             }
         }
     }

@@ -18,6 +18,8 @@ pub(crate) const LIMITS: Limits = Limits {
     holders_per_key_max: 65_536,
     waiters_max: 20_000,
     waiters_per_key_max: 20_000,
+    places_max: 20_000,
+    place_bytes_max: 64 << 20,
     reserve_max: Millis(5_000),
     deadlock_detection: true,
     promotion_skew: Millis(1_000),

@@ -83,7 +83,7 @@ impl LockManager {
                 return Err(Refusal::TooManyPlaceBytes);
             }
         }
-        if wanted.iter().any(|key| self.queue_len(db, &key.name) >= self.limits.waiters_per_key_max) {
+        if wanted.iter().any(|key| self.wait_table.queue_len(db, &key.name) >= self.limits.waiters_per_key_max) {
             return Err(Refusal::TooManyWaitersOfKey);
         }
         Ok(())

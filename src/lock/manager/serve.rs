@@ -8,9 +8,10 @@ use super::LockManager;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::limits::GRANTS_PER_BATCH;
-use crate::lock::model::request::{Operation, Outcome, PerKey, Refusal, Request};
+use crate::lock::model::request::{Operation, Outcome, PerKey, Refusal, Request, WaitEnd};
 use crate::lock::model::step::Step;
 use crate::lock::wait::queue::WaitQueue;
+use crate::lock::wait::timers::WaitPoll;
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also
@@ -21,6 +22,9 @@ impl LockManager {
     pub fn serve<K: Keyspace>(&mut self, step: &mut Step<'_, K>, request: &Request) -> Result<Outcome, Refusal> {
         // Serving waiters may open more keys than the request names.
         let count = step.keys.count();
+        if !self.wait_table.is_empty() {
+            self.end_waits_that_are_over(step);
+        }
         self.settle_named(step, count);
         let owner = &request.owner;
         let outcome = match &request.operation {
@@ -40,6 +44,30 @@ impl LockManager {
         // While a request waits, much else has its time: the ends of waits and of reservations.
         step.effects.needs_rearm |= !self.wait_table.is_empty();
         outcome
+    }
+
+    /// Ends waits whose time is up, some of them at least: the timer may ring after this step only. What is over is to
+    /// delay nobody, and counts for no limit.
+    fn end_waits_that_are_over<K: Keyspace>(&mut self, step: &mut Step<'_, K>) {
+        // The timer does the rest, in slices.
+        const AT_ONCE: usize = 16;
+        let now = step.now.mono;
+        if self.wait_table.next_deadline().is_none_or(|at| at > now) {
+            return;
+        }
+        for _ in 0..AT_ONCE {
+            match self.wait_table.poll_timeouts(now) {
+                WaitPoll::Ended(id, answer) => step.effects.wait_ends.push((id, answer)),
+                // A request is served, so the node may grant.
+                WaitPoll::PlaceOver(id, ..) => {
+                    if self.wait_table.end_place(id, true, now) {
+                        step.effects.wait_ends.push((id, WaitEnd::TimedOut));
+                    }
+                }
+                WaitPoll::Pending => {}
+                WaitPoll::Idle => return,
+            }
+        }
     }
 
     /// Settles the first keys of the step, which the request names.

@@ -61,10 +61,11 @@ impl LockManager {
         self.wait_table.contended()
     }
 
-    /// The waiters for a key, in order.
+    /// The waiters for a key, in order, without places that are over.
     pub fn queue(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
         let ids = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter());
-        ids.filter_map(move |id| Some(Waiting::of(id, self.wait_table.waiter(id)?, now)))
+        let waiting = ids.filter_map(move |id| Some(Waiting::of(id, self.wait_table.waiter(id)?, now)));
+        waiting.filter(|waiting| waiting.queue_left != Some(Millis(0)))
     }
 
     /// All waiters, in no order.
@@ -79,10 +80,13 @@ impl LockManager {
         Some(self.wait_table.waiter(id)?.since)
     }
 
-    /// How many requests wait for a key.
+    /// How many requests wait for a key, without places that are over.
     #[must_use]
-    pub fn queue_len(&self, db: Db, name: &[u8]) -> usize {
-        self.wait_table.queue(db, name).map_or(0, |queue| queue.len())
+    pub fn queue_len(&self, db: Db, name: &[u8], now: Timestamp) -> usize {
+        if self.wait_table.next_deadline().is_some_and(|at| at <= now) {
+            return self.queue(db, name, now).count();
+        }
+        self.wait_table.queue_len(db, name)
     }
 
     /// The owner for which a free key is reserved.

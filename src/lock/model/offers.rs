@@ -6,8 +6,8 @@
 //! After a failover or a restart an offer is a plain hold with what was left of its time.
 
 use super::key::{Db, KeyName};
-use super::request::PerKey;
 use alloc::collections::BTreeMap;
+use smallvec::SmallVec;
 
 /// Names one offer. No two have the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ pub struct OfferId {
 pub(crate) struct Offers {
     made: u64,
     epoch: u32,
-    by_id: BTreeMap<OfferId, PerKey<Part>>,
+    by_id: BTreeMap<OfferId, Parts>,
 }
 
 /// One key of a request that was granted as an offer.
@@ -34,6 +34,9 @@ struct Part {
     name: KeyName,
     state: PartState,
 }
+
+/// In the order in which they were asked for; in place for the usual single key.
+type Parts = SmallVec<[Part; 1]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartState {
@@ -93,7 +96,7 @@ impl Offers {
     /// An offer was made on these keys, unless the owner held all of them before: it says which. Whether one was made.
     pub(crate) fn made(&mut self, id: OfferId, db: Db, keys: impl Iterator<Item = (KeyName, bool)>) -> bool {
         let state = |held| if held { PartState::Held } else { PartState::Offered };
-        let parts: PerKey<Part> = keys.map(|(name, held)| Part::new(db, name, state(held))).collect();
+        let parts: Parts = keys.map(|(name, held)| Part::new(db, name, state(held))).collect();
         let is_made = parts.iter().any(Part::stands);
         if is_made {
             self.by_id.insert(id, parts);
@@ -124,7 +127,7 @@ impl Offers {
     }
 
     /// The keys of this database on which an offer stands.
-    pub(crate) fn keys_of(&self, id: OfferId, db: Db) -> PerKey<KeyName> {
+    pub(crate) fn keys_of(&self, id: OfferId, db: Db) -> SmallVec<[KeyName; 1]> {
         let parts = self.by_id.get(&id).into_iter().flatten();
         parts.filter(|part| part.stands() && part.db == db).map(|part| part.name.clone()).collect()
     }
@@ -147,7 +150,7 @@ impl Offers {
             return;
         }
         // It left the old key before. If that was its only one, it was forgotten.
-        let parts = self.by_id.entry(id).or_insert_with(|| PerKey::from([here.clone()]));
+        let parts = self.by_id.entry(id).or_insert_with(|| Parts::from([here.clone()]));
         let came = |part: &&mut Part| from.is_some_and(|(db, name)| part.db == db && *part.name == *name);
         if let Some(part) = parts.iter_mut().filter(|part| part.state == PartState::Gone).find(came) {
             *part = Part { asked: part.asked.clone(), ..here };

@@ -122,6 +122,11 @@ impl WaitTable {
         self.queues.get(db.0 as usize)?.get(name)
     }
 
+    /// How many waiters the queue of a key has.
+    pub(crate) fn queue_len(&self, db: Db, name: &[u8]) -> usize {
+        self.queue(db, name).map_or(0, WaitQueue::len)
+    }
+
     /// All queues.
     pub(crate) fn queues(&self) -> impl Iterator<Item = (Db, &KeyName, &WaitQueue)> {
         let of = |(number, queues)| {
