@@ -745,7 +745,8 @@ impl Naive {
     pub(crate) fn revoke_undelivered(&mut self, id: u64, now_us: u64) {
         let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
         let Granted { ask, given, confirmed, .. } = self.granted.remove(at);
-        let (mut places, mut offered): (Vec<(u32, u8)>, Vec<(u32, u8)>) = (Vec::new(), Vec::new());
+        let mut places: Vec<(u32, u8)> = Vec::new();
+        let mut offered: Vec<(u32, u8)> = Vec::new();
         for given in given {
             places.push(given.place);
             let at = (given.place.0, given.place.1, ask.owner);
