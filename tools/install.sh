@@ -5,7 +5,7 @@
 #   libclang    for bindgen, at build time
 #   server      redis-server and redis-cli in PATH
 #   any-server  the same, or a server that make servers unpacked
-#   clients     redis-py, and node-redis on Node.js
+#   clients     redis-py, and node-redis and ioredis on Node.js
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   valgrind
 #   keyring     Debian's keys, to verify its packages
@@ -17,7 +17,8 @@ cd "$(dirname "$0")/.."
 
 redis_py=8.1.0
 node_redis=6.3.1
-node_major_min=20 # what node-redis asks for
+ioredis=6.0.0
+node_major_min=20 # what node-redis and ioredis ask for
 node_wheel=24.19.0
 libclang_wheel=18.1.1
 cargo_fuzz=0.13.2
@@ -195,6 +196,9 @@ install_any_server() {
   die "Install Redis 7.0 or newer with the package manager of this system, and run this again"
 }
 
+# version_of PACKAGE: the version of that package for Node.js in target/node; nothing when it is missing.
+version_of() { (cd target/node && bin/node -p "require('./node_modules/$1/package.json').version" 2>/dev/null) || true; }
+
 install_clients() {
   venv
   if ! target/venv/bin/python -c "import redis; assert redis.__version__ == '$redis_py'" 2>/dev/null; then
@@ -202,7 +206,7 @@ install_clients() {
     pip "redis==$redis_py"
   fi
 
-  local home=target/node wheel version major=0
+  local home=target/node wheel major=0
   local node=$home/bin/node
   # A link, so that the tests find any Node.js under one name.
   if ! "$node" --version >/dev/null 2>&1; then
@@ -219,11 +223,11 @@ install_clients() {
       ln -s "$wheel/lib/node_modules/npm/bin/npm-cli.js" "$home/bin/npm"
     fi
   fi
-  version=$(cd "$home" && bin/node -p 'require("./node_modules/redis/package.json").version' 2>/dev/null) || true
-  if [ "$version" != "$node_redis" ]; then
-    say "clients: node-redis $node_redis into $home"
+  if [ "$(version_of redis)" != "$node_redis" ] || [ "$(version_of ioredis)" != "$ioredis" ]; then
+    say "clients: node-redis $node_redis and ioredis $ioredis into $home"
+    # Both in one call: npm removes what it was not asked for.
     PATH="$PWD/$home/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit --no-fund \
-      --silent "redis@$node_redis" || die "npm install redis@$node_redis failed: see $log"
+      --silent "redis@$node_redis" "ioredis@$ioredis" || die "npm install redis and ioredis failed: see $log"
   fi
 }
 

@@ -2,6 +2,7 @@
 //! One test for each row of the tables of corners.
 
 mod asking;
+mod clients;
 mod keys;
 mod leaving;
 mod limits;

@@ -22,7 +22,8 @@ pub struct WaiterInfo {
     pub mode: String,
     pub waited_ms: i64,
     pub left_ms: Option<i64>,
-    pub client: i64,
+    /// None for a place whose owner has no request here now.
+    pub client: Option<i64>,
 }
 
 /// What LOCK.INFO says of one holder.

@@ -1,0 +1,227 @@
+//! Clients as they come wait with QUEUE: their time-outs, their resending, one connection for all, cancelled tasks.
+//!
+//! A script plays a line of waiters on a server of the test's own. It checks the order of fences, and LOCK.INFO for
+//! each holder. Then this file reads the server's counters: each owner was granted the lock once, and nothing is left.
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Value, cmd};
+use std::cell::Cell;
+use std::path::Path;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use testbed::{LockInfo, PATIENCE, Server, file_from};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::sleep;
+
+/// What the scripts and the test of redis-rs have in each line, beside the first holder and a late one.
+const WAITERS: usize = 6;
+/// All of such a line.
+const IN_LINE: u64 = WAITERS as u64 + 2;
+
+/// Runs a script of tests/clients on this server.
+fn run(server: &Server, program: &Path, script: &str, args: &[&str]) {
+    let script = file_from("REDIS_LOCK_CLIENTS", "tests/clients").join(script);
+    let output = Command::new(program)
+        .arg(&script)
+        .arg(server.port().to_string())
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test", program.display()));
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{} ended with {}:\n{said}", script.display(), output.status);
+    // A script that ended early would end well, too.
+    assert!(said.contains("checks passed"), "{} said:\n{said}", script.display());
+}
+
+fn python() -> std::path::PathBuf {
+    file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python")
+}
+
+fn node() -> std::path::PathBuf {
+    file_from("REDIS_LOCK_NODE", "target/node/bin/node")
+}
+
+/// Each of so many was granted the lock once, and gave it back; no hold lapsed, and nobody waits.
+fn each_was_granted_once(server: &Server, owners: u64) {
+    let mut conn = server.connect();
+    let fields = ["granted", "released", "taken_back", "lapsed", "timed_out", "waiters", "places", "offered"];
+    let found = fields.map(|field| conn.info_number("lock", &format!("lock_{field}")));
+    assert_eq!(found, [owners, owners, 0, 0, 0, 0, 0, 0], "{fields:?}");
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "nothing is left behind");
+}
+
+#[test]
+fn redis_py_keeps_its_places_when_its_connections_break() {
+    // redis-py sends the request again over a new connection. What could go wrong: the waiter stands at the end of the
+    // queue then, or the request counts twice.
+    let server = Server::new();
+    run(&server, &python(), "places.py", &["3000"]);
+    each_was_granted_once(&server, IN_LINE);
+}
+
+#[test]
+fn redis_py_keeps_its_places_when_block_is_longer_than_its_time_out() {
+    // After 5 s redis-py closes the connection and sends the request again. The server may meet the new request first.
+    let server = Server::new();
+    run(&server, &python(), "places.py", &["7000"]);
+    each_was_granted_once(&server, IN_LINE);
+}
+
+#[test]
+fn a_task_of_redis_py_that_is_cancelled_at_its_grant_leaves_no_lock() {
+    // The lease of a hold that nobody knows of keeps everybody out for PX.
+    let server = Server::new();
+    run(&server, &python(), "places_asyncio.py", &[]);
+    let mut conn = server.connect();
+    // The first of the line, and each of the 15 that were cancelled before the grant and told nobody.
+    let fields = ["taken_back", "lapsed", "waiters", "places", "offered"];
+    let found = fields.map(|field| conn.info_number("lock", &format!("lock_{field}")));
+    assert_eq!(found, [16, 0, 0, 0, 0], "{fields:?}");
+    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "nothing is left behind");
+}
+
+#[test]
+fn node_redis_waits_beside_plain_commands_on_one_connection() {
+    // A request that waits in the server holds up all that the program sends after it on that connection. Both lines of
+    // the script lose their connections once; node-redis tells the program so.
+    let server = Server::new();
+    run(&server, &node(), "places.mjs", &["redis"]);
+    each_was_granted_once(&server, 2 * IN_LINE);
+}
+
+#[test]
+fn ioredis_waits_beside_plain_commands_on_one_connection() {
+    // The same; ioredis sends again by itself what was not answered when the connection broke.
+    let server = Server::new();
+    run(&server, &node(), "places.mjs", &["ioredis"]);
+    each_was_granted_once(&server, 2 * IN_LINE);
+}
+
+/// One acquisition by redis-rs, with an owner of its own.
+struct Waiter {
+    /// As [`redis::Client::get_multiplexed_async_connection`] makes it: it gives up on a reply after 500 ms.
+    conn: MultiplexedConnection,
+    /// Without a time-out, to look at the lock.
+    judge: MultiplexedConnection,
+    key: &'static str,
+    owner: String,
+    block: bool,
+    /// How often redis-rs gave up on a reply.
+    timed_out: Rc<Cell<u32>>,
+    /// How often the answer was null.
+    told_null: Rc<Cell<u32>>,
+}
+
+impl Waiter {
+    /// The loop of the guide, then some work under the lock. Returns the fence.
+    async fn run(mut self) -> i64 {
+        let mut ask = cmd("LOCK.ACQUIRE");
+        ask.arg(self.key).arg(&self.owner).arg("PX").arg(30_000);
+        if self.block {
+            ask.arg("BLOCK").arg(3_000);
+        }
+        ask.arg("QUEUE").arg(10_000);
+        let fence = loop {
+            match ask.query_async::<Option<i64>>(&mut self.conn).await {
+                Ok(Some(fence)) => break fence,
+                Ok(None) => self.told_null.set(self.told_null.get() + 1),
+                Err(error) if error.is_timeout() => self.timed_out.set(self.timed_out.get() + 1),
+                Err(error) => panic!("{error}"),
+            }
+            if !self.block {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let info = lock_info(&mut self.judge, self.key).await;
+        let holders: Vec<_> = info.holders.iter().map(|h| (h.owner.as_slice(), h.fence, h.reads, h.writes)).collect();
+        assert_eq!(holders, [(self.owner.as_bytes(), fence, 0, 1)], "one holder, granted once");
+        sleep(Duration::from_millis(200)).await;
+        let mut release = cmd("LOCK.RELEASE");
+        release.arg(self.key).arg(&self.owner);
+        assert_eq!(get::<Option<i64>>(&mut self.judge, &release).await, Some(0), "nothing is left of it");
+        fence
+    }
+}
+
+async fn get<T: FromRedisValue>(conn: &mut MultiplexedConnection, command: &Cmd) -> T {
+    command.query_async(conn).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// LOCK.INFO of a key that somebody holds.
+async fn lock_info(conn: &mut MultiplexedConnection, key: &str) -> LockInfo {
+    get::<Value>(conn, cmd("LOCK.INFO").arg(key)).await.into()
+}
+
+async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The line of the scripts: all ask again and again, and then the lock is given back. With BLOCK, each on a connection
+/// of its own; without, all on one that also has other work.
+async fn line(client: redis::Client, key: &'static str, block: bool) {
+    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+    let mut judge = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
+    let mut shared = client.get_multiplexed_async_connection().await.unwrap();
+    let mut first = cmd("LOCK.ACQUIRE");
+    first.arg(key).arg("first").arg("PX").arg(600_000);
+    assert!(get::<i64>(&mut judge, &first).await > 0);
+    let (mut owners, mut tasks, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..=WAITERS {
+        if number == WAITERS {
+            wait_until("all to have asked again and again", async || {
+                counts.iter().all(
+                    |(timed_out, told_null): &(Rc<Cell<u32>>, Rc<Cell<u32>>)| {
+                        if block { timed_out.get() >= 13 } else { told_null.get() >= 40 }
+                    },
+                )
+            })
+            .await;
+            if !block {
+                let waiters = lock_info(&mut judge, key).await.waiters;
+                assert!(waiters.iter().all(|waiter| waiter.client.is_none()), "no request holds up the connection");
+                assert_eq!(get::<Option<i64>>(&mut shared, cmd("GET").arg("plain")).await, None);
+            }
+        }
+        let conn = if block { client.get_multiplexed_async_connection().await.unwrap() } else { shared.clone() };
+        let (timed_out, told_null) = <(Rc<Cell<u32>>, Rc<Cell<u32>>)>::default();
+        counts.push((Rc::clone(&timed_out), Rc::clone(&told_null)));
+        let owner = format!("owner {number}");
+        owners.push(owner.clone().into_bytes());
+        let judge_too = judge.clone();
+        tasks.push(spawn_local(Waiter { conn, judge: judge_too, key, owner, block, timed_out, told_null }.run()));
+        wait_until("it to wait", async || lock_info(&mut judge, key).await.waiting == owners.len()).await;
+    }
+    let standing: Vec<_> = lock_info(&mut judge, key).await.waiters.into_iter().map(|waiter| waiter.owner).collect();
+    assert_eq!(standing, owners, "all stand where they stood");
+    let mut release = cmd("LOCK.RELEASE");
+    release.arg(key).arg("first");
+    assert_eq!(get::<Option<i64>>(&mut judge, &release).await, Some(0));
+    let mut fences = Vec::new();
+    for task in tasks {
+        fences.push(task.await.unwrap());
+    }
+    assert!(fences.is_sorted_by(|one, next| one < next), "first come, first served: {fences:?}");
+}
+
+#[test]
+fn redis_rs_gives_up_on_replies_and_has_its_turn_all_the_same() {
+    // With BLOCK 3000, redis-rs gives up after 500 ms, and sends the next request on the same connection. There the
+    // server meets it when BLOCK is over. What could go wrong: the reply with the fence is one that redis-rs does not
+    // read, and a request that is late counts twice or stands at the end.
+    let server = Server::new();
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(LocalSet::new().run_until(async {
+        let lines = [("parked", true), ("polled", false)];
+        let lines = lines.map(|(key, block)| spawn_local(line(client.clone(), key, block)));
+        for line in lines {
+            line.await.unwrap();
+        }
+    }));
+    each_was_granted_once(&server, 2 * IN_LINE);
+}
