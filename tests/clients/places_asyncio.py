@@ -49,6 +49,7 @@ class Waiter:
         self.client, self.key, self.queue, self.releases, self.work = client, key, queue, releases, work
         self.owner = uuid.uuid4().hex
         self.asked = 0
+        self.works = False
 
     async def join(self, number):
         """Returns once it stands there as the waiter of this number."""
@@ -68,8 +69,10 @@ class Waiter:
                 self.asked += 1
                 fence = await self.client.execute_command(*words)
             info = as_map(await self.client.execute_command("LOCK.INFO", self.key))
+            self.works = True
             await asyncio.sleep(self.work)
         finally:
+            self.works = False
             # The owner is known before the lock is held, so this also gives back a grant whose reply was not read.
             if self.releases:
                 left = await asyncio.shield(self.client.execute_command("LOCK.RELEASE", self.key, self.owner))
@@ -77,6 +80,11 @@ class Waiter:
 
     async def cancel(self):
         self.task.cancel()
+        while not self.task.done():
+            await asyncio.wait([self.task], timeout=0.05)
+            # The reply and the cancellation came in one step, and redis-py returned the reply.
+            if self.works:
+                self.task.cancel()
         (ended,) = await asyncio.gather(self.task, return_exceptions=True)
         check("it is cancelled", ended, lambda ended: isinstance(ended, asyncio.CancelledError))
 
