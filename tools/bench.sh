@@ -24,6 +24,8 @@ for program in "${programs[@]}"; do
   # With 10,000 clients some servers take minutes to serve a list.
   target/release/waiting --server "$program" --rows handoff --sizes 2,16,128,1000 --rounds "$rounds" \
     --results bench/results
+  echo
+  target/release/places --server "$program" --rounds "$rounds" --results bench/results
 done
 
 echo
