@@ -197,7 +197,9 @@ install_any_server() {
 }
 
 # version_of PACKAGE: the version of that package for Node.js in target/node; nothing when it is missing.
-version_of() { (cd target/node && bin/node -p "require('./node_modules/$1/package.json').version" 2>/dev/null) || true; }
+version_of() {
+  (cd target/node && bin/node -p "require('./node_modules/$1/package.json').version" 2>/dev/null) || true
+}
 
 install_clients() {
   venv

@@ -127,6 +127,7 @@ pub fn text_of(error: &ServeError) -> &'static str {
         ServeError::Refused(Refusal::TooManyWaiters) => "LIMIT server has lock.max-waiters waiters",
         ServeError::Refused(Refusal::TooManyWaitersOfKey) => "LIMIT key has lock.max-waiters-per-key waiters",
         ServeError::Refused(Refusal::TooManyPlaces) => "LIMIT server has lock.max-places places",
+        ServeError::Refused(Refusal::TooManyPlacesOfOwner) => "LIMIT owner has 256 places, the most there may be",
         ServeError::Refused(Refusal::TooManyPlaceBytes) => {
             "LIMIT keys and owners of places would take more than lock.max-place-bytes"
         }

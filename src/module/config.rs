@@ -111,8 +111,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 64 << 20,
         fixed: false,
         unit: "bytes",
-        reason: "how long the names of keys and owners of all those requests may be together: a key's name may have \
-                 half a gigabyte",
+        reason: "how long the names of keys and owners of all those requests may be together, each further key of a \
+                 request counting 1024 more: a key's name may have half a gigabyte",
         get: || limit(|limits| limits.place_bytes_max as i64),
         set: |value| set_limit(|limits| limits.place_bytes_max = value as usize),
     },

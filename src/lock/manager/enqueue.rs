@@ -3,13 +3,14 @@
 use super::LockManager;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::limits::PLACES_PER_OWNER;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
 use crate::lock::wait::deadlock;
 use crate::lock::wait::order::is_upgrade;
-use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted, name_bytes};
+use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted, place_bytes};
 use alloc::boxed::Box;
 
 impl LockManager {
@@ -79,7 +80,10 @@ impl LockManager {
             if self.wait_table.places() >= self.limits.places_max {
                 return Err(Refusal::TooManyPlaces);
             }
-            if self.wait_table.place_bytes() + name_bytes(owner, wanted) > self.limits.place_bytes_max {
+            if self.wait_table.waiting_of(owner).filter(|(_, waiter)| waiter.is_place()).count() >= PLACES_PER_OWNER {
+                return Err(Refusal::TooManyPlacesOfOwner);
+            }
+            if self.wait_table.place_bytes() + place_bytes(owner, wanted) > self.limits.place_bytes_max {
                 return Err(Refusal::TooManyPlaceBytes);
             }
         }

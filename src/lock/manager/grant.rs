@@ -81,12 +81,12 @@ fn grant_key<K: Keyspace>(
     (fence, epoch, offer): (Fence, Epoch, Option<(OfferId, Timestamp)>),
 ) -> GrantUndo {
     let deadline = offer.map_or(step.now.mono + operation.lease, |(_, until)| until);
-    let (count, added) = counted(old.as_ref(), operation);
+    let is_collected = old.as_ref().is_some_and(|hold| hold.offer().is_some());
+    let (count, added) = counted(old.as_ref(), operation, is_collected);
     let prior = old.as_ref().map(PriorHold::of);
     if let (Some(_), Some(hold)) = (offer, &old) {
         return GrantUndo { fence, latest: fence, added: 0, deadline: hold.deadline, session: hold.session(), prior };
     }
-    let is_collected = old.as_ref().is_some_and(|hold| hold.offer().is_some());
     let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, step.now.mono, epoch));
     if is_collected && hold.count(operation.mode) == 0 {
         // A waiter of the owner is granted another mode. No client knows of the one that was offered.
@@ -96,7 +96,9 @@ fn grant_key<K: Keyspace>(
     hold.fence = fence;
     hold.set_granted_in(epoch);
     hold.deadline = if is_collected { deadline } else { hold.deadline.max(deadline) };
-    hold.set_offer(offer.map(|(id, _)| id));
+    if is_collected || offer.is_some() {
+        hold.set_offer(offer.map(|(id, _)| id));
+    }
     if operation.note.is_some() {
         hold.set_note(operation.note.clone());
     }
@@ -110,10 +112,9 @@ fn grant_key<K: Keyspace>(
 }
 
 /// The count that an acquisition leads to, and how much it adds.
-pub(crate) fn counted(hold: Option<&Hold>, operation: &Acquire) -> (u32, u32) {
+pub(crate) fn counted(hold: Option<&Hold>, operation: &Acquire, is_collected: bool) -> (u32, u32) {
     let before = hold.map_or(0, |hold| hold.count(operation.mode));
-    // Who collects an offer takes nothing beside it.
-    let is_collected = hold.is_some_and(|hold| hold.offer().is_some());
+    // Collecting an offer takes nothing beside it.
     let after = if is_collected { before.max(operation.retry.unwrap_or(1)) } else { operation.count_after(before) };
     (after, after - before)
 }

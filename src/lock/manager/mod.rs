@@ -18,6 +18,7 @@ pub mod waiters;
 pub mod wake;
 
 use crate::lock::collections::wheel::{EntryId, Generations};
+use crate::lock::model::effect::Effects;
 use crate::lock::model::fence::{Fence, FenceClock};
 use crate::lock::model::hold::{Connection, Epoch};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
@@ -242,12 +243,8 @@ impl LockManager {
                 }
             }
         }
-        for (key, offer, is_weaker) in effects.left_offers.drain(..) {
-            let Place { db, name, .. } = keys.place(key);
-            self.offers.leave(offer, db, name);
-            if is_weaker {
-                self.wait_table.mark_ready(db, name);
-            }
+        if !effects.left_offers.is_empty() {
+            self.follow_offers(*keys, effects);
         }
         for binding in effects.bindings.drain(..) {
             let Place { db, name, .. } = keys.place(binding.key);
@@ -256,6 +253,18 @@ impl LockManager {
             }
             if let Some(is) = binding.is {
                 self.sessions.bind(db, name, &binding.owner, is.connection);
+            }
+        }
+    }
+
+    /// Lets the index of offers follow what a step did.
+    #[cold]
+    fn follow_offers<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects) {
+        for (key, offer, is_weaker) in effects.left_offers.drain(..) {
+            let Place { db, name, .. } = keys.place(key);
+            self.offers.leave(offer, db, name);
+            if is_weaker {
+                self.wait_table.mark_ready(db, name);
             }
         }
     }

@@ -152,13 +152,14 @@ impl LockManager {
     }
 
     /// The offers of which an owner gives back a part: all that belongs to them is given back.
+    #[inline(never)]
     pub(super) fn offers_left<K: Keyspace>(
         &self,
         step: &mut Step<'_, K>,
         named: impl Iterator<Item = KeyIndex>,
         (owner, operation): (&Owner, &Release),
     ) -> Vec<(OfferId, Db)> {
-        if self.offers.is_empty() || !ends_place(operation) {
+        if !ends_place(operation) {
             return Vec::new();
         }
         let is_meant = |hold: &&Hold| operation.mode.is_none_or(|mode| hold.count(mode) > 0);
@@ -170,15 +171,24 @@ impl LockManager {
         named.filter_map(offer_on).collect()
     }
 
-    /// Ends what is left of offers of which a part was given back.
-    pub(super) fn leave_offers<K: Keyspace>(
+    /// An owner has given these keys back: ends its places there, and what is left of offers of which it gave a part.
+    #[inline(never)]
+    pub(super) fn leave<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
+        count: u16,
+        (owner, operation): (&Owner, &Release),
         offers: Vec<(OfferId, Db)>,
-        owner: &Owner,
     ) {
         for (id, db) in offers {
             self.take_back(step, id, db, Cause::Release, owner);
+        }
+        if !ends_place(operation) {
+            return;
+        }
+        for key in (0..count).map(KeyIndex) {
+            let is_meant = |waiter: &Waiter| operation.mode.is_none_or(|mode| mode == waiter.operation.mode);
+            self.leave_place(step, key, owner, is_meant);
         }
     }
 
@@ -241,7 +251,7 @@ impl LockManager {
 }
 
 /// Whether a release ends a place: it names no hold, and leaves nothing.
-pub(super) fn ends_place(operation: &Release) -> bool {
+fn ends_place(operation: &Release) -> bool {
     operation.fence.is_none() && !matches!(operation.amount, Amount::To(1..))
 }
 

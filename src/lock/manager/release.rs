@@ -1,7 +1,6 @@
 //! Releasing: an owner gives back what it holds, and the hand-off to the next waiters follows in the same step.
 
 use super::LockManager;
-use super::place::ends_place;
 use crate::lock::model::effect::Cause;
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::KeyIndex;
@@ -9,7 +8,7 @@ use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Outcome, PerKey, Refusal, Release};
 use crate::lock::model::step::Step;
-use crate::lock::wait::waiter::Waiter;
+use alloc::vec::Vec;
 
 impl LockManager {
     /// Releases the first keys of the step, all or none, and hands off what became free.
@@ -21,15 +20,11 @@ impl LockManager {
     ) -> Result<Outcome, Refusal> {
         let before = step.effects.changes.len();
         let named = || (0..count).map(KeyIndex);
-        let ends_place = ends_place(operation);
-        let offers = self.offers_left(step, named(), (owner, operation));
+        let offers =
+            if self.offers.is_empty() { Vec::new() } else { self.offers_left(step, named(), (owner, operation)) };
         let released = release(step, named(), owner, operation);
-        if ends_place && released.is_ok() {
-            self.leave_offers(step, offers, owner);
-            for key in named() {
-                let is_meant = |waiter: &Waiter| operation.mode.is_none_or(|mode| mode == waiter.operation.mode);
-                self.leave_place(step, key, owner, is_meant);
-            }
+        if (self.wait_table.places() > 0 || !offers.is_empty()) && released.is_ok() {
+            self.leave(step, count, (owner, operation), offers);
         }
         // What was given back goes to the next waiter, in the same step.
         if step.effects.changes.len() > before {

@@ -54,7 +54,9 @@ impl Effects {
     /// A hold has ended.
     pub(super) fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
         self.note_binding(key, &owner, hold.session(), None);
-        self.left_offers.extend(hold.offer().map(|offer| (key, offer, false)));
+        if let Some(offer) = hold.offer() {
+            self.left_offers.push((key, offer, false));
+        }
         self.changes.push(Change { key, cause, owner, hold, ended: true });
     }
 
@@ -84,19 +86,36 @@ impl Effects {
     pub(crate) fn commit_hold(&mut self, lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold) {
         let old = lock.holds.put(owner, hold.clone());
         self.note_binding(key, owner, old.as_ref().and_then(Hold::session), hold.session());
-        let left = old.as_ref().and_then(Hold::offer).filter(|offer| hold.offer() != Some(*offer));
-        let is_weaker = old.as_ref().map(Hold::mode) == Some(Mode::Write) && hold.mode() == Mode::Read;
-        self.left_offers.extend(left.map(|offer| (key, offer, is_weaker)));
-        if cause == Cause::Collect
-            && let Some(offered) =
-                self.changes.iter_mut().rev().find(|change| change.key == key && change.owner == *owner)
-            && offered.cause == Cause::Acquire
+        if let Some(old) = &old
+            && old.offer().is_some()
         {
-            // It was offered in this step: all who are told learn of one grant.
-            offered.hold = hold;
+            self.note_left_offer(key, old, &hold);
+        }
+        if cause == Cause::Collect && self.joins_offer(key, owner, &hold) {
             return;
         }
         self.changes.push(Change { key, cause, owner: owner.clone(), hold, ended: false });
+    }
+
+    /// A hold that was part of an offer is about to be another one.
+    #[cold]
+    fn note_left_offer(&mut self, key: KeyIndex, old: &Hold, hold: &Hold) {
+        let is_weaker = old.mode() == Mode::Write && hold.mode() == Mode::Read;
+        let left = old.offer().filter(|offer| hold.offer() != Some(*offer));
+        self.left_offers.extend(left.map(|offer| (key, offer, is_weaker)));
+    }
+
+    /// Whether a hold was offered in this step and is collected in it: all who are told learn of one grant.
+    #[cold]
+    fn joins_offer(&mut self, key: KeyIndex, owner: &Owner, hold: &Hold) -> bool {
+        let same = |change: &&mut Change| change.key == key && change.owner == *owner;
+        match self.changes.iter_mut().rev().find(same) {
+            Some(offered) if offered.cause == Cause::Acquire => {
+                offered.hold = hold.clone();
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Commits that a hold is gone. Cannot fail.

@@ -17,6 +17,9 @@ pub const GRANTS_PER_BATCH: usize = 32;
 /// told to replicas and subscribers, which costs some ten microseconds.
 pub const KEYS_PER_BATCH: usize = 64;
 
+/// How many places one owner may have: a search for deadlocks begins at all of them.
+pub const PLACES_PER_OWNER: usize = 256;
+
 /// How many keys of waiters one step judges. The first queue may need more until it has answered a waiter: else no step
 /// would come to the end of a long queue.
 const KEYS_JUDGED_PER_BATCH: usize = 256;

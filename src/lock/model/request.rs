@@ -182,6 +182,8 @@ pub enum Refusal {
     TooManyWaitersOfKey,
     /// As many requests have places as may.
     TooManyPlaces,
+    /// The owner has as many places as one may have.
+    TooManyPlacesOfOwner,
     /// The names of keys and owners that places keep take as much memory as they may.
     TooManyPlaceBytes,
     /// The owner has a place or an offer there in another mode.

@@ -3,7 +3,7 @@
 
 use super::queue::Position;
 use super::table::WaitTable;
-use super::waiter::{Waiter, name_bytes};
+use super::waiter::{Waiter, place_bytes};
 use crate::lock::model::request::{Acquire, WaitEnd, WaiterId};
 use crate::lock::model::time::{Millis, Timestamp};
 
@@ -100,7 +100,7 @@ impl WaitTable {
         if waiter.is_place() {
             self.places += 1;
             self.detached += usize::from(waiter.is_detached());
-            self.place_bytes += name_bytes(&waiter.owner, &waiter.keys);
+            self.place_bytes += place_bytes(&waiter.owner, &waiter.keys);
         }
     }
 
@@ -111,7 +111,7 @@ impl WaitTable {
         if waiter.is_place() {
             self.places -= 1;
             self.detached -= usize::from(waiter.is_detached());
-            self.place_bytes -= name_bytes(&waiter.owner, &waiter.keys);
+            self.place_bytes -= place_bytes(&waiter.owner, &waiter.keys);
         }
     }
 }

@@ -296,7 +296,9 @@ impl Waiter {
     }
 }
 
-/// How many bytes the names of a request's keys and owner have.
-pub(crate) fn name_bytes(owner: &Owner, keys: &[Wanted]) -> usize {
-    owner.as_bytes().len() + keys.iter().map(|key| key.name.len()).sum::<usize>()
+/// How many bytes count for a place: its names, and what it takes in the queue of each further key.
+pub(crate) fn place_bytes(owner: &Owner, keys: &[Wanted]) -> usize {
+    const QUEUE: usize = 1_024;
+    let names: usize = keys.iter().map(|key| key.name.len()).sum();
+    owner.as_bytes().len() + names + keys.len().saturating_sub(1) * QUEUE
 }

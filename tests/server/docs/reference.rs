@@ -133,6 +133,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         Refusal::TooManyWaiters,
         Refusal::TooManyWaitersOfKey,
         Refusal::TooManyPlaces,
+        Refusal::TooManyPlacesOfOwner,
         Refusal::TooManyPlaceBytes,
         Refusal::OtherMode,
         Refusal::OtherKeys,
@@ -152,6 +153,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::TooManyWaiters
             | Refusal::TooManyWaitersOfKey
             | Refusal::TooManyPlaces
+            | Refusal::TooManyPlacesOfOwner
             | Refusal::TooManyPlaceBytes
             | Refusal::OtherMode
             | Refusal::OtherKeys

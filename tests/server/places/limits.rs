@@ -53,11 +53,38 @@ fn no_more_bytes_of_places_than_may_be() {
         ("LOCK.ACQUIRE long4 123456 QUEUE 300", full),
         ("b: LOCK.ACQUIRE long4 123456 BLOCK 0", "waits"),
         // It would become a place.
+        ("LOCK.ACQUIRE long4 bbb QUEUE 60000", "nil"),
+        ("LOCK.RELEASE long4 bbb", "nil"),
+        // Each further key counts 1024 bytes: it has a queue of its own.
+        ("CONFIG SET lock.max-place-bytes 1032", "OK"),
+        ("LOCK.MACQUIRE 2 k long4 bbb QUEUE 60000", full),
+        ("CONFIG SET lock.max-place-bytes 1033", "OK"),
         ("LOCK.MACQUIRE 2 k long4 bbb QUEUE 60000", "nil"),
         ("LOCK.MRELEASE 2 k long4 bbb", "[nil nil]"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
     ]);
     scene.expect("k", "a holds; b");
+}
+
+#[test]
+fn an_owner_has_no_more_places_than_may_be() {
+    // All places of an owner are searched for deadlocks together. One connection could let it have a hundred thousand.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for n in 0..257 {
+        let key = format!("k{n}");
+        conn.int(&["LOCK.ACQUIRE", &key, "h", "PX", "600000"]).expect("free");
+        let ask = ["LOCK.ACQUIRE", &key, "o", "QUEUE", "60000"];
+        if n < 256 {
+            assert_eq!(conn.int(&ask), None, "{n}");
+        } else {
+            assert_eq!(conn.error(&ask), "LIMIT owner has 256 places, the most there may be");
+        }
+    }
+    assert_eq!(conn.info_number("lock", "lock_places"), 256);
+    // Asking again, and another owner, are no more.
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "k0", "o", "QUEUE", "60000"]), None);
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "k0", "p", "QUEUE", "60000"]), None);
 }
 
 #[test]
