@@ -18,7 +18,7 @@ pub mod waiters;
 pub mod wake;
 
 use crate::lock::collections::wheel::{EntryId, Generations};
-use crate::lock::model::effect::Effects;
+use crate::lock::model::effect::{BindingChange, IndexChange};
 use crate::lock::model::fence::{Fence, FenceClock};
 use crate::lock::model::hold::{Connection, Epoch};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
@@ -233,7 +233,7 @@ impl LockManager {
                 effects.needs_rearm |= self.follow_lock(db, name, lock, now.mono);
             }
         }
-        effects.needs_rearm |= !effects.bindings.is_empty();
+        effects.needs_rearm |= !effects.index_changes.is_empty();
         if self.wait_table.waiting() > 0 {
             for change in effects.changes.iter().filter(|change| change.ended) {
                 let Place { db, name, .. } = keys.place(change.key);
@@ -243,29 +243,28 @@ impl LockManager {
                 }
             }
         }
-        if !effects.left_offers.is_empty() {
-            self.follow_offers(*keys, effects);
-        }
-        for binding in effects.bindings.drain(..) {
-            let Place { db, name, .. } = keys.place(binding.key);
-            if let Some(was) = binding.was {
-                self.sessions.unbind(db, name, &binding.owner, was.connection);
-            }
-            if let Some(is) = binding.is {
-                self.sessions.bind(db, name, &binding.owner, is.connection);
+        for change in effects.index_changes.drain(..) {
+            match change {
+                IndexChange::Binding(binding) => self.follow_binding(*keys, &binding),
+                IndexChange::LeftOffer { key, offer, is_weaker } => {
+                    let Place { db, name, .. } = keys.place(key);
+                    self.offers.leave(offer, db, name);
+                    if is_weaker {
+                        self.wait_table.mark_ready(db, name);
+                    }
+                }
             }
         }
     }
 
-    /// Lets the index of offers follow what a step did.
-    #[cold]
-    fn follow_offers<K: Keyspace>(&mut self, keys: &mut K, effects: &mut Effects) {
-        for (key, offer, is_weaker) in effects.left_offers.drain(..) {
-            let Place { db, name, .. } = keys.place(key);
-            self.offers.leave(offer, db, name);
-            if is_weaker {
-                self.wait_table.mark_ready(db, name);
-            }
+    /// Lets the index of sessions follow what happened to a hold.
+    fn follow_binding<K: Keyspace>(&mut self, keys: &mut K, binding: &BindingChange) {
+        let Place { db, name, .. } = keys.place(binding.key);
+        if let Some(was) = binding.was {
+            self.sessions.unbind(db, name, &binding.owner, was.connection);
+        }
+        if let Some(is) = binding.is {
+            self.sessions.bind(db, name, &binding.owner, is.connection);
         }
     }
 

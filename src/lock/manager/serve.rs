@@ -48,6 +48,7 @@ impl LockManager {
 
     /// Ends waits whose time is up, some of them at least: the timer may ring after this step only. What is over is to
     /// delay nobody, and counts for no limit.
+    #[inline(never)]
     fn end_waits_that_are_over<K: Keyspace>(&mut self, step: &mut Step<'_, K>) {
         // The timer does the rest, in slices.
         const AT_ONCE: usize = 16;

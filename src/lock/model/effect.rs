@@ -23,10 +23,17 @@ pub struct Effects {
     pub wait_ends: WaitEnds,
     /// Whether the timer may have to ring for something that it did not have to ring for before.
     pub needs_rearm: bool,
-    /// What was bound to connections, for the node's own index.
-    pub(crate) bindings: Vec<BindingChange>,
-    /// Holds that are part of an offer no more, for the node's own index, and whether one excludes fewer others now.
-    pub(crate) left_offers: Vec<(KeyIndex, OfferId, bool)>,
+    /// What the node's own indexes beside that of leases must learn.
+    pub(crate) index_changes: Vec<IndexChange>,
+}
+
+/// What happened to a hold that an index has to follow.
+#[derive(Clone, Debug)]
+pub(crate) enum IndexChange {
+    /// To that of sessions.
+    Binding(BindingChange),
+    /// To that of offers: a hold is part of this one no more. Says whether it excludes fewer others now.
+    LeftOffer { key: KeyIndex, offer: OfferId, is_weaker: bool },
 }
 
 /// A hold was bound to another connection than before, or to one where there was none, or the other way round.
@@ -48,14 +55,14 @@ impl Effects {
     /// Whether nothing was done.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.wait_ends.is_empty() && self.bindings.is_empty()
+        self.changes.is_empty() && self.wait_ends.is_empty() && self.index_changes.is_empty()
     }
 
     /// A hold has ended.
     pub(super) fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
         self.note_binding(key, &owner, hold.session(), None);
         if let Some(offer) = hold.offer() {
-            self.left_offers.push((key, offer, false));
+            self.index_changes.push(IndexChange::LeftOffer { key, offer, is_weaker: false });
         }
         self.changes.push(Change { key, cause, owner, hold, ended: true });
     }
@@ -102,7 +109,7 @@ impl Effects {
     fn note_left_offer(&mut self, key: KeyIndex, old: &Hold, hold: &Hold) {
         let is_weaker = old.mode() == Mode::Write && hold.mode() == Mode::Read;
         let left = old.offer().filter(|offer| hold.offer() != Some(*offer));
-        self.left_offers.extend(left.map(|offer| (key, offer, is_weaker)));
+        self.index_changes.extend(left.map(|offer| IndexChange::LeftOffer { key, offer, is_weaker }));
     }
 
     /// Whether a hold was offered in this step and is collected in it: all who are told learn of one grant.
@@ -127,7 +134,8 @@ impl Effects {
 
     fn note_binding(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
         if was != is {
-            self.bindings.push(BindingChange { key, owner: owner.clone(), was, is });
+            let change = BindingChange { key, owner: owner.clone(), was, is };
+            self.index_changes.push(IndexChange::Binding(change));
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct Step<'k, K> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Savepoint {
     pub(crate) changes: usize,
-    bindings: usize,
+    index_changes: usize,
     keys: u16,
 }
 
@@ -39,13 +39,13 @@ impl<'k, K: Keyspace> Step<'k, K> {
 
     /// What it has done until now.
     pub(crate) fn savepoint(&self) -> Savepoint {
-        let Effects { changes, bindings, .. } = &self.effects;
-        Savepoint { changes: changes.len(), bindings: bindings.len(), keys: self.keys.count() }
+        let Effects { changes, index_changes, .. } = &self.effects;
+        Savepoint { changes: changes.len(), index_changes: index_changes.len(), keys: self.keys.count() }
     }
 
     /// Closes the keys that were opened since then, if nothing was changed since.
     pub(crate) fn close_unchanged(&mut self, since: Savepoint) {
-        if self.effects.changes.len() == since.changes && self.effects.bindings.len() == since.bindings {
+        if self.effects.changes.len() == since.changes && self.effects.index_changes.len() == since.index_changes {
             self.keys.close(since.keys);
         }
     }
