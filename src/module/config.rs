@@ -100,8 +100,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 100_000,
         fixed: false,
         unit: "requests",
-        reason: "how many requests with QUEUE may wait on this server, with a client or without: each takes some 500 \
-                 bytes beside its names",
+        reason: "how many requests with QUEUE may wait on this server, with a client or without: each takes some 650 \
+                 bytes, or 1400 where nobody else waits for the key",
         get: || limit(|limits| limits.places_max as i64),
         set: |value| set_limit(|limits| limits.places_max = value as usize),
     },
