@@ -87,7 +87,7 @@ pub fn event_of(cause: Cause, ended: bool) -> Option<&'static CStr> {
         Cause::Release | Cause::RevokeUndelivered => Some(c"lock.release"),
         // A closed connection gives its holds back, or moves the end of their leases.
         Cause::Close if ended => Some(c"lock.release"),
-        // Whoever collects an offer gets a lease of its own.
+        // The request that collects an offer sets its lease.
         Cause::Extend | Cause::Close | Cause::Offer | Cause::Collect => Some(c"lock.extend"),
         Cause::Lapse => Some(c"lock.lapse"),
         Cause::Break => Some(c"lock.break"),

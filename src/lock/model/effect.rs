@@ -112,7 +112,7 @@ impl Effects {
         self.index_changes.extend(left.map(|offer| IndexChange::LeftOffer { key, offer, is_weaker }));
     }
 
-    /// Whether a hold was offered in this step and is collected in it: all who are told learn of one grant.
+    /// Whether a hold was offered in this step and is collected in it: replicas and subscribers learn of one grant.
     #[cold]
     fn joins_offer(&mut self, key: KeyIndex, owner: &Owner, hold: &Hold) -> bool {
         let same = |change: &&mut Change| change.key == key && change.owner == *owner;
