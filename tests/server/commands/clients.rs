@@ -1,36 +1,21 @@
 //! Client libraries written outside this project, each as its user would write it: redis-py, node-redis, redis-rs.
 
 use crate::commands::acl::{PASSWORD, application_lines};
+use crate::harness::scripts::run_script;
 use redis::{Connection, RedisResult, Value, cmd, pipe};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 use testbed::{Cluster, Server, file_from, text_of, wait_for};
 
 /// Runs a script of tests/clients against a server of this test's own.
 fn run(program: &Path, script: &str) {
     let server = Server::new();
-    run_at(&server, program, script, &[]);
+    run_script(&server, program, script, &[]);
     let mut conn = server.connect();
     assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0, "the script leaves nothing behind");
     assert!(conn.info_number("lock", "lock_granted") > 0, "the script has talked to this server");
-}
-
-/// Runs a script of tests/clients against this server.
-fn run_at(server: &Server, program: &Path, script: &str, args: &[&str]) {
-    let script = file_from("REDIS_LOCK_CLIENTS", "tests/clients").join(script);
-    let output = Command::new(program)
-        .arg(&script)
-        .arg(server.port().to_string())
-        .args(args)
-        .output()
-        .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test", program.display()));
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{} ended with {}:\n{said}", script.display(), output.status);
-    // A script that ended early would end well, too.
-    assert!(said.contains("checks passed"), "{} said:\n{said}", script.display());
 }
 
 /// Runs such a script for each line of docs/operations/acl.md that makes an application's user on this server, as that
@@ -39,7 +24,7 @@ fn run_as_user_of_page(program: &Path, script: &str) {
     let server = Server::new();
     for line in application_lines(&server) {
         server.connect().ok(&line.split(' ').collect::<Vec<_>>());
-        run_at(&server, program, script, &["app", PASSWORD]);
+        run_script(&server, program, script, &["app", PASSWORD]);
     }
     assert_eq!(server.connect().get::<i64>(&["DBSIZE"]), 0, "the script leaves nothing behind");
 }
@@ -65,7 +50,7 @@ fn the_cluster_client_of_redis_py_works_as_the_user_of_the_page() {
         for node in &cluster.nodes {
             node.connect().ok(&line.split(' ').collect::<Vec<_>>());
         }
-        run_at(&cluster.nodes[0], &python, "acl.py", &["app", PASSWORD, "cluster"]);
+        run_script(&cluster.nodes[0], &python, "acl.py", &["app", PASSWORD, "cluster"]);
     }
     for number in 0..3 {
         assert!(cluster.conn(number).info_number("lock", "lock_granted") > 0, "node {number} was never asked");

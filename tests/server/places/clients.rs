@@ -3,11 +3,10 @@
 //! A script plays a line of waiters on a server of the test's own. It checks the order of fences, and LOCK.INFO for
 //! each holder. Then this file reads the server's counters: each owner was granted the lock once, and nothing is left.
 
+use crate::harness::scripts::run_script;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Value, cmd};
 use std::cell::Cell;
-use std::path::Path;
-use std::process::Command;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use testbed::{LockInfo, PATIENCE, Server, file_from};
@@ -18,21 +17,6 @@ use tokio::time::sleep;
 const WAITERS: usize = 6;
 /// All of such a line.
 const IN_LINE: u64 = WAITERS as u64 + 2;
-
-/// Runs a script of tests/clients on this server.
-fn run(server: &Server, program: &Path, script: &str, args: &[&str]) {
-    let script = file_from("REDIS_LOCK_CLIENTS", "tests/clients").join(script);
-    let output = Command::new(program)
-        .arg(&script)
-        .arg(server.port().to_string())
-        .args(args)
-        .output()
-        .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test", program.display()));
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{} ended with {}:\n{said}", script.display(), output.status);
-    // A script that ended early would end well, too.
-    assert!(said.contains("checks passed"), "{} said:\n{said}", script.display());
-}
 
 fn python() -> std::path::PathBuf {
     file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python")
@@ -62,7 +46,7 @@ fn redis_py_keeps_its_places_when_its_connections_break() {
     // redis-py sends the request again over a new connection. What could go wrong: the waiter stands at the end of the
     // queue then, or the request counts twice.
     let server = Server::new();
-    run(&server, &python(), "places.py", &["3000"]);
+    run_script(&server, &python(), "places.py", &["3000"]);
     each_was_granted_once(&server, IN_LINE);
 }
 
@@ -70,7 +54,7 @@ fn redis_py_keeps_its_places_when_its_connections_break() {
 fn redis_py_keeps_its_places_when_block_is_longer_than_its_time_out() {
     // After 5 s redis-py closes the connection and sends the request again. The server may meet the new request first.
     let server = Server::new();
-    run(&server, &python(), "places.py", &["7000"]);
+    run_script(&server, &python(), "places.py", &["7000"]);
     each_was_granted_once(&server, IN_LINE);
 }
 
@@ -78,7 +62,7 @@ fn redis_py_keeps_its_places_when_block_is_longer_than_its_time_out() {
 fn a_task_of_redis_py_that_is_cancelled_at_its_grant_leaves_no_lock() {
     // The lease of a hold that nobody knows of keeps everybody out for PX.
     let server = Server::new();
-    run(&server, &python(), "places_asyncio.py", &[]);
+    run_script(&server, &python(), "places_asyncio.py", &[]);
     let mut conn = server.connect();
     // The first of the line, and each of the 15 that were cancelled before the grant and told nobody.
     let fields = ["taken_back", "lapsed", "waiters", "places", "offered"];
@@ -92,7 +76,7 @@ fn node_redis_waits_beside_plain_commands_on_one_connection() {
     // A request that waits in the server holds up all that the program sends after it on that connection. Both lines of
     // the script lose their connections once; node-redis tells the program so.
     let server = Server::new();
-    run(&server, &node(), "places.mjs", &["redis"]);
+    run_script(&server, &node(), "places.mjs", &["redis"]);
     each_was_granted_once(&server, 2 * IN_LINE);
 }
 
@@ -100,7 +84,7 @@ fn node_redis_waits_beside_plain_commands_on_one_connection() {
 fn ioredis_waits_beside_plain_commands_on_one_connection() {
     // The same; ioredis sends again by itself what was not answered when the connection broke.
     let server = Server::new();
-    run(&server, &node(), "places.mjs", &["ioredis"]);
+    run_script(&server, &node(), "places.mjs", &["ioredis"]);
     each_was_granted_once(&server, 2 * IN_LINE);
 }
 
