@@ -31,6 +31,10 @@ impl LockManager {
         if let Some(outcome) = self.collect(step, named, (owner, operation))? {
             return Ok(Some(outcome));
         }
+        // Most owners wait for nothing: then no name need be read.
+        if self.wait_table.waiting_of(owner).next().is_none() {
+            return Ok(None);
+        }
         let names: PerKey<KeyName> = named.iter().map(|key| KeyName::from_slice(step.keys.place(*key).name)).collect();
         let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
         let (mut place, mut has_other_keys) = (None, false);
@@ -94,10 +98,9 @@ impl LockManager {
         if claim == Claim::Other {
             return Err(Refusal::OtherKeys);
         }
-        let offered = |hold: &Hold| hold.count(operation.mode) == 0;
         let in_other_mode = |key: &KeyIndex| {
             let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-            hold.is_some_and(|hold| hold.offer() == Some(id) && offered(hold))
+            hold.is_some_and(|hold| hold.offer() == Some(id) && hold.count(operation.mode) == 0)
         };
         if named.iter().any(in_other_mode) {
             return Err(Refusal::OtherMode);

@@ -8,19 +8,19 @@ use crate::lock::model::request::{Acquire, WaitEnd, WaiterId};
 use crate::lock::model::time::{Millis, Timestamp};
 
 impl WaitTable {
-    /// For how many of those a client is parked.
+    /// For how many waiters a client is parked.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.waiting - self.detached
     }
 
-    /// How many of those have QUEUE.
+    /// How many waiters have QUEUE, with a parked client or without.
     #[must_use]
     pub fn places(&self) -> usize {
         self.places
     }
 
-    /// How many bytes the names of their keys and owners have.
+    /// How many bytes count for all of these together.
     pub(crate) fn place_bytes(&self) -> usize {
         self.place_bytes
     }

@@ -51,7 +51,7 @@ pub struct WaitTable {
     pub(super) places: usize,
     /// How many of these have no client.
     pub(super) detached: usize,
-    /// How many bytes the names of their keys and owners have.
+    /// How many bytes count for all places together.
     pub(super) place_bytes: usize,
     tickets: u64,
     /// Queues to be served: the ready list.
