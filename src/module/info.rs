@@ -31,6 +31,7 @@ impl InfoFields for Section {
             each(c"places", manager.places() as u64);
             each(c"offered", manager.offered() as u64);
             each(c"contended_keys", manager.contended() as u64);
+            each(c"searches_cut", manager.searches_cut());
             each(c"leases", manager.leases_len() as u64);
             each(c"session_holds", manager.sessions().len() as u64);
             each(c"fence_clock", manager.last_fence().map_or(0, Fence::get));

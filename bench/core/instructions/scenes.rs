@@ -26,6 +26,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
         scene("ACQUIRE BLOCK behind 980 waiters of 16 keys", || searched(16, 0), queue_up),
         scene("ACQUIRE BLOCK behind 980 waiters of 64 keys", || searched(64, 0), queue_up),
         scene("the same when reservations are over", || searched(64, 10_000_000), queue_up),
+        scene("the same behind 980 waiters of 63 other keys each", searched_apart, queue_up),
         scene(
             "MACQUIRE of 63 keys by a holder that 980 waiters want",
             || waiting_for_many_keys("asker", 980, 64),
@@ -83,6 +84,19 @@ fn searched(keys: usize, waited_us: u64) -> Crowd {
     crowd.hold("asker", &names("mine", 1));
     crowd.wait("other", Mode::Write, &names("mine", 1));
     crowd.now.mono.0 += waited_us;
+    crowd
+}
+
+/// As many waiters for one key, and for 63 keys that are asked for by none but that waiter. The search is given up.
+fn searched_apart() -> Crowd {
+    let mut crowd = Crowd::new();
+    crowd.hold(OWNER, &names("key", 1));
+    without_detection(&mut crowd, |crowd| {
+        for n in 0..980 {
+            let keys = [names("key", 1), names(&format!("own{n}-"), 63)].concat();
+            crowd.wait(&format!("waiter-{n:029}"), Mode::Write, &keys);
+        }
+    });
     crowd
 }
 

@@ -8,7 +8,6 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
-use crate::lock::wait::deadlock;
 use crate::lock::wait::order::is_upgrade;
 use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted, place_bytes};
 use alloc::boxed::Box;
@@ -39,7 +38,7 @@ impl LockManager {
         self.check_limits((owner, operation), db, &wanted)?;
         let id = self.wait_table.admit((owner, operation), db, wanted, now);
         if (contested || self.limits.deadlock_detection)
-            && let Some(found) = deadlock::find(self.order(now), step.keys, owner, CycleCause::NewWait)
+            && let Some(found) = self.find_cycle(step, (owner, CycleCause::NewWait))
         {
             self.wait_table.remove(id);
             return Err(Refusal::Deadlock(Box::new(found.cycle)));

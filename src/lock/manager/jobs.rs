@@ -12,7 +12,7 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
-use crate::lock::wait::deadlock::{self, Found};
+use crate::lock::wait::deadlock::{self, Budget, Found, TooMuch};
 use crate::lock::wait::jobs::Job;
 use crate::lock::wait::queue::WaitQueue;
 use crate::lock::wait::timers::WaitPoll;
@@ -56,8 +56,7 @@ impl LockManager {
     /// If an owner is in a cycle, ends the wait by which it is: grants it before the others of the cycle, or refuses it
     /// if a hold blocks it. The owner is checked again after that: another of its waits may be in a cycle too.
     fn end_cycle<K: Keyspace>(&mut self, step: &mut Step<'_, K>, (owner, db): (&Owner, Db), cause: CycleCause) {
-        let found = deadlock::find(self.order(step.now.mono), step.keys, owner, cause);
-        let Some(Found { cycle, wait: id }) = found else { return };
+        let Some(Found { cycle, wait: id }) = self.find_cycle(step, (owner, cause)) else { return };
         if self.wait_table.waiter(id).is_some_and(|waiter| waiter.db != db) {
             // Its keys are opened in its own database.
             return self.wait_table.mark_for_check(id, cause);
@@ -168,21 +167,49 @@ impl LockManager {
         // of them in a cycle: only then it is worth checking each. What left a key may have made a waiter of several
         // keys wait, too: then a cycle may lead through others.
         let ids: Vec<WaiterId> = self.wait_table.queue(db, name).into_iter().flat_map(WaitQueue::iter).collect();
+        match self.is_in_cycle(step, db, name, &ids) {
+            // One job each, the last first: a thousand searches in one step would keep the server from its clients.
+            Ok(true) => ids.into_iter().for_each(|id| self.wait_table.mark_for_check(id, CycleCause::NewHold)),
+            Ok(false) => {}
+            Err(TooMuch) => self.searches_cut += 1,
+        }
+    }
+
+    /// Whether one of these waiters, which make up the queue of a key, is in a cycle.
+    fn is_in_cycle<K: Keyspace>(
+        &self,
+        step: &mut Step<'_, K>,
+        db: Db,
+        name: &[u8],
+        ids: &[WaiterId],
+    ) -> Result<bool, TooMuch> {
         let waiters = ids.iter().filter_map(|id| self.wait_table.waiter(*id));
-        let order = self.order(step.now.mono);
+        let (order, mut budget) = (self.order(step.now.mono), Budget::new());
         let suspects = if waiters.clone().any(Waiter::is_many) {
             let owners: Vec<Owner> = waiters.map(|waiter| waiter.owner.clone()).collect();
-            deadlock::suspects(order, step.keys, &owners)
+            deadlock::suspects(order, step.keys, &owners, &mut budget)?
         } else {
             step.keys.peek(db, name, |lock| self.wait_table.waiting_holders(lock)).unwrap_or_default()
         };
-        let in_cycle = |owner| deadlock::find(order, step.keys, owner, CycleCause::NewHold).is_some();
-        if suspects.iter().any(in_cycle) {
-            // One job each, the last first: a thousand searches in one step would keep the server from its clients.
-            for id in ids {
-                self.wait_table.mark_for_check(id, CycleCause::NewHold);
+        for owner in &suspects {
+            if deadlock::find(order, step.keys, (owner, CycleCause::NewHold), &mut budget)?.is_some() {
+                return Ok(true);
             }
         }
+        Ok(false)
+    }
+
+    /// Searches for a cycle through an owner.
+    pub(crate) fn find_cycle<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        whose: (&Owner, CycleCause),
+    ) -> Option<Found> {
+        let found = deadlock::find(self.order(step.now.mono), step.keys, whose, &mut Budget::new());
+        found.unwrap_or_else(|TooMuch| {
+            self.searches_cut += 1;
+            None
+        })
     }
 
     /// Rolls back an undelivered grant, as far as it lies in this database now, and hands it on. What a place was

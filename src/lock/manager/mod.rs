@@ -55,6 +55,8 @@ pub struct LockManager {
     generations: Generations,
     /// Indexes of data that are gone, whose memory is given back little by little.
     retired: Vec<Leases>,
+    /// How many searches for deadlocks were given up.
+    pub(crate) searches_cut: u64,
 }
 
 impl LockManager {
@@ -72,6 +74,7 @@ impl LockManager {
             incoming: None,
             generations: Generations::new(),
             retired: Vec::new(),
+            searches_cut: 0,
         }
     }
 

@@ -61,6 +61,12 @@ impl LockManager {
         self.wait_table.contended()
     }
 
+    /// How many searches for deadlocks were given up, because they would have kept the server too long.
+    #[must_use]
+    pub fn searches_cut(&self) -> u64 {
+        self.searches_cut
+    }
+
     /// The waiters for a key, in order, without places that are over.
     pub fn queue(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
         let ids = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter());

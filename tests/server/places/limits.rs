@@ -215,3 +215,29 @@ fn dead_owners_at_the_head_hold_up_the_queue_for_queue_all_together() {
     scene.expect_numbers(0, 0, 0);
     assert_eq!(scene.number("lock_lapsed"), 0);
 }
+
+#[test]
+fn a_search_for_deadlocks_through_thousands_of_keys_is_given_up_and_the_request_waits_all_the_same() {
+    // One client can have thousands of keys waited for. A search through all of them would keep the server from others.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.row("LOCK.ACQUIRE k holder", "#1");
+    for owner in 0..70 {
+        let keys = (0..63).map(|key| format!("own-{owner}-{key}"));
+        let command = format!("LOCK.MACQUIRE 64 k {} m{owner} QUEUE 60000", keys.collect::<Vec<_>>().join(" "));
+        assert_eq!(scene.conn.int(&command.split(' ').collect::<Vec<_>>()), None);
+    }
+    let cut = scene.number("lock_searches_cut");
+    scene.row("LOCK.ACQUIRE k last QUEUE 60000", "nil");
+    assert_eq!(scene.number("lock_searches_cut"), cut + 1);
+    let waiting = scene.on("k");
+    assert!(waiting.starts_with("holder holds; m0 m1 ") && waiting.ends_with(" m69 last"), "{waiting}");
+    // Cycles apart from it are found.
+    scene.play(&[
+        ("LOCK.ACQUIRE i a", "#2"),
+        ("LOCK.ACQUIRE j b", "#3"),
+        ("LOCK.ACQUIRE j a QUEUE 60000", "nil"),
+        ("LOCK.ACQUIRE i b QUEUE 60000", "DEADLOCK b -> i -> a -> j -> b"),
+    ]);
+    assert_eq!(scene.number("lock_searches_cut"), cut + 1);
+}

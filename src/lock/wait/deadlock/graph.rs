@@ -1,5 +1,6 @@
 //! What a search knows of the contended keys: their holders that wait, and their waiters that wait elsewhere too.
 
+use super::Budget;
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::keyspace::Keyspace;
@@ -21,6 +22,9 @@ pub(super) struct Kind {
     /// Those of its keys, as nodes, that have a holder which waits: the waiter may not delay such a holder.
     held: SmallVec<[usize; 1]>,
 }
+
+/// A key that is met first is looked up in the keyspace and in the wait table.
+const KEY_COST: usize = 32;
 
 /// Waiters in order, with their positions.
 pub(super) type Waiting = VecDeque<(Position, WaiterId)>;
@@ -72,6 +76,7 @@ pub(super) struct Graph<'r> {
     hints: Vec<usize>,
     pub(super) kinds: Vec<Kind>,
     kind_numbers: BTreeMap<Kind, u32>,
+    pub(super) budget: Budget,
 }
 
 /// Whether all waiters stand in this queue, for this key alone, and hold nothing here. Only upgrades hold their key,
@@ -83,7 +88,7 @@ pub(super) fn hold_nothing(order: Order<'_>, queue: &WaitQueue) -> bool {
 }
 
 impl<'r> Graph<'r> {
-    pub(super) fn new(order: Order<'r>, requester: &'r Owner, late: bool) -> Graph<'r> {
+    pub(super) fn new(order: Order<'r>, requester: &'r Owner, late: bool, budget: Budget) -> Graph<'r> {
         let mut waits = order.wait_table.waiting_of(requester);
         let only = waits.next().filter(|_| waits.next().is_none());
         Graph {
@@ -97,13 +102,16 @@ impl<'r> Graph<'r> {
             hints: Vec::new(),
             kinds: Vec::new(),
             kind_numbers: BTreeMap::new(),
+            budget,
         }
     }
 
-    /// What it costs to tell whether anybody waits for the requester: that reads all contended keys.
-    pub(super) fn worth_checking(&self) -> usize {
+    /// What it costs to tell whether anybody waits for the requester: that reads all contended keys. None if that is
+    /// too much.
+    pub(super) fn worth_checking(&self) -> Option<usize> {
         const LEAST: usize = 8;
-        self.order.wait_table.contended().max(LEAST)
+        // To look for one hold costs less than to meet a key.
+        Some(self.order.wait_table.contended().max(LEAST)).filter(|keys| *keys <= Budget::WHOLE / (KEY_COST / 2))
     }
 
     /// At most what it costs to visit a waiter at this position, by the waiters that are listed for it.
@@ -140,6 +148,9 @@ impl<'r> Graph<'r> {
         let number = match self.numbers.get(&(db, name)) {
             Some(number) => *number,
             None => {
+                if !self.budget.pay(KEY_COST) {
+                    return None;
+                }
                 self.nodes.push(KeyNode {
                     db,
                     name,
@@ -234,7 +245,7 @@ impl<'r> Graph<'r> {
         let mut waits_elsewhere = Vec::new();
         let mut upto = before;
         for (position, id) in queue.waits_elsewhere_from(known) {
-            if position >= before && waits_elsewhere.len() >= spare {
+            if position >= before && waits_elsewhere.len() >= spare || !self.budget.pay(1) {
                 break;
             }
             upto = upto.max(position.following());
@@ -244,6 +255,9 @@ impl<'r> Graph<'r> {
         self.nodes[node].listed += waits_elsewhere.len();
         self.add_requester(node, (known, upto), &mut waits_elsewhere);
         for (position, id) in waits_elsewhere {
+            if self.budget.is_spent() {
+                break;
+            }
             if let Some(waiter) = self.order.wait_table.waiter(id)
                 && !self.mark(id).reached
             {

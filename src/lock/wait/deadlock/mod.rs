@@ -17,12 +17,15 @@
 //! - A waiter that was reached leaves the lists of the search (`KeyNode::waiting`), so it is never reached again.
 //! - A requester that nobody waits for closes no cycle. The holds on the contended keys tell that, so it is asked as
 //!   soon as the search would take longer than the answer.
+//!
+//! What can be reached has no bound: requests for several keys can stand in any number of queues. So each search has a
+//! [`Budget`]. A search that would exceed it finds nothing. Locks are as safe without: the wait ends by its time limit.
 
 mod graph;
 mod search;
 
 use super::order::Order;
-use super::waiter::CycleCause;
+use super::waiter::{CycleCause, Waiter};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use alloc::vec::Vec;
@@ -30,23 +33,65 @@ use graph::{Graph, hold_nothing};
 pub(crate) use search::Found;
 use search::Search;
 
+/// How much searches may cost that the server waits for together. A visit of a waiter at a key counts 1, a key that is
+/// met first 32.
+#[derive(Debug)]
+pub(crate) struct Budget(usize);
+
+/// A search was given up: it would have exceeded its budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooMuch;
+
+impl Budget {
+    /// Some milliseconds on a processor of today.
+    const WHOLE: usize = 1 << 17;
+
+    pub(crate) const fn new() -> Budget {
+        Budget(Budget::WHOLE)
+    }
+
+    /// Pays for a piece of a search. False if that was the last one.
+    fn pay(&mut self, cost: usize) -> bool {
+        self.0 = self.0.saturating_sub(cost);
+        !self.is_spent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// Searches for a cycle through an owner.
-pub(crate) fn find<K: Keyspace>(order: Order<'_>, keys: &mut K, requester: &Owner, cause: CycleCause) -> Option<Found> {
+pub(crate) fn find<K: Keyspace>(
+    order: Order<'_>,
+    keys: &mut K,
+    (requester, cause): (&Owner, CycleCause),
+    budget: &mut Budget,
+) -> Result<Option<Found>, TooMuch> {
     let late = cause == CycleCause::NewHold;
     if !late && all_wait_in_one_queue(order, requester) {
-        return None;
+        return Ok(None);
     }
-    let first = order.wait_table.waiting_of(requester).map(|(id, _)| id).next()?;
-    let requester = &order.wait_table.waiter(first)?.owner;
-    Search::new(Graph::new(order, requester, late)).cycle_through(keys, requester)
+    let first = order.wait_table.waiting_of(requester).next();
+    let Some((_, Waiter { owner: requester, .. })) = first else { return Ok(None) };
+    let mut search = Search::new(Graph::new(order, requester, late, Budget(budget.0)));
+    let found = search.cycle_through(keys, requester);
+    *budget = search.into_budget();
+    // What it had found by then may be wrong.
+    if budget.is_spent() { Err(TooMuch) } else { Ok(found) }
 }
 
 /// The suspects among these owners and those that they wait for: a cycle must lead through one of them. A suspect
 /// waits more than once, or holds something that is waited for. All other owners wait only for earlier waiters.
-pub(crate) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Owner]) -> Vec<Owner> {
+pub(crate) fn suspects<K: Keyspace>(
+    order: Order<'_>,
+    keys: &mut K,
+    owners: &[Owner],
+    budget: &mut Budget,
+) -> Result<Vec<Owner>, TooMuch> {
     // No owner has this name, so the search ends nowhere.
     let nobody = Owner::new(b"");
-    let mut search = Search::new(Graph::new(order, &nobody, true));
+    let mut search = Search::new(Graph::new(order, &nobody, true, Budget(budget.0)));
     for owner in owners {
         let first = order.wait_table.waiting_of(owner).map(|(id, _)| id).next();
         if let Some(waiter) = first.and_then(|id| order.wait_table.waiter(id)) {
@@ -59,7 +104,9 @@ pub(crate) fn suspects<K: Keyspace>(order: Order<'_>, keys: &mut K, owners: &[Ow
     let mut suspects: Vec<&Owner> = twice.chain(search.graph.waiting_holders()).collect();
     suspects.sort_unstable();
     suspects.dedup();
-    suspects.into_iter().cloned().collect()
+    let suspects = suspects.into_iter().cloned().collect();
+    *budget = search.into_budget();
+    if budget.is_spent() { Err(TooMuch) } else { Ok(suspects) }
 }
 
 /// Whether all waiters stand in one queue, and the requester came last: no waiter wants what it holds elsewhere.

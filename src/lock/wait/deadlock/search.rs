@@ -1,5 +1,6 @@
 //! The search itself: breadth first from owner to owner, so that the cycle which is named is a short one.
 
+use super::Budget;
 use super::graph::{Graph, HoldersReached, KeyNode, Waiting};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::keyspace::Keyspace;
@@ -71,6 +72,11 @@ impl<'r> Search<'r> {
         Search { graph, reached: Vec::new(), own_waits: SmallVec::new() }
     }
 
+    /// What is left of the budget.
+    pub(super) fn into_budget(self) -> Budget {
+        self.graph.budget
+    }
+
     /// All owners that were reached.
     pub(super) fn owners_reached(&self) -> impl Iterator<Item = &'r Owner> {
         self.reached.iter().map(|reached| reached.owner)
@@ -80,7 +86,7 @@ impl<'r> Search<'r> {
     pub(super) fn cycle_through<K: Keyspace>(&mut self, keys: &mut K, requester: &'r Owner) -> Option<Found> {
         self.reached.push(Reached { owner: requester, from: None });
         // How much the search may still cost before it is worth asking whether anybody waits for the requester.
-        let mut unchecked = Some(self.graph.worth_checking());
+        let mut unchecked = self.graph.worth_checking();
         let wait_table = self.graph.order.wait_table;
         let mut at = 0;
         while let Some(owner) = self.reached.get(at).map(|reached| reached.owner) {
@@ -90,6 +96,9 @@ impl<'r> Search<'r> {
                 }
                 for (nth, wanted) in waiter.keys.iter().enumerate() {
                     let Some(node) = self.graph.node_of(waiter.db, &wanted.name, nth) else { continue };
+                    if !self.graph.budget.pay(1) {
+                        return None;
+                    }
                     let visit = Visit::of(at, waiter, wanted, node);
                     if let Some(left) = unchecked {
                         unchecked = left.checked_sub(self.graph.price(node, visit.position));
@@ -114,6 +123,9 @@ impl<'r> Search<'r> {
         while let Some(owner) = self.reached.get(at).map(|reached| reached.owner) {
             for (_, waiter) in wait_table.waiting_of(owner) {
                 for (nth, wanted) in waiter.keys.iter().enumerate() {
+                    if !self.graph.budget.pay(1) {
+                        return;
+                    }
                     if let Some(node) = self.graph.node_of(waiter.db, &wanted.name, nth) {
                         self.visit(keys, Visit::of(at, waiter, wanted, node));
                     }
