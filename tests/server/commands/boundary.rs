@@ -368,6 +368,7 @@ fn info_lock_counts_what_happened() {
         "places",
         "offered",
         "contended_keys",
+        "searches_cut",
         "leases",
         "session_holds",
         "fence_clock",
