@@ -1,6 +1,6 @@
 //! What a search knows of the contended keys: their holders that wait, and their waiters that wait elsewhere too.
 
-use super::Budget;
+use super::budget::Budget;
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::keyspace::Keyspace;

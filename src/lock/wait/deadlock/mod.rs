@@ -19,8 +19,9 @@
 //!   soon as the search would take longer than the answer.
 //!
 //! What can be reached has no bound: requests for several keys can stand in any number of queues. So each search has a
-//! [`Budget`]. A search that would exceed it finds nothing. Locks are as safe without: the wait ends by its time limit.
+//! budget. A search that would exceed it finds nothing. Locks are as safe without: the wait ends by its time limit.
 
+mod budget;
 mod graph;
 mod search;
 
@@ -29,37 +30,10 @@ use super::waiter::{CycleCause, Waiter};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use alloc::vec::Vec;
+pub(crate) use budget::{Budget, TooMuch};
 use graph::{Graph, hold_nothing};
 pub(crate) use search::Found;
 use search::Search;
-
-/// How much searches may cost that the server waits for together. A visit of a waiter at a key counts 1, a key that is
-/// met first 32.
-#[derive(Debug)]
-pub(crate) struct Budget(usize);
-
-/// A search was given up: it would have exceeded its budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooMuch;
-
-impl Budget {
-    /// Some milliseconds on a processor of today.
-    const WHOLE: usize = 1 << 17;
-
-    pub(crate) const fn new() -> Budget {
-        Budget(Budget::WHOLE)
-    }
-
-    /// Pays for a piece of a search. False if that was the last one.
-    fn pay(&mut self, cost: usize) -> bool {
-        self.0 = self.0.saturating_sub(cost);
-        !self.is_spent()
-    }
-
-    fn is_spent(&self) -> bool {
-        self.0 == 0
-    }
-}
 
 /// Searches for a cycle through an owner.
 pub(crate) fn find<K: Keyspace>(
@@ -74,7 +48,7 @@ pub(crate) fn find<K: Keyspace>(
     }
     let first = order.wait_table.waiting_of(requester).next();
     let Some((_, Waiter { owner: requester, .. })) = first else { return Ok(None) };
-    let mut search = Search::new(Graph::new(order, requester, late, Budget(budget.0)));
+    let mut search = Search::new(Graph::new(order, requester, late, budget.take()));
     let found = search.cycle_through(keys, requester);
     *budget = search.into_budget();
     // What it had found by then may be wrong.
@@ -91,7 +65,7 @@ pub(crate) fn suspects<K: Keyspace>(
 ) -> Result<Vec<Owner>, TooMuch> {
     // No owner has this name, so the search ends nowhere.
     let nobody = Owner::new(b"");
-    let mut search = Search::new(Graph::new(order, &nobody, true, Budget(budget.0)));
+    let mut search = Search::new(Graph::new(order, &nobody, true, budget.take()));
     for owner in owners {
         let first = order.wait_table.waiting_of(owner).map(|(id, _)| id).next();
         if let Some(waiter) = first.and_then(|id| order.wait_table.waiter(id)) {

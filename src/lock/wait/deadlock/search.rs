@@ -1,6 +1,6 @@
 //! The search itself: breadth first from owner to owner, so that the cycle which is named is a short one.
 
-use super::Budget;
+use super::budget::Budget;
 use super::graph::{Graph, HoldersReached, KeyNode, Waiting};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::keyspace::Keyspace;
