@@ -1,5 +1,6 @@
 //! The only place that reads the time.
 
+use crate::ffi::Unit;
 use crate::lock::model::time::{Now, Timestamp, WallTime};
 use std::cell::Cell;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -15,12 +16,14 @@ pub struct Clock {
     origin: Instant,
     /// When both clocks were read last, and how far the wall clock was ahead.
     wall_ahead: Cell<Option<(Timestamp, u64)>>,
+    /// The last unit, and the time of its first command.
+    unit: Cell<(Unit, Timestamp)>,
 }
 
 impl Clock {
     /// A clock whose monotonic time begins now.
     pub(crate) fn new() -> Clock {
-        Clock { origin: Instant::now(), wall_ahead: Cell::new(None) }
+        Clock { origin: Instant::now(), wall_ahead: Cell::new(None), unit: Cell::new((Unit::Alone, Timestamp(0))) }
     }
 
     /// The present on both clocks. A wall clock that is set is followed after a millisecond.
@@ -36,6 +39,29 @@ impl Clock {
             }
         };
         Now { mono, wall: WallTime(mono.0 + ahead) }
+    }
+
+    /// By which time a command is judged that is called now: that of the first command of its unit. A lease that ends
+    /// within a script is there for all of it.
+    pub(crate) fn judged(&self, unit: Unit, now: Timestamp) -> Timestamp {
+        let (last, began) = self.unit.get();
+        if unit == last && unit != Unit::Alone {
+            return began;
+        }
+        self.unit.set((unit, now));
+        now
+    }
+
+    /// The server serves other clients now: a unit that it does not tell from the next one is over.
+    pub(crate) fn end_unit(&self) {
+        if self.is_unit_open() {
+            self.unit.set((Unit::Alone, Timestamp(0)));
+        }
+    }
+
+    /// Whether [`Clock::end_unit`] is to be called before the next command.
+    pub(crate) fn is_unit_open(&self) -> bool {
+        self.unit.get().0 == Unit::Inside
     }
 
     /// The present on the monotonic clock.

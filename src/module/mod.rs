@@ -68,7 +68,7 @@ pub fn serve(
     if !shell().role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
-    let step = step::run(ctx, names, Publish::All, |manager, step| manager.serve(step, request))?;
+    let step = step::run_request(ctx, names, |manager, step| manager.serve(step, request))?;
     // Whether this is a wait that was counted when it began.
     let mut goes_on = false;
     let outcome = match (step.result, &request.operation) {
@@ -152,7 +152,7 @@ pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> R
     if !shell().role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
-    let step = step::run(ctx, &[name], Publish::All, |manager, step| manager.break_holds(step, KeyIndex(0), owner))?;
+    let step = step::run_request(ctx, &[name], |manager, step| manager.break_holds(step, KeyIndex(0), owner))?;
     shell().schedule(ctx);
     Ok(step.result)
 }
@@ -168,10 +168,12 @@ pub fn connection_of(ctx: &Ctx<'_>) -> Option<Connection> {
 /// # Errors
 /// When the key has a value of another type.
 pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) -> R) -> Result<R, ServeError> {
+    let now = shell().clock.mono();
+    let judged = shell().judged(ctx, now);
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
     let read = |manager: &mut LockManager| {
-        let (db, name, now) = (Db(keys.db()), name.as_bytes(), shell().clock.mono());
-        let at = ViewContext { db, name, sessions: manager.sessions(), now };
+        let (db, name) = (Db(keys.db()), name.as_bytes());
+        let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };
         show(KeyView { lock: keys.get(0).and_then(|lock| View::of(lock, at)), manager, db, name, now })
     };
     Ok(with_manager(read))

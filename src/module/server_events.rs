@@ -64,6 +64,7 @@ impl Listener for ServerEvents {
             ServerEvent::SlotsGained => with_manager(|manager| manager.gain_slots(shell.clock.now().wall)),
             ServerEvent::Tick => on_tick(ctx),
             ServerEvent::BeforeSleep => {
+                shell.clock.end_unit();
                 background::on_before_sleep(ctx);
                 broadcast_fence(ctx);
             }

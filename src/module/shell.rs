@@ -11,13 +11,13 @@ use super::replication::Stream;
 use super::resync::Resync;
 use super::role::Role;
 use super::scheduler::Scheduler;
-use crate::ffi::Ctx;
 use crate::ffi::event::LoadedFrom;
+use crate::ffi::{Ctx, Unit};
 use crate::lock::manager::LockManager;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::limits::{Bounds, Limits};
 use crate::lock::model::session::UnlinkedLock;
-use crate::lock::model::time::Millis;
+use crate::lock::model::time::{Millis, Timestamp};
 use std::cell::{Cell, RefCell};
 
 /// The limits until the table of configurations has set each, which it does before the first command.
@@ -144,6 +144,16 @@ impl Shell {
         }
     }
 
+    /// The time by which a client's command is judged: one for all commands of a transaction, a script or a function.
+    pub(crate) fn judged(&self, ctx: &mut Ctx<'_>, now: Timestamp) -> Timestamp {
+        let unit = ctx.unit();
+        if unit == Unit::Inside {
+            // It ends with this turn.
+            self.scheduler.watch_event_loop(ctx);
+        }
+        self.clock.judged(unit, now)
+    }
+
     /// Whether the background has a job that may be tried now.
     pub(crate) fn has_jobs(&self) -> bool {
         !self.scheduler.jobs_held_back() && self.with_manager(|manager| manager.has_jobs())
@@ -152,6 +162,7 @@ impl Shell {
     /// Whether the module may have to do something between two turns of the event loop.
     pub(crate) fn needs_event_loop(&self) -> bool {
         self.scheduler.is_ringing()
+            || self.clock.is_unit_open()
             || !self.clients.borrow().is_empty()
             || self.with_manager(|manager| !manager.sessions().is_empty() || manager.has_jobs())
     }

@@ -35,6 +35,20 @@ pub(crate) struct Done<R> {
     pub needs_rearm: bool,
 }
 
+/// Runs a step of a client's request: [`run`], judged by the time of the unit that the command is a part of.
+pub(crate) fn run_request<'n, R>(
+    ctx: &mut Ctx<'_>,
+    names: &[Str<'n>],
+    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
+) -> Result<Done<R>, WrongType> {
+    let now = shell().clock.now();
+    let judged = shell().judged(ctx, now.mono);
+    run_at(ctx, names, Publish::All, now, |manager, step| {
+        step.judged = judged;
+        decide(manager, step)
+    })
+}
+
 /// Runs a step on the keys of these names, which must differ.
 ///
 /// The caller schedules. It may have more to do before, and the background does so once for many steps.
@@ -47,7 +61,16 @@ pub(crate) fn run<'n, R>(
     publish_to: Publish,
     decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
 ) -> Result<Done<R>, WrongType> {
-    let now = shell().clock.now();
+    run_at(ctx, names, publish_to, shell().clock.now(), decide)
+}
+
+fn run_at<'n, R>(
+    ctx: &mut Ctx<'_>,
+    names: &[Str<'n>],
+    publish_to: Publish,
+    now: Now,
+    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
+) -> Result<Done<R>, WrongType> {
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
     let mut step = Step::new(&mut locks, now);
     let result = shell().with_manager(|manager| decide(manager, &mut step));

@@ -211,7 +211,8 @@ impl Pair {
         let sessions = self.side.manager.sessions();
         for (&(_, key), lock) in &self.side.locks {
             assert_eq!(lock.broken_invariant(), None);
-            let sight = ViewContext { db: Db(0), name: &[key], sessions, now: at(self.now * 1000).mono };
+            let now = at(self.now * 1000).mono;
+            let sight = ViewContext { db: Db(0), name: &[key], sessions, now, judged: now };
             let Some(view) = View::of(lock, sight) else { continue };
             assert_eq!(view.holding(), view.holders().count());
             for holder in view.holders() {

@@ -299,7 +299,7 @@ impl Side {
     }
 
     fn sight<'a>(&'a self, db: u32, name: &'a [u8], now: Timestamp) -> ViewContext<'a> {
-        ViewContext { db: Db(db), name, sessions: self.manager.sessions(), now }
+        ViewContext { db: Db(db), name, sessions: self.manager.sessions(), now, judged: now }
     }
 
     /// Every hold as LOCK.INFO shows it, as the model's rows.

@@ -24,13 +24,15 @@ pub struct ViewContext<'a> {
     pub name: &'a [u8],
     /// Which holds are bound to a connection.
     pub sessions: &'a Sessions,
-    /// When.
+    /// When: what is left counts from here.
     pub now: Timestamp,
+    /// By which time it is judged what is over.
+    pub judged: Timestamp,
 }
 
 impl ViewContext<'_> {
     fn is_over(self, hold: &Hold) -> bool {
-        self.sessions.end_of(hold) <= self.now
+        self.sessions.end_of(hold) <= self.judged
     }
 }
 
@@ -73,7 +75,7 @@ impl<'a> View<'a> {
         if self.at.sessions.some_closed() {
             return self.lock.holds.iter().filter(|(_, hold)| !self.at.is_over(hold)).count();
         }
-        self.lock.holds.len() - self.lock.holds.over(self.at.now)
+        self.lock.holds.len() - self.lock.holds.over(self.at.judged)
     }
 
     /// The mode it is held in.

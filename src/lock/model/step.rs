@@ -7,7 +7,7 @@ use super::keyspace::Keyspace;
 use super::limits::Budget;
 use super::owner::Owner;
 use super::session::Sessions;
-use super::time::Now;
+use super::time::{Now, Timestamp};
 use alloc::vec::Vec;
 
 /// One step of the lock manager. The server serves no other client meanwhile.
@@ -15,8 +15,10 @@ use alloc::vec::Vec;
 pub struct Step<'k, K> {
     /// Where its locks lie.
     pub keys: &'k mut K,
-    /// When it happens.
+    /// When it happens: leases and waits begin.
     pub now: Now,
+    /// By which time it is judged what is over. Before `now` where a transaction or a script has been judged already.
+    pub judged: Timestamp,
     /// What it has done so far.
     pub effects: Effects,
     /// What it may still do for waiters.
@@ -34,7 +36,7 @@ pub(crate) struct Savepoint {
 impl<'k, K: Keyspace> Step<'k, K> {
     /// A step that has done nothing.
     pub fn new(keys: &'k mut K, now: Now) -> Step<'k, K> {
-        Step { keys, now, effects: Effects::new(), budget: Budget::new() }
+        Step { keys, now, judged: now.mono, effects: Effects::new(), budget: Budget::new() }
     }
 
     /// What it has done until now.
@@ -63,7 +65,7 @@ impl<'k, K: Keyspace> Step<'k, K> {
             let orphan = |(owner, hold): (&Owner, &Hold)| sessions.end_of_grace(hold).is_some().then(|| owner.clone());
             let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
             for owner in orphans {
-                self.effects.close(lock, key, sessions, &owner, self.now.mono);
+                self.effects.close(lock, key, sessions, &owner, self.judged);
             }
         }
         self.lapse(key, usize::MAX);
@@ -74,7 +76,7 @@ impl<'k, K: Keyspace> Step<'k, K> {
     pub(crate) fn lapse(&mut self, key: KeyIndex, most: usize) {
         let Some(lock) = self.keys.lock(key) else { return };
         for _ in 0..most {
-            let Some((owner, hold)) = lock.holds.take_over(self.now.mono) else { return };
+            let Some((owner, hold)) = lock.holds.take_over(self.judged) else { return };
             let cause = if hold.offer().is_some() { Cause::RevokeUndelivered } else { Cause::Lapse };
             self.effects.ended(key, cause, owner, hold);
         }

@@ -4,3 +4,4 @@ mod freeze;
 mod in_time;
 mod index;
 mod mass;
+mod units;
