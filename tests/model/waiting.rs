@@ -445,6 +445,20 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
 }
 
 #[test]
+fn a_waiter_that_lost_what_it_upgrades_is_told_so_though_it_is_in_a_cycle_too() {
+    // c stands at the head for l, which it was to upgrade, and behind d for k; d waits for both.
+    let mut world = world();
+    world.holds(b'a', Read, b"jk");
+    world.holds(b'a', Write, b"j");
+    world.holds(b'c', Read, b"l");
+    world.waits(b'd', Write, b"kl");
+    world.waits(b'c', Write, b"kl");
+    world.waits(b'c', Read, b"j");
+    // The locks go to another database. The world sees that no wait is refused which holds do not keep waiting.
+    world.then(&Op::Swap);
+}
+
+#[test]
 fn locks_asked_for_in_one_order_are_never_refused() {
     // Each owner takes j, k and l in this order and releases them; a waiter does nothing else meanwhile.
     let (mut world, owners) = (world(), b"abcde");

@@ -64,12 +64,21 @@ impl LockManager {
         let before = step.savepoint();
         let attempt = self.attempt(step, id, Some(&cycle));
         self.mark_ready_after(step, None, before);
-        if let Attempt::Grant(indices) = attempt {
-            self.note_passed(step.keys, &indices);
-            self.grant_to_waiter(step, &indices, id);
-        } else {
-            step.close_unchanged(before);
-            self.end_wait(step, id, WaitEnd::Refused(Refusal::Deadlock(Box::new(cycle))));
+        match attempt {
+            Attempt::Grant(indices) => {
+                self.note_passed(step.keys, &indices);
+                self.grant_to_waiter(step, &indices, id);
+            }
+            Attempt::Blocked(_) => {
+                step.close_unchanged(before);
+                self.end_wait(step, id, WaitEnd::Refused(Refusal::Deadlock(Box::new(cycle))));
+            }
+            // It ends for another reason: it has lost what it was to upgrade, say. The service of its queue would tell
+            // it the same, and comes later.
+            Attempt::Reject(answer) => {
+                step.close_unchanged(before);
+                self.end_wait(step, id, answer);
+            }
         }
         self.mark_for_check(owner, cause);
     }
