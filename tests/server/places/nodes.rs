@@ -46,6 +46,13 @@ fn a_place_that_is_due_without_enough_replicas_is_kept_and_an_offer_ends_as_soon
 }
 
 #[test]
+fn a_place_that_is_due_while_the_disk_is_out_of_order_is_kept_and_an_offer_ends_as_soon_as_writes_flow() {
+    let server = Server::new();
+    let disk = HoldBack::disk(&server);
+    due_while(&server, &disk);
+}
+
+#[test]
 fn a_place_that_was_due_during_a_pause_is_granted_afterwards() {
     // Else every pause would throw all out of the queue that had no chance to ask.
     let server = Server::new();
