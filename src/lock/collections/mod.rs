@@ -3,4 +3,5 @@
 pub mod arena;
 pub mod bytes;
 pub mod heap;
+pub(crate) mod inline_map;
 pub mod wheel;

@@ -1,44 +1,45 @@
 //! The wait queue of a key: its waiters in order. Knows their positions alone, and decides nothing.
 
+use crate::lock::collections::inline_map::{InlineMap, InlineSet};
 use crate::lock::collections::wheel::EntryId;
 use crate::lock::model::hold::Mode;
 use crate::lock::model::request::WaiterId;
 use crate::lock::model::time::Timestamp;
-use alloc::collections::{BTreeMap, BTreeSet};
 
-/// A position in a queue: upgrades of this key first, then by arrival.
+/// A position in a queue: upgrades of this key first, then by arrival. A reader that asks to write holds the key: no
+/// request that it excludes can be served before it anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    class: Class,
-    ticket: u64,
-}
+pub struct Position(u64);
 
 impl Position {
+    /// Set in the positions of all but upgrades, above the number of the arrival.
+    const NEWCOMER: u64 = 1 << 63;
+
+    pub(crate) fn new(upgrade: bool, ticket: u64) -> Position {
+        Position(if upgrade { ticket } else { Position::NEWCOMER | ticket })
+    }
+
+    fn is_upgrade(self) -> bool {
+        self < Position(Position::NEWCOMER)
+    }
+
     /// The next place behind this one.
     pub(crate) fn following(self) -> Position {
-        Position { ticket: self.ticket + 1, ..self }
+        Position(self.0 + 1)
     }
-}
-
-/// Which waiters go before which.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Class {
-    // A reader that asks to write holds the key: no request that it excludes can be served before it anyway.
-    Upgrade,
-    Newcomer,
 }
 
 /// The waiters for one key, in order.
 #[derive(Debug, Default)]
 pub struct WaitQueue {
-    order: BTreeMap<Position, WaiterId>,
+    order: InlineMap<Position, WaiterId>,
     /// The writers among the waiters for this key alone.
-    writers: BTreeSet<Position>,
+    writers: InlineSet<Position>,
     /// The waiters for other keys too, and those whose owners wait elsewhere too.
-    waits_elsewhere: BTreeMap<Position, WaiterId>,
+    waits_elsewhere: InlineMap<Position, WaiterId>,
     /// The waiters that may be served though one before them is blocked: their owners wait elsewhere too, or have got
     /// something since they came.
-    may_bypass: BTreeSet<Position>,
+    may_bypass: InlineSet<Position>,
     /// Whether a run of readers is being granted, in batches.
     pub(crate) batch_unfinished: bool,
     /// The reservation of the key, if it is free and reserved for the first waiter, which waits for other keys too.
@@ -64,12 +65,6 @@ pub(crate) enum Pending {
     WakeAndCheck,
 }
 
-impl Position {
-    pub(crate) fn new(upgrade: bool, ticket: u64) -> Position {
-        Position { class: if upgrade { Class::Upgrade } else { Class::Newcomer }, ticket }
-    }
-}
-
 impl WaitQueue {
     /// Adds a waiter, which waits for this key alone or for others as well.
     pub(crate) fn join(&mut self, position: Position, id: WaiterId, mode: Mode, many: bool) {
@@ -77,22 +72,25 @@ impl WaitQueue {
         if many {
             self.waits_elsewhere.insert(position, id);
         } else if mode == Mode::Write {
-            self.writers.insert(position);
+            self.writers.insert(position, ());
         }
     }
 
     /// Gives a place to another waiter.
     pub(crate) fn hand_over(&mut self, position: Position, id: WaiterId) {
         self.order.insert(position, id);
-        self.waits_elsewhere.entry(position).and_modify(|there| *there = id);
+        if self.waits_elsewhere.get(position).is_some() {
+            self.waits_elsewhere.insert(position, id);
+        }
     }
 
     /// Removes the waiter at this position.
     pub(crate) fn leave(&mut self, position: Position) {
-        self.order.remove(&position);
-        self.waits_elsewhere.remove(&position);
+        for waiters in [&mut self.order, &mut self.waits_elsewhere] {
+            waiters.remove(position);
+        }
         for positions in [&mut self.writers, &mut self.may_bypass] {
-            positions.remove(&position);
+            positions.remove(position);
         }
     }
 
@@ -106,13 +104,13 @@ impl WaitQueue {
 
     /// Notes that the waiter at this position may be served though one before it is blocked.
     pub(crate) fn allow_bypass(&mut self, position: Position) {
-        self.may_bypass.insert(position);
+        self.may_bypass.insert(position, ());
     }
 
     /// The waiter at a position.
     #[must_use]
     pub fn at(&self, position: Position) -> Option<WaiterId> {
-        self.order.get(&position).copied()
+        self.order.get(position)
     }
 
     /// Something is to be done about it. True when nothing was to be done before.
@@ -135,11 +133,10 @@ impl WaitQueue {
     /// Whether there is a waiter, and each part has none that is not in the whole (W1).
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let mut parts = [&self.writers, &self.may_bypass].into_iter().flatten();
+        let mut parts = [&self.writers, &self.may_bypass].into_iter().flat_map(InlineSet::iter);
         let mut waits_elsewhere = self.waits_elsewhere.iter();
-        let stands = |position| self.order.contains_key(position);
         !self.order.is_empty()
-            && parts.all(stands)
+            && parts.all(|(position, ())| self.order.get(position).is_some())
             && waits_elsewhere.all(|(position, id)| self.order.get(position) == Some(id))
     }
 
@@ -167,24 +164,24 @@ impl WaitQueue {
 
     /// Its waiters, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = WaiterId> {
-        self.order.values().copied()
+        self.order.iter().map(|(_, id)| id)
     }
 
     /// The waiters before a position, in order.
     pub(crate) fn before(&self, position: Position) -> impl Iterator<Item = WaiterId> {
-        self.order.range(..position).map(|(_, id)| *id)
+        self.order.range(..position).map(|(_, id)| id)
     }
 
     /// The first waiter behind a position, or of all.
     pub(crate) fn next(&self, after: Option<Position>) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
-        self.order.range((from, Unbounded)).next().map(|(position, id)| (*position, *id))
+        self.order.range((from, Unbounded)).next()
     }
 
     /// The writers before a position that wait for this key alone.
     pub(crate) fn writers(&self, before: Position) -> impl DoubleEndedIterator<Item = (Position, WaiterId)> {
-        self.writers.range(..before).filter_map(|position| Some((*position, self.at(*position)?)))
+        self.writers.range(..before).filter_map(|(position, ())| Some((position, self.at(position)?)))
     }
 
     /// The waiters for other keys too, and those whose owners wait elsewhere too; not before a position, if one is
@@ -192,7 +189,7 @@ impl WaitQueue {
     pub(crate) fn waits_elsewhere_from(&self, from: Option<Position>) -> impl Iterator<Item = (Position, WaiterId)> {
         use core::ops::Bound::{Included, Unbounded};
         let from = from.map_or(Unbounded, Included);
-        self.waits_elsewhere.range((from, Unbounded)).map(|(position, id)| (*position, *id))
+        self.waits_elsewhere.range((from, Unbounded))
     }
 
     /// How many wait for other keys too, or their owners wait elsewhere.
@@ -227,20 +224,20 @@ impl WaitQueue {
 
     /// The waiters that hold the key for reading and wait to write.
     pub(crate) fn upgrades(&self) -> impl Iterator<Item = WaiterId> {
-        self.order.iter().take_while(|(position, _)| position.class == Class::Upgrade).map(|(_, id)| *id)
+        self.order.iter().take_while(|(position, _)| position.is_upgrade()).map(|(_, id)| id)
     }
 
     /// The first behind a position of the waiters that may bypass.
     pub(crate) fn next_bypassing(&self, after: Position) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
-        let position = self.may_bypass.range((Excluded(after), Unbounded)).next()?;
-        Some((*position, *self.order.get(position)?))
+        let (position, ()) = self.may_bypass.range((Excluded(after), Unbounded)).next()?;
+        Some((position, self.order.get(position)?))
     }
 }
 
 /// The waiters from one position, or from the first, to before another, in order.
 fn stretch(
-    of: &BTreeMap<Position, WaiterId>,
+    of: &InlineMap<Position, WaiterId>,
     from: Option<Position>,
     before: Position,
 ) -> impl DoubleEndedIterator<Item = (Position, WaiterId)> {
@@ -250,5 +247,5 @@ fn stretch(
         let from = from.map_or(Unbounded, Included);
         of.range((from, Excluded(before)))
     });
-    range.into_iter().flatten().map(|(position, id)| (*position, *id))
+    range.into_iter().flatten()
 }

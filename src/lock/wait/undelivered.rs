@@ -11,6 +11,7 @@ use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{PerKey, WaiterId};
 use crate::lock::model::time::Timestamp;
+use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
@@ -19,7 +20,7 @@ impl WaitTable {
     pub(crate) fn granted(&mut self, id: WaiterId, given: PerKey<GrantUndo>) {
         self.leave_queues(id);
         if let Some(waiter) = self.waiters.get_mut(id) {
-            waiter.state = State::Granted(Grant { given, confirmed: false, places: Vec::new() });
+            waiter.state = State::Granted(Box::new(Grant { given, confirmed: false, places: Vec::new() }));
         }
         self.note_prior_bindings(id);
     }

@@ -21,6 +21,7 @@ use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, Wait};
 use crate::lock::model::time::{Millis, Timestamp};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// An admitted, unanswered request.
@@ -64,7 +65,8 @@ pub struct Wanted {
 #[derive(Clone, Debug)]
 pub(super) enum State {
     Waiting,
-    Granted(Grant),
+    // Apart: places wait in great numbers, and a grant is as large as all else that is kept of them.
+    Granted(Box<Grant>),
 }
 
 /// What a waiter was granted, until it is known whether the client has received it.

@@ -1,0 +1,120 @@
+//! An ordered map with its only entry in place. Most queues have one waiter, and a tree takes hundreds of bytes for one.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use core::ops::RangeBounds;
+
+/// An ordered map. It allocates nothing before its second entry.
+#[derive(Debug)]
+pub(crate) struct InlineMap<K, V>(Entries<K, V>);
+
+/// A set with its only member in place.
+pub(crate) type InlineSet<K> = InlineMap<K, ()>;
+
+#[derive(Debug)]
+enum Entries<K, V> {
+    None,
+    One(K, V),
+    /// At least one. A tree stays one until it is empty: else a map that often has one and two would often allocate.
+    Tree(Box<BTreeMap<K, V>>),
+}
+
+impl<K, V> Default for InlineMap<K, V> {
+    fn default() -> InlineMap<K, V> {
+        InlineMap(Entries::None)
+    }
+}
+
+impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
+    pub(crate) fn len(&self) -> usize {
+        match &self.0 {
+            Entries::None => 0,
+            Entries::One(..) => 1,
+            Entries::Tree(tree) => tree.len(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self.0, Entries::None)
+    }
+
+    pub(crate) fn get(&self, key: K) -> Option<V> {
+        match &self.0 {
+            Entries::None => None,
+            Entries::One(only, value) => (*only == key).then_some(*value),
+            Entries::Tree(tree) => tree.get(&key).copied(),
+        }
+    }
+
+    /// Adds an entry, in place of the one with this key if there is one.
+    pub(crate) fn insert(&mut self, key: K, value: V) {
+        match &mut self.0 {
+            Entries::Tree(tree) => drop(tree.insert(key, value)),
+            Entries::One(only, old) if *only != key => {
+                self.0 = Entries::Tree(Box::new(BTreeMap::from([(*only, *old), (key, value)])));
+            }
+            Entries::None | Entries::One(..) => self.0 = Entries::One(key, value),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: K) {
+        match &mut self.0 {
+            Entries::Tree(tree) => {
+                tree.remove(&key);
+                if tree.is_empty() {
+                    self.0 = Entries::None;
+                }
+            }
+            Entries::One(only, _) if *only == key => self.0 = Entries::None,
+            Entries::None | Entries::One(..) => {}
+        }
+    }
+
+    /// All entries, in order.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (K, V)> {
+        self.range(..)
+    }
+
+    /// The entries within a range, in order. It must not end before it begins.
+    pub(crate) fn range(&self, range: impl RangeBounds<K>) -> impl DoubleEndedIterator<Item = (K, V)> {
+        let (one, tree) = match &self.0 {
+            Entries::None => (None, None),
+            Entries::One(only, value) => (range.contains(only).then_some((*only, *value)), None),
+            Entries::Tree(tree) => (None, Some(tree.range(range))),
+        };
+        one.into_iter().chain(tree.into_iter().flatten().map(|(key, value)| (*key, *value)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::InlineMap;
+    use alloc::collections::BTreeMap;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_is_an_ordered_map(steps in proptest::collection::vec((any::<bool>(), 0..6_u8, any::<u8>()), 0..60)) {
+            let (mut map, mut model) = (InlineMap::default(), BTreeMap::new());
+            for (adds, key, value) in steps {
+                if adds {
+                    map.insert(key, value);
+                    model.insert(key, value);
+                } else {
+                    map.remove(key);
+                    model.remove(&key);
+                }
+                prop_assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()));
+                let both = [(0, 6), (1, 4), (3, 3)];
+                for (from, before) in both {
+                    let expected: Vec<(u8, u8)> = model.range(from..before).map(|(key, value)| (*key, *value)).collect();
+                    prop_assert_eq!(map.range(from..before).collect::<Vec<_>>(), expected.clone());
+                    prop_assert_eq!(map.range(from..before).rev().collect::<Vec<_>>(), expected.into_iter().rev().collect::<Vec<_>>());
+                }
+                prop_assert_eq!(map.get(key), model.get(&key).copied());
+                prop_assert_eq!(map.iter().count(), model.len());
+            }
+        }
+    }
+}
