@@ -3,11 +3,12 @@
 use crate::caller::{Answer, Caller};
 use crate::crowd::Stop;
 use crate::history::Sighting;
+use crate::places::{Holder, View, Waiter};
 use redis::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use testbed::Fields;
+use testbed::{Fields, LockInfo};
 
 /// How long a read may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -18,6 +19,20 @@ pub fn during<R>(
     place: &(dyn Fn(&str) -> Option<u16> + Sync),
     body: impl FnOnce() -> R,
 ) -> (R, Vec<Sighting>) {
+    watching(keys, place, look, body)
+}
+
+/// Reads all these keys of one server with their waiters, over and over, while something is done.
+pub fn views_during<R>(keys: &[String], port: u16, body: impl FnOnce() -> R) -> (R, Vec<View>) {
+    watching(keys, &|_| Some(port), view, body)
+}
+
+fn watching<R, T: Send>(
+    keys: &[String],
+    place: &(dyn Fn(&str) -> Option<u16> + Sync),
+    look: fn(&mut Caller, &str) -> Option<T>,
+    body: impl FnOnce() -> R,
+) -> (R, Vec<T>) {
     let goes_on = AtomicBool::new(true);
     thread::scope(|scope| {
         let auditor = scope.spawn(|| {
@@ -51,4 +66,30 @@ fn look(caller: &mut Caller, key: &str) -> Option<Sighting> {
     };
     let owners = holders.into_iter().map(|holder| Fields::from(holder).get("owner")).collect();
     Some(Sighting { key: key.to_owned(), owners, node: caller.port(), asked, told })
+}
+
+/// The holders and the waiters of the key; None if the server cannot say just now.
+pub fn view(caller: &mut Caller, key: &str) -> Option<View> {
+    let (asked, answer, _) = caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
+    let text = |name: Vec<u8>| String::from_utf8(name).expect("ours are text");
+    let (holders, waiters) = match answer {
+        Answer::Value(value) => {
+            let LockInfo { holders, waiters, .. } = LockInfo::from(value);
+            (holders, waiters)
+        }
+        Answer::Null => Default::default(),
+        Answer::Error(_) | Answer::Lost | Answer::Silence => return None,
+    };
+    let holder = |holder: testbed::HolderInfo| Holder {
+        owner: text(holder.owner),
+        offered: holder.offered,
+        left_ms: holder.ttl_ms,
+    };
+    let waiter = |waiter: testbed::WaiterInfo| Waiter { owner: text(waiter.owner), left_ms: waiter.queue_left_ms };
+    Some(View {
+        key: key.to_owned(),
+        asked,
+        holders: holders.into_iter().map(holder).collect(),
+        waiters: waiters.into_iter().map(waiter).collect(),
+    })
 }

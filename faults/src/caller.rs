@@ -35,6 +35,46 @@ pub fn ask_apart(port: u16, request: String, wait: Duration, patience: Duration)
     thread::spawn(move || Caller::new(port, patience).ask_long(&request, wait))
 }
 
+/// A caller whose connection has the number that the server gave it, so that another can make sure that it is closed.
+pub struct Numbered {
+    /// The caller.
+    pub caller: Caller,
+    /// The number of its connection.
+    pub number: i64,
+}
+
+impl Numbered {
+    /// Connects, and asks for the number. The connection may be cut before: then there is a next one.
+    pub fn new(port: u16, patience: Duration) -> Numbered {
+        let mut numbered = Numbered { caller: Caller::new(port, patience), number: 0 };
+        numbered.connect();
+        numbered
+    }
+
+    /// Gives the connection up, for a new one.
+    pub fn connect(&mut self) {
+        self.caller.hang_up();
+        loop {
+            if let (_, Answer::Value(Value::Int(number)), _) = self.caller.ask("CLIENT ID") {
+                self.number = number;
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Asks what may be asked more than once, on one connection after the other, until there is an answer. When it was
+    /// first sent, the answer, and when that was read.
+    pub fn until_answered(&mut self, request: &str) -> (Moment, Answer, Moment) {
+        let (first, mut answer, mut told) = self.caller.ask(request);
+        while matches!(answer, Answer::Lost | Answer::Silence) {
+            self.connect();
+            (_, answer, told) = self.caller.ask(request);
+        }
+        (first, answer, told)
+    }
+}
+
 /// A client of servers on this machine.
 pub struct Caller {
     port: u16,
@@ -90,6 +130,14 @@ impl Caller {
         }
         let asked = Moment::now();
         (asked, Answer::Error("MOVED too often".to_owned()), asked)
+    }
+
+    /// Sends a request, and gives the connection up if there is no answer within this time.
+    pub fn ask_within(&mut self, request: &str, patience: Duration) -> (Moment, Answer, Moment) {
+        let before = std::mem::replace(&mut self.patience, patience);
+        let asked = self.ask(request);
+        self.patience = before;
+        asked
     }
 
     /// Whether the server answers now, so that a connection that has died meanwhile is not taken for a lost request.

@@ -4,6 +4,7 @@
 //! A program is a number of rounds with one seed; it prints both, then its figures. It fails if it has found a
 //! violation, or if it has not seen what it must see to have shown anything.
 
+pub mod asker;
 pub mod audit;
 pub mod caller;
 pub mod crowd;
@@ -12,6 +13,7 @@ pub mod judge;
 pub mod linear;
 pub mod look;
 pub mod options;
+pub mod places;
 pub mod proxy;
 pub mod report;
 pub mod witness;

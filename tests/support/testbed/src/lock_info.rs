@@ -22,6 +22,8 @@ pub struct WaiterInfo {
     pub mode: String,
     pub waited_ms: i64,
     pub left_ms: Option<i64>,
+    /// None while a client waits there.
+    pub queue_left_ms: Option<i64>,
     /// None for a place whose owner has no request here now.
     pub client: Option<i64>,
 }
@@ -36,6 +38,8 @@ pub struct HolderInfo {
     pub fence: i64,
     pub ttl_ms: i64,
     pub held_ms: i64,
+    /// The owner has not collected it.
+    pub offered: bool,
     pub session: Option<i64>,
     pub client: Option<i64>,
     pub note: Option<String>,
@@ -65,6 +69,7 @@ impl From<Value> for WaiterInfo {
             mode: fields.get("mode"),
             waited_ms: fields.get("waited_ms"),
             left_ms: fields.get("left_ms"),
+            queue_left_ms: fields.get("queue_left_ms"),
             client: fields.get("client"),
         }
     }
@@ -81,6 +86,7 @@ impl From<Value> for HolderInfo {
             fence: fields.get("fence"),
             ttl_ms: fields.get("ttl_ms"),
             held_ms: fields.get("held_ms"),
+            offered: fields.get("offered"),
             session: fields.get("session"),
             client: fields.get("client"),
             note: fields.get("note"),
