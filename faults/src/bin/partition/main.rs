@@ -4,10 +4,13 @@
 //! its lease. Nothing is left behind.
 //!
 //! A round is a few seconds under load, with random faults on both wires. Then clients take and release some locks over
-//! a wire that is cut again and again. Then two clients vanish.
+//! a wire that is cut again and again. Then two clients vanish. Then owners with QUEUE stand in line, twice: some come
+//! back, and those that do not hold up the line for QUEUE at most.
 //!
 //! The wire is a proxy, which needs no rights and runs anywhere. To the server, a frozen wire appears as a half-open
 //! connection does before keepalive finds out.
+
+mod line;
 
 use faults::caller::{Answer, Asking, Caller, ask_apart};
 use faults::crowd::Crowd;
@@ -68,6 +71,9 @@ fn main() -> ExitCode {
         }
         scene.vanish(&format!("frozen{round}"), false);
         scene.vanish(&format!("cut{round}"), true);
+        for (name, first_is_killed) in [("line", false), ("killed", true)] {
+            scene.line(&format!("{name}{round}"), first_is_killed);
+        }
         scene.nothing_is_left(round);
     }
     for figure in [
@@ -80,6 +86,11 @@ fn main() -> ExitCode {
         "replica cut off",
         "replica cut off for long",
         "sync_full",
+        "line: requests without an answer",
+        "line: places compared",
+        "line: killed owners that were offered",
+        "line: views of offers to owners that never came back",
+        "line: leases of owners that never came back",
     ] {
         report.must_see(figure);
     }
@@ -167,6 +178,7 @@ impl Scene<'_> {
         for (section, field) in [
             ("lock", "lock_leases"),
             ("lock", "lock_waiters"),
+            ("lock", "lock_places"),
             ("lock", "lock_contended_keys"),
             ("lock", "lock_session_holds"),
             ("clients", "blocked_clients"),

@@ -1,0 +1,90 @@
+//! What a client does that asks with QUEUE. It asks again over another connection when it lost its own, also over two
+//! at once. It comes too late, gives up, or never comes back.
+
+use crate::PATIENCE;
+use crate::client::{Client, Held, mode};
+use faults::asker::Asker;
+use faults::history::Moment;
+use faults::places::{End, Place, Told};
+use rand::RngExt;
+use std::thread;
+use std::time::Duration;
+
+impl Client {
+    /// Requests a new hold, and asks again until it is granted or has had enough.
+    pub fn stand(&mut self, key: &str, owner: &str, writes: bool) -> Option<Held> {
+        let (queue_ms, lease_ms) = (self.dice.random_range(1_200..=2_400), self.lease_ms());
+        let (key, owner) = (key.to_owned(), owner.to_owned());
+        let request = format!("LOCK.RW {key} {owner} {}", mode(writes));
+        let release = format!("LOCK.RELEASE {key} {owner} ALL");
+        let (shown, asks, end) = (None, Vec::new(), End::Open);
+        let place = Place { key, owner, queue_ms, lease_ms, shown, asks, end };
+        // It asks again at least each quarter of QUEUE, if nothing stops it.
+        let pause_ms = queue_ms / 8;
+        let enough = Moment::now().after_ms(self.dice.random_range(500..=4_000));
+        let Client { line, dice, saw, .. } = self;
+        let mut asker = Asker::new(line, PATIENCE, request, place);
+        loop {
+            let block_ms = dice.random_range(1..=pause_ms);
+            let lost = asker.lost();
+            let told = match dice.random_range(0..100) {
+                0..35 => asker.ask(0),
+                35..65 => asker.ask(block_ms),
+                65..85 => {
+                    let patience = Duration::from_millis(dice.random_range(1..=block_ms));
+                    asker.ask_impatiently(block_ms, patience)
+                }
+                _ => {
+                    saw.count("asked twice at once");
+                    asker.ask_twice(block_ms)
+                }
+            };
+            if told != Told::Unknown && lost > 0 {
+                saw.count("came back over another connection");
+            }
+            if matches!(told, Told::Fence(_)) {
+                break;
+            }
+            match dice.random_range(0..100) {
+                0..4 => {
+                    saw.count("never came back");
+                    asker.die();
+                    break;
+                }
+                4..8 => {
+                    saw.count("came back too late");
+                    thread::sleep(Duration::from_millis(queue_ms + dice.random_range(0..200)));
+                }
+                _ if Moment::now() > enough => {
+                    saw.count("gave its place up");
+                    asker.leave(&release);
+                    break;
+                }
+                // At once, after a connection was lost.
+                _ if told == Told::Unknown => {}
+                _ => thread::sleep(Duration::from_millis(dice.random_range(0..=pause_ms))),
+            }
+            // Not each time: what comes late over the lost connection is served as well.
+            if dice.random_bool(0.5) {
+                asker.settle();
+            }
+        }
+        let told = asker.settle();
+        let Asker { place, forgotten, too_early, .. } = asker;
+        saw.forgotten.extend(forgotten);
+        saw.too_early.extend(too_early);
+        saw.uncertain.insert(place.owner.clone());
+        saw.maybes.extend(place.maybes());
+        saw.stays.extend(place.stays());
+        saw.places.push(place.clone());
+        // Of two requests at once the later may have been granted anew.
+        let fence_of = |told| if let Told::Fence(fence) = told { Some(fence) } else { None };
+        let (ask, fence) =
+            place.asks.iter().filter_map(|ask| Some((ask, fence_of(ask.answer)?))).max_by_key(|(_, fence)| *fence)?;
+        saw.count("granted to a place");
+        let held = self.granted(&place, writes, fence, ask.asked, told);
+        // From the answer on, however long it took to make sure that nothing else is on its way.
+        self.may_hold(&place.key, &place.owner, ask.asked, ask.asked, told.after_ms(place.lease_ms));
+        Some(held)
+    }
+}
