@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use redis_lock::command::acquire::{self, Form};
 use redis_lock::command::args::{Caller, Parser};
 use redis_lock::command::error::ArgError;
-use redis_lock::command::{self, break_lock, extend, hold, info, log, release, top};
+use redis_lock::command::{self, break_lock, check as check_hold, extend, hold, info, log, release, top};
 use redis_lock::ffi::CommandSpec;
 use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::lock::manager::LockManager;
@@ -112,6 +112,17 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
             return Ok(Box::new(move |reading| {
                 assert_eq!(key, reading.keys);
                 assert_eq!(owner.as_ref().map(Owner::as_bytes), reading.get("owner"));
+            }));
+        }
+        b"lock.check" => {
+            let wanted = check_hold::parse(parser)?;
+            let (key, owner, check) = (vec![wanted.key.to_vec()], wanted.owner.to_vec(), wanted.check);
+            return Ok(Box::new(move |reading| {
+                assert_eq!((&key, Some(&owner[..])), (&reading.keys, reading.get("owner")));
+                assert_eq!(
+                    (check.mode, check.fence.map(|fence| fence.get())),
+                    (reading.mode(), reading.number("FENCE"))
+                );
             }));
         }
         b"lock.info" => {

@@ -63,7 +63,7 @@ fn rules(input: &mut Unstructured<'_>) -> Result<Rules> {
 
 /// With or without waiting: as both generators of tests/model/random.rs.
 fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
-    Ok(match input.int_in_range(0..=31u8)? {
+    Ok(match input.int_in_range(0..=33u8)? {
         0..=9 => Op::Acquire {
             db: db(input, waiting)?,
             keys: keys(input)?,
@@ -116,6 +116,12 @@ fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
         31 if waiting => match input.arbitrary()? {
             true => Op::SetOver { key: key(input)? },
             false => Op::Dismiss,
+        },
+        32 => Op::Guard {
+            db: db(input, waiting)?,
+            key: key(input)?,
+            owner: owner(input)?,
+            fence: *input.choose(&[Named::Own, Named::Other])?,
         },
         _ => Op::Late { us: us(input, waiting)? },
     })

@@ -115,6 +115,7 @@ pub fn text_of(error: &ServeError) -> &'static str {
     match error {
         ServeError::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
         ServeError::Replica => "READONLY locks are granted by the primary only",
+        ServeError::CheckedElsewhere => "READONLY locks are checked by the primary only",
         ServeError::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
         ServeError::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
         ServeError::Refused(Refusal::TooManyCounts) => "LIMIT the owner's count is 4294967295, the highest there is",

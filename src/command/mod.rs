@@ -5,6 +5,7 @@
 pub mod acquire;
 pub mod args;
 pub mod break_lock;
+pub mod check;
 pub mod error;
 pub mod extend;
 pub mod hold;

@@ -1,6 +1,6 @@
 //! The table of commands: what COMMAND INFO shows, what the documents are compared with, what is registered at load.
 
-use super::{CATEGORY, acquire, break_lock, extend, hold, info, log, release, top};
+use super::{CATEGORY, acquire, break_lock, check, extend, hold, info, log, release, top};
 use crate::ffi::{Command, CommandSpec, LoadError, Loader};
 
 /// All that COMMAND INFO and COMMAND DOCS show.
@@ -9,6 +9,7 @@ pub const TABLE: &[CommandSpec] = &[
     acquire::LockRw::SPEC,
     release::LockRelease::SPEC,
     extend::LockExtend::SPEC,
+    check::LockCheck::SPEC,
     info::LockInfo::SPEC,
     acquire::LockMacquire::SPEC,
     release::LockMrelease::SPEC,
@@ -29,6 +30,7 @@ pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
     loader.command::<acquire::LockRw>()?;
     loader.command::<release::LockRelease>()?;
     loader.command::<extend::LockExtend>()?;
+    loader.command::<check::LockCheck>()?;
     loader.command::<info::LockInfo>()?;
     loader.command::<acquire::LockMacquire>()?;
     loader.command::<release::LockMrelease>()?;

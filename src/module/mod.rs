@@ -25,12 +25,13 @@ pub mod step;
 
 use crate::ffi::{Access, Ctx, Flags, Keys, Str, WrongType};
 use crate::lock::manager::LockManager;
-use crate::lock::manager::view::{View, ViewContext};
+use crate::lock::manager::view::{self, View, ViewContext};
+use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::record::{HoldRecord, Origin};
-use crate::lock::model::request::{Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
+use crate::lock::model::request::{Check, Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
 use crate::lock::model::time::Timestamp;
 use clients::Reply;
 use keyspace::LOCK;
@@ -44,6 +45,8 @@ pub enum ServeError {
     WrongType,
     /// This node is a replica: only its primary grants.
     Replica,
+    /// This node is a replica: only its primary knows what is held.
+    CheckedElsewhere,
     /// The core refused it.
     Refused(Refusal),
 }
@@ -177,6 +180,25 @@ pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) 
         show(KeyView { lock: keys.get(0).and_then(|lock| View::of(lock, at)), manager, db, name, now })
     };
     Ok(with_manager(read))
+}
+
+/// The fence of an owner's hold, if it is what is asked for. Nothing is changed.
+///
+/// # Errors
+/// On a replica, and when the key has a value of another type.
+pub fn check(ctx: &mut Ctx<'_>, name: Str<'_>, owner: &[u8], check: Check) -> Result<Option<Fence>, ServeError> {
+    // A replica may not have heard yet of a release, a break or another's grant.
+    if !shell().role.is_primary(ctx) {
+        return Err(ServeError::CheckedElsewhere);
+    }
+    let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
+    let Some(lock) = keys.get(0) else { return Ok(None) };
+    let (db, name, now) = (Db(keys.db()), name.as_bytes(), shell().clock.mono());
+    let judge = |manager: &mut LockManager| {
+        let at = ViewContext { db, name, sessions: manager.sessions(), now };
+        view::check(lock, at, owner, check)
+    };
+    Ok(with_manager(judge))
 }
 
 /// Reads what the manager knows of all keys.

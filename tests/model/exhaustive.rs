@@ -93,6 +93,7 @@ fn ops_with_sessions() -> Vec<Op> {
         let (mode, fence) = (None, Named::None);
         ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner, mode, amount: Amount::All, fence });
     }
+    ops.extend(b"ab".map(|owner| Op::Guard { db: 0, key: b'j', owner, fence: Named::Own }));
     ops
 }
 
@@ -130,6 +131,8 @@ fn ops_with_places() -> Vec<Op> {
         let (mode, amount, fence) = (None, Amount::All, Named::None);
         ops.push(Op::Release { db: 0, keys: b"j".to_vec(), owner, mode, amount, fence });
     }
+    // As the owner of an offer would, whose fence LOCK.INFO shows.
+    ops.push(Op::Guard { db: 0, key: b'j', owner: b'a', fence: Named::Own });
     ops
 }
 

@@ -30,6 +30,7 @@ pub(crate) enum Answer {
     Unavailable,
     Released(Vec<Option<u64>>),
     Extended(Vec<Option<u64>>),
+    Guarded(Option<u64>),
     TooManyHolders,
     Ambiguous,
     Queued,
@@ -272,6 +273,25 @@ impl Naive {
         let done: Vec<u8> = keys.iter().zip(&extended).filter_map(|(key, done)| done.map(|_| *key)).collect();
         self.hear_of((db, &done), owner);
         Answer::Extended(extended)
+    }
+
+    /// Whether an owner holds a key in a mode, or any, under a fence, or any.
+    pub(crate) fn check(&self, (db, key): (u32, u8), owner: u8, mode: Option<Mode>, fence: Option<u64>) -> Option<u64> {
+        let row = &self.rows[self.find(db, key, owner)?];
+        let in_mode = match mode {
+            Some(Mode::Read) => row.reads > 0,
+            Some(Mode::Write) => row.writes > 0,
+            None => true,
+        };
+        (in_mode && !row.offered && fence.is_none_or(|fence| fence == row.fence)).then_some(row.fence)
+    }
+
+    pub(crate) fn guard(&mut self, (db, key): (u32, u8), owner: u8, fence: u64) -> Answer {
+        let held = self.check((db, key), owner, Some(Mode::Write), Some(fence));
+        if held.is_some() {
+            self.hear_of((db, &[key]), owner);
+        }
+        Answer::Guarded(held)
     }
 
     /// An operator ends holds, and for how long the key was kept. How many there were.

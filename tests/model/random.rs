@@ -46,6 +46,12 @@ fn break_holds() -> impl Strategy<Value = Op> {
     (b'j'..=b'l', option::of(b'a'..=b'e')).prop_map(|(key, owner)| Op::Break { key, owner })
 }
 
+fn guard() -> impl Strategy<Value = Op> {
+    let fence = prop_oneof![4 => Just(Named::Own), 1 => Just(Named::Other)];
+    let db = prop_oneof![9 => Just(0u32), 1 => Just(1u32)];
+    (db, b'j'..=b'l', b'a'..=b'e', fence).prop_map(|(db, key, owner, fence)| Op::Guard { db, key, owner, fence })
+}
+
 fn amount() -> impl Strategy<Value = Amount> {
     prop_oneof![4 => Just(Amount::One), 1 => Just(Amount::All), 1 => (0..3u32).prop_map(Amount::To)]
 }
@@ -76,6 +82,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
         3 => (keys(), owner(), lease(), named(), session())
             .prop_map(|(keys, owner, lease, fence, session)| Op::Extend { keys, owner, lease, fence, session }),
+        2 => guard(),
         2 => close(),
         1 => break_holds(),
         1 => us().prop_map(|us| Op::Pass { us }),
@@ -120,6 +127,7 @@ fn op_with_waiting() -> impl Strategy<Value = Op> {
             .prop_map(|(db, keys, owner, mode, amount, fence)| Op::Release { db, keys, owner, mode, amount, fence }),
         2 => (keys_of_waiters(), owner(), lease(), named(), session())
             .prop_map(|(keys, owner, lease, fence, session)| Op::Extend { keys, owner, lease, fence, session }),
+        2 => guard(),
         2 => close(),
         1 => break_holds(),
         3 => ms().prop_map(|us| Op::Pass { us }),

@@ -3,7 +3,7 @@
 use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Rules, Waiter};
 use redis_lock::lock::codec;
-use redis_lock::lock::manager::view::{View, ViewContext};
+use redis_lock::lock::manager::view::{self, View, ViewContext};
 use redis_lock::lock::manager::waiters::Waiting;
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::effect::{Cause, Change, Effects};
@@ -16,7 +16,8 @@ use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{Note, Owner};
 use redis_lock::lock::model::record::{HoldRecord, Origin};
 use redis_lock::lock::model::request::{
-    self, Acquire, Amount, Extend, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request, Wait, WaiterId,
+    self, Acquire, Amount, Check, Extend, Guard, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request,
+    Wait, WaiterId,
 };
 use redis_lock::lock::model::session::UnlinkedLock;
 use redis_lock::lock::model::step;
@@ -57,6 +58,13 @@ pub(crate) enum Op {
         lease: u64,
         fence: Named,
         session: Option<Bound>,
+    },
+    /// An owner runs a command, if it holds the key for writing.
+    Guard {
+        db: u32,
+        key: u8,
+        owner: u8,
+        fence: Named,
     },
     /// A client's connection closes. It comes back as another one.
     Close {
@@ -471,6 +479,15 @@ impl World {
                 let wish = (now.mono.0 + lease * 1000, self.bound(*session));
                 self.serve((0, keys), *owner, Operation::Extend(ask), |naive| {
                     naive.extend((0, keys), *owner, wish, fence.map(Fence::get))
+                });
+            }
+            Op::Guard { db, key, owner, fence } => {
+                if self.is_foreign(*db, &[*key]) {
+                    return;
+                }
+                let fence = self.named(*fence, (*db, *key), *owner).unwrap_or(Fence::MAX);
+                self.serve((*db, &[*key]), *owner, Operation::Guard(Guard { fence }), |naive| {
+                    naive.guard((*db, *key), *owner, fence.get())
                 });
             }
             Op::Pass { us } | Op::Late { us } => {
@@ -1072,6 +1089,7 @@ impl World {
         let mut expected = settled.rows.clone();
         expected.sort();
         assert_eq!(self.primary.seen(now), expected, "primary and model");
+        self.check_checks(&settled);
         if self.late {
             return;
         }
@@ -1090,6 +1108,26 @@ impl World {
                 assert_eq!(lock.broken_invariant(), None);
                 let (earliest, _) = lock.holds.earliest().expect("I6");
                 assert!(side.manager.covers(Db(db), lock, earliest), "I4");
+            }
+        }
+    }
+
+    /// LOCK.CHECK by anybody, of anything, before and after what is over was ended.
+    fn check_checks(&self, settled: &Naive) {
+        let fences = settled.rows.iter().map(|row| Some(row.fence)).chain([None, Some(1)]);
+        let fences: Vec<Option<u64>> = fences.collect();
+        for (&(db, key), lock) in &self.primary.locks {
+            let name = [key];
+            let at = self.primary.sight(db, &name, self.now.mono);
+            for owner in b'a'..=b'e' {
+                for mode in [None, Some(Mode::Read), Some(Mode::Write)] {
+                    for &fence in &fences {
+                        let wanted = Check { mode, fence: fence.and_then(Fence::new) };
+                        let found = view::check(lock, at, &[owner], wanted).map(Fence::get);
+                        let expected = settled.check((db, key), owner, mode, fence);
+                        assert_eq!(found, expected, "a check of {key} by {owner}: {wanted:?}");
+                    }
+                }
             }
         }
     }
@@ -1180,6 +1218,7 @@ fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
         Ok(Outcome::Repeats(_)) => unreachable!("the place was taken over, or not"),
         Ok(Outcome::Released(left)) => Answer::Released(left.into_vec()),
         Ok(Outcome::Extended(fences)) => Answer::Extended(fences.into_iter().map(|f| f.map(Fence::get)).collect()),
+        Ok(Outcome::Guarded(fence)) => Answer::Guarded(fence.map(Fence::get)),
         Err(Refusal::TooManyHolders) => Answer::TooManyHolders,
         Err(Refusal::AmbiguousRelease) => Answer::Ambiguous,
         Err(Refusal::AlreadyWaits) => Answer::AlreadyWaits,

@@ -5,6 +5,7 @@ pub mod acquire;
 pub mod enqueue;
 pub mod extend;
 pub mod grant;
+pub mod guard;
 pub mod jobs;
 pub mod keyspace_events;
 pub mod lease_index;

@@ -2,7 +2,7 @@
 //!
 //! A command is settled first (what is over ends), then judged as a whole, then committed. Judging changes nothing and
 //! committing cannot fail, so a refused request leaves no trace. How each command is decided:
-//! [`acquire`](super::acquire), [`release`](super::release), [`extend`](super::extend).
+//! [`acquire`](super::acquire), [`release`](super::release), [`extend`](super::extend), [`guard`](super::guard).
 
 use super::LockManager;
 use crate::lock::model::key::KeyIndex;
@@ -34,6 +34,7 @@ impl LockManager {
             }
             Operation::Release(operation) => self.release(step, count, (owner, operation)),
             Operation::Extend(operation) => Ok(self.extend(step, count, (owner, operation))),
+            Operation::Guard(operation) => Ok(self.guard(step, (owner, *operation))),
         };
         // What changed nothing has left every index as it is to be.
         if step.effects.is_empty() {

@@ -5,6 +5,7 @@ use crate::lock::model::hold::{Hold, Mode, Session};
 use crate::lock::model::key::Db;
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
+use crate::lock::model::request::Check;
 use crate::lock::model::session::Sessions;
 use crate::lock::model::time::{Millis, Timestamp};
 
@@ -34,6 +35,13 @@ impl ViewContext<'_> {
     fn is_over(self, hold: &Hold) -> bool {
         self.sessions.end_of(hold) <= self.judged
     }
+}
+
+/// The fence of an owner's hold if it is what is asked for; None if not, or if it is over. It looks at no other hold.
+#[must_use]
+pub fn check(lock: &Lock, at: ViewContext<'_>, owner: &[u8], check: Check) -> Option<Fence> {
+    let hold = lock.holds.get(owner).filter(|hold| !at.is_over(hold))?;
+    check.admits(hold).then_some(hold.fence)
 }
 
 /// One holder as it is to be seen.

@@ -1,7 +1,7 @@
 //! What is asked, and what came of it.
 
 use super::fence::Fence;
-use super::hold::{Mode, Session};
+use super::hold::{Hold, Mode, Session};
 use super::key::{Db, KeyName};
 use super::owner::{Note, Owner};
 use super::time::{Millis, Timestamp};
@@ -31,6 +31,8 @@ pub enum Operation {
     Release(Release),
     /// To move the end of the lease.
     Extend(Extend),
+    /// To run a command while holding.
+    Guard(Guard),
 }
 
 /// To hold.
@@ -107,6 +109,38 @@ pub struct Extend {
     pub fence: Option<Fence>,
 }
 
+/// To run a command, which the caller does if it is granted, in the same step of the server: hold for writing.
+#[derive(Clone, Copy, Debug)]
+pub struct Guard {
+    /// Only the hold with this fence.
+    pub fence: Fence,
+}
+
+/// What a hold must be, for a check.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Check {
+    /// In which mode it must count; None means any.
+    pub mode: Option<Mode>,
+    /// Only the hold with this fence.
+    pub fence: Option<Fence>,
+}
+
+impl From<Guard> for Check {
+    fn from(guard: Guard) -> Check {
+        Check { mode: Some(Mode::Write), fence: Some(guard.fence) }
+    }
+}
+
+impl Check {
+    /// Whether this hold is what is asked for. An offer is not: its owner does not know of it.
+    #[must_use]
+    pub fn admits(self, hold: &Hold) -> bool {
+        self.mode.is_none_or(|mode| hold.count(mode) > 0)
+            && self.fence.is_none_or(|fence| fence == hold.fence)
+            && hold.offer().is_none()
+    }
+}
+
 /// How much to give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
@@ -157,6 +191,8 @@ pub enum Outcome {
     Released(PerKey<Option<u64>>),
     /// Per key the fence of the extended hold; None as above.
     Extended(PerKey<Option<Fence>>),
+    /// The fence of the hold under which the command may run; None if it must not.
+    Guarded(Option<Fence>),
 }
 
 /// Why a request cannot be served. Each has one text, in command/reply.rs.

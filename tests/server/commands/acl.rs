@@ -11,6 +11,7 @@ const LOCKING: &[&str] = &[
     "LOCK.ACQUIRE lock:k a BLOCK 10 SESSION 60000 NOTE x RETRY 1",
     "LOCK.RW lock:r a READ",
     "LOCK.EXTEND lock:k a PX 5000",
+    "LOCK.CHECK lock:k a",
     "LOCK.INFO lock:k",
     "LOCK.RELEASE lock:k a ALL",
     "LOCK.MACQUIRE 2 lock:k lock:r a",
@@ -259,8 +260,9 @@ fn to_see_a_lock_needs_the_right_to_read_and_to_take_one_both() {
     assert!(matches!(reader.say("LOCK.INFO lock:k"), Reply::Array(_)));
     refused(&mut reader, "LOCK.INFO other:k");
     for command in LOCKING.iter().chain(["LOCK.BREAK lock:k", "LOCK.HOLD lock:k x 0 0"].iter()) {
-        if !command.starts_with("LOCK.INFO") {
-            refused(&mut reader, command);
+        match command.split(' ').next() {
+            Some("LOCK.INFO" | "LOCK.CHECK") => not_refused(&mut reader, command),
+            _ => refused(&mut reader, command),
         }
     }
     // All of them read before they change.

@@ -62,6 +62,14 @@ const COMMANDS: &[Shown] = &[
         args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence?",
     },
     Shown {
+        name: "lock.check",
+        arity: -3,
+        flags: &["fast", "module", "readonly"],
+        keys: Keys::First,
+        key: &["RO", "access"],
+        args: "key owner (READ|WRITE)? FENCE:fence?",
+    },
+    Shown {
         name: "lock.info",
         arity: -2,
         flags: &["module", "readonly"],
@@ -217,6 +225,7 @@ fn command_getkeys_finds_the_one_key() {
         "LOCK.RW key owner READ",
         "LOCK.RELEASE key owner ALL",
         "LOCK.EXTEND key owner PX 5",
+        "LOCK.CHECK key owner FENCE 5",
         "LOCK.INFO key",
         "LOCK.BREAK key owner",
         "LOCK.HOLD key owner 0 0",

@@ -166,6 +166,7 @@ pub(crate) fn has_own_categories(wire: &mut Connection) -> bool {
 const CATEGORIES: &[(&str, &str)] = &[
     ("lock.acquire", "write blocking fast"),
     ("lock.break", "write slow admin dangerous"),
+    ("lock.check", "read fast"),
     ("lock.extend", "write fast"),
     ("lock.hold", "write fast admin dangerous"),
     ("lock.info", "read slow"),

@@ -162,7 +162,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::Deadlock(_) => {}
         }
     }
-    let error = [ServeError::WrongType, ServeError::Replica].into_iter().chain(refusals.map(ServeError::Refused));
+    let error = [ServeError::WrongType, ServeError::Replica, ServeError::CheckedElsewhere]
+        .into_iter()
+        .chain(refusals.map(ServeError::Refused));
     let away = [RedirectReason::Demoted, RedirectReason::SlotGone].map(|away| text_of_redirect(away).to_owned());
     let texts = complaints.iter().map(ArgError::to_string).chain(error.map(|error| text_of(&error).to_owned()));
     let spoken = [text_of_deadlock(&cycle, Db(0), |_| true), TAKEN_OVER.to_owned()];

@@ -1,0 +1,60 @@
+//! LOCK.CHECK: tells whether an owner holds a lock now. It changes nothing.
+
+use super::args::{Arguments, Parser};
+use super::error::{ArgError, refuse, reply_arg_error};
+use super::options::Opt;
+use super::reply::ToReply;
+use super::{CATEGORY, FENCE, KEY, MODE, OWNER};
+use crate::ffi::command_info::{ArgSpec, KeyArgs, KeyUse};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
+use crate::lock::model::request::Check;
+use crate::module::{self, config};
+
+/// `LOCK.CHECK key owner [READ|WRITE] [FENCE f]`
+#[derive(Debug)]
+pub struct LockCheck;
+
+impl Command for LockCheck {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.check",
+        flags: c"readonly fast",
+        acl: Acl { known: "read fast", own: CATEGORY },
+        arity: -3,
+        keys: KeyArgs::First(KeyUse::Read),
+        summary: c"Tells whether an owner holds a lock now. \
+                   Replies with the fence, or null when it does not.",
+        complexity: c"O(log(N)) where N is the number of holders of the lock",
+        since: c"0.1.0",
+        args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE).optional(), FENCE],
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        let Wanted { key, owner, check } = match parse(Parser::new(args, config::bounds())) {
+            Ok(wanted) => wanted,
+            Err(error) => return reply_arg_error(ctx, &error),
+        };
+        match module::check(ctx, key, owner, check) {
+            Ok(fence) => fence.reply(ctx),
+            Err(error) => refuse(ctx, error),
+        }
+    }
+}
+
+/// What the client wants to know.
+#[derive(Debug)]
+pub struct Wanted<'a, W> {
+    /// Of this lock.
+    pub key: W,
+    /// The hold of this owner.
+    pub owner: &'a [u8],
+    /// What it must be.
+    pub check: Check,
+}
+
+/// Reads the arguments of LOCK.CHECK.
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, ArgError> {
+    let key = parser.need("key")?;
+    let owner = parser.owner()?;
+    let options = parser.options(&[Opt::Read, Opt::Write, Opt::Fence])?;
+    Ok(Wanted { key, owner, check: Check { mode: options.mode, fence: options.fence } })
+}

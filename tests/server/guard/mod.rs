@@ -1,0 +1,3 @@
+//! LOCK.CHECK and LOCK.GUARD: whether an owner holds a lock now, and commands that run only if it does.
+
+mod check;
