@@ -191,11 +191,13 @@ pub fn check(ctx: &mut Ctx<'_>, name: Str<'_>, owner: &[u8], check: Check) -> Re
     if !shell().role.is_primary(ctx) {
         return Err(ServeError::CheckedElsewhere);
     }
+    let now = shell().clock.mono();
+    let judged = shell().judged(ctx, now);
     let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
     let Some(lock) = keys.get(0) else { return Ok(None) };
-    let (db, name, now) = (Db(keys.db()), name.as_bytes(), shell().clock.mono());
+    let (db, name) = (Db(keys.db()), name.as_bytes());
     let judge = |manager: &mut LockManager| {
-        let at = ViewContext { db, name, sessions: manager.sessions(), now };
+        let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };
         view::check(lock, at, owner, check)
     };
     Ok(with_manager(judge))

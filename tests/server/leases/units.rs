@@ -9,15 +9,18 @@ end
 repeat until field(field(redis.call('LOCK.INFO', 'k'), 'holders')[1], 'ttl_ms') == 0 ";
 
 /// What is there then.
-const SEEN: &str = "return {#redis.call('LOCK.INFO', 'k'), redis.call('LOCK.ACQUIRE', 'k', 'b') == false, \
+const SEEN: &str = "return {redis.call('LOCK.CHECK', 'k', 'a'), #redis.call('LOCK.INFO', 'k'), redis.call('LOCK.ACQUIRE', 'k', 'b') == false, \
                     redis.call('LOCK.EXTEND', 'k', 'a', 'PX', 100) > 0} ";
 
 const TAKEN: &str = "redis.call('LOCK.ACQUIRE', 'k', 'a', 'PX', 100) ";
 
-/// Holder seen; refused to another owner; extended.
+/// Held by its owner; seen; refused to another owner; extended.
 fn assert_held(reply: &Value) {
     let Value::Array(items) = reply else { panic!("{reply:?}") };
-    assert!(matches!(items[..], [Value::Int(fields), Value::Int(1), Value::Int(1)] if fields > 0), "{reply:?}");
+    assert!(
+        matches!(items[..], [Value::Int(_), Value::Int(fields), Value::Int(1), Value::Int(1)] if fields > 0),
+        "{reply:?}"
+    );
 }
 
 #[test]
