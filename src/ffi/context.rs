@@ -47,17 +47,6 @@ bitflags! {
     }
 }
 
-/// What is run without a pause between its commands: a transaction, a script, a function, or a lone command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// The one that began at this time of the server's own clock, in microseconds. The next one has another.
-    Began(i64),
-    /// The server does not tell (Redis 7.0): one of several commands.
-    Inside,
-    /// The server does not tell: a lone command.
-    Alone,
-}
-
 impl<'a> Ctx<'a> {
     /// # Safety
     /// The server must have passed `raw` to a call that lasts for `'a`, and no other `Ctx` may be made of it (rule 3).
@@ -101,17 +90,11 @@ impl<'a> Ctx<'a> {
         *self.flags.get_or_init(|| unsafe { flags_of(self.as_ptr()) })
     }
 
-    /// What the command of this call is a part of.
+    /// Whether a transaction, a script, a function or another module calls the command: the server serves no other
+    /// client before all of that is done. Their ids would not tell which: scripts share one.
     #[must_use]
-    pub fn unit(&self) -> Unit {
-        // SAFETY: the pointer to it is written once, at load.
-        match unsafe { raw::RedisModule_CachedMicroseconds } {
-            // It stands still for as long as a unit runs. A client's id would not do: scripts share one.
-            // SAFETY: the function takes nothing and reads a number.
-            Some(cached) => Unit::Began(unsafe { cached() }),
-            None if self.flags().intersects(Flags::MULTI | Flags::LUA | Flags::DENY_BLOCKING) => Unit::Inside,
-            None => Unit::Alone,
-        }
+    pub fn is_nested(&self) -> bool {
+        self.flags().intersects(Flags::MULTI | Flags::LUA | Flags::DENY_BLOCKING)
     }
 
     /// The number of the selected database.

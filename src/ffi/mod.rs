@@ -55,7 +55,7 @@ pub use args::Args;
 pub use blocked::{Blocked, Parked};
 pub use command::Command;
 pub use command_info::CommandSpec;
-pub use context::{Ctx, Flags, Unit};
+pub use context::{Ctx, Flags};
 pub use keys::{Access, Keys, Name, WrongType};
 pub use load::{LoadError, Loader, Module};
 pub use serving::Serving;

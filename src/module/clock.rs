@@ -1,6 +1,5 @@
 //! The only place that reads the time.
 
-use crate::ffi::Unit;
 use crate::lock::model::time::{Now, Timestamp, WallTime};
 use std::cell::Cell;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -16,14 +15,14 @@ pub struct Clock {
     origin: Instant,
     /// When both clocks were read last, and how far the wall clock was ahead.
     wall_ahead: Cell<Option<(Timestamp, u64)>>,
-    /// The last unit, and the time of its first command.
-    unit: Cell<(Unit, Timestamp)>,
+    /// The time of the first command of the transaction or script that may go on.
+    unit: Cell<Option<Timestamp>>,
 }
 
 impl Clock {
     /// A clock whose monotonic time begins now.
     pub(crate) fn new() -> Clock {
-        Clock { origin: Instant::now(), wall_ahead: Cell::new(None), unit: Cell::new((Unit::Alone, Timestamp(0))) }
+        Clock { origin: Instant::now(), wall_ahead: Cell::new(None), unit: Cell::new(None) }
     }
 
     /// The present on both clocks. A wall clock that is set is followed after a millisecond.
@@ -41,27 +40,22 @@ impl Clock {
         Now { mono, wall: WallTime(mono.0 + ahead) }
     }
 
-    /// By which time a command is judged that is called now: that of the first command of its unit. A lease that ends
-    /// within a script is there for all of it.
-    pub(crate) fn judged(&self, unit: Unit, now: Timestamp) -> Timestamp {
-        let (last, began) = self.unit.get();
-        if unit == last && unit != Unit::Alone {
-            return began;
-        }
-        self.unit.set((unit, now));
-        now
+    /// By which time a command is judged that is called now, by a client or from within a transaction or a script. These
+    /// have one time, that of their first command. A lease that ends within a script is there for all of it.
+    pub(crate) fn judged(&self, is_nested: bool, now: Timestamp) -> Timestamp {
+        let began = self.unit.get().filter(|_| is_nested).unwrap_or(now);
+        self.unit.set(is_nested.then_some(began));
+        began
     }
 
-    /// The server serves other clients now: a unit that it does not tell from the next one is over.
+    /// The server turns to other clients: what called the last commands is done.
     pub(crate) fn end_unit(&self) {
-        if self.is_unit_open() {
-            self.unit.set((Unit::Alone, Timestamp(0)));
-        }
+        self.unit.set(None);
     }
 
-    /// Whether [`Clock::end_unit`] is to be called before the next command.
+    /// Whether [`Clock::end_unit`] is to be called when the server does so.
     pub(crate) fn is_unit_open(&self) -> bool {
-        self.unit.get().0 == Unit::Inside
+        self.unit.get().is_some()
     }
 
     /// The present on the monotonic clock.

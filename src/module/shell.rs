@@ -11,8 +11,8 @@ use super::replication::Stream;
 use super::resync::Resync;
 use super::role::Role;
 use super::scheduler::Scheduler;
+use crate::ffi::Ctx;
 use crate::ffi::event::LoadedFrom;
-use crate::ffi::{Ctx, Unit};
 use crate::lock::manager::LockManager;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::limits::{Bounds, Limits};
@@ -146,12 +146,12 @@ impl Shell {
 
     /// The time by which a client's command is judged: one for all commands of a transaction, a script or a function.
     pub(crate) fn judged(&self, ctx: &mut Ctx<'_>, now: Timestamp) -> Timestamp {
-        let unit = ctx.unit();
-        if unit == Unit::Inside {
-            // It ends with this turn.
+        let is_nested = ctx.is_nested();
+        if is_nested {
+            // It is over when this turn is, at the latest.
             self.scheduler.watch_event_loop(ctx);
         }
-        self.clock.judged(unit, now)
+        self.clock.judged(is_nested, now)
     }
 
     /// Whether the background has a job that may be tried now.

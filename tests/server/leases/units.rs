@@ -35,6 +35,23 @@ fn a_lease_that_ends_within_a_script_is_there_for_all_of_it_and_gone_after_it() 
 }
 
 #[test]
+fn a_script_that_takes_so_long_that_the_server_looks_after_other_clients_is_one_unit_still() {
+    // The server's own clock goes on then. It counts the instructions of the script to see when.
+    const LONG: &str = "for i = 1, 5000000 do end ";
+    let server = Server::setup().option("busy-reply-threshold", "1").start();
+    let mut conn = server.connect();
+    let script = [TAKEN, BEYOND, LONG, SEEN].concat();
+    assert_held(&conn.call(&["EVAL", &script, "1", "k"]).unwrap());
+    let again = ["redis.call('LOCK.EXTEND', 'k', 'a', 'PX', 100) ", BEYOND, LONG, "return 1"].concat();
+    conn.ok(&["MULTI"]);
+    for command in [vec!["LOCK.ACQUIRE", "k", "a"], vec!["EVAL", &again, "0"], vec!["EVAL", SEEN, "1", "k"]] {
+        conn.call(&command).unwrap();
+    }
+    let Value::Array(items) = conn.call(&["EXEC"]).unwrap() else { panic!("not an array") };
+    assert_held(&items[2]);
+}
+
+#[test]
 fn a_lease_that_ends_within_a_transaction_is_there_for_all_of_it() {
     let server = Server::new();
     let mut conn = server.connect();
