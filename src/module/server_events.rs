@@ -59,6 +59,7 @@ impl Listener for ServerEvents {
             ServerEvent::BecameReplica => {
                 shell.role.set_primary(false);
                 shell.scheduler.stop_timer(ctx);
+                keep_offers(ctx);
                 blocked_clients::dismiss();
             }
             ServerEvent::SlotsGained => with_manager(|manager| manager.gain_slots(shell.clock.now().wall)),
@@ -157,6 +158,20 @@ impl Peer for PeerMessages {
             with_manager(|manager| manager.observe_fence(fence));
         }
     }
+}
+
+/// Makes plain holds of what this node has offered: from now on it does not know which of them belong together.
+fn keep_offers(ctx: &mut Ctx<'_>) {
+    let selected = ctx.db();
+    for (db, name) in with_manager(|manager| manager.offered_keys()) {
+        ctx.select_db(db.0);
+        let name = OwnedStr::new(&name);
+        let Ok(mut keys) = Keys::open(ctx, &LOCK, &[name.as_str()], Access::Write) else { continue };
+        if let Some(lock) = keys.get_mut(0) {
+            lock.keep_offers();
+        }
+    }
+    ctx.select_db(selected);
 }
 
 /// A lock came from another key.

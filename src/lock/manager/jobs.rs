@@ -261,6 +261,13 @@ impl LockManager {
         self.end_all(ids, answer)
     }
 
+    /// The keys with holds that no client knows of. They are plain holds once the node is dismissed: see
+    /// [`Lock::keep_offers`](crate::lock::model::lock::Lock::keep_offers).
+    #[must_use]
+    pub fn offered_keys(&self) -> Vec<(Db, KeyName)> {
+        self.offers.keys().map(|(db, name)| (db, name.clone())).collect()
+    }
+
     /// Ends all waits and all sessions, and leaves undelivered grants as they are: this node may not roll them back any
     /// more.
     pub fn dismiss(&mut self) -> WaitEnds {

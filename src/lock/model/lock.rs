@@ -17,6 +17,7 @@ use super::owner::Owner;
 use crate::lock::collections::heap::allocated;
 use crate::lock::collections::wheel::{EntryId, Wheel};
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 
 /// The leases of one database.
 pub type Leases = Wheel<KeyName>;
@@ -33,6 +34,16 @@ pub struct Lock {
 }
 
 impl Lock {
+    /// What was offered of it is a plain hold from now on.
+    pub fn keep_offers(&mut self) {
+        let offered = |(owner, hold): (&Owner, &Hold)| hold.offer().is_some().then(|| (owner.clone(), hold.clone()));
+        let offered: Vec<(Owner, Hold)> = self.holds.iter().filter_map(offered).collect();
+        for (owner, mut hold) in offered {
+            hold.set_offer(None);
+            self.holds.put(&owner, hold);
+        }
+    }
+
     /// Whether it has no hold: such a lock's key is to be deleted.
     #[must_use]
     pub fn is_free(&self) -> bool {

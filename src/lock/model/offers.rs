@@ -77,6 +77,11 @@ impl Offers {
         Offers { made: 0, epoch: 0, by_id: BTreeMap::new() }
     }
 
+    /// The keys on which they stand.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (Db, &KeyName)> {
+        self.by_id.values().flatten().filter(|part| part.stands()).map(|part| (part.db, &part.name))
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
@@ -178,7 +183,7 @@ impl Offers {
         }
     }
 
-    /// This node grants no more. What it has offered is a plain hold to the next primary.
+    /// This node grants no more. What it has offered is a plain hold to the next primary, which may be itself.
     pub(crate) fn clear(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.by_id.clear();

@@ -4,7 +4,7 @@ use super::Scene;
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::hold_back::HoldBack;
 use crate::harness::state::{holders, let_it_tick};
-use testbed::{Cluster, Server, wait_for};
+use testbed::{Cluster, Port, Server, wait_for};
 
 /// A place and an offer whose time is up while nothing may be written.
 fn due_while(server: &Server, hold_back: &HoldBack) {
@@ -105,6 +105,23 @@ fn after_a_failover_places_are_gone_and_an_offer_is_a_plain_hold() {
     old.stage.until("lock_places", 0);
     old.expect_numbers(0, 0, 0);
     assert_eq!(old.stage.ask(&["LOCK.ACQUIRE", "k", "c", "QUEUE", "60000"]).code(), "READONLY");
+}
+
+#[test]
+fn a_node_that_was_a_replica_for_a_while_has_plain_holds_where_it_had_offers() {
+    // It has forgotten which of them belong together.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "nil"), ("LOCK.RELEASE k a", "0")]);
+    scene.expect("j", "b is offered");
+    let nobody = Port::claim();
+    scene.conn.ok(&["REPLICAOF", "127.0.0.1", &nobody.number().to_string()]);
+    assert_eq!([scene.on("k"), scene.on("j")], ["b holds", "b holds"]);
+    scene.conn.ok(&["REPLICAOF", "NO", "ONE"]);
+    assert!(scene.stage.ask(&["LOCK.EXTEND", "k", "b", "PX", "600000"]).int() > 0);
+    assert!(scene.stage.ask(&["LOCK.ACQUIRE", "j", "b", "QUEUE", "60000"]).int() > 0);
+    scene.expect_numbers(0, 0, 0);
+    assert_eq!(scene.of("holders", "writes"), Reply::Int(1));
 }
 
 #[test]
