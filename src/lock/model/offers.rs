@@ -23,6 +23,9 @@ pub(crate) struct Offers {
     made: u64,
     epoch: u32,
     by_id: BTreeMap<OfferId, Parts>,
+    /// The last one of which no hold is left. It is forgotten with the next change: a lock that is renamed over another
+    /// leaves one key before it comes to the other.
+    emptied: Option<OfferId>,
 }
 
 /// One key of a request that was granted as an offer.
@@ -74,7 +77,7 @@ impl Part {
 impl Offers {
     /// None.
     pub(crate) const fn new() -> Offers {
-        Offers { made: 0, epoch: 0, by_id: BTreeMap::new() }
+        Offers { made: 0, epoch: 0, by_id: BTreeMap::new(), emptied: None }
     }
 
     /// The keys on which they stand.
@@ -84,12 +87,23 @@ impl Offers {
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.by_id.len()
+        self.by_id.len() - usize::from(self.emptied.is_some_and(|id| self.is_gone(id)))
+    }
+
+    /// Whether all its holds are gone, but it is known.
+    fn is_gone(&self, id: OfferId) -> bool {
+        self.by_id.get(&id).is_some_and(|parts| !parts.iter().any(Part::stands))
+    }
+
+    fn forget_emptied(&mut self) {
+        if let Some(id) = self.emptied.take().filter(|id| self.is_gone(*id)) {
+            self.by_id.remove(&id);
+        }
     }
 
     /// Whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
+        self.len() == 0
     }
 
     /// The name of the next offer.
@@ -100,6 +114,7 @@ impl Offers {
 
     /// An offer was made on these keys, unless the owner held all of them before: it says which. Whether one was made.
     pub(crate) fn made(&mut self, id: OfferId, db: Db, keys: impl Iterator<Item = (KeyName, bool)>) -> bool {
+        self.forget_emptied();
         let state = |held| if held { PartState::Held } else { PartState::Offered };
         let parts: Parts = keys.map(|(name, held)| Part::new(db, name, state(held))).collect();
         let is_made = parts.iter().any(Part::stands);
@@ -139,12 +154,13 @@ impl Offers {
 
     /// A hold of an offer has ended or was collected, or its lock left the key.
     pub(crate) fn leave(&mut self, id: OfferId, db: Db, name: &[u8]) {
+        self.forget_emptied();
         let Some(parts) = self.by_id.get_mut(&id) else { return };
         for part in parts.iter_mut().filter(|part| part.stands() && part.db == db && *part.name == *name) {
             part.state = PartState::Gone;
         }
         if !parts.iter().any(Part::stands) {
-            self.by_id.remove(&id);
+            self.emptied = Some(id);
         }
     }
 
@@ -154,7 +170,7 @@ impl Offers {
         if id.epoch != self.epoch {
             return;
         }
-        // It left the old key before. If that was its only one, it was forgotten.
+        // It left the old key before. It may have been forgotten, if it was not known at once where the lock went.
         let parts = self.by_id.entry(id).or_insert_with(|| Parts::from([here.clone()]));
         let came = |part: &&mut Part| from.is_some_and(|(db, name)| part.db == db && *part.name == *name);
         if let Some(part) = parts.iter_mut().filter(|part| part.state == PartState::Gone).find(came) {

@@ -88,6 +88,26 @@ fn if_one_offered_hold_is_gone_the_others_are_taken_back_and_the_request_is_judg
 }
 
 #[test]
+fn an_offered_hold_that_goes_over_another_one_of_the_offer_leaves_it_without_one() {
+    for (way, on_k) in [("RENAME k j", "free"), ("RENAME j k", "b is offered")] {
+        let server = Server::new();
+        let mut scene = Scene::new(&server);
+        scene.play(&[
+            ("LOCK.ACQUIRE k a", "#1"),
+            ("LOCK.MACQUIRE 2 k j b QUEUE 60000", "nil"),
+            ("LOCK.RELEASE k a", "0"),
+            (way, "OK"),
+        ]);
+        scene.expect("k", on_k);
+        scene.expect_numbers(0, 0, 1);
+        // What is left of it is taken back, and the request is judged anew.
+        scene.row("LOCK.MACQUIRE 2 k j b QUEUE 60000", "[#2 #3]");
+        assert_eq!([scene.on("k"), scene.on("j")], ["b holds"; 2], "{way}");
+        scene.expect_numbers(0, 0, 0);
+    }
+}
+
+#[test]
 fn judged_anew_it_is_granted_where_no_other_waits() {
     let server = Server::new();
     let mut scene = Scene::new(&server);
