@@ -198,8 +198,10 @@ fn extended(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds, bound: Option<
     let Operation::Extend(ask) = request.operation else { panic!("{:?}", request.operation) };
     assert!((1..=bounds.keys_max).contains(&keys.len()));
     assert!((Millis(1)..=bounds.lease_max).contains(&ask.lease));
+    assert!(ask.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
     Ok(Box::new(move |reading| {
         assert_eq!((&keys, Some(request.owner.as_bytes())), (&reading.keys, reading.get("owner")));
+        assert_eq!(ask.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
         assert_eq!((Some(ask.lease), ask.session), (reading.lease(), reading.session(bound)));
         assert_eq!(ask.fence.map(|fence| fence.get()), reading.number("FENCE"));
     }))

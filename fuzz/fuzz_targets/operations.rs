@@ -94,6 +94,7 @@ fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
             lease: lease(input)?,
             fence: named(input)?,
             session: option(input, bound)?,
+            note: option(input, |input| option(input, |input| input.int_in_range(b'x'..=b'z')))?,
         },
         17 => Op::Close { client: input.int_in_range(0..=2)?, late: input.arbitrary()? },
         18 => Op::Break { key: key(input)?, owner: option(input, owner)? },

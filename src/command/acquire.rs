@@ -7,7 +7,7 @@ use super::args::{Arguments, Caller, OwnerArg, Parser};
 use super::error::{ArgError, TAKEN_OVER, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
 use super::options::Opt;
 use super::reply::ToReply;
-use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NUMKEYS, OWNER, SESSION};
+use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::model::fence::Fence;
@@ -102,7 +102,6 @@ const LEASE_IF_NAMED: ArgSpec = ArgSpec::new(c"lease", LEASE).optional();
 const BLOCK: ArgSpec = ArgSpec::option(c"BLOCK", c"milliseconds", ArgKind::Integer);
 const QUEUE: ArgSpec = ArgSpec::option(c"QUEUE", c"milliseconds", ArgKind::Integer);
 const RETRY: ArgSpec = ArgSpec::option(c"RETRY", c"count", ArgKind::Integer);
-const NOTE: ArgSpec = ArgSpec::option(c"NOTE", c"note", ArgKind::String);
 
 /// Which of the three commands was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -157,7 +157,7 @@ impl Pair {
             }
             Op::Extend { key, owner, client, lease, grace } => {
                 let (session, bound) = self.session(client, grace);
-                let extend = Operation::Extend(Extend { lease: Millis(lease), session, fence: None });
+                let extend = Operation::Extend(Extend { lease: Millis(lease), session, fence: None, note: None });
                 let outcome = ask(&mut self.side, key, &[owner], extend, now).outcome;
                 let Ok(Outcome::Extended(fences)) = outcome else { panic!("{outcome:?}") };
                 assert_eq!(fences[0].is_some(), self.naive.contains_key(&(key, owner)));

@@ -38,7 +38,7 @@ fn ops() -> Vec<Op> {
                 };
                 ops.push(release);
             }
-            ops.push(Op::Extend { keys, owner, lease: 25, fence: Named::None, session: None });
+            ops.push(Op::Extend { keys, owner, lease: 25, fence: Named::None, session: None, note: None });
         }
     }
     ops
@@ -89,7 +89,7 @@ fn ops_with_sessions() -> Vec<Op> {
         ops.push(acquire(b"j", Mode::Read, Some((1, 5))));
         ops.push(acquire(b"jk", Mode::Write, Some((1, 0))));
         let (keys, session) = (b"jk".to_vec(), Some((0, 5)));
-        ops.push(Op::Extend { keys, owner, lease: 25, fence: Named::None, session });
+        ops.push(Op::Extend { keys, owner, lease: 25, fence: Named::None, session, note: None });
         let (mode, fence) = (None, Named::None);
         ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner, mode, amount: Amount::All, fence });
     }

@@ -256,7 +256,7 @@ impl Naive {
         &mut self,
         (db, keys): (u32, &[u8]),
         owner: u8,
-        (deadline_us, session): (u64, Option<(u64, u64)>),
+        (deadline_us, session, note): (u64, Option<(u64, u64)>, Option<Option<u8>>),
         fence: Option<u64>,
     ) -> Answer {
         let extended = keys.iter().map(|&key| {
@@ -267,6 +267,7 @@ impl Naive {
             }
             row.deadline_us = deadline_us;
             row.session = session.or(row.session);
+            row.note = note.unwrap_or(row.note);
             Some(row.fence)
         });
         let extended: Vec<Option<u64>> = extended.collect();

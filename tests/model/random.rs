@@ -60,6 +60,11 @@ fn named() -> impl Strategy<Value = Named> {
     prop_oneof![4 => Just(Named::None), 1 => Just(Named::Own), 1 => Just(Named::Other)]
 }
 
+/// Another note, none from now on, or what is there.
+fn note_of_extension() -> impl Strategy<Value = Option<Option<u8>>> {
+    option::of(option::of(b'x'..=b'z'))
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let key = || b'j'..=b'l';
     let owner = || b'a'..=b'd';
@@ -80,8 +85,10 @@ fn op() -> impl Strategy<Value = Op> {
             }),
         7 => (keys(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
-        3 => (keys(), owner(), lease(), named(), session())
-            .prop_map(|(keys, owner, lease, fence, session)| Op::Extend { keys, owner, lease, fence, session }),
+        3 => (keys(), owner(), lease(), named(), session(), note_of_extension())
+            .prop_map(|(keys, owner, lease, fence, session, note)| {
+                Op::Extend { keys, owner, lease, fence, session, note }
+            }),
         2 => guard(),
         2 => close(),
         1 => break_holds(),
@@ -125,8 +132,10 @@ fn op_with_waiting() -> impl Strategy<Value = Op> {
             }),
         8 => (db(), keys_of_waiters(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(db, keys, owner, mode, amount, fence)| Op::Release { db, keys, owner, mode, amount, fence }),
-        2 => (keys_of_waiters(), owner(), lease(), named(), session())
-            .prop_map(|(keys, owner, lease, fence, session)| Op::Extend { keys, owner, lease, fence, session }),
+        2 => (keys_of_waiters(), owner(), lease(), named(), session(), note_of_extension())
+            .prop_map(|(keys, owner, lease, fence, session, note)| {
+                Op::Extend { keys, owner, lease, fence, session, note }
+            }),
         2 => guard(),
         2 => close(),
         1 => break_holds(),

@@ -35,7 +35,7 @@ impl World {
     }
 
     fn extends(&mut self, owner: u8, key: u8, session: Option<Bound>) {
-        self.then(&Op::Extend { keys: vec![key], owner, lease: LONG, fence: Named::None, session });
+        self.then(&Op::Extend { keys: vec![key], owner, lease: LONG, fence: Named::None, session, note: None });
     }
 
     fn closes(&mut self, client: u8) {

@@ -58,6 +58,8 @@ pub(crate) enum Op {
         lease: u64,
         fence: Named,
         session: Option<Bound>,
+        /// Some(None) takes away what is there.
+        note: Option<Option<u8>>,
     },
     /// An owner runs a command, if it holds the key for writing.
     Guard {
@@ -470,13 +472,14 @@ impl World {
                     naive.release(at, *owner, *mode, *amount, fence.map(Fence::get))
                 });
             }
-            Op::Extend { keys, owner, lease, fence, session } => {
+            Op::Extend { keys, owner, lease, fence, session, note } => {
                 if self.is_foreign(0, keys) {
                     return;
                 }
                 let fence = self.named(*fence, (0, keys[0]), *owner);
-                let ask = Extend { lease: Millis(*lease), session: self.session(*session), fence };
-                let wish = (now.mono.0 + lease * 1000, self.bound(*session));
+                let note_kept = note.map(|note| Note::new(note.as_slice()));
+                let ask = Extend { lease: Millis(*lease), session: self.session(*session), fence, note: note_kept };
+                let wish = (now.mono.0 + lease * 1000, self.bound(*session), *note);
                 self.serve((0, keys), *owner, Operation::Extend(ask), |naive| {
                     naive.extend((0, keys), *owner, wish, fence.map(Fence::get))
                 });

@@ -111,6 +111,6 @@ pub(crate) fn release(owner: &str) -> Request {
 }
 
 pub(crate) fn extend(owner: &str) -> Request {
-    let ask = Operation::Extend(Extend { lease: Millis(30_000), fence: None, session: None });
+    let ask = Operation::Extend(Extend { lease: Millis(30_000), fence: None, session: None, note: None });
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }

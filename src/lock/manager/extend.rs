@@ -32,6 +32,9 @@ fn extend<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, owner: &Owner, ope
     let mut hold = lock.hold_of(owner, operation.fence).filter(|hold| hold.offer().is_none())?.clone();
     hold.deadline = step.now.mono + operation.lease;
     hold.rebind(operation.session);
+    if let Some(note) = &operation.note {
+        hold.set_note(Some(note.clone()).filter(|note| !note.0.is_empty()));
+    }
     let fence = hold.fence;
     step.effects.commit_hold(lock, key, Cause::Extend, owner, hold);
     Some(fence)

@@ -107,6 +107,8 @@ pub struct Extend {
     pub session: Option<Session>,
     /// Only the hold with this fence.
     pub fence: Option<Fence>,
+    /// What to keep with the hold; None leaves what is there, and an empty one takes it away.
+    pub note: Option<Note>,
 }
 
 /// To run a command, which the caller does if it is granted, in the same step of the server: hold for writing.

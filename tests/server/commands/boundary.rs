@@ -59,7 +59,7 @@ const COMMANDS: &[Shown] = &[
         flags: CHANGES,
         keys: Keys::First,
         key: &["RW", "access", "delete"],
-        args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence?",
+        args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence? NOTE:note?",
     },
     Shown {
         name: "lock.check",

@@ -171,7 +171,7 @@ const MADE: &[Row] = &[
     ("LOCK.INFO k OWNER *", "nil"),
 ];
 
-/// NOTE is kept with the hold until another is given.
+/// NOTE is kept with the hold until another is given, or an extension takes it away.
 const NOTES: &[Row] = &[
     ("LOCK.RW k a READ", "#1"),
     (
@@ -201,6 +201,20 @@ const NOTES: &[Row] = &[
     (
         "LOCK.INFO k OWNER a",
         r#"[mode write fence #2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note ""]] waiting 0 waiters [] reserved_by nil]"#,
+    ),
+    ("LOCK.EXTEND k a PX 60000 NOTE fourth FENCE #2", "#2"),
+    ("LOCK.EXTEND k a PX 60000", "#2"),
+    ("LOCK.EXTEND k a PX 60000 NOTE fifth FENCE #2+1", "nil"),
+    ("LOCK.EXTEND k b NOTE fifth PX 60000", "nil"),
+    (
+        "LOCK.INFO k OWNER a",
+        "[mode write fence #2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note fourth]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    // An empty note of an extension takes the note away.
+    (r#"LOCK.EXTEND k a NOTE "" EX 60"#, "#2"),
+    (
+        "LOCK.INFO k OWNER a",
+        "[mode write fence #2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     ("LOCK.RELEASE k a ALL", "0"),
     ("LOCK.ACQUIRE k a", "#3"),

@@ -37,6 +37,7 @@ const OWNERS: &[Row] = &[
     ("LOCK.ACQUIRE k * RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
     ("LOCK.RW k * READ BLOCK 0 RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
     ("LOCK.ACQUIRE k a NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
+    ("LOCK.EXTEND k a PX 5 NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
     ("LOCK.RW k a READ NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
 ];
 
@@ -146,7 +147,10 @@ const OPTIONS: &[Row] = &[
     ("LOCK.INFO k BLOCK 0", r#"ERR unknown option "BLOCK""#),
     ("LOCK.RELEASE k a PX 5", r#"ERR unknown option "PX""#),
     ("LOCK.RELEASE k a 1", r#"ERR unknown option "1""#),
-    ("LOCK.EXTEND k a NOTE x", r#"ERR unknown option "NOTE""#),
+    ("LOCK.EXTEND k a NOTE x", "ERR PX or EX is needed"),
+    ("LOCK.EXTEND k a PX 5 NOTE", "ERR NOTE needs a value"),
+    ("LOCK.EXTEND k a NOTE x PX 5 NOTE x", "ERR NOTE is given twice"),
+    ("LOCK.MEXTEND 1 k a PX 5 NOTE x", r#"ERR unknown option "NOTE""#),
     ("LOCK.EXTEND k a PX 5 ALL", r#"ERR unknown option "ALL""#),
     ("LOCK.EXTEND k a 5000 PX", r#"ERR unknown option "5000""#),
     ("LOCK.EXTEND k a FENCE 5", "ERR PX or EX is needed"),

@@ -96,6 +96,10 @@ fn every_change_to_a_hold_is_sent_as_one_fact() {
         ("LOCK.EXTEND k a EX 30", &["LOCK.HOLD k a 0 4 F W L=30000 job"]),
         ("LOCK.RW k a READ PX 1", &["LOCK.HOLD k a 1 4 F W L<30000 job"]),
         ("LOCK.RW k a WRITE NOTE other", &["LOCK.HOLD k a 1 5 F W L=30000 other"]),
+        ("LOCK.EXTEND k a EX 30 NOTE 40%", &["LOCK.HOLD k a 1 5 F W L=30000 40%"]),
+        // An empty one takes it away.
+        ("LOCK.EXTEND k a EX 30 NOTE ", &["LOCK.HOLD k a 1 5 F W L=30000"]),
+        ("LOCK.EXTEND k a EX 30 NOTE other", &["LOCK.HOLD k a 1 5 F W L=30000 other"]),
         ("LOCK.RELEASE k a WRITE", &["LOCK.HOLD k a 1 4 F W L<30000 other"]),
         ("LOCK.RELEASE k a WRITE TO 2", &["LOCK.HOLD k a 1 2 F W L<30000 other"]),
         // Downgraded: same fence.
