@@ -313,7 +313,14 @@ fn an_extension_that_failed_confirms_nothing() {
     world.holds(b'x', Write, b"k");
     world.waits(b'a', Write, b"k");
     world.release(b'x', b"k");
-    world.then(&Op::Extend { keys: b"k".to_vec(), owner: b'a', lease: LONG, fence: Named::Other, session: None, note: None });
+    world.then(&Op::Extend {
+        keys: b"k".to_vec(),
+        owner: b'a',
+        lease: LONG,
+        fence: Named::Other,
+        session: None,
+        note: None,
+    });
     world.then(&Op::Lose { nth: 0 });
     assert_eq!(world.at(b'k'), at(b"", b""));
 }
@@ -816,7 +823,14 @@ fn an_owner_is_heard_of_where_what_it_was_granted_went() {
         world.waits(b'b', Write, b"j");
         world.release(b'a', b"j");
         world.then(&Op::Rename { from: b'j', to: b'k' });
-        world.then(&Op::Extend { keys: vec![heard], owner: b'b', lease: LONG, fence: Named::None, session: None, note: None });
+        world.then(&Op::Extend {
+            keys: vec![heard],
+            owner: b'b',
+            lease: LONG,
+            fence: Named::None,
+            session: None,
+            note: None,
+        });
         world.then(&Op::Lose { nth: 0 });
         assert_eq!(world.at(b'k').0 == b"b", is_left);
     }

@@ -4,4 +4,5 @@ mod freeze;
 mod in_time;
 mod index;
 mod mass;
+mod notices;
 mod units;
