@@ -13,7 +13,7 @@ pub mod module;
 
 use ffi::alloc::ServerAlloc;
 use ffi::{LoadError, Loader, Module};
-use module::{config, info, keyspace, server_events};
+use module::{config, grace, info, keyspace, server_events};
 use std::ffi::CStr;
 
 #[global_allocator]
@@ -34,6 +34,7 @@ impl Module for LockModule {
         loader.configs(config::TABLE, "lock", config::check)?;
         server_events::load(loader)?;
         loader.info::<info::Section>()?;
+        grace::on_start();
         // Last: nothing takes it back if the load fails.
         loader.peers::<server_events::PeerMessages>();
         Ok(())

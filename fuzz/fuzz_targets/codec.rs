@@ -29,6 +29,7 @@ const LIMITS: Limits = Limits {
     reserve_max: Millis(0),
     deadlock_detection: false,
     promotion_skew: Millis(0),
+    grace: Millis(0),
 };
 
 fuzz_target!(|bytes: &[u8]| {

@@ -108,7 +108,11 @@ fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
         26 => Op::Reload { key: key(input)? },
         27 => Op::Swap,
         28 => Op::Flush { all: input.arbitrary()? },
-        29 => Op::Promote,
+        29 => match input.int_in_range(0..=3u8)? {
+            0 | 1 => Op::Promote,
+            2 => Op::Grace { ms: input.int_in_range(0..=50)? },
+            _ => Op::SetGrace { ms: input.int_in_range(0..=50)? },
+        },
         30 if waiting => match input.int_in_range(0..=3u8)? {
             0 | 1 => Op::Lose { nth: nth(input)? },
             2 => Op::Deliver { nth: nth(input)? },

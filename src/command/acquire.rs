@@ -223,6 +223,7 @@ fn reply_wait_end(ctx: &mut Ctx<'_>, end: &WaitEnd, generated: Option<&Owner>, r
         WaitEnd::TimedOut | WaitEnd::Detached(_) | WaitEnd::Replaced | WaitEnd::HoldLost | WaitEnd::Left => {
             ctx.reply_null();
         }
+        WaitEnd::InGrace { left, .. } => refuse(ctx, ServeError::Refused(Refusal::Grace(*left))),
         WaitEnd::TakenOver => ctx.reply_error(TAKEN_OVER),
         WaitEnd::Offered { .. } => unreachable!("no client waits for an offer"),
         WaitEnd::WrongType => refuse(ctx, ServeError::WrongType),

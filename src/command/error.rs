@@ -5,6 +5,7 @@ use crate::lock::model::key::Db;
 use crate::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
 use crate::lock::model::time::Millis;
 use crate::module::ServeError;
+use std::borrow::Cow;
 use std::fmt;
 
 /// What is wrong with the arguments of a command.
@@ -111,8 +112,8 @@ impl fmt::Display for Quoted<'_> {
 
 /// The text of a request that was not served.
 #[must_use]
-pub fn text_of(error: &ServeError) -> &'static str {
-    match error {
+pub fn text_of(error: &ServeError) -> Cow<'static, str> {
+    Cow::Borrowed(match error {
         ServeError::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
         ServeError::Replica => "READONLY locks are granted by the primary only",
         ServeError::CheckedElsewhere => "READONLY locks are checked by the primary only",
@@ -136,7 +137,10 @@ pub fn text_of(error: &ServeError) -> &'static str {
         ServeError::Refused(Refusal::OtherKeys) => "ERR owner stands there with other keys: release that first",
         ServeError::Refused(Refusal::QueuedUpgrade) => "ERR QUEUE cannot wait for an upgrade: use BLOCK",
         ServeError::Refused(Refusal::Deadlock(_)) => "DEADLOCK",
-    }
+        ServeError::Refused(Refusal::Grace(left)) => {
+            return Cow::Owned(format!("GRACE nobody is let in for another {} ms (lock.grace-ms)", left.0));
+        }
+    })
 }
 
 /// The text of a deadlock: the cycle from the requester back to itself.
@@ -184,7 +188,7 @@ pub fn text_of_redirect(reason: RedirectReason) -> &'static str {
 
 /// Replies that a request was not served.
 pub fn refuse(ctx: &mut Ctx<'_>, error: ServeError) {
-    ctx.reply_error(text_of(&error));
+    ctx.reply_error(&text_of(&error));
 }
 
 /// Replies that an argument is wrong.

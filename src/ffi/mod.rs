@@ -39,7 +39,7 @@ mod guard;
 pub mod info;
 pub mod keys;
 pub mod load;
-mod log;
+pub mod log;
 pub mod peers;
 pub mod record;
 mod replicate;

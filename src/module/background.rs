@@ -4,6 +4,7 @@
 //! happens in slices, and only while a client's write would be allowed.
 
 use super::blocked_clients::{redirect_waiters, wake};
+use super::grace;
 use super::keyspace::LOCK;
 use super::replication;
 use super::scheduler::SLICE_MS;
@@ -65,6 +66,7 @@ pub(crate) fn on_before_sleep(ctx: &mut Ctx<'_>) {
 /// Ends what is over, for one slice. While writes may not flow no lease ends here, and the next tick polls again.
 fn poll(ctx: &mut Ctx<'_>) {
     let shell = shell();
+    grace::end_if_over();
     if !ctx.flags().contains(Flags::PRIMARY) || ctx.flags().contains(Flags::LOADING) {
         shell.resync.clear();
         return;

@@ -1,5 +1,6 @@
 //! The table of configurations: `CONFIG GET lock.*`, redis.conf, and the arguments of loadmodule.
 
+use super::grace;
 use super::shell::{shell, with_manager};
 use crate::ffi::config::{ConfigKind, ConfigSpec};
 use crate::lock::model::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
@@ -8,6 +9,7 @@ use crate::lock::model::time::Millis;
 const LEASE_MS_CEILING: i64 = LEASE_CEILING.0 as i64;
 /// An owner that the server makes for `*` must fit, or its lock could not be released.
 const OWNER_BYTES_FLOOR: i64 = 32;
+const YEAR_MS: i64 = 31_536_000_000;
 const BYTES_CEILING: i64 = SAVED_BYTES_CEILING as i64;
 
 /// Every configuration, each once.
@@ -169,6 +171,17 @@ pub static TABLE: &[ConfigSpec] = &[
         set: |value| set_limit(|limits| limits.promotion_skew = Millis(value as u64)),
     },
     ConfigSpec {
+        name: "grace-ms",
+        kind: ConfigKind::Number(0, YEAR_MS),
+        default: 0,
+        fixed: false,
+        unit: "ms",
+        reason: "for how long nothing is granted after a start or a promotion: as long as leases may still run of \
+                 which this node does not know; 0 is off",
+        get: || shell().grace_length.get().0 as i64,
+        set: |value| shell().grace_length.set(Millis(value as u64)),
+    },
+    ConfigSpec {
         name: "allow-hold",
         kind: ConfigKind::YesNo,
         default: 0,
@@ -180,7 +193,7 @@ pub static TABLE: &[ConfigSpec] = &[
     },
 ];
 
-/// Checks the values against each other.
+/// Checks the values against each other. Those that are in force only together with the others are so from then on.
 ///
 /// # Errors
 /// The reason for refusing them.
@@ -189,6 +202,7 @@ pub fn check() -> Result<(), String> {
     if bounds.lease_default > bounds.lease_max {
         return Err("lock.default-lease-ms must not be above lock.max-lease-ms".to_owned());
     }
+    grace::apply();
     Ok(())
 }
 

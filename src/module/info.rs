@@ -34,6 +34,8 @@ impl InfoFields for Section {
             each(c"searches_cut", manager.searches_cut());
             each(c"leases", manager.leases_len() as u64);
             each(c"session_holds", manager.sessions().len() as u64);
+            let left = manager.grace_left(shell().clock.mono());
+            each(c"grace_left_ms", left.map_or(0, |left| left.0));
             each(c"fence_clock", manager.last_fence().map_or(0, Fence::get));
         });
         each(c"wait_p50_us", metrics.wait_us(0.5));

@@ -51,7 +51,7 @@ impl Metrics {
     /// Counts what a request came to.
     pub(crate) fn count_outcome(&self, outcome: &Result<Outcome, Refusal>) {
         match outcome {
-            Ok(Outcome::Unavailable) => self.count(|counters| counters.refused += 1),
+            Ok(Outcome::Unavailable) | Err(Refusal::Grace(_)) => self.count(|counters| counters.refused += 1),
             Ok(Outcome::Placed(_)) => self.count(|counters| {
                 counters.refused += 1;
                 counters.queued += 1;
@@ -66,9 +66,9 @@ impl Metrics {
     pub(crate) fn count_wait_end(&self, answer: &WaitEnd) {
         self.count(|counters| match answer {
             WaitEnd::Granted(_) | WaitEnd::Offered { .. } => counters.handed_off += 1,
-            WaitEnd::TimedOut => counters.timed_out += 1,
+            WaitEnd::TimedOut | WaitEnd::InGrace { place: None, .. } => counters.timed_out += 1,
             // The wait goes on: without a client, or with another one.
-            WaitEnd::Detached(_) | WaitEnd::TakenOver => {}
+            WaitEnd::Detached(_) | WaitEnd::InGrace { .. } | WaitEnd::TakenOver => {}
             WaitEnd::Refused(Refusal::Deadlock(_)) => counters.deadlocks += 1,
             WaitEnd::Replaced
             | WaitEnd::Left

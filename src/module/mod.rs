@@ -11,6 +11,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod data_type;
+pub mod grace;
 pub mod info;
 pub mod keyspace;
 pub mod lost_holds;
@@ -113,6 +114,13 @@ pub fn serve(
     if !goes_on {
         shell().metrics.count_outcome(&outcome);
     }
+    // Null would be the answer to these.
+    let outcome = match outcome {
+        Ok(outcome @ (Outcome::Unavailable | Outcome::Placed(_))) => {
+            with_manager(|manager| manager.unless_grace(outcome, step.judged))
+        }
+        outcome => outcome,
+    };
     if step.needs_rearm {
         shell().schedule(ctx);
     }

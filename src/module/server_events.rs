@@ -3,7 +3,7 @@
 use super::keyspace::LOCK;
 use super::scheduler::Callbacks;
 use super::shell::{shell, with_manager};
-use super::{background, blocked_clients};
+use super::{background, blocked_clients, grace};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::peers::Peer;
 use crate::ffi::{Access, Ctx, Flags, Keys, LoadError, Loader, OwnedStr, Str};
@@ -53,6 +53,7 @@ impl Listener for ServerEvents {
                 shell.role.set_primary(true);
                 shell.stream.may_begin();
                 with_manager(|manager| manager.promote(shell.clock.now().wall));
+                grace::on_promotion();
                 broadcast_fence(ctx);
                 shell.schedule(ctx);
             }

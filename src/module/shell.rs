@@ -30,6 +30,7 @@ const NO_LIMITS: Limits = Limits {
     reserve_max: Millis(0),
     deadlock_detection: true,
     promotion_skew: Millis(0),
+    grace: Millis(0),
 };
 
 /// The bounds of arguments until the same moment.
@@ -51,6 +52,11 @@ pub struct Shell {
 
     pub(crate) clock: Clock,
     pub(crate) role: Role,
+    /// How long a grace is to be. It is so when [`super::grace::apply`] has followed: a CONFIG SET that is refused must
+    /// not end the grace that runs.
+    pub(crate) grace_length: Cell<Millis>,
+    /// Whether the log says that a grace runs.
+    pub(crate) grace_announced: Cell<bool>,
     /// What arguments of commands must keep to.
     pub(crate) bounds: Cell<Bounds>,
     /// Whether clients may send LOCK.HOLD.
@@ -101,6 +107,8 @@ impl Shell {
             unlinked: RefCell::default(),
             clock: Clock::new(),
             role: Role::default(),
+            grace_length: Cell::new(Millis(0)),
+            grace_announced: Cell::new(false),
             bounds: Cell::new(NO_BOUNDS),
             hold_allowed: Cell::new(false),
             clients: RefCell::default(),

@@ -29,6 +29,8 @@ pub(crate) struct Done<R> {
     pub result: R,
     /// When it was run.
     pub now: Timestamp,
+    /// By which time it was judged.
+    pub judged: Timestamp,
     /// How many waits it ended.
     pub ended: usize,
     /// Whether the module must see to the timer: [`Shell::schedule`](super::shell::Shell::schedule).
@@ -74,8 +76,8 @@ fn run_at<'n, R>(
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
     let mut step = Step::new(&mut locks, now);
     let result = shell().with_manager(|manager| decide(manager, &mut step));
-    let mut effects = step.effects;
-    let done = Done { result, now: now.mono, ended: effects.wait_ends.len(), needs_rearm: effects.needs_rearm };
+    let (mut effects, judged) = (step.effects, step.judged);
+    let done = Done { result, now: now.mono, judged, ended: effects.wait_ends.len(), needs_rearm: effects.needs_rearm };
     if effects.is_empty() {
         return Ok(done);
     }

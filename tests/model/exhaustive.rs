@@ -136,6 +136,52 @@ fn ops_with_places() -> Vec<Op> {
     ops
 }
 
+/// What two owners can do around a grace of which one passing of time is half: one holds when it begins, and both ask,
+/// with a place or a client, for one key or two.
+fn ops_with_grace() -> Vec<Op> {
+    let mut ops = vec![Op::Pass { us: 10_000 }, Op::Late { us: 10_000 }, Op::SetGrace { ms: 0 }];
+    let acquire = |owner, keys: &[u8], mode, wait, queue| {
+        let (keys, lease, note, retry, session) = (keys.to_vec(), 25, None, None, None);
+        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue }
+    };
+    for owner in *b"ab" {
+        ops.push(acquire(owner, b"j", Mode::Read, Wait::Never, None));
+        ops.push(acquire(owner, b"j", Mode::Write, Wait::Forever, None));
+        // Its time is up within the grace, with it, or after it.
+        ops.push(acquire(owner, b"jk", Mode::Read, Wait::For(Millis(20)), None));
+        ops.push(acquire(owner, b"j", Mode::Write, Wait::Never, Some(15)));
+        ops.push(acquire(owner, b"k", Mode::Write, Wait::For(Millis(5)), Some(30)));
+    }
+    let (mode, amount, fence) = (None, Amount::All, Named::None);
+    ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner: b'a', mode, amount, fence });
+    ops
+}
+
+#[test]
+fn every_history_of_five_steps_in_a_grace_agrees_with_the_model() {
+    // What could go wrong: as below, where nothing is granted for a while, also to holders.
+    let ops = ops_with_grace();
+    let (count, mut histories) = (ops.len(), 0u64);
+    for number in 0..count.pow(STEPS - 1) {
+        // Owner a has the key for reading, or for writing, or nobody has.
+        for held in [Some(Mode::Read), Some(Mode::Write), None] {
+            let mut world = World::new(Rules { reserve_us: 10_000, ..RULES });
+            if let Some(mode) = held {
+                let (keys, wait, session, queue) = (b"j".to_vec(), Wait::Never, None, None);
+                let (owner, lease, note, retry) = (b'a', 35, None, None);
+                world.step(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue });
+            }
+            world.step(&Op::Grace { ms: 20 });
+            for digit in (0..STEPS - 1).map(|step| number / count.pow(step) % count) {
+                world.step(&ops[digit]);
+            }
+            world.check();
+            histories += 1;
+        }
+    }
+    assert!(histories > 110_000, "{histories}");
+}
+
 #[test]
 fn every_history_of_six_steps_with_places_agrees_with_the_model() {
     // What could go wrong: as below, about requests that come again, late or never, and grants that lie there for them.

@@ -4,6 +4,7 @@
 use crate::queue::{Ask, Given, Granted, Offer, Part, Rules, Waiter};
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::request::Amount;
+use redis_lock::lock::model::time::Millis;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One row of the list.
@@ -43,6 +44,7 @@ pub(crate) enum Answer {
     OtherKeys,
     QueuedUpgrade,
     Deadlock,
+    Grace,
 }
 
 /// All there is.
@@ -71,6 +73,12 @@ pub(crate) struct Naive {
     pub(crate) cannot_wait: bool,
     /// Whether the core grants the next request: before the waiters of a cycle, it may where it must not refuse it.
     pub(crate) lets_in: bool,
+    /// Whether the core lets the next request wait: in a cycle, it may during a grace where it must not refuse it.
+    pub(crate) lets_wait: bool,
+    /// When the grace that runs has begun.
+    grace_begun_us: Option<u64>,
+    /// When the last grace ends.
+    grace_end_us: u64,
     /// Whose place was taken over by the last request.
     pub(crate) replaced: Option<u64>,
     /// The last refused request, as it would have waited.
@@ -80,6 +88,29 @@ pub(crate) struct Naive {
 impl Naive {
     pub(crate) fn new(rules: Rules, skew_us: u64) -> Naive {
         Naive { rules, skew_us, ..Naive::default() }
+    }
+
+    /// Nothing is granted for so long.
+    pub(crate) fn begin_grace(&mut self, length_us: u64, now_us: u64) {
+        if length_us > 0 {
+            (self.grace_begun_us, self.grace_end_us) = (Some(now_us), now_us + length_us);
+        }
+    }
+
+    /// A grace is so long, also one that runs; not one that is over.
+    pub(crate) fn set_grace(&mut self, length_us: u64, now_us: u64) {
+        if let (Some(begun_us), Some(_)) = (self.grace_begun_us, self.grace_left(now_us)) {
+            self.grace_end_us = now_us.max(begun_us + length_us);
+        }
+    }
+
+    pub(crate) fn grace_left(&self, now_us: u64) -> Option<Millis> {
+        (now_us < self.grace_end_us).then(|| Millis((self.grace_end_us - now_us).div_ceil(1000)))
+    }
+
+    /// Whether a waiter's time was, or is now, up before it could be served after a grace.
+    pub(crate) fn ended_in_grace(&self, waiter: &Waiter, now_us: u64) -> bool {
+        waiter.until_us.unwrap_or(now_us).min(now_us) <= self.grace_end_us
     }
 
     fn find(&self, db: u32, key: u8, owner: u8) -> Option<usize> {

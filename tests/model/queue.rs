@@ -231,6 +231,7 @@ impl Naive {
     /// Whether a waiter can be served now.
     pub(crate) fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
         !waiter.is_over(now_us)
+            && self.grace_left(now_us).is_none()
             && !self.is_settled_otherwise(waiter, now_us)
             && !self.has_lost_its_hold(waiter)
             && waiter.ask.keys.iter().all(|key| self.blocked_on(waiter, *key, now_us).is_none())
@@ -258,7 +259,7 @@ impl Naive {
 
     fn is_overlooked(&self, waiter: &Waiter, now_us: u64) -> bool {
         let ends = self.has_lost_its_hold(waiter) || self.is_settled_otherwise(waiter, now_us);
-        ends || self.is_servable(waiter, now_us)
+        self.grace_left(now_us).is_none() && (ends || self.is_servable(waiter, now_us))
     }
 
     /// How many keys a waiter is granted anew: what a place's owner holds already is no part of an offer.
@@ -385,11 +386,15 @@ impl Naive {
 
     /// An owner asks again where it has a place. None if it has none.
     fn ask_again(&mut self, ask: &Ask, now_us: u64) -> Option<Answer> {
+        let in_grace = self.grace_left(now_us).is_some();
         let there = |waiter: &&mut Waiter| {
             let holds = |key| self.rows.iter().any(|row| (row.db, row.key, row.owner) == (ask.db, key, ask.owner));
             let is_holder = waiter.ask.keys.len() == 1 && ask.keys.len() == 1 && holds(ask.keys[0]);
             let shares = ask.keys.iter().any(|key| waiter.wants(ask.db, *key));
-            waiter.ask.owner == ask.owner && shares && !is_holder && (waiter.is_place() || ask.queue_us.is_some())
+            waiter.ask.owner == ask.owner
+                && shares
+                && (!is_holder || in_grace)
+                && (waiter.is_place() || ask.queue_us.is_some())
         };
         let (waiters_max, parked) = (self.rules.waiters_max, self.parked());
         let mut places: Vec<&mut Waiter> = self.waiters.iter_mut().filter(there).collect();
@@ -470,6 +475,13 @@ impl Naive {
 
     /// A request to hold: served, refused, or queued under the id that [`Naive::call_last`] gives.
     pub(crate) fn acquire(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Answer {
+        match self.decide(ask, now_us, wall_us) {
+            Answer::Unavailable if self.grace_left(now_us).is_some() => Answer::Grace,
+            answer => answer,
+        }
+    }
+
+    fn decide(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Answer {
         self.tickets += 1;
         let upgraded: Vec<u8> = ask
             .keys
@@ -487,6 +499,9 @@ impl Naive {
         let (ticket, since_us) = (self.tickets, now_us);
         let newcomer =
             Waiter { id: 0, ask: ask.clone(), upgraded, passed: false, since_us, until_us, overdue: false, ticket };
+        if self.grace_left(now_us).is_some() {
+            return self.refuse_in_grace(newcomer, now_us, wall_us);
+        }
         if let Some(answer) = self.collect(ask, now_us, wall_us).or_else(|| self.ask_again(ask, now_us)) {
             return answer;
         }
@@ -502,6 +517,21 @@ impl Naive {
             }
             Some(blocked_on) => blocked_on,
         }
+    }
+
+    /// During a grace no request is served, whoever asks; those that may wait do.
+    fn refuse_in_grace(&mut self, newcomer: Waiter, now_us: u64, wall_us: u64) -> Answer {
+        let ask = newcomer.ask.clone();
+        if ask.queue_us.is_some() && !newcomer.upgraded.is_empty() {
+            return Answer::Unavailable;
+        }
+        if let Some(answer) = self.ask_again(&ask, now_us) {
+            return answer;
+        }
+        if ask.wait == Wait::Never && ask.queue_us.is_none() {
+            return Answer::Unavailable;
+        }
+        self.enqueue(newcomer, now_us, wall_us)
     }
 
     fn enqueue(&mut self, newcomer: Waiter, now_us: u64, wall_us: u64) -> Answer {
@@ -548,6 +578,11 @@ impl Naive {
         self.waiters.push(newcomer);
         if (contested || self.rules.detects) && self.is_in_circle(ask.owner, now_us) {
             let newcomer = self.waiters.pop().expect("pushed above");
+            if self.grace_left(now_us).is_some() && self.lets_wait {
+                self.waiters.push(newcomer.clone());
+                self.check_passing(&newcomer, now_us);
+                return if ask.wait == Wait::Never { Answer::Placed } else { Answer::Queued };
+            }
             if self.lets_in {
                 self.waiters.push(newcomer.clone());
                 self.check_passing(&newcomer, now_us);
@@ -561,9 +596,8 @@ impl Naive {
             return Answer::Deadlock;
         }
         for key in &ask.keys {
-            self.kept.entry((ask.db, *key)).or_insert(now_us);
+            self.looked(ask.db, *key, now_us);
         }
-        self.end_keeping();
         if ask.wait == Wait::Never { Answer::Placed } else { Answer::Queued }
     }
 
@@ -691,7 +725,7 @@ impl Naive {
 
     /// A queue was scanned: if the key is free and a waiter is left, it is kept from now on.
     pub(crate) fn looked(&mut self, db: u32, key: u8, now_us: u64) {
-        if !self.queue(db, key).is_empty() {
+        if !self.queue(db, key).is_empty() && self.grace_left(now_us).is_none() {
             self.kept.entry((db, key)).or_insert(now_us);
         }
         self.end_keeping();

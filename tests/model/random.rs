@@ -103,6 +103,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Swap),
         1 => any::<bool>().prop_map(|all| Op::Flush { all }),
         1 => Just(Op::Promote),
+        1 => prop_oneof![Just(0u64), 1..10u64, 1..200u64].prop_map(|ms| Op::Grace { ms }),
     ]
 }
 
@@ -155,6 +156,8 @@ fn op_with_waiting() -> impl Strategy<Value = Op> {
         1 => any::<bool>().prop_map(|all| Op::Flush { all }),
         1 => key().prop_map(|key| Op::SetOver { key }),
         1 => Just(Op::Dismiss),
+        5 => prop_oneof![1..10u64, 1..200u64].prop_map(|ms| Op::Grace { ms }),
+        2 => prop_oneof![Just(0u64), 1..100u64].prop_map(|ms| Op::SetGrace { ms }),
         1 => Just(Op::Promote),
         1 => (0..2_000_000u64).prop_map(|us| Op::SetWall { us }),
     ];

@@ -100,6 +100,14 @@ pub(crate) enum Op {
     },
     /// This node has become a replica.
     Dismiss,
+    /// This node was a replica, is the primary again, and grants nothing for so many milliseconds.
+    Grace {
+        ms: u64,
+    },
+    /// An operator sets how long a grace is.
+    SetGrace {
+        ms: u64,
+    },
     /// Something else than a lock is put under a key.
     SetOver {
         key: u8,
@@ -362,6 +370,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         reserve_max: Millis(rules.reserve_us / 1000),
         deadlock_detection: rules.detects,
         promotion_skew: SKEW,
+        grace: Millis(0),
     }
 }
 
@@ -403,7 +412,7 @@ impl World {
         self.naive.refresh_offers();
         match op {
             // What is bound to nothing any more, a connection that has closed does not end.
-            Op::Dismiss => self.naive.unbind(None),
+            Op::Dismiss | Op::Grace { .. } => self.naive.unbind(None),
             Op::Reload { key } => self.naive.unbind(Some((0, *key))),
             _ => {}
         }
@@ -525,6 +534,17 @@ impl World {
                     }
                 }
                 self.naive.end_keeping();
+            }
+            Op::Grace { ms } => {
+                self.act(&Op::Dismiss);
+                self.act(&Op::SetGrace { ms: *ms });
+                let begun = self.primary.manager.begin_grace(now.mono);
+                assert_eq!(begun, Some(Millis(*ms)).filter(|length| *length > Millis(0)));
+                self.naive.begin_grace(ms * 1000, now.mono.0);
+            }
+            Op::SetGrace { ms } => {
+                self.primary.manager.set_grace(Millis(*ms), now.mono);
+                self.naive.set_grace(ms * 1000, now.mono.0);
             }
             Op::Dismiss => {
                 let answers = self.primary.manager.dismiss();
@@ -760,7 +780,10 @@ impl World {
                 served.extend(self.naive.waiter(id.to_number()).map(|waiter| waiter.ask.owner));
             }
             // The time-out may also have been reported after the release, when it freed a place for others.
-            let is_late = matches!(answer, request::WaitEnd::TimedOut | request::WaitEnd::Detached(_));
+            let is_late = matches!(
+                answer,
+                request::WaitEnd::TimedOut | request::WaitEnd::Detached(_) | request::WaitEnd::InGrace { .. }
+            );
             unsure |= grants == 0 && is_late;
             self.hear(id, answer);
         }
@@ -773,6 +796,7 @@ impl World {
         // Some servers let some connections not wait.
         self.naive.cannot_wait = self.some_cannot_wait && self.naive.tickets.is_multiple_of(3);
         self.naive.lets_in = matches!(step.outcome, Ok(Outcome::Granted(_)));
+        self.naive.lets_wait = matches!(step.outcome, Ok(Outcome::Queued(_) | Outcome::Placed(_)));
         let expected = expected(&mut self.naive);
         let outcome = match (step.outcome, &request.operation) {
             (Ok(Outcome::Repeats(old)), Operation::Acquire(ask)) if self.naive.cannot_wait => {
@@ -783,6 +807,11 @@ impl World {
                 Ok(Outcome::Queued(self.primary.manager.take_over(old, ask, now.mono).expect("waits").0))
             }
             (outcome, _) => outcome,
+        };
+        // As the shell has it.
+        let outcome = match outcome {
+            Ok(Outcome::Unavailable) => self.primary.manager.unless_grace(Outcome::Unavailable, now.mono),
+            outcome => outcome,
         };
         if let (Err(Refusal::Deadlock(circle)), Answer::Deadlock) = (&outcome, &expected) {
             let asker = self.naive.refused.take().expect("was refused");
@@ -827,8 +856,19 @@ impl World {
             request::WaitEnd::Offered { since } => {
                 since.0 == waiter.since_us && waiter.is_detached() && self.naive.is_servable(waiter, now)
             }
-            request::WaitEnd::TimedOut => waiter.is_over(now) && (waiter.is_detached() || !waiter.is_place()),
-            request::WaitEnd::Detached(_) => waiter.is_over(now) && waiter.is_place() && !waiter.is_detached(),
+            request::WaitEnd::TimedOut => {
+                let is_served = waiter.is_detached() || (!waiter.is_place() && !self.naive.ended_in_grace(waiter, now));
+                waiter.is_over(now) && is_served
+            }
+            request::WaitEnd::Detached(_) => {
+                let has_client = waiter.is_place() && !waiter.is_detached();
+                waiter.is_over(now) && has_client && !self.naive.ended_in_grace(waiter, now)
+            }
+            request::WaitEnd::InGrace { left, place } => {
+                let left_is_right = Some(*left) == self.naive.grace_left(now).or(Some(Millis(0)));
+                let ended = waiter.is_over(now) && !waiter.is_detached() && self.naive.ended_in_grace(waiter, now);
+                left_is_right && ended && place.is_some() == waiter.is_place()
+            }
             request::WaitEnd::Left => waiter.is_detached() && self.naive.is_settled_otherwise(waiter, now),
             request::WaitEnd::Refused(Refusal::QueuedUpgrade) => self.naive.is_settled_otherwise(waiter, now),
             request::WaitEnd::HoldLost => self.naive.has_lost_its_hold(waiter),
@@ -852,7 +892,7 @@ impl World {
                 self.naive.serve_waiter(number, now.mono.0, now.wall.0);
                 return;
             }
-            request::WaitEnd::Detached(place) => {
+            request::WaitEnd::Detached(place) | request::WaitEnd::InGrace { place: Some(place), .. } => {
                 assert!(self.is_due(id, &answer), "{answer:?} to {:?}", self.naive.waiter(number));
                 let waiter = self.naive.waiters.iter_mut().find(|waiter| waiter.id == number).expect("is due");
                 assert!(waiter.detach(now.mono.0));
@@ -936,6 +976,7 @@ impl World {
 
     /// Does all that is left to the background.
     fn drain(&mut self) {
+        self.primary.manager.end_grace(self.now.mono);
         for _ in 0..1_000 {
             self.expire();
             self.alarm(usize::MAX);
@@ -1198,7 +1239,9 @@ impl World {
             assert_eq!(queue, expected, "the line of {key}");
         }
         assert_eq!(naive.overlooked(now.0).map(|waiter| waiter.id), None, "W2: {naive:?}");
-        if naive.rules.detects {
+        assert_eq!(manager.grace_left(now), naive.grace_left(now.0));
+        // A cycle of places alone ends when the grace does.
+        if naive.rules.detects && naive.grace_left(now.0).is_none() {
             let stuck = naive.waiters.iter().find(|waiter| naive.is_in_lasting_circle(waiter.ask.owner, now.0));
             assert_eq!(stuck.map(|waiter| waiter.id), None, "in a deadlock: {naive:?}");
         }
@@ -1233,6 +1276,7 @@ fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
         Err(Refusal::OtherKeys) => Answer::OtherKeys,
         Err(Refusal::QueuedUpgrade) => Answer::QueuedUpgrade,
         Err(Refusal::Deadlock(_)) => Answer::Deadlock,
+        Err(Refusal::Grace(_)) => Answer::Grace,
         Err(other) => panic!("not in the model: {other:?}"),
     }
 }

@@ -8,6 +8,7 @@
 mod cluster;
 mod commands;
 mod docs;
+mod grace;
 mod guard;
 mod harness;
 mod leases;

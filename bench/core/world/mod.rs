@@ -23,6 +23,7 @@ pub(crate) const LIMITS: Limits = Limits {
     reserve_max: Millis(5_000),
     deadlock_detection: true,
     promotion_skew: Millis(1_000),
+    grace: Millis(0),
 };
 
 /// A keyspace of one key.

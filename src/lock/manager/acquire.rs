@@ -13,7 +13,7 @@
 //! no waiter delays it ([`crate::lock::wait::order`]). A request that cannot be served waits, if it asked for that.
 
 use super::LockManager;
-use super::enqueue::wanted_at;
+use super::enqueue::{Search, wanted_at};
 use super::grant::{GrantContext, grant};
 use crate::lock::model::key::{KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
@@ -33,11 +33,14 @@ impl LockManager {
     ) -> Result<Outcome, Refusal> {
         let now = step.now.mono;
         let may_have_place = self.wait_table.places() > 0 || !self.offers.is_empty() || operation.queue.is_some();
-        if may_have_place && let Some(outcome) = self.ask_again(step, named, (owner, operation))? {
-            if let Outcome::Granted(_) = outcome {
+        if may_have_place {
+            if let Some(outcome) = self.collect(step, named, (owner, operation))? {
                 self.confirm_grants(step, named.iter().copied(), owner);
+                return Ok(outcome);
             }
-            return Ok(outcome);
+            if let Some(outcome) = self.ask_again(step, named, (owner, operation))? {
+                return Ok(outcome);
+            }
         }
         if !self.may_have(step.keys, named, (owner, operation), now)? {
             if operation.wait == Wait::Never && operation.queue.is_none() {
@@ -74,7 +77,7 @@ impl LockManager {
         named: &[KeyIndex],
         request: (&Owner, &Acquire),
     ) -> Result<Option<Outcome>, Refusal> {
-        match self.enqueue(step, named, request) {
+        match self.enqueue(step, named, request, Search::Yes) {
             Err(Refusal::Deadlock(cycle))
                 if self.may_go_before(step.keys, named, request, Some(&cycle), step.now.mono) == Ok(true) =>
             {
@@ -114,7 +117,7 @@ impl LockManager {
 
     /// The same where requests wait; before the waiters of this cycle, if one is given.
     #[inline(never)]
-    fn may_go_before<K: Keyspace>(
+    pub(super) fn may_go_before<K: Keyspace>(
         &self,
         keys: &mut K,
         named: &[KeyIndex],

@@ -12,6 +12,15 @@ use crate::lock::wait::order::is_upgrade;
 use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted, place_bytes};
 use alloc::boxed::Box;
 
+/// Whether to search for a deadlock that a wait would close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// If it is configured so.
+    Yes,
+    /// It was found, and will be opened.
+    No,
+}
+
 impl LockManager {
     /// Lets a request wait that cannot be served now.
     pub(crate) fn enqueue<K: Keyspace>(
@@ -19,8 +28,10 @@ impl LockManager {
         step: &mut Step<'_, K>,
         named: &[KeyIndex],
         (owner, operation): (&Owner, &Acquire),
+        search: Search,
     ) -> Result<Outcome, Refusal> {
         let now = step.now.mono;
+        let in_grace = self.is_in_grace(step.judged);
         let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
         let wanted: PerKey<Wanted> = named.iter().map(|key| wanted_at(step.keys, *key, (owner, operation))).collect();
         if operation.queue.is_some() && wanted.iter().any(|key| key.upgrade) {
@@ -37,13 +48,23 @@ impl LockManager {
         }
         self.check_limits((owner, operation), db, &wanted)?;
         let id = self.wait_table.admit((owner, operation), db, wanted, now);
+        if in_grace {
+            // An owner that holds may go before waiters that it keeps waiting.
+            self.wait_table.allow_bypass(owner);
+        }
+        // During a grace an owner may wait for a key that it holds: its waiters came after it.
+        let cause = if in_grace { CycleCause::NewHold } else { CycleCause::NewWait };
         if (contested || self.limits.deadlock_detection)
-            && let Some(found) = self.find_cycle(step, (owner, CycleCause::NewWait))
+            && search == Search::Yes
+            && let Some(found) = self.find_cycle(step, (owner, cause))
         {
             self.wait_table.remove(id);
             return Err(Refusal::Deadlock(Box::new(found.cycle)));
         }
-        self.reserve_free_keys(step, named);
+        // A key is reserved for a waiter that may have it.
+        if !in_grace {
+            self.reserve_free_keys(step, named);
+        }
         Ok(if operation.wait == Wait::Never { Outcome::Placed(id) } else { Outcome::Queued(id) })
     }
 

@@ -65,6 +65,11 @@ impl LockManager {
         let attempt = self.attempt(step, id, Some(&cycle));
         self.mark_ready_after(step, None, before);
         match attempt {
+            // It waits for the end of the grace alone.
+            Attempt::Grant(_) if self.is_in_grace(step.judged) => {
+                step.close_unchanged(before);
+                return self.note_cycle_in_grace(id);
+            }
             Attempt::Grant(indices) => {
                 self.note_passed(step.keys, &indices);
                 self.grant_to_waiter(step, &indices, id);

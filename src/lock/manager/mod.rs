@@ -4,6 +4,7 @@
 pub mod acquire;
 pub mod enqueue;
 pub mod extend;
+pub mod grace;
 pub mod grant;
 pub mod guard;
 pub mod jobs;
@@ -21,6 +22,7 @@ pub mod wake;
 use crate::lock::collections::wheel::{EntryId, Generations};
 use crate::lock::model::effect::{BindingChange, IndexChange};
 use crate::lock::model::fence::{Fence, FenceClock};
+use crate::lock::model::grace::Grace;
 use crate::lock::model::hold::{Connection, Epoch};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
@@ -42,6 +44,8 @@ pub struct LockManager {
     pub limits: Limits,
     pub(crate) fences: FenceClock,
     pub(crate) epoch: Epoch,
+    /// The grace that runs, or whose end was not noticed yet.
+    grace: Option<Grace>,
     /// All waiters.
     pub(crate) wait_table: WaitTable,
     /// Which holds end with which connection.
@@ -68,6 +72,7 @@ impl LockManager {
             limits,
             fences: FenceClock::new(),
             epoch: Epoch::FIRST,
+            grace: None,
             wait_table: WaitTable::new(),
             sessions: Sessions::new(),
             offers: Offers::new(),
@@ -116,11 +121,12 @@ impl LockManager {
         self.leases.len()
     }
 
-    /// The next moment at which [`LockManager::poll_leases`] or [`LockManager::poll_timeouts`] is worth calling; None
-    /// when there is nothing to wait for.
+    /// The next moment at which [`LockManager::poll_leases`], [`LockManager::poll_timeouts`] or
+    /// [`LockManager::end_grace`] is worth calling; None when there is nothing to wait for.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.leases.next_deadline().into_iter().chain(self.wait_table.next_deadline()).min()
+        let deadlines = [self.leases.next_deadline(), self.wait_table.next_deadline(), self.grace_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Finds a lease that is over; does a bounded piece of work on the way.

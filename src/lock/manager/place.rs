@@ -20,7 +20,7 @@ use crate::lock::wait::waiter::{GrantUndo, Undelivered, Waiter};
 use alloc::vec::Vec;
 
 impl LockManager {
-    /// Serves a request whose owner has a place or an offer there. None if it has none, or QUEUE is not about it.
+    /// Answers a request whose owner has a place there. None if it has none, or QUEUE is not about it.
     #[inline(never)]
     pub(super) fn ask_again<K: Keyspace>(
         &mut self,
@@ -28,9 +28,6 @@ impl LockManager {
         named: &[KeyIndex],
         (owner, operation): (&Owner, &Acquire),
     ) -> Result<Option<Outcome>, Refusal> {
-        if let Some(outcome) = self.collect(step, named, (owner, operation))? {
-            return Ok(Some(outcome));
-        }
         // Most owners wait for nothing: then no name need be read.
         if self.wait_table.waiting_of(owner).next().is_none() {
             return Ok(None);
@@ -44,8 +41,10 @@ impl LockManager {
                 continue;
             }
             // Its owner has come to hold the key in another way: it is a holder, and the place ends in the background.
+            // During a grace a holder asks for its key as any other owner does.
             if let [key] = named
                 && !waiter.is_many()
+                && !self.is_in_grace(step.judged)
                 && step.keys.lock(*key).is_some_and(|lock| lock.holds.get(owner.as_bytes()).is_some())
             {
                 continue;
@@ -82,7 +81,8 @@ impl LockManager {
     }
 
     /// Grants the owner what it was offered. None if it was offered nothing there.
-    fn collect<K: Keyspace>(
+    #[inline(never)]
+    pub(super) fn collect<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
         named: &[KeyIndex],

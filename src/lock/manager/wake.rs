@@ -56,10 +56,10 @@ impl LockManager {
     }
 
     /// Serves the wait queue of a key, as far as it can be served and the budget of the step allows: at most so many
-    /// waiters.
+    /// waiters. During a grace none: at its end all queues are served.
     pub(crate) fn wake_waiters<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
         let Place { db, name, .. } = step.keys.place(key);
-        if self.wait_table.queue(db, name).is_none() {
+        if self.wait_table.queue(db, name).is_none() || self.is_in_grace(step.judged) {
             return;
         }
         let mut scan = Scan::new(key, db, KeyName::from_slice(name));

@@ -102,4 +102,6 @@ pub struct Limits {
     pub deadlock_detection: bool,
     /// How far the fence clock jumps on promotion.
     pub promotion_skew: Millis,
+    /// For how long this node grants nothing after a start or a promotion.
+    pub grace: Millis,
 }

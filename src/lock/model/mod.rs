@@ -2,6 +2,7 @@
 
 pub mod effect;
 pub mod fence;
+pub mod grace;
 pub mod hold;
 pub mod holds;
 pub mod key;

@@ -232,6 +232,8 @@ pub enum Refusal {
     QueuedUpgrade,
     /// An owner that it waits for waits for it.
     Deadlock(Box<Cycle>),
+    /// This node may have forgotten what was granted before, and grants nothing for so long.
+    Grace(Millis),
 }
 
 /// How a wait ended.
@@ -243,6 +245,13 @@ pub enum WaitEnd {
     TimedOut,
     /// Its time was up. Its place goes on without a client, under this name.
     Detached(WaiterId),
+    /// Its time was up during a grace: no queue was served meanwhile.
+    InGrace {
+        /// How much of the grace was left.
+        left: Millis,
+        /// The name of its place, which goes on without a client; None if it has none.
+        place: Option<WaiterId>,
+    },
     /// A RETRY took over its place.
     Replaced,
     /// A later request of the owner waits there now, and one of the two has QUEUE.

@@ -58,11 +58,17 @@ impl WaitTable {
 
     /// A waiter's time is up: it is forgotten, or goes on as a place. The answer to its client.
     pub(crate) fn time_out(&mut self, id: WaiterId, now: Timestamp) -> WaitEnd {
-        if let Some(place) = self.detach(id, now) {
-            return WaitEnd::Detached(place);
+        let ended = self.waiters.get(id).and_then(|waiter| waiter.until).map_or(now, |until| until.min(now));
+        let place = self.detach(id, now);
+        if place.is_none() {
+            self.remove(id);
         }
-        self.remove(id);
-        WaitEnd::TimedOut
+        match place {
+            // It ends late: since the grace no queue was served for it.
+            place if ended <= self.grace_end => WaitEnd::InGrace { left: self.grace_end.left(now), place },
+            Some(place) => WaitEnd::Detached(place),
+            None => WaitEnd::TimedOut,
+        }
     }
 
     /// The owner has asked again, and this request is answered: the place is kept for so long from now on, or from the

@@ -66,6 +66,8 @@ pub struct WaitTable {
     pub(super) prior_bindings: BTreeMap<Connection, BTreeSet<WaiterId>>,
     /// How many queues there are.
     contended: usize,
+    /// Until when the last grace lasts: until then no queue is served. Zero if there was none.
+    pub(crate) grace_end: Timestamp,
 }
 
 impl Default for WaitTable {
@@ -95,6 +97,7 @@ impl WaitTable {
             undelivered: Vec::new(),
             prior_bindings: BTreeMap::new(),
             contended: 0,
+            grace_end: Timestamp(0),
         }
     }
 

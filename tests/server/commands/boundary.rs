@@ -380,6 +380,7 @@ fn info_lock_counts_what_happened() {
         "searches_cut",
         "leases",
         "session_holds",
+        "grace_left_ms",
         "fence_clock",
         "wait_p50_us",
         "wait_p99_us",

@@ -138,6 +138,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         Refusal::OtherMode,
         Refusal::OtherKeys,
         Refusal::QueuedUpgrade,
+        Refusal::Grace(Millis(12_345)),
     ];
     let hop = |owner: &[u8], key: &[u8]| Hop { owner: Owner::new(owner), db: Db(0), key: KeyName::from_slice(key) };
     let cycle = Cycle(vec![hop(b"a", b"k1"), hop(b"b", b"k2")]);
@@ -158,6 +159,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::OtherMode
             | Refusal::OtherKeys
             | Refusal::QueuedUpgrade
+            | Refusal::Grace(_)
             // Its text is that of its cycle.
             | Refusal::Deadlock(_) => {}
         }
@@ -166,7 +168,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         .into_iter()
         .chain(refusals.map(ServeError::Refused));
     let away = [RedirectReason::Demoted, RedirectReason::SlotGone].map(|away| text_of_redirect(away).to_owned());
-    let texts = complaints.iter().map(ArgError::to_string).chain(error.map(|error| text_of(&error).to_owned()));
+    let texts = complaints.iter().map(ArgError::to_string).chain(error.map(|error| text_of(&error).into_owned()));
     let spoken = [text_of_deadlock(&cycle, Db(0), |_| true), TAKEN_OVER.to_owned()];
     texts.chain(away).chain(spoken).collect()
 }

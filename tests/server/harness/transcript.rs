@@ -110,7 +110,8 @@ impl Names {
     /// their bytes.
     pub(crate) fn show(&mut self, reply: &Reply) -> String {
         match reply {
-            Reply::Simple(text) | Reply::Error(text) => text.clone(),
+            Reply::Error(text) => show_grace(text).unwrap_or_else(|| text.clone()),
+            Reply::Simple(text) => text.clone(),
             Reply::Int(number) if *number >= FENCES_FROM => self.name_of(*number),
             Reply::Int(number) => number.to_string(),
             Reply::Bulk(bytes) => show_bytes(bytes),
@@ -259,6 +260,12 @@ impl Stage<'_> {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// The refusal of a request during a grace, without the time that is left.
+fn show_grace(text: &str) -> Option<String> {
+    let left = text.strip_prefix("GRACE nobody is let in for another ")?.strip_suffix(" ms (lock.grace-ms)")?;
+    left.parse::<u64>().ok().map(|_| "GRACE ~".to_owned())
 }
 
 fn show_bytes(bytes: &[u8]) -> String {

@@ -22,6 +22,7 @@ const NUMBERS: &[(&str, i64, i64, i64)] = &[
     ("lock.max-reserve-ms", 5_000, 0, 3_600_000),
     ("lock.log-max-len", 128, 0, 100_000),
     ("lock.promotion-skew-ms", 1_000, 0, 3_600_000),
+    ("lock.grace-ms", 0, 0, 31_536_000_000),
 ];
 
 fn value(conn: &mut Client, name: &str) -> String {

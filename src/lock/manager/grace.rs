@@ -1,0 +1,120 @@
+//! Grace: for a while after a start or a promotion this node grants nothing, since it may have forgotten what was
+//! granted before.
+//!
+//! It grants nothing to an owner that seems to hold, either: its release and a grant to another owner may be among what
+//! was forgotten. All else goes on. Requests that wait are served when the grace is over.
+
+use super::LockManager;
+use super::enqueue::{Search, wanted_at};
+use crate::lock::model::grace::Grace;
+use crate::lock::model::key::KeyIndex;
+use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::owner::Owner;
+use crate::lock::model::request::{Acquire, Outcome, Refusal, Wait, WaiterId};
+use crate::lock::model::step::Step;
+use crate::lock::model::time::{Millis, Timestamp};
+use alloc::vec::Vec;
+
+impl LockManager {
+    /// A grace begins, also where one runs: this node has started, or has become the primary. How long it is; None if
+    /// it is configured to have none.
+    pub fn begin_grace(&mut self, now: Timestamp) -> Option<Millis> {
+        let length = Some(self.limits.grace).filter(|length| *length > Millis(0))?;
+        let in_cycles = self.grace.take().map_or_else(Vec::new, |grace| grace.in_cycles);
+        self.grace = Some(Grace { begun: now, in_cycles });
+        self.wait_table.grace_end = now + length;
+        Some(length)
+    }
+
+    /// A grace is so long from now on, also the one that runs. One that is over does not begin again.
+    pub fn set_grace(&mut self, length: Millis, now: Timestamp) {
+        self.end_grace(now);
+        self.limits.grace = length;
+        if let Some(grace) = &self.grace {
+            self.wait_table.grace_end = (grace.begun + length).max(now);
+            self.end_grace(now);
+        }
+    }
+
+    /// For how long nothing is granted; None if no grace runs.
+    #[must_use]
+    pub fn grace_left(&self, now: Timestamp) -> Option<Millis> {
+        self.is_in_grace(now).then(|| self.wait_table.grace_end.left(now))
+    }
+
+    /// Whether nothing is granted now.
+    pub(super) fn is_in_grace(&self, now: Timestamp) -> bool {
+        self.grace.is_some() && now < self.wait_table.grace_end
+    }
+
+    /// When the grace that runs is over.
+    pub(super) fn grace_deadline(&self) -> Option<Timestamp> {
+        self.grace.as_ref().map(|_| self.wait_table.grace_end)
+    }
+
+    /// Ends a grace whose time is over: all queues are to be served.
+    pub fn end_grace(&mut self, now: Timestamp) {
+        if self.is_in_grace(now) {
+            return;
+        }
+        let Some(grace) = self.grace.take() else { return };
+        for id in grace.in_cycles {
+            self.check_later(id);
+        }
+        self.wait_table.mark_all_ready_and_check(None);
+    }
+
+    /// What a request gets that does not get the lock now: this outcome, of which null tells its client. During a grace
+    /// it is refused instead: a client takes null for the word that another owner holds the lock.
+    ///
+    /// # Errors
+    /// During a grace.
+    pub fn unless_grace(&self, outcome: Outcome, now: Timestamp) -> Result<Outcome, Refusal> {
+        match self.grace_left(now) {
+            Some(left) => Err(Refusal::Grace(left)),
+            None => Ok(outcome),
+        }
+    }
+
+    /// Lets a request wait for the end of the grace, or refuses it.
+    #[inline(never)]
+    pub(super) fn acquire_in_grace<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        named: &[KeyIndex],
+        (owner, operation): (&Owner, &Acquire),
+    ) -> Result<Outcome, Refusal> {
+        // A reader that asks to write can have no place.
+        if operation.queue.is_some() && named.iter().any(|key| wanted_at(step.keys, *key, (owner, operation)).upgrade) {
+            return self.unless_grace(Outcome::Unavailable, step.judged);
+        }
+        match self.ask_again(step, named, (owner, operation))? {
+            Some(Outcome::Unavailable) => return self.unless_grace(Outcome::Unavailable, step.judged),
+            Some(outcome) => return Ok(outcome),
+            None => {}
+        }
+        if operation.wait == Wait::Never && operation.queue.is_none() {
+            return self.unless_grace(Outcome::Unavailable, step.judged);
+        }
+        match self.enqueue(step, named, (owner, operation), Search::Yes) {
+            Err(Refusal::Deadlock(cycle))
+                if self.may_go_before(step.keys, named, (owner, operation), Some(&cycle), step.now.mono)
+                    == Ok(true) =>
+            {
+                let queued = self.enqueue(step, named, (owner, operation), Search::No)?;
+                if let Outcome::Queued(id) | Outcome::Placed(id) = queued {
+                    self.note_cycle_in_grace(id);
+                }
+                Ok(queued)
+            }
+            queued => queued,
+        }
+    }
+
+    /// A waiter is in a cycle that ends when the grace does.
+    pub(super) fn note_cycle_in_grace(&mut self, id: WaiterId) {
+        if let Some(grace) = &mut self.grace {
+            grace.in_cycles.push(id);
+        }
+    }
+}
