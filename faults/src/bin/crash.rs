@@ -3,6 +3,9 @@
 //! With `appendfsync always` nothing that was acknowledged may be lost, and nothing be held twice. With `everysec` and
 //! with an RDB now and then, what is lost is counted. However it saves, no fence goes back and none is given twice.
 //!
+//! A server that saves nothing forgets all locks. With a grace as long as the longest lease nothing may be held twice
+//! all the same. Without one, much is.
+//!
 //! A kill takes nothing of what the system has in its memory. So with `everysec` the power fails, too: whatever came to
 //! the file within its last second is cut off.
 
@@ -22,8 +25,14 @@ use std::thread;
 use std::time::Duration;
 use testbed::{Server, Setup};
 
-const SAVING: Choice =
-    Choice { name: "saving", help: "How the server saves what it has", values: &["always", "everysec", "rdb"] };
+const SAVING: Choice = Choice {
+    name: "saving",
+    help: "How the server saves what it has; not at all with a grace after each start, or without",
+    values: &["always", "everysec", "rdb", "none", "none-without-grace"],
+};
+
+/// The longest lease where nothing is saved, and the grace after each start.
+const GRACE_MS: u64 = 2_500;
 
 /// A lease must not be seen so long after its end.
 const OVERDUE_MS: u64 = 1_000;
@@ -43,12 +52,14 @@ fn run(options: &Options, saving: &'static str, report: &mut Report) {
         // The file is rewritten again and again, so that the kill also hits a rewrite.
         "always" => with_file("always").option("auto-aof-rewrite-min-size", "32kb"),
         "everysec" => with_file("everysec").option("auto-aof-rewrite-percentage", "0"),
-        _ => Setup::default().option("save", "1 1"),
+        "rdb" => Setup::default().option("save", "1 1"),
+        "none" => Setup::default().lock_option("grace-ms", &GRACE_MS.to_string()),
+        _ => Setup::default(),
     };
     let mut server = setup.start();
     let port = AtomicU16::new(server.port());
     let place = |_: &str| Some(port.load(Ordering::Relaxed));
-    let clients = clients();
+    let clients = clients(saving);
     let keys: Vec<String> = clients.iter().flat_map(|(_, habits)| habits.keys.clone()).collect();
     let crowd = Crowd { number: 0, clients: &clients, patience: Duration::from_secs(5), place: &place };
     let mut dice = options.dice(0);
@@ -60,17 +71,22 @@ fn run(options: &Options, saving: &'static str, report: &mut Report) {
     judge(saving, &kills, &saw, &sightings, report);
 }
 
+/// Whether the server saves anything.
+fn saves(saving: &str) -> bool {
+    !saving.starts_with("none")
+}
+
 fn with_file(fsync: &str) -> Setup {
     Setup::default().option("appendonly", "yes").option("appendfsync", fsync)
 }
 
 /// Some hold for long, so that most kills find holds with leases that outlive the restart; some write all the time.
-fn clients() -> [(u64, Habits); 2] {
+fn clients(saving: &str) -> [(u64, Habits); 2] {
     let keys = |kind: &str, count: u32| (0..count).map(|number| format!("{kind}{number}")).collect();
     let slow = Habits {
         keys: keys("slow", 6),
         readers: 40,
-        lease_ms: 300..=8000,
+        lease_ms: if saves(saving) { 300..=8000 } else { GRACE_MS - 500..=GRACE_MS },
         hold_ms: 0..=3000,
         block_ms: 0..=2000,
         confirm: None,
@@ -87,7 +103,12 @@ struct Kill {
 }
 
 fn kill(server: &mut Server, saving: &str, port: &AtomicU16, dice: &mut StdRng) -> Kill {
-    thread::sleep(Duration::from_millis(dice.random_range(1000..=4000)));
+    if saves(saving) {
+        thread::sleep(Duration::from_millis(dice.random_range(1000..=4000)));
+    } else {
+        let grace = if saving == "none" { GRACE_MS } else { 0 };
+        thread::sleep(Duration::from_millis(grace + dice.random_range(0..=500)));
+    }
     let second_before = newest_file(server);
     thread::sleep(Duration::from_secs(1));
     let down = Moment::now();
@@ -96,8 +117,8 @@ fn kill(server: &mut Server, saving: &str, port: &AtomicU16, dice: &mut StdRng) 
         Some((file, len)) if saving == "everysec" => cut(&file, len),
         _ => 0,
     };
-    // Leases run meanwhile.
-    thread::sleep(Duration::from_millis(dice.random_range(0..=800)));
+    // Leases run meanwhile. What is forgotten is to be looked for soon.
+    thread::sleep(Duration::from_millis(dice.random_range(0..=if saves(saving) { 800 } else { 100 })));
     server.start();
     port.store(server.port(), Ordering::Relaxed);
     Kill { down, up: Moment::now(), bytes_cut }
@@ -132,6 +153,11 @@ fn judge(saving: &str, kills: &[Kill], saw: &Saw, sightings: &[Sighting], report
         freed.is_some_and(|(freed, _)| kills.iter().any(|kill| grant.told < kill.down && kill.up < freed))
     };
     count(report, "holds that outlived a kill", grants.iter().filter(outlived).count());
+    let forgotten = |grant: &&Grant| {
+        let ran = |kill: &Kill| grant.told < kill.down && kill.up < grant.held_until();
+        !saves(saving) && kills.iter().any(ran)
+    };
+    count(report, "holds that were forgotten", grants.iter().filter(forgotten).count());
 
     let gone_wrong = [
         ("held twice", texts(history::held_twice(grants))),
@@ -148,12 +174,17 @@ fn judge(saving: &str, kills: &[Kill], saw: &Saw, sightings: &[Sighting], report
         count(report, name, found.len());
         let always =
             ["there after its lease", "fences back", "fences repeated", "never answered", "null before its time"];
-        let promised = saving == "always" || always.contains(&name);
+        let promised = saving == "always" || always.contains(&name) || (saving == "none" && name == "held twice");
         if promised {
             report.violations(found.into_iter().map(|text| format!("{saving}: {name}: {text}")));
         }
     }
-    report.must_see(&format!("{saving}: holds that outlived a kill"));
+    let evidence = match saving {
+        "none" => "holds that were forgotten",
+        "none-without-grace" => "held twice",
+        _ => "holds that outlived a kill",
+    };
+    report.must_see(&format!("{saving}: {evidence}"));
     if saving != "always" {
         // Else it would have shown nothing of fences over a loss.
         let traces = ["held twice", "denied to its owner", "missing", "released, and there again"];

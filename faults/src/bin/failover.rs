@@ -4,7 +4,8 @@
 //! Fences never go back. A lock that is granted within the last moments of a primary may have a second holder, because
 //! replication is asynchronous: the run counts these. To produce such moments at all, the wire to the replicas is
 //! frozen shortly before (with `WAIT 1`: to one of them). What is in transit is lost. With `WAIT` for both replicas
-//! there must be no such holder.
+//! there must be no such holder. With a grace after each promotion, as long as the longest lease, there must be none
+//! without `WAIT` either.
 //!
 //! Only grants of the node that is primary at the time count. Each node is asked for its role all the time. The reign
 //! of a node is taken to begin at the last moment at which it said "replica", before it first said "primary". The reign
@@ -31,9 +32,22 @@ use testbed::{Server, Setup, Signal, wait_for, wait_so_long};
 
 const CONFIRM: Choice = Choice {
     name: "confirm",
-    help: "For how many replicas clients wait after each acquisition",
-    values: &["0", "1", "2"],
+    help: "For how many replicas clients wait after each acquisition; for none, but with a grace after each promotion",
+    values: &["0", "1", "2", "0-with-grace"],
 };
+
+/// The longest lease where there is a grace, and the grace after each promotion.
+const GRACE_MS: u64 = 6_000;
+
+/// Whether there is a grace after each promotion.
+fn has_grace(confirm: &str) -> bool {
+    confirm.ends_with("-with-grace")
+}
+
+/// For how many replicas clients wait.
+fn replicas_of(confirm: &str) -> usize {
+    confirm.split('-').next().and_then(|number| number.parse().ok()).expect("one of the choices")
+}
 
 /// What replication takes on a busy machine when nothing is in its way.
 const REPLICATION_MS: u64 = 100;
@@ -65,7 +79,7 @@ fn main() -> ExitCode {
 /// The figures that must be above zero: without them a run could not have shown a violation.
 fn must_see(confirm: &str) -> Vec<String> {
     let evidence = match confirm {
-        "0" => Some("traces of lost grants"),
+        "0" | "0-with-grace" => Some("traces of lost grants"),
         // With one replica that receives everything, it depends on when the primary is struck.
         "2" => Some("answered not confirmed"),
         _ => None,
@@ -74,14 +88,21 @@ fn must_see(confirm: &str) -> Vec<String> {
 }
 
 fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
-    let replicas: usize = confirm.parse().expect("one of the choices");
-    let mut nodes: Vec<Node> = (0..3).map(Node::start).collect();
+    let replicas = replicas_of(confirm);
+    // A round takes twice as long, and shows as much.
+    let rounds = if has_grace(confirm) { options.rounds.div_ceil(3) } else { options.rounds };
+    let grace_ms = if has_grace(confirm) { GRACE_MS } else { 0 };
+    let mut nodes: Vec<Node> = (0..3).map(|number| Node::start(number, grace_ms)).collect();
     let sentinels = watch_over(&nodes);
     let reigns = Reigns(Mutex::new(vec![(Moment(0), nodes[0].server.port())]));
     let doors: Vec<(u16, u16)> = nodes.iter().map(|node| (node.door.port(), node.server.port())).collect();
     let primary = Mutex::new(Some(nodes[0].server.port()));
     let place = |_: &str| *primary.lock().expect("nobody panics with it");
-    let clients = clients(replicas as u64);
+    // The first primary has forgotten nothing. Those that follow have the whole grace.
+    let mut conn = nodes[0].server.connect();
+    conn.ok(&["CONFIG", "SET", "lock.grace-ms", "0"]);
+    conn.ok(&["CONFIG", "SET", "lock.grace-ms", &grace_ms.to_string()]);
+    let clients = clients(replicas as u64, has_grace(confirm));
     let crowd = Crowd { number: 0, clients: &clients, patience: Duration::from_secs(3), place: &place };
     let mut dice = options.dice(attempt);
     let goes_on = AtomicBool::new(true);
@@ -94,8 +115,14 @@ fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
         scope.spawn(|| follow(&sentinels[0], &doors, &primary, &on));
         let _stop = Stop(&goes_on);
         crowd.during(options, || {
-            let mut strike = |round| strike(&mut nodes, &sentinels, &reigns, replicas, round == 0, &mut dice);
-            (0..options.rounds).map(&mut strike).collect::<Vec<Strike>>()
+            let mut strike = |round| {
+                if round > 0 {
+                    // Clients are to hold something again.
+                    thread::sleep(Duration::from_millis(grace_ms));
+                }
+                strike(&mut nodes, &sentinels, &reigns, replicas, round == 0, &mut dice)
+            };
+            (0..rounds).map(&mut strike).collect::<Vec<Strike>>()
         })
     });
     judge(confirm, &strikes, &reigns, &saw, report);
@@ -110,12 +137,13 @@ struct Node {
 }
 
 impl Node {
-    fn start(number: u8) -> Node {
+    fn start(number: u8, grace_ms: u64) -> Node {
         let source = IpAddr::from([127, 0, 0, number + 2]);
         let setup = Setup::default().option("bind-source-addr", &source.to_string());
         // Sentinels go by this before they compare replication offsets: so they may well choose the replica that is
         // behind.
         let setup = setup.option("replica-priority", &(10 + number).to_string());
+        let setup = setup.lock_option("grace-ms", &grace_ms.to_string());
         let server = setup.option("repl-diskless-sync-delay", "0").option("repl-timeout", "5").start();
         let door = Proxy::to(server.port());
         Node { server, door, source }
@@ -165,12 +193,12 @@ fn names(sentinel: &Server, node: &Node) -> bool {
 }
 
 /// Some hold for long, so that a lock that was lost is taken by another meanwhile; some write all the time.
-fn clients(confirm: u64) -> [(u64, Habits); 2] {
+fn clients(confirm: u64, has_grace: bool) -> [(u64, Habits); 2] {
     let keys = |kind: &str, count: u32| (0..count).map(|number| format!("{kind}{number}")).collect();
     let slow = Habits {
         keys: keys("slow", 32),
         readers: 20,
-        lease_ms: 5000..=12000,
+        lease_ms: if has_grace { 5000..=GRACE_MS } else { 5000..=12000 },
         hold_ms: 2000..=9000,
         block_ms: 0..=2000,
         confirm: (confirm > 0).then_some((confirm, 500)),
@@ -354,7 +382,7 @@ fn judge(confirm: &str, strikes: &[Strike], reigns: &Reigns, saw: &Saw, report: 
             _ if by_itself(pair.0.told, pair.1.told) => {
                 report.add(&name("held twice after a failover nobody asked for"), 1)
             }
-            Some(strike) if confirm != "2" => {
+            Some(strike) if matches!(confirm, "0" | "1") => {
                 let how = if strike.killed { "held twice after a kill" } else { "held twice after a stop" };
                 report.add(&name(how), 1);
             }
