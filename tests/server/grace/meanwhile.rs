@@ -16,6 +16,8 @@ fn holders_extend_and_release_and_operators_break() {
         ("LOCK.EXTEND k a PX 700000 FENCE #3 NOTE 40%", "#3"),
         ("LOCK.EXTEND k b PX 700000", "nil"),
         ("LOCK.MEXTEND 2 j k a PX 700000", "[#2 #3]"),
+        ("LOCK.CHECK k a WRITE FENCE #3", "#3"),
+        ("LOCK.CHECK k b", "nil"),
         ("LOCK.RELEASE k a READ", "1"),
         ("LOCK.RELEASE k a FENCE #3", "0"),
         ("LOCK.RELEASE k a", "nil"),
