@@ -761,10 +761,6 @@ impl Naive {
         for Offer { parts, .. } in &mut self.offers {
             if let Some(at) = parts.iter().position(|part| part.stands() && (part.db, part.key) == from) {
                 (parts[at].db, parts[at].key) = to;
-                // What is left alone is no part of a request for several any more.
-                if parts.iter().filter(|part| part.stands()).count() == 1 {
-                    *parts = vec![parts[at].clone()];
-                }
             }
         }
         for granted in &mut self.granted {

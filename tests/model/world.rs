@@ -547,6 +547,12 @@ impl World {
                 self.naive.set_grace(ms * 1000, now.mono.0);
             }
             Op::Dismiss => {
+                for (db, name) in self.primary.manager.offered_keys() {
+                    self.primary.locks.get_mut(&(db.0, name[0])).expect("is offered").keep_offers();
+                }
+                assert!(
+                    self.primary.locks.values().all(|lock| lock.holds.iter().all(|(_, hold)| hold.offer().is_none()))
+                );
                 let answers = self.primary.manager.dismiss();
                 assert!(
                     answers.iter().all(|(_, answer)| *answer == request::WaitEnd::Redirected(RedirectReason::Demoted))
@@ -555,6 +561,7 @@ impl World {
                 assert_eq!(told, self.naive.waiters.drain(..).map(|waiter| waiter.id).collect());
                 self.naive.granted.clear();
                 self.naive.offers.clear();
+                self.naive.rows.iter_mut().for_each(|row| row.offered = false);
                 self.naive.end_keeping();
             }
             Op::SetWall { us } => self.now.wall = WallTime(*us),
