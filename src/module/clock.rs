@@ -40,8 +40,8 @@ impl Clock {
         Now { mono, wall: WallTime(mono.0 + ahead) }
     }
 
-    /// By which time a command is judged that is called now, by a client or from within a transaction or a script. These
-    /// have one time, that of their first command. A lease that ends within a script is there for all of it.
+    /// By which time a command is judged that is called now. All of a transaction or a script have one time, that of
+    /// their first command: a lease that ends within a script is there for all of it.
     pub(crate) fn judged(&self, is_nested: bool, now: Timestamp) -> Timestamp {
         let began = self.unit.get().filter(|_| is_nested).unwrap_or(now);
         self.unit.set(is_nested.then_some(began));
