@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use redis_lock::command::acquire::{self, Form};
 use redis_lock::command::args::{Caller, Parser};
 use redis_lock::command::error::ArgError;
-use redis_lock::command::{self, break_lock, check as check_hold, extend, hold, info, log, release, top};
+use redis_lock::command::{self, break_lock, check as check_hold, extend, guard, hold, info, log, release, top};
 use redis_lock::ffi::CommandSpec;
 use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::lock::manager::LockManager;
@@ -124,6 +124,15 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
                     (check.mode, check.fence.map(|fence| fence.get())),
                     (reading.mode(), reading.number("FENCE"))
                 );
+            }));
+        }
+        b"lock.guard" => {
+            let (key, request) = guard::parse(parser)?;
+            let key = vec![key.to_vec()];
+            let Operation::Guard(ask) = request.operation else { panic!("{:?}", request.operation) };
+            return Ok(Box::new(move |reading| {
+                assert_eq!((&key, Some(request.owner.as_bytes())), (&reading.keys, reading.get("owner")));
+                assert_eq!(Some(ask.fence.get()), reading.number("fence"));
             }));
         }
         b"lock.info" => {
@@ -268,6 +277,11 @@ impl<'a> Reading<'a> {
                 break;
             }
             let spec = left.remove(at);
+            if spec.multiple && spec.optional {
+                // All that follows: the arguments of another command.
+                words.by_ref().for_each(drop);
+                continue;
+            }
             if spec.multiple {
                 let count = usize::try_from(reading.number("numkeys")?).ok()?;
                 reading.keys = words.by_ref().take(count).map(<[u8]>::to_vec).collect();

@@ -54,6 +54,13 @@ pub enum ArgError {
     TooFewKeys,
     /// A key that is named twice.
     KeyTwice(Vec<u8>),
+    /// A command that LOCK.GUARD does not run.
+    NotGuarded {
+        /// As the client sent it.
+        command: Vec<u8>,
+        /// Whether it runs a script.
+        is_script: bool,
+    },
     /// LOCK.HOLD from a client, without `lock.allow-hold`.
     HoldRefused,
 }
@@ -85,6 +92,10 @@ impl fmt::Display for ArgError {
             ArgError::TooManyKeys(max) => write!(f, "LIMIT numkeys is above lock.max-keys ({max})"),
             ArgError::TooFewKeys => write!(f, "ERR numkeys is greater than the number of arguments that follow"),
             ArgError::KeyTwice(key) => write!(f, "ERR key {} is given twice", Quoted(key)),
+            ArgError::NotGuarded { command, is_script } => {
+                let instead = if *is_script { ": use LOCK.CHECK inside the script" } else { "" };
+                write!(f, "ERR LOCK.GUARD cannot run {}{instead}", Quoted(command))
+            }
             ArgError::HoldRefused => {
                 write!(f, "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)")
             }
@@ -116,6 +127,7 @@ pub fn text_of(error: &ServeError) -> Cow<'static, str> {
     Cow::Borrowed(match error {
         ServeError::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
         ServeError::Replica => "READONLY locks are granted by the primary only",
+        ServeError::Nested => "ERR LOCK.GUARD cannot run another LOCK.GUARD",
         ServeError::CheckedElsewhere => "READONLY locks are checked by the primary only",
         ServeError::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
         ServeError::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
@@ -176,6 +188,9 @@ fn name(bytes: &[u8], known: bool) -> String {
 
 /// The text for a client that waits no more because a later request of its owner does.
 pub const TAKEN_OVER: &str = "UNBLOCKED lock wait ended: a later request of this owner waits there now";
+
+/// The text for a guarded command that replied with nothing, where a client expects one reply.
+pub const NO_REPLY: &str = "ERR the command that LOCK.GUARD ran sent no reply";
 
 /// The text for a waiter that this node cannot serve any more.
 #[must_use]

@@ -8,6 +8,7 @@ pub mod break_lock;
 pub mod check;
 pub mod error;
 pub mod extend;
+pub mod guard;
 pub mod hold;
 pub mod info;
 pub mod log;

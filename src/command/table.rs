@@ -1,6 +1,6 @@
 //! The table of commands: what COMMAND INFO shows, what the documents are compared with, what is registered at load.
 
-use super::{CATEGORY, acquire, break_lock, check, extend, hold, info, log, release, top};
+use super::{CATEGORY, acquire, break_lock, check, extend, guard, hold, info, log, release, top};
 use crate::ffi::{Command, CommandSpec, LoadError, Loader};
 
 /// All that COMMAND INFO and COMMAND DOCS show.
@@ -10,6 +10,7 @@ pub const TABLE: &[CommandSpec] = &[
     release::LockRelease::SPEC,
     extend::LockExtend::SPEC,
     check::LockCheck::SPEC,
+    guard::LockGuard::SPEC,
     info::LockInfo::SPEC,
     acquire::LockMacquire::SPEC,
     release::LockMrelease::SPEC,
@@ -31,6 +32,7 @@ pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
     loader.command::<release::LockRelease>()?;
     loader.command::<extend::LockExtend>()?;
     loader.command::<check::LockCheck>()?;
+    loader.command::<guard::LockGuard>()?;
     loader.command::<info::LockInfo>()?;
     loader.command::<acquire::LockMacquire>()?;
     loader.command::<release::LockMrelease>()?;

@@ -40,6 +40,18 @@ impl<'a> Args<'a> {
         (at < self.argc).then(|| unsafe { Str::lent(*self.argv.add(at)) }).flatten()
     }
 
+    /// The arguments from this place on.
+    #[must_use]
+    pub fn after(self, at: usize) -> Args<'a> {
+        let at = at.min(self.argc);
+        // SAFETY: at most one past the end of the server's array.
+        Args { argv: unsafe { self.argv.add(at) }, argc: self.argc - at, lent: PhantomData }
+    }
+
+    pub(super) fn as_raw(&self) -> (*mut *mut raw::RedisModuleString, usize) {
+        (self.argv, self.argc)
+    }
+
     /// The keys of [`KeyArgs::Counted`](super::command_info::KeyArgs::Counted). None if fewer arguments follow than the
     /// count says: the command refuses that.
     pub(super) fn counted(&self) -> SmallVec<[Str<'a>; 8]> {

@@ -36,12 +36,15 @@ extern "C" fn call<C: Command>(
 
 fn serve<C: Command>(ctx: &mut Ctx<'_>, args: Args<'_>) {
     // In a cluster, most servers have checked the slot of the first of counted keys alone: see `routing_key`.
-    if let KeyArgs::Counted(_) = C::SPEC.keys
-        && let Some(refusal) = ctx.refuses_together(&args.counted())
-    {
-        return ctx.reply_error(refusal);
+    let refusal = match C::SPEC.keys {
+        KeyArgs::None | KeyArgs::First(_) => None,
+        KeyArgs::Counted(_) => ctx.refuses_together(&args.counted()),
+        KeyArgs::AndOfCommand(_, at) => ctx.refuses_with_command(args, at),
+    };
+    match refusal {
+        Some(refusal) => ctx.reply_error(refusal),
+        None => C::run(ctx, args),
     }
-    C::run(ctx, args);
 }
 
 impl Loader<'_> {
@@ -63,7 +66,7 @@ impl Loader<'_> {
     fn create<C: Command>(&mut self, spec: &CommandSpec) -> *mut raw::RedisModuleCommand {
         let (ctx, name, flags) = (self.as_ptr(), spec.name.as_ptr(), spec.flags.as_ptr());
         let (first, last, step) = match spec.keys {
-            KeyArgs::First(_) => (1, 1, 1),
+            KeyArgs::First(_) | KeyArgs::AndOfCommand(..) => (1, 1, 1),
             // No range can say where counted keys are; `describe` does.
             KeyArgs::None | KeyArgs::Counted(_) => (0, 0, 0),
         };

@@ -40,6 +40,12 @@ pub enum KeyArgs {
     /// If fewer arguments follow, or if the count is not written as servers write numbers, no server checks the ACL of
     /// any key. The command must refuse both.
     Counted(KeyUse),
+    /// The first argument, and the keys of the command that begins at this place.
+    ///
+    /// COMMAND GETKEYS and ACLs know the first alone. The flag getkeys-api would tell them the others, and the top of
+    /// serving.rs says why it is not set. In a cluster, all of them are judged when the command is called. The rights
+    /// to the others are checked when the inner command is run.
+    AndOfCommand(KeyUse, usize),
 }
 
 /// What a command does with a key, in the server's words.
@@ -131,7 +137,7 @@ pub(super) fn describe(command: *mut raw::RedisModuleCommand, spec: &CommandSpec
     // The server's lists end with an element of zeros.
     let mut keys = match spec.keys {
         KeyArgs::None => [EMPTY_KEY; 3],
-        KeyArgs::First(key) => [key_at(1, key), EMPTY_KEY, EMPTY_KEY],
+        KeyArgs::First(key) | KeyArgs::AndOfCommand(key, _) => [key_at(1, key), EMPTY_KEY, EMPTY_KEY],
         KeyArgs::Counted(key) => [counted_keys(key), routing_key(key), EMPTY_KEY],
     };
     let mut arena = Vec::new();

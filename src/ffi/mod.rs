@@ -29,6 +29,7 @@ pub mod alloc;
 mod answered;
 pub mod args;
 pub mod blocked;
+pub mod call;
 pub mod client;
 pub mod command;
 pub mod command_info;

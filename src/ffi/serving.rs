@@ -13,6 +13,7 @@
 //! execution up and down, in a number of the main thread, without a lock. One lost count ends replication and AOF until
 //! a restart.
 
+use super::args::Args;
 use super::context::{Ctx, Flags, flags_of};
 use super::guard::guard;
 use super::slot::{is_importing, slot_of};
@@ -89,6 +90,16 @@ impl Ctx<'_> {
             },
             answering => answering,
         }
+    }
+
+    /// The server's own refusal of the first argument together with the keys of the command at this place.
+    pub(super) fn refuses_with_command(&mut self, args: Args<'_>, at: usize) -> Option<&'static str> {
+        if !self.flags().contains(Flags::CLUSTER) {
+            return None;
+        }
+        let of_command = self.keys_of(args.after(at));
+        let keys: Vec<Str<'_>> = args.get(1).into_iter().chain(of_command.iter().map(OwnedStr::as_str)).collect();
+        self.refuses_together(&keys)
     }
 
     /// The server's own refusal of these keys together, though it serves the first of them. In a cluster all must have

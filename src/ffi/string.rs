@@ -30,6 +30,12 @@ impl<'a> Str<'a> {
         self.raw.as_ptr()
     }
 
+    /// A copy.
+    #[must_use]
+    pub fn to_owned(self) -> OwnedStr {
+        OwnedStr::new(self.bytes)
+    }
+
     /// Any bytes, NUL and 0xFF too.
     #[must_use]
     pub fn as_bytes(self) -> &'a [u8] {

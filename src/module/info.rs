@@ -26,6 +26,8 @@ impl InfoFields for Section {
         each(c"broken", counters.broken);
         each(c"sessions_closed", counters.sessions_closed);
         each(c"taken_back", counters.taken_back);
+        each(c"guarded", counters.guarded);
+        each(c"guard_refused", counters.guard_refused);
         with_manager(|manager| {
             each(c"waiters", manager.parked() as u64);
             each(c"places", manager.places() as u64);

@@ -21,6 +21,8 @@ pub struct Counters {
     pub(crate) broken: u64,
     pub(crate) sessions_closed: u64,
     pub(crate) taken_back: u64,
+    pub(crate) guarded: u64,
+    pub(crate) guard_refused: u64,
 }
 
 /// Counters, and how long requests waited.
@@ -57,6 +59,8 @@ impl Metrics {
                 counters.queued += 1;
             }),
             Ok(Outcome::Queued(_)) => self.count(|counters| counters.queued += 1),
+            Ok(Outcome::Guarded(Some(_))) => self.count(|counters| counters.guarded += 1),
+            Ok(Outcome::Guarded(None)) => self.count(|counters| counters.guard_refused += 1),
             Err(Refusal::Deadlock(_)) => self.count(|counters| counters.deadlocks += 1),
             Ok(_) | Err(_) => {}
         }

@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod config;
 pub mod data_type;
 pub mod grace;
+pub mod guarded;
 pub mod info;
 pub mod keyspace;
 pub mod lost_holds;
@@ -48,6 +49,8 @@ pub enum ServeError {
     Replica,
     /// This node is a replica: only its primary knows what is held.
     CheckedElsewhere,
+    /// A guarded command asks for another one.
+    Nested,
     /// The core refused it.
     Refused(Refusal),
 }

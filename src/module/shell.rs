@@ -73,6 +73,9 @@ pub struct Shell {
     /// The rows of LOCK.LOG.
     pub lost_holds: LostHolds,
 
+    /// Whether LOCK.GUARD is at work.
+    pub(crate) guarding: Cell<bool>,
+
     /// What is being loaded, if anything is.
     pub(crate) loading: Cell<Option<LoadedFrom>>,
     /// Whether a lock was loaded that may not lie under its key yet.
@@ -118,6 +121,7 @@ impl Shell {
             gossip: FenceGossip::new(),
             metrics: Metrics::new(),
             lost_holds: LostHolds::new(),
+            guarding: Cell::new(false),
             loading: Cell::new(None),
             lock_arrived: Cell::new(false),
             moved_from: Cell::new(None),

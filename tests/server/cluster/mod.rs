@@ -1,6 +1,6 @@
 //! Several nodes, slots, and locks that move with them.
 
-mod many;
+pub(crate) mod many;
 mod sessions;
 mod slots;
 mod waiting;

@@ -70,6 +70,14 @@ const COMMANDS: &[Shown] = &[
         args: "key owner (READ|WRITE)? FENCE:fence?",
     },
     Shown {
+        name: "lock.guard",
+        arity: -5,
+        flags: &["module", "write"],
+        keys: Keys::First,
+        key: &["RW", "access", "delete"],
+        args: "key owner fence command arg...?",
+    },
+    Shown {
         name: "lock.info",
         arity: -2,
         flags: &["module", "readonly"],
@@ -226,6 +234,8 @@ fn command_getkeys_finds_the_one_key() {
         "LOCK.RELEASE key owner ALL",
         "LOCK.EXTEND key owner PX 5",
         "LOCK.CHECK key owner FENCE 5",
+        // The keys of the command are checked when it is called.
+        "LOCK.GUARD key owner 5 SET data x",
         "LOCK.INFO key",
         "LOCK.BREAK key owner",
         "LOCK.HOLD key owner 0 0",
@@ -373,6 +383,8 @@ fn info_lock_counts_what_happened() {
         "broken",
         "sessions_closed",
         "taken_back",
+        "guarded",
+        "guard_refused",
         "waiters",
         "places",
         "offered",

@@ -21,6 +21,7 @@ fn null_is_minus_one_in_resp2_and_underscore_in_resp3() {
         "LOCK.EXTEND k b PX 5",
         "LOCK.EXTEND k a PX 5 FENCE 5",
         "LOCK.CHECK k b",
+        "LOCK.GUARD k a 5 PING",
         "LOCK.INFO free",
         "LOCK.INFO k OWNER b",
     ] {

@@ -12,6 +12,7 @@ const ARITY: &[Row] = &[
     ("LOCK.RELEASE k", "ERR wrong number of arguments for 'lock.release' command"),
     ("LOCK.EXTEND k a", "ERR wrong number of arguments for 'lock.extend' command"),
     ("LOCK.EXTEND k a PX", "ERR wrong number of arguments for 'lock.extend' command"),
+    ("LOCK.GUARD k a 5", "ERR wrong number of arguments for 'lock.guard' command"),
     ("LOCK.CHECK k", "ERR wrong number of arguments for 'lock.check' command"),
     ("LOCK.INFO", "ERR wrong number of arguments for 'lock.info' command"),
     ("LOCK.HOLD k a 0", "ERR wrong number of arguments for 'lock.hold' command"),
@@ -27,6 +28,8 @@ const OWNERS: &[Row] = &[
     (r#"LOCK.ACQUIRE k """#, "ERR owner must not be empty"),
     (r#"LOCK.RW k "" READ"#, "ERR owner must not be empty"),
     (r#"LOCK.RELEASE k """#, "ERR owner must not be empty"),
+    (r#"LOCK.GUARD k "" 5 PING"#, "ERR owner must not be empty"),
+    ("LOCK.GUARD k * 5 PING", "ERR owner * can only acquire: use the owner that the server made"),
     (r#"LOCK.CHECK k """#, "ERR owner must not be empty"),
     ("LOCK.CHECK k *", "ERR owner * can only acquire: use the owner that the server made"),
     (r#"LOCK.EXTEND k "" PX 1"#, "ERR owner must not be empty"),
@@ -92,6 +95,12 @@ const NUMBERS: &[Row] = &[
     ("LOCK.EXTEND k a EX 86401", EX),
     ("LOCK.EXTEND k a PX 1 FENCE 0", FENCE),
     ("LOCK.EXTEND k a PX 1 FENCE 9007199254740992", FENCE),
+    ("LOCK.GUARD k a 0 PING", GUARD_FENCE),
+    ("LOCK.GUARD k a 05 PING", GUARD_FENCE),
+    ("LOCK.GUARD k a -5 PING", GUARD_FENCE),
+    ("LOCK.GUARD k a 9007199254740992 PING", GUARD_FENCE),
+    ("LOCK.GUARD k a FENCE 5 PING", GUARD_FENCE),
+    ("LOCK.GUARD k a PING 5", GUARD_FENCE),
     ("LOCK.CHECK k a FENCE 0", FENCE),
     ("LOCK.CHECK k a FENCE 9007199254740992", FENCE),
     ("LOCK.CHECK k a FENCE WRITE", FENCE),
@@ -115,6 +124,7 @@ const EX: &str = "ERR EX must be a whole number from 1 to 86400";
 const BLOCK: &str = "ERR BLOCK must be a whole number from 0 to 315360000000";
 const RETRY: &str = "ERR RETRY must be a whole number from 1 to 4294967295";
 const FENCE: &str = "ERR FENCE must be a whole number from 1 to 9007199254740991";
+const GUARD_FENCE: &str = "ERR fence must be a whole number from 1 to 9007199254740991";
 const TO: &str = "ERR TO must be a whole number from 0 to 4294967295";
 const COUNT: &str = "ERR COUNT must be a whole number from 0 to 4294967295";
 
@@ -328,6 +338,7 @@ const WRONG_TYPES: &[Row] = &[
     ("LOCK.RELEASE s a", WRONGTYPE),
     ("LOCK.RELEASE s a FENCE 5", WRONGTYPE),
     ("LOCK.EXTEND s a PX 5", WRONGTYPE),
+    ("LOCK.GUARD s a 5 PING", WRONGTYPE),
     ("LOCK.CHECK s a", WRONGTYPE),
     ("LOCK.INFO s", WRONGTYPE),
     ("LOCK.INFO s OWNER a", WRONGTYPE),

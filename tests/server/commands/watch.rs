@@ -168,6 +168,7 @@ const CATEGORIES: &[(&str, &str)] = &[
     ("lock.break", "write slow admin dangerous"),
     ("lock.check", "read fast"),
     ("lock.extend", "write fast"),
+    ("lock.guard", "write slow"),
     ("lock.hold", "write fast admin dangerous"),
     ("lock.info", "read slow"),
     ("lock.log", "slow admin dangerous"),

@@ -1,7 +1,7 @@
 //! docs/reference and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
 use redis_lock::command;
-use redis_lock::command::error::{ArgError, TAKEN_OVER, text_of, text_of_deadlock, text_of_redirect};
+use redis_lock::command::error::{ArgError, NO_REPLY, TAKEN_OVER, text_of, text_of_deadlock, text_of_redirect};
 use redis_lock::command::options::Opt;
 use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
@@ -98,6 +98,8 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::TooManyKeys(64),
         ArgError::TooFewKeys,
         ArgError::KeyTwice(b"k".to_vec()),
+        ArgError::NotGuarded { command: b"EVAL".to_vec(), is_script: true },
+        ArgError::NotGuarded { command: b"MULTI".to_vec(), is_script: false },
     ];
     for error in &complaints {
         match error {
@@ -119,7 +121,8 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | ArgError::SessionNowhere
             | ArgError::TooManyKeys(_)
             | ArgError::TooFewKeys
-            | ArgError::KeyTwice(_) => {}
+            | ArgError::KeyTwice(_)
+            | ArgError::NotGuarded { .. } => {}
         }
     }
     let refusals = [
@@ -164,12 +167,12 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::Deadlock(_) => {}
         }
     }
-    let error = [ServeError::WrongType, ServeError::Replica, ServeError::CheckedElsewhere]
+    let error = [ServeError::WrongType, ServeError::Replica, ServeError::CheckedElsewhere, ServeError::Nested]
         .into_iter()
         .chain(refusals.map(ServeError::Refused));
     let away = [RedirectReason::Demoted, RedirectReason::SlotGone].map(|away| text_of_redirect(away).to_owned());
     let texts = complaints.iter().map(ArgError::to_string).chain(error.map(|error| text_of(&error).into_owned()));
-    let spoken = [text_of_deadlock(&cycle, Db(0), |_| true), TAKEN_OVER.to_owned()];
+    let spoken = [text_of_deadlock(&cycle, Db(0), |_| true), TAKEN_OVER.to_owned(), NO_REPLY.to_owned()];
     texts.chain(away).chain(spoken).collect()
 }
 

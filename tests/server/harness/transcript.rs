@@ -230,6 +230,11 @@ impl Stage<'_> {
         self.names.show(&Reply::Int(fence))
     }
 
+    /// A reply, as a row has it.
+    pub(crate) fn show(&mut self, reply: &Reply) -> String {
+        self.names.show(reply)
+    }
+
     /// Sends what is no row over the connection that never waits.
     pub(crate) fn ask<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Reply {
         self.wire.ask(args)

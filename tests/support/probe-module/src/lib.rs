@@ -81,6 +81,15 @@ impl Command for Timer {
     }
 }
 
+/// `PANIC.SILENT key`: does not panic, and does not reply, as no command should.
+struct Silent;
+
+impl Command for Silent {
+    const SPEC: CommandSpec = CommandSpec { name: c"panic.silent", ..SPEC };
+
+    fn run(_: &mut Ctx<'_>, _: Args<'_>) {}
+}
+
 /// `PANIC.CALL command [option]`: does not panic, but calls another module's command on the key k, for b, with an
 /// option set to 0. That is BLOCK, which may wait, or another that needs a client, as modules do that do not know of
 /// it. Replies with the type of the reply.
@@ -248,6 +257,7 @@ impl Module for ProbeModule {
         loader.command::<Replied>()?;
         loader.command::<Formatted>()?;
         loader.command::<Timer>()?;
+        loader.command::<Silent>()?;
         loader.command::<Call>()?;
         loader.command::<Client>()?;
         loader.command::<Clients>()?;

@@ -1,0 +1,238 @@
+//! LOCK.GUARD: what is run and what is not. What is malformed is in commands/replies_syntax.rs.
+
+use crate::harness::connection::{Connection, Reply, Way};
+use crate::harness::transcript::{Player, Row, play_in};
+use testbed::{Server, wait_for};
+
+const ALL_WAYS: [Way; 4] = [Way::Plain, Way::Exec, Way::Script, Way::Function];
+
+/// Only a writer, and only under its fence.
+const HELD: &[Row] = &[
+    ("LOCK.GUARD k a 5 SET d x", "nil"),
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("LOCK.GUARD k a #1 SET d 1", "[#1 OK]"),
+    ("lock.guard k a #1 get d", "[#1 1]"),
+    ("LOCK.GUARD k a #1 GET nothing", "[#1 nil]"),
+    ("LOCK.GUARD k a #1+1 SET d x", "nil"),
+    ("LOCK.GUARD k a #1-1 SET d x", "nil"),
+    ("LOCK.GUARD k b #1 SET d x", "nil"),
+    ("GET d", "1"),
+    // Held in both modes: for writing as well.
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.GUARD k a #1 INCR d", "[#1 2]"),
+    // A reader shares: what it writes, others may write at the same time.
+    ("LOCK.RELEASE k a WRITE", "1"),
+    ("LOCK.GUARD k a #1 SET d x", "nil"),
+    ("LOCK.RELEASE k a", "0"),
+    ("LOCK.GUARD k a #1 SET d x", "nil"),
+    // Lost, and taken again: a late command of the former hold must fail.
+    ("LOCK.ACQUIRE k a", "#2"),
+    ("LOCK.GUARD k a #1 SET d x", "nil"),
+    ("LOCK.GUARD k a #2 INCR d", "[#2 3]"),
+    ("LOCK.BREAK k", "1"),
+    ("LOCK.GUARD k a #2 SET d x", "nil"),
+    ("LOCK.RW k a WRITE", "#3"),
+    ("LOCK.EXTEND k a PX 60000", "#3"),
+    ("LOCK.GUARD k a #3 APPEND d 4", "[#3 2]"),
+    ("DEL k", "1"),
+    ("LOCK.GUARD k a #3 SET d x", "nil"),
+    ("GET d", "34"),
+    ("SET k text", "OK"),
+    ("LOCK.GUARD k a #3 SET d x", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+];
+
+#[test]
+fn a_command_runs_only_while_its_owner_holds_for_writing_under_that_fence() {
+    // Broken on purpose, this test has failed for a guard that takes any fence of its owner.
+    let server = Server::new();
+    play_in(&server, &ALL_WAYS, HELD);
+    Player::new(&mut Connection::resp3(&server), Way::Plain).play(HELD);
+}
+
+#[test]
+fn a_command_of_an_owner_whose_lease_is_over_is_not_run_though_nothing_has_ended_the_lease_yet() {
+    // What could go wrong: a process sleeps through its lease, its command arrives together with the end of the lease,
+    // and overwrites what the next holder will read.
+    let server = Server::new();
+    let mut wire = Connection::resp2(&server);
+    let fence = wire.say("LOCK.ACQUIRE k a PX 100").int();
+    // All of it comes in one turn of the event loop, in which no timer rings.
+    wire.send_line(&format!("DEBUG SLEEP 0.15\r\nLOCK.GUARD k a {fence} SET d x\r\nEXISTS d\r\nINFO lock"));
+    let [slept, guarded, there, info] = [(); 4].map(|()| wire.read());
+    assert_eq!([slept, guarded, there], [Reply::simple("OK"), Reply::Null, Reply::Int(0)]);
+    assert!(info.text().contains("lock_lapsed:1\r\n"), "it settles what it finds over: {}", info.text());
+}
+
+/// Refused, and nothing is run. The same from a transaction, a script and a function.
+const REFUSED: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("LOCK.GUARD k a #1 EVAL return 0", r#"ERR LOCK.GUARD cannot run "EVAL": use LOCK.CHECK inside the script"#),
+    ("LOCK.GUARD k a #1 eval_ro return 0", r#"ERR LOCK.GUARD cannot run "eval_ro": use LOCK.CHECK inside the script"#),
+    ("LOCK.GUARD k a #1 EVALSHA x 0", r#"ERR LOCK.GUARD cannot run "EVALSHA": use LOCK.CHECK inside the script"#),
+    ("LOCK.GUARD k a #1 FCALL pass_on 0", r#"ERR LOCK.GUARD cannot run "FCALL": use LOCK.CHECK inside the script"#),
+    ("LOCK.GUARD k a #1 MULTI", r#"ERR LOCK.GUARD cannot run "MULTI""#),
+    ("LOCK.GUARD k a #1 EXEC", r#"ERR LOCK.GUARD cannot run "EXEC""#),
+    ("LOCK.GUARD k a #1 WATCH k", r#"ERR LOCK.GUARD cannot run "WATCH""#),
+    ("LOCK.GUARD k a #1 SUBSCRIBE c", r#"ERR LOCK.GUARD cannot run "SUBSCRIBE""#),
+    ("LOCK.GUARD k a #1 CLIENT ID", r#"ERR LOCK.GUARD cannot run "CLIENT""#),
+    ("LOCK.GUARD k a #1 CLIENT REPLY OFF", r#"ERR LOCK.GUARD cannot run "CLIENT""#),
+    ("LOCK.GUARD k a #1 CONFIG GET port", r#"ERR LOCK.GUARD cannot run "CONFIG""#),
+    ("LOCK.GUARD k a #1 AUTH x", r#"ERR LOCK.GUARD cannot run "AUTH""#),
+    ("LOCK.GUARD k a #1 HELLO 3", r#"ERR LOCK.GUARD cannot run "HELLO""#),
+    ("LOCK.GUARD k a #1 RESET", r#"ERR LOCK.GUARD cannot run "RESET""#),
+    ("LOCK.GUARD k a #1 MONITOR", r#"ERR LOCK.GUARD cannot run "MONITOR""#),
+    ("LOCK.GUARD k a #1 SHUTDOWN NOSAVE", r#"ERR LOCK.GUARD cannot run "SHUTDOWN""#),
+    ("LOCK.GUARD k a #1 REPLICAOF NO ONE", r#"ERR LOCK.GUARD cannot run "REPLICAOF""#),
+    ("LOCK.GUARD k a #1 DEBUG SLEEP 0", r#"ERR LOCK.GUARD cannot run "DEBUG""#),
+    // Scripts may run these, which would do nothing here, or say what is not so.
+    ("LOCK.GUARD k a #1 WAIT 0 0", r#"ERR LOCK.GUARD cannot run "WAIT""#),
+    ("LOCK.GUARD k a #1 waitaof 0 0 0", r#"ERR LOCK.GUARD cannot run "waitaof""#),
+    ("LOCK.GUARD k a #1 SELECT 1", r#"ERR LOCK.GUARD cannot run "SELECT""#),
+    ("LOCK.GUARD k a #1 Lock.Guard k a #1 SET d x", r#"ERR LOCK.GUARD cannot run "Lock.Guard""#),
+    // Even of an owner that holds nothing.
+    ("LOCK.GUARD k b 5 WAIT 0 0", r#"ERR LOCK.GUARD cannot run "WAIT""#),
+    (r#"LOCK.GUARD k a #1 "SET\x00" d x"#, r#"ERR LOCK.GUARD cannot run "SET\x00""#),
+    (r#"LOCK.GUARD k a #1 "SET\r\n" d x"#, r#"ERR unknown command 'SET  ', with args beginning with: 'd' 'x' "#),
+    ("LOCK.GUARD k a #1 NOSUCH d x", r#"ERR unknown command 'NOSUCH', with args beginning with: 'd' 'x' "#),
+    ("LOCK.GUARD k a #1 SET d", "ERR wrong number of arguments for 'set' command"),
+    ("LOCK.GUARD k a #1 LPUSH k x", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ("LOCK.GUARD k a #1 SET d x NOSUCH", "ERR syntax error"),
+    ("EXISTS d", "0"),
+    ("LOCK.CHECK k a FENCE #1", "#1"),
+];
+
+#[test]
+fn what_a_script_may_not_run_is_refused_by_name_and_an_error_is_the_whole_reply() {
+    // What could go wrong: a client that looks for an error finds an array, and takes its write for done. Or the state
+    // of its connection is changed in the middle of a command.
+    let server = Server::new();
+    play_in(&server, &ALL_WAYS, REFUSED);
+    let mut wire = Connection::resp3(&server);
+    wire.load_function();
+    Player::new(&mut wire, Way::Plain).play(REFUSED);
+    assert_eq!(wire.say("PING"), Reply::simple("PONG"));
+}
+
+#[test]
+fn a_command_that_would_wait_is_answered_at_once() {
+    // What could go wrong: a guarded command is served later, when its lock has another holder.
+    let server = Server::new();
+    let mut wire = Connection::resp2(&server);
+    let fence = wire.say("LOCK.ACQUIRE k a").int();
+    for command in ["BLPOP l 0", "BLMOVE l m LEFT RIGHT 0", "BZPOPMIN z 0", "XREAD BLOCK 0 STREAMS x 0"] {
+        let name = command.split(' ').next().unwrap();
+        let refused = Reply::error(&format!("ERR LOCK.GUARD cannot run \"{name}\""));
+        match wire.say(&format!("LOCK.GUARD k a {fence} {command}")) {
+            // Redis 7.0.
+            error @ Reply::Error(_) => assert_eq!(error, refused),
+            null => {
+                let nothing = null.items().remove(1);
+                assert!(nothing == Reply::Null || nothing == Reply::Other("*-1".to_owned()), "{command}: {nothing:?}");
+            }
+        }
+    }
+    // With something there it is no wait.
+    wire.say("LPUSH l 1");
+    // A request for a lock is tried once.
+    assert!(wire.say("LOCK.ACQUIRE held other").int() > 0);
+    let tried = wire.say(&format!("LOCK.GUARD k a {fence} LOCK.ACQUIRE held a BLOCK 0"));
+    assert_eq!(tried, Reply::Array(vec![Reply::Int(fence), Reply::Null]));
+    assert_eq!(server.connect().info_number("lock", "lock_waiters"), 0);
+    // Nor can it bind a hold to a connection that it does not have.
+    let bound = wire.say(&format!("LOCK.GUARD k a {fence} LOCK.ACQUIRE free a SESSION 0"));
+    assert!(bound.text().starts_with("ERR SESSION needs a connection"), "{bound:?}");
+}
+
+#[test]
+fn a_command_that_sends_no_reply_is_an_error() {
+    // What could go wrong: an array of two with one element. The client takes the reply to its next command for the
+    // second, and is out of step for good.
+    let server = Server::setup().probe_module().start();
+    for mut wire in [Connection::resp2(&server), Connection::resp3(&server)] {
+        let fence = wire.say("LOCK.ACQUIRE k a").int();
+        let silent = wire.say(&format!("LOCK.GUARD k a {fence} PANIC.SILENT k"));
+        assert_eq!(silent, Reply::error("ERR the command that LOCK.GUARD ran sent no reply"));
+        assert_eq!(wire.say("PING"), Reply::simple("PONG"));
+        // A panic of another module is its own error.
+        assert_eq!(wire.say(&format!("LOCK.GUARD k a {fence} PANIC.NOW k")).code(), "ERR");
+        assert_eq!(wire.say("PING"), Reply::simple("PONG"));
+    }
+}
+
+#[test]
+fn an_offer_is_null() {
+    // Its owner does not know of it, though others may see its fence.
+    let server = Server::new();
+    let mut wire = Connection::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000", "nil"), ("LOCK.RELEASE k a", "0")]);
+    let offered = server.connect().lock_info("k").unwrap().holders[0].fence;
+    let guarded = player.wire.say(&format!("LOCK.GUARD k b {offered} SET d x"));
+    assert_eq!(guarded, Reply::Null);
+    player.go_on(&[("LOCK.ACQUIRE k b QUEUE 60000", "#2"), ("LOCK.GUARD k b #2 SET d 1", "[#2 OK]")]);
+}
+
+#[test]
+fn a_guard_confirms_the_grant_of_its_owner() {
+    // What could go wrong: a client gets its grant and guards a write at once over another connection. The grant is
+    // taken back, because the connection that waited closes in the same turn.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut eye = Connection::resp2(&server);
+    assert!(eye.say("LOCK.ACQUIRE k a").int() > 0);
+    let waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
+    let id = waiter.id();
+    let script = "local f = redis.call('LOCK.CHECK', 'k', 'b'); return redis.call('LOCK.GUARD', 'k', 'b', string.format('%.0f', f), 'SET', 'd', '1')";
+    eye.send_line("LOCK.RELEASE k a");
+    eye.send(&["EVAL", script, "0"]);
+    eye.send_line(&format!("CLIENT KILL ID {id}"));
+    assert_eq!(eye.read(), Reply::Int(0));
+    assert_eq!(eye.read().items()[1], Reply::simple("OK"));
+    assert_eq!(eye.read(), Reply::Int(1));
+    wait_for("the client to be gone", || conn.get::<String>(&["CLIENT", "LIST", "ID", &id.to_string()]).is_empty());
+    assert_eq!(conn.lock_info("k").unwrap().holders[0].owner, b"b");
+    drop(waiter);
+}
+
+#[test]
+fn guards_are_not_nested_by_a_detour_either() {
+    // What could go wrong: another module's command that calls commands lets a client nest guards until the stack is
+    // full.
+    let server = Server::setup().probe_module().start();
+    let mut wire = Connection::resp2(&server);
+    let fence = wire.say("LOCK.ACQUIRE k b").int();
+    let guarded = |wire: &mut Connection| {
+        let info = wire.say("INFO lock").text();
+        let line = info.lines().find_map(|line| line.strip_prefix("lock_guarded:")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    // PANIC.CALL calls LOCK.GUARD k b <fence> 0, on behalf of nobody: that has no rights.
+    let called = wire.say(&format!("PANIC.CALL LOCK.GUARD {fence}"));
+    assert_eq!(called, Reply::Int(1), "an error");
+    assert_eq!(guarded(&mut wire), 1);
+    let nested = wire.say(&format!("LOCK.GUARD k b {fence} PANIC.CALL LOCK.GUARD {fence}"));
+    assert_eq!(nested, Reply::Array(vec![Reply::Int(fence), Reply::Int(1)]));
+    assert_eq!(guarded(&mut wire), 2, "the inner one got as far as its command");
+    // And the next is served.
+    assert_eq!(wire.say(&format!("LOCK.GUARD k b {fence} PING")).items()[1], Reply::simple("PONG"));
+}
+
+#[test]
+fn what_was_guarded_and_what_was_refused_is_counted() {
+    let server = Server::new();
+    let mut wire = Connection::resp2(&server);
+    let mut conn = server.connect();
+    let mut counts = || ["lock_guarded", "lock_guard_refused"].map(|field| conn.info_number("lock", field));
+    let fence = wire.say("LOCK.ACQUIRE k a").int();
+    for (command, expected) in [
+        (format!("LOCK.GUARD k a {fence} SET d 1"), [1, 0]),
+        (format!("LOCK.GUARD k a {fence} LPUSH d 1"), [2, 0]),
+        (format!("LOCK.GUARD k b {fence} SET d 1"), [2, 1]),
+        ("LOCK.GUARD k a 5 SET d 1".to_owned(), [2, 2]),
+        (format!("LOCK.GUARD k a {fence} SELECT 1"), [2, 2]),
+        (format!("LOCK.CHECK k a FENCE {fence}"), [2, 2]),
+    ] {
+        wire.say(&command);
+        assert_eq!(counts(), expected, "{command}");
+    }
+}
