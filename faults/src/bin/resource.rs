@@ -2,12 +2,15 @@
 //! shared storage. One that refuses older fences loses no update, and nothing changes under a reader; one that does not
 //! loses some.
 //!
-//! A round is five seconds with fences and five without.
+//! The data lie outside, or in Redis beside the locks. There, LOCK.GUARD takes the place of the fences.
+//!
+//! A round is five seconds with fences, or guarded, and five without.
 
-use faults::caller::Caller;
-use faults::options::Options;
+use faults::caller::{Answer, Caller};
+use faults::options::{Choice, Options};
 use faults::report::Report;
 use rand::{RngExt, rngs::StdRng};
+use redis::Value;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
@@ -19,42 +22,67 @@ const CLIENTS: u64 = 16;
 const HALF_ROUND: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(10);
 
+const DATA: Choice =
+    Choice { name: "data", help: "Where the data lie that the locks protect", values: &["outside", "redis"] };
+
 fn main() -> ExitCode {
-    let options = Options::read("resource", "Clients that are late write to a storage that looks at fences", "1");
+    let about = "Clients that are late write to a storage that looks at fences, or by LOCK.GUARD";
+    let (options, chosen) = Options::read_choosing("resource", about, "1", &DATA);
     let mut report = Report::default();
     let server = Server::new();
-    for round in 0..options.rounds {
-        for looks_at_fences in [true, false] {
-            let storage: Storage =
-                std::array::from_fn(|_| Mutex::new(Counter { looks_at_fences, ..Counter::default() }));
-            let until = Instant::now() + HALF_ROUND;
-            let counts = thread::scope(|scope| {
-                let clients: Vec<_> = (0..CLIENTS)
-                    .map(|number| {
-                        let dice = options.dice(round * 1000 + number * 2 + u64::from(looks_at_fences));
-                        let name = format!("{round}.{looks_at_fences}.{number}");
-                        let caller = Caller::new(server.port(), PATIENCE);
-                        let client = Client { name, caller, dice, storage: &storage, counts: Counts::default() };
-                        scope.spawn(move || client.live(until))
-                    })
-                    .collect();
-                break_locks(&server, options.dice(round), until);
-                clients.into_iter().map(|client| client.join().expect("clients do not panic")).collect::<Vec<_>>()
-            });
-            tell(&mut report, looks_at_fences, &storage, &counts);
+    for data in chosen {
+        for round in 0..options.rounds {
+            for is_safe in [true, false] {
+                run(&server, &options, round, (data == "redis", is_safe), &mut report);
+            }
+        }
+        let [safe, unsafe_] =
+            if data == "redis" { ["guarded", "not guarded"] } else { ["with fences", "without fences"] };
+        for what in ["updates lost", "values changed under a reader"] {
+            let seen = report.figure(&format!("{safe}: {what}"));
+            if seen > 0 {
+                report.violation(format!("{safe}: {what}: {seen}"));
+            }
+        }
+        report.must_see(&format!("{safe}: refused as too late"));
+        report.must_see(&format!("{unsafe_}: updates lost"));
+        if data == "outside" {
+            report.must_see("without fences: values changed under a reader");
         }
     }
-    for what in ["updates lost", "values changed under a reader"] {
-        let seen = report.figure(&format!("with fences: {what}"));
-        if seen > 0 {
-            report.violation(format!("with fences: {what}: {seen}"));
-        }
-    }
-    for figure in ["with fences: refused as too late", "without fences: updates lost"] {
-        report.must_see(figure);
-    }
-    report.must_see("without fences: values changed under a reader");
     report.finish()
+}
+
+/// Half a round.
+fn run(server: &Server, options: &Options, round: u64, (in_redis, is_safe): (bool, bool), report: &mut Report) {
+    let storage: Storage =
+        std::array::from_fn(|_| Mutex::new(Counter { looks_at_fences: is_safe, ..Counter::default() }));
+    let data = if in_redis { Data::Redis { guarded: is_safe } } else { Data::Outside(&storage) };
+    server.connect().ok(&["FLUSHALL"]);
+    let until = Instant::now() + HALF_ROUND;
+    let counts = thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let dice = options.dice(round * 1000 + number * 2 + u64::from(is_safe));
+                let name = format!("{round}.{is_safe}.{number}");
+                let caller = Caller::new(server.port(), PATIENCE);
+                let client = Client { name, caller, dice, data, counts: Counts::default() };
+                scope.spawn(move || client.live(until))
+            })
+            .collect();
+        break_locks(server, options.dice(round), until);
+        clients.into_iter().map(|client| client.join().expect("clients do not panic")).collect::<Vec<_>>()
+    });
+    tell(report, server, data, &counts);
+}
+
+/// Where the data lie.
+#[derive(Clone, Copy)]
+enum Data<'s> {
+    /// In a storage of their own.
+    Outside(&'s Storage),
+    /// Beside the locks. All clients write.
+    Redis { guarded: bool },
 }
 
 /// What is shared, each counter under a lock of its own.
@@ -111,7 +139,7 @@ struct Client<'s> {
     name: String,
     caller: Caller,
     dice: StdRng,
-    storage: &'s Storage,
+    data: Data<'s>,
     counts: Counts,
 }
 
@@ -121,12 +149,13 @@ impl Client<'_> {
         while Instant::now() < until {
             requests += 1;
             let (number, writes) = (self.dice.random_range(0..COUNTERS), self.dice.random_bool(0.6));
+            let writes = writes || matches!(self.data, Data::Redis { .. });
             let (key, owner) = (format!("counter{number}"), format!("{}.{requests}", self.name));
             let (mode, lease) = (if writes { "WRITE" } else { "READ" }, self.dice.random_range(10..60));
             let request = format!("LOCK.RW {key} {owner} {mode} PX {lease} BLOCK 100");
             let (_, answer, _) = self.caller.ask_long(&request, Duration::from_millis(100));
             let Some(fence) = answer.int() else { continue };
-            if self.work(number, fence, writes, lease).is_err() {
+            if self.work((number, &owner), fence, writes, lease).is_err() {
                 self.counts.too_late += 1;
             }
             self.caller.ask(&format!("LOCK.RELEASE {key} {owner}"));
@@ -135,22 +164,53 @@ impl Client<'_> {
     }
 
     /// Adds one, or reads twice, with a pause in the middle that is sometimes longer than the lease.
-    fn work(&mut self, number: usize, fence: i64, writes: bool, lease_ms: u64) -> Result<(), TooLate> {
-        let counter = || -> MutexGuard<Counter> { self.storage[number].lock().expect("nobody panics with it") };
-        let value = counter().read(fence, writes)?;
+    fn work(&mut self, (number, owner): (usize, &str), fence: i64, writes: bool, lease_ms: u64) -> Result<(), TooLate> {
+        let value = self.read((number, owner), fence, writes)?;
         let late = self.dice.random_bool(0.2);
         self.counts.late += u64::from(late);
         thread::sleep(Duration::from_millis(if late { self.dice.random_range(lease_ms..lease_ms * 4) } else { 2 }));
         if writes {
-            counter().write(fence, value + 1)?;
+            match self.data {
+                Data::Outside(storage) => counter(storage, number).write(fence, value + 1)?,
+                Data::Redis { .. } => drop(self.ask((number, owner), fence, "SET", &(value + 1).to_string())?),
+            }
             self.counts.acknowledged += 1;
         } else {
-            let again = counter().read(fence, writes)?;
+            let again = self.read((number, owner), fence, writes)?;
             self.counts.read_twice += 1;
             self.counts.changed += u64::from(again != value);
         }
         Ok(())
     }
+
+    fn read(&mut self, (number, owner): (usize, &str), fence: i64, writes: bool) -> Result<u64, TooLate> {
+        if let Data::Outside(storage) = self.data {
+            return counter(storage, number).read(fence, writes);
+        }
+        let value = self.ask((number, owner), fence, "GET", "")?;
+        Ok(redis::from_redis_value::<Option<u64>>(value).expect("a number, or nothing").unwrap_or(0))
+    }
+
+    /// What a command on the data in Redis is answered.
+    fn ask(&mut self, (number, owner): (usize, &str), fence: i64, name: &str, word: &str) -> Result<Value, TooLate> {
+        let command = format!("{name} data{number} {word}").trim_end().to_owned();
+        let Data::Redis { guarded: true } = self.data else {
+            return match self.caller.ask(&command).1 {
+                Answer::Value(value) => Ok(value),
+                Answer::Null => Ok(Value::Nil),
+                other => panic!("{command}: {other:?}"),
+            };
+        };
+        match self.caller.ask(&format!("LOCK.GUARD counter{number} {owner} {fence} {command}")).1 {
+            Answer::Value(Value::Array(mut pair)) => Ok(pair.pop().expect("the fence and the reply")),
+            Answer::Null => Err(TooLate),
+            other => panic!("{command}: {other:?}"),
+        }
+    }
+}
+
+fn counter(storage: &Storage, number: usize) -> MutexGuard<'_, Counter> {
+    storage[number].lock().expect("nobody panics with it")
 }
 
 /// Takes locks from their holders, which are not informed.
@@ -162,9 +222,21 @@ fn break_locks(server: &Server, mut dice: StdRng, until: Instant) {
     }
 }
 
-fn tell(report: &mut Report, looks_at_fences: bool, storage: &Storage, counts: &[Counts]) {
+fn tell(report: &mut Report, server: &Server, data: Data<'_>, counts: &[Counts]) {
     let sum = |of: fn(&Counts) -> u64| counts.iter().map(of).sum::<u64>();
-    let stored: u64 = storage.iter().map(|counter| counter.lock().expect("nobody panics with it").value).sum();
+    let mut conn = server.connect();
+    let stored: u64 = (0..COUNTERS)
+        .map(|number| match data {
+            Data::Outside(storage) => counter(storage, number).value,
+            Data::Redis { .. } => conn.get::<Option<u64>>(&["GET", &format!("data{number}")]).unwrap_or(0),
+        })
+        .sum();
+    let how = match data {
+        Data::Outside(storage) if counter(storage, 0).looks_at_fences => "with fences",
+        Data::Outside(_) => "without fences",
+        Data::Redis { guarded: true } => "guarded",
+        Data::Redis { guarded: false } => "not guarded",
+    };
     let acknowledged = sum(|client| client.acknowledged);
     for (what, count) in [
         ("updates acknowledged", acknowledged),
@@ -175,6 +247,6 @@ fn tell(report: &mut Report, looks_at_fences: bool, storage: &Storage, counts: &
         ("refused as too late", sum(|client| client.too_late)),
         ("pauses beyond the lease", sum(|client| client.late)),
     ] {
-        report.add(&format!("{} fences: {what}", if looks_at_fences { "with" } else { "without" }), count);
+        report.add(&format!("{how}: {what}"), count);
     }
 }

@@ -63,6 +63,29 @@ fn a_command_of_an_owner_whose_lease_is_over_is_not_run_though_nothing_has_ended
     assert!(info.text().contains("lock_lapsed:1\r\n"), "it settles what it finds over: {}", info.text());
 }
 
+#[test]
+fn all_guards_of_a_script_or_a_transaction_run_or_none_does() {
+    // What could go wrong: the lease ends between two of them, and half of a change is done.
+    let server = Server::new();
+    let mut wire = Connection::resp2(&server);
+    let beyond = "local function left() local map = redis.call('LOCK.INFO', 'k')[8][1]; return map[12] end
+        local fence = string.format('%.0f', redis.call('LOCK.CHECK', 'k', 'a'))
+        local first = redis.call('LOCK.GUARD', 'k', 'a', fence, 'INCR', 'd')
+        repeat until left() == 0
+        local second = redis.call('LOCK.GUARD', 'k', 'a', fence, 'INCR', 'd')
+        return {first[2], second[2]}";
+    let both = |number| Reply::Array(vec![Reply::Int(number), Reply::Int(number + 1)]);
+    assert!(wire.say("LOCK.ACQUIRE k a PX 300").int() > 0);
+    assert_eq!(wire.ask(&["EVAL", beyond, "0"]), both(1));
+    let fence = wire.say("LOCK.ACQUIRE k a PX 300").int();
+    assert_eq!(wire.say("MULTI"), Reply::simple("OK"));
+    wire.say("LOCK.CHECK k a");
+    wire.ask(&["EVAL", beyond, "0"]);
+    wire.say(&format!("LOCK.GUARD k a {fence} INCR d"));
+    assert_eq!(wire.say("EXEC").items()[1..], [both(3), Reply::Array(vec![Reply::Int(fence), Reply::Int(5)])]);
+    wait_for("the lease to end", || wire.say("LOCK.CHECK k a") == Reply::Null);
+}
+
 /// Refused, and nothing is run. The same from a transaction, a script and a function.
 const REFUSED: &[Row] = &[
     ("LOCK.ACQUIRE k a", "#1"),
