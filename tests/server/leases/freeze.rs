@@ -4,52 +4,53 @@
 use crate::harness::hold_back::HoldBack;
 use crate::harness::lapses::{Lapses, Lease, lease, sleep_until};
 use std::time::{Duration, Instant};
-use testbed::{PATIENCE, Server, wait_for};
+use testbed::{Client, PATIENCE, Server, Value, wait_for};
 
-/// Takes a lock for a millisecond and spins until that is long over: no timer fires and nothing is settled meanwhile.
-/// Then comes what is to be tried.
-fn after_a_lapse_in_a_script(acquire: &str, then: &str) -> String {
-    // Redis 7.0 gives a script no clock that runs. No processor does this much of interpreted Lua in a millisecond.
-    format!(
-        "local fence = redis.call({acquire}, 'PX', 1)
-         assert(fence)
-         for _ = 1, 3000000 do end
-         {then}"
-    )
+/// Lets the lease of `k` end in one turn of the event loop with a command, which comes after its end: no timer fires and
+/// nothing is settled between. The reply to the command.
+fn after_a_lapse_in_a_pipeline(conn: &mut Client, command: &[&str]) -> Value {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("LOCK.EXTEND").arg(&["k", "a", "PX", "1"]).cmd("DEBUG").arg(&["SLEEP", "0.02"]);
+    pipeline.cmd(command[0]).arg(&command[1..]);
+    let replies: Vec<Value> = pipeline.query(&mut conn.0).unwrap();
+    let [extended, _, reply]: [Value; 3] = replies.try_into().unwrap();
+    assert!(matches!(extended, Value::Int(_)), "{extended:?}");
+    reply
 }
 
 #[test]
 fn a_lapsed_hold_is_gone_though_the_alarm_has_not_rung() {
     // A hold that is over could be brought back to life, released as if it had been kept, or counted.
-    let write = "'LOCK.ACQUIRE', KEYS[1], 'a'";
-    let read = "'LOCK.RW', KEYS[1], 'a', 'READ'";
-    for (acquire, then) in [
-        (write, "return redis.call('LOCK.EXTEND', KEYS[1], 'a', 'PX', 60000)"),
-        (write, "return redis.call('LOCK.EXTEND', KEYS[1], 'a', 'PX', 60000, 'FENCE', fence)"),
-        (read, "return redis.call('LOCK.EXTEND', KEYS[1], 'a', 'PX', 60000)"),
-        (write, "return redis.call('LOCK.RELEASE', KEYS[1], 'a')"),
-        (write, "return redis.call('LOCK.RELEASE', KEYS[1], 'a', 'TO', 1)"),
-        (write, "return redis.call('LOCK.RELEASE', KEYS[1], 'a', 'ALL', 'FENCE', fence)"),
-        (read, "return redis.call('LOCK.RELEASE', KEYS[1], 'a', 'READ')"),
-        (write, "return redis.call('LOCK.INFO', KEYS[1])"),
-        (write, "return redis.call('LOCK.INFO', KEYS[1], 'OWNER', 'a')"),
+    for (mode, command) in [
+        ("WRITE", "LOCK.EXTEND k a PX 60000"),
+        ("WRITE", "LOCK.EXTEND k a PX 60000 FENCE fence"),
+        ("READ", "LOCK.EXTEND k a PX 60000"),
+        ("WRITE", "LOCK.RELEASE k a"),
+        ("WRITE", "LOCK.RELEASE k a TO 1"),
+        ("WRITE", "LOCK.RELEASE k a ALL FENCE fence"),
+        ("READ", "LOCK.RELEASE k a READ"),
+        ("WRITE", "LOCK.CHECK k a"),
+        ("WRITE", "LOCK.GUARD k a fence SET data x"),
+        ("WRITE", "LOCK.INFO k"),
+        ("WRITE", "LOCK.INFO k OWNER a"),
     ] {
         let server = Server::setup().option("appendonly", "yes").start();
         let mut lapses = Lapses::of(&server);
         let mut conn = server.connect();
-        let script = after_a_lapse_in_a_script(acquire, then);
-        assert_eq!(conn.int(&["EVAL", &script, "1", "k"]), None, "{then}");
+        let fence = conn.int(&["LOCK.RW", "k", "a", mode, "PX", "60000"]).expect("free").to_string();
+        let then: Vec<&str> = command.split(' ').map(|word| if word == "fence" { &fence[..] } else { word }).collect();
+        assert_eq!(after_a_lapse_in_a_pipeline(&mut conn, &then), Value::Nil, "{then:?}");
         let lapse = lapses.next();
-        assert_eq!(lapse.key, "k", "{then}");
+        assert_eq!(lapse.key, "k", "{command}");
         lapses.expect_no_more(&mut conn);
-        assert_eq!(conn.info("lock", "lock_lapsed"), "2", "{then}: once, and the marker");
-        assert_eq!(conn.info("lock", "lock_released"), "0", "{then}");
-        assert_eq!(conn.info("lock", "lock_extended"), "0", "{then}");
-        assert_eq!(conn.get::<i64>(&["EXISTS", "k"]), 0, "{then}");
+        assert_eq!(conn.info("lock", "lock_lapsed"), "2", "{command}: once, and the marker");
+        assert_eq!(conn.info("lock", "lock_released"), "0", "{command}");
+        assert_eq!(conn.info("lock", "lock_extended"), "1", "{command}: to its end");
+        assert_eq!(conn.get::<i64>(&["EXISTS", "k", "data"]), 0, "{command}");
         let of_k: Vec<Vec<String>> =
             server.aof_tail().into_iter().filter(|command| command[1..].contains(&"k".to_owned())).collect();
-        assert_eq!(of_k.len(), 2, "{then}: {of_k:?}");
-        assert_eq!(of_k[1][..5], ["LOCK.HOLD", "k", "a", "0", "0"], "{then}");
+        assert_eq!(of_k.len(), 3, "{command}: {of_k:?}");
+        assert_eq!(of_k[2][..5], ["LOCK.HOLD", "k", "a", "0", "0"], "{command}");
     }
 }
 
@@ -58,10 +59,9 @@ fn after_a_lapse_that_nobody_saw_asking_again_starts_anew() {
     // The count or the fence of the hold that is over could be carried on.
     let server = Server::new();
     let mut conn = server.connect();
-    let again = "local new = redis.call('LOCK.ACQUIRE', KEYS[1], 'a', 'PX', 60000); return {fence, new}";
-    let script = after_a_lapse_in_a_script("'LOCK.ACQUIRE', KEYS[1], 'a'", again);
-    let (old, new) = conn.get::<(i64, i64)>(&["EVAL", &script, "1", "k"]);
-    assert!(new > old, "{new} after {old}");
+    let old = conn.int(&["LOCK.ACQUIRE", "k", "a", "PX", "60000"]).expect("free");
+    let new = after_a_lapse_in_a_pipeline(&mut conn, &["LOCK.ACQUIRE", "k", "a", "PX", "60000"]);
+    assert!(matches!(new, Value::Int(new) if new > old), "{new:?} after {old}");
     assert_eq!(conn.lock_info("k").unwrap().holders[0].writes, 1);
     assert_eq!(conn.info("lock", "lock_lapsed"), "1");
     assert_eq!(conn.info("lock", "lock_leases"), "1");
@@ -73,9 +73,9 @@ fn a_lapsed_holder_keeps_nobody_out_though_the_alarm_has_not_rung() {
     for (held, asked) in [("READ", "WRITE"), ("WRITE", "READ"), ("WRITE", "WRITE")] {
         let server = Server::new();
         let mut conn = server.connect();
-        let ask = format!("return redis.call('LOCK.RW', KEYS[1], 'b', '{asked}', 'PX', 60000)");
-        let script = after_a_lapse_in_a_script(&format!("'LOCK.RW', KEYS[1], 'a', '{held}'"), &ask);
-        assert!(conn.int(&["EVAL", &script, "1", "k"]).is_some(), "{held}, then {asked}");
+        conn.int(&["LOCK.RW", "k", "a", held, "PX", "60000"]).expect("free");
+        let reply = after_a_lapse_in_a_pipeline(&mut conn, &["LOCK.RW", "k", "b", asked, "PX", "60000"]);
+        assert!(matches!(reply, Value::Int(_)), "{held}, then {asked}: {reply:?}");
         let info = conn.lock_info("k").unwrap();
         assert_eq!((info.holding, &*info.holders[0].owner), (1, &b"b"[..]));
         assert_eq!(conn.info("lock", "lock_lapsed"), "1");
