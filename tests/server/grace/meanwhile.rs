@@ -18,6 +18,8 @@ fn holders_extend_and_release_and_operators_break() {
         ("LOCK.MEXTEND 2 j k a PX 700000", "[#2 #3]"),
         ("LOCK.CHECK k a WRITE FENCE #3", "#3"),
         ("LOCK.CHECK k b", "nil"),
+        ("LOCK.GUARD k a #3 SET data x", "[#3 OK]"),
+        ("LOCK.GUARD k a #3 LOCK.ACQUIRE k a", "GRACE ~"),
         ("LOCK.RELEASE k a READ", "1"),
         ("LOCK.RELEASE k a FENCE #3", "0"),
         ("LOCK.RELEASE k a", "nil"),
