@@ -156,7 +156,7 @@ fn first_to_others(goals: &[Option<Goal>]) -> Vec<Comparison> {
 pub fn groups() -> Vec<Group> {
     let mut groups = vec![pairs("pair", BUSY), pairs("replicated", REPLICATED)];
     groups.extend([refused(), again(), extend()].into_iter().flatten());
-    groups.push(readers());
+    groups.extend([guard(), readers()]);
     for pipeline in [16, 1] {
         for aof in [Aof::Off, Aof::Everysec, Aof::Always] {
             for replica in [false, true] {
@@ -230,6 +230,26 @@ fn extend() -> [Group; 2] {
     let ours = contestant("LOCK.EXTEND", "LOCK.EXTEND {key} {id} PX 600000");
     let theirs = contestant("PEXPIRE", "PEXPIRE str:{n} 600000 -> 1");
     on_held("extend", [ours, theirs], Some(Goal { at_most: 1.3, aim: None }))
+}
+
+/// A command that runs only for the holder, beside the two commands that a script or a transaction would need.
+fn guard() -> Group {
+    // No client chooses a fence, so these holds are set as a file would set them.
+    let held = Fill { count: KEYS, run: "LOCK.HOLD {key} {id} 0 1 1{n} 0 600000000 -> 1".to_owned() };
+    let check = "LOCK.CHECK {key} {id} WRITE FENCE 1{n}";
+    Group {
+        name: "guard",
+        environment: BUSY,
+        fills: vec![held],
+        contestants: vec![
+            contestant("LOCK.GUARD of a SET", "LOCK.GUARD {key} {id} 1{n} SET data:{n} {id}"),
+            contestant("LOCK.CHECK, and the SET", &format!("{check}; SET data:{{n}} {{id}} -> OK")),
+            contestant("LOCK.CHECK", check),
+            contestant("GET", "GET data:{n}"),
+        ],
+        comparisons: [(0, 1), (2, 3)].map(|(what, with)| Comparison { what, with, goal: None }).into(),
+        flat: None,
+    }
 }
 
 /// A read lock taken and given back among few and among many other readers.

@@ -20,7 +20,7 @@ fn every_row_is_measured_and_told_with_its_goal() {
     let rows = found["rivals"]["found"]["rows"].as_array().unwrap();
     let groups: BTreeSet<&str> = rows.iter().map(|row| row["group"].as_str().unwrap()).collect();
     let expected =
-        ["again", "extend", "held", "loaded", "matrix", "memory", "pair", "readers", "refused", "replicated"];
+        ["again", "extend", "guard", "held", "loaded", "matrix", "memory", "pair", "readers", "refused", "replicated"];
     assert_eq!(groups.into_iter().collect::<Vec<_>>(), expected);
     for row in rows {
         let number = |of: &str| row["ratio"][of].as_f64().unwrap();

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const ROWS: [&str; 10] =
-    ["pair", "replicated", "refused", "again", "extend", "readers", "matrix", "held", "memory", "loaded"];
+const ROWS: [&str; 11] =
+    ["pair", "replicated", "refused", "again", "extend", "guard", "readers", "matrix", "held", "memory", "loaded"];
 /// A slice of a measurement: so much of the server's CPU, or so much time where it waits for the disk.
 const SLICE_CPU: Duration = Duration::from_millis(250);
 const SLICE_TIME: Duration = Duration::from_millis(600);
@@ -97,6 +97,8 @@ impl Choice {
     fn measure(&self, group: &Group) -> Outcome<Vec<Row>> {
         let environment = group.environment;
         let mut options = environment.options();
+        // Some groups set holds with fences that their sequences can name.
+        options.push(("lock.allow-hold".to_owned(), "yes".to_owned()));
         options.push(("loadmodule".to_owned(), rivals::noop().to_string_lossy().into_owned()));
         let mut server = Plan { options, replica: environment.replica, ..self.plan() }.start();
         let names = scripts::load(&mut server);
