@@ -58,8 +58,8 @@ pub enum ArgError {
     NotGuarded {
         /// As the client sent it.
         command: Vec<u8>,
-        /// Whether it runs a script.
-        is_script: bool,
+        /// What does it, if anything does.
+        instead: Instead,
     },
     /// LOCK.HOLD from a client, without `lock.allow-hold`.
     HoldRefused,
@@ -92,8 +92,12 @@ impl fmt::Display for ArgError {
             ArgError::TooManyKeys(max) => write!(f, "LIMIT numkeys is above lock.max-keys ({max})"),
             ArgError::TooFewKeys => write!(f, "ERR numkeys is greater than the number of arguments that follow"),
             ArgError::KeyTwice(key) => write!(f, "ERR key {} is given twice", Quoted(key)),
-            ArgError::NotGuarded { command, is_script } => {
-                let instead = if *is_script { ": use LOCK.CHECK inside the script" } else { "" };
+            ArgError::NotGuarded { command, instead } => {
+                let instead = match instead {
+                    Instead::Nothing => "",
+                    Instead::CheckInScript => ": use LOCK.CHECK inside the script",
+                    Instead::Transaction => ": use MULTI, since a command of a module might block",
+                };
                 write!(f, "ERR LOCK.GUARD cannot run {}{instead}", Quoted(command))
             }
             ArgError::HoldRefused => {
@@ -101,6 +105,17 @@ impl fmt::Display for ArgError {
             }
         }
     }
+}
+
+/// What does the work of a command that LOCK.GUARD does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instead {
+    /// Nothing does.
+    Nothing,
+    /// LOCK.CHECK, inside the script.
+    CheckInScript,
+    /// LOCK.GUARD, inside a transaction.
+    Transaction,
 }
 
 /// At most 64 bytes, as redis-cli shows them: whatever they are, they cannot end the line of the error.

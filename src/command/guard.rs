@@ -1,7 +1,7 @@
 //! LOCK.GUARD: runs a command if an owner holds a lock for writing, and only then.
 
 use super::args::{Arguments, Parser};
-use super::error::{ArgError, NO_REPLY, refuse, reply_arg_error};
+use super::error::{ArgError, Instead, NO_REPLY, refuse, reply_arg_error};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, OWNER};
 use crate::ffi::call::{CallError, CallReply};
@@ -52,13 +52,18 @@ impl Command for LockGuard {
             Ok(Some((fence, Ok(reply)))) => reply_guarded(ctx, fence, &reply),
             Ok(Some((_, Err(CallError::Silent)))) => ctx.reply_error(NO_REPLY),
             Ok(Some((_, Err(CallError::Denied(text))))) => ctx.reply_error(&text),
-            Ok(Some((_, Err(CallError::NotForScripts)))) => {
-                let command = args.get(COMMAND_AT).map_or(&b""[..], |name| name.as_bytes());
-                reply_arg_error(ctx, &not_guarded(command));
+            Ok(Some((_, Err(CallError::NotForScripts)))) => reply_arg_error(ctx, &not_guarded(command_of(args))),
+            Ok(Some((_, Err(CallError::MayBlock)))) => {
+                let error = ArgError::NotGuarded { command: command_of(args).to_vec(), instead: Instead::Transaction };
+                reply_arg_error(ctx, &error);
             }
             Err(error) => refuse(ctx, error),
         }
     }
+}
+
+fn command_of(args: Args<'_>) -> &[u8] {
+    args.get(COMMAND_AT).map_or(&b""[..], |name| name.as_bytes())
 }
 
 /// An error of the command is the whole reply, so that clients see it as one.
@@ -90,5 +95,6 @@ const SCRIPTS: [&[u8]; 6] = [b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO", b"F
 
 fn not_guarded(command: &[u8]) -> ArgError {
     let is_script = SCRIPTS.iter().any(|name| name.eq_ignore_ascii_case(command));
-    ArgError::NotGuarded { command: command.to_vec(), is_script }
+    let instead = if is_script { Instead::CheckInScript } else { Instead::Nothing };
+    ArgError::NotGuarded { command: command.to_vec(), instead }
 }

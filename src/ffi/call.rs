@@ -3,9 +3,11 @@
 //! docs/internals/module-api.md has what was measured of such calls, server by server.
 
 use super::args::Args;
-use super::context::Ctx;
+use super::context::{Ctx, Flags};
 use super::string::{OwnedStr, Str};
 use redis_module::raw;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::ptr::NonNull;
@@ -13,6 +15,11 @@ use std::slice;
 
 /// Part of the refusal of a command that no script may run. All servers have the same text.
 const NOT_FOR_SCRIPTS: &str = " is not allowed on script mode";
+
+thread_local! {
+    /// Names of the server's own commands, in lower case. A name stays what it is while the server runs.
+    static OWN_COMMANDS: RefCell<BTreeSet<Vec<u8>>> = const { RefCell::new(BTreeSet::new()) };
+}
 
 /// The reply of a command that was run. Freed on drop.
 #[derive(Debug)]
@@ -23,6 +30,8 @@ pub struct CallReply(NonNull<raw::RedisModuleCallReply>);
 pub enum CallError {
     /// The server does not let scripts run it, nor this module.
     NotForScripts,
+    /// It is a command of another module, which might block the client that calls it. Servers end at that.
+    MayBlock,
     /// The client has no right to it, or to one of its keys or channels: the server's words, code first.
     Denied(String),
     /// It has replied with nothing, not even null. Whatever it was to do, it may have done.
@@ -42,6 +51,10 @@ impl Ctx<'_> {
     pub fn call_for_client(&mut self, words: Args<'_>) -> Result<CallReply, CallError> {
         // The server has no command with NUL in its name.
         let name = words.get(0).and_then(|name| CString::new(name.as_bytes()).ok()).ok_or(CallError::NotForScripts)?;
+        // Within these, modules ask whether they may block.
+        if !self.flags().intersects(Flags::MULTI | Flags::LUA) && !self.is_of_server(words) {
+            return Err(CallError::MayBlock);
+        }
         let (argv, argc) = words.after(1).as_raw();
         // !: replicate. C: check the client's rights. S: refuse what scripts may not run, and where. M: refuse when
         // memory is full. E: refuse by an error reply, without which S crashes Valkey 9.1. 0: reply in the client's
@@ -52,7 +65,10 @@ impl Ctx<'_> {
         let error = io::Error::last_os_error();
         let reply = CallReply(NonNull::new(reply).ok_or(CallError::Silent)?);
         let text = match reply.kind() {
-            raw::REDISMODULE_REPLY_UNKNOWN => return Err(CallError::Silent),
+            raw::REDISMODULE_REPLY_UNKNOWN => {
+                drop(reply);
+                return self.late_reply().ok_or(CallError::Silent);
+            }
             raw::REDISMODULE_REPLY_ERROR => reply.text(),
             _ => return Ok(reply),
         };
@@ -66,6 +82,40 @@ impl Ctx<'_> {
             }
             _ => Ok(reply),
         }
+    }
+
+    /// The error that a command left behind with the client that the server ran it by. GETDEL and GETSET do so on
+    /// Valkey where the key has a wrong type. Whatever used that client next would reply with it, and be a reply behind
+    /// for good (trap T28 in docs/internals/module-api.md).
+    fn late_reply(&mut self) -> Option<CallReply> {
+        // SAFETY: the context lives for this call (rule 2). The format says that no argument follows.
+        let reply = unsafe { api!(RedisModule_Call(self.as_ptr(), c"PING".as_ptr(), c"E0".as_ptr())) };
+        NonNull::new(reply).map(CallReply).filter(CallReply::is_error)
+    }
+
+    /// Whether a command is the server's own, or this module's. True also if there is no such command: the server says
+    /// so.
+    fn is_of_server(&mut self, words: Args<'_>) -> bool {
+        let Some(word) = words.get(0) else { return true };
+        let name = word.as_bytes().to_ascii_lowercase();
+        if name.starts_with(b"lock.") || OWN_COMMANDS.with_borrow(|own| own.contains(&name)) {
+            return true;
+        }
+        // SAFETY: the context lives for this call (rule 2), and so does the word. The format describes both arguments.
+        let reply = unsafe {
+            let info = c"INFO".as_ptr();
+            api!(RedisModule_Call(self.as_ptr(), c"COMMAND".as_ptr(), c"cs".as_ptr(), info, word.as_ptr()))
+        };
+        let Some(reply) = NonNull::new(reply).map(CallReply) else {
+            // An operator has renamed that command. What is known to block is refused, and what looks like a module's.
+            return !name.contains(&b'.') && !matches!(&name[..], b"vadd" | b"vsim");
+        };
+        match reply.is_of_module() {
+            Some(true) => return false,
+            Some(false) => drop(OWN_COMMANDS.with_borrow_mut(|own| own.insert(name))),
+            None => {}
+        }
+        true
     }
 
     /// Replies as a command did that was run.
@@ -121,6 +171,25 @@ impl CallReply {
     fn kind(&self) -> isize {
         // SAFETY: `self` owns the reply.
         unsafe { api!(RedisModule_CallReplyType(self.0.as_ptr())) as isize }
+    }
+
+    /// Whether the first command that this reply of COMMAND INFO describes is a module's; None if it describes none.
+    fn is_of_module(&self) -> Option<bool> {
+        const FLAGS: usize = 2;
+        // SAFETY: `self` owns the reply, and its elements with it. An element that there is not is null, of which all
+        // of these functions say that it has none either.
+        unsafe {
+            let command = api!(RedisModule_CallReplyArrayElement(self.0.as_ptr(), 0));
+            let flags = NonNull::new(api!(RedisModule_CallReplyArrayElement(NonNull::new(command)?.as_ptr(), FLAGS)))?;
+            let flag = |at| {
+                let flag = NonNull::new(api!(RedisModule_CallReplyArrayElement(flags.as_ptr(), at)))?;
+                let mut len = 0;
+                let text = api!(RedisModule_CallReplyStringPtr(flag.as_ptr(), &raw mut len));
+                (!text.is_null()).then(|| slice::from_raw_parts(text.cast::<u8>(), len))
+            };
+            let len = api!(RedisModule_CallReplyLength(flags.as_ptr()));
+            Some((0..len).any(|at| flag(at) == Some(b"module")))
+        }
     }
 
     /// The texts of an array; none of any other reply.

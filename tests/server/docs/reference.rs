@@ -1,7 +1,9 @@
 //! docs/reference and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
 use redis_lock::command;
-use redis_lock::command::error::{ArgError, NO_REPLY, TAKEN_OVER, text_of, text_of_deadlock, text_of_redirect};
+use redis_lock::command::error::{
+    ArgError, Instead, NO_REPLY, TAKEN_OVER, text_of, text_of_deadlock, text_of_redirect,
+};
 use redis_lock::command::options::Opt;
 use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
@@ -98,8 +100,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::TooManyKeys(64),
         ArgError::TooFewKeys,
         ArgError::KeyTwice(b"k".to_vec()),
-        ArgError::NotGuarded { command: b"EVAL".to_vec(), is_script: true },
-        ArgError::NotGuarded { command: b"MULTI".to_vec(), is_script: false },
+        ArgError::NotGuarded { command: b"EVAL".to_vec(), instead: Instead::CheckInScript },
+        ArgError::NotGuarded { command: b"MULTI".to_vec(), instead: Instead::Nothing },
+        ArgError::NotGuarded { command: b"VSIM".to_vec(), instead: Instead::Transaction },
     ];
     for error in &complaints {
         match error {

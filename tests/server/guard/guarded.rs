@@ -173,12 +173,93 @@ fn a_command_that_sends_no_reply_is_an_error() {
     let server = Server::setup().probe_module().start();
     for mut wire in [Connection::resp2(&server), Connection::resp3(&server)] {
         let fence = wire.say("LOCK.ACQUIRE k a").int();
-        let silent = wire.say(&format!("LOCK.GUARD k a {fence} PANIC.SILENT k"));
+        let mut in_multi = |command: &str| {
+            wire.say("MULTI");
+            wire.say(&format!("LOCK.GUARD k a {fence} {command}"));
+            let reply = wire.say("EXEC").items().remove(0);
+            assert_eq!(wire.say("PING"), Reply::simple("PONG"));
+            reply
+        };
+        let silent = in_multi("PANIC.SILENT k");
         assert_eq!(silent, Reply::error("ERR the command that LOCK.GUARD ran sent no reply"));
-        assert_eq!(wire.say("PING"), Reply::simple("PONG"));
         // A panic of another module is its own error.
-        assert_eq!(wire.say(&format!("LOCK.GUARD k a {fence} PANIC.NOW k")).code(), "ERR");
-        assert_eq!(wire.say("PING"), Reply::simple("PONG"));
+        assert_eq!(in_multi("PANIC.NOW k").code(), "ERR");
+    }
+}
+
+#[test]
+fn a_command_of_another_module_is_guarded_within_a_transaction_alone() {
+    // It may block the client that calls it, at which servers end. Within a transaction modules ask first.
+    let server = Server::setup().probe_module().start();
+    let mut wire = Connection::resp2(&server);
+    let fence = wire.say("LOCK.ACQUIRE k a").int();
+    let of_module = "use MULTI, since a command of a module might block";
+    let mut commands = vec!["PANIC.SILENT k", "panic.now k"];
+    // Redis 8 has these from a module of its own, and they do block.
+    let has_vectors = wire.say("COMMAND INFO VSIM").items()[0] != Reply::Null;
+    if has_vectors {
+        wire.say("VADD v VALUES 2 1 2 e");
+        commands.extend(["VSIM v VALUES 2 1 1", "VADD v VALUES 2 1 5 f CAS"]);
+    }
+    for command in commands {
+        let name = command.split(' ').next().unwrap();
+        let refused = Reply::error(&format!("ERR LOCK.GUARD cannot run \"{name}\": {of_module}"));
+        // Asked twice: what is known of the server's own commands must not include it.
+        for _ in 0..2 {
+            assert_eq!(wire.say(&format!("LOCK.GUARD k a {fence} {command}")), refused);
+        }
+        assert_eq!(wire.say(&format!("LOCK.GUARD k b {fence} {command}")), Reply::Null);
+    }
+    if has_vectors {
+        wire.say("MULTI");
+        wire.say(&format!("LOCK.GUARD k a {fence} VSIM v VALUES 2 1 1"));
+        let found = wire.say("EXEC").items().remove(0).items().remove(1);
+        assert_eq!(found, Reply::Array(vec![Reply::bulk("e")]));
+    }
+    // Commands that are the server's own or this module's, or none at all.
+    assert_eq!(wire.say(&format!("LOCK.GUARD k a {fence} STRLEN nothing")).items()[1], Reply::Int(0));
+    assert_eq!(wire.say(&format!("LOCK.GUARD k a {fence} LOCK.CHECK k a")).items()[1], Reply::Int(fence));
+    assert!(wire.say(&format!("LOCK.GUARD k a {fence} NOTHING x")).text().starts_with("ERR unknown command"));
+}
+
+#[test]
+fn the_error_of_a_command_is_its_reply_and_never_that_of_the_next_one() {
+    // Valkey leaves the error of these two behind, with a client that its next user shares.
+    let server = Server::new();
+    let (mut wire, mut other) = (Connection::resp2(&server), Connection::resp2(&server));
+    let fence = wire.say("LOCK.ACQUIRE k a").int();
+    wire.say("LOCK.ACQUIRE job a");
+    wire.say("HSET h field 1");
+    for command in ["GETDEL h", "GETSET h x"] {
+        assert_eq!(wire.say(&format!("LOCK.GUARD k a {fence} {command}")).code(), "WRONGTYPE", "{command}");
+        assert!(matches!(wire.say(&format!("LOCK.GUARD k a {fence} INCR n")).items()[1], Reply::Int(_)), "{command}");
+        assert_eq!(wire.say(&format!("LOCK.GUARD k a {fence} {command}")).code(), "WRONGTYPE", "{command}");
+        // A client that waits is answered by such a client of the server, too.
+        assert_eq!(other.say("LOCK.ACQUIRE job b BLOCK 20"), Reply::Null, "{command}");
+        assert_eq!(other.say("PING"), Reply::simple("PONG"), "{command}");
+    }
+    for nested in ["MULTI", "EVAL"] {
+        let guarded = format!("LOCK.GUARD k a {fence} GETDEL h");
+        let reply = if nested == "MULTI" {
+            wire.say("MULTI");
+            wire.say(&guarded);
+            wire.say("EXEC").items().remove(0)
+        } else {
+            wire.ask(&[
+                "EVAL",
+                "return redis.pcall(unpack(ARGV))",
+                "0",
+                "LOCK.GUARD",
+                "k",
+                "a",
+                &fence.to_string(),
+                "GETDEL",
+                "h",
+            ])
+        };
+        assert_eq!(reply.code(), "WRONGTYPE", "{nested}");
+        assert_eq!(other.say("LOCK.ACQUIRE job b BLOCK 20"), Reply::Null, "{nested}");
+        assert_eq!(other.say("PING"), Reply::simple("PONG"), "{nested}");
     }
 }
 
@@ -233,7 +314,10 @@ fn guards_are_not_nested_by_a_detour_either() {
     let called = wire.say(&format!("PANIC.CALL LOCK.GUARD {fence}"));
     assert_eq!(called, Reply::Int(1), "an error");
     assert_eq!(guarded(&mut wire), 1);
-    let nested = wire.say(&format!("LOCK.GUARD k b {fence} PANIC.CALL LOCK.GUARD {fence}"));
+    // Only a transaction gets as far as that.
+    wire.say("MULTI");
+    wire.say(&format!("LOCK.GUARD k b {fence} PANIC.CALL LOCK.GUARD {fence}"));
+    let nested = wire.say("EXEC").items().remove(0);
     assert_eq!(nested, Reply::Array(vec![Reply::Int(fence), Reply::Int(1)]));
     assert_eq!(guarded(&mut wire), 2, "the inner one got as far as its command");
     // And the next is served.

@@ -6,8 +6,8 @@ use crate::harness::lapses::{Lapses, Lease, lease, sleep_until};
 use std::time::{Duration, Instant};
 use testbed::{Client, PATIENCE, Server, Value, wait_for};
 
-/// Lets the lease of `k` end in one turn of the event loop with a command, which comes after its end: no timer fires and
-/// nothing is settled between. The reply to the command.
+/// Lets the lease of `k` end in one turn of the event loop with a command, which comes after its end: no timer fires
+/// and nothing is settled between. The reply to the command.
 fn after_a_lapse_in_a_pipeline(conn: &mut Client, command: &[&str]) -> Value {
     let mut pipeline = redis::pipe();
     pipeline.cmd("LOCK.EXTEND").arg(&["k", "a", "PX", "1"]).cmd("DEBUG").arg(&["SLEEP", "0.02"]);
