@@ -10,7 +10,7 @@ use crate::lock::model::grace::Grace;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Outcome, Refusal, Wait, WaiterId};
+use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Millis, Timestamp};
 use alloc::vec::Vec;
@@ -64,6 +64,13 @@ impl LockManager {
         self.wait_table.mark_all_ready_and_check(None);
     }
 
+    /// Whether a grace that has begun goes on. If it does not, it ends here.
+    #[cold]
+    pub(super) fn goes_on_with_grace(&mut self, now: Timestamp) -> bool {
+        self.end_grace(now);
+        self.is_in_grace(now)
+    }
+
     /// What a request gets that does not get the lock now: this outcome, of which null tells its client. During a grace
     /// it is refused instead: a client takes null for the word that another owner holds the lock.
     ///
@@ -77,13 +84,15 @@ impl LockManager {
     }
 
     /// Lets a request wait for the end of the grace, or refuses it.
-    #[inline(never)]
+    #[cold]
     pub(super) fn acquire_in_grace<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
-        named: &[KeyIndex],
+        count: u16,
         (owner, operation): (&Owner, &Acquire),
     ) -> Result<Outcome, Refusal> {
+        let named: PerKey<KeyIndex> = (0..count).map(KeyIndex).collect();
+        let named = &named[..];
         // A reader that asks to write can have no place.
         if operation.queue.is_some() && named.iter().any(|key| wanted_at(step.keys, *key, (owner, operation)).upgrade) {
             return self.unless_grace(Outcome::Unavailable, step.judged);

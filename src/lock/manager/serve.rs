@@ -22,23 +22,17 @@ impl LockManager {
     pub fn serve<K: Keyspace>(&mut self, step: &mut Step<'_, K>, request: &Request) -> Result<Outcome, Refusal> {
         // Serving waiters may open more keys than the request names.
         let count = step.keys.count();
-        let in_grace = self.grace.is_some() && {
-            self.end_grace(step.judged);
-            self.is_in_grace(step.judged)
-        };
+        let in_grace = self.grace.is_some() && self.goes_on_with_grace(step.judged);
         if !self.wait_table.is_empty() {
             self.end_waits_that_are_over(step);
         }
         self.settle_named(step, count);
         let owner = &request.owner;
         let outcome = match &request.operation {
+            Operation::Acquire(operation) if in_grace => self.acquire_in_grace(step, count, (owner, operation)),
             Operation::Acquire(operation) => {
                 let named: PerKey<KeyIndex> = (0..count).map(KeyIndex).collect();
-                if in_grace {
-                    self.acquire_in_grace(step, &named, (owner, operation))
-                } else {
-                    self.acquire(step, &named, (owner, operation))
-                }
+                self.acquire(step, &named, (owner, operation))
             }
             Operation::Release(operation) => self.release(step, count, (owner, operation)),
             Operation::Extend(operation) => Ok(self.extend(step, count, (owner, operation))),
