@@ -58,14 +58,18 @@ impl WaitTable {
 
     /// A waiter's time is up: it is forgotten, or goes on as a place. The answer to its client.
     pub(crate) fn time_out(&mut self, id: WaiterId, now: Timestamp) -> WaitEnd {
-        let ended = self.waiters.get(id).and_then(|waiter| waiter.until).map_or(now, |until| until.min(now));
+        let waiter = self.waiters.get(id);
+        let has_client = waiter.is_some_and(|waiter| !waiter.is_detached());
+        let ended = waiter.and_then(|waiter| waiter.until).map_or(now, |until| until.min(now));
         let place = self.detach(id, now);
         if place.is_none() {
             self.remove(id);
         }
         match place {
             // It ends late: since the grace no queue was served for it.
-            place if ended <= self.grace_end => WaitEnd::InGrace { left: self.grace_end.left(now), place },
+            place if has_client && ended <= self.grace_end => {
+                WaitEnd::InGrace { left: self.grace_end.left(now), place }
+            }
             Some(place) => WaitEnd::Detached(place),
             None => WaitEnd::TimedOut,
         }
