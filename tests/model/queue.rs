@@ -781,13 +781,14 @@ impl Naive {
             places.push(given.place);
             let at = (given.place.0, given.place.1, ask.owner);
             let row = self.rows.iter_mut().find(|row| (row.db, row.key, row.owner) == at);
-            let row = row.filter(|row| given.fences.contains(&row.fence));
+            // What is over does not come back, though the lease that it had before may have been longer: a grant that
+            // collects an offer sets another one.
+            let row = row.filter(|row| given.fences.contains(&row.fence) && row.deadline_us > now_us);
             let Some(row) = row.filter(|_| !confirmed) else { continue };
             if let Some(queue_us) = ask.queue_us
                 && given.before.is_none()
                 && row.fence == given.fence
                 && row.reads + row.writes == given.added
-                && row.deadline_us > now_us
             {
                 // The owner may collect it: only the time of the place is over.
                 (row.reads, row.writes) = if ask.mode == Mode::Read { (1, 0) } else { (0, 1) };
