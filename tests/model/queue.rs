@@ -228,6 +228,19 @@ impl Naive {
         waiter.is_detached() && is_free && (keys.iter().all(|key| row(key).is_some()) || keys.iter().any(upgrades))
     }
 
+    /// Whether a place would go before the others of a cycle, but cannot be offered: its owner has come to read what it
+    /// asks to write.
+    pub(crate) fn is_left_in_circle(&self, waiter: &Waiter, now_us: u64) -> bool {
+        let Ask { db, owner, mode, ref keys, .. } = waiter.ask;
+        let reads = |key: &u8| self.row(db, *key, owner).is_some_and(|row| row.writes == 0);
+        let waits_for_it = |other: &Waiter, _| !other.passed && self.leads_to(other.ask.owner, owner, now_us);
+        waiter.is_detached()
+            && mode == Mode::Write
+            && keys.iter().any(reads)
+            && self.is_in_circle(owner, now_us)
+            && self.hindrance(waiter, now_us, waits_for_it).is_none()
+    }
+
     /// Whether a waiter can be served now.
     pub(crate) fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
         !waiter.is_over(now_us)

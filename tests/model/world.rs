@@ -876,7 +876,10 @@ impl World {
                 let ended = waiter.is_over(now) && !waiter.is_detached() && self.naive.ended_in_grace(waiter, now);
                 left_is_right && ended && place.is_some() == waiter.is_place()
             }
-            request::WaitEnd::Left => waiter.is_detached() && self.naive.is_settled_otherwise(waiter, now),
+            request::WaitEnd::Left => {
+                let is_settled = waiter.is_detached() && self.naive.is_settled_otherwise(waiter, now);
+                is_settled || self.naive.is_left_in_circle(waiter, now)
+            }
             request::WaitEnd::Refused(Refusal::QueuedUpgrade) => self.naive.is_settled_otherwise(waiter, now),
             request::WaitEnd::HoldLost => self.naive.has_lost_its_hold(waiter),
             request::WaitEnd::WrongType => self.is_foreign(waiter.ask.db, &waiter.ask.keys),
