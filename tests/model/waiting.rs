@@ -466,6 +466,22 @@ fn a_waiter_that_lost_what_it_upgrades_is_told_so_though_it_is_in_a_cycle_too() 
 }
 
 #[test]
+fn a_lost_grant_is_taken_back_from_a_hold_that_got_its_old_fence_back_and_then_another() {
+    // The second grant upgrades the hold, and is lost: the hold has its first fence again. The third gives it one more.
+    let mut world = world();
+    world.holds(b'h', Write, b"jk");
+    world.waits(b'b', Read, b"k");
+    world.waits(b'b', Write, b"k");
+    world.release(b'h', b"k");
+    world.then(&Op::Lose { nth: 1 });
+    world.waits(b'b', Write, b"jk");
+    world.release(b'h', b"j");
+    // The count of the first would stay until the lease ends.
+    world.then(&Op::Lose { nth: 0 });
+    assert_eq!(world.naive.rows.iter().map(|row| row.reads).collect::<Vec<_>>(), [0, 0]);
+}
+
+#[test]
 fn locks_asked_for_in_one_order_are_never_refused() {
     // Each owner takes j, k and l in this order and releases them; a waiter does nothing else meanwhile.
     let (mut world, owners) = (world(), b"abcde");

@@ -35,7 +35,7 @@ impl WaitTable {
                 lies_in == db && **key == *name
             });
             if let (Some(at), State::Granted(grant)) = (at, &mut waiter.state)
-                && let Some(given) = grant.given.get_mut(at).filter(|given| given.latest == old)
+                && let Some(given) = grant.given.get_mut(at).filter(|given| given.has_had(old))
             {
                 given.latest = new;
             }

@@ -162,7 +162,13 @@ impl GrantUndo {
 
     /// Whether a hold is the one that this was given on.
     pub(crate) fn is_of(&self, hold: &Hold) -> bool {
-        (self.fence..=self.latest).contains(&hold.fence)
+        self.has_had(hold.fence)
+    }
+
+    /// Whether the hold has had this fence since the grant. It may have an earlier one of these again: that of a later
+    /// grant goes when that grant is rolled back.
+    pub(super) fn has_had(&self, fence: Fence) -> bool {
+        (self.fence..=self.latest).contains(&fence)
     }
 
     /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it
