@@ -100,7 +100,7 @@ impl LockManager {
         }
         let in_other_mode = |key: &KeyIndex| {
             let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-            hold.is_some_and(|hold| hold.offer() == Some(id) && hold.count(operation.mode) == 0)
+            hold.is_some_and(|hold| hold.offer().is_some() && hold.count(operation.mode) == 0)
         };
         if named.iter().any(in_other_mode) {
             return Err(Refusal::OtherMode);
