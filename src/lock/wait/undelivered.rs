@@ -106,9 +106,11 @@ impl WaitTable {
         let WaitTable { waiters, by_owner, .. } = self;
         let mut carry = |ids: &[WaiterId]| {
             for id in ids {
-                let Some(waiter) = waiters.get_mut(*id).filter(|waiter| waiter.lies_at(from.0, from.1)) else {
+                let Some(waiter) = waiters.get_mut(*id) else { continue };
+                waiter.forget_given_at(to);
+                if !waiter.lies_at(from.0, from.1) {
                     continue;
-                };
+                }
                 if lock.holds.get(waiter.owner.as_bytes()).is_some() {
                     waiter.relocate(|place| {
                         if place.0 == from.0 && *place.1 == *from.1 {

@@ -165,6 +165,12 @@ impl GrantUndo {
         self.has_had(hold.fence)
     }
 
+    /// The hold is gone: this is of none any more.
+    pub(super) fn forget(&mut self) {
+        // No fence lies between these.
+        self.latest = Fence::new(1).filter(|lowest| *lowest < self.fence).unwrap_or(self.fence);
+    }
+
     /// Whether the hold has had this fence since the grant. It may have an earlier one of these again: that of a later
     /// grant goes when that grant is rolled back.
     pub(super) fn has_had(&self, fence: Fence) -> bool {
@@ -286,6 +292,20 @@ impl Waiter {
     /// Whether one of the holds that it was given lies there now.
     pub(super) fn lies_at(&self, db: Db, name: &[u8]) -> bool {
         !self.is_waiting() && (0..self.keys.len()).map(|at| self.place(at)).any(|(at, key)| at == db && **key == *name)
+    }
+
+    /// What lay under this key is gone: what it was given there is of no hold any more.
+    pub(super) fn forget_given_at(&mut self, (db, name): (Db, &[u8])) {
+        let lies_there = |at: &usize| {
+            let (lies_in, key) = self.place(*at);
+            lies_in == db && **key == *name
+        };
+        let Some(at) = (0..self.keys.len()).find(lies_there) else { return };
+        if let State::Granted(grant) = &mut self.state
+            && let Some(given) = grant.given.get_mut(at)
+        {
+            given.forget();
+        }
     }
 
     /// Changes where the holds lie that it was given.
