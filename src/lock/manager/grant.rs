@@ -85,7 +85,14 @@ fn grant_key<K: Keyspace>(
     let (count, added) = counted(old.as_ref(), operation, is_collected);
     let prior = old.as_ref().map(PriorHold::of);
     if let (Some(_), Some(hold)) = (offer, &old) {
-        return GrantUndo { fence, latest: fence, added: 0, deadline: hold.deadline, session: hold.session(), prior };
+        return GrantUndo {
+            fence,
+            latest: Some(fence),
+            added: 0,
+            deadline: hold.deadline,
+            session: hold.session(),
+            prior,
+        };
     }
     let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, step.now.mono, epoch));
     if is_collected && hold.count(operation.mode) == 0 {
@@ -103,7 +110,7 @@ fn grant_key<K: Keyspace>(
         hold.set_note(operation.note.clone());
     }
     hold.rebind(operation.session);
-    let undo = GrantUndo { fence, latest: fence, added, deadline: hold.deadline, session: hold.session(), prior };
+    let undo = GrantUndo { fence, latest: Some(fence), added, deadline: hold.deadline, session: hold.session(), prior };
     let lock = step.keys.lock_or_create(key);
     lock.raise_fence(fence);
     let cause = if is_collected { Cause::Collect } else { Cause::Acquire };

@@ -30,14 +30,15 @@ impl WaitTable {
     pub(crate) fn note_new_fence(&mut self, (db, name): (Db, &[u8]), owner: &Owner, old: Fence, new: Fence) {
         for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
             let Some(waiter) = self.waiters.get_mut(*id).filter(|waiter| waiter.owner == *owner) else { continue };
-            let at = (0..waiter.keys.len()).find(|at| {
-                let (lies_in, key) = waiter.place(*at);
-                lies_in == db && **key == *name
-            });
-            if let (Some(at), State::Granted(grant)) = (at, &mut waiter.state)
-                && let Some(given) = grant.given.get_mut(at).filter(|given| given.has_had(old))
-            {
-                given.latest = new;
+            for at in 0..waiter.keys.len() {
+                let (lies_in, key) = waiter.place(at);
+                // A lock that another was renamed over has left its place to that one.
+                if (lies_in, &key[..]) == (db, name)
+                    && let State::Granted(grant) = &mut waiter.state
+                    && let Some(given) = grant.given.get_mut(at).filter(|given| given.has_had(old))
+                {
+                    given.latest = Some(new);
+                }
             }
         }
     }
@@ -253,7 +254,7 @@ mod tests {
                 hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
                 let given = GrantUndo {
                     fence: hold.fence,
-                    latest: hold.fence,
+                    latest: Some(hold.fence),
                     added: 1,
                     deadline: hold.deadline,
                     session: Some(session(n)),
@@ -287,7 +288,14 @@ mod tests {
         let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));
         wait_table.granted(
             id,
-            PerKey::from([GrantUndo { fence, latest: fence, added: 1, deadline, session: Some(session(1)), prior }]),
+            PerKey::from([GrantUndo {
+                fence,
+                latest: Some(fence),
+                added: 1,
+                deadline,
+                session: Some(session(1)),
+                prior,
+            }]),
         );
         wait_table.delivered(id);
         assert!(wait_table.prior_bindings.is_empty());

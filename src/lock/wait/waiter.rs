@@ -98,8 +98,9 @@ pub(crate) struct Undelivered {
 pub struct GrantUndo {
     /// The fence that the hold has now.
     pub fence: Fence,
-    /// The last fence that a later grant of the same owner gave the same hold; this grant's own if there was none.
-    pub latest: Fence,
+    /// The last fence that a later grant of the same owner gave the same hold; this grant's own if there was none. None
+    /// when the hold is gone.
+    pub latest: Option<Fence>,
     /// How much was added to its count.
     pub added: u32,
     /// When its lease ends now.
@@ -165,16 +166,10 @@ impl GrantUndo {
         self.has_had(hold.fence)
     }
 
-    /// The hold is gone: this is of none any more.
-    pub(super) fn forget(&mut self) {
-        // No fence lies between these.
-        self.latest = Fence::new(1).filter(|lowest| *lowest < self.fence).unwrap_or(self.fence);
-    }
-
     /// Whether the hold has had this fence since the grant. It may have an earlier one of these again: that of a later
     /// grant goes when that grant is rolled back.
     pub(super) fn has_had(&self, fence: Fence) -> bool {
-        (self.fence..=self.latest).contains(&fence)
+        self.latest.is_some_and(|latest| (self.fence..=latest).contains(&fence))
     }
 
     /// The hold as it would be if this had not been given. Its owner never learnt of the new fence: by the old one, it
@@ -296,15 +291,14 @@ impl Waiter {
 
     /// What lay under this key is gone: what it was given there is of no hold any more.
     pub(super) fn forget_given_at(&mut self, (db, name): (Db, &[u8])) {
-        let lies_there = |at: &usize| {
-            let (lies_in, key) = self.place(*at);
-            lies_in == db && **key == *name
-        };
-        let Some(at) = (0..self.keys.len()).find(lies_there) else { return };
-        if let State::Granted(grant) = &mut self.state
-            && let Some(given) = grant.given.get_mut(at)
-        {
-            given.forget();
+        for at in 0..self.keys.len() {
+            let (lies_in, key) = self.place(at);
+            if (lies_in, &key[..]) == (db, name)
+                && let State::Granted(grant) = &mut self.state
+                && let Some(given) = grant.given.get_mut(at)
+            {
+                given.latest = None;
+            }
         }
     }
 
