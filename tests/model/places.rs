@@ -196,3 +196,20 @@ fn limits_of_places_and_of_clients_are_two() {
     assert_eq!(world.polls(b'c', Write, b"k", 50), Answer::TooManyPlaces);
     assert_eq!(world.at(b'k'), at(b"h", b"ab"));
 }
+
+#[test]
+fn two_offers_of_which_both_keys_are_renamed_onto_one_another_are_both_remembered() {
+    // What could go wrong: both offers are without a hold for a moment. Only the last one of these was remembered, so
+    // the request for the keys of the other one was taken for a request for other keys.
+    let mut world = world();
+    world.holds(b'h', Write, b"j");
+    for owner in *b"ab" {
+        assert_eq!(world.polls(owner, Read, b"jk", 50), Answer::Placed);
+    }
+    world.release(b'h', b"j");
+    assert_eq!((world.offered(b'j'), world.offered(b'k')), (b"ab".to_vec(), b"ab".to_vec()));
+    world.then(&Op::Rename { from: b'j', to: b'k' });
+    for owner in *b"ab" {
+        assert!(is_granted(&world.polls(owner, Read, b"jk", 50)));
+    }
+}

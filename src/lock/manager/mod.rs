@@ -253,6 +253,7 @@ impl LockManager {
                 }
             }
         }
+        self.offers.forget_emptied();
         for change in effects.index_changes.drain(..) {
             match change {
                 IndexChange::Binding(binding) => self.follow_binding(*keys, &binding),

@@ -6,7 +6,7 @@
 //! After a failover or a restart an offer is a plain hold with what was left of its time.
 
 use super::key::{Db, KeyName};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use smallvec::SmallVec;
 
 /// Names one offer. No two have the same name.
@@ -23,9 +23,9 @@ pub(crate) struct Offers {
     made: u64,
     epoch: u32,
     by_id: BTreeMap<OfferId, Parts>,
-    /// The last one of which no hold is left. It is forgotten with the next change: a lock that is renamed over another
-    /// leaves one key before it comes to the other.
-    emptied: Option<OfferId>,
+    /// Those of which no hold is left. They are kept for a while: a lock that is renamed over another leaves one key
+    /// before it comes to the other, with all offers on it.
+    emptied: BTreeSet<OfferId>,
 }
 
 /// One key of a request that was granted as an offer.
@@ -77,7 +77,7 @@ impl Part {
 impl Offers {
     /// None.
     pub(crate) const fn new() -> Offers {
-        Offers { made: 0, epoch: 0, by_id: BTreeMap::new(), emptied: None }
+        Offers { made: 0, epoch: 0, by_id: BTreeMap::new(), emptied: BTreeSet::new() }
     }
 
     /// The keys on which they stand.
@@ -87,16 +87,12 @@ impl Offers {
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.by_id.len() - usize::from(self.emptied.is_some_and(|id| self.is_gone(id)))
+        self.by_id.len() - self.emptied.len()
     }
 
-    /// Whether all its holds are gone, but it is known.
-    fn is_gone(&self, id: OfferId) -> bool {
-        self.by_id.get(&id).is_some_and(|parts| !parts.iter().any(Part::stands))
-    }
-
-    fn forget_emptied(&mut self) {
-        if let Some(id) = self.emptied.take().filter(|id| self.is_gone(*id)) {
+    /// Forgets those of which no hold is left. No lock is on its way from one key to another now.
+    pub(crate) fn forget_emptied(&mut self) {
+        while let Some(id) = self.emptied.pop_first() {
             self.by_id.remove(&id);
         }
     }
@@ -154,13 +150,12 @@ impl Offers {
 
     /// A hold of an offer has ended or was collected, or its lock left the key.
     pub(crate) fn leave(&mut self, id: OfferId, db: Db, name: &[u8]) {
-        self.forget_emptied();
         let Some(parts) = self.by_id.get_mut(&id) else { return };
         for part in parts.iter_mut().filter(|part| part.stands() && part.db == db && *part.name == *name) {
             part.state = PartState::Gone;
         }
         if !parts.iter().any(Part::stands) {
-            self.emptied = Some(id);
+            self.emptied.insert(id);
         }
     }
 
@@ -176,6 +171,9 @@ impl Offers {
         if let Some(part) = parts.iter_mut().filter(|part| part.state == PartState::Gone).find(came) {
             *part = Part { asked: part.asked.clone(), ..here };
         }
+        if parts.iter().any(Part::stands) {
+            self.emptied.remove(&id);
+        }
     }
 
     /// A database, or all of them, was emptied.
@@ -186,6 +184,7 @@ impl Offers {
             }
             parts.iter().any(Part::stands)
         });
+        self.emptied.clear();
     }
 
     /// Two databases changed places.
@@ -203,5 +202,6 @@ impl Offers {
     pub(crate) fn clear(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.by_id.clear();
+        self.emptied.clear();
     }
 }
