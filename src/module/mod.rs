@@ -120,7 +120,7 @@ pub fn serve(
     // Null would be the answer to these.
     let outcome = match outcome {
         Ok(outcome @ (Outcome::Unavailable | Outcome::Placed(_))) => {
-            with_manager(|manager| manager.unless_grace(outcome, step.judged))
+            with_manager(|manager| manager.unless_grace(outcome, step.now, step.judged))
         }
         outcome => outcome,
     };

@@ -79,6 +79,8 @@ pub(crate) struct Naive {
     grace_begun_us: Option<u64>,
     /// When the last grace ends.
     grace_end_us: u64,
+    /// When the transaction or script that runs has begun: all in it is judged by that time.
+    pub(crate) unit_us: Option<u64>,
     /// Whose place was taken over by the last request.
     pub(crate) replaced: Option<u64>,
     /// The last refused request, as it would have waited.
@@ -108,6 +110,16 @@ impl Naive {
         (now_us < self.grace_end_us).then(|| Millis((self.grace_end_us - now_us).div_ceil(1000)))
     }
 
+    /// Whether nothing is granted: as it was when the transaction or script that runs has begun.
+    pub(crate) fn is_in_grace(&self, now_us: u64) -> bool {
+        self.judged_us(now_us) < self.grace_end_us
+    }
+
+    /// By which time it is judged what is over.
+    fn judged_us(&self, now_us: u64) -> u64 {
+        self.unit_us.unwrap_or(now_us)
+    }
+
     /// Whether a waiter's time was, or is now, up before it could be served after a grace.
     pub(crate) fn ended_in_grace(&self, waiter: &Waiter, now_us: u64) -> bool {
         waiter.until_us.unwrap_or(now_us).min(now_us) <= self.grace_end_us
@@ -131,6 +143,7 @@ impl Naive {
 
     /// Time passes: what is over is gone. What was bound to a connection that has closed ends with it.
     pub(crate) fn settle(&mut self, now_us: u64) {
+        let judged_us = self.judged_us(now_us);
         for row in &mut self.rows {
             if let Some((connection, grace_us)) = row.session
                 && let Some(at_us) = self.closed.get(&connection)
@@ -139,7 +152,7 @@ impl Naive {
                 row.session = None;
             }
         }
-        self.rows.retain(|row| row.deadline_us > now_us);
+        self.rows.retain(|row| row.deadline_us > judged_us);
     }
 
     /// Grants an owner its request. What that is, by key.

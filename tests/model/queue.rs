@@ -244,7 +244,7 @@ impl Naive {
     /// Whether a waiter can be served now.
     pub(crate) fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
         !waiter.is_over(now_us)
-            && self.grace_left(now_us).is_none()
+            && !self.is_in_grace(now_us)
             && !self.is_settled_otherwise(waiter, now_us)
             && !self.has_lost_its_hold(waiter)
             && waiter.ask.keys.iter().all(|key| self.blocked_on(waiter, *key, now_us).is_none())
@@ -272,7 +272,7 @@ impl Naive {
 
     fn is_overlooked(&self, waiter: &Waiter, now_us: u64) -> bool {
         let ends = self.has_lost_its_hold(waiter) || self.is_settled_otherwise(waiter, now_us);
-        self.grace_left(now_us).is_none() && (ends || self.is_servable(waiter, now_us))
+        !self.is_in_grace(now_us) && (ends || self.is_servable(waiter, now_us))
     }
 
     /// How many keys a waiter is granted anew: what a place's owner holds already is no part of an offer.
@@ -399,7 +399,7 @@ impl Naive {
 
     /// An owner asks again where it has a place. None if it has none.
     fn ask_again(&mut self, ask: &Ask, now_us: u64) -> Option<Answer> {
-        let in_grace = self.grace_left(now_us).is_some();
+        let in_grace = self.is_in_grace(now_us);
         let there = |waiter: &&mut Waiter| {
             let holds = |key| self.rows.iter().any(|row| (row.db, row.key, row.owner) == (ask.db, key, ask.owner));
             let is_holder = waiter.ask.keys.len() == 1 && ask.keys.len() == 1 && holds(ask.keys[0]);
@@ -489,7 +489,7 @@ impl Naive {
     /// A request to hold: served, refused, or queued under the id that [`Naive::call_last`] gives.
     pub(crate) fn acquire(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Answer {
         match self.decide(ask, now_us, wall_us) {
-            Answer::Unavailable if self.grace_left(now_us).is_some() => Answer::Grace,
+            Answer::Unavailable if self.is_in_grace(now_us) => Answer::Grace,
             answer => answer,
         }
     }
@@ -512,7 +512,7 @@ impl Naive {
         let (ticket, since_us) = (self.tickets, now_us);
         let newcomer =
             Waiter { id: 0, ask: ask.clone(), upgraded, passed: false, since_us, until_us, overdue: false, ticket };
-        if self.grace_left(now_us).is_some() {
+        if self.is_in_grace(now_us) {
             return self.refuse_in_grace(newcomer, now_us, wall_us);
         }
         if let Some(answer) = self.collect(ask, now_us, wall_us).or_else(|| self.ask_again(ask, now_us)) {
@@ -591,7 +591,7 @@ impl Naive {
         self.waiters.push(newcomer);
         if (contested || self.rules.detects) && self.is_in_circle(ask.owner, now_us) {
             let newcomer = self.waiters.pop().expect("pushed above");
-            if self.grace_left(now_us).is_some() && self.lets_wait {
+            if self.is_in_grace(now_us) && self.lets_wait {
                 self.waiters.push(newcomer.clone());
                 self.check_passing(&newcomer, now_us);
                 return if ask.wait == Wait::Never { Answer::Placed } else { Answer::Queued };
@@ -738,7 +738,7 @@ impl Naive {
 
     /// A queue was scanned: if the key is free and a waiter is left, it is kept from now on.
     pub(crate) fn looked(&mut self, db: u32, key: u8, now_us: u64) {
-        if !self.queue(db, key).is_empty() && self.grace_left(now_us).is_none() {
+        if !self.queue(db, key).is_empty() && !self.is_in_grace(now_us) {
             self.kept.entry((db, key)).or_insert(now_us);
         }
         self.end_keeping();

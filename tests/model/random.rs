@@ -65,11 +65,26 @@ fn note_of_extension() -> impl Strategy<Value = Option<Option<u8>>> {
     option::of(option::of(b'x'..=b'z'))
 }
 
-fn op() -> impl Strategy<Value = Op> {
+/// The commands of a transaction or a script. The present moves on between them, so that some leases are over within.
+fn unit(
+    request: impl Strategy<Value = Op> + 'static,
+    us: impl Strategy<Value = u64> + 'static,
+) -> impl Strategy<Value = Op> {
     let key = || b'j'..=b'l';
+    let command = prop_oneof![
+        12 => request,
+        6 => us.prop_map(|us| Op::Pass { us }),
+        1 => break_holds(),
+        1 => key().prop_map(|key| Op::Delete { key }),
+        1 => (key(), key()).prop_map(|(from, to)| Op::Rename { from, to }),
+        1 => prop_oneof![Just(Op::Swap), any::<bool>().prop_map(|all| Op::Flush { all })],
+    ];
+    vec(command, 2..8).prop_map(|commands| Op::Unit { commands })
+}
+
+fn request() -> impl Strategy<Value = Op> {
     let owner = || b'a'..=b'd';
     let lease = || prop_oneof![1..5u64, 1..200u64, Just(100_000)];
-    let us = || prop_oneof![1..3_000u64, 1..200_000u64];
     prop_oneof![
         10 => (keys(), owner(), mode(), lease(), option::of(b'x'..=b'z'), session())
             .prop_map(|(keys, owner, mode, lease, note, session)| Op::Acquire {
@@ -90,6 +105,15 @@ fn op() -> impl Strategy<Value = Op> {
                 Op::Extend { keys, owner, lease, fence, session, note }
             }),
         2 => guard(),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = || b'j'..=b'l';
+    let us = || prop_oneof![1..3_000u64, 1..200_000u64];
+    prop_oneof![
+        22 => request(),
+        3 => unit(request(), us()),
         2 => close(),
         1 => break_holds(),
         1 => us().prop_map(|us| Op::Pass { us }),
@@ -107,9 +131,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Waiting adds up in whole milliseconds: the wheel does not ring in between.
-fn op_with_waiting() -> impl Strategy<Value = Op> {
-    let key = || b'j'..=b'l';
+fn request_with_waiting() -> impl Strategy<Value = Op> {
     let owner = || b'a'..=b'e';
     let db = || prop_oneof![9 => Just(0u32), 1 => Just(1u32)];
     let lease = || prop_oneof![1..5u64, 1..60u64, Just(100_000)];
@@ -124,9 +146,7 @@ fn op_with_waiting() -> impl Strategy<Value = Op> {
     let queue = || prop_oneof![2 => Just(None), 1 => (1..60u64).prop_map(Some), 1 => Just(Some(1_000))];
     // Drawn together: a tuple of strategies has at most ten.
     let keeping = || (retry(), session(), queue());
-    let ms = || prop_oneof![1..4u64, 1..60u64].prop_map(|ms| ms * 1000);
-    let nth = || 0..100usize;
-    let one = prop_oneof![
+    prop_oneof![
         16 => (db(), keys_of_waiters(), owner(), mode(), lease(), option::of(b'x'..=b'z'), wait(), keeping())
             .prop_map(|(db, keys, owner, mode, lease, note, wait, (retry, session, queue))| {
                 Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue }
@@ -138,6 +158,17 @@ fn op_with_waiting() -> impl Strategy<Value = Op> {
                 Op::Extend { keys, owner, lease, fence, session, note }
             }),
         2 => guard(),
+    ]
+}
+
+/// Waiting adds up in whole milliseconds: the wheel does not ring in between.
+fn op_with_waiting() -> impl Strategy<Value = Op> {
+    let key = || b'j'..=b'l';
+    let ms = || prop_oneof![1..4u64, 1..60u64].prop_map(|ms| ms * 1000);
+    let nth = || 0..100usize;
+    let one = prop_oneof![
+        28 => request_with_waiting(),
+        3 => unit(request_with_waiting(), ms()),
         2 => close(),
         1 => break_holds(),
         3 => ms().prop_map(|us| Op::Pass { us }),

@@ -86,6 +86,11 @@ pub(crate) enum Op {
     Late {
         us: u64,
     },
+    /// The commands of a transaction or a script: what clients ask for, and what becomes of keys. Nothing happens
+    /// between two of them but that the present moves on, by `Pass`.
+    Unit {
+        commands: Vec<Op>,
+    },
     /// The client of a waiter, or of a grant, has gone.
     Lose {
         nth: usize,
@@ -136,6 +141,19 @@ pub(crate) enum Op {
         all: bool,
     },
     Promote,
+}
+
+impl Op {
+    /// Whether it may be one of the commands of a transaction or a script.
+    fn may_be_in_unit(&self) -> bool {
+        let is_request = matches!(
+            self,
+            Op::Acquire { .. } | Op::Release { .. } | Op::Extend { .. } | Op::Guard { .. } | Op::Break { .. }
+        );
+        let is_about_keys =
+            matches!(self, Op::SetOver { .. } | Op::Delete { .. } | Op::Rename { .. } | Op::Swap | Op::Flush { .. });
+        is_request || is_about_keys || matches!(self, Op::Pass { .. })
+    }
 }
 
 /// Which fence a request names.
@@ -219,6 +237,19 @@ impl Side {
     /// Serves a request on these keys.
     pub(crate) fn serve(&mut self, db: u32, keys: &[u8], request: &Request, now: Now) -> Step {
         self.in_step(db, keys, now, |manager, step| manager.serve(step, request))
+    }
+
+    /// A step of the manager on these keys, judged by the time of its unit.
+    fn in_unit<R>(
+        &mut self,
+        (db, keys): (u32, &[u8]),
+        (now, judged): (Now, Timestamp),
+        work: impl FnOnce(&mut LockManager, &mut step::Step<'_, Side>) -> R,
+    ) -> Step<R> {
+        self.in_step(db, keys, now, |manager, step| {
+            step.judged = judged;
+            work(manager, step)
+        })
     }
 
     /// A step of the manager on these keys.
@@ -316,16 +347,16 @@ impl Side {
         self.locks.iter().flat_map(of).collect()
     }
 
-    fn sight<'a>(&'a self, db: u32, name: &'a [u8], now: Timestamp) -> ViewContext<'a> {
-        ViewContext { db: Db(db), name, sessions: self.manager.sessions(), now, judged: now }
+    fn sight<'a>(&'a self, db: u32, name: &'a [u8], (now, judged): (Timestamp, Timestamp)) -> ViewContext<'a> {
+        ViewContext { db: Db(db), name, sessions: self.manager.sessions(), now, judged }
     }
 
     /// Every hold as LOCK.INFO shows it, as the model's rows.
-    fn seen(&self, now: Timestamp) -> Vec<Row> {
+    fn seen(&self, (now, judged): (Timestamp, Timestamp)) -> Vec<Row> {
         let mut rows = Vec::new();
         for (&(db, key), lock) in &self.locks {
             let name = [key];
-            let Some(view) = View::of(lock, self.sight(db, &name, now)) else { continue };
+            let Some(view) = View::of(lock, self.sight(db, &name, (now, judged))) else { continue };
             assert_eq!(view.holders().count(), view.holding());
             for holder in view.holders() {
                 assert_eq!(view.holder(holder.owner).unwrap().fence, holder.fence);
@@ -380,7 +411,11 @@ pub(crate) struct World {
     replica: Side,
     pub(crate) naive: Naive,
     pub(crate) now: Now,
-    /// Whether time has passed unnoticed, or a connection closed.
+    /// By which time the commands of the transaction or script that runs are judged.
+    unit: Option<Timestamp>,
+    /// Whether locks have come to other keys in it. Their queues hear of that in the background.
+    carried: bool,
+    /// Whether time has passed unnoticed, a connection closed, or a transaction or a script goes on.
     late: bool,
     /// Whether some requests are repeated over a connection that the server does not let wait.
     pub(crate) some_cannot_wait: bool,
@@ -399,6 +434,8 @@ impl World {
             replica: Side::new(limits(rules)),
             naive: Naive::new(rules, SKEW.0 * 1000),
             now: Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) },
+            unit: None,
+            carried: false,
             late: false,
             some_cannot_wait: false,
             some_places_are_overdue: false,
@@ -409,6 +446,9 @@ impl World {
 
     /// Does one thing in all three, works off what it leaves to do, and compares what they answer.
     pub(crate) fn step(&mut self, op: &Op) {
+        if let Op::Unit { commands } = op {
+            return self.unit(commands);
+        }
         self.naive.refresh_offers();
         match op {
             // What is bound to nothing any more, a connection that has closed does not end.
@@ -433,6 +473,28 @@ impl World {
         }
     }
 
+    /// Does the commands of a transaction or a script, and compares all that can be seen between two of them.
+    fn unit(&mut self, commands: &[Op]) {
+        let judged = self.now.mono;
+        self.naive.settle(judged.0);
+        (self.unit, self.naive.unit_us, self.late) = (Some(judged), Some(judged.0), true);
+        for command in commands {
+            assert!(command.may_be_in_unit(), "{command:?}");
+            self.naive.refresh_offers();
+            self.act(command);
+            self.carried |= matches!(command, Op::Rename { .. } | Op::Swap);
+            self.check();
+        }
+        (self.unit, self.naive.unit_us, self.late, self.carried) = (None, None, false, false);
+        self.naive.settle(self.now.mono.0);
+        self.drain();
+    }
+
+    /// By which time it is judged what is over.
+    fn judged(&self) -> Timestamp {
+        self.unit.unwrap_or(self.now.mono)
+    }
+
     fn act(&mut self, op: &Op) {
         let now = self.now;
         match op {
@@ -441,7 +503,8 @@ impl World {
                     return;
                 }
                 // As the parser has it.
-                let (mode, wait, retry) = (*mode, *wait, retry.or(queue.map(|_| 1)));
+                let wait = if self.unit.is_some() { Wait::Never } else { *wait };
+                let (mode, retry) = (*mode, retry.or(queue.map(|_| 1)));
                 let note_kept = note.map(|note| Note::new(&[note]));
                 let ask = Acquire {
                     mode,
@@ -512,9 +575,10 @@ impl World {
                     return;
                 }
                 let whose = owner.map(|owner| Owner::new(&[owner]));
-                let Step { outcome: broken, effects } = self
-                    .primary
-                    .in_step(0, &[*key], now, |manager, step| manager.break_holds(step, KeyIndex(0), whose.as_ref()));
+                let Step { outcome: broken, effects } =
+                    self.primary.in_unit((0, &[*key]), (now, self.unit.unwrap_or(now.mono)), |manager, step| {
+                        manager.break_holds(step, KeyIndex(0), whose.as_ref())
+                    });
                 assert_eq!(broken, self.naive.break_holds((0, *key), *owner, now.mono.0));
                 self.after_look(0, &[*key], effects);
             }
@@ -627,6 +691,7 @@ impl World {
                 self.primary.flush(db);
                 self.replica.flush(db);
             }
+            Op::Unit { .. } => unreachable!("no unit is a part of another"),
             Op::Promote => {
                 self.naive.promote(now.wall.0);
                 self.primary.manager.promote(now.wall);
@@ -756,8 +821,8 @@ impl World {
         expected: impl FnOnce(&mut Naive) -> Answer,
     ) {
         let request = Request { owner: Owner::new(&[owner]), operation: ask };
-        let (now, before) = (self.now, self.primary.raw());
-        let step = self.primary.serve(db, keys, &request, now);
+        let (now, judged_at, before) = (self.now, self.judged(), self.primary.raw());
+        let step = self.primary.in_unit((db, keys), (now, judged_at), |manager, step| manager.serve(step, &request));
         self.renew_overdue();
         if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
@@ -796,7 +861,7 @@ impl World {
         }
         // A waiter that was granted may go before others now where else it waits: those queues are scanned later.
         let overlooked = self.naive.overlooked_at((db, keys), &served, now.mono.0);
-        assert!(unsure || overlooked.is_none(), "settles first: {overlooked:?}");
+        assert!(unsure || self.carried || overlooked.is_none(), "settles first: {overlooked:?}");
         for key in keys {
             self.naive.looked(db, *key, now.mono.0);
         }
@@ -817,9 +882,12 @@ impl World {
         };
         // As the shell has it.
         let outcome = match outcome {
-            Ok(Outcome::Unavailable) => self.primary.manager.unless_grace(Outcome::Unavailable, now.mono),
+            Ok(Outcome::Unavailable) => self.primary.manager.unless_grace(Outcome::Unavailable, now.mono, judged_at),
             outcome => outcome,
         };
+        if let Err(Refusal::Grace(left)) = &outcome {
+            assert_eq!(*left, self.naive.grace_left(now.mono.0).unwrap_or(Millis(0)));
+        }
         if let (Err(Refusal::Deadlock(circle)), Answer::Deadlock) = (&outcome, &expected) {
             let asker = self.naive.refused.take().expect("was refused");
             self.naive.waiters.push(asker.clone());
@@ -847,11 +915,11 @@ impl World {
             }
         }
         for key in keys {
-            let over = self.primary.locks.get(&(db, *key)).map_or(0, |lock| lock.holds.over(now.mono));
+            let over = self.primary.locks.get(&(db, *key)).map_or(0, |lock| lock.holds.over(judged_at));
             assert_eq!(over, 0, "I5 on {key}");
             let (lock, sessions) = (self.primary.locks.get(&(db, *key)), self.primary.manager.sessions());
             let mut holds = lock.into_iter().flat_map(|lock| lock.holds.iter());
-            assert!(holds.all(|(_, hold)| sessions.end_of(hold) > now.mono), "a closed session holds {key}");
+            assert!(holds.all(|(_, hold)| sessions.end_of(hold) > judged_at), "a closed session holds {key}");
         }
     }
 
@@ -1142,7 +1210,7 @@ impl World {
         settled.settle(now.0);
         let mut expected = settled.rows.clone();
         expected.sort();
-        assert_eq!(self.primary.seen(now), expected, "primary and model");
+        assert_eq!(self.primary.seen((now, self.judged())), expected, "primary and model");
         self.check_checks(&settled);
         if self.late {
             return;
@@ -1172,7 +1240,7 @@ impl World {
         let fences: Vec<Option<u64>> = fences.collect();
         for (&(db, key), lock) in &self.primary.locks {
             let name = [key];
-            let at = self.primary.sight(db, &name, self.now.mono);
+            let at = self.primary.sight(db, &name, (self.now.mono, self.judged()));
             for owner in b'a'..=b'e' {
                 for mode in [None, Some(Mode::Read), Some(Mode::Write)] {
                     for &fence in &fences {

@@ -20,7 +20,6 @@ use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Cycle, Outcome, PerKey, Refusal, Wait};
 use crate::lock::model::step::Step;
-use crate::lock::model::time::Timestamp;
 use crate::lock::wait::order::{Passed, Requester, Verdict, is_upgrade, judge};
 
 impl LockManager {
@@ -31,7 +30,6 @@ impl LockManager {
         named: &[KeyIndex],
         (owner, operation): (&Owner, &Acquire),
     ) -> Result<Outcome, Refusal> {
-        let now = step.now.mono;
         let may_have_place = self.wait_table.places() > 0 || !self.offers.is_empty() || operation.queue.is_some();
         if may_have_place {
             if let Some(outcome) = self.collect(step, named, (owner, operation))? {
@@ -42,7 +40,7 @@ impl LockManager {
                 return Ok(outcome);
             }
         }
-        if !self.may_have(step.keys, named, (owner, operation), now)? {
+        if !self.may_have(step, named, (owner, operation))? {
             if operation.wait == Wait::Never && operation.queue.is_none() {
                 return Ok(Outcome::Unavailable);
             }
@@ -78,9 +76,7 @@ impl LockManager {
         request: (&Owner, &Acquire),
     ) -> Result<Option<Outcome>, Refusal> {
         match self.enqueue(step, named, request, Search::Yes) {
-            Err(Refusal::Deadlock(cycle))
-                if self.may_go_before(step.keys, named, request, Some(&cycle), step.now.mono) == Ok(true) =>
-            {
+            Err(Refusal::Deadlock(cycle)) if self.may_go_before(step, named, request, Some(&cycle)) == Ok(true) => {
                 self.note_passed(step.keys, named);
                 Ok(None)
             }
@@ -99,16 +95,15 @@ impl LockManager {
     /// Whether a request can be served at once, on all keys that it names.
     fn may_have<K: Keyspace>(
         &self,
-        keys: &mut K,
+        step: &mut Step<'_, K>,
         named: &[KeyIndex],
         (owner, operation): (&Owner, &Acquire),
-        now: Timestamp,
     ) -> Result<bool, Refusal> {
         if self.wait_table.contended() > 0 {
-            return self.may_go_before(keys, named, (owner, operation), None, now);
+            return self.may_go_before(step, named, (owner, operation), None);
         }
         for &key in named {
-            if self.judge_newcomer(keys, key, (owner, operation))? == Verdict::Conflict {
+            if self.judge_newcomer(step.keys, key, (owner, operation))? == Verdict::Conflict {
                 return Ok(false);
             }
         }
@@ -119,12 +114,13 @@ impl LockManager {
     #[inline(never)]
     pub(super) fn may_go_before<K: Keyspace>(
         &self,
-        keys: &mut K,
+        step: &mut Step<'_, K>,
         named: &[KeyIndex],
         (owner, operation): (&Owner, &Acquire),
         cycle: Option<&Cycle>,
-        now: Timestamp,
     ) -> Result<bool, Refusal> {
+        let order = self.order(step);
+        let keys = &mut *step.keys;
         // Which of them it upgrades decides which waiters it passes; for a single key that is decided already.
         let mut wanted = PerKey::new();
         // Made when it is first needed: most requests pass no waiter.
@@ -140,7 +136,7 @@ impl LockManager {
                         wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, operation))));
                     }
                     let requester = Requester { owner, mode: operation.mode, wanted: &wanted };
-                    let (order, place) = (self.order(now), self.wait_table.next_position());
+                    let place = self.wait_table.next_position();
                     if order.is_delayed(keys, (db, &name), requester, place, passed.get_or_insert_default()) {
                         return Ok(false);
                     }

@@ -72,14 +72,15 @@ impl LockManager {
     }
 
     /// What a request gets that does not get the lock now: this outcome, of which null tells its client. During a grace
-    /// it is refused instead: a client takes null for the word that another owner holds the lock.
+    /// it is refused instead: a client takes null for the word that another owner holds the lock. What is left of the
+    /// grace counts from the present, and may be nothing.
     ///
     /// # Errors
-    /// During a grace.
-    pub fn unless_grace(&self, outcome: Outcome, now: Timestamp) -> Result<Outcome, Refusal> {
-        match self.grace_left(now) {
-            Some(left) => Err(Refusal::Grace(left)),
-            None => Ok(outcome),
+    /// During a grace, by the time by which the request is judged.
+    pub fn unless_grace(&self, outcome: Outcome, now: Timestamp, judged: Timestamp) -> Result<Outcome, Refusal> {
+        match self.is_in_grace(judged) {
+            true => Err(Refusal::Grace(self.wait_table.grace_end.left(now))),
+            false => Ok(outcome),
         }
     }
 
@@ -95,20 +96,19 @@ impl LockManager {
         let named = &named[..];
         // A reader that asks to write can have no place.
         if operation.queue.is_some() && named.iter().any(|key| wanted_at(step.keys, *key, (owner, operation)).upgrade) {
-            return self.unless_grace(Outcome::Unavailable, step.judged);
+            return self.unless_grace(Outcome::Unavailable, step.now.mono, step.judged);
         }
         match self.ask_again(step, named, (owner, operation))? {
-            Some(Outcome::Unavailable) => return self.unless_grace(Outcome::Unavailable, step.judged),
+            Some(Outcome::Unavailable) => return self.unless_grace(Outcome::Unavailable, step.now.mono, step.judged),
             Some(outcome) => return Ok(outcome),
             None => {}
         }
         if operation.wait == Wait::Never && operation.queue.is_none() {
-            return self.unless_grace(Outcome::Unavailable, step.judged);
+            return self.unless_grace(Outcome::Unavailable, step.now.mono, step.judged);
         }
         match self.enqueue(step, named, (owner, operation), Search::Yes) {
             Err(Refusal::Deadlock(cycle))
-                if self.may_go_before(step.keys, named, (owner, operation), Some(&cycle), step.now.mono)
-                    == Ok(true) =>
+                if self.may_go_before(step, named, (owner, operation), Some(&cycle)) == Ok(true) =>
             {
                 let queued = self.enqueue(step, named, (owner, operation), Search::No)?;
                 if let Outcome::Queued(id) | Outcome::Placed(id) = queued {

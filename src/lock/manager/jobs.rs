@@ -198,7 +198,7 @@ impl LockManager {
         ids: &[WaiterId],
     ) -> Result<bool, TooMuch> {
         let waiters = ids.iter().filter_map(|id| self.wait_table.waiter(*id));
-        let (order, mut budget) = (self.order(step.now.mono), Budget::new());
+        let (order, mut budget) = (self.order(step), Budget::new());
         let suspects = if waiters.clone().any(Waiter::is_many) {
             let owners: Vec<Owner> = waiters.map(|waiter| waiter.owner.clone()).collect();
             deadlock::suspects(order, step.keys, &owners, &mut budget)?
@@ -219,7 +219,7 @@ impl LockManager {
         step: &mut Step<'_, K>,
         whose: (&Owner, CycleCause),
     ) -> Option<Found> {
-        let found = deadlock::find(self.order(step.now.mono), step.keys, whose, &mut Budget::new());
+        let found = deadlock::find(self.order(step), step.keys, whose, &mut Budget::new());
         found.unwrap_or_else(|TooMuch| {
             self.searches_cut += 1;
             None

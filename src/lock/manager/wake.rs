@@ -13,7 +13,6 @@ use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Cycle, PerKey, WaitEnd, WaiterId};
 use crate::lock::model::step::{Savepoint, Step};
-use crate::lock::model::time::Timestamp;
 use crate::lock::wait::order::{Order, Passed, Requester, Verdict, judge};
 use crate::lock::wait::queue::Position;
 use crate::lock::wait::waiter::{GrantUndo, Waiter};
@@ -51,8 +50,10 @@ impl Scan {
 }
 
 impl LockManager {
-    pub(crate) fn order(&self, now: Timestamp) -> Order<'_> {
-        Order { wait_table: &self.wait_table, sessions: &self.sessions, now }
+    /// The order of service in a step.
+    pub(crate) fn order<K>(&self, step: &Step<'_, K>) -> Order<'_> {
+        let LockManager { wait_table, sessions, .. } = self;
+        Order { wait_table, sessions, now: step.now.mono, judged: step.judged }
     }
 
     /// Serves the wait queue of a key, as far as it can be served and the budget of the step allows: at most so many
@@ -251,7 +252,7 @@ impl LockManager {
         verdicts: &[(KeyIndex, Verdict)],
         cycle: Option<&Cycle>,
     ) -> Option<usize> {
-        let order = self.order(step.now.mono);
+        let order = self.order(step);
         let mut passed = cycle.map(Passed::cycle);
         (0..verdicts.len()).find(|at| {
             let wanted = &waiter.keys[*at];

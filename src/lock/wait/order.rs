@@ -130,13 +130,16 @@ impl Passed {
 pub(crate) struct Order<'r> {
     pub(crate) wait_table: &'r WaitTable,
     pub(crate) sessions: &'r Sessions,
+    /// The present: reservations end.
     pub(crate) now: Timestamp,
+    /// By which time it is judged which holds are over.
+    pub(crate) judged: Timestamp,
 }
 
 impl Order<'_> {
     /// Whether a hold is not over.
     pub(crate) fn stands(self, hold: &Hold) -> bool {
-        self.sessions.end_of(hold) > self.now
+        self.sessions.end_of(hold) > self.judged
     }
 
     /// Whether a waiter in the queue of a key delays a request, which stands there.

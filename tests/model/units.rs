@@ -1,0 +1,89 @@
+//! One time for one unit, case by case: all commands of a transaction or a script are judged by the time of the first.
+
+use crate::naive::Answer;
+use crate::waiting::{LONG, world};
+use crate::world::{Named, Op, World};
+use redis_lock::lock::model::hold::Mode::{self, Read, Write};
+use redis_lock::lock::model::request::{Amount, Wait};
+
+impl World {
+    /// A transaction or a script with these commands. What the last of them was answered.
+    fn runs(&mut self, commands: &[Op]) -> Answer {
+        self.then(&Op::Unit { commands: commands.to_vec() });
+        self.last.clone().expect("was answered")
+    }
+}
+
+fn asks(owner: u8, mode: Mode, keys: &[u8], lease: u64) -> Op {
+    let (keys, wait, note, retry, session, queue) = (keys.to_vec(), Wait::Never, None, None, None, None);
+    Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue }
+}
+
+fn extends(owner: u8, lease: u64) -> Op {
+    Op::Extend { keys: b"k".to_vec(), owner, lease, fence: Named::Own, session: None, note: None }
+}
+
+fn releases(owner: u8) -> Op {
+    Op::Release { db: 0, keys: b"k".to_vec(), owner, mode: None, amount: Amount::All, fence: Named::None }
+}
+
+fn pass(ms: u64) -> Op {
+    Op::Pass { us: ms * 1000 }
+}
+
+#[test]
+fn a_hold_that_is_over_within_a_unit_is_there_for_all_of_it() {
+    // The check after each command compares what LOCK.INFO and LOCK.CHECK see as well.
+    let guards = Op::Guard { db: 0, key: b'k', owner: b'a', fence: Named::Own };
+    for (command, expected) in [
+        (asks(b'b', Write, b"k", LONG), Answer::Unavailable),
+        (asks(b'a', Write, b"k", LONG), Answer::Granted(vec![1_007_001])),
+        (extends(b'a', 5), Answer::Extended(vec![Some(1_007_001)])),
+        (guards, Answer::Guarded(Some(1_007_001))),
+        (releases(b'a'), Answer::Released(vec![Some(0)])),
+    ] {
+        let mut world = world();
+        let taken = asks(b'a', Write, b"k", 5);
+        assert_eq!(world.runs(&[taken, pass(20), command]), expected);
+    }
+}
+
+#[test]
+fn a_hold_that_was_over_before_a_unit_is_there_for_none_of_it() {
+    let mut world = world();
+    world.then(&asks(b'a', Write, b"k", 5));
+    world.then(&Op::Late { us: 5_000 });
+    assert_eq!(world.runs(&[extends(b'a', 5), pass(20), extends(b'a', 5)]), Answer::Extended(vec![None]));
+}
+
+#[test]
+fn what_is_granted_or_extended_late_in_a_unit_has_its_whole_lease_from_then_on() {
+    let mut world = world();
+    world.then(&asks(b'a', Write, b"k", 50));
+    world.runs(&[releases(b'n'), pass(100), extends(b'a', 30), asks(b'b', Write, b"j", 30)]);
+    world.pass(29);
+    assert_eq!((world.at(b'k').0, world.at(b'j').0), (vec![b'a'], vec![b'b']));
+    world.pass(1);
+    assert_eq!((world.at(b'k').0, world.at(b'j').0), (vec![], vec![]));
+}
+
+#[test]
+fn a_holder_by_the_time_of_its_unit_goes_before_a_waiter_that_it_keeps_waiting() {
+    // What could go wrong: whether a waiter delays the request is judged by the present. There the hold is over for
+    // which the waiter waits.
+    let mut world = world();
+    world.holds(b'h', Write, b"l");
+    world.then(&asks(b'a', Write, b"k", 5));
+    world.waits(b'w', Write, b"ljk");
+    let commands = [asks(b'b', Write, b"k", LONG), pass(10), asks(b'a', Write, b"j", LONG)];
+    assert!(matches!(world.runs(&commands), Answer::Granted(_)));
+}
+
+#[test]
+fn a_grace_that_ends_within_a_unit_goes_on_for_all_of_it() {
+    let mut world = world();
+    world.then(&Op::Grace { ms: 10 });
+    let asked = asks(b'a', Read, b"k", LONG);
+    assert_eq!(world.runs(&[asked.clone(), pass(20), asked.clone()]), Answer::Grace);
+    assert!(matches!(world.runs(&[asked]), Answer::Granted(_)));
+}
