@@ -64,38 +64,9 @@ fn rules(input: &mut Unstructured<'_>) -> Result<Rules> {
 /// With or without waiting: as both generators of tests/model/random.rs.
 fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
     Ok(match input.int_in_range(0..=33u8)? {
-        0..=9 => Op::Acquire {
-            db: db(input, waiting)?,
-            keys: keys(input)?,
-            owner: owner(input)?,
-            mode: mode(input)?,
-            lease: lease(input)?,
-            note: option(input, |input| input.int_in_range(b'x'..=b'z'))?,
-            wait: if waiting { wait(input)? } else { Wait::Never },
-            retry: if waiting { option(input, |input| input.int_in_range(1..=3))? } else { None },
-            session: option(input, bound)?,
-            queue: if waiting { option(input, |input| input.int_in_range(1..=60))? } else { None },
-        },
-        10..=14 => Op::Release {
-            db: db(input, waiting)?,
-            keys: keys(input)?,
-            owner: owner(input)?,
-            mode: option(input, mode)?,
-            amount: match input.int_in_range(0..=5u8)? {
-                0..=3 => Amount::One,
-                4 => Amount::All,
-                _ => Amount::To(input.int_in_range(0..=2)?),
-            },
-            fence: named(input)?,
-        },
-        15..=16 => Op::Extend {
-            keys: keys(input)?,
-            owner: owner(input)?,
-            lease: lease(input)?,
-            fence: named(input)?,
-            session: option(input, bound)?,
-            note: option(input, |input| option(input, |input| input.int_in_range(b'x'..=b'z')))?,
-        },
+        0..=9 => acquire(input, waiting)?,
+        10..=14 => release(input, waiting)?,
+        15..=16 => extend(input)?,
         17 => Op::Close { client: input.int_in_range(0..=2)?, late: input.arbitrary()? },
         18 => Op::Break { key: key(input)?, owner: option(input, owner)? },
         19 => Op::Pass { us: us(input, waiting)? },
@@ -122,13 +93,80 @@ fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
             true => Op::SetOver { key: key(input)? },
             false => Op::Dismiss,
         },
-        32 => Op::Guard {
-            db: db(input, waiting)?,
-            key: key(input)?,
-            owner: owner(input)?,
-            fence: *input.choose(&[Named::Own, Named::Other])?,
+        32 => guard(input, waiting)?,
+        33 => Op::Unit {
+            commands: (0..input.int_in_range(2..=7u8)?).map(|_| command(input, waiting)).collect::<Result<_>>()?,
         },
         _ => Op::Late { us: us(input, waiting)? },
+    })
+}
+
+/// One of a transaction or a script.
+fn command(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
+    Ok(match input.int_in_range(0..=15u8)? {
+        0..=3 => acquire(input, waiting)?,
+        4..=5 => release(input, waiting)?,
+        6 => extend(input)?,
+        7 => guard(input, waiting)?,
+        8 => Op::Break { key: key(input)?, owner: option(input, owner)? },
+        9 => Op::Delete { key: key(input)? },
+        10 => Op::Rename { from: key(input)?, to: key(input)? },
+        11 => match input.int_in_range(0..=3u8)? {
+            0 | 1 => Op::Swap,
+            2 => Op::Flush { all: input.arbitrary()? },
+            _ => Op::SetOver { key: key(input)? },
+        },
+        _ => Op::Pass { us: us(input, waiting)? },
+    })
+}
+
+fn acquire(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
+    Ok(Op::Acquire {
+        db: db(input, waiting)?,
+        keys: keys(input)?,
+        owner: owner(input)?,
+        mode: mode(input)?,
+        lease: lease(input)?,
+        note: option(input, |input| input.int_in_range(b'x'..=b'z'))?,
+        wait: if waiting { wait(input)? } else { Wait::Never },
+        retry: if waiting { option(input, |input| input.int_in_range(1..=3))? } else { None },
+        session: option(input, bound)?,
+        queue: if waiting { option(input, |input| input.int_in_range(1..=60))? } else { None },
+    })
+}
+
+fn release(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
+    Ok(Op::Release {
+        db: db(input, waiting)?,
+        keys: keys(input)?,
+        owner: owner(input)?,
+        mode: option(input, mode)?,
+        amount: match input.int_in_range(0..=5u8)? {
+            0..=3 => Amount::One,
+            4 => Amount::All,
+            _ => Amount::To(input.int_in_range(0..=2)?),
+        },
+        fence: named(input)?,
+    })
+}
+
+fn extend(input: &mut Unstructured<'_>) -> Result<Op> {
+    Ok(Op::Extend {
+        keys: keys(input)?,
+        owner: owner(input)?,
+        lease: lease(input)?,
+        fence: named(input)?,
+        session: option(input, bound)?,
+        note: option(input, |input| option(input, |input| input.int_in_range(b'x'..=b'z')))?,
+    })
+}
+
+fn guard(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
+    Ok(Op::Guard {
+        db: db(input, waiting)?,
+        key: key(input)?,
+        owner: owner(input)?,
+        fence: *input.choose(&[Named::Own, Named::Other])?,
     })
 }
 
