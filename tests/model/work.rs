@@ -383,3 +383,29 @@ fn waiters_that_a_lock_puts_into_deadlocks_are_checked_one_by_one() {
     }
     assert_eq!((refused, crowd.manager.waiting()), (50, 1), "all but o, which waits for holders that wait no more");
 }
+
+#[test]
+fn a_search_for_owners_that_may_be_in_deadlocks_is_given_up_when_it_would_take_too_long() {
+    // What could go wrong: behind a lock that came to another key, all that can be reached from its waiters is gone
+    // through to see which of them could be in a cycle. Or nobody learns that this was given up.
+    let mut crowd = Crowd::new();
+    let [source, wanted, busy] = ["source", "wanted", "busy"].map(|text| [name(text)]);
+    crowd.holds("o", Write, &source);
+    crowd.holds("h", Write, &busy);
+    crowd.manager.limits.deadlock_detection = false;
+    for n in 0..200 {
+        let all = [wanted[0].clone(), busy[0].clone()].into_iter().chain(names(&format!("own{n}-"), 62));
+        crowd.waits(&format!("w{n}"), Write, &all.collect::<Vec<_>>());
+    }
+    crowd.manager.limits.deadlock_detection = true;
+    while crowd.piece().is_some() {}
+    assert_eq!(crowd.manager.searches_cut(), 0);
+    let mut lock = crowd.keys.locks.remove(&(0, source[0].clone())).expect("is held");
+    crowd.manager.carry(Some((Db(0), &source[0])), Db(0), &wanted[0], &mut lock, NOW.mono);
+    crowd.keys.locks.insert((0, wanted[0].clone()), lock);
+    while let Some(piece) = crowd.piece() {
+        assert!(piece.peeked <= 5_000, "{} locks were looked at", piece.peeked);
+        assert!(piece.effects.wait_ends.is_empty(), "{:?}", piece.effects.wait_ends);
+    }
+    assert_eq!((crowd.manager.searches_cut(), crowd.manager.waiting()), (1, 200));
+}
