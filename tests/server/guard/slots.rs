@@ -123,6 +123,58 @@ fn while_its_slot_moves_a_guard_runs_only_where_lock_and_data_are_together() {
     assert_eq!(said(&mut old, false, &guard, &mget), "MOVED");
 }
 
+#[test]
+fn getdel_and_getset_are_answered_whole_in_a_cluster_and_their_keys_are_judged() {
+    // What could go wrong: for a wrong type these two reply with nothing on Valkey. The module asks the client that the
+    // server ran them by for what it keeps, and a node of a cluster checks slots there.
+    let cluster = Cluster::start(2, 0);
+    let ((here, number), (there, _)) = (tag_of(&cluster, 0), tag_of(&cluster, 1));
+    let mut wire = Connection::resp2(&cluster.nodes[0]);
+    let mut other = Connection::resp2(&cluster.nodes[0]);
+    let fence = wire.say(&format!("LOCK.ACQUIRE {here}lock a PX 600000")).int();
+    wire.say(&format!("LOCK.ACQUIRE {here}job a PX 600000"));
+    wire.say(&format!("HSET {here}h field 1"));
+    let guard = format!("LOCK.GUARD {here}lock a {fence}");
+    for (command, new, left) in [("GETDEL", "", Reply::Null), ("GETSET", " new", Reply::bulk("new"))] {
+        wire.say(&format!("SET {here}d old"));
+        let whole = vec![Reply::Int(fence), Reply::bulk("old")];
+        assert_eq!(wire.say(&format!("{guard} {command} {here}d{new}")), Reply::Array(whole), "{command}");
+        assert_eq!(wire.say(&format!("GET {here}d")), left, "{command}");
+        let nothing = vec![Reply::Int(fence), Reply::Null];
+        assert_eq!(
+            wire.say(&format!("{guard} {command} {here}none{command}{new}")),
+            Reply::Array(nothing),
+            "{command}"
+        );
+        for _ in 0..2 {
+            assert_eq!(wire.say(&format!("{guard} {command} {here}h{new}")).code(), "WRONGTYPE", "{command}");
+            // Nothing of the error is left for the next call, nor for another client.
+            assert_eq!(wire.say(&format!("{guard} STRLEN {here}e")).items()[1], Reply::Int(0), "{command}");
+            assert_eq!(other.say(&format!("LOCK.ACQUIRE {here}job b BLOCK 20")), Reply::Null, "{command}");
+        }
+        // Another slot of this node, and one of the other node.
+        for stranger in ["o1", &format!("{there}d")] {
+            assert_eq!(wire.say(&format!("{guard} {command} {stranger}{new}")).code(), "CROSSSLOT", "{command}");
+        }
+        let moved = wire.say(&format!("LOCK.GUARD {there}lock a {fence} {command} {there}d{new}"));
+        assert_eq!(moved.code(), "MOVED", "{command}");
+        for client in [&mut wire, &mut other] {
+            assert_eq!(client.say("PING"), Reply::simple("PONG"), "{command}");
+        }
+    }
+    // While the slot moves, a key that is not here may have gone.
+    wire.say(&format!("SET {here}d old"));
+    let (old, new) = (cluster.id(0), cluster.id(1));
+    cluster.conn(1).ok(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &old]);
+    cluster.conn(0).ok(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &new]);
+    for (command, new) in [("GETSET", " new"), ("GETDEL", "")] {
+        assert_eq!(wire.say(&format!("{guard} {command} {here}gone{new}")).code(), "TRYAGAIN", "{command}");
+        assert_eq!(wire.say(&format!("{guard} {command} {here}h{new}")).code(), "WRONGTYPE", "{command}");
+        assert_eq!(wire.say(&format!("{guard} {command} {here}d{new}")).items().len(), 2, "{command}");
+        assert_eq!(wire.say("PING"), Reply::simple("PONG"), "{command}");
+    }
+}
+
 /// A client that follows redirections, key by key.
 struct Follower<'c> {
     cluster: &'c Cluster,
