@@ -7,7 +7,7 @@ mod meanwhile;
 mod requests;
 mod seen;
 
-use crate::harness::transcript::{Row, Stage};
+use crate::harness::scene::Scene;
 use testbed::{Client, Server, Setup};
 
 /// A grace that no test outlasts.
@@ -22,23 +22,7 @@ fn with_grace() -> Setup {
     Server::setup().lock_option("grace-ms", LONG)
 }
 
-/// A server, a transcript on it, and a connection that looks.
-struct Scene<'s> {
-    stage: Stage<'s>,
-    conn: Client,
-}
-
 impl Scene<'_> {
-    fn new(server: &Server) -> Scene<'_> {
-        Scene { stage: Stage::new(server), conn: server.connect() }
-    }
-
-    /// Plays rows.
-    #[track_caller]
-    fn play(&mut self, rows: &[Row]) {
-        self.stage.play(rows);
-    }
-
     /// Ends the grace that runs.
     fn end(&mut self) {
         self.conn.ok(&["CONFIG", "SET", "lock.grace-ms", "0"]);

@@ -5,6 +5,7 @@ pub(crate) mod hold_back;
 pub(crate) mod lapses;
 pub(crate) mod payload;
 pub(crate) mod picture;
+pub(crate) mod scene;
 pub(crate) mod scripts;
 pub(crate) mod servers;
 pub(crate) mod state;

@@ -14,29 +14,13 @@ mod seen;
 mod undelivered;
 
 use crate::harness::connection::{Connection, Reply};
-use crate::harness::transcript::{Row, Stage};
+use crate::harness::scene::Scene;
 use testbed::{Client, Server};
 
 /// The answer to a request whose place a later request of its owner has taken over.
 const TAKEN_OVER: &str = "UNBLOCKED lock wait ended: a later request of this owner waits there now";
 
-/// A server, a transcript on it, and a connection that looks.
-struct Scene<'s> {
-    stage: Stage<'s>,
-    conn: Client,
-}
-
 impl Scene<'_> {
-    fn new(server: &Server) -> Scene<'_> {
-        Scene { stage: Stage::new(server), conn: server.connect() }
-    }
-
-    /// Plays rows.
-    #[track_caller]
-    fn play(&mut self, rows: &[Row]) {
-        self.stage.play(rows);
-    }
-
     /// Plays one row.
     #[track_caller]
     fn row(&mut self, command: &'static str, reply: &'static str) {
