@@ -103,7 +103,9 @@ fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
     conn.ok(&["CONFIG", "SET", "lock.grace-ms", "0"]);
     conn.ok(&["CONFIG", "SET", "lock.grace-ms", &grace_ms.to_string()]);
     let clients = clients(replicas as u64, has_grace(confirm));
-    let crowd = Crowd { number: 0, clients: &clients, patience: Duration::from_secs(3), place: &place };
+    // With a grace, owners are to turn to the successor while their leases run.
+    let patience = Duration::from_secs(if has_grace(confirm) { 1 } else { 3 });
+    let crowd = Crowd { number: 0, clients: &clients, patience, place: &place };
     let mut dice = options.dice(attempt);
     let goes_on = AtomicBool::new(true);
     let on = || goes_on.load(Ordering::Relaxed);
@@ -120,7 +122,7 @@ fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
                     // Clients are to hold something again.
                     thread::sleep(Duration::from_millis(grace_ms));
                 }
-                strike(&mut nodes, &sentinels, &reigns, replicas, round == 0, &mut dice)
+                strike(&mut nodes, &sentinels, &reigns, confirm, round == 0, &mut dice)
             };
             (0..rounds).map(&mut strike).collect::<Vec<Strike>>()
         })
@@ -194,17 +196,21 @@ fn names(sentinel: &Server, node: &Node) -> bool {
 
 /// Some hold for long, so that a lock that was lost is taken by another meanwhile; some write all the time.
 fn clients(confirm: u64, has_grace: bool) -> [(u64, Habits); 2] {
-    let keys = |kind: &str, count: u32| (0..count).map(|number| format!("{kind}{number}")).collect();
+    let keys = |kind: &str, count: u64| (0..count).map(|number| format!("{kind}{number}")).collect();
+    // In a grace nobody else takes a lost lock. Only its owner sees that it is lost, and only while the lease runs. So
+    // there are more of them, and they release what they hold when the successor is there, but before the lease ends.
+    let (count, lease_ms, hold_ms) =
+        if has_grace { (80, GRACE_MS - 200..=GRACE_MS, 2000..=5000) } else { (32, 5000..=12000, 2000..=9000) };
     let slow = Habits {
-        keys: keys("slow", 32),
+        keys: keys("slow", count),
         readers: 20,
-        lease_ms: if has_grace { 5000..=GRACE_MS } else { 5000..=12000 },
-        hold_ms: 2000..=9000,
+        lease_ms,
+        hold_ms,
         block_ms: 0..=2000,
         confirm: (confirm > 0).then_some((confirm, 500)),
     };
     let quick = Habits { keys: keys("quick", 3), lease_ms: 300..=2000, hold_ms: 0..=10, ..slow.clone() };
-    [(32, slow), (6, quick)]
+    [(count, slow), (6, quick)]
 }
 
 /// Which node was primary from when on, in order.
@@ -293,7 +299,7 @@ fn strike(
     nodes: &mut [Node],
     sentinels: &[Server],
     reigns: &Reigns,
-    confirm: usize,
+    confirm: &str,
     first: bool,
     dice: &mut StdRng,
 ) -> Strike {
@@ -308,7 +314,7 @@ fn strike(
 
     let unheard_from = Moment::now();
     // With WAIT 1 one replica receives everything. That may be the one that is not chosen.
-    let deaf = if confirm == 1 { &replicas[dice.random_range(0..2)..][..1] } else { &replicas[..] };
+    let deaf = if replicas_of(confirm) == 1 { &replicas[dice.random_range(0..2)..][..1] } else { &replicas[..] };
     // The first time for certain, and for as long as it takes to lose some grants.
     if first || dice.random_range(0..4) > 0 {
         nodes[old].door.freeze_from(deaf);
@@ -332,6 +338,10 @@ fn strike(
         new != old && sentinels.iter().any(|sentinel| names(sentinel, &nodes[new]))
     });
     if !killed {
+        if has_grace(confirm) {
+            // Until the owners have asked the successor. Else the old primary would answer most of their releases.
+            thread::sleep(Duration::from_millis(1500));
+        }
         // It is deposed and does not know it: for a moment it goes on granting to the clients that asked it.
         nodes[old].server.signal(Signal::CONT);
     }
