@@ -198,9 +198,10 @@ fn names(sentinel: &Server, node: &Node) -> bool {
 fn clients(confirm: u64, has_grace: bool) -> [(u64, Habits); 2] {
     let keys = |kind: &str, count: u64| (0..count).map(|number| format!("{kind}{number}")).collect();
     // In a grace nobody else takes a lost lock. Only its owner sees that it is lost, and only while the lease runs. So
-    // there are more of them, and they release what they hold when the successor is there, but before the lease ends.
+    // there are more owners. Half of them release when the successor is there, but before the lease ends. The others
+    // hold to the end of their lease: a grace that is too short lets in another meanwhile.
     let (count, lease_ms, hold_ms) =
-        if has_grace { (80, GRACE_MS - 200..=GRACE_MS, 2000..=5000) } else { (32, 5000..=12000, 2000..=9000) };
+        if has_grace { (100, GRACE_MS - 200..=GRACE_MS, 2000..=8000) } else { (32, 5000..=12000, 2000..=9000) };
     let slow = Habits {
         keys: keys("slow", count),
         readers: 20,
