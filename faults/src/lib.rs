@@ -7,6 +7,7 @@
 pub mod asker;
 pub mod audit;
 pub mod caller;
+pub mod chain;
 pub mod crowd;
 pub mod history;
 pub mod judge;
