@@ -34,6 +34,11 @@ impl Report {
         self.violations.push(what);
     }
 
+    /// How often something promised did not hold.
+    pub fn violation_count(&self) -> usize {
+        self.violations.len()
+    }
+
     /// All of these did not hold.
     pub fn violations(&mut self, all: impl IntoIterator<Item = String>) {
         all.into_iter().for_each(|what| self.violation(what));

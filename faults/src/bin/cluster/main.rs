@@ -5,12 +5,17 @@
 //! A move or a CLUSTER FAILOVER loses nothing. No lock may be held on two nodes. Every hold goes on where its slot is
 //! served by then, and ends with its lease. Every waiter is answered. A primary that is killed may lose its last
 //! grants; the run counts the consequences. Fences never go back.
+//!
+//! Two more scenes have primaries that are cut off, with a grace after each promotion or without: see [`cut_off`].
+//! There, a third as many rounds are as many cuts.
+
+mod cut_off;
 
 use faults::audit;
 use faults::caller::{Answer, Caller};
 use faults::crowd::{Crowd, Stop};
 use faults::history::{self, Grant, Moment, Sighting};
-use faults::options::Options;
+use faults::options::{Choice, Options};
 use faults::report::Report;
 use faults::worker::{Habits, Saw};
 use rand::RngExt;
@@ -50,13 +55,30 @@ const FAILOVER: &str = "CLUSTER FAILOVER";
 const BY_KEYS: &str = "slots moved key by key";
 const AT_ONCE: &str = "slots moved at once";
 
+const SCENE: Choice = Choice {
+    name: "scene",
+    help: "Slots and primaries that move; primaries that are cut off, without a grace or with one",
+    values: &["moves", "cut-off", "cut-off-with-grace"],
+};
+
 /// Several keys in each of so many slots.
 const SLOTS: usize = 6;
 
 fn main() -> ExitCode {
     let about =
         "Moves slots and primaries of a cluster under load, and looks for locks that are lost or held on two nodes";
-    let options = Options::read("cluster", about, "32");
+    let (options, chosen) = Options::read_choosing("cluster", about, "32", &SCENE);
+    let mut report = Report::default();
+    for scene in chosen {
+        match scene {
+            "moves" => run(&options, &mut report),
+            scene => cut_off::run(&options, scene.ends_with("-with-grace"), &mut report),
+        }
+    }
+    report.finish()
+}
+
+fn run(options: &Options, report: &mut Report) {
     let mut cluster = Cluster::start(3, 1);
     let clients = clients();
     let keys: Vec<String> = clients.iter().flat_map(|(_, habits)| habits.keys.clone()).collect();
@@ -67,9 +89,9 @@ fn main() -> ExitCode {
     let mut dice = options.dice(0);
     let goes_on = AtomicBool::new(true);
     let ((events, sightings), saw) = thread::scope(|scope| {
-        scope.spawn(|| map.follow(&ports, &|| goes_on.load(Ordering::Relaxed)));
+        scope.spawn(|| map.follow(&ports, &|| goes_on.load(Ordering::Relaxed), &|| true));
         let _stop = Stop(&goes_on);
-        crowd.during(&options, || {
+        crowd.during(options, || {
             audit::during(&keys, &place, || {
                 (0..options.rounds)
                     .flat_map(|round| event(round, &mut cluster, &map, &mut dice))
@@ -83,7 +105,7 @@ fn main() -> ExitCode {
             must_happen.push(what);
         }
     }
-    judge(&events, &must_happen, &map, &saw, &sightings)
+    judge(&events, &must_happen, &map, (&saw, &sightings), report);
 }
 
 /// Some hold for long, so that slots move with locks that have holders and waiters; some write all the time.
@@ -121,13 +143,15 @@ impl Map {
         Map { slots, ranges: RwLock::default() }
     }
 
-    /// Keeps asking one node after the other while it may go on.
-    fn follow(&self, ports: &[u16], goes_on: &dyn Fn() -> bool) {
+    /// Keeps asking one node after the other while it may go on, and believes what it hears while it may.
+    fn follow(&self, ports: &[u16], goes_on: &dyn Fn() -> bool, believes: &dyn Fn() -> bool) {
         let mut callers: Vec<Caller> =
             ports.iter().map(|port| Caller::new(*port, Duration::from_millis(200))).collect();
         while goes_on() {
             for caller in &mut callers {
-                if let Answer::Value(value) = caller.ask("CLUSTER SLOTS").1 {
+                if let Answer::Value(value) = caller.ask("CLUSTER SLOTS").1
+                    && believes()
+                {
                     *self.ranges.write().expect("nobody panics with it") = ranges(value);
                 }
                 thread::sleep(Duration::from_millis(20));
@@ -297,8 +321,13 @@ impl Event {
     }
 }
 
-fn judge(events: &[Event], must_happen: &[&str], map: &Map, saw: &Saw, sightings: &[Sighting]) -> ExitCode {
-    let mut report = Report::default();
+fn judge(
+    events: &[Event],
+    must_happen: &[&str],
+    map: &Map,
+    (saw, sightings): (&Saw, &[Sighting]),
+    report: &mut Report,
+) {
     events.iter().for_each(|event| report.add(event.what, 1));
     let grants = &saw.grants;
     report.add("grants", grants.len() as u64);
@@ -348,7 +377,6 @@ fn judge(events: &[Event], must_happen: &[&str], map: &Map, saw: &Saw, sightings
     report.must_see(BY_KEYS);
     must_happen.iter().for_each(|what| report.must_see(what));
     saw.answers.iter().for_each(|(answer, count)| report.add(&format!("answered {answer}"), *count));
-    report.finish()
 }
 
 fn text(what: &impl Debug) -> String {
