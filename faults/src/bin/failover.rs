@@ -122,7 +122,9 @@ fn run(options: &Options, confirm: &str, attempt: u64, report: &mut Report) {
                     // Clients are to hold something again.
                     thread::sleep(Duration::from_millis(grace_ms));
                 }
-                strike(&mut nodes, &sentinels, &reigns, confirm, round == 0, &mut dice)
+                // There are few rounds with a grace, and each is to show something.
+                let for_certain = round == 0 || has_grace(confirm);
+                strike(&mut nodes, &sentinels, &reigns, confirm, for_certain, &mut dice)
             };
             (0..rounds).map(&mut strike).collect::<Vec<Strike>>()
         })
@@ -301,7 +303,7 @@ fn strike(
     sentinels: &[Server],
     reigns: &Reigns,
     confirm: &str,
-    first: bool,
+    for_certain: bool,
     dice: &mut StdRng,
 ) -> Strike {
     let mut old = 0;
@@ -317,9 +319,9 @@ fn strike(
     // With WAIT 1 one replica receives everything. That may be the one that is not chosen.
     let deaf = if replicas_of(confirm) == 1 { &replicas[dice.random_range(0..2)..][..1] } else { &replicas[..] };
     // The first time for certain, and for as long as it takes to lose some grants.
-    if first || dice.random_range(0..4) > 0 {
+    if for_certain || dice.random_range(0..4) > 0 {
         nodes[old].door.freeze_from(deaf);
-        thread::sleep(Duration::from_millis(if first { 1500 } else { dice.random_range(100..=600) }));
+        thread::sleep(Duration::from_millis(if for_certain { 1500 } else { dice.random_range(100..=600) }));
     }
     let killed = dice.random();
     let at = Moment::now();
