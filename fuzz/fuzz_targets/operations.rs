@@ -132,6 +132,7 @@ fn acquire(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
         retry: if waiting { option(input, |input| input.int_in_range(1..=3))? } else { None },
         session: option(input, bound)?,
         queue: if waiting { option(input, |input| input.int_in_range(1..=60))? } else { None },
+        share: None,
     })
 }
 

@@ -172,6 +172,7 @@ pub fn parse<'a, A: Arguments<'a>>(
         // Asking again for a place adds nothing to what the owner has.
         retry: options.retry.or(options.queue.map(|_| 1)),
         queue: options.queue,
+        share: None,
     });
     let (owner, generated) = match owner_arg {
         OwnerArg::Named(owner) => (Owner::new(owner), false),

@@ -162,6 +162,10 @@ pub fn text_of(error: &ServeError) -> Cow<'static, str> {
         }
         ServeError::Refused(Refusal::OtherMode) => "ERR owner stands there in another mode: release that first",
         ServeError::Refused(Refusal::OtherKeys) => "ERR owner stands there with other keys: release that first",
+        ServeError::Refused(Refusal::OtherTake) => "ERR owner stands there with another TAKE: release that first",
+        ServeError::Refused(Refusal::HoldsShares) => {
+            "ERR owner holds shares already: only another owner can wait for more"
+        }
         ServeError::Refused(Refusal::QueuedUpgrade) => "ERR QUEUE cannot wait for an upgrade: use BLOCK",
         ServeError::Refused(Refusal::Deadlock(_)) => "DEADLOCK",
         ServeError::Refused(Refusal::Grace(left)) => {

@@ -32,6 +32,7 @@ fn read(lease: Millis, session: Option<Session>) -> Operation {
         retry: None,
         session,
         queue: None,
+        share: None,
     })
 }
 

@@ -20,6 +20,7 @@ fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
         retry: None,
         session: None,
         queue: None,
+        share: None,
     });
     let request = Request { owner: Owner::new(b"a"), operation: ask };
     side.serve(0, keys, &request, NOW)

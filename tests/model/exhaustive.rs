@@ -27,6 +27,7 @@ fn ops() -> Vec<Op> {
                     retry: None,
                     session: None,
                     queue: None,
+                    share: None,
                 });
                 let release = Op::Release {
                     db: 0,
@@ -63,6 +64,7 @@ fn ops_with_waiting() -> Vec<Op> {
                 retry,
                 session: None,
                 queue: None,
+                share: None,
             });
         }
         let (mode, amount, fence) = (None, Amount::All, Named::None);
@@ -82,7 +84,19 @@ fn ops_with_sessions() -> Vec<Op> {
     for owner in *b"ab" {
         let acquire = |keys: &[u8], mode, session| {
             let (keys, wait) = (keys.to_vec(), Wait::Forever);
-            Op::Acquire { db: 0, keys, owner, mode, lease: 15, note: None, wait, retry: None, session, queue: None }
+            Op::Acquire {
+                db: 0,
+                keys,
+                owner,
+                mode,
+                lease: 15,
+                note: None,
+                wait,
+                retry: None,
+                session,
+                queue: None,
+                share: None,
+            }
         };
         // One outlives its connection by less than a passing of time, and the other ends with it.
         ops.push(acquire(b"j", Mode::Write, Some((0, 0))));
@@ -104,7 +118,19 @@ fn ops_with_upgrades() -> Vec<Op> {
         for (keys, mode) in [(&b"j"[..], Mode::Read), (b"k", Mode::Write), (b"jk", Mode::Read), (b"jk", Mode::Write)] {
             let (keys, wait) = (keys.to_vec(), Wait::Forever);
             let (lease, note, retry, session) = (25, None, None, None);
-            ops.push(Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue: None });
+            ops.push(Op::Acquire {
+                db: 0,
+                keys,
+                owner,
+                mode,
+                lease,
+                note,
+                wait,
+                retry,
+                session,
+                queue: None,
+                share: None,
+            });
         }
         let (mode, amount, fence) = (None, Amount::All, Named::None);
         ops.push(Op::Release { db: 0, keys: b"jk".to_vec(), owner, mode, amount, fence });
@@ -117,7 +143,7 @@ fn ops_with_places() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }, Op::Lose { nth: 0 }, Op::Delete { key: b'j' }];
     let acquire = |owner, keys: &[u8], wait, queue| {
         let (keys, mode, lease, note, retry, session) = (keys.to_vec(), Mode::Write, 25, None, None, None);
-        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue }
+        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
     };
     for owner in *b"ab" {
         // A place ends with one passing of time, or outlives it.
@@ -142,7 +168,7 @@ fn ops_with_grace() -> Vec<Op> {
     let mut ops = vec![Op::Pass { us: 10_000 }, Op::Late { us: 10_000 }, Op::SetGrace { ms: 0 }];
     let acquire = |owner, keys: &[u8], mode, wait, queue| {
         let (keys, lease, note, retry, session) = (keys.to_vec(), 25, None, None, None);
-        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue }
+        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
     };
     for owner in *b"ab" {
         ops.push(acquire(owner, b"j", Mode::Read, Wait::Never, None));
@@ -169,7 +195,19 @@ fn every_history_of_five_steps_in_a_grace_agrees_with_the_model() {
             if let Some(mode) = held {
                 let (keys, wait, session, queue) = (b"j".to_vec(), Wait::Never, None, None);
                 let (owner, lease, note, retry) = (b'a', 35, None, None);
-                world.step(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue });
+                world.step(&Op::Acquire {
+                    db: 0,
+                    keys,
+                    owner,
+                    mode,
+                    lease,
+                    note,
+                    wait,
+                    retry,
+                    session,
+                    queue,
+                    share: None,
+                });
             }
             world.step(&Op::Grace { ms: 20 });
             for digit in (0..STEPS - 1).map(|step| number / count.pow(step) % count) {

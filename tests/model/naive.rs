@@ -42,6 +42,8 @@ pub(crate) enum Answer {
     TooManyPlaces,
     OtherMode,
     OtherKeys,
+    OtherTake,
+    HoldsShares,
     QueuedUpgrade,
     Deadlock,
     Grace,

@@ -17,7 +17,7 @@ impl World {
     fn polls_for(&mut self, owner: u8, mode: Mode, keys: &[u8], queue: u64, wait: Wait) -> Answer {
         let (keys, lease, note, retry, session) = (keys.to_vec(), LONG, None, None, None);
         let queue = Some(queue);
-        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue });
+        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None });
         self.last.clone().expect("was answered")
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Ask {
     pub(crate) session: Option<(u64, u64)>,
     /// For how long the place outlives the request; None if not at all.
     pub(crate) queue_us: Option<u64>,
+    /// Of how many shares it takes how many; None if it is no LOCK.SHARE.
+    pub(crate) share: Option<(u32, u32)>,
 }
 
 /// A waiter.

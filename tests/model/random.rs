@@ -96,7 +96,7 @@ fn request() -> impl Strategy<Value = Op> {
                 note,
                 wait: Wait::Never,
                 retry: None,
-                session, queue: None,
+                session, queue: None, share: None,
             }),
         7 => (keys(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
@@ -149,7 +149,7 @@ fn request_with_waiting() -> impl Strategy<Value = Op> {
     prop_oneof![
         16 => (db(), keys_of_waiters(), owner(), mode(), lease(), option::of(b'x'..=b'z'), wait(), keeping())
             .prop_map(|(db, keys, owner, mode, lease, note, wait, (retry, session, queue))| {
-                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue }
+                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
             }),
         8 => (db(), keys_of_waiters(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(db, keys, owner, mode, amount, fence)| Op::Release { db, keys, owner, mode, amount, fence }),

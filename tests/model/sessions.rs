@@ -30,6 +30,7 @@ impl World {
             retry: None,
             session,
             queue: None,
+            share: None,
         });
         self.last.clone().expect("was answered")
     }
@@ -217,6 +218,7 @@ fn a_waiter_is_bound_when_it_is_granted_by_the_connection_that_asked_last() {
         retry,
         session,
         queue: None,
+        share: None,
     });
     world.closes(0);
     world.release(b'x', b"j");
@@ -236,7 +238,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         let session = |connection| Some(Session { connection, grace: Millis(0) });
         let acquire = |mode, session| {
             let (lease, note, wait) = (Millis(LONG), None, Wait::Forever);
-            Operation::Acquire(Acquire { mode, lease, note, wait, retry: None, session, queue: None })
+            Operation::Acquire(Acquire { mode, lease, note, wait, retry: None, session, queue: None, share: None })
         };
         let mut ask = |owner: u16, keys: &[u8], ask: Operation| {
             let request = Request { owner: Owner::new(&owner.to_be_bytes()), operation: ask };
@@ -406,6 +408,7 @@ fn the_first_of_many_are_found() {
             retry: None,
             session: None,
             queue: None,
+            share: None,
         };
         let request = Request { owner: Owner::new(&[n]), operation: Operation::Acquire(acquire) };
         side.serve(0, &[key], &request, now).outcome.expect("held or waits");

@@ -16,7 +16,7 @@ impl World {
 
 fn asks(owner: u8, mode: Mode, keys: &[u8], lease: u64) -> Op {
     let (keys, wait, note, retry, session, queue) = (keys.to_vec(), Wait::Never, None, None, None, None);
-    Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue }
+    Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
 }
 
 fn extends(owner: u8, lease: u64) -> Op {

@@ -37,6 +37,7 @@ impl World {
             retry,
             session: None,
             queue: None,
+            share: None,
         });
         self.last.clone().expect("was answered")
     }
@@ -132,6 +133,7 @@ fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
             retry: None,
             session: None,
             queue: None,
+            share: None,
         },
         Op::Late { us: 20_000 },
         Op::Swap,
@@ -160,6 +162,7 @@ fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
         retry,
         session,
         queue: None,
+        share: None,
     });
     world.then(&Op::Swap);
     world.waits(b'c', Write, b"ljk");
@@ -379,6 +382,7 @@ fn a_lock_of_another_database_closes_no_circle() {
             retry: None,
             session: None,
             queue: None,
+            share: None,
         });
     }
     world.waits(b'a', Write, b"k");
@@ -427,7 +431,16 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
         let mut now = Now { mono: Timestamp(9), wall: WallTime(9) };
         let acquire = |mode| {
             let (lease, wait) = (Millis(LONG), Wait::Forever);
-            Operation::Acquire(Acquire { mode, lease, note: None, wait, retry: None, session: None, queue: None })
+            Operation::Acquire(Acquire {
+                mode,
+                lease,
+                note: None,
+                wait,
+                retry: None,
+                session: None,
+                queue: None,
+                share: None,
+            })
         };
         let ask = |side: &mut Side, owner: &[u8], keys: &[u8], mode, now| {
             let request = Request { owner: Owner::new(owner), operation: acquire(mode) };
@@ -612,6 +625,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
             retry: None,
             session: None,
             queue: None,
+            share: None,
         })
     };
     let leave = || Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
@@ -772,6 +786,7 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
             retry: None,
             session: None,
             queue: None,
+            share: None,
         })
     };
     assert!(matches!(ask(&mut side, b'x', b"j", acquire()).outcome, Ok(Outcome::Granted(_))));
@@ -831,6 +846,7 @@ fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_cl
         retry,
         session,
         queue: None,
+        share: None,
     });
     world.waits(b'e', Write, b"j");
     world.then(&Op::Swap);

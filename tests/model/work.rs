@@ -147,7 +147,7 @@ impl Crowd {
 }
 
 fn acquire(mode: Mode, wait: Wait) -> Acquire {
-    Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None, queue: None }
+    Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None, queue: None, share: None }
 }
 
 fn name(text: &str) -> KeyName {

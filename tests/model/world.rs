@@ -17,7 +17,7 @@ use redis_lock::lock::model::owner::{Note, Owner};
 use redis_lock::lock::model::record::{HoldRecord, Origin};
 use redis_lock::lock::model::request::{
     self, Acquire, Amount, Check, Extend, Guard, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request,
-    Wait, WaiterId,
+    Share, Wait, WaiterId,
 };
 use redis_lock::lock::model::session::UnlinkedLock;
 use redis_lock::lock::model::step;
@@ -25,6 +25,7 @@ use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::wait::jobs::Job;
 use redis_lock::lock::wait::timers::WaitPoll;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 
 pub(crate) const SKEW: Millis = Millis(7);
 
@@ -43,6 +44,8 @@ pub(crate) enum Op {
         session: Option<Bound>,
         /// For how many milliseconds the place outlives the request.
         queue: Option<u64>,
+        /// Of how many shares it takes how many; of a single key, for reading.
+        share: Option<(u32, u32)>,
     },
     Release {
         db: u32,
@@ -498,13 +501,13 @@ impl World {
     fn act(&mut self, op: &Op) {
         let now = self.now;
         match op {
-            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue } => {
+            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share } => {
                 if self.is_foreign(*db, keys) {
                     return;
                 }
                 // As the parser has it.
                 let wait = if self.unit.is_some() { Wait::Never } else { *wait };
-                let (mode, retry) = (*mode, retry.or(queue.map(|_| 1)));
+                let (mode, retry) = (*mode, retry.or(queue.map(|_| share.map_or(1, |(_, take)| take))));
                 let note_kept = note.map(|note| Note::new(&[note]));
                 let ask = Acquire {
                     mode,
@@ -514,6 +517,9 @@ impl World {
                     retry,
                     session: self.session(*session),
                     queue: queue.map(Millis),
+                    share: share.and_then(|(limit, take)| {
+                        Some(Share { limit: NonZeroU32::new(limit)?, take: NonZeroU32::new(take)? })
+                    }),
                 };
                 let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
                 let (owner_, session) = (*owner, self.bound(*session));
@@ -528,6 +534,7 @@ impl World {
                     retry,
                     session,
                     queue_us: queue.map(|ms| ms * 1000),
+                    share: *share,
                 };
                 self.serve((*db, &keys), *owner, Operation::Acquire(ask), |naive| {
                     naive.acquire(&wish, now.mono.0, now.wall.0)
@@ -1351,6 +1358,8 @@ fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
         Ok(Outcome::Placed(_)) => Answer::Placed,
         Err(Refusal::TooManyPlaces) => Answer::TooManyPlaces,
         Err(Refusal::OtherMode) => Answer::OtherMode,
+        Err(Refusal::OtherTake) => Answer::OtherTake,
+        Err(Refusal::HoldsShares) => Answer::HoldsShares,
         Err(Refusal::OtherKeys) => Answer::OtherKeys,
         Err(Refusal::QueuedUpgrade) => Answer::QueuedUpgrade,
         Err(Refusal::Deadlock(_)) => Answer::Deadlock,

@@ -102,6 +102,7 @@ pub(crate) fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
         retry: None,
         session: None,
         queue: None,
+        share: None,
     });
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }

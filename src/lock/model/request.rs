@@ -8,6 +8,7 @@ use super::time::{Millis, Timestamp};
 use crate::lock::collections::arena::Id;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 use smallvec::SmallVec;
 
 /// One value per key, in the order of the keys; in place for the usual single key.
@@ -53,6 +54,17 @@ pub struct Acquire {
     /// For how long the owner's place in the queue, and a grant that no client has received, outlive this request;
     /// None if not at all.
     pub queue: Option<Millis>,
+    /// How many shares it takes, and of how many; None if it takes the whole lock, or reads without a limit.
+    pub share: Option<Share>,
+}
+
+/// Shares of a lock. A share is a read count: it is taken only while all holders together have few enough of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// How many all holders may have together once it is granted, from 1.
+    pub limit: NonZeroU32,
+    /// How many it takes, from 1 to the limit.
+    pub take: NonZeroU32,
 }
 
 /// How long to wait for a lock.
@@ -81,9 +93,15 @@ impl Acquire {
     #[must_use]
     pub fn count_after(&self, count: u32) -> u32 {
         match self.retry {
-            None => count.saturating_add(1),
+            None => count.saturating_add(self.take()),
             Some(least) => count.max(least),
         }
+    }
+
+    /// How much it adds to the count when it is no repetition.
+    #[must_use]
+    pub fn take(&self) -> u32 {
+        self.share.map_or(1, |share| share.take.get())
     }
 }
 
@@ -228,6 +246,11 @@ pub enum Refusal {
     OtherMode,
     /// The owner has a place or an offer there, together with other keys or without some of these.
     OtherKeys,
+    /// The owner has a place or an offer there for another number of shares.
+    OtherTake,
+    /// The owner holds the key already, and more shares are not to be had now. It never waits for them: so no owner
+    /// holds and waits on one key.
+    HoldsShares,
     /// A reader that asks to write cannot have a place.
     QueuedUpgrade,
     /// An owner that it waits for waits for it.

@@ -215,7 +215,7 @@ impl Waiter {
     pub(crate) fn detached(&self) -> Option<Acquire> {
         let Acquire { mode, queue, .. } = self.operation;
         let (wait, retry, note, session) = (Wait::Never, Some(1), None, None);
-        Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue })
+        Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue, share: None })
     }
 
     /// Until when its owner may collect a grant that is made now; None if its client receives the grant.
