@@ -497,7 +497,7 @@ fn a_lost_grant_is_taken_back_from_a_hold_that_got_its_old_fence_back_and_then_a
 /// A request that waits for `ljk` in a database.
 fn wants_all(db: u32, owner: u8, mode: Mode, retry: Option<u32>) -> Op {
     let (keys, wait, lease, note, session, queue) = (b"ljk".to_vec(), Wait::Forever, LONG, None, None, None);
-    Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue }
+    Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
 }
 
 #[test]

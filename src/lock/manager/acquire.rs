@@ -9,6 +9,10 @@
 //! | reads | readers | re-entrant | conflict |
 //! | writes, perhaps reads | none (I2) | re-entrant (a downgrade begins so) | re-entrant |
 //!
+//! SHARE is READ with a limit: the read counts of all holders, with what it takes, must stay within it. Else it is a
+//! conflict for an owner that has no hold. An owner that has one is told so, and may not wait for more: nobody holds and
+//! waits on one key. A reader gets more shares only while nobody waits.
+//!
 //! *New hold* and *upgrade* get a new fence; *re-entrant* keeps its fence unless the hold was carried here. \* Only if
 //! no waiter delays it ([`crate::lock::wait::order`]). A request that cannot be served waits, if it asked for that.
 
@@ -44,6 +48,9 @@ impl LockManager {
             if operation.wait == Wait::Never && operation.queue.is_none() {
                 return Ok(Outcome::Unavailable);
             }
+            if operation.share.is_some() && named.iter().any(|key| holds(step, *key, owner)) {
+                return Err(Refusal::HoldsShares);
+            }
             if let Some(queued) = self.queue_or_pass(step, named, (owner, operation))? {
                 return Ok(queued);
             }
@@ -52,7 +59,7 @@ impl LockManager {
         let is_new = is_contended
             && named.iter().any(|key| {
                 let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-                hold.is_none_or(|hold| is_upgrade(hold, operation.mode))
+                hold.is_none_or(|hold| is_upgrade(hold, operation.mode)) || self.shares_wait(step, *key)
             });
         let context = GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew);
         let given = grant(step, named, (owner, operation), context)?;
@@ -84,6 +91,12 @@ impl LockManager {
         }
     }
 
+    /// Whether shares of a key are waited for: then a higher count of a holder may keep a waiter waiting.
+    fn shares_wait<K: Keyspace>(&self, step: &mut Step<'_, K>, key: KeyIndex) -> bool {
+        let Place { db, name, .. } = step.keys.place(key);
+        self.wait_table.queue(db, name).is_some_and(|queue| queue.shares().len() > 0)
+    }
+
     /// A request goes before the waiters of these keys to open a cycle.
     pub(super) fn note_passed<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
         for key in indices {
@@ -103,7 +116,7 @@ impl LockManager {
             return self.may_go_before(step, named, (owner, operation), None);
         }
         for &key in named {
-            if self.judge_newcomer(step.keys, key, (owner, operation))? == Verdict::Conflict {
+            if matches!(self.judge_newcomer(step.keys, key, (owner, operation))?, Verdict::Conflict | Verdict::Full) {
                 return Ok(false);
             }
         }
@@ -129,7 +142,8 @@ impl LockManager {
             let verdict = self.judge_newcomer(keys, key, (owner, operation))?;
             let Place { db, name, .. } = keys.place(key);
             match verdict {
-                Verdict::Conflict => return Ok(false),
+                Verdict::Conflict | Verdict::Full => return Ok(false),
+                Verdict::More => return Ok(self.wait_table.queue(db, name).is_none()),
                 Verdict::NewHold if self.wait_table.queue(db, name).is_some() => {
                     let name = KeyName::from_slice(name);
                     if wanted.is_empty() && named.len() > 1 {
@@ -155,8 +169,8 @@ impl LockManager {
         (owner, operation): (&Owner, &Acquire),
     ) -> Result<Verdict, Refusal> {
         let lock = keys.lock(key).map(|lock| &*lock);
-        let verdict = judge(lock, owner, operation.mode, &self.limits)?;
-        if verdict == Verdict::Reentrant && operation.retry.is_none() {
+        let verdict = judge(lock, owner, operation, &self.limits)?;
+        if verdict == Verdict::Reentrant && operation.retry.is_none() && operation.share.is_none() {
             let hold = lock.and_then(|lock| lock.holds.get(owner.as_bytes()));
             if hold.is_some_and(|hold| hold.count(operation.mode) == u32::MAX) {
                 return Err(Refusal::TooManyCounts);
@@ -164,4 +178,9 @@ impl LockManager {
         }
         Ok(verdict)
     }
+}
+
+/// Whether an owner holds this key.
+fn holds<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, owner: &Owner) -> bool {
+    step.keys.lock(key).is_some_and(|lock| lock.holds.get(owner.as_bytes()).is_some())
 }

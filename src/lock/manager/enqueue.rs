@@ -76,7 +76,7 @@ impl LockManager {
         })
     }
 
-    /// The owner's waiter for one of these keys in the same mode.
+    /// The owner's waiter for the same of one of these keys.
     fn twin_of(
         &self,
         (owner, operation): (&Owner, &Acquire),
@@ -85,7 +85,7 @@ impl LockManager {
     ) -> Option<(WaiterId, &Waiter)> {
         let waits = |waiter: &Waiter| {
             waiter.db == db
-                && waiter.operation.mode == operation.mode
+                && waiter.operation.kind() == operation.kind()
                 && wanted.iter().any(|key| waiter.wants(db, &key.name))
         };
         let (id, _) = self.wait_table.waiting_of(owner).find(|(_, waiter)| waits(waiter))?;
@@ -130,7 +130,10 @@ impl LockManager {
         let waiter = self.wait_table.waiter(old).filter(|waiter| waiter.is_waiting())?;
         let is_about_place = waiter.is_place() || operation.queue.is_some();
         let answer = if is_about_place { WaitEnd::TakenOver } else { WaitEnd::Replaced };
-        Some((self.wait_table.take_over(old, operation, now)?, answer))
+        let before = self.most_beside(old);
+        let id = self.wait_table.take_over(old, operation, now)?;
+        self.note_new_limit(id, before);
+        Some((id, answer))
     }
 }
 

@@ -122,6 +122,10 @@ fn grant_key<K: Keyspace>(
 pub(crate) fn counted(hold: Option<&Hold>, operation: &Acquire, is_collected: bool) -> (u32, u32) {
     let before = hold.map_or(0, |hold| hold.count(operation.mode));
     // Collecting an offer takes nothing beside it.
-    let after = if is_collected { before.max(operation.retry.unwrap_or(1)) } else { operation.count_after(before) };
+    let after = if is_collected {
+        before.max(operation.retry.unwrap_or(operation.take()))
+    } else {
+        operation.count_after(before)
+    };
     (after, after - before)
 }

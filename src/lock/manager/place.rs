@@ -34,7 +34,7 @@ impl LockManager {
         }
         let names: PerKey<KeyName> = named.iter().map(|key| KeyName::from_slice(step.keys.place(*key).name)).collect();
         let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
-        let (mut place, mut has_other_keys) = (None, false);
+        let (mut place, mut has_other_keys, mut has_other_take) = (None, false, false);
         for (id, waiter) in self.wait_table.waiting_of(owner) {
             let stands_there = waiter.db == db && names.iter().any(|name| waiter.wants(db, name));
             if !stands_there || (!waiter.is_place() && operation.queue.is_none()) {
@@ -49,14 +49,18 @@ impl LockManager {
             {
                 continue;
             }
-            if waiter.operation.mode != operation.mode {
+            if waiter.operation.kind() != operation.kind() {
                 return Err(Refusal::OtherMode);
             }
+            has_other_take |= waiter.operation.take() != operation.take();
             has_other_keys |= !waiter.keys.iter().map(|key| &key.name).eq(&names);
             place = Some((id, waiter.is_detached()));
         }
         if has_other_keys {
             return Err(Refusal::OtherKeys);
+        }
+        if has_other_take {
+            return Err(Refusal::OtherTake);
         }
         let Some((id, detached)) = place else { return Ok(None) };
         match (operation.wait, operation.queue) {
@@ -74,10 +78,29 @@ impl LockManager {
     /// A place's owner has asked again, and is answered that it has to wait. Without QUEUE it has tried once, and the
     /// place stays as it was.
     pub fn renew(&mut self, id: WaiterId, operation: &Acquire, now: Timestamp) -> Outcome {
-        if let Some(queue) = operation.queue {
-            self.wait_table.renew(id, queue, now);
-        }
+        let before = self.most_beside(id);
+        self.wait_table.renew(id, operation, now);
+        self.note_new_limit(id, before);
         Outcome::Unavailable
+    }
+
+    /// Beside how many reads of a holder this waiter's shares could be had: [`Acquire::most_beside`].
+    pub(super) fn most_beside(&self, id: WaiterId) -> Option<u32> {
+        self.wait_table.waiter(id).and_then(|waiter| waiter.operation.most_beside())
+    }
+
+    /// The shares that a waiter asks for may be other ones since then: by these its key is served from now on.
+    pub(super) fn note_new_limit(&mut self, id: WaiterId, before: Option<u32>) {
+        if self.most_beside(id) == before {
+            return;
+        }
+        let place = self.wait_table.waiter(id).and_then(|waiter| Some((waiter.db, waiter.keys.first()?.name.clone())));
+        if let Some((db, name)) = place {
+            self.wait_table.mark_ready(db, &name);
+        }
+        if self.limits.deadlock_detection {
+            self.check_later(id);
+        }
     }
 
     /// Grants the owner what it was offered. None if it was offered nothing there.
@@ -105,10 +128,18 @@ impl LockManager {
         if named.iter().any(in_other_mode) {
             return Err(Refusal::OtherMode);
         }
+        let has_other_count = |key: &KeyIndex| {
+            let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
+            hold.is_some_and(|hold| operation.share.is_some() && hold.reads != operation.count_after(0))
+        };
+        if named.iter().any(has_other_count) {
+            return Err(Refusal::OtherTake);
+        }
         // What the owner held before may be gone, or others may read it where it asked to write.
         let has_all = named.iter().all(|key| {
             let lock = step.keys.lock(*key);
-            judge(lock.as_deref(), owner, operation.mode, &self.limits) == Ok(Verdict::Reentrant)
+            operation.share.is_some()
+                || judge(lock.as_deref(), owner, operation, &self.limits) == Ok(Verdict::Reentrant)
         });
         if claim == Claim::Broken || !has_all {
             self.take_back(step, id, db, Cause::RevokeUndelivered, owner);
@@ -234,7 +265,7 @@ impl LockManager {
             };
             let Some(hold) = lock.holds.get(owner.as_bytes()).filter(made) else { return false };
             let mut hold = hold.clone();
-            hold.set_count(mode, 1);
+            hold.set_count(mode, undelivered.offered);
             hold.deadline = now.mono + queue;
             hold.bind(None);
             hold.set_note(None);
@@ -253,8 +284,8 @@ impl LockManager {
     }
 }
 
-/// Whether a release ends a place: it names no hold, and leaves nothing.
-fn ends_place(operation: &Release) -> bool {
+/// Whether a release ends a place, and an offer as a whole: it names no hold, and leaves nothing.
+pub(super) fn ends_place(operation: &Release) -> bool {
     operation.fence.is_none() && !matches!(operation.amount, Amount::To(1..))
 }
 

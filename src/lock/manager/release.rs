@@ -1,12 +1,13 @@
 //! Releasing: an owner gives back what it holds, and the hand-off to the next waiters follows in the same step.
 
 use super::LockManager;
+use super::place::ends_place;
 use crate::lock::model::effect::Cause;
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Outcome, PerKey, Refusal, Release};
+use crate::lock::model::request::{Amount, Outcome, PerKey, Refusal, Release};
 use crate::lock::model::step::Step;
 use alloc::vec::Vec;
 
@@ -54,9 +55,11 @@ fn release<K: Keyspace>(
     let left = named.zip(holds).map(|(key, hold)| {
         let (mut hold, lock) = (hold?, keys.lock(key)?);
         let before = hold.total();
+        // No client knows how much was offered.
+        let amount = if hold.offer().is_some() && ends_place(operation) { Amount::All } else { operation.amount };
         for mode in [Mode::Read, Mode::Write] {
             if operation.mode.is_none_or(|named| named == mode) {
-                hold.set_count(mode, operation.amount.left_of(hold.count(mode)));
+                hold.set_count(mode, amount.left_of(hold.count(mode)));
             }
         }
         let total = hold.total();

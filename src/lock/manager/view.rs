@@ -86,6 +86,15 @@ impl<'a> View<'a> {
         self.lock.holds.len() - self.lock.holds.over(self.at.judged)
     }
 
+    /// The read counts of all holders.
+    #[must_use]
+    pub fn shares(&self) -> u64 {
+        if self.holding() == self.lock.holds.len() {
+            return self.lock.holds.reads();
+        }
+        self.holders().map(|holder| u64::from(holder.reads)).sum()
+    }
+
     /// The mode it is held in.
     #[must_use]
     pub fn mode(&self) -> Option<Mode> {

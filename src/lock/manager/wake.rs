@@ -11,7 +11,7 @@ use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Cycle, PerKey, WaitEnd, WaiterId};
+use crate::lock::model::request::{Cycle, PerKey, Refusal, WaitEnd, WaiterId};
 use crate::lock::model::step::{Savepoint, Step};
 use crate::lock::wait::order::{Order, Passed, Requester, Verdict, judge};
 use crate::lock::wait::queue::Position;
@@ -194,6 +194,7 @@ impl LockManager {
         match self.judge_keys(step, waiter) {
             Err(attempt) => attempt,
             Ok(verdicts) => match self.delayed_at(step, waiter, &verdicts, cycle) {
+                Some(at) if verdicts[at].1 == Verdict::More => Attempt::Reject(WaitEnd::Refused(Refusal::HoldsShares)),
                 Some(at) => Attempt::Blocked(at),
                 // The owner has come to read what it asked to write: that cannot be offered.
                 None if waiter.is_detached() && verdicts.iter().any(|(_, found)| *found == Verdict::Upgrade) => {
@@ -234,7 +235,9 @@ impl LockManager {
             if let Some(end) = LockManager::end_of_place(waiter, lock.as_deref()) {
                 return Err(Attempt::Reject(end));
             }
-            match judge(lock.as_deref(), &waiter.owner, waiter.operation.mode, &self.limits) {
+            match judge(lock.as_deref(), &waiter.owner, &waiter.operation, &self.limits) {
+                // It has come to hold the key in another way, and is answered as any holder is.
+                Ok(Verdict::Full) => return Err(Attempt::Reject(WaitEnd::Refused(Refusal::HoldsShares))),
                 // Too many holders: one of them will leave.
                 Ok(Verdict::Conflict) | Err(_) => return Err(Attempt::Blocked(at)),
                 Ok(_) if nth == 0 && blocked_on.is_some() => {}
@@ -258,8 +261,15 @@ impl LockManager {
             let wanted = &waiter.keys[*at];
             let (place, position) = ((waiter.db, &wanted.name[..]), waiter.position_at(wanted));
             let passed = passed.get_or_insert_default();
-            verdicts[*at].1 == Verdict::NewHold
-                && order.is_delayed(step.keys, place, Requester::of(waiter), position, passed)
+            match verdicts[*at].1 {
+                Verdict::NewHold => order.is_delayed(step.keys, place, Requester::of(waiter), position, passed),
+                // A holder gets more only where nobody waits before it.
+                Verdict::More => {
+                    let queue = self.wait_table.queue(place.0, place.1);
+                    queue.is_some_and(|queue| queue.before(position).next().is_some())
+                }
+                _ => false,
+            }
         })
     }
 

@@ -107,7 +107,7 @@ impl Effects {
     /// A hold that was part of an offer is about to be another one.
     #[cold]
     fn note_left_offer(&mut self, key: KeyIndex, old: &Hold, hold: &Hold) {
-        let is_weaker = old.mode() == Mode::Write && hold.mode() == Mode::Read;
+        let is_weaker = hold.mode() == Mode::Read && (old.mode() == Mode::Write || hold.reads < old.reads);
         let left = old.offer().filter(|offer| hold.offer() != Some(*offer));
         self.index_changes.extend(left.map(|offer| IndexChange::LeftOffer { key, offer, is_weaker }));
     }

@@ -24,6 +24,8 @@ enum Repr {
 
 #[derive(Clone, Debug, Default)]
 struct Many {
+    /// The read counts of all together.
+    reads: u64,
     by_owner: BTreeMap<Owner, Hold>,
     by_deadline: BTreeSet<(Timestamp, Owner)>,
 }
@@ -36,6 +38,16 @@ impl Holds {
             Repr::None => 0,
             Repr::One(..) => 1,
             Repr::Many(many) => many.by_owner.len(),
+        }
+    }
+
+    /// The read counts of all together.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        match &self.0 {
+            Repr::None => 0,
+            Repr::One(_, hold) => u64::from(hold.reads),
+            Repr::Many(many) => many.reads,
         }
     }
 
@@ -174,7 +186,9 @@ impl Holds {
 impl Many {
     fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
         let deadline = hold.deadline;
+        self.reads += u64::from(hold.reads);
         let old = self.by_owner.insert(owner.clone(), hold);
+        self.reads -= old.as_ref().map_or(0, |old| u64::from(old.reads));
         let before = old.as_ref().map(|old| old.deadline);
         if before != Some(deadline) {
             if let Some(before) = before {
@@ -187,6 +201,7 @@ impl Many {
 
     fn take(&mut self, owner: &[u8]) -> Option<Hold> {
         let (owner, hold) = self.by_owner.remove_entry(owner)?;
+        self.reads -= u64::from(hold.reads);
         self.by_deadline.remove(&(hold.deadline, owner));
         Some(hold)
     }

@@ -3,6 +3,7 @@
 use super::fence::Fence;
 use super::hold::{Hold, Mode, Session};
 use super::key::{Db, KeyName};
+use super::lock::Lock;
 use super::owner::{Note, Owner};
 use super::time::{Millis, Timestamp};
 use crate::lock::collections::arena::Id;
@@ -67,6 +68,25 @@ pub struct Share {
     pub take: NonZeroU32,
 }
 
+/// What an acquisition asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// To read, whatever others read.
+    Read,
+    /// Shares.
+    Share,
+    /// To write.
+    Write,
+}
+
+impl Kind {
+    /// Whether a waiter for this keeps readers behind it waiting: it waits for holders, be they readers or not.
+    #[must_use]
+    pub fn delays_readers(self) -> bool {
+        self != Kind::Read
+    }
+}
+
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -95,6 +115,37 @@ impl Acquire {
         match self.retry {
             None => count.saturating_add(self.take()),
             Some(least) => count.max(least),
+        }
+    }
+
+    /// How much it adds to what this owner has, or to nothing.
+    #[must_use]
+    pub fn needs(&self, hold: Option<&Hold>) -> u32 {
+        let count = hold.map_or(0, |hold| hold.count(self.mode));
+        self.count_after(count) - count
+    }
+
+    /// Whether this lock has room for what it asks for. Only shares are limited.
+    #[must_use]
+    pub fn fits(&self, lock: &Lock, hold: Option<&Hold>) -> bool {
+        let room = |limit: NonZeroU32| lock.holds.reads() + u64::from(self.needs(hold)) <= u64::from(limit.get());
+        self.share.is_none_or(|share| room(share.limit))
+    }
+
+    /// A holder that has more reads than this has to give some back before these shares can be had by an owner without
+    /// any; None if no number of reads keeps it waiting.
+    #[must_use]
+    pub fn most_beside(&self) -> Option<u32> {
+        Some(self.share?.limit.get().saturating_sub(self.count_after(0)))
+    }
+
+    /// What it asks for: no owner waits twice for the same of one key.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match (self.mode, self.share) {
+            (Mode::Write, _) => Kind::Write,
+            (Mode::Read, None) => Kind::Read,
+            (Mode::Read, Some(_)) => Kind::Share,
         }
     }
 

@@ -1,7 +1,8 @@
 //! The order of service: which waiters may be served now, and which go before which. Changes nothing.
 //!
-//! First come, first served, for readers and writers alike. A waiter delays those behind it in a queue, though their
-//! mode would fit, so that neither readers nor writers starve. The exceptions, each where it is made:
+//! First come, first served, for readers, writers and shares alike. A waiter delays those behind it in a queue, though
+//! they would fit, so that neither readers nor writers nor requests for many shares starve. The exceptions, each where
+//! it is made:
 //!
 //! - a holder that asks again never waits; an upgrade goes to the head of the queue of the key that it upgrades, and of
 //!   no other ([`super::queue::Position`]);
@@ -41,7 +42,7 @@ use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::Limits;
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Cycle, Refusal, WaiterId};
+use crate::lock::model::request::{Acquire, Cycle, Refusal, WaiterId};
 use crate::lock::model::session::Sessions;
 use crate::lock::model::time::Timestamp;
 use alloc::collections::BTreeSet;
@@ -55,21 +56,38 @@ pub(crate) enum Verdict {
     Upgrade,
     /// It holds it in that mode already, or for writing.
     Reentrant,
+    /// It holds shares, and may have more if nobody waits for the key.
+    More,
+    /// It holds shares, or writes, and there is no room for those that it asks for. It may not wait for them.
+    Full,
     /// Others hold it.
     Conflict,
 }
 
 /// Judges by the holds on a key alone, which must be settled.
-pub(crate) fn judge(lock: Option<&Lock>, owner: &Owner, mode: Mode, limits: &Limits) -> Result<Verdict, Refusal> {
+pub(crate) fn judge(
+    lock: Option<&Lock>,
+    owner: &Owner,
+    operation: &Acquire,
+    limits: &Limits,
+) -> Result<Verdict, Refusal> {
     let Some(lock) = lock else { return Ok(Verdict::NewHold) };
-    let hold = lock.holds.get(owner.as_bytes());
+    let (hold, mode) = (lock.holds.get(owner.as_bytes()), operation.mode);
     let alone = lock.holds.len() == usize::from(hold.is_some());
     match hold {
         None if alone => Ok(Verdict::NewHold),
         None if mode == Mode::Write || lock.mode() == Some(Mode::Write) => Ok(Verdict::Conflict),
+        None if !operation.fits(lock, None) => Ok(Verdict::Conflict),
         None if lock.holds.len() >= limits.holders_per_key_max => Err(Refusal::TooManyHolders),
         None => Ok(Verdict::NewHold),
         Some(hold) if is_upgrade(hold, mode) => Ok(if alone { Verdict::Upgrade } else { Verdict::Conflict }),
+        Some(hold) if operation.share.is_some() && operation.needs(Some(hold)) > 0 => {
+            Ok(match (operation.fits(lock, Some(hold)), hold.mode()) {
+                (false, _) => Verdict::Full,
+                (true, Mode::Read) => Verdict::More,
+                (true, Mode::Write) => Verdict::Reentrant,
+            })
+        }
         Some(_) => Ok(Verdict::Reentrant),
     }
 }
@@ -160,12 +178,12 @@ impl Order<'_> {
             if is_in_cycle && !waiter.was_passed {
                 continue;
             }
-            let kind = (waiter.operation.mode, waiter.is_many());
+            let kind = (waiter.operation.kind().delays_readers(), waiter.is_many());
             if self.delays(kind, queue, requester.mode, || self.passes(keys, (id, waiter), requester, passed)) {
                 return true;
             }
-            if !waiter.is_many() && passed.cycle.is_empty() && queue.writers(place).next().is_some() {
-                // A reader that does not delay this one; a writer behind it does.
+            if !waiter.is_many() && passed.cycle.is_empty() && queue.delays_readers(place) {
+                // A reader that does not delay this one; another waiter behind it does.
                 return true;
             }
         }
@@ -181,17 +199,17 @@ impl Order<'_> {
         keys.peek(db, name, holds).unwrap_or(false)
     }
 
-    /// Whether a waiter delays a request that stands behind it in a queue. It says its mode and whether it waits for
-    /// several keys; the last argument tells whether the requester keeps it waiting itself.
+    /// Whether a waiter delays a request that stands behind it in a queue. It says whether it delays readers, and
+    /// whether it waits for several keys. The last argument tells whether the requester keeps it waiting itself.
     pub(crate) fn delays(
         self,
-        (mode, many): (Mode, bool),
+        (delays_readers, many): (bool, bool),
         queue: &WaitQueue,
         requester: Mode,
         is_kept_waiting: impl FnOnce() -> bool,
     ) -> bool {
-        if requester == Mode::Read && mode == Mode::Read {
-            // Only something else delays a reader that waits: another key, or a writer, which delays this one as well.
+        if requester == Mode::Read && !delays_readers {
+            // Only something else delays a reader that waits: another key, or a waiter that delays this one as well.
             // Unless it is one of a run that is being granted bit by bit: no request passes the rest of the run.
             return queue.batch_unfinished;
         }

@@ -5,7 +5,7 @@ use super::queue::Position;
 use super::table::WaitTable;
 use super::waiter::{Waiter, place_bytes};
 use crate::lock::model::request::{Acquire, WaitEnd, WaiterId};
-use crate::lock::model::time::{Millis, Timestamp};
+use crate::lock::model::time::Timestamp;
 
 impl WaitTable {
     /// For how many waiters a client is parked.
@@ -76,11 +76,16 @@ impl WaitTable {
     }
 
     /// The owner has asked again, and this request is answered: the place is kept for so long from now on, or from the
-    /// end of the request that waits there.
-    pub(crate) fn renew(&mut self, id: WaiterId, queue: Millis, now: Timestamp) {
+    /// end of the request that waits there. For shares, it is judged by this request from now on. Nothing is changed
+    /// without QUEUE.
+    pub(crate) fn renew(&mut self, id: WaiterId, operation: &Acquire, now: Timestamp) {
+        let Some(queue) = operation.queue else { return };
         self.uncount(id);
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.operation.queue = Some(queue);
+            if operation.share.is_some() {
+                (waiter.operation.share, waiter.operation.retry) = (operation.share, operation.retry);
+            }
         }
         self.count(id);
         if self.waiters.get(id).is_some_and(Waiter::is_detached) {

@@ -2,9 +2,10 @@
 
 use crate::lock::collections::inline_map::{InlineMap, InlineSet};
 use crate::lock::collections::wheel::EntryId;
-use crate::lock::model::hold::Mode;
-use crate::lock::model::request::WaiterId;
+use crate::lock::model::request::{Kind, WaiterId};
 use crate::lock::model::time::Timestamp;
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 
 /// A position in a queue: upgrades of this key first, then by arrival. A reader that asks to write holds the key: no
 /// request that it excludes can be served before it anyway.
@@ -35,6 +36,9 @@ pub struct WaitQueue {
     order: InlineMap<Position, WaiterId>,
     /// The writers among the waiters for this key alone.
     writers: InlineSet<Position>,
+    /// Those for shares. Most queues have none.
+    #[expect(clippy::box_collection, reason = "a tree is larger than a pointer")]
+    shares: Option<Box<BTreeSet<Position>>>,
     /// The waiters for other keys too, and those whose owners wait elsewhere too.
     waits_elsewhere: InlineMap<Position, WaiterId>,
     /// The waiters that may be served though one before them is blocked: their owners wait elsewhere too, or have got
@@ -67,12 +71,13 @@ pub(crate) enum Pending {
 
 impl WaitQueue {
     /// Adds a waiter, which waits for this key alone or for others as well.
-    pub(crate) fn join(&mut self, position: Position, id: WaiterId, mode: Mode, many: bool) {
+    pub(crate) fn join(&mut self, position: Position, id: WaiterId, kind: Kind, many: bool) {
         self.order.insert(position, id);
-        if many {
-            self.waits_elsewhere.insert(position, id);
-        } else if mode == Mode::Write {
-            self.writers.insert(position, ());
+        match kind {
+            _ if many => self.waits_elsewhere.insert(position, id),
+            Kind::Write => self.writers.insert(position, ()),
+            Kind::Share => drop(self.shares.get_or_insert_default().insert(position)),
+            Kind::Read => {}
         }
     }
 
@@ -91,6 +96,12 @@ impl WaitQueue {
         }
         for positions in [&mut self.writers, &mut self.may_bypass] {
             positions.remove(position);
+        }
+        if let Some(shares) = &mut self.shares {
+            shares.remove(&position);
+            if shares.is_empty() {
+                self.shares = None;
+            }
         }
     }
 
@@ -136,6 +147,7 @@ impl WaitQueue {
         let mut parts = [&self.writers, &self.may_bypass].into_iter().flat_map(InlineSet::iter);
         let mut waits_elsewhere = self.waits_elsewhere.iter();
         !self.order.is_empty()
+            && self.shares.iter().flat_map(|shares| shares.iter()).all(|position| self.at(*position).is_some())
             && parts.all(|(position, ())| self.order.get(position).is_some())
             && waits_elsewhere.all(|(position, id)| self.order.get(position) == Some(id))
     }
@@ -182,6 +194,25 @@ impl WaitQueue {
     /// The writers before a position that wait for this key alone.
     pub(crate) fn writers(&self, before: Position) -> impl DoubleEndedIterator<Item = (Position, WaiterId)> {
         self.writers.range(..before).filter_map(|(position, ())| Some((position, self.at(position)?)))
+    }
+
+    /// The waiters for shares, in order.
+    pub(crate) fn shares(&self) -> impl ExactSizeIterator<Item = (Position, WaiterId)> {
+        const NONE: &BTreeSet<Position> = &BTreeSet::new();
+        let shares = self.shares.as_deref().unwrap_or(NONE).iter();
+        shares.map(|position| (*position, self.at(*position).expect("each part has none that is not in the whole")))
+    }
+
+    /// The waiters for shares before a position, the last first.
+    pub(crate) fn shares_before(&self, before: Position) -> impl Iterator<Item = (Position, WaiterId)> {
+        let shares = self.shares.iter().flat_map(move |shares| shares.range(..before).rev());
+        shares.filter_map(|position| Some((*position, self.at(*position)?)))
+    }
+
+    /// Whether a waiter for this key alone delays readers at this position.
+    pub(crate) fn delays_readers(&self, before: Position) -> bool {
+        let first_share = self.shares.as_ref().and_then(|shares| shares.first());
+        first_share.is_some_and(|first| *first < before) || self.writers(before).next().is_some()
     }
 
     /// The waiters for other keys too, and those whose owners wait elsewhere too; not before a position, if one is

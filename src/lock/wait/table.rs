@@ -12,14 +12,14 @@
 //!   no queue is empty.
 //! - W2: a waiter that could be served does not wait, unless its queue is on the ready list.
 //! - W3: a waiter with a time limit has an entry in the wheel.
-//! - W4: no owner waits twice for a key in the same mode.
+//! - W4: no owner waits twice for the same of a key: to read, to write, or for shares.
 
 use super::checks::Checks;
 use super::queue::{Position, Reservation, WaitQueue};
 use super::waiter::{State, Waiter, Wanted};
 use crate::lock::collections::arena::{Arena, Generations};
 use crate::lock::collections::wheel::Wheel;
-use crate::lock::model::hold::{Connection, Mode};
+use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
@@ -219,7 +219,7 @@ impl WaitTable {
 
     fn seat(&mut self, waiter: Waiter) -> WaiterId {
         let Waiter { db, ticket, until, .. } = waiter;
-        let (many, mode) = (waiter.is_many(), waiter.operation.mode);
+        let (many, kind) = (waiter.is_many(), waiter.operation.kind());
         let (digest, keys) = (waiter.owner.digest(), waiter.keys.clone());
         let id = self.waiters.insert(waiter, &mut self.generations);
         if self.queues.len() <= db.0 as usize {
@@ -229,7 +229,7 @@ impl WaitTable {
             let position = Position::new(key.upgrade, ticket);
             let queue = self.queues[db.0 as usize].entry(key.name).or_default();
             self.contended += usize::from(queue.is_empty());
-            queue.join(position, id, mode, many);
+            queue.join(position, id, kind, many);
         }
         self.arm_timer(id, until);
         self.count(id);
@@ -360,9 +360,8 @@ impl WaitTable {
             {
                 return Some("W3");
             }
-            let writes = waiter.operation.mode == Mode::Write;
-            if !waiter.keys.iter().all(|key| asked.insert((waiter.db, key.name.clone(), waiter.owner.clone(), writes)))
-            {
+            let kind = waiter.operation.kind();
+            if !waiter.keys.iter().all(|key| asked.insert((waiter.db, key.name.clone(), waiter.owner.clone(), kind))) {
                 return Some("W4");
             }
         }

@@ -89,6 +89,8 @@ pub(crate) struct Undelivered {
     pub(crate) confirmed: bool,
     /// For how long the owner may collect it; None if it is taken back at once.
     pub(crate) queue: Option<Millis>,
+    /// The count of the offer that is made of it then.
+    pub(crate) offered: u32,
     /// What it was given, by key.
     pub(crate) given: PerKey<(KeyName, GrantUndo)>,
 }
@@ -213,9 +215,14 @@ impl Waiter {
     /// What it asks for as a place without a client; None if it is no place. The lease, the note and the session of a
     /// grant are those of the request that collects it.
     pub(crate) fn detached(&self) -> Option<Acquire> {
-        let Acquire { mode, queue, .. } = self.operation;
-        let (wait, retry, note, session) = (Wait::Never, Some(1), None, None);
-        Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue, share: None })
+        let Acquire { mode, queue, share, .. } = self.operation;
+        let (wait, retry, note, session) = (Wait::Never, Some(self.offered()), None, None);
+        Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue, share })
+    }
+
+    /// The count of an offer of what it asks for.
+    pub(super) fn offered(&self) -> u32 {
+        self.operation.share.map_or(1, |_| self.operation.count_after(0))
     }
 
     /// Until when its owner may collect a grant that is made now; None if its client receives the grant.

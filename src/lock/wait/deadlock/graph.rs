@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// All that decides whether a waiter delays another that stands behind it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind {
-    reads: bool,
+    delays_readers: bool,
     pub(super) many: bool,
     /// Those of its keys, as nodes, that have a holder which waits: the waiter may not delay such a holder.
     held: SmallVec<[usize; 1]>,
@@ -34,8 +34,11 @@ pub(super) struct KeyNode<'r> {
     pub(super) db: Db,
     pub(super) name: &'r KeyName,
     pub(super) queue: &'r WaitQueue,
-    /// Its holders that wait for something, and whether they write; None until that is asked.
-    pub(super) holders: Option<BTreeMap<&'r Owner, bool>>,
+    /// Its holders that wait for something; None until that is asked.
+    pub(super) holders: Option<BTreeMap<&'r Owner, Held>>,
+    /// The waiters for shares that wait for more of the readers than those before them, in order; None until that is
+    /// asked.
+    shares: Option<Vec<(Position, Beside<'r>)>>,
     /// By kind and in order, the waiters that wait elsewhere too and were not reached yet.
     pub(super) waiting: BTreeMap<u32, Waiting>,
     /// All waiters before this position that wait elsewhere too are in `waiting`, or were.
@@ -44,14 +47,46 @@ pub(super) struct KeyNode<'r> {
     listed: usize,
     /// All waiters that delay a waiter for this key alone, before this position, were reached.
     pub(super) passed: Option<Position>,
-    pub(super) reached: HoldersReached,
+    /// Its holders that write, and those that have more reads than this, were reached.
+    pub(super) reached: Option<u32>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum HoldersReached {
-    None,
-    Writers,
-    All,
+/// How a holder holds a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) writes: bool,
+    pub(super) reads: u32,
+}
+
+impl Held {
+    fn of(hold: &Hold) -> Held {
+        Held { writes: hold.writes > 0, reads: hold.reads }
+    }
+
+    /// Whether it keeps a waiter waiting that can be served beside so many reads of a holder.
+    pub(super) fn exceeds(self, most: u32) -> bool {
+        self.writes || self.reads > most
+    }
+}
+
+/// Beside how many reads of one holder a waiter can be served.
+#[derive(Clone, Copy)]
+pub(super) struct Beside<'r> {
+    pub(super) most: u32,
+    /// The owner of the waiter that says so, if it is another one that stands before.
+    pub(super) by: Option<&'r Owner>,
+}
+
+impl<'r> Beside<'r> {
+    /// Any reads: it reads itself.
+    pub(super) const READERS: Beside<'static> = Beside { most: u32::MAX, by: None };
+    /// None: it writes.
+    pub(super) const NOBODY: Beside<'static> = Beside { most: 0, by: None };
+
+    /// The one that leaves less room.
+    pub(super) fn stricter(self, other: Beside<'r>) -> Beside<'r> {
+        if other.most < self.most { other } else { self }
+    }
 }
 
 /// What the search knows of a waiter, by its index in the wait table.
@@ -156,11 +191,12 @@ impl<'r> Graph<'r> {
                     name,
                     queue: self.order.wait_table.queue(db, name)?,
                     holders: None,
+                    shares: None,
                     waiting: BTreeMap::new(),
                     known: None,
                     listed: 0,
                     passed: None,
-                    reached: HoldersReached::None,
+                    reached: None,
                 });
                 self.numbers.insert((db, name), self.nodes.len() - 1);
                 self.nodes.len() - 1
@@ -186,13 +222,13 @@ impl<'r> Graph<'r> {
                 return waiting_holders(order, lock);
             }
             let hold = lock.holds.get(requester.as_bytes()).filter(|hold| order.stands(hold));
-            hold.map(|hold| (requester, hold.writes > 0)).into_iter().collect()
+            hold.map(|hold| (requester, Held::of(hold))).into_iter().collect()
         });
         *holders = Some(waiting.unwrap_or_default());
     }
 
-    /// Whether an owner that waits holds this key, whose holders are known, and whether it writes.
-    pub(super) fn hold_of(&self, node: usize, owner: &Owner) -> Option<bool> {
+    /// How an owner that waits holds this key, whose holders are known; None if it does not.
+    pub(super) fn hold_of(&self, node: usize, owner: &Owner) -> Option<Held> {
         self.nodes[node].holders.as_ref()?.get(owner).copied()
     }
 
@@ -205,10 +241,31 @@ impl<'r> Graph<'r> {
     pub(super) fn is_exhausted(&self, node: usize, position: Position) -> bool {
         let KeyNode { holders, waiting, known, reached, .. } = &self.nodes[node];
         let requester_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.requester));
-        *reached == HoldersReached::All
-            && known.is_some_and(|known| known >= position)
-            && waiting.is_empty()
-            && !requester_holds()
+        *reached == Some(0) && known.is_some_and(|known| known >= position) && waiting.is_empty() && !requester_holds()
+    }
+
+    /// The least room that the waiters for shares before a position leave to holders.
+    pub(super) fn beside_shares(&mut self, node: usize, before: Position) -> Beside<'r> {
+        let KeyNode { queue, ref holders, ref mut shares, .. } = self.nodes[node];
+        let wait_table = self.order.wait_table;
+        let shares = shares.get_or_insert_with(|| {
+            self.budget.pay(queue.shares().len());
+            let mut stricter: Vec<(Position, Beside<'r>)> = Vec::new();
+            for (position, id) in queue.shares() {
+                let Some(waiter) = wait_table.waiter(id) else { continue };
+                // One that holds the key waits for no holder: it is answered when its turn comes, whatever they do.
+                if holders.as_ref().is_some_and(|holders| holders.contains_key(&waiter.owner)) {
+                    continue;
+                }
+                let most = waiter.operation.most_beside().unwrap_or(u32::MAX);
+                if stricter.last().is_none_or(|(_, last)| most < last.most) {
+                    stricter.push((position, Beside { most, by: Some(&waiter.owner) }));
+                }
+            }
+            stricter
+        });
+        let end = shares.partition_point(|(position, _)| *position < before);
+        end.checked_sub(1).map_or(Beside::READERS, |last| shares[last].1)
     }
 
     /// The writers before a position that wait for this key alone, but for those of a waiter's own owner.
@@ -222,6 +279,21 @@ impl<'r> Graph<'r> {
         let writers = self.nodes[node].queue.writers(position);
         let writers = writers.filter_map(|(position, id)| Some((position, wait_table.waiter(id)?)));
         writers.filter(|(_, writer)| writer.owner != waiter.owner)
+    }
+
+    /// The last waiter for shares before a position that holds nothing there, but for those of a waiter's own owner.
+    pub(super) fn last_share(
+        &self,
+        node: usize,
+        position: Position,
+        waiter: &Waiter,
+    ) -> Option<(Position, &'r Waiter)> {
+        let wait_table = self.order.wait_table;
+        let mut shares = self.nodes[node].queue.shares_before(position);
+        shares.find_map(|(position, id)| {
+            let share = wait_table.waiter(id).filter(|share| share.owner != waiter.owner)?;
+            self.hold_of(node, &share.owner).is_none().then_some((position, share))
+        })
     }
 
     /// Whether a waiter of these kinds stands before a position and was not reached.
@@ -260,6 +332,7 @@ impl<'r> Graph<'r> {
             }
             if let Some(waiter) = self.order.wait_table.waiter(id)
                 && !self.mark(id).reached
+                && !(waiter.operation.share.is_some() && self.hold_of(node, &waiter.owner).is_some())
             {
                 let kind = self.kind_of(keys, id, waiter);
                 self.nodes[node].waiting.entry(kind).or_default().push_back((position, id));
@@ -313,7 +386,7 @@ impl<'r> Graph<'r> {
             }
             held.sort_unstable();
         }
-        let kind = Kind { reads: waiter.operation.mode == Mode::Read, many: waiter.is_many(), held };
+        let kind = Kind { delays_readers: waiter.operation.kind().delays_readers(), many: waiter.is_many(), held };
         let Graph { kinds, kind_numbers, .. } = self;
         let number = *kind_numbers.entry(kind).or_insert_with_key(|kind| {
             kinds.push(kind.clone());
@@ -325,33 +398,34 @@ impl<'r> Graph<'r> {
 
     /// Whether a waiter of this kind delays one that stands behind it.
     pub(super) fn delays(&self, node: usize, kind: u32, behind: Requester<'_>) -> bool {
-        let Kind { reads, many, held } = &self.kinds[kind as usize - 1];
-        let mode = if *reads { Mode::Read } else { Mode::Write };
-        self.order.delays((mode, *many), self.nodes[node].queue, behind.mode, || {
+        let Kind { delays_readers, many, held } = &self.kinds[kind as usize - 1];
+        // Of those that delay readers, only writers wait for several keys.
+        let mode = if *delays_readers { Mode::Write } else { Mode::Read };
+        self.order.delays((*delays_readers, *many), self.nodes[node].queue, behind.mode, || {
             held.iter().any(|held| {
-                let writes = self.hold_of(*held, behind.owner);
-                writes.is_some_and(|writes| keeps_waiting(writes, mode, behind.upgrades(self.nodes[*held].name)))
+                let hold = self.hold_of(*held, behind.owner);
+                hold.is_some_and(|hold| keeps_waiting(hold.writes, mode, behind.upgrades(self.nodes[*held].name)))
             })
         })
     }
 }
 
-/// The holders of a lock that wait for something, and whether they write.
-fn waiting_holders<'r>(order: Order<'r>, lock: &Lock) -> BTreeMap<&'r Owner, bool> {
+/// The holders of a lock that wait for something.
+fn waiting_holders<'r>(order: Order<'r>, lock: &Lock) -> BTreeMap<&'r Owner, Held> {
     let wait_table = order.wait_table;
     let stands = |hold: &&Hold| order.stands(hold);
     if lock.holds.len() <= wait_table.waiting() {
         let holders = lock.holds.iter().filter(|(_, hold)| stands(hold));
         let waiting = holders.filter_map(|(owner, hold)| {
             let id = wait_table.waiting_of(owner).map(|(id, _)| id).next()?;
-            Some((&wait_table.waiter(id)?.owner, hold.writes > 0))
+            Some((&wait_table.waiter(id)?.owner, Held::of(hold)))
         });
         return waiting.collect();
     }
     let waiting = wait_table.all_waiting().map(|waiter| &waiter.owner);
     let holding = waiting.filter_map(|owner| {
         let hold = lock.holds.get(owner.as_bytes()).filter(stands)?;
-        Some((owner, hold.writes > 0))
+        Some((owner, Held::of(hold)))
     });
     holding.collect()
 }

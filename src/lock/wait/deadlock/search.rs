@@ -1,7 +1,7 @@
 //! The search itself: breadth first from owner to owner, so that the cycle which is named is a short one.
 
 use super::budget::Budget;
-use super::graph::{Graph, HoldersReached, KeyNode, Waiting};
+use super::graph::{Beside, Graph, Held, KeyNode, Waiting};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
@@ -142,23 +142,30 @@ impl<'r> Search<'r> {
         if self.graph.is_exhausted(node, position) {
             return None;
         }
-        let mut writer = None;
-        match self.graph.hold_of(node, &waiter.owner) {
-            // It has what it asks for on this key.
-            Some(writes) if writes || visit.reads() => return None,
+        let beside = match self.graph.hold_of(node, &waiter.owner) {
+            // It has what it asks for on this key, or is answered at once: a holder does not wait for shares.
+            Some(held) if held.writes || visit.reads() => return None,
             // An upgrade waits for holders alone.
-            Some(_) => {}
+            Some(_) => Beside::NOBODY,
             None => {
                 let found = self.reach_waiters_before(keys, visit);
                 if found.is_some() {
                     return found;
                 }
-                if visit.reads() {
-                    writer = self.graph.writers(node, position, waiter).next().map(|(_, writer)| &writer.owner);
-                }
+                if visit.reads() { self.beside(visit) } else { Beside::NOBODY }
             }
+        };
+        self.reach_holders(visit, beside)
+    }
+
+    /// Beside how many reads of one holder a waiter that does not write can be served, and all before it.
+    fn beside(&mut self, visit: Visit<'r>) -> Beside<'r> {
+        let Visit { waiter, node, position, .. } = visit;
+        if let Some((_, writer)) = self.graph.writers(node, position, waiter).next() {
+            return Beside { by: Some(&writer.owner), ..Beside::NOBODY };
         }
-        self.reach_holders(visit, writer)
+        let own = waiter.operation.most_beside().map_or(Beside::READERS, |most| Beside { most, by: None });
+        own.stricter(self.graph.beside_shares(node, position))
     }
 
     /// Reaches the waiters before this one that wait elsewhere too, as far as it waits for them: itself, or through
@@ -176,6 +183,13 @@ impl<'r> Search<'r> {
         // A reader waits for other readers only if a writer stands between.
         if !self.graph.has_left(node, position, |_| true) {
             return None;
+        }
+        // Shares wait for what readers wait for, and for waiters of this owner that stand before them.
+        if let Some((end, share)) = self.graph.last_share(node, position, waiter) {
+            let via = visit.via(Behind::from_slice(&[&share.owner]));
+            if self.reach_delaying(node, end, Requester::of(share), &via) {
+                return Some(via);
+            }
         }
         let mut writers = self.graph.writers(node, position, waiter).rev();
         // A writer that holds the key waits for holders alone.
@@ -248,30 +262,30 @@ impl<'r> Search<'r> {
         false
     }
 
-    /// Reaches the holders that a waiter waits for: those that conflict with it, or with a writer before it.
-    fn reach_holders(&mut self, visit: Visit<'r>, writer: Option<&'r Owner>) -> Option<Via<'r>> {
-        let way = |holder: &Owner, writes: bool| {
-            let behind = match writer {
-                _ if writes || !visit.reads() => Behind::new(),
+    /// Reaches the holders that a waiter waits for: those that conflict with it, or with a waiter before it.
+    fn reach_holders(&mut self, visit: Visit<'r>, beside: Beside<'r>) -> Option<Via<'r>> {
+        let own = visit.waiter.operation.most_beside();
+        let way = |holder: &Owner, held: Held| {
+            let behind = match beside.by {
+                _ if !held.exceeds(beside.most) => return None,
+                // It conflicts with the waiter itself.
+                _ if held.writes || own.is_some_and(|most| held.reads > most) => Behind::new(),
                 // It stands before this one, too.
-                Some(writer) if writer == holder => Behind::new(),
-                Some(writer) => Behind::from_slice(&[writer]),
-                None => return None,
+                Some(between) if between != holder => Behind::from_slice(&[between]),
+                _ => Behind::new(),
             };
             (*holder != visit.waiter.owner).then(|| visit.via(behind))
         };
         let requester = self.graph.hold_of(visit.node, self.graph.requester);
-        if let Some(found) = requester.and_then(|writes| way(self.graph.requester, writes)) {
+        if let Some(found) = requester.and_then(|held| way(self.graph.requester, held)) {
             return Some(found);
         }
-        let all = !visit.reads() || writer.is_some();
-        let to_reach = if all { HoldersReached::All } else { HoldersReached::Writers };
         let node = &mut self.graph.nodes[visit.node];
-        if node.reached < to_reach {
-            node.reached = to_reach;
+        if node.reached.is_none_or(|reached| beside.most < reached) {
+            node.reached = Some(beside.most);
             let holders = node.holders.take().unwrap_or_default();
-            for (holder, writes) in &holders {
-                if let Some(via) = way(holder, *writes) {
+            for (holder, held) in &holders {
+                if let Some(via) = way(holder, *held) {
                     self.reach(holder, Some(via));
                 }
             }
