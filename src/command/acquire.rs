@@ -1,11 +1,11 @@
-//! LOCK.ACQUIRE, LOCK.RW and LOCK.MACQUIRE: take a lock, or several at once, or wait for them.
+//! LOCK.ACQUIRE, LOCK.RW, LOCK.SHARE and LOCK.MACQUIRE: take a lock, or several at once, or wait for them.
 //!
 //! With BLOCK, a client that cannot get the lock now waits in a queue inside the server, and gets exactly one reply
 //! later: `reply_wait_end` writes it. Any other client gets its reply at once.
 
 use super::args::{Arguments, Caller, OwnerArg, Parser};
 use super::error::{ArgError, TAKEN_OVER, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
-use super::options::Opt;
+use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
@@ -14,10 +14,11 @@ use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::Db;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{self as lock, Operation, Outcome, Refusal, Request, Wait, WaitEnd};
+use crate::lock::model::request::{self as lock, Operation, Outcome, Refusal, Request, Share, Wait, WaitEnd};
 use crate::module::clients::Reply;
 use crate::module::{ServeError, config, serve};
 use smallvec::{SmallVec, smallvec};
+use std::num::NonZeroU32;
 
 /// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
@@ -26,6 +27,10 @@ pub struct LockAcquire;
 /// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]`
 #[derive(Debug)]
 pub struct LockRw;
+
+/// `LOCK.SHARE key owner limit [TAKE n] [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]`
+#[derive(Debug)]
+pub struct LockShare;
 
 /// `LOCK.MACQUIRE numkeys key [key ...] owner [READ|WRITE]`, with the options of LOCK.RW
 #[derive(Debug)]
@@ -66,6 +71,32 @@ impl Command for LockRw {
     }
 }
 
+impl Command for LockShare {
+    const SPEC: CommandSpec = CommandSpec {
+        name: c"lock.share",
+        arity: -4,
+        summary: c"Takes shares of a lock that up to a limit of them may hold together, or waits for them. \
+                   Replies with the fence, or null when there is no room.",
+        args: &[
+            KEY,
+            OWNER,
+            ArgSpec::new(c"limit", ArgKind::Integer),
+            TAKE,
+            LEASE_IF_NAMED,
+            BLOCK,
+            QUEUE,
+            SESSION,
+            RETRY,
+            NOTE,
+        ],
+        ..LockAcquire::SPEC
+    };
+
+    fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
+        acquire(ctx, args, Form::Share);
+    }
+}
+
 impl Command for LockMacquire {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.macquire",
@@ -101,15 +132,18 @@ const LEASE_IF_NAMED: ArgSpec = ArgSpec::new(c"lease", LEASE).optional();
 
 const BLOCK: ArgSpec = ArgSpec::option(c"BLOCK", c"milliseconds", ArgKind::Integer);
 const QUEUE: ArgSpec = ArgSpec::option(c"QUEUE", c"milliseconds", ArgKind::Integer);
+const TAKE: ArgSpec = ArgSpec::option(c"TAKE", c"count", ArgKind::Integer);
 const RETRY: ArgSpec = ArgSpec::option(c"RETRY", c"count", ArgKind::Integer);
 
-/// Which of the three commands was called.
+/// Which of the commands was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// LOCK.ACQUIRE
     Acquire,
     /// LOCK.RW
     ReadWrite,
+    /// LOCK.SHARE
+    Share,
     /// LOCK.MACQUIRE
     Many,
 }
@@ -145,7 +179,7 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
     }
 }
 
-/// Reads the arguments of any of the three commands.
+/// Reads the arguments of any of the commands.
 pub fn parse<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
@@ -154,8 +188,17 @@ pub fn parse<'a, A: Arguments<'a>>(
     let lease_default = parser.bounds().lease_default;
     let keys = if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
     let owner_arg = parser.owner_arg()?;
-    let mode = if form == Form::ReadWrite { parser.mode()? } else { Mode::Write };
-    let options = parser.options(if form == Form::Many { &OPTIONS_OF_MANY } else { &OPTIONS })?;
+    let (mode, limit) = match form {
+        Form::ReadWrite => (parser.mode()?, None),
+        Form::Share => (Mode::Read, Some(parser.limit()?)),
+        Form::Acquire | Form::Many => (Mode::Write, None),
+    };
+    let options = parser.options(match form {
+        Form::Acquire | Form::ReadWrite => &OPTIONS,
+        Form::Share => &OPTIONS_OF_SHARES,
+        Form::Many => &OPTIONS_OF_MANY,
+    })?;
+    let share = limit.map(|limit| share(limit, &options)).transpose()?;
     if matches!(owner_arg, OwnerArg::Generate) && options.retry.is_some() {
         return Err(ArgError::RetryGenerated);
     }
@@ -170,9 +213,9 @@ pub fn parse<'a, A: Arguments<'a>>(
         // A script, a transaction or another module cannot wait: it tries once.
         wait: options.wait.filter(|_| caller.can_wait()).unwrap_or(Wait::Never),
         // Asking again for a place adds nothing to what the owner has.
-        retry: options.retry.or(options.queue.map(|_| 1)),
+        retry: options.retry.or(options.queue.map(|_| share.map_or(1, |share| share.take.get()))),
         queue: options.queue,
-        share: None,
+        share,
     });
     let (owner, generated) = match owner_arg {
         OwnerArg::Named(owner) => (Owner::new(owner), false),
@@ -181,7 +224,20 @@ pub fn parse<'a, A: Arguments<'a>>(
     Ok(Parsed { keys, request: Request { owner, operation }, generated })
 }
 
+/// The shares that a call asks for.
+fn share(limit: NonZeroU32, options: &Options<'_>) -> Result<Share, ArgError> {
+    let take = options.take.and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+    // TAKE may follow RETRY.
+    if options.retry.is_some_and(|least| least < take.get()) {
+        let (min, max) = (u64::from(take.get()), u64::from(limit.get()));
+        return Err(ArgError::Number { name: Opt::Retry.word(), min, max });
+    }
+    Ok(Share { limit, take })
+}
+
 const OPTIONS: [Opt; 7] = [Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
+const OPTIONS_OF_SHARES: [Opt; 8] =
+    [Opt::Take, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
 const OPTIONS_OF_MANY: [Opt; 9] =
     [Opt::Read, Opt::Write, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
 

@@ -7,6 +7,7 @@ use crate::lock::model::limits::Bounds;
 use crate::lock::model::owner::{NOBODY, Note, Owner};
 use crate::module::connection_of;
 use std::collections::HashSet;
+use std::num::NonZeroU32;
 
 /// The arguments of one call, the command's name first: the server's strings, or plain bytes where no server is.
 pub trait Arguments<'a>: Copy {
@@ -56,6 +57,8 @@ pub struct Parser<A> {
     args: A,
     at: usize,
     bounds: Bounds,
+    /// The highest count that an option may name.
+    count_max: u32,
 }
 
 /// The owner of an acquisition.
@@ -71,7 +74,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     /// Starts behind the command's name.
     #[must_use]
     pub fn new(args: A, bounds: Bounds) -> Parser<A> {
-        Parser { args, at: 1, bounds }
+        Parser { args, at: 1, bounds, count_max: u32::MAX }
     }
 
     /// The limits in force.
@@ -205,6 +208,20 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         } else {
             Err(ArgError::Mode)
         }
+    }
+
+    /// How many shares there may be. No count that follows may be higher.
+    ///
+    /// # Errors
+    /// If it is no number of this range.
+    pub fn limit(&mut self) -> Result<NonZeroU32, ArgError> {
+        self.count_max = self.count("limit", 1)?;
+        Ok(NonZeroU32::new(self.count_max).unwrap_or(NonZeroU32::MIN))
+    }
+
+    /// How often something is to be held, at least so often.
+    pub(super) fn count(&mut self, name: &'static str, min: u32) -> Result<u32, ArgError> {
+        Ok(self.number(name, u64::from(min), u64::from(self.count_max))? as u32)
     }
 
     /// A whole number of this range, both ends included, in decimal digits.

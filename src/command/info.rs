@@ -12,6 +12,7 @@ use crate::lock::manager::waiters::Waiting;
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::{Mode, Session};
 use crate::lock::model::owner::Owner;
+use crate::lock::model::request::Share;
 use crate::lock::model::time::Millis;
 use crate::module::blocked_clients::client_of;
 use crate::module::{KeyView, config, view};
@@ -69,6 +70,7 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A
 struct Shown {
     mode: Option<Mode>,
     fence: Option<Fence>,
+    shares: u64,
     holding: usize,
     holders: Vec<HolderRow>,
     waiting: usize,
@@ -79,6 +81,7 @@ struct Shown {
 struct WaiterRow {
     owner: Owner,
     mode: Mode,
+    share: Option<Share>,
     waited: Millis,
     left: Option<Millis>,
     queue_left: Option<Millis>,
@@ -115,6 +118,7 @@ fn show(seen: &KeyView<'_>, owner: Option<&[u8]>, count: usize) -> Option<Shown>
     Some(Shown {
         mode: view.as_ref().and_then(View::mode),
         fence: view.as_ref().and_then(View::fence),
+        shares: view.as_ref().map_or(0, View::shares),
         holding: view.as_ref().map_or(0, View::holding),
         holders,
         waiting,
@@ -127,6 +131,7 @@ fn waiter_row(waiting: &Waiting<'_>) -> WaiterRow {
     WaiterRow {
         owner: waiting.waiter.owner.clone(),
         mode: waiting.waiter.operation.mode,
+        share: waiting.waiter.operation.share,
         waited: waiting.waited,
         left: waiting.left,
         queue_left: waiting.queue_left,
@@ -150,6 +155,16 @@ fn holder_row(holder: &Holder<'_>) -> HolderRow {
     }
 }
 
+/// Of how many shares some are asked for.
+pub(super) fn limit_of(share: Share) -> u64 {
+    u64::from(share.limit.get())
+}
+
+/// How many shares are asked for.
+pub(super) fn take_of(share: Share) -> u64 {
+    u64::from(share.take.get())
+}
+
 impl ToReply for Shown {
     fn reply(&self, ctx: &mut Ctx<'_>) {
         reply_map(
@@ -157,6 +172,7 @@ impl ToReply for Shown {
             &[
                 ("mode", &self.mode),
                 ("fence", &self.fence),
+                ("shares", &self.shares),
                 ("holding", &self.holding),
                 ("holders", &self.holders),
                 ("waiting", &self.waiting),
@@ -195,6 +211,8 @@ impl ToReply for WaiterRow {
             &[
                 ("owner", &self.owner),
                 ("mode", &self.mode),
+                ("limit", &self.share.map(limit_of)),
+                ("take", &self.share.map(take_of)),
                 ("waited_ms", &self.waited),
                 ("left_ms", &self.left),
                 ("queue_left_ms", &self.queue_left),

@@ -34,6 +34,8 @@ pub struct Options<'a> {
     pub queue: Option<Millis>,
     /// `RETRY`.
     pub retry: Option<u32>,
+    /// `TAKE`.
+    pub take: Option<u32>,
     /// `RESET`.
     pub reset: bool,
     /// `SESSION`: how long the hold outlives its connection, which is what is called its grace.
@@ -73,6 +75,8 @@ pub enum Opt {
     Session,
     /// `RESET`
     Reset,
+    /// `TAKE n`
+    Take,
 }
 
 impl Opt {
@@ -95,6 +99,7 @@ impl Opt {
             Opt::Retry => "RETRY",
             Opt::Session => "SESSION",
             Opt::Reset => "RESET",
+            Opt::Take => "TAKE",
         }
     }
 
@@ -109,7 +114,9 @@ impl Opt {
             Opt::To => Some(Opt::All),
             Opt::Count => Some(Opt::Reset),
             Opt::Reset => Some(Opt::Count),
-            Opt::Note | Opt::Fence | Opt::Owner | Opt::Block | Opt::Queue | Opt::Retry | Opt::Session => None,
+            Opt::Note | Opt::Fence | Opt::Owner | Opt::Block | Opt::Queue | Opt::Retry | Opt::Session | Opt::Take => {
+                None
+            }
         }
     }
 }
@@ -184,7 +191,8 @@ impl<'a, A: Arguments<'a>> Parser<A> {
             }
             Opt::Queue => options.queue = Some(Millis(self.number(word, 1, self.bounds().queue_max.0)?)),
             Opt::Session => options.session = Some(Millis(self.number(word, 0, LEASE_CEILING.0)?)),
-            Opt::Retry => options.retry = Some(self.number(word, 1, u64::from(u32::MAX))? as u32),
+            Opt::Retry => options.retry = Some(self.count(word, options.take.unwrap_or(1))?),
+            Opt::Take => options.take = Some(self.count(word, 1)?),
         }
         Ok(())
     }

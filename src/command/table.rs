@@ -7,6 +7,7 @@ use crate::ffi::{Command, CommandSpec, LoadError, Loader};
 pub const TABLE: &[CommandSpec] = &[
     acquire::LockAcquire::SPEC,
     acquire::LockRw::SPEC,
+    acquire::LockShare::SPEC,
     release::LockRelease::SPEC,
     extend::LockExtend::SPEC,
     check::LockCheck::SPEC,
@@ -29,6 +30,7 @@ pub fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
     loader.acl_category(CATEGORY);
     loader.command::<acquire::LockAcquire>()?;
     loader.command::<acquire::LockRw>()?;
+    loader.command::<acquire::LockShare>()?;
     loader.command::<release::LockRelease>()?;
     loader.command::<extend::LockExtend>()?;
     loader.command::<check::LockCheck>()?;

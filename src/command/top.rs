@@ -2,6 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, reply_arg_error};
+use super::info::{limit_of, take_of};
 use super::options::Opt;
 use super::reply::{ToReply, reply_map};
 use super::{COUNT, OPERATOR};
@@ -12,6 +13,7 @@ use crate::lock::manager::waiters::Waiting;
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;
+use crate::lock::model::request::Share;
 use crate::lock::model::time::Millis;
 use crate::module::blocked_clients::client_of;
 use crate::module::{config, read_manager};
@@ -55,6 +57,7 @@ struct Row {
     keys: Vec<KeyName>,
     owner: Owner,
     mode: Mode,
+    share: Option<Share>,
     waited: Millis,
     left: Option<Millis>,
     client: Option<u64>,
@@ -66,6 +69,7 @@ fn row(waiting: &Waiting<'_>) -> Row {
         keys: waiting.waiter.keys.iter().map(|key| key.name.clone()).collect(),
         owner: waiting.waiter.owner.clone(),
         mode: waiting.waiter.operation.mode,
+        share: waiting.waiter.operation.share,
         waited: waiting.waited,
         left: waiting.left,
         client: client_of(waiting.id),
@@ -81,6 +85,8 @@ impl ToReply for Row {
                 ("left_ms", &self.left),
                 ("owner", &self.owner),
                 ("mode", &self.mode),
+                ("limit", &self.share.map(limit_of)),
+                ("take", &self.share.map(take_of)),
                 ("db", &self.db),
                 ("keys", &self.keys),
                 ("client", &self.client),
