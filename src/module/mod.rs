@@ -81,13 +81,16 @@ pub fn serve(
     let outcome = match (step.result, &request.operation) {
         (Ok(Outcome::Queued(waiter)), _) => {
             let parked = reply.and_then(|reply| blocked_clients::park(ctx, names, reply, request, || waiter));
-            if parked.is_none() {
-                // A place goes on without a client.
-                with_manager(|manager| manager.cancel(waiter, step.now));
+            // A place goes on without a client.
+            let place = parked.is_none().then(|| with_manager(|manager| manager.cancel(waiter, step.now))).flatten();
+            if parked.is_some() || matches!(place, Some(WaitEnd::Detached(_) | WaitEnd::InGrace { place: Some(_), .. }))
+            {
+                step::announce_wait(ctx, names);
             }
             Ok(queued(ctx, parked))
         }
         (Ok(Outcome::Placed(place)), _) => {
+            step::announce_wait(ctx, names);
             check_in_cluster(ctx, place);
             Ok(Outcome::Placed(place))
         }

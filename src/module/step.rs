@@ -104,6 +104,16 @@ fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) 
     }
 }
 
+/// The keyspace event of a request that begins to wait.
+pub const WAIT: &CStr = c"lock.wait";
+
+/// Tells subscribers that a request begins to wait for these keys. Nothing of the keyspace has changed.
+pub(crate) fn announce_wait(ctx: &mut Ctx<'_>, names: &[Str<'_>]) {
+    for name in names {
+        ctx.notify(WAIT, *name);
+    }
+}
+
 /// The keyspace event of a change. None for records, which the primary has announced already.
 #[must_use]
 pub fn event_of(cause: Cause, ended: bool) -> Option<&'static CStr> {

@@ -142,7 +142,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         Refusal::TooManyPlacesOfOwner,
         Refusal::TooManyPlaceBytes,
         Refusal::OtherMode,
+        Refusal::OtherTake,
         Refusal::OtherKeys,
+        Refusal::HoldsShares,
         Refusal::QueuedUpgrade,
         Refusal::Grace(Millis(12_345)),
     ];
@@ -163,7 +165,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::TooManyPlacesOfOwner
             | Refusal::TooManyPlaceBytes
             | Refusal::OtherMode
+            | Refusal::OtherTake
             | Refusal::OtherKeys
+            | Refusal::HoldsShares
             | Refusal::QueuedUpgrade
             | Refusal::Grace(_)
             // Its text is that of its cycle.
@@ -276,7 +280,11 @@ fn the_page_of_fields_names_each_field_that_a_server_shows() {
 #[test]
 fn the_page_of_events_names_every_keyspace_event() {
     let causes = [Cause::Acquire, Cause::Release, Cause::Extend, Cause::Lapse, Cause::Break, Cause::Replicated];
-    let real: Vec<&str> =
-        causes.iter().filter_map(|cause| step::event_of(*cause, true)).map(|name| name.to_str().unwrap()).collect();
+    let real: Vec<&str> = causes
+        .iter()
+        .filter_map(|cause| step::event_of(*cause, true))
+        .chain([step::WAIT])
+        .map(|name| name.to_str().unwrap())
+        .collect();
     assert_eq!(names(EVENTS), real);
 }
