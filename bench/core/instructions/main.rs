@@ -14,12 +14,13 @@ mod world;
 
 use clap::{Arg, ArgAction, Command as Options};
 use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::request::Request;
+use redis_lock::lock::model::request::{Operation, Request, Share};
 use scenes::{Scene, scenes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use world::{OWNER, World, acquire, extend, release};
@@ -51,6 +52,7 @@ fn cases() -> Vec<Case> {
         after: Vec::new(),
     };
     let (take, give, read) = (acquire(OWNER, Mode::Write), release(OWNER), acquire(OWNER, Mode::Read));
+    let share = share(OWNER, 20_000);
     let held = || vec![take.clone()];
     vec![
         Case { after: vec![give.clone()], ..case("ACQUIRE", &[&take]) },
@@ -59,7 +61,18 @@ fn cases() -> Vec<Case> {
         Case { once: held(), ..case("ACQUIRE again + RELEASE", &[&take, &give]) },
         Case { once: held(), ..case("EXTEND", &[&extend(OWNER)]) },
         Case { readers: 1_000, ..case("RW READ + RELEASE beside 1000 readers", &[&read, &give]) },
+        Case { readers: 10, ..case("SHARE + RELEASE beside 10 holders", &[&share, &give]) },
+        Case { readers: 10_000, ..case("SHARE + RELEASE beside 10000 holders", &[&share, &give]) },
     ]
+}
+
+/// Asks for one share, of so many.
+fn share(owner: &str, limit: u32) -> Request {
+    let mut request = acquire(owner, Mode::Read);
+    if let Operation::Acquire(ask) = &mut request.operation {
+        ask.share = NonZeroU32::new(limit).map(|limit| Share { limit, take: NonZeroU32::MIN });
+    }
+    request
 }
 
 /// Every figure has a name: that of the case, and how many other leases are running; or that of the scene.

@@ -156,7 +156,7 @@ fn first_to_others(goals: &[Option<Goal>]) -> Vec<Comparison> {
 pub fn groups() -> Vec<Group> {
     let mut groups = vec![pairs("pair", BUSY), pairs("replicated", REPLICATED)];
     groups.extend([refused(), again(), extend()].into_iter().flatten());
-    groups.extend([guard(), readers()]);
+    groups.extend([guard(), readers(), shares()]);
     for pipeline in [16, 1] {
         for aof in [Aof::Off, Aof::Everysec, Aof::Always] {
             for replica in [false, true] {
@@ -291,6 +291,44 @@ fn readers() -> Group {
             .chain((0..READERS_BY_SCRIPT).map(|place| beside(place, READERS.len() + place)))
             .collect(),
         flat: Some((READERS.len(), Goal { at_most: 1.3, aim: None })),
+    }
+}
+
+/// A share taken and given back among few and among many other holders, beside a semaphore in a sorted set.
+fn shares() -> Group {
+    let lock = |holders: usize| {
+        let take = format!("LOCK.SHARE permits:{holders} {{owner}} 20000 PX 600000");
+        let name = format!("LOCK.SHARE + RELEASE among {holders}");
+        contestant(&name, &format!("{take}; LOCK.RELEASE permits:{holders} {{owner}} -> 0"))
+    };
+    // Any moment will do: no lease ends here.
+    let take = |holders: usize, owner: &str| {
+        format!("EVALSHA {{take_permit}} 1 zset:{holders} {owner} 20000 1800000000000 600000 -> 1")
+    };
+    let script = |holders: usize| {
+        let give = format!("ZREM zset:{holders} {{owner}} -> 1");
+        contestant(
+            &format!("redis-semaphore's shape among {holders}"),
+            &format!("{}; {give}", take(holders, "{owner}")),
+        )
+    };
+    let fills = READERS
+        .iter()
+        .map(|&holders| Fill { count: holders, run: format!("LOCK.SHARE permits:{holders} {{id}} 20000 PX 600000") });
+    let script_fills = READERS.iter().map(|&holders| Fill { count: holders, run: take(holders, "{id}") });
+    Group {
+        name: "shares",
+        environment: BUSY,
+        fills: fills.chain(script_fills).collect(),
+        contestants: READERS
+            .iter()
+            .map(|&count| lock(count))
+            .chain(READERS.iter().map(|&count| script(count)))
+            .collect(),
+        comparisons: (0..READERS.len())
+            .map(|place| Comparison { what: place, with: READERS.len() + place, goal: None })
+            .collect(),
+        flat: Some((READERS.len(), Goal { at_most: 2.0, aim: None })),
     }
 }
 

@@ -95,6 +95,18 @@ const GIVE_READ: &str = "
     redis.call('set', KEYS[5], answer, 'px', ARGV[2])
     return answer";
 
+/// Semaphores in the shape of npm's redis-semaphore: a sorted set of holders by the time of their request. It goes by
+/// the clocks of its clients. 1 when taken, else null. Set; holder, limit, now, lease.
+pub const TAKE_PERMIT: &str = "
+    local now, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
+    redis.call('zremrangebyscore', KEYS[1], '-inf', now - lease)
+    if redis.call('zcard', KEYS[1]) >= tonumber(ARGV[2]) then
+        return nil
+    end
+    redis.call('zadd', KEYS[1], now, ARGV[1])
+    redis.call('pexpire', KEYS[1], lease)
+    return 1";
+
 /// Loads all of them; what sequences call them, and their hashes.
 pub fn load(server: &mut Bench) -> Vec<(String, String)> {
     server.conn.get::<String>(&["FUNCTION", "LOAD", "REPLACE", LIBRARY]);
@@ -104,6 +116,7 @@ pub fn load(server: &mut Bench) -> Vec<(String, String)> {
         ("give", GIVE),
         ("take_read", TAKE_READ),
         ("give_read", GIVE_READ),
+        ("take_permit", TAKE_PERMIT),
     ];
     scripts.map(|(name, script)| (name.to_owned(), server.conn.get(&["SCRIPT", "LOAD", script]))).into()
 }

@@ -19,8 +19,20 @@ fn every_row_is_measured_and_told_with_its_goal() {
     let found: Value = serde_json::from_slice(&std::fs::read(&json[0]).unwrap()).unwrap();
     let rows = found["rivals"]["found"]["rows"].as_array().unwrap();
     let groups: BTreeSet<&str> = rows.iter().map(|row| row["group"].as_str().unwrap()).collect();
-    let expected =
-        ["again", "extend", "guard", "held", "loaded", "matrix", "memory", "pair", "readers", "refused", "replicated"];
+    let expected = [
+        "again",
+        "extend",
+        "guard",
+        "held",
+        "loaded",
+        "matrix",
+        "memory",
+        "pair",
+        "readers",
+        "refused",
+        "replicated",
+        "shares",
+    ];
     assert_eq!(groups.into_iter().collect::<Vec<_>>(), expected);
     for row in rows {
         let number = |of: &str| row["ratio"][of].as_f64().unwrap();
@@ -32,7 +44,7 @@ fn every_row_is_measured_and_told_with_its_goal() {
     let goals = rows.iter().filter(|row| !row["at_most"].is_null()).count();
     let newest =
         rows.iter().filter(|row| row["group"] == "pair" && row["with"].as_str().unwrap().contains("IFEQ")).count();
-    assert_eq!(goals, 12 + newest);
+    assert_eq!(goals, 13 + newest);
 
     let picture = std::fs::read_to_string(&svg[0]).unwrap();
     assert_eq!(picture.matches("<circle").count(), goals);

@@ -42,7 +42,8 @@ pub(crate) fn table(server: &mut Bench, sizes: &[usize], rounds: usize, time: Du
     println!("a wait that had not ended counts as long as it was by then; max/min: locks of one client to another's");
 }
 
-fn measure(server: &mut Bench, mut workload: impl Workload, conns: usize, time: Duration) -> Sample {
+/// Measures clients that do not wait in the server.
+pub(crate) fn measure(server: &mut Bench, mut workload: impl Workload, conns: usize, time: Duration) -> Sample {
     let mut driver = Driver::connect(server.address(), conns);
     workload.start(&mut driver.lines);
     driver.run(&mut workload, WARM_UP);

@@ -64,7 +64,8 @@ pub(crate) fn table(server: &mut Bench, sizes: &[usize], rounds: usize, time: Du
     json!({ "rounds": rounds, "sizes": found })
 }
 
-fn measure(server: &mut Bench, driver: &mut Driver, mut line: Line, time: Duration) -> Sample {
+/// Measures clients that wait in the server, and then go their ways.
+pub(crate) fn measure(server: &mut Bench, driver: &mut Driver, mut line: Line, time: Duration) -> Sample {
     line.fill(server, driver);
     line.open.exec(&mut server.conn.0).unwrap();
     driver.run(&mut line.ring, WARM_UP);

@@ -9,6 +9,7 @@ mod many;
 mod pings;
 mod rivals;
 mod sample;
+mod semaphore;
 mod sessions;
 mod shoppers;
 
@@ -61,6 +62,9 @@ fn main() {
     if chosen("fairness") {
         fairness::table(&mut server, &contenders, rounds, seconds("seconds-fairness"));
     }
+    if chosen("semaphore") {
+        semaphore::table(&mut server, rounds, seconds("seconds"));
+    }
     if chosen("readers") {
         crowd::readers_table(&mut server, crowd, rounds);
     }
@@ -102,9 +106,18 @@ fn options() -> ArgMatches {
         .about("What waiting for a lock costs, beside its rivals")
         .arg(option(
             "rows",
-            "handoff,fairness,readers,fill,many,shoppers,sessions",
-            PossibleValuesParser::new(["handoff", "fairness", "readers", "fill", "many", "shoppers", "sessions"])
-                .into(),
+            "handoff,fairness,semaphore,readers,fill,many,shoppers,sessions",
+            PossibleValuesParser::new([
+                "handoff",
+                "fairness",
+                "semaphore",
+                "readers",
+                "fill",
+                "many",
+                "shoppers",
+                "sessions",
+            ])
+            .into(),
             "What to measure",
         ))
         .arg(option("sizes", "2,16,128,1000,10000", count(), "Clients of the hand-offs"))

@@ -2,7 +2,7 @@
 
 use crate::clients::{Listeners, Requests, Ring, Then};
 use crate::driver::{Driver, PATIENCE, Workload};
-use bench::scripts::{COMPARE_AND_DELETE, TAKE};
+use bench::scripts::{COMPARE_AND_DELETE, TAKE, TAKE_PERMIT};
 use bench::server::Bench;
 use redis::Cmd;
 use std::time::{Duration, Instant};
@@ -91,6 +91,26 @@ pub(crate) fn locks(clients: usize, then: Then) -> Line {
         shut: Some(command(&["LOCK.ACQUIRE", KEY, GATE, "PX", LEASE_MS])),
         open: release(GATE),
     }
+}
+
+/// Our lock, as a semaphore: up to `limit` waiters hold it together.
+pub(crate) fn shares(clients: usize, limit: usize, then: Then) -> Line {
+    let limit = limit.to_string();
+    let take = |owner: &str| command(&["LOCK.SHARE", KEY, owner, &limit, "PX", LEASE_MS, "BLOCK", "0"]);
+    Line {
+        ring: Ring::new(requests(clients, 0, take, release), then, None),
+        shut: Some(command(&["LOCK.ACQUIRE", KEY, GATE, "PX", LEASE_MS])),
+        open: release(GATE),
+    }
+}
+
+/// A semaphore in a sorted set, asked again and again.
+pub(crate) fn permit_pollers(server: &mut Bench, clients: usize, limit: usize) -> Ring {
+    let (script, limit) = (load(server, TAKE_PERMIT), limit.to_string());
+    // The moment of all requests: no lease ends in a measurement.
+    let take = |owner: &str| command(&["EVALSHA", &script, "1", KEY, owner, &limit, "1800000000000", LEASE_MS]);
+    let give = |owner: &str| command(&["ZREM", KEY, owner]);
+    Ring::new(requests(clients, 1, take, give), Then::AskAgain, Some(RETRY))
 }
 
 /// Our lock, shared: all waiters are granted at once.
