@@ -17,4 +17,5 @@ mod persistence;
 mod places;
 mod replication;
 mod sessions;
+mod shares;
 mod waiting;

@@ -25,7 +25,7 @@ const WRITERS: &[Row] = &[
     ("EXISTS m n", "0"),
     (
         "LOCK.INFO k",
-        "[mode write fence #2 holding 1 holders [[owner a mode write reads 0 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #2 shares 0 holding 1 holders [[owner a mode write reads 0 writes 3 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     // It is a lock like any other.
     ("LOCK.ACQUIRE k a", "#2"),
@@ -80,11 +80,11 @@ const OPTIONS: &[Row] = &[
     ("LOCK.MACQUIRE 3 j k l a RETRY 2", "[#3 #4 #5]"),
     (
         "LOCK.INFO j",
-        "[mode write fence #3 holding 1 holders [[owner a mode write reads 0 writes 2 fence #3 ttl_ms ~ held_ms ~ offered 0 session nil client nil note two]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #3 shares 0 holding 1 holders [[owner a mode write reads 0 writes 2 fence #3 ttl_ms ~ held_ms ~ offered 0 session nil client nil note two]] waiting 0 waiters [] reserved_by nil]",
     ),
     (
         "LOCK.INFO l",
-        "[mode write fence #5 holding 1 holders [[owner a mode write reads 0 writes 2 fence #5 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #5 shares 0 holding 1 holders [[owner a mode write reads 0 writes 2 fence #5 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     (r#"LOCK.MACQUIRE 2 "" "\x00\xff" "\x00o""#, "[#6 #7]"),
     (r#"LOCK.MRELEASE 2 "\x00\xff" "" "\x00o""#, "[0 0]"),
@@ -100,7 +100,7 @@ const ONCE: &[Row] = &[
     ("LOCK.MACQUIRE 2 k j * BLOCK 60000", "nil"),
     ("LOCK.MACQUIRE 2 j k b READ BLOCK 1 RETRY 1", "nil"),
     ("LOCK.MACQUIRE 2 j k a BLOCK 0", "[#1 #2]"),
-    ("LOCK.INFO k COUNT 0", "[mode write fence #2 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #2 shares 0 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
     ("LOCK.MRELEASE 2 j k a ALL", "[0 0]"),
 ];
 
@@ -288,13 +288,13 @@ const IN_ALL_LINES: &[Row] = &[
     ("m: LOCK.MACQUIRE 2 j k m BLOCK 60000", "waits"),
     (
         "LOCK.INFO j",
-        "[mode write fence #1 holding 1 holders [[owner x mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
-         waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ queue_left_ms nil keys 2 client ~]] reserved_by nil]",
+        "[mode write fence #1 shares 0 holding 1 holders [[owner x mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
+         waiting 1 waiters [[owner m mode write limit nil take nil waited_ms ~ left_ms ~ queue_left_ms nil keys 2 client ~]] reserved_by nil]",
     ),
     // The free one is kept for it, though no client has asked for it since.
     (
         "LOCK.INFO k",
-        "[mode nil fence nil holding 0 holders [] waiting 1 waiters [[owner m mode write waited_ms ~ left_ms ~ queue_left_ms nil keys 2 client ~]] reserved_by m]",
+        "[mode nil fence nil shares 0 holding 0 holders [] waiting 1 waiters [[owner m mode write limit nil take nil waited_ms ~ left_ms ~ queue_left_ms nil keys 2 client ~]] reserved_by m]",
     ),
     ("LOCK.ACQUIRE k y", "nil"),
     ("LOCK.RW k y READ", "nil"),
@@ -312,7 +312,7 @@ const IN_ALL_LINES: &[Row] = &[
     ("m:", "[#2 #3]"),
     ("b:", "waits"),
     ("c:", "waits"),
-    ("LOCK.INFO k COUNT 0", "[mode write fence #3 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #3 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
     ("LOCK.RELEASE k m", "0"),
     ("b:", "#4"),
     ("c:", "waits"),
@@ -326,7 +326,7 @@ const BIT_BY_BIT: &[Row] = &[
     ("m: LOCK.MACQUIRE 3 l k j m READ BLOCK 0", "waits"),
     ("LOCK.RELEASE k a", "0"),
     ("m:", "waits"),
-    ("LOCK.INFO k COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 1 waiters [] reserved_by m]"),
+    ("LOCK.INFO k COUNT 0", "[mode nil fence nil shares 0 holding 0 holders [] waiting 1 waiters [] reserved_by m]"),
     ("LOCK.RELEASE j a", "0"),
     ("m:", "waits"),
     // Readers pass one that reads and waits for another key; writers do not.
@@ -349,7 +349,7 @@ const HOLDS_ONE: &[Row] = &[
     ("LOCK.ACQUIRE j a", "#1"),
     ("LOCK.ACQUIRE k x", "#2"),
     ("a: LOCK.MACQUIRE 2 j k a BLOCK 0", "waits"),
-    ("LOCK.INFO j COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+    ("LOCK.INFO j COUNT 0", "[mode write fence #1 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
     ("LOCK.RELEASE k x", "0"),
     ("a:", "[#1 #3]"),
     ("LOCK.MRELEASE 2 j k a ALL", "[0 0]"),
@@ -586,8 +586,14 @@ fn a_free_key_is_kept_for_who_waits_for_others_for_a_limited_time() {
         ("m: LOCK.MACQUIRE 2 j k m BLOCK 0", "waits"),
         ("n: LOCK.MACQUIRE 2 j l n BLOCK 0", "waits"),
         ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
-        ("LOCK.INFO k COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 2 waiters [] reserved_by m]"),
-        ("LOCK.INFO l COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 1 waiters [] reserved_by n]"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode nil fence nil shares 0 holding 0 holders [] waiting 2 waiters [] reserved_by m]",
+        ),
+        (
+            "LOCK.INFO l COUNT 0",
+            "[mode nil fence nil shares 0 holding 0 holders [] waiting 1 waiters [] reserved_by n]",
+        ),
         // As it was when it began.
         ("CONFIG SET lock.max-reserve-ms 50", "OK"),
         ("b:", "waits"),
@@ -598,7 +604,10 @@ fn a_free_key_is_kept_for_who_waits_for_others_for_a_limited_time() {
         ("n: LOCK.MACQUIRE 2 j l n BLOCK 0", "waits"),
         ("c: LOCK.ACQUIRE l c BLOCK 0", "sent"),
         ("c:", "#2"),
-        ("LOCK.INFO l COUNT 0", "[mode write fence #2 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+        (
+            "LOCK.INFO l COUNT 0",
+            "[mode write fence #2 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
+        ),
         ("n:", "waits"),
         // Free again, it is kept again; then any requester passes, without waiting.
         ("LOCK.RELEASE l c", "0"),
@@ -618,7 +627,10 @@ fn a_time_of_zero_keeps_nothing() {
     Stage::new(&Server::setup().lock_option("max-reserve-ms", "0").start()).play(&[
         ("LOCK.ACQUIRE j x", "#1"),
         ("m: LOCK.MACQUIRE 2 j k m BLOCK 0", "waits"),
-        ("LOCK.INFO k COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 1 waiters [] reserved_by nil]"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode nil fence nil shares 0 holding 0 holders [] waiting 1 waiters [] reserved_by nil]",
+        ),
         ("LOCK.ACQUIRE k b", "#2"),
         ("LOCK.RELEASE j x", "0"),
         ("m:", "waits"),

@@ -22,7 +22,7 @@ const ROWS: &[Row] = &[
     ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
     (
         "LOCK.INFO k",
-        "[mode write fence #1 holding 1 holders [[owner a mode write reads 0 writes 2 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note note]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #1 shares 0 holding 1 holders [[owner a mode write reads 0 writes 2 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note note]] waiting 0 waiters [] reserved_by nil]",
     ),
     // Absolute, so it may come twice.
     ("LOCK.HOLD k a 0 2 #1 0 60000 note", "1"),
@@ -33,7 +33,7 @@ const ROWS: &[Row] = &[
     ("LOCK.HOLD k a 1 0 #1 0 60000", "1"),
     (
         "LOCK.INFO k",
-        "[mode read fence #1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     ("LOCK.HOLD k b 1 0 #1 0 60000", CONFLICT),
     ("LOCK.HOLD k b 1 0 #2 0 60000", "1"),

@@ -146,7 +146,10 @@ fn a_break_ends_what_a_free_key_is_kept_for() {
         ("m: LOCK.MACQUIRE 3 j k l m BLOCK 0", "waits"),
         ("b: LOCK.ACQUIRE k b BLOCK 0", "waits"),
         ("c: LOCK.ACQUIRE l c BLOCK 0", "waits"),
-        ("LOCK.INFO k COUNT 0", "[mode nil fence nil holding 0 holders [] waiting 2 waiters [] reserved_by m]"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode nil fence nil shares 0 holding 0 holders [] waiting 2 waiters [] reserved_by m]",
+        ),
         // Not kept for that one.
         ("LOCK.BREAK k b", "0"),
         ("LOCK.BREAK k x", "0"),
@@ -154,7 +157,10 @@ fn a_break_ends_what_a_free_key_is_kept_for() {
         // No hold was ended, but what kept the key was.
         ("LOCK.BREAK k m", "0"),
         ("b:", "#2"),
-        ("LOCK.INFO k COUNT 0", "[mode write fence #2 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode write fence #2 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
+        ),
         ("c:", "waits"),
         ("LOCK.BREAK l", "0"),
         ("c:", "#3"),
@@ -224,7 +230,7 @@ const TOP: &[Row] = &[
     ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
     (
         "LOCK.TOP",
-        "[waits [[waited_ms ~ left_ms nil owner a mode write db 0 keys [k] client ~]] \
+        "[waits [[waited_ms ~ left_ms nil owner a mode write limit nil take nil db 0 keys [k] client ~]] \
          keys [[db 0 key k waiting 1 waited_ms ~]]]",
     ),
     ("b: LOCK.RW j b READ BLOCK 60000", "waits"),
@@ -235,16 +241,16 @@ const TOP: &[Row] = &[
     ("e: LOCK.RW k e READ BLOCK 0", "waits"),
     (
         "LOCK.TOP",
-        "[waits [[waited_ms ~ left_ms nil owner a mode write db 0 keys [k] client ~] \
-         [waited_ms ~ left_ms ~ owner b mode read db 0 keys [j] client ~] \
-         [waited_ms ~ left_ms nil owner m mode write db 0 keys [l k j] client ~] \
-         [waited_ms ~ left_ms nil owner e mode read db 3 keys [k] client ~]] \
+        "[waits [[waited_ms ~ left_ms nil owner a mode write limit nil take nil db 0 keys [k] client ~] \
+         [waited_ms ~ left_ms ~ owner b mode read limit nil take nil db 0 keys [j] client ~] \
+         [waited_ms ~ left_ms nil owner m mode write limit nil take nil db 0 keys [l k j] client ~] \
+         [waited_ms ~ left_ms nil owner e mode read limit nil take nil db 3 keys [k] client ~]] \
          keys [[db 0 key j waiting 2 waited_ms ~] [db 0 key k waiting 2 waited_ms ~] \
          [db 0 key l waiting 1 waited_ms ~] [db 3 key k waiting 1 waited_ms ~]]]",
     ),
     (
         "LOCK.TOP COUNT 1",
-        "[waits [[waited_ms ~ left_ms nil owner a mode write db 0 keys [k] client ~]] \
+        "[waits [[waited_ms ~ left_ms nil owner a mode write limit nil take nil db 0 keys [k] client ~]] \
          keys [[db 0 key j waiting 2 waited_ms ~]]]",
     ),
     ("LOCK.TOP COUNT 0", "[waits [] keys []]"),
@@ -252,13 +258,13 @@ const TOP: &[Row] = &[
     ("d: LOCK.TOP COUNT 0", "[waits [] keys []]"),
     (
         "d: LOCK.TOP COUNT 1",
-        "[waits [[waited_ms ~ left_ms nil owner a mode write db 0 keys [k] client ~]] keys [[db 0 key j waiting 2 waited_ms ~]]]",
+        "[waits [[waited_ms ~ left_ms nil owner a mode write limit nil take nil db 0 keys [k] client ~]] keys [[db 0 key j waiting 2 waited_ms ~]]]",
     ),
     ("LOCK.RELEASE k x", "0"),
     ("a:", "#4"),
     (
         "LOCK.TOP COUNT 1",
-        "[waits [[waited_ms ~ left_ms ~ owner b mode read db 0 keys [j] client ~]] \
+        "[waits [[waited_ms ~ left_ms ~ owner b mode read limit nil take nil db 0 keys [j] client ~]] \
          keys [[db 0 key j waiting 2 waited_ms ~]]]",
     ),
 ];
@@ -287,7 +293,7 @@ fn top_is_a_map_in_resp3_and_names_the_clients() {
     let waits = top.field("waits").items();
     // As many as LOCK.INFO shows when the command does not say how many.
     assert_eq!(waits.len(), 10);
-    assert_eq!(names(&waits[0]), ["waited_ms", "left_ms", "owner", "mode", "db", "keys", "client"]);
+    assert_eq!(names(&waits[0]), ["waited_ms", "left_ms", "owner", "mode", "limit", "take", "db", "keys", "client"]);
     let clients: Vec<i64> = waits.iter().map(|wait| wait.field("client").int()).collect();
     assert_eq!(clients, waiters[..10].iter().map(Connection::id).collect::<Vec<_>>());
     let ages: Vec<i64> = waits.iter().map(|wait| wait.field("waited_ms").int()).collect();
@@ -615,7 +621,10 @@ fn every_counter_counts_what_it_says() {
         (("s: LOCK.ACQUIRE s a SESSION 0", "#6"), "granted +1, leases +1, session_holds +1"),
         (("s: LOCK.ACQUIRE s2 a SESSION 60000", "#7"), "granted +1, leases +1, session_holds +1"),
         (
-            ("LOCK.INFO j COUNT 0", "[mode write fence #4 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+            (
+                "LOCK.INFO j COUNT 0",
+                "[mode write fence #4 shares 0 holding 1 holders [] waiting 0 waiters [] reserved_by nil]",
+            ),
             "",
         ),
         (("LOCK.ACQUIRE j a PX 0", "ERR PX must be a whole number from 1 to 86400000"), ""),

@@ -16,10 +16,10 @@ fn without_block_the_owner_is_answered_null_and_stands_in_the_queue() {
         ("LOCK.RW k c READ QUEUE 60000", "nil"),
         (
             "LOCK.INFO k",
-            "[mode write fence #1 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ \
+            "[mode write fence #1 shares 0 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ \
              offered 0 session nil client nil note nil]] waiting 2 waiters [\
-             [owner b mode write waited_ms ~ left_ms nil queue_left_ms ~ keys 1 client nil] \
-             [owner c mode read waited_ms ~ left_ms nil queue_left_ms ~ keys 1 client nil]] reserved_by nil]",
+             [owner b mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms ~ keys 1 client nil] \
+             [owner c mode read limit nil take nil waited_ms ~ left_ms nil queue_left_ms ~ keys 1 client nil]] reserved_by nil]",
         ),
     ]);
     scene.expect_numbers(2, 0, 0);
@@ -221,7 +221,10 @@ fn queue_is_that_of_the_last_request() {
     scene.play(&[
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
         ("LOCK.ACQUIRE k b QUEUE 50", "nil"),
-        ("LOCK.INFO k COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode write fence #1 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
+        ),
     ]);
     scene.stage.leave("b");
     scene.stage.until("lock_places", 0);

@@ -17,7 +17,7 @@ const TWO: &[Row] = &[
     // A requester that only tries waits for no client.
     ("b: LOCK.ACQUIRE j b", "nil"),
     ("a:", "waits"),
-    ("LOCK.INFO j COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.INFO j COUNT 0", "[mode write fence #1 shares 0 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
     // The refused requester still holds, and can give way.
     ("b: LOCK.RELEASE k b", "0"),
     ("a:", "#3"),

@@ -198,7 +198,7 @@ const KEYS: &[Row] = &[
     ("b2:", "#3"),
     ("b3:", "#3"),
     ("b:", "waits"),
-    ("LOCK.INFO k COUNT 0", "[mode write fence #3 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #3 shares 0 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
     ("LOCK.RELEASE j a", "0"),
     ("b:", "#4"),
 ];
@@ -212,7 +212,7 @@ const BYTES: &[Row] = &[
     ("b:", "#2"),
     (
         r#"LOCK.INFO "\x00" COUNT 1"#,
-        r#"[mode write fence #2 holding 1 holders [[owner "\r\n" mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note "\x00"]] waiting 1 waiters [[owner "\r" mode write waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]"#,
+        r#"[mode write fence #2 shares 0 holding 1 holders [[owner "\r\n" mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note "\x00"]] waiting 1 waiters [[owner "\r" mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]"#,
     ),
 ];
 

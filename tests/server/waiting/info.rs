@@ -5,27 +5,28 @@ use crate::harness::transcript::{Row, Stage};
 use std::time::Instant;
 use testbed::{PATIENCE, Server, wait_for};
 
-const FIELDS: &[&str] = &["mode", "fence", "holding", "holders", "waiting", "waiters", "reserved_by"];
-const WAITER_FIELDS: &[&str] = &["owner", "mode", "waited_ms", "left_ms", "queue_left_ms", "keys", "client"];
+const FIELDS: &[&str] = &["mode", "fence", "shares", "holding", "holders", "waiting", "waiters", "reserved_by"];
+const WAITER_FIELDS: &[&str] =
+    &["owner", "mode", "limit", "take", "waited_ms", "left_ms", "queue_left_ms", "keys", "client"];
 
 /// LOCK.INFO shows waiters in order, as many as COUNT says, whichever owner holds.
 const SHOWN: &[Row] = &[
     ("LOCK.INFO k", "nil"),
     ("LOCK.RW k a READ", "#1"),
-    ("LOCK.INFO k COUNT 0", "[mode read fence #1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #1 shares 1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
     ("b: LOCK.RW k b WRITE BLOCK 0", "waits"),
     ("c: LOCK.RW k c READ BLOCK 60000", "waits"),
-    ("LOCK.INFO k COUNT 0", "[mode read fence #1 holding 1 holders [] waiting 2 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #1 shares 1 holding 1 holders [] waiting 2 waiters [] reserved_by nil]"),
     (
         "LOCK.INFO k COUNT 1",
-        "[mode read fence #1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
-         waiting 2 waiters [[owner b mode write waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]",
+        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
+         waiting 2 waiters [[owner b mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]",
     ),
     (
         "LOCK.INFO k",
-        "[mode read fence #1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
-         waiting 2 waiters [[owner b mode write waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~] \
-         [owner c mode read waited_ms ~ left_ms ~ queue_left_ms nil keys 1 client ~]] reserved_by nil]",
+        "[mode read fence #1 shares 1 holding 1 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
+         waiting 2 waiters [[owner b mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~] \
+         [owner c mode read limit nil take nil waited_ms ~ left_ms ~ queue_left_ms nil keys 1 client ~]] reserved_by nil]",
     ),
     // An upgrade is shown where it stands: first.
     ("LOCK.RW k d READ", "nil"),
@@ -36,9 +37,9 @@ const SHOWN: &[Row] = &[
     ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
     (
         "LOCK.INFO k OWNER a COUNT 10",
-        "[mode read fence #2 holding 2 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
-         waiting 2 waiters [[owner a mode write waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~] \
-         [owner w mode write waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]",
+        "[mode read fence #2 shares 1 holding 2 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
+         waiting 2 waiters [[owner a mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~] \
+         [owner w mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]",
     ),
     // With OWNER, null says that this one does not hold it, even while it waits.
     ("LOCK.INFO k OWNER w", "nil"),
@@ -180,8 +181,14 @@ fn no_more_wait_than_may() {
         ("b2: LOCK.ACQUIRE k b BLOCK 0", "ERR owner already waits there: use RETRY"),
         ("b2: LOCK.ACQUIRE k b BLOCK 0 RETRY 1", "waits"),
         ("b:", "nil"),
-        ("LOCK.INFO j COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
-        ("LOCK.INFO k COUNT 0", "[mode write fence #2 holding 1 holders [] waiting 2 waiters [] reserved_by nil]"),
+        (
+            "LOCK.INFO j COUNT 0",
+            "[mode write fence #1 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
+        ),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode write fence #2 shares 0 holding 1 holders [] waiting 2 waiters [] reserved_by nil]",
+        ),
         // A place is free again.
         ("LOCK.RELEASE k a ALL", "0"),
         ("b2:", "#4"),

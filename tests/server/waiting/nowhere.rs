@@ -15,7 +15,7 @@ const ONCE: &[Row] = &[
     ("LOCK.RW k b READ BLOCK 0 NOTE x PX 5", "nil"),
     ("LOCK.RW k b WRITE BLOCK 0 RETRY 2", "nil"),
     ("LOCK.RELEASE k a TO 1", "1"),
-    ("LOCK.INFO k COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #1 shares 0 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
     ("LOCK.RELEASE k a", "0"),
     ("LOCK.RW k b READ BLOCK 0", "#2"),
     ("LOCK.RW k c READ BLOCK 0", "#3"),
@@ -110,7 +110,10 @@ fn a_refused_request_stands_in_no_line() {
         ("LOCK.RW k b WRITE BLOCK 5 PX 1", "ERR owner already waits there: use RETRY"),
         ("LOCK.ACQUIRE k * BLOCK 0 RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
         ("LOCK.ACQUIRE k c BLOCK -1", "ERR BLOCK must be a whole number from 0 to 315360000000"),
-        ("LOCK.INFO k COUNT 0", "[mode write fence #1 holding 1 holders [] waiting 1 waiters [] reserved_by nil]"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode write fence #1 shares 0 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
+        ),
         ("b:", "waits"),
         // What lies there now can have no queue.
         ("SET k text", "OK"),

@@ -16,8 +16,8 @@ const PLACE: &[Row] = &[
     ("b:", "nil"),
     (
         "LOCK.INFO k COUNT 1",
-        "[mode write fence #1 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
-         waiting 2 waiters [[owner b mode write waited_ms ~ left_ms ~ queue_left_ms nil keys 1 client ~]] reserved_by nil]",
+        "[mode write fence #1 shares 0 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
+         waiting 2 waiters [[owner b mode write limit nil take nil waited_ms ~ left_ms ~ queue_left_ms nil keys 1 client ~]] reserved_by nil]",
     ),
     // The old connection is free, and its owner waits once.
     ("b: PING", "PONG"),
@@ -27,7 +27,7 @@ const PLACE: &[Row] = &[
     ("c:", "waits"),
     (
         "LOCK.INFO k OWNER b COUNT 0",
-        "[mode write fence #2 holding 1 holders [[owner b mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note new]] \
+        "[mode write fence #2 shares 0 holding 1 holders [[owner b mode write reads 0 writes 1 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note new]] \
          waiting 1 waiters [] reserved_by nil]",
     ),
     ("LOCK.RELEASE k b", "0"),
@@ -102,7 +102,7 @@ const HELD: &[Row] = &[
     ("LOCK.ACQUIRE k a RETRY 1 PX 5 BLOCK 0", "#1"),
     (
         "LOCK.INFO k",
-        "[mode write fence #1 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note one]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #1 shares 0 holding 1 holders [[owner a mode write reads 0 writes 1 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note one]] waiting 0 waiters [] reserved_by nil]",
     ),
     // At least so many.
     ("LOCK.ACQUIRE k a RETRY 3 NOTE two", "#1"),
@@ -110,7 +110,7 @@ const HELD: &[Row] = &[
     ("LOCK.RW k a READ RETRY 2", "#1"),
     (
         "LOCK.INFO k",
-        "[mode write fence #1 holding 1 holders [[owner a mode write reads 2 writes 3 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note two]] waiting 0 waiters [] reserved_by nil]",
+        "[mode write fence #1 shares 2 holding 1 holders [[owner a mode write reads 2 writes 3 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note two]] waiting 0 waiters [] reserved_by nil]",
     ),
     ("LOCK.RELEASE k a ALL", "0"),
     // A lock that is free: an acquisition as any other.

@@ -9,6 +9,8 @@ pub struct LockInfo {
     pub mode: String,
     /// 0 then.
     pub fence: i64,
+    /// The read counts of all holders.
+    pub shares: i64,
     pub holding: usize,
     pub holders: Vec<HolderInfo>,
     pub waiting: usize,
@@ -53,6 +55,7 @@ impl From<Value> for LockInfo {
         LockInfo {
             mode: fields.get::<Option<String>>("mode").unwrap_or_default(),
             fence: fields.get::<Option<i64>>("fence").unwrap_or_default(),
+            shares: fields.get("shares"),
             holding: fields.get("holding"),
             holders: holders.into_iter().map(HolderInfo::from).collect(),
             waiting: fields.get("waiting"),

@@ -1,0 +1,223 @@
+//! What is counted, and what fits: over one connection, in transactions and in scripts.
+
+use super::HOLDS_SHARES;
+use crate::harness::connection::Way;
+use crate::harness::transcript::{Row, Stage, play_in};
+use testbed::Server;
+
+const EVERYWHERE: &[Way] = &[Way::Plain, Way::Exec, Way::Script, Way::Function];
+
+/// As many as fit, and not one more.
+const LIMIT: &[Row] = &[
+    ("LOCK.SHARE k a 3", "#1"),
+    ("LOCK.SHARE k b 3 TAKE 2", "#2"),
+    ("LOCK.SHARE k c 3", "nil"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #2 shares 3 holding 2 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.RELEASE k b", "1"),
+    ("LOCK.SHARE k c 3 TAKE 2", "nil"),
+    ("LOCK.SHARE k c 3", "#3"),
+    ("LOCK.RELEASE k a", "0"),
+    ("LOCK.RELEASE k b", "0"),
+    ("LOCK.SHARE k d 3 TAKE 2", "#4"),
+    // TO leaves some of them.
+    ("LOCK.RELEASE k d TO 1", "1"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #4 shares 2 holding 2 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.RELEASE k d ALL", "0"),
+    ("LOCK.RELEASE k c", "0"),
+    ("EXISTS k", "0"),
+    // Of one share there is one holder.
+    ("LOCK.SHARE k a 1", "#5"),
+    ("LOCK.SHARE k b 1", "nil"),
+    // The highest limit there is.
+    ("LOCK.SHARE k b 4294967295 TAKE 4294967295", "nil"),
+    ("LOCK.SHARE k b 4294967295 TAKE 4294967294", "#6"),
+    ("LOCK.SHARE k c 4294967295", "nil"),
+];
+
+/// Each request is judged by its own limit, which is stored nowhere.
+const LIMITS_THAT_DIFFER: &[Row] = &[
+    ("LOCK.SHARE k a 5 TAKE 3", "#1"),
+    ("LOCK.SHARE k b 3", "nil"),
+    ("LOCK.SHARE k b 4", "#2"),
+    ("LOCK.SHARE k c 4", "nil"),
+    ("LOCK.SHARE k c 5", "#3"),
+    // A lower limit throws no holder out.
+    ("LOCK.SHARE k d 1", "nil"),
+    ("LOCK.CHECK k a READ FENCE #1", "#1"),
+];
+
+/// A share is a read count: readers count, and no limit refuses them. Writers exclude, and are excluded.
+const OTHER_MODES: &[Row] = &[
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.SHARE k b 2", "#2"),
+    ("LOCK.SHARE k c 2", "nil"),
+    ("LOCK.RW k c READ", "#3"),
+    ("LOCK.MACQUIRE 1 k d READ", "[#4]"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #4 shares 4 holding 4 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.ACQUIRE k e", "nil"),
+    ("LOCK.MRELEASE 1 k d", "[0]"),
+    ("LOCK.RELEASE k c", "0"),
+    ("LOCK.RELEASE k a", "0"),
+    // WRITE of the only holder is an upgrade, with a new fence.
+    ("LOCK.ACQUIRE k b", "#5"),
+    ("LOCK.SHARE k c 9", "nil"),
+    ("LOCK.RELEASE k b WRITE", "1"),
+    ("LOCK.SHARE k c 2", "#6"),
+    ("LOCK.ACQUIRE k b", "nil"),
+];
+
+/// A writer that asks for shares gets a downgrade, within the limit.
+const DOWNGRADE: &[Row] = &[
+    ("LOCK.ACQUIRE k a", "#1"),
+    ("LOCK.SHARE k a 2", "#1"),
+    ("LOCK.SHARE k a 2 TAKE 2", "nil"),
+    ("LOCK.SHARE k a 2", "#1"),
+    ("LOCK.SHARE k a 2", "nil"),
+    ("LOCK.RELEASE k a WRITE", "2"),
+    ("LOCK.SHARE k b 3", "#2"),
+];
+
+/// It is not re-entrant: asking again takes more, if that fits. A reader that asks again is not limited.
+const MORE: &[Row] = &[
+    ("LOCK.SHARE k a 3", "#1"),
+    ("LOCK.SHARE k a 3", "#1"),
+    ("LOCK.SHARE k a 3 TAKE 2", "nil"),
+    ("LOCK.SHARE k a 3", "#1"),
+    ("LOCK.SHARE k a 3", "nil"),
+    ("LOCK.RW k a READ", "#1"),
+    ("LOCK.RELEASE k a TO 0", "0"),
+];
+
+/// After a lost reply: at least so many shares, and none beside them.
+const RETRY: &[Row] = &[
+    ("LOCK.SHARE k a 3 TAKE 2 RETRY 2", "#1"),
+    ("LOCK.SHARE k a 3 TAKE 2 RETRY 2", "#1"),
+    ("LOCK.SHARE k a 3 RETRY 1", "#1"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #1 shares 2 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.SHARE k a 3 TAKE 2 RETRY 3", "#1"),
+    ("LOCK.SHARE k b 3 RETRY 1", "nil"),
+    // What it has it keeps, whatever the limit is now.
+    ("LOCK.SHARE k a 1 RETRY 1", "#1"),
+    ("LOCK.SHARE k a 4 RETRY 4", "#1"),
+    ("LOCK.RELEASE k a", "3"),
+    ("LOCK.RELEASE k a ALL", "0"),
+    // The first request was lost: it takes as many as it repeats.
+    ("LOCK.SHARE k b 4 TAKE 1 RETRY 3", "#2"),
+    ("LOCK.RELEASE k b", "2"),
+];
+
+/// A share is a hold as any: with a lease, a note, a fence; for CHECK, not for GUARD.
+const HOLDS: &[Row] = &[
+    ("LOCK.SHARE k a 3 TAKE 2 PX 60000 NOTE mine", "#1"),
+    (
+        "LOCK.INFO k OWNER a COUNT 0",
+        "[mode read fence #1 shares 2 holding 1 holders [[owner a mode read reads 2 writes 0 fence #1 ttl_ms ~ \
+         held_ms ~ offered 0 session nil client nil note mine]] waiting 0 waiters [] reserved_by nil]",
+    ),
+    ("LOCK.CHECK k a READ FENCE #1", "#1"),
+    ("LOCK.CHECK k a WRITE", "nil"),
+    ("LOCK.GUARD k a #1 SET d 1", "nil"),
+    ("LOCK.EXTEND k a EX 60 FENCE #1", "#1"),
+    ("LOCK.SHARE k * 3", "[<made> #2]"),
+    ("LOCK.SHARE k * 3", "nil"),
+];
+
+/// Bad input: one error that names the argument, and no trace.
+const ERRORS: &[Row] = &[
+    ("LOCK.SHARE k a", "ERR wrong number of arguments for 'lock.share' command"),
+    ("LOCK.SHARE k a 0", "ERR limit must be a whole number from 1 to 4294967295"),
+    ("LOCK.SHARE k a 4294967296", "ERR limit must be a whole number from 1 to 4294967295"),
+    ("LOCK.SHARE k a -1", "ERR limit must be a whole number from 1 to 4294967295"),
+    ("LOCK.SHARE k a PX 500", "ERR limit must be a whole number from 1 to 4294967295"),
+    ("LOCK.SHARE k a 5 TAKE 0", "ERR TAKE must be a whole number from 1 to 5"),
+    ("LOCK.SHARE k a 5 TAKE 6", "ERR TAKE must be a whole number from 1 to 5"),
+    ("LOCK.SHARE k a 5 TAKE", "ERR TAKE needs a value"),
+    ("LOCK.SHARE k a 5 TAKE 1 TAKE 1", "ERR TAKE is given twice"),
+    ("LOCK.SHARE k a 5 TAKE 3 RETRY 2", "ERR RETRY must be a whole number from 3 to 5"),
+    ("LOCK.SHARE k a 5 RETRY 2 TAKE 3", "ERR RETRY must be a whole number from 3 to 5"),
+    ("LOCK.SHARE k a 5 TAKE 3 RETRY 6", "ERR RETRY must be a whole number from 3 to 5"),
+    ("LOCK.SHARE k a 5 RETRY 0", "ERR RETRY must be a whole number from 1 to 5"),
+    ("LOCK.SHARE k a 5 READ", "ERR unknown option \"READ\""),
+    ("LOCK.SHARE k \"\" 5", "ERR owner must not be empty"),
+    ("LOCK.SHARE k * 5 RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+    ("LOCK.SHARE k * 5 QUEUE 9", "ERR QUEUE needs an owner of your own: * is another one each time"),
+    ("LOCK.ACQUIRE k a TAKE 2", "ERR unknown option \"TAKE\""),
+    ("EXISTS k", "0"),
+    ("SET s 1", "OK"),
+    ("LOCK.SHARE s a 5", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+];
+
+#[test]
+fn shares_are_granted_up_to_the_limit_and_not_one_more() {
+    play_in(&Server::new(), EVERYWHERE, LIMIT);
+}
+
+#[test]
+fn each_request_is_judged_by_its_own_limit() {
+    play_in(&Server::new(), EVERYWHERE, LIMITS_THAT_DIFFER);
+}
+
+#[test]
+fn readers_count_and_are_not_limited_and_writers_exclude_shares() {
+    play_in(&Server::new(), EVERYWHERE, OTHER_MODES);
+}
+
+#[test]
+fn a_writer_that_asks_for_shares_gets_a_downgrade_within_the_limit() {
+    play_in(&Server::new(), EVERYWHERE, DOWNGRADE);
+}
+
+#[test]
+fn asking_again_takes_more_as_far_as_that_fits() {
+    play_in(&Server::new(), EVERYWHERE, MORE);
+}
+
+#[test]
+fn retry_of_shares_takes_none_beside_those_that_it_names() {
+    play_in(&Server::new(), EVERYWHERE, RETRY);
+}
+
+#[test]
+fn shares_are_a_hold_like_any_other() {
+    play_in(&Server::new(), &[Way::Plain, Way::Script], HOLDS);
+}
+
+#[test]
+fn malformed_shares_are_refused_by_name_and_leave_no_trace() {
+    play_in(&Server::new(), &[Way::Plain], ERRORS);
+}
+
+#[test]
+fn a_holder_never_waits_for_more() {
+    // What could go wrong: it holds and waits on one key, and another one that does so waits for it.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.SHARE k a 2", "#1"),
+        ("LOCK.SHARE k b 2", "#2"),
+        ("LOCK.SHARE k a 2", "nil"),
+        ("LOCK.SHARE k a 2 BLOCK 0", HOLDS_SHARES),
+        ("LOCK.SHARE k a 2 BLOCK 0 RETRY 2", HOLDS_SHARES),
+        ("LOCK.SHARE k a 2 TAKE 2 QUEUE 60000", HOLDS_SHARES),
+        // What it has already it gets, with QUEUE too.
+        ("LOCK.SHARE k a 2 QUEUE 60000", "#1"),
+        ("LOCK.RELEASE k b", "0"),
+        // There is room, but another owner waits for it.
+        ("c: LOCK.SHARE k c 2 TAKE 2 BLOCK 0", "waits"),
+        ("LOCK.SHARE k a 2", "nil"),
+        ("LOCK.SHARE k a 2 BLOCK 0", HOLDS_SHARES),
+        ("LOCK.SHARE k a 2 TAKE 2 QUEUE 60000", HOLDS_SHARES),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode read fence #2 shares 1 holding 1 holders [] waiting 1 waiters [] reserved_by nil]",
+        ),
+        ("LOCK.RELEASE k a", "0"),
+        ("c:", "#3"),
+        // A writer neither.
+        ("LOCK.RELEASE k c ALL", "0"),
+        ("LOCK.ACQUIRE k a", "#4"),
+        ("LOCK.SHARE k a 1", "#4"),
+        ("LOCK.SHARE k a 1 BLOCK 0", HOLDS_SHARES),
+        ("LOCK.SHARE k a 2 BLOCK 0", "#4"),
+    ]);
+}

@@ -1,0 +1,108 @@
+//! How shares end otherwise than by RELEASE, and where they are kept.
+
+use crate::harness::connection::Connection;
+use crate::harness::transcript::Stage;
+use testbed::{LockInfo, Server, wait_for};
+
+#[test]
+fn shares_that_end_by_their_lease_make_room() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.SHARE k a 3 TAKE 2 PX 200", "#1"),
+        ("LOCK.SHARE k b 3 PX 60000", "#2"),
+        ("c: LOCK.SHARE k c 3 TAKE 2 BLOCK 0", "waits"),
+        ("c:", "#3"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode read fence #3 shares 3 holding 2 holders [] waiting 0 waiters [] reserved_by nil]",
+        ),
+    ]);
+    stage.until("lock_lapsed", 1);
+}
+
+#[test]
+fn shares_end_with_their_session() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("a: LOCK.SHARE k a 3 TAKE 3 SESSION 0", "#1"),
+        ("c: LOCK.SHARE k c 3 BLOCK 0", "waits"),
+        ("d: LOCK.SHARE k d 3 TAKE 2 BLOCK 0", "waits"),
+    ]);
+    stage.leave("a");
+    stage.play(&[("c:", "#2"), ("d:", "#3")]);
+}
+
+#[test]
+fn break_ends_all_shares_of_an_owner() {
+    let server = Server::new();
+    Stage::new(&server).play(&[
+        ("LOCK.SHARE k a 3 TAKE 2", "#1"),
+        ("LOCK.SHARE k b 3", "#2"),
+        ("c: LOCK.SHARE k c 3 TAKE 2 BLOCK 0", "waits"),
+        ("LOCK.BREAK k b", "1"),
+        ("c:", "waits"),
+        ("LOCK.BREAK k a", "1"),
+        ("c:", "#3"),
+    ]);
+}
+
+#[test]
+fn shares_whose_client_was_killed_before_it_was_told_are_taken_back_all_of_them() {
+    // What could go wrong: one count is taken back, as of any other grant, and the rest holds the limit for a lease.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let mut stage = Stage::new(&server);
+    stage.play(&[("LOCK.SHARE k a 3 TAKE 3 PX 600000", "#1")]);
+    let killed = Connection::waiting(&server, "LOCK.SHARE k b 3 TAKE 3 PX 600000 BLOCK 0");
+    stage.play(&[("c: LOCK.SHARE k c 3 TAKE 2 BLOCK 0", "waits")]);
+    // Both in one turn: the grant comes before its client goes.
+    let mut wire = Connection::resp2(&server);
+    wire.send_line(&format!("MULTI\r\nLOCK.RELEASE k a ALL\r\nCLIENT KILL ID {}\r\nEXEC", killed.id()));
+    (0..4).for_each(|_| drop(wire.read()));
+    stage.until("lock_taken_back", 1);
+    wait_for("the next to be served", || conn.lock_info("k").is_some_and(|info| info.holders[0].owner == b"c"));
+    assert_eq!(conn.lock_info("k").unwrap().holders[0].reads, 2);
+}
+
+#[test]
+fn shares_outlive_a_restart_and_are_those_of_the_next_primary() {
+    let server = Server::setup().option("appendonly", "yes").start();
+    let replica = Server::new();
+    replica.connect().ok(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    let mut conn = server.connect();
+    let fence = conn.int(&["LOCK.SHARE", "k", "a", "3", "TAKE", "2", "PX", "600000"]).unwrap();
+    conn.int(&["LOCK.SHARE", "k", "b", "3", "PX", "600000"]).unwrap();
+    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(1));
+    let mut other = replica.connect();
+    wait_for("the replica to have both", || {
+        other.lock_info("k").is_some_and(|info| info.holders.iter().map(|holder| holder.reads).eq([1, 1]))
+    });
+    other.ok(&["REPLICAOF", "NO", "ONE"]);
+    conn.ok(&["DEBUG", "RELOAD"]);
+    for mut conn in [conn, other] {
+        assert_eq!(conn.int(&["LOCK.SHARE", "k", "c", "3", "TAKE", "2"]), None);
+        assert!(conn.int(&["LOCK.SHARE", "k", "c", "3"]).unwrap() > fence);
+        assert_eq!(conn.int(&["LOCK.SHARE", "k", "d", "3"]), None);
+    }
+}
+
+#[test]
+fn a_thousand_owners_share_no_more_than_the_limit() {
+    // What could go wrong: the sum of all counts is kept beside them, and goes out of step.
+    let server = Server::new();
+    let mut conn = server.connect();
+    for owner in 0..1000 {
+        let take = (owner % 3 + 1).to_string();
+        assert!(conn.int(&["LOCK.SHARE", "k", &format!("o{owner}"), "2000", "TAKE", &take]).is_some() || owner > 990);
+    }
+    let full = conn.lock_info("k").unwrap().shares;
+    assert!((1997..=2000).contains(&full), "{full}");
+    for owner in (0..1000).step_by(2) {
+        conn.int(&["LOCK.RELEASE", "k", &format!("o{owner}"), "ALL"]);
+    }
+    let info = LockInfo::from(conn.call(&["LOCK.INFO", "k", "COUNT", "2000"]).unwrap());
+    assert_eq!(info.shares, info.holders.iter().map(|holder| holder.reads).sum::<i64>());
+    assert!(info.shares < full && info.holders.len() > 400);
+}

@@ -1,0 +1,128 @@
+//! Shares with QUEUE: places for them, and offers of them.
+
+use super::HOLDS_SHARES;
+use crate::harness::transcript::{Row, Stage};
+use testbed::Server;
+
+const OTHER_TAKE: &str = "ERR owner stands there with another TAKE: release that first";
+const OTHER_MODE: &str = "ERR owner stands there in another mode: release that first";
+
+/// All shares of `k` are held, and `b` has a place for two of them.
+const PLACED: &[Row] = &[("LOCK.SHARE k a 3 TAKE 3", "#1"), ("LOCK.SHARE k b 3 TAKE 2 QUEUE 60000", "nil")];
+
+#[test]
+fn a_place_for_shares_becomes_an_offer_of_as_many() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(PLACED);
+    stage.play(&[
+        (
+            "LOCK.INFO k",
+            "[mode read fence #1 shares 3 holding 1 holders [[owner a mode read reads 3 writes 0 fence #1 ttl_ms ~ \
+             held_ms ~ offered 0 session nil client nil note nil]] waiting 1 waiters [[owner b mode read limit 3 take 2 \
+             waited_ms ~ left_ms nil queue_left_ms ~ keys 1 client nil]] reserved_by nil]",
+        ),
+        ("LOCK.RELEASE k a", "2"),
+        ("LOCK.SHARE k b 3 TAKE 2 QUEUE 60000", "nil"),
+        ("LOCK.RELEASE k a", "1"),
+        (
+            "LOCK.INFO k OWNER b",
+            "[mode read fence #2 shares 3 holding 2 holders [[owner b mode read reads 2 writes 0 fence #2 ttl_ms ~ \
+             held_ms ~ offered 1 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        ),
+        ("LOCK.CHECK k b", "nil"),
+        // An offer counts.
+        ("LOCK.SHARE k c 3", "nil"),
+        ("LOCK.SHARE k b 3 TAKE 2 QUEUE 60000 PX 100000", "#2"),
+        ("LOCK.SHARE k b 3 TAKE 2 QUEUE 60000", "#2"),
+        ("LOCK.RELEASE k b", "1"),
+        ("LOCK.RELEASE k b", "0"),
+    ]);
+}
+
+#[test]
+fn a_place_is_for_one_mode_and_one_take() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(PLACED);
+    stage.play(&[
+        ("LOCK.SHARE k b 3 QUEUE 60000", OTHER_TAKE),
+        ("LOCK.SHARE k b 3 TAKE 3 QUEUE 60000 BLOCK 0", OTHER_TAKE),
+        ("LOCK.RW k b READ QUEUE 60000", OTHER_MODE),
+        ("LOCK.ACQUIRE k b QUEUE 60000", OTHER_MODE),
+        ("LOCK.SHARE k b 3 TAKE 2 BLOCK 0", "ERR owner already waits there: use RETRY"),
+        // It tries once, and the place stays.
+        ("LOCK.SHARE k b 3 TAKE 2", "nil"),
+        ("LOCK.RELEASE k a ALL", "0"),
+        // So is an offer.
+        ("LOCK.SHARE k b 3 QUEUE 60000", OTHER_TAKE),
+        ("LOCK.SHARE k b 3 TAKE 3 QUEUE 60000", OTHER_TAKE),
+        ("LOCK.ACQUIRE k b QUEUE 60000", OTHER_MODE),
+        ("LOCK.SHARE k b 3 TAKE 2", "#2"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode read fence #2 shares 2 holding 1 holders [] waiting 0 waiters [] reserved_by nil]",
+        ),
+    ]);
+}
+
+#[test]
+fn asking_again_for_a_place_replaces_its_limit() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(PLACED);
+    stage.play(&[
+        ("c: LOCK.RW k c READ BLOCK 0", "waits"),
+        // Lower: now it needs more room.
+        ("LOCK.SHARE k b 2 TAKE 2 QUEUE 60000", "nil"),
+        ("LOCK.RELEASE k a", "2"),
+        ("c:", "waits"),
+        // Higher: it fits, is offered, and the next is served.
+        ("LOCK.SHARE k b 4 TAKE 2 QUEUE 60000", "nil"),
+        ("c:", "#3"),
+        ("LOCK.SHARE k b 2 TAKE 2 QUEUE 60000", "#2"),
+    ]);
+}
+
+#[test]
+fn a_second_connection_takes_a_place_for_shares_over_with_its_limit() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.SHARE k a 3 TAKE 3", "#1"),
+        ("b: LOCK.SHARE k b 3 TAKE 2 QUEUE 60000 BLOCK 0", "waits"),
+        ("c: LOCK.SHARE k b 5 TAKE 2 QUEUE 60000 BLOCK 0", "#2"),
+        ("b:", "UNBLOCKED lock wait ended: a later request of this owner waits there now"),
+    ]);
+}
+
+#[test]
+fn a_place_for_shares_whose_owner_comes_to_hold_the_key_ends() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(PLACED);
+    stage.play(&[
+        ("LOCK.SHARE j b 1", "#2"),
+        ("LOCK.SHARE j x 9", "#3"),
+        ("c: LOCK.SHARE k c 2 BLOCK 0", "waits"),
+        ("d: LOCK.SHARE k x 1 BLOCK 0 QUEUE 60000", "waits"),
+        ("RENAME j k", "OK"),
+        // A client that waits there is answered as any holder is: there is no room for more.
+        ("d:", HOLDS_SHARES),
+        ("c:", "waits"),
+        (
+            "LOCK.INFO k COUNT 0",
+            "[mode read fence #3 shares 2 holding 2 holders [] waiting 1 waiters [] reserved_by nil]",
+        ),
+        ("LOCK.RELEASE k b", "0"),
+        ("c:", "#4"),
+    ]);
+}
+
+#[test]
+fn a_place_for_shares_is_left_by_release() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(PLACED);
+    stage.play(&[("c: LOCK.SHARE k c 4 BLOCK 0", "waits"), ("LOCK.RELEASE k b", "nil"), ("c:", "#2")]);
+}
