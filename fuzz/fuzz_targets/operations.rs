@@ -40,11 +40,14 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn sequence(input: &mut Unstructured<'_>) -> Result<(Rules, Vec<Op>)> {
-    let waiting = input.arbitrary()?;
+    let first: u8 = input.arbitrary()?;
+    let waiting = first & 1 == 1;
+    // What was found before there were shares begins with less, and means what it meant.
+    let codes = if first < 128 { 33 } else { 45 };
     let rules = if waiting { rules(input)? } else { Rules { holders_max: input.int_in_range(1..=3)?, ..RULES } };
     let mut ops = Vec::new();
     while !input.is_empty() && ops.len() < OPS_MAX {
-        ops.push(op(input, waiting)?);
+        ops.push(op(input, waiting, codes)?);
     }
     Ok((rules, ops))
 }
@@ -61,9 +64,9 @@ fn rules(input: &mut Unstructured<'_>) -> Result<Rules> {
     })
 }
 
-/// With or without waiting: as both generators of tests/model/random.rs.
-fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
-    Ok(match input.int_in_range(0..=33u8)? {
+/// With or without waiting: as the generators of tests/model/random.rs. Shares have the codes from 34.
+fn op(input: &mut Unstructured<'_>, waiting: bool, codes: u8) -> Result<Op> {
+    Ok(match input.int_in_range(0..=codes)? {
         0..=9 => acquire(input, waiting)?,
         10..=14 => release(input, waiting)?,
         15..=16 => extend(input)?,
@@ -97,6 +100,23 @@ fn op(input: &mut Unstructured<'_>, waiting: bool) -> Result<Op> {
         33 => Op::Unit {
             commands: (0..input.int_in_range(2..=7u8)?).map(|_| command(input, waiting)).collect::<Result<_>>()?,
         },
+        34.. => {
+            let limit: u32 = input.int_in_range(1..=4)?;
+            let take = input.int_in_range(1..=limit)?;
+            Op::Acquire {
+                db: db(input, waiting)?,
+                keys: vec![key(input)?],
+                owner: owner(input)?,
+                mode: Mode::Read,
+                lease: lease(input)?,
+                note: None,
+                wait: if waiting { wait(input)? } else { Wait::Never },
+                retry: option(input, |input| input.int_in_range(take..=limit))?,
+                session: option(input, bound)?,
+                queue: if waiting { option(input, |input| input.int_in_range(1..=60))? } else { None },
+                share: Some((limit, take)),
+            }
+        }
         _ => Op::Late { us: us(input, waiting)? },
     })
 }

@@ -183,6 +183,51 @@ fn ops_with_grace() -> Vec<Op> {
     ops
 }
 
+/// What three owners can do that share one key, with a client that waits, with a place, or without either.
+fn ops_with_shares() -> Vec<Op> {
+    let mut ops = vec![Op::Pass { us: 10_000 }];
+    let acquire = |owner, mode, share, wait, queue| {
+        let (keys, lease, note, retry, session) = (b"j".to_vec(), 25, None, None, None);
+        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share }
+    };
+    let shares = |owner, share, wait, queue| acquire(owner, Mode::Read, Some(share), wait, queue);
+    for owner in *b"ab" {
+        ops.push(shares(owner, (3, 2), Wait::Forever, None));
+        // A place ends with one passing of time, or outlives it. Its limit becomes another one.
+        ops.push(shares(owner, (2, 1), Wait::Never, Some(15)));
+        ops.push(shares(owner, (1, 1), Wait::For(Millis(5)), Some(8)));
+        let (mode, amount, fence) = (None, Amount::One, Named::None);
+        ops.push(Op::Release { db: 0, keys: b"j".to_vec(), owner, mode, amount, fence });
+    }
+    ops.push(shares(b'a', (3, 1), Wait::Never, None));
+    ops.push(acquire(b'b', Mode::Write, None, Wait::Forever, None));
+    ops.push(shares(b'c', (2, 2), Wait::Forever, None));
+    ops.push(acquire(b'c', Mode::Read, None, Wait::Forever, None));
+    let (mode, amount, fence) = (None, Amount::To(1), Named::None);
+    ops.push(Op::Release { db: 0, keys: b"j".to_vec(), owner: b'c', mode, amount, fence });
+    ops
+}
+
+#[test]
+fn every_history_of_six_steps_with_shares_agrees_with_the_model() {
+    // What could go wrong: as below, of how many reads there are, whose limit counts, and who is first in line.
+    let ops = ops_with_shares();
+    let (count, mut histories) = (ops.len(), 0u64);
+    for number in 0..count.pow(STEPS) {
+        // Owner c begins: it has all shares, or reads.
+        for before in [11, 12] {
+            let mut world = World::new(RULES);
+            world.step(&ops[before]);
+            for digit in (0..STEPS).map(|step| number / count.pow(step) % count) {
+                world.step(&ops[digit]);
+            }
+            world.check();
+            histories += 1;
+        }
+    }
+    assert!(histories > 1, "{histories}");
+}
+
 #[test]
 fn every_history_of_five_steps_in_a_grace_agrees_with_the_model() {
     // What could go wrong: as below, where nothing is granted for a while, also to holders.

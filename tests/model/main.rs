@@ -12,6 +12,7 @@ mod places;
 mod queue;
 mod random;
 mod sessions;
+mod shares;
 mod units;
 mod waiting;
 mod work;

@@ -135,6 +135,11 @@ impl Naive {
         self.rows.iter().filter(|row| (row.db, row.key) == (db, key) && row.owner != owner).collect()
     }
 
+    /// How often a key is held for reading, by all its holders together.
+    pub(crate) fn reads(&self, db: u32, key: u8) -> u64 {
+        self.rows.iter().filter(|row| (row.db, row.key) == (db, key)).map(|row| u64::from(row.reads)).sum()
+    }
+
     fn next_fence(&mut self, wall_us: u64) -> u64 {
         if !self.begun {
             self.jump(wall_us);
@@ -204,17 +209,18 @@ impl Naive {
                 Mode::Write => &mut row.writes,
             };
             let before = *count;
-            *count = match ask.retry {
-                None if row.offered => before.max(1),
-                None => before + 1,
-                Some(least) => before.max(least),
-            };
+            // What was offered is collected, and nothing is added.
+            *count = if row.offered { before.max(ask.count_after(0)) } else { ask.count_after(before) };
             let added = *count - before;
             row.deadline_us = if row.offered { deadline_us } else { row.deadline_us.max(deadline_us) };
             row.offered = false;
             row.note = ask.note.or(row.note);
             row.session = ask.session.or(row.session);
             let (fence, deadline_us, session) = (row.fence, row.deadline_us, row.session);
+            if let Some((limit, _)) = ask.share.filter(|_| added > 0) {
+                let sum = self.reads(db, key);
+                assert!(sum <= u64::from(limit), "{sum} reads of {key} at a grant within {limit}");
+            }
             given.push(Given {
                 fence,
                 fences: vec![fence],
@@ -278,7 +284,9 @@ impl Naive {
             if mode != Some(Mode::Read) {
                 row.writes = counted(row.writes);
             }
-            left.push(Some(u64::from(row.reads + row.writes)));
+            // Of an offer nothing is left, however many shares it had.
+            let ended = row.offered && ends.contains(&(db, key));
+            left.push(Some(if ended { 0 } else { u64::from(row.reads + row.writes) }));
             if row.reads + row.writes == 0 {
                 self.rows.remove(at);
             }

@@ -24,6 +24,47 @@ pub(crate) struct Ask {
     pub(crate) share: Option<(u32, u32)>,
 }
 
+/// What a request asks for. An owner may wait for each of them at one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Share,
+    Write,
+}
+
+impl Ask {
+    pub(crate) fn kind(&self) -> Kind {
+        match (self.share, self.mode) {
+            (Some(_), _) => Kind::Share,
+            (None, Mode::Read) => Kind::Read,
+            (None, Mode::Write) => Kind::Write,
+        }
+    }
+
+    fn take(&self) -> u32 {
+        self.share.map_or(1, |(_, take)| take)
+    }
+
+    /// How often its owner has the key after it, in its mode, that had it so often before.
+    pub(crate) fn count_after(&self, count: u32) -> u32 {
+        match self.retry {
+            None => count + self.take(),
+            Some(least) => count.max(least),
+        }
+    }
+
+    /// How often the key is offered to its owner: of a place, what its last request asked for.
+    fn offered_count(&self) -> u32 {
+        self.share.map_or(1, |_| self.count_after(0))
+    }
+
+    /// How many reads it adds.
+    fn need(&self, own: Option<&Row>) -> u32 {
+        let before = own.map_or(0, |own| own.reads);
+        self.count_after(before) - before
+    }
+}
+
 /// A waiter.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
@@ -171,7 +212,8 @@ impl Naive {
     /// Whether a waiter delays another, or a newcomer, which stands behind it in the queue of this key.
     fn delays(&self, ahead: &Waiter, behind: &Waiter, key: u8, now_us: u64) -> bool {
         let (db, owner) = (ahead.ask.db, behind.ask.owner);
-        if ahead.ask.mode == Mode::Read && behind.ask.mode == Mode::Read {
+        // A waiting share delays readers too: otherwise those that take many would starve.
+        if ahead.ask.kind() == Kind::Read && behind.ask.mode == Mode::Read {
             return false;
         }
         if !ahead.is_many() {
@@ -200,8 +242,21 @@ impl Naive {
         if others.iter().any(|row| conflicts(row, mode)) {
             return Some(Answer::Unavailable);
         }
-        if self.row(db, key, owner).is_some() {
-            return None;
+        let own = self.row(db, key, owner);
+        let fits = self.fits(&waiter.ask, key);
+        if let Some(own) = own {
+            let is_first = || self.queue(db, key).iter().all(|other| other.rank(key) >= waiter.rank(key));
+            let may_have = match waiter.ask.kind() {
+                Kind::Read | Kind::Write => true,
+                // As a reader that asks again.
+                Kind::Share if waiter.ask.need(Some(own)) == 0 => true,
+                Kind::Share if own.writes > 0 => fits,
+                Kind::Share => fits && is_first(),
+            };
+            return (!may_have).then_some(Answer::Unavailable);
+        }
+        if !fits {
+            return Some(Answer::Unavailable);
         }
         if !others.is_empty() && others.len() >= self.rules.holders_max {
             return Some(Answer::TooManyHolders);
@@ -209,14 +264,24 @@ impl Naive {
         (!self.delayers(waiter, key, now_us).is_empty()).then_some(Answer::Unavailable)
     }
 
+    /// Whether all holders together have few enough shares once it is granted. Only shares have a limit.
+    fn fits(&self, ask: &Ask, key: u8) -> bool {
+        let need = ask.need(self.row(ask.db, key, ask.owner));
+        ask.share.is_none_or(|(limit, _)| self.reads(ask.db, key) + u64::from(need) <= u64::from(limit))
+    }
+
     pub(crate) fn has_lost_its_hold(&self, waiter: &Waiter) -> bool {
         waiter.upgraded.iter().any(|key| self.row(waiter.ask.db, *key, waiter.ask.owner).is_none())
     }
 
-    /// Whether a place has nothing to wait for: its owner came to hold in another way what it asks for.
+    /// Whether a place or a share has nothing to wait for: its owner came to hold in another way what it asks for.
     pub(crate) fn is_settled_otherwise(&self, waiter: &Waiter, now_us: u64) -> bool {
         let Ask { db, owner, mode, ref keys, .. } = waiter.ask;
         let row = |key: &u8| self.row(db, *key, owner);
+        if let (Kind::Share, Some(_)) = (waiter.ask.kind(), row(&keys[0])) {
+            // A holder never waits for more.
+            return waiter.is_detached() || self.blocked_on(waiter, keys[0], now_us).is_some();
+        }
         if !waiter.is_place() {
             return false;
         }
@@ -329,7 +394,8 @@ impl Naive {
             true => now_us + waiter.ask.queue_us.expect("a place"),
         };
         let lease_us = until_us - now_us;
-        let ask = Ask { keys: new, lease_us, note: None, session: None, retry: Some(1), ..waiter.ask.clone() };
+        let retry = Some(waiter.ask.offered_count());
+        let ask = Ask { keys: new, lease_us, note: None, session: None, retry, ..waiter.ask.clone() };
         let given = self.take(&ask, now_us, wall_us);
         self.mark_offered(db, owner, keys, &held);
         given.iter().map(|given| given.fence).collect()
@@ -387,6 +453,10 @@ impl Naive {
         if keys.iter().any(|key| self.row(db, *key, owner).is_some_and(|row| row.offered && count(row) == 0)) {
             return Some(Answer::OtherMode);
         }
+        let has_other_count = |row: &Row| row.offered && row.reads != ask.count_after(0);
+        if ask.share.is_some() && self.row(db, keys[0], owner).is_some_and(has_other_count) {
+            return Some(Answer::OtherTake);
+        }
         let has = |key: &u8| self.row(db, *key, owner).is_some_and(|row| mode == Mode::Read || row.writes > 0);
         if !names_lie || parts.iter().any(|part| part.gone || part.db != db) || !keys.iter().all(has) {
             let is_part = |row: &Row| parts.iter().any(|part| part.stands() && part.key == row.key && part.db == db);
@@ -416,11 +486,14 @@ impl Naive {
         if places.is_empty() {
             return None;
         }
-        if places.iter().any(|place| place.ask.mode != ask.mode) {
+        if places.iter().any(|place| place.ask.kind() != ask.kind()) {
             return Some(Answer::OtherMode);
         }
         if places.iter().any(|place| place.ask.keys != ask.keys) {
             return Some(Answer::OtherKeys);
+        }
+        if places.iter().any(|place| place.ask.take() != ask.take()) {
+            return Some(Answer::OtherTake);
         }
         let place = places.pop().expect("there is one");
         if ask.wait != Wait::Never && ask.retry.is_none() {
@@ -430,6 +503,9 @@ impl Naive {
         if ask.wait == Wait::Never || cannot_wait {
             if let Some(queue_us) = ask.queue_us {
                 place.ask.queue_us = Some(queue_us);
+                if ask.share.is_some() {
+                    (place.ask.share, place.ask.retry) = (ask.share, ask.retry);
+                }
                 if place.is_detached() {
                     place.keep_until(now_us + queue_us);
                 }
@@ -468,13 +544,17 @@ impl Naive {
     fn check_turn(&self, served: &Waiter, now_us: u64) {
         let Waiter { ask: Ask { db, owner, mode, .. }, .. } = *served;
         for &key in &served.ask.keys {
-            // A holder has it again, or upgrades this very key.
-            if self.row(db, key, owner).is_some() {
+            // A holder has it again, or upgrades this very key. More shares it has before nobody.
+            if let Some(own) = self.row(db, key, owner) {
+                let asks_for_more = served.ask.share.is_some() && own.writes == 0 && served.ask.need(Some(own)) > 0;
+                let mut queue = self.queue(db, key).into_iter();
+                let first = queue.find(|other| asks_for_more && other.rank(key) < served.rank(key));
+                assert!(first.is_none(), "{served:?} takes more of {key} before {first:?}");
                 continue;
             }
             let waiters = self.waiters.iter().filter(|other| other.wants(db, key) && other.ask.owner != owner);
             for passed in waiters.filter(|other| other.ticket < served.ticket) {
-                let both_read = mode == Mode::Read && passed.ask.mode == Mode::Read;
+                let both_read = mode == Mode::Read && passed.ask.kind() == Kind::Read;
                 let was_kept = self.kept.get(&(db, key)).is_some_and(|since| since + self.rules.reserve_us <= now_us);
                 // It waits for what the one that passes it holds, or upgrades with this key.
                 let waits_for_it = passed.ask.keys.iter().any(|wanted| {
@@ -551,12 +631,16 @@ impl Naive {
 
     fn enqueue(&mut self, newcomer: Waiter, now_us: u64, wall_us: u64) -> Answer {
         let ask = newcomer.ask.clone();
+        let holds = self.row(ask.db, ask.keys[0], ask.owner).is_some();
+        if ask.share.is_some() && holds && self.grace_left(now_us).is_none() {
+            return Answer::HoldsShares;
+        }
         if ask.queue_us.is_some() && !newcomer.upgraded.is_empty() {
             return Answer::QueuedUpgrade;
         }
         let twin = self.waiters.iter_mut().find(|waiter| {
             let shared = ask.keys.iter().any(|key| waiter.wants(ask.db, *key));
-            waiter.ask.owner == ask.owner && waiter.ask.mode == ask.mode && shared
+            waiter.ask.owner == ask.owner && waiter.ask.kind() == ask.kind() && shared
         });
         if let Some(twin) = twin {
             if ask.retry.is_none() || twin.ask.keys != ask.keys {
@@ -636,7 +720,11 @@ impl Naive {
                 if own.is_some_and(|own| own.writes > 0 || waiter.ask.mode == Mode::Read) {
                     continue;
                 }
-                let conflicting = self.others(db, key, owner).into_iter().filter(|row| conflicts(row, waiter.ask.mode));
+                // Any of several holders of shares may let it in, but for those with too many for any sum.
+                let most = waiter.ask.share.map(|(limit, _)| limit.saturating_sub(waiter.ask.need(own)));
+                let keeps_out =
+                    |row: &&Row| conflicts(row, waiter.ask.mode) || most.is_some_and(|most| row.reads > most);
+                let conflicting = self.others(db, key, owner).into_iter().filter(keeps_out);
                 edges.extend(conflicting.map(|row| (key, row.owner)));
                 if own.is_none() {
                     let delayers = self.delayers(waiter, key, now_us).into_iter().filter(|other| to(other));
@@ -663,6 +751,9 @@ impl Naive {
             }
             if self.row(db, key, owner).is_some() {
                 continue;
+            }
+            if !self.fits(&waiter.ask, key) {
+                return Some(format!("{} reads of {key}", self.reads(db, key)));
             }
             if !others.is_empty() && others.len() >= self.rules.holders_max {
                 return Some(format!("too many hold {key}"));
@@ -806,7 +897,8 @@ impl Naive {
                 && row.reads + row.writes == given.added
             {
                 // The owner may collect it: only the time of the place is over.
-                (row.reads, row.writes) = if ask.mode == Mode::Read { (1, 0) } else { (0, 1) };
+                let count = ask.offered_count();
+                (row.reads, row.writes) = if ask.mode == Mode::Read { (count, 0) } else { (0, count) };
                 (row.note, row.session) = (None, None);
                 row.deadline_us = now_us + queue_us;
                 offered.push(given.place);

@@ -60,6 +60,13 @@ fn named() -> impl Strategy<Value = Named> {
     prop_oneof![4 => Just(Named::None), 1 => Just(Named::Own), 1 => Just(Named::Other)]
 }
 
+/// Of how many shares how many, and how many there are to be afterwards.
+fn share() -> impl Strategy<Value = ((u32, u32), Option<u32>)> {
+    let of = |limit: u32| (Just(limit), 1..=limit);
+    let retried = |(limit, take): (u32, u32)| (Just((limit, take)), option::weighted(0.25, take..=limit));
+    (1..5u32).prop_flat_map(of).prop_flat_map(retried)
+}
+
 /// Another note, none from now on, or what is there.
 fn note_of_extension() -> impl Strategy<Value = Option<Option<u8>>> {
     option::of(option::of(b'x'..=b'z'))
@@ -98,6 +105,10 @@ fn request() -> impl Strategy<Value = Op> {
                 retry: None,
                 session, queue: None, share: None,
             }),
+        5 => (key(), owner(), lease(), share(), session()).prop_map(|(key, owner, lease, (share, retry), session)| {
+            let (keys, mode, note, wait) = (vec![key], Mode::Read, None, Wait::Never);
+            Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue: None, share: Some(share) }
+        }),
         7 => (keys(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
         3 => (keys(), owner(), lease(), named(), session(), note_of_extension())
@@ -131,7 +142,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn request_with_waiting() -> impl Strategy<Value = Op> {
+fn request_with_waiting(shares: u32) -> impl Strategy<Value = Op> {
+    let key = || b'j'..=b'l';
     let owner = || b'a'..=b'e';
     let db = || prop_oneof![9 => Just(0u32), 1 => Just(1u32)];
     let lease = || prop_oneof![1..5u64, 1..60u64, Just(100_000)];
@@ -151,6 +163,11 @@ fn request_with_waiting() -> impl Strategy<Value = Op> {
             .prop_map(|(db, keys, owner, mode, lease, note, wait, (retry, session, queue))| {
                 Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
             }),
+        shares => (db(), key(), owner(), lease(), wait(), share(), session(), queue())
+            .prop_map(|(db, key, owner, lease, wait, (share, retry), session, queue)| {
+                let (keys, mode, note, share) = (vec![key], Mode::Read, None, Some(share));
+                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share }
+            }),
         8 => (db(), keys_of_waiters(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(db, keys, owner, mode, amount, fence)| Op::Release { db, keys, owner, mode, amount, fence }),
         2 => (keys_of_waiters(), owner(), lease(), named(), session(), note_of_extension())
@@ -162,13 +179,13 @@ fn request_with_waiting() -> impl Strategy<Value = Op> {
 }
 
 /// Waiting adds up in whole milliseconds: the wheel does not ring in between.
-fn op_with_waiting() -> impl Strategy<Value = Op> {
+fn op_with_waiting(shares: u32) -> impl Strategy<Value = Op> {
     let key = || b'j'..=b'l';
     let ms = || prop_oneof![1..4u64, 1..60u64].prop_map(|ms| ms * 1000);
     let nth = || 0..100usize;
     let one = prop_oneof![
-        28 => request_with_waiting(),
-        3 => unit(request_with_waiting(), ms()),
+        28 + shares => request_with_waiting(shares),
+        3 => unit(request_with_waiting(shares), ms()),
         2 => close(),
         1 => break_holds(),
         3 => ms().prop_map(|us| Op::Pass { us }),
@@ -193,6 +210,22 @@ fn op_with_waiting() -> impl Strategy<Value = Op> {
         1 => (0..2_000_000u64).prop_map(|us| Op::SetWall { us }),
     ];
     prop_oneof![9 => one, 1 => rare]
+}
+
+/// Most about one key.
+fn op_with_shares() -> impl Strategy<Value = Op> {
+    let to_one = |op| match op {
+        Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share } if keys.len() == 1 => {
+            let keys = if keys == b"l" { keys } else { b"j".to_vec() };
+            Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share }
+        }
+        Op::Release { db, keys, owner, mode, amount, fence } if keys.len() == 1 => {
+            let keys = if keys == b"l" { keys } else { b"j".to_vec() };
+            Op::Release { db, keys, owner, mode, amount, fence }
+        }
+        op => op,
+    };
+    op_with_waiting(30).prop_map(to_one)
 }
 
 fn rules() -> impl Strategy<Value = Rules> {
@@ -229,10 +262,22 @@ proptest! {
     }
 
     #[test]
-    fn core_replica_and_model_agree_on_who_waits(rules in rules(), ops in vec(op_with_waiting(), 1..60)) {
+    fn core_replica_and_model_agree_on_who_waits(rules in rules(), ops in vec(op_with_waiting(4), 1..60)) {
         // What could go wrong: a waiter that could be served waits, or one that should wait is served; a deadlock is
         // missed, or reported where there is none.
         let mut world = World::new(rules);
+        world.some_cannot_wait = true;
+        world.some_places_are_overdue = true;
+        for op in &ops {
+            world.step(op);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn core_replica_and_model_agree_on_how_many_share(rules in rules(), ops in vec(op_with_shares(), 1..60)) {
+        // What could go wrong: as above, of the sum of reads, which only some requests look at.
+        let mut world = World::new(Rules { holders_max: 9, ..rules });
         world.some_cannot_wait = true;
         world.some_places_are_overdue = true;
         for op in &ops {

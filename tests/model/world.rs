@@ -1,7 +1,7 @@
 //! A world without a server: a primary, a replica that receives what the primary's effects say, and the naive model.
 
 use crate::naive::{Answer, Naive, Row};
-use crate::queue::{Ask as Wish, Rules, Waiter};
+use crate::queue::{Ask as Wish, Kind, Rules, Waiter};
 use redis_lock::lock::codec;
 use redis_lock::lock::manager::view::{self, View, ViewContext};
 use redis_lock::lock::manager::waiters::Waiting;
@@ -955,7 +955,13 @@ impl World {
                 let is_settled = waiter.is_detached() && self.naive.is_settled_otherwise(waiter, now);
                 is_settled || self.naive.is_left_in_circle(waiter, now)
             }
-            request::WaitEnd::Refused(Refusal::QueuedUpgrade) => self.naive.is_settled_otherwise(waiter, now),
+            request::WaitEnd::Refused(Refusal::QueuedUpgrade) => {
+                waiter.ask.mode == Mode::Write && self.naive.is_settled_otherwise(waiter, now)
+            }
+            request::WaitEnd::Refused(Refusal::HoldsShares) => {
+                let is_share = waiter.ask.kind() == Kind::Share && !waiter.is_detached();
+                is_share && self.naive.is_settled_otherwise(waiter, now)
+            }
             request::WaitEnd::HoldLost => self.naive.has_lost_its_hold(waiter),
             request::WaitEnd::WrongType => self.is_foreign(waiter.ask.db, &waiter.ask.keys),
             _ => false,
