@@ -60,13 +60,6 @@ fn named() -> impl Strategy<Value = Named> {
     prop_oneof![4 => Just(Named::None), 1 => Just(Named::Own), 1 => Just(Named::Other)]
 }
 
-/// Of how many shares how many, and how many there are to be afterwards.
-fn share() -> impl Strategy<Value = ((u32, u32), Option<u32>)> {
-    let of = |limit: u32| (Just(limit), 1..=limit);
-    let retried = |(limit, take): (u32, u32)| (Just((limit, take)), option::weighted(0.25, take..=limit));
-    (1..5u32).prop_flat_map(of).prop_flat_map(retried)
-}
-
 /// Another note, none from now on, or what is there.
 fn note_of_extension() -> impl Strategy<Value = Option<Option<u8>>> {
     option::of(option::of(b'x'..=b'z'))
@@ -105,10 +98,6 @@ fn request() -> impl Strategy<Value = Op> {
                 retry: None,
                 session, queue: None, share: None,
             }),
-        5 => (key(), owner(), lease(), share(), session()).prop_map(|(key, owner, lease, (share, retry), session)| {
-            let (keys, mode, note, wait) = (vec![key], Mode::Read, None, Wait::Never);
-            Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue: None, share: Some(share) }
-        }),
         7 => (keys(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(keys, owner, mode, amount, fence)| Op::Release { db: 0, keys, owner, mode, amount, fence }),
         3 => (keys(), owner(), lease(), named(), session(), note_of_extension())
@@ -142,8 +131,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn request_with_waiting(shares: u32) -> impl Strategy<Value = Op> {
-    let key = || b'j'..=b'l';
+fn request_with_waiting() -> impl Strategy<Value = Op> {
     let owner = || b'a'..=b'e';
     let db = || prop_oneof![9 => Just(0u32), 1 => Just(1u32)];
     let lease = || prop_oneof![1..5u64, 1..60u64, Just(100_000)];
@@ -163,11 +151,6 @@ fn request_with_waiting(shares: u32) -> impl Strategy<Value = Op> {
             .prop_map(|(db, keys, owner, mode, lease, note, wait, (retry, session, queue))| {
                 Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
             }),
-        shares => (db(), key(), owner(), lease(), wait(), share(), session(), queue())
-            .prop_map(|(db, key, owner, lease, wait, (share, retry), session, queue)| {
-                let (keys, mode, note, share) = (vec![key], Mode::Read, None, Some(share));
-                Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share }
-            }),
         8 => (db(), keys_of_waiters(), owner(), option::of(mode()), amount(), named())
             .prop_map(|(db, keys, owner, mode, amount, fence)| Op::Release { db, keys, owner, mode, amount, fence }),
         2 => (keys_of_waiters(), owner(), lease(), named(), session(), note_of_extension())
@@ -179,13 +162,13 @@ fn request_with_waiting(shares: u32) -> impl Strategy<Value = Op> {
 }
 
 /// Waiting adds up in whole milliseconds: the wheel does not ring in between.
-fn op_with_waiting(shares: u32) -> impl Strategy<Value = Op> {
+fn op_with_waiting() -> impl Strategy<Value = Op> {
     let key = || b'j'..=b'l';
     let ms = || prop_oneof![1..4u64, 1..60u64].prop_map(|ms| ms * 1000);
     let nth = || 0..100usize;
     let one = prop_oneof![
-        28 + shares => request_with_waiting(shares),
-        3 => unit(request_with_waiting(shares), ms()),
+        28 => request_with_waiting(),
+        3 => unit(request_with_waiting(), ms()),
         2 => close(),
         1 => break_holds(),
         3 => ms().prop_map(|us| Op::Pass { us }),
@@ -212,20 +195,47 @@ fn op_with_waiting(shares: u32) -> impl Strategy<Value = Op> {
     prop_oneof![9 => one, 1 => rare]
 }
 
-/// Most about one key.
+/// Of how many shares it takes how many, and how many its owner is to have afterwards.
+fn share() -> impl Strategy<Value = ((u32, u32), Option<u32>)> {
+    let of = |limit: u32| (Just(limit), 1..=limit);
+    let retried = |(limit, take): (u32, u32)| (Just((limit, take)), option::weighted(0.25, take..=limit));
+    (1..5u32).prop_flat_map(of).prop_flat_map(retried)
+}
+
+/// Requests for shares among all else. They are apart from the others, so that the seeds of these keep their meaning.
 fn op_with_shares() -> impl Strategy<Value = Op> {
-    let to_one = |op| match op {
-        Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share } if keys.len() == 1 => {
-            let keys = if keys == b"l" { keys } else { b"j".to_vec() };
+    let key = prop_oneof![4 => Just(b'j'), 1 => Just(b'k')];
+    let lease = prop_oneof![1..5u64, 1..200u64, Just(100_000)];
+    let shares =
+        (key, b'a'..=b'd', lease, share(), session()).prop_map(|(key, owner, lease, (share, retry), session)| {
+            let (keys, mode, note, wait, share) = (vec![key], Mode::Read, None, Wait::Never, Some(share));
+            Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue: None, share }
+        });
+    prop_oneof![3 => op(), 1 => shares]
+}
+
+/// As above, with most about one key.
+fn op_with_shares_and_waiting() -> impl Strategy<Value = Op> {
+    let db = prop_oneof![19 => Just(0u32), 1 => Just(1u32)];
+    let key = prop_oneof![6 => Just(b'j'), 1 => Just(b'k'), 1 => Just(b'l')];
+    let lease = prop_oneof![1..5u64, 1..60u64, Just(100_000)];
+    let wait = prop_oneof![
+        1 => Just(Wait::Never),
+        2 => (1..40u64).prop_map(|ms| Wait::For(Millis(ms))),
+        3 => Just(Wait::Forever),
+    ];
+    let queue = prop_oneof![3 => Just(None), 1 => (1..60u64).prop_map(Some), 1 => Just(Some(1_000))];
+    let shares = (db, key, b'a'..=b'e', lease, wait, share(), session(), queue).prop_map(
+        |(db, key, owner, lease, wait, (share, retry), session, queue)| {
+            let (keys, mode, note, share) = (vec![key], Mode::Read, None, Some(share));
             Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share }
-        }
-        Op::Release { db, keys, owner, mode, amount, fence } if keys.len() == 1 => {
-            let keys = if keys == b"l" { keys } else { b"j".to_vec() };
-            Op::Release { db, keys, owner, mode, amount, fence }
-        }
-        op => op,
-    };
-    op_with_waiting(30).prop_map(to_one)
+        },
+    );
+    let gives_back = (b'a'..=b'e', amount()).prop_map(|(owner, amount)| {
+        let (keys, mode, fence) = (b"j".to_vec(), None, Named::None);
+        Op::Release { db: 0, keys, owner, mode, amount, fence }
+    });
+    prop_oneof![5 => op_with_waiting(), 4 => shares, 2 => gives_back]
 }
 
 fn rules() -> impl Strategy<Value = Rules> {
@@ -262,7 +272,7 @@ proptest! {
     }
 
     #[test]
-    fn core_replica_and_model_agree_on_who_waits(rules in rules(), ops in vec(op_with_waiting(4), 1..60)) {
+    fn core_replica_and_model_agree_on_who_waits(rules in rules(), ops in vec(op_with_waiting(), 1..60)) {
         // What could go wrong: a waiter that could be served waits, or one that should wait is served; a deadlock is
         // missed, or reported where there is none.
         let mut world = World::new(rules);
@@ -275,9 +285,23 @@ proptest! {
     }
 
     #[test]
-    fn core_replica_and_model_agree_on_how_many_share(rules in rules(), ops in vec(op_with_shares(), 1..60)) {
-        // What could go wrong: as above, of the sum of reads, which only some requests look at.
-        let mut world = World::new(Rules { holders_max: 9, ..rules });
+    fn core_replica_and_model_agree_on_shares(holders_max in 1..5usize, ops in vec(op_with_shares(), 1..80)) {
+        let mut world = World::new(Rules { holders_max, ..RULES });
+        for op in &ops {
+            world.step(op);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn core_replica_and_model_agree_on_who_waits_to_share(
+        rules in rules(),
+        few in any::<bool>(),
+        ops in vec(op_with_shares_and_waiting(), 1..60),
+    ) {
+        // What could go wrong: as above, about the sum of reads, by which each waiter is judged with its own limit.
+        let holders_max = if few { rules.holders_max } else { 9 };
+        let mut world = World::new(Rules { holders_max, ..rules });
         world.some_cannot_wait = true;
         world.some_places_are_overdue = true;
         for op in &ops {

@@ -570,3 +570,25 @@ fn a_time_limit_ends_the_wait_for_shares_and_lets_those_behind_it_go_on() {
     world.pass(10);
     assert_eq!(world.at(b'k'), at(b"bh", b""));
 }
+#[test]
+fn an_owner_that_waits_before_and_behind_a_share_is_a_deadlock() {
+    // Its own wait keeps a waiting, and that one keeps the next wait of its own.
+    let mut world = world();
+    world.holds(b'h', Write, b"k");
+    world.waits(b'b', Write, b"k");
+    world.waits_to_share(b'a', b'k', (2, 1));
+    assert_eq!(world.asks(b'b', b'k', (2, 1), WAITING), Answer::Deadlock);
+    assert_eq!(world.ask(b'b', Read, b"k"), Answer::Deadlock);
+    let mut world = self::world();
+    world.holds(b'h', Write, b"k");
+    world.waits_to_share(b'b', b'k', (2, 1));
+    world.waits_to_share(b'a', b'k', (2, 1));
+    assert_eq!(world.ask(b'b', Read, b"k"), Answer::Deadlock);
+    assert_eq!(world.ask(b'b', Write, b"k"), Answer::Deadlock);
+    // A reader keeps no share waiting.
+    let mut world = self::world();
+    world.holds(b'h', Write, b"k");
+    world.waits(b'b', Read, b"k");
+    world.waits_to_share(b'a', b'k', (2, 1));
+    world.waits_to_share(b'b', b'k', (2, 1));
+}
