@@ -750,7 +750,11 @@ impl Naive {
                 return Some(format!("{row:?}"));
             }
             if self.row(db, key, owner).is_some() {
-                continue;
+                // In a grace, a holder may ask for more.
+                match self.blocked_on(waiter, key, now_us) {
+                    Some(_) => return Some(format!("holds {key} already, and more is not to be had")),
+                    None => continue,
+                }
             }
             if !self.fits(&waiter.ask, key) {
                 return Some(format!("{} reads of {key}", self.reads(db, key)));

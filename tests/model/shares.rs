@@ -592,3 +592,40 @@ fn an_owner_that_waits_before_and_behind_a_share_is_a_deadlock() {
     world.waits_to_share(b'a', b'k', (2, 1));
     world.waits_to_share(b'b', b'k', (2, 1));
 }
+
+#[test]
+fn a_holder_that_asks_for_more_in_a_grace_waits_for_nobody() {
+    // What could go wrong: it is refused after the grace in any case, so that no cycle goes through it.
+    let mut world = world();
+    world.holds(b'd', Write, b"k");
+    world.shares(b'e', b'j', (2, 1));
+    world.shares(b'c', b'j', (2, 1));
+    world.then(&Op::Grace { ms: 20 });
+    assert_eq!(world.asks(b'e', b'j', (2, 2), WAITING), Answer::Queued);
+    world.waits(b'd', Read, b"j");
+    assert_eq!(world.asks(b'c', b'k', (2, 1), WAITING), Answer::Queued);
+    world.pass(20);
+    assert_eq!((world.at(b'j'), world.at(b'k')), (at(b"cde", b""), at(b"d", b"c")));
+}
+
+#[test]
+fn a_waiting_share_whose_owner_came_to_hold_passes_nobody() {
+    // Neither one that only another key delays: a holder gets more only where nobody waits before it.
+    let mut world = world();
+    world.holds(b'x', Write, b"l");
+    world.holds(b'h', Write, b"k");
+    world.waits(b'm', Read, b"kl");
+    world.waits(b'a', Read, b"k");
+    world.waits_to_share(b'a', b'k', (9, 1));
+    world.release(b'h', b"k");
+    assert_eq!((world.reads(b'a', b'k'), world.at(b'k')), (1, at(b"a", b"m")));
+}
+
+#[test]
+fn another_mode_is_told_before_another_number_of_shares() {
+    let mut world = world();
+    world.holds(b'h', Write, b"k");
+    world.waits_to_share(b'a', b'k', (2, 1));
+    world.waits(b'a', Read, b"k");
+    assert_eq!(world.asks(b'a', b'k', (2, 2), POLLING), Answer::OtherMode);
+}
