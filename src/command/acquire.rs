@@ -75,8 +75,8 @@ impl Command for LockShare {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.share",
         arity: -4,
-        summary: c"Takes shares of a lock that up to a limit of them may hold together, or waits for them. \
-                   Replies with the fence, or null when there is no room.",
+        summary: c"Takes shares of a lock, up to a limit for all holders together, or waits for them. \
+                   Replies with the fence, or null when they do not fit.",
         args: &[
             KEY,
             OWNER,

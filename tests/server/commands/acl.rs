@@ -10,6 +10,7 @@ const LOCKING: &[&str] = &[
     "LOCK.ACQUIRE lock:k a",
     "LOCK.ACQUIRE lock:k a BLOCK 10 SESSION 60000 NOTE x RETRY 1",
     "LOCK.RW lock:r a READ",
+    "LOCK.SHARE lock:s a 5 TAKE 2 QUEUE 1000",
     "LOCK.EXTEND lock:k a PX 5000",
     "LOCK.CHECK lock:k a",
     "LOCK.INFO lock:k",

@@ -72,8 +72,8 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
     for spec in command::table::TABLE {
         tokens(spec.args, &mut documented);
     }
-    use Opt::{All, Block, Count, Ex, Fence, Note, Owner, Px, Queue, Read, Reset, Retry, Session, To, Write};
-    let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Retry, Session, Reset]
+    use Opt::{All, Block, Count, Ex, Fence, Note, Owner, Px, Queue, Read, Reset, Retry, Session, Take, To, Write};
+    let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Retry, Session, Reset, Take]
         .map(|known| known.word().to_owned());
     assert_eq!(documented, parsed.into_iter().collect());
 }
@@ -87,6 +87,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::Exclude("PX", "EX"),
         ArgError::NoLease,
         ArgError::Number { name: "PX", min: 1, max: 86_400_000 },
+        ArgError::Number { name: "limit", min: 1, max: u64::from(u32::MAX) },
+        ArgError::Number { name: "TAKE", min: 1, max: 5 },
+        ArgError::Number { name: "RETRY", min: 3, max: 5 },
         ArgError::NoWholeSecond(Millis(500)),
         ArgError::Mode,
         ArgError::OwnerEmpty,
