@@ -66,14 +66,14 @@ impl Scene<'_> {
 }
 
 /// Events of locks in database 0, in order, each as `acquire k`.
-struct Events {
+pub(crate) struct Events {
     wire: Connection,
     conn: Client,
 }
 
 impl Events {
     /// Listens from now on.
-    fn of(server: &Server) -> Events {
+    pub(crate) fn of(server: &Server) -> Events {
         let mut conn = server.connect();
         conn.ok(&["CONFIG", "SET", "notify-keyspace-events", "Ed"]);
         let mut wire = Connection::resp2(server);
@@ -82,7 +82,7 @@ impl Events {
     }
 
     /// All since the last call.
-    fn since(&mut self) -> Vec<String> {
+    pub(crate) fn since(&mut self) -> Vec<String> {
         self.conn.get::<i64>(&["PUBLISH", "__keyevent@0__:lock.mark", ""]);
         let mut events = Vec::new();
         loop {

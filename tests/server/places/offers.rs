@@ -79,7 +79,8 @@ fn an_offer_that_is_not_collected_is_taken_back_and_the_next_is_served() {
     assert_eq!(counted.map(|field| scene.number(field)), [1, 0, 1, 3, 2], "{counted:?}");
     scene.expect_numbers(0, 0, 0);
     scene.row("LOCK.LOG", "[]");
-    assert_eq!(events.since(), ["acquire k", "release k", "acquire k", "release k", "acquire k"]);
+    let waited = ["acquire k", "wait k", "wait k"];
+    assert_eq!(events.since(), [&waited[..], &["release k", "acquire k", "release k", "acquire k"]].concat());
     // The next request is judged anew.
     scene.row("LOCK.ACQUIRE k b QUEUE 60000", "nil");
 }
@@ -106,13 +107,13 @@ fn events_tell_of_an_offer_its_collection_and_its_end() {
     let mut events = Events::of(&server);
     let mut scene = Scene::new(&server);
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000", "nil")]);
-    assert_eq!(events.since(), ["acquire k"], "to begin to wait changes nothing");
+    assert_eq!(events.since(), ["acquire k", "wait k"]);
     scene.row("LOCK.RELEASE k a", "0");
     assert_eq!(events.since(), ["release k", "acquire k"]);
     scene.row("LOCK.ACQUIRE k b QUEUE 60000", "#2");
     assert_eq!(events.since(), ["extend k"]);
     scene.play(&[("LOCK.ACQUIRE k c QUEUE 60000", "nil"), ("LOCK.RELEASE k b", "0"), ("LOCK.RELEASE k c", "0")]);
-    assert_eq!(events.since(), ["release k", "acquire k", "release k"]);
+    assert_eq!(events.since(), ["wait k", "release k", "acquire k", "release k"]);
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn a_grant_that_is_collected_within_the_step_that_makes_it_is_told_once() {
         &[],
         &["LOCK.HOLD k a 0 1 #1 ~ 20", "MULTI", "LOCK.HOLD k a 0 0 #1", "LOCK.HOLD k b 0 1 #2 ~ 60000 mine", "EXEC"],
     );
-    assert_eq!(events.since(), ["acquire k", "lapse k", "acquire k"]);
+    assert_eq!(events.since(), ["acquire k", "wait k", "lapse k", "acquire k"]);
     let mut scene = Scene::new(&server);
     scene.expect("k", "b holds");
     assert_eq!(["lock_granted", "lock_handed_off", "lock_taken_back"].map(|field| scene.number(field)), [2, 1, 0]);

@@ -296,7 +296,7 @@ fn what_is_left_after_the_connection_lapses_and_subscribers_learn_of_both() {
     stage.play(&[("t: LOCK.ACQUIRE l a PX 600000 SESSION 0", "#3"), ("c: LOCK.RW l c READ BLOCK 0", "waits")]);
     stage.leave("t");
     stage.play(&[("c:", "#4")]);
-    expect(&[("lock.acquire", "l"), ("lock.release", "l"), ("lock.acquire", "l")]);
+    expect(&[("lock.acquire", "l"), ("lock.wait", "l"), ("lock.release", "l"), ("lock.acquire", "l")]);
     assert_eq!(counted.map(|field| conn.info_number("lock", field)), [1, 1, 0, 2]);
 
     // A lease that ends before the grace does is not cut, so nothing is sent; nor of a connection without a hold bound

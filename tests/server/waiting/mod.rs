@@ -1,5 +1,6 @@
 //! Clients that wait for a lock, and how each wait ends.
 
+mod announced;
 mod clients;
 mod condemned;
 mod deadlock;
