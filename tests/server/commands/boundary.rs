@@ -46,6 +46,14 @@ const COMMANDS: &[Shown] = &[
         args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
+        name: "lock.share",
+        arity: -4,
+        flags: TAKES,
+        keys: Keys::First,
+        key: &["RW", "access", "update"],
+        args: "key owner limit TAKE:count? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+    },
+    Shown {
         name: "lock.release",
         arity: -3,
         flags: CHANGES,
@@ -231,6 +239,7 @@ fn command_getkeys_finds_the_one_key() {
     for command in [
         "LOCK.ACQUIRE key owner PX 5 NOTE n",
         "LOCK.RW key owner READ",
+        "LOCK.SHARE key owner 5 TAKE 2",
         "LOCK.RELEASE key owner ALL",
         "LOCK.EXTEND key owner PX 5",
         "LOCK.CHECK key owner FENCE 5",
@@ -430,6 +439,7 @@ fn out_of_memory_refuses_grants_and_lets_go_of_locks() {
         &["LOCK.ACQUIRE", "k", "a"][..],
         &["LOCK.ACQUIRE", "free", "a"],
         &["LOCK.RW", "k", "a", "READ"],
+        &["LOCK.SHARE", "k", "a", "5"],
         &["LOCK.MACQUIRE", "2", "k", "free", "a"],
     ] {
         assert!(conn.error(refused).starts_with("OOM "), "{refused:?}");
@@ -455,6 +465,7 @@ fn a_replica_grants_nothing_even_if_it_takes_writes() {
         &["LOCK.ACQUIRE", "free", "a"],
         &["LOCK.ACQUIRE", "k", "a"],
         &["LOCK.RW", "free", "a", "READ"],
+        &["LOCK.SHARE", "free", "a", "5"],
         &["LOCK.RELEASE", "k", "a"],
         &["LOCK.EXTEND", "k", "a", "PX", "5"],
         &["LOCK.MACQUIRE", "2", "free", "k", "a"],

@@ -44,11 +44,11 @@ fn info_is_a_map_in_resp3_and_a_flat_array_in_resp2() {
          $5\\r\\nfence\\r\\n:{fence}\\r\\n$6\\r\\nttl_ms\\r\\n:"
     );
     let head = format!(
-        "$4\\r\\nmode\\r\\n$5\\r\\nwrite\\r\\n$5\\r\\nfence\\r\\n:{fence}\\r\\n$7\\r\\nholding\\r\\n:1\\r\\n$7\\r\\nholders\\r\\n*1\\r\\n"
+        "$4\\r\\nmode\\r\\n$5\\r\\nwrite\\r\\n$5\\r\\nfence\\r\\n:{fence}\\r\\n$6\\r\\nshares\\r\\n:0\\r\\n$7\\r\\nholding\\r\\n:1\\r\\n$7\\r\\nholders\\r\\n*1\\r\\n"
     );
     let (flat, map) = (two.bytes("LOCK.INFO k"), three.bytes("LOCK.INFO k"));
-    assert!(flat.starts_with(&format!("*14\\r\\n{head}*22\\r\\n{holder}")), "{flat}");
-    assert!(map.starts_with(&format!("%7\\r\\n{head}%11\\r\\n{holder}")), "{map}");
+    assert!(flat.starts_with(&format!("*16\\r\\n{head}*22\\r\\n{holder}")), "{flat}");
+    assert!(map.starts_with(&format!("%8\\r\\n{head}%11\\r\\n{holder}")), "{map}");
     let rest = |null: &str| {
         format!("$7\\r\\nwaiting\\r\\n:0\\r\\n$7\\r\\nwaiters\\r\\n*0\\r\\n$11\\r\\nreserved_by\\r\\n{null}\\r\\n")
     };

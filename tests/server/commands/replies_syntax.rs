@@ -9,6 +9,7 @@ const ARITY: &[Row] = &[
     ("LOCK.ACQUIRE", "ERR wrong number of arguments for 'lock.acquire' command"),
     ("LOCK.ACQUIRE k", "ERR wrong number of arguments for 'lock.acquire' command"),
     ("LOCK.RW k a", "ERR wrong number of arguments for 'lock.rw' command"),
+    ("LOCK.SHARE k a", "ERR wrong number of arguments for 'lock.share' command"),
     ("LOCK.RELEASE k", "ERR wrong number of arguments for 'lock.release' command"),
     ("LOCK.EXTEND k a", "ERR wrong number of arguments for 'lock.extend' command"),
     ("LOCK.EXTEND k a PX", "ERR wrong number of arguments for 'lock.extend' command"),
@@ -27,6 +28,9 @@ const ARITY: &[Row] = &[
 const OWNERS: &[Row] = &[
     (r#"LOCK.ACQUIRE k """#, "ERR owner must not be empty"),
     (r#"LOCK.RW k "" READ"#, "ERR owner must not be empty"),
+    (r#"LOCK.SHARE k "" 5"#, "ERR owner must not be empty"),
+    ("LOCK.SHARE k * 5 RETRY 1", "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
+    ("LOCK.SHARE k * 5 QUEUE 1", "ERR QUEUE needs an owner of your own: * is another one each time"),
     (r#"LOCK.RELEASE k """#, "ERR owner must not be empty"),
     (r#"LOCK.GUARD k "" 5 PING"#, "ERR owner must not be empty"),
     ("LOCK.GUARD k * 5 PING", "ERR owner * can only acquire: use the owner that the server made"),
@@ -89,6 +93,17 @@ const NUMBERS: &[Row] = &[
     ("LOCK.ACQUIRE k a RETRY BLOCK 0", RETRY),
     ("LOCK.RW k a WRITE BLOCK 0 RETRY once", RETRY),
     ("LOCK.RW k a READ PX 0", PX),
+    ("LOCK.SHARE k a 0", LIMIT),
+    ("LOCK.SHARE k a 05", LIMIT),
+    ("LOCK.SHARE k a 4294967296", LIMIT),
+    ("LOCK.SHARE k a TAKE 1", LIMIT),
+    ("LOCK.SHARE k a 5 TAKE 0", TAKE),
+    ("LOCK.SHARE k a 5 TAKE 6", TAKE),
+    ("LOCK.SHARE k a 5 TAKE all", TAKE),
+    ("LOCK.SHARE k a 5 TAKE 3 RETRY 2", RETRY_OF_SHARES),
+    ("LOCK.SHARE k a 5 RETRY 2 TAKE 3", RETRY_OF_SHARES),
+    ("LOCK.SHARE k a 5 TAKE 3 RETRY 6", RETRY_OF_SHARES),
+    ("LOCK.SHARE k a 5 PX 0", PX),
     ("LOCK.RW k a WRITE EX 86401", EX),
     ("LOCK.EXTEND k a PX 0", PX),
     ("LOCK.EXTEND k a PX 86400001", PX),
@@ -123,6 +138,9 @@ const PX: &str = "ERR PX must be a whole number from 1 to 86400000";
 const EX: &str = "ERR EX must be a whole number from 1 to 86400";
 const BLOCK: &str = "ERR BLOCK must be a whole number from 0 to 315360000000";
 const RETRY: &str = "ERR RETRY must be a whole number from 1 to 4294967295";
+const LIMIT: &str = "ERR limit must be a whole number from 1 to 4294967295";
+const TAKE: &str = "ERR TAKE must be a whole number from 1 to 5";
+const RETRY_OF_SHARES: &str = "ERR RETRY must be a whole number from 3 to 5";
 const FENCE: &str = "ERR FENCE must be a whole number from 1 to 9007199254740991";
 const GUARD_FENCE: &str = "ERR fence must be a whole number from 1 to 9007199254740991";
 const TO: &str = "ERR TO must be a whole number from 0 to 4294967295";
@@ -144,6 +162,12 @@ const OPTIONS: &[Row] = &[
     ("LOCK.RW k a BOTH", "ERR mode must be READ or WRITE"),
     ("LOCK.RW k a PX 5 READ", "ERR mode must be READ or WRITE"),
     (r#"LOCK.RW k a """#, "ERR mode must be READ or WRITE"),
+    ("LOCK.ACQUIRE k a TAKE 5", r#"ERR unknown option "TAKE""#),
+    ("LOCK.RW k a READ TAKE 5", r#"ERR unknown option "TAKE""#),
+    ("LOCK.SHARE k a 5 READ", r#"ERR unknown option "READ""#),
+    ("LOCK.SHARE k a 5 6", r#"ERR unknown option "6""#),
+    ("LOCK.SHARE k a 5 TAKE", "ERR TAKE needs a value"),
+    ("LOCK.SHARE k a 5 TAKE 2 TAKE 2", "ERR TAKE is given twice"),
     ("LOCK.ACQUIRE k a WAIT 5", r#"ERR unknown option "WAIT""#),
     ("LOCK.CHECK k a BLOCK 5", r#"ERR unknown option "BLOCK""#),
     ("LOCK.CHECK k a BOTH", r#"ERR unknown option "BOTH""#),

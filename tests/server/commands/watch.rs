@@ -177,6 +177,7 @@ const CATEGORIES: &[(&str, &str)] = &[
     ("lock.mrelease", "write slow"),
     ("lock.release", "write fast"),
     ("lock.rw", "write blocking fast"),
+    ("lock.share", "write blocking fast"),
     ("lock.top", "read slow admin dangerous"),
 ];
 

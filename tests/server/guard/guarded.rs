@@ -68,7 +68,7 @@ fn all_guards_of_a_script_or_a_transaction_run_or_none_does() {
     // What could go wrong: the lease ends between two of them, and half of a change is done.
     let server = Server::new();
     let mut wire = Connection::resp2(&server);
-    let beyond = "local function left() local map = redis.call('LOCK.INFO', 'k')[8][1]; return map[12] end
+    let beyond = "local function left() local map = redis.call('LOCK.INFO', 'k')[10][1]; return map[12] end
         local fence = string.format('%.0f', redis.call('LOCK.CHECK', 'k', 'a'))
         local first = redis.call('LOCK.GUARD', 'k', 'a', fence, 'INCR', 'd')
         repeat until left() == 0

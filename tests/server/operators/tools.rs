@@ -81,9 +81,13 @@ fn the_client_prints_replies_as_people_and_programs_read_them() {
     assert_eq!(run(&server, &["LOCK.RELEASE", "k", "b"]), "\n");
     assert_eq!(run(&server, &["LOCK.MACQUIRE", "2", "k", "l", "b"]), "\n");
     let flat = run(&server, &["LOCK.INFO", "k"]);
-    assert!(flat.starts_with(&format!("mode\nwrite\nfence\n{fence}\nholding\n1\nholders\nowner\na\n")), "{flat}");
+    assert!(
+        flat.starts_with(&format!("mode\nwrite\nfence\n{fence}\nshares\n0\nholding\n1\nholders\nowner\na\n")),
+        "{flat}"
+    );
     let json = run(&server, &["-3", "--json", "LOCK.INFO", "k"]);
-    let head = format!(r#"{{"mode":"write","fence":{fence},"holding":1,"holders":[{{"owner":"a","mode":"write","#);
+    let head =
+        format!(r#"{{"mode":"write","fence":{fence},"shares":0,"holding":1,"holders":[{{"owner":"a","mode":"write","#);
     assert!(json.starts_with(&head) && json.contains(r#""note":"host 1"}]"#), "{json}");
     assert_eq!(run(&server, &["-3", "--json", "LOCK.TOP"]).trim_end(), r#"{"waits":[],"keys":[]}"#);
     assert_eq!(run(&server, &["LOCK.BREAK", "k"]), "1\n");
