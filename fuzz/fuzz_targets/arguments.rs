@@ -90,6 +90,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
     let form = match spec.name.to_bytes() {
         b"lock.acquire" => Form::Acquire,
         b"lock.rw" => Form::ReadWrite,
+        b"lock.share" => Form::Share,
         b"lock.macquire" => Form::Many,
         b"lock.release" => {
             let (key, request) = release::parse_one(parser)?;
@@ -176,12 +177,20 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
         } else {
             assert_eq!(reading.get("owner"), Some(owner));
         }
-        assert_eq!(ask.mode, reading.mode().unwrap_or(Mode::Write));
+        let share = reading.number("limit").map(|limit| (limit, reading.number("TAKE").unwrap_or(1)));
+        assert_eq!(ask.share.map(|share| (share.limit.get().into(), share.take.get().into())), share);
+        assert!(
+            share.is_none_or(
+                |(limit, take)| take <= limit && ask.retry.is_none_or(|n| (take..=limit).contains(&n.into()))
+            )
+        );
+        let mode = if share.is_some() { Mode::Read } else { Mode::Write };
+        assert_eq!(ask.mode, reading.mode().unwrap_or(mode));
         assert_eq!(ask.lease, reading.lease().unwrap_or(bounds.lease_default));
         assert_eq!(ask.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
         assert_eq!(ask.queue.map(|queue| queue.0), reading.number("QUEUE"));
         // A request with QUEUE repeats itself.
-        let implied = ask.queue.map(|_| 1);
+        let implied = ask.queue.map(|_| share.map_or(1, |(_, take)| take));
         assert_eq!(ask.retry.map(u64::from), reading.number("RETRY").or(implied));
         assert_eq!(ask.session, reading.session(bound));
         let wait = match reading.number("BLOCK") {
