@@ -10,8 +10,8 @@
 //! | writes, perhaps reads | none (I2) | re-entrant (a downgrade begins so) | re-entrant |
 //!
 //! SHARE is READ with a limit: the read counts of all holders, with what it takes, must stay within it. Else it is a
-//! conflict for an owner that has no hold. An owner that has one is told so, and may not wait for more: nobody holds and
-//! waits on one key. A reader gets more shares only while nobody waits.
+//! conflict for an owner that has no hold. A holder is told so, and may not wait for more: no owner holds and waits on
+//! one key. A reader gets more shares only while nobody waits.
 //!
 //! *New hold* and *upgrade* get a new fence; *re-entrant* keeps its fence unless the hold was carried here. \* Only if
 //! no waiter delays it ([`crate::lock::wait::order`]). A request that cannot be served waits, if it asked for that.
