@@ -237,18 +237,18 @@ const INFO: &[Row] = &[
         "[mode read fence #2 shares 3 holding 2 holders [[owner a mode read reads 1 writes 0 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil] \
          [owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
-    ("LOCK.INFO k COUNT 0", "[mode read fence #2 shares 2 holding 2 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode read fence #2 shares 3 holding 2 holders [] waiting 0 waiters [] reserved_by nil]"),
     (
         "LOCK.INFO k COUNT 1",
-        "[mode read fence #2 shares 1 holding 2 holders [[owner a mode read reads 1 writes 0 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode read fence #2 shares 3 holding 2 holders [[owner a mode read reads 1 writes 0 fence #2 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     (
         "lock.info k owner b",
-        "[mode read fence #2 shares 2 holding 2 holders [[owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode read fence #2 shares 3 holding 2 holders [[owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     (
         "LOCK.INFO k COUNT 1 OWNER b",
-        "[mode read fence #2 shares 2 holding 2 holders [[owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
+        "[mode read fence #2 shares 3 holding 2 holders [[owner b mode read reads 2 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] waiting 0 waiters [] reserved_by nil]",
     ),
     // Null: it does not hold it.
     ("LOCK.INFO k OWNER c", "nil"),

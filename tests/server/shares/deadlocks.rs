@@ -129,6 +129,6 @@ fn a_reader_that_reads_once_more_may_close_a_cycle() {
         ("b: LOCK.SHARE j b 2 BLOCK 0", "waits"),
         ("a: LOCK.ACQUIRE k a BLOCK 0", "waits"),
         ("LOCK.RW j a READ", "#1"),
-        ("a:", "DEADLOCK a -> k -> ? -> ? -> a"),
+        ("a:", "DEADLOCK a -> k -> b -> ? -> a"),
     ]);
 }

@@ -79,9 +79,9 @@ fn asking_again_for_a_place_replaces_its_limit() {
         ("c:", "waits"),
         // Higher: it fits, is offered, and the next is served.
         ("LOCK.SHARE k b 4 TAKE 2 QUEUE 60000", "nil"),
-        ("c:", "#3"),
-        ("LOCK.SHARE k b 2 TAKE 2 QUEUE 60000", "#2"),
     ]);
+    stage.until("lock_offered", 1);
+    stage.play(&[("LOCK.SHARE k b 4 TAKE 2 QUEUE 60000", "#2"), ("c:", "#3")]);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_place_for_shares_whose_owner_comes_to_hold_the_key_ends() {
         ("LOCK.SHARE j b 1", "#2"),
         ("LOCK.SHARE j x 9", "#3"),
         ("c: LOCK.SHARE k c 2 BLOCK 0", "waits"),
-        ("d: LOCK.SHARE k x 1 BLOCK 0 QUEUE 60000", "waits"),
+        ("d: LOCK.SHARE k x 2 TAKE 2 BLOCK 0 QUEUE 60000", "waits"),
         ("RENAME j k", "OK"),
         // A client that waits there is answered as any holder is: there is no room for more.
         ("d:", HOLDS_SHARES),

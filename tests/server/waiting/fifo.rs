@@ -198,7 +198,7 @@ const KEYS: &[Row] = &[
     ("b2:", "#3"),
     ("b3:", "#3"),
     ("b:", "waits"),
-    ("LOCK.INFO k COUNT 0", "[mode write fence #3 shares 0 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
+    ("LOCK.INFO k COUNT 0", "[mode write fence #3 shares 1 holding 1 holders [] waiting 0 waiters [] reserved_by nil]"),
     ("LOCK.RELEASE j a", "0"),
     ("b:", "#4"),
 ];

@@ -37,7 +37,7 @@ const SHOWN: &[Row] = &[
     ("a: LOCK.RW k a WRITE BLOCK 0", "waits"),
     (
         "LOCK.INFO k OWNER a COUNT 10",
-        "[mode read fence #2 shares 1 holding 2 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
+        "[mode read fence #2 shares 2 holding 2 holders [[owner a mode read reads 1 writes 0 fence #1 ttl_ms ~ held_ms ~ offered 0 session nil client nil note nil]] \
          waiting 2 waiters [[owner a mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~] \
          [owner w mode write limit nil take nil waited_ms ~ left_ms nil queue_left_ms nil keys 1 client ~]] reserved_by nil]",
     ),
