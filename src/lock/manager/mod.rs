@@ -253,6 +253,9 @@ impl LockManager {
                 }
             }
         }
+        if effects.index_changes.is_empty() {
+            return;
+        }
         self.offers.forget_emptied();
         for change in effects.index_changes.drain(..) {
             match change {
