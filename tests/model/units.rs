@@ -87,3 +87,28 @@ fn a_grace_that_ends_within_a_unit_goes_on_for_all_of_it() {
     assert_eq!(world.runs(&[asked.clone(), pass(20), asked.clone()]), Answer::Grace);
     assert!(matches!(world.runs(&[asked]), Answer::Granted(_)));
 }
+
+#[test]
+fn a_break_of_a_lock_that_was_renamed_in_the_same_unit_opens_no_reservation() {
+    // What could go wrong: the key was free and reserved before the lock came, and the reservation is still known. To
+    // break the lock is not to open the reservation, and no request may pass the waiter that it was for.
+    let mut world = world();
+    world.then(&asks(b'd', Write, b"kl", LONG));
+    world.waits(b'a', Write, b"jk");
+    let renamed = Op::Rename { from: b'l', to: b'j' };
+    let broken = |key| Op::Break { key, owner: None };
+    let polled = || Op::Acquire {
+        db: 0,
+        keys: b"j".to_vec(),
+        owner: b'b',
+        mode: Read,
+        lease: LONG,
+        note: None,
+        wait: Wait::Never,
+        retry: None,
+        session: None,
+        queue: Some(50),
+        share: None,
+    };
+    assert_eq!(world.runs(&[renamed, broken(b'l'), broken(b'j'), polled(), polled()]), Answer::Unavailable);
+}
