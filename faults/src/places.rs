@@ -97,7 +97,8 @@ pub struct Waiter {
 impl Place {
     /// When it was asked for first.
     pub fn first_asked(&self) -> Moment {
-        self.asks.first().map_or(Moment(u64::MAX), |ask| ask.asked)
+        // Of two at once either may have been sent first.
+        self.asks.iter().map(|ask| ask.asked).min().unwrap_or(Moment(u64::MAX))
     }
 
     /// Since when it stands in the queue for certain.
@@ -431,5 +432,11 @@ mod tests {
         assert_eq!(spans(&place("dead", &late[..1], End::Died(ms(50)))), [(0, 350)]);
         let under_way = [late[0], ask(20, 50, Told::Unknown)];
         assert_eq!(spans(&place("dead", &under_way, End::Died(ms(50)))), [(0, 1_050)]);
+    }
+
+    #[test]
+    fn of_two_requests_at_once_the_one_that_was_sent_first_counts() {
+        let place = place("a", &[ask(20, 40, Told::Waits), ask(10, 30, Told::Waits)], End::Open);
+        assert_eq!(place.first_asked(), ms(10));
     }
 }
