@@ -17,5 +17,6 @@ pub mod options;
 pub mod places;
 pub mod proxy;
 pub mod report;
+pub mod shares;
 pub mod witness;
 pub mod worker;
