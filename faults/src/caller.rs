@@ -140,6 +140,17 @@ impl Caller {
         asked
     }
 
+    /// Sends a request, and closes the connection without reading an answer: the server may serve it or not.
+    pub fn ask_unheard(&mut self, request: &str) -> (Moment, Answer, Moment) {
+        let connected = self.connect();
+        let asked = Moment::now();
+        if connected && let Some(mut connection) = self.connection.take() {
+            // If it cannot be sent, it is not served.
+            let _: redis::RedisResult<()> = connection.send_packed_command(&command(request).get_packed_command());
+        }
+        (asked, Answer::Lost, Moment::now())
+    }
+
     /// Whether the server answers now, so that a connection that has died meanwhile is not taken for a lost request.
     pub fn is_heard(&mut self) -> bool {
         matches!(self.ask("PING").1, Answer::Value(_))
@@ -155,10 +166,7 @@ impl Caller {
 
     fn served(&mut self, request: &str, wait: Duration) -> Answer {
         let connection = self.connection.as_mut().expect("connected");
-        let mut command = Cmd::new();
-        request.split(' ').for_each(|word| {
-            command.arg(word);
-        });
+        let command = command(request);
         let served = connection
             .set_read_timeout(Some(wait + self.patience))
             .and_then(|()| connection.set_write_timeout(Some(self.patience)))
@@ -173,6 +181,15 @@ impl Caller {
             }
         }
     }
+}
+
+/// The request with these words.
+fn command(request: &str) -> Cmd {
+    let mut command = Cmd::new();
+    request.split(' ').for_each(|word| {
+        command.arg(word);
+    });
+    command
 }
 
 /// Where a node of a cluster sends a client, and whether for this one request only.
