@@ -112,3 +112,17 @@ fn a_break_of_a_lock_that_was_renamed_in_the_same_unit_opens_no_reservation() {
     };
     assert_eq!(world.runs(&[renamed, broken(b'l'), broken(b'j'), polled(), polled()]), Answer::Unavailable);
 }
+
+#[test]
+fn a_lock_that_comes_and_lapses_within_a_unit_ends_the_reservation_that_was_there_before() {
+    // What could go wrong: the time of the old reservation is up when the lock lapses, and another waiter passes.
+    let mut world = world();
+    world.then(&asks(b'd', Write, b"jk", 2));
+    world.waits(b'a', Read, b"jk");
+    world.then(&Op::Rename { from: b'j', to: b'l' });
+    world.waits(b'e', Write, b"j");
+    let extended =
+        Op::Extend { keys: b"k".to_vec(), owner: b'd', lease: 50, fence: Named::None, session: None, note: None };
+    world.then(&Op::Unit { commands: vec![Op::Rename { from: b'l', to: b'j' }, pass(94), extended] });
+    assert_eq!(world.at(b'j'), crate::waiting::at(b"", b"ae"));
+}

@@ -32,10 +32,6 @@ impl LockManager {
     pub fn break_holds<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, owner: Option<&Owner>) -> usize {
         step.settle(key, &self.sessions);
         let before = step.effects.changes.len();
-        if !step.is_free(key) {
-            // A lock that came from elsewhere, of which the queue was not told yet, has ended it.
-            self.clear_reservations(step, &[key]);
-        }
         if let Some(lock) = step.keys.lock(key) {
             let holders = lock.holds.iter().map(|(holder, _)| holder);
             let broken: Vec<Owner> =

@@ -99,8 +99,9 @@ impl LockManager {
     /// Prepares a queue for a scan. Whether it is quiet: nothing has changed since it was scanned last, unless a
     /// waiter's time is up.
     fn begin_scan<K: Keyspace>(&mut self, step: &mut Step<'_, K>, scan: &Scan) -> bool {
-        if !step.is_free(scan.key) {
-            // Also for a lock that came from elsewhere, of which the queue was not told.
+        let ended = step.effects.changes.iter().any(|change| change.ended && change.key == scan.key);
+        if ended || !step.is_free(scan.key) {
+            // Also by a lock that came from elsewhere, of which the queue was not told: it may have ended already.
             self.wait_table.clear_reservation(scan.db, &scan.name);
         }
         let Some(queue) = self.wait_table.queue_mut(scan.db, &scan.name) else { return false };
