@@ -20,8 +20,20 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const ROWS: [&str; 11] =
-    ["pair", "replicated", "refused", "again", "extend", "guard", "readers", "matrix", "held", "memory", "loaded"];
+const ROWS: [&str; 12] = [
+    "pair",
+    "replicated",
+    "refused",
+    "again",
+    "extend",
+    "guard",
+    "readers",
+    "shares",
+    "matrix",
+    "held",
+    "memory",
+    "loaded",
+];
 /// A slice of a measurement: so much of the server's CPU, or so much time where it waits for the disk.
 const SLICE_CPU: Duration = Duration::from_millis(250);
 const SLICE_TIME: Duration = Duration::from_millis(600);
