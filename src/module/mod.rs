@@ -83,11 +83,15 @@ pub fn serve(
             let parked = reply.and_then(|reply| blocked_clients::park(ctx, names, reply, request, || waiter));
             // A place goes on without a client.
             let place = parked.is_none().then(|| with_manager(|manager| manager.cancel(waiter, step.now))).flatten();
-            if parked.is_some() || matches!(place, Some(WaitEnd::Detached(_) | WaitEnd::InGrace { place: Some(_), .. }))
-            {
+            let place = place.and_then(|end| match end {
+                WaitEnd::Detached(place) => Some(place),
+                WaitEnd::InGrace { place, .. } => place,
+                _ => None,
+            });
+            if parked.is_some() || place.is_some() {
                 step::announce_wait(ctx, names);
             }
-            Ok(queued(ctx, parked))
+            Ok(place.map_or_else(|| queued(ctx, parked), Outcome::Placed))
         }
         (Ok(Outcome::Placed(place)), _) => {
             step::announce_wait(ctx, names);

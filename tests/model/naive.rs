@@ -407,6 +407,7 @@ impl Naive {
     }
 
     pub(crate) fn swap(&mut self) {
+        self.kept.clear();
         for row in &mut self.rows {
             row.db = 1 - row.db;
             self.carried.push(row.fence);

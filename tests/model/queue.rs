@@ -112,6 +112,8 @@ pub(crate) struct Offer {
     pub(crate) owner: u8,
     /// In the order in which it asked for them.
     pub(crate) parts: Vec<Part>,
+    /// Of shares: the limit of the request that was granted.
+    pub(crate) limit: Option<u32>,
 }
 
 /// One key of an offer.
@@ -397,11 +399,12 @@ impl Naive {
         let retry = Some(waiter.ask.offered_count());
         let ask = Ask { keys: new, lease_us, note: None, session: None, retry, ..waiter.ask.clone() };
         let given = self.take(&ask, now_us, wall_us);
-        self.mark_offered(db, owner, keys, &held);
+        self.mark_offered(&waiter.ask, keys, &held);
         given.iter().map(|given| given.fence).collect()
     }
 
-    fn mark_offered(&mut self, db: u32, owner: u8, keys: &[u8], held: &[u8]) {
+    fn mark_offered(&mut self, ask: &Ask, keys: &[u8], held: &[u8]) {
+        let Ask { db, owner, share, .. } = *ask;
         // Before these rows are offered: an older offer of the same key may be gone.
         self.refresh_offers();
         let part = |key: &u8| Part { asked: *key, db, key: *key, held: held.contains(key), gone: false };
@@ -409,13 +412,13 @@ impl Naive {
         for row in self.rows.iter_mut().filter(|row| row.db == db && row.owner == owner) {
             row.offered |= parts.iter().any(|part| part.key == row.key && !part.held);
         }
-        self.offers.push(Offer { owner, parts });
+        self.offers.push(Offer { owner, parts, limit: share.map(|(limit, _)| limit) });
     }
 
     /// Forgets of the offers what is not there any more.
     pub(crate) fn refresh_offers(&mut self) {
         let rows = &self.rows;
-        for Offer { owner, parts } in &mut self.offers {
+        for Offer { owner, parts, .. } in &mut self.offers {
             for part in parts.iter_mut().filter(|part| !part.held) {
                 part.gone |= !rows
                     .iter()
@@ -450,15 +453,27 @@ impl Naive {
             return Some(Answer::OtherKeys);
         }
         let count = |row: &Row| if mode == Mode::Read { row.reads } else { row.writes };
-        if keys.iter().any(|key| self.row(db, *key, owner).is_some_and(|row| row.offered && count(row) == 0)) {
+        // A reader has one count, so that more of them are shares.
+        let is_other = |row: &Row| count(row) == 0 || (mode == Mode::Read && ask.share.is_none() && row.reads != 1);
+        if keys.iter().any(|key| self.row(db, *key, owner).is_some_and(|row| row.offered && is_other(row))) {
             return Some(Answer::OtherMode);
         }
-        let has_other_count = |row: &Row| row.offered && row.reads != ask.count_after(0);
+        let take = ask.share.map_or(1, |(_, take)| take);
+        let has_other_count = |row: &Row| row.offered && (row.reads < take || row.reads > ask.count_after(0));
         if ask.share.is_some() && self.row(db, keys[0], owner).is_some_and(has_other_count) {
             return Some(Answer::OtherTake);
         }
         let has = |key: &u8| self.row(db, *key, owner).is_some_and(|row| mode == Mode::Read || row.writes > 0);
-        if !names_lie || parts.iter().any(|part| part.gone || part.db != db) || !keys.iter().all(has) {
+        // What was granted is judged again for a lower limit, and for more.
+        let is_too_many = ask.share.is_some_and(|(limit, _)| {
+            let own = self.row(db, keys[0], owner).map_or(0, |row| row.reads);
+            let others: u64 = self.others(db, keys[0], owner).iter().map(|row| u64::from(row.reads)).sum();
+            let after = own.max(ask.count_after(0));
+            let granted_up_to = offer.and_then(|at| self.offers[at].limit);
+            let is_granted = after == own && granted_up_to.is_some_and(|granted| granted <= limit);
+            !is_granted && others + u64::from(after) > u64::from(limit)
+        });
+        if is_too_many || !names_lie || parts.iter().any(|part| part.gone || part.db != db) || !keys.iter().all(has) {
             let is_part = |row: &Row| parts.iter().any(|part| part.stands() && part.key == row.key && part.db == db);
             let taken = |row: &Row| row.offered && row.db == db && row.owner == owner && is_part(row);
             self.rows.retain(|row| !taken(row));
@@ -931,7 +946,7 @@ impl Naive {
             let (is_old, keys): (Vec<bool>, Vec<u8>) =
                 there.iter().map(|place| (!offered.contains(place), place.1)).unzip();
             let held: Vec<u8> = keys.iter().zip(is_old).filter(|(_, is_old)| *is_old).map(|(key, _)| *key).collect();
-            self.mark_offered(db, ask.owner, &keys, &held);
+            self.mark_offered(&Ask { db, ..ask.clone() }, &keys, &held);
         }
         self.settle(now_us);
         self.rows.retain(|row| row.reads + row.writes > 0);

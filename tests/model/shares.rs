@@ -339,19 +339,63 @@ fn an_offer_has_the_shares_that_were_asked_for_and_is_collected_by_such_a_reques
     assert_eq!(world.asks(b'a', b'k', (4, 2), POLLING), Answer::OtherTake);
     assert_eq!(world.asks(b'a', b'k', (4, 1), AT_ONCE), Answer::OtherTake);
     assert_eq!(world.ask(b'a', Write, b"k"), Answer::OtherMode);
-    // A lower limit changes nothing: it has them.
-    assert!(is_granted(&world.asks(b'a', b'k', (3, 3), POLLING)));
+    assert!(is_granted(&world.asks(b'a', b'k', (4, 3), POLLING)));
     assert_eq!((world.reads(b'a', b'k'), world.naive.rows[1].offered), (3, false));
 }
 
 #[test]
-fn a_reader_collects_an_offer_of_shares() {
+fn an_offer_is_not_collected_above_the_limit_of_the_request_that_collects_it() {
+    // What could go wrong: it was offered under a higher limit, or to a reader, and others have come since.
+    let mut world = world();
+    world.shares(b'h', b'k', (4, 2));
+    assert_eq!(world.asks(b'a', b'k', (4, 3), POLLING), Answer::Placed);
+    world.gives_back(b'h', b'k', Amount::One);
+    assert_eq!(world.asks(b'a', b'k', (3, 3), POLLING), Answer::Placed);
+    assert_eq!((world.reads(b'a', b'k'), world.at(b'k')), (0, at(b"h", b"a")));
+    let mut world = self::world();
+    world.holds(b'h', Write, b"k");
+    let polls = Op::Acquire {
+        db: 0,
+        keys: b"k".to_vec(),
+        owner: b'a',
+        mode: Read,
+        lease: LONG,
+        note: None,
+        wait: Wait::Never,
+        retry: None,
+        session: None,
+        queue: Some(50),
+        share: None,
+    };
+    world.then(&polls);
+    world.release(b'h', b"k");
+    world.holds(b'b', Read, b"k");
+    assert_eq!(world.asks(b'a', b'k', (1, 1), AT_ONCE), Answer::Unavailable);
+    assert_eq!(world.at(b'k'), at(b"b", b""));
+}
+
+#[test]
+fn a_higher_retry_collects_an_offer_and_takes_what_is_left_if_that_fits() {
+    for (limit, granted) in [(4, true), (3, false)] {
+        let mut world = world();
+        world.holds(b'h', Write, b"k");
+        assert_eq!(world.asks(b'a', b'k', (4, 1), POLLING), Answer::Placed);
+        world.release(b'h', b"k");
+        world.shares(b'b', b'k', (4, 2));
+        world.asks(b'a', b'k', (limit, 1), Manner { retry: Some(2), ..AT_ONCE });
+        assert_eq!(world.reads(b'a', b'k'), if granted { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn a_reader_collects_no_offer_of_several_shares() {
+    // What could go wrong: it has three, and gives one back.
     let mut world = world();
     world.holds(b'h', Write, b"k");
     assert_eq!(world.asks(b'a', b'k', (4, 3), POLLING), Answer::Placed);
     world.release(b'h', b"k");
-    world.holds(b'a', Read, b"k");
-    assert_eq!((world.reads(b'a', b'k'), world.naive.rows[0].offered), (3, false));
+    assert_eq!(world.ask(b'a', Read, b"k"), Answer::OtherMode);
+    assert_eq!((world.reads(b'a', b'k'), world.naive.rows[0].offered), (3, true));
 }
 
 #[test]

@@ -485,6 +485,8 @@ impl World {
             assert!(command.may_be_in_unit(), "{command:?}");
             self.naive.refresh_offers();
             self.act(command);
+            // What came to a key and is over there already has taken it.
+            self.naive.end_keeping();
             self.carried |= matches!(command, Op::Rename { .. } | Op::Swap);
             self.check();
         }

@@ -38,6 +38,9 @@ impl LockManager {
         if may_have_place {
             if let Some(outcome) = self.collect(step, named, (owner, operation))? {
                 self.confirm_grants(step, named.iter().copied(), owner);
+                if named.iter().any(|key| self.shares_wait(step, *key)) {
+                    self.note_new_hold(owner);
+                }
                 return Ok(outcome);
             }
             if let Some(outcome) = self.ask_again(step, named, (owner, operation))? {

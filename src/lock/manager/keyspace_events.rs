@@ -25,6 +25,8 @@ impl LockManager {
         if let Some(from) = from {
             self.wait_table.carried(from, (db, name), lock);
         }
+        // It is not free now, though no step has seen that yet.
+        self.wait_table.clear_reservation(db, name);
         self.wait_table.mark_ready_and_check(db, name);
         self.follow_lock(db, name, lock, now);
     }
@@ -66,8 +68,9 @@ impl LockManager {
         self.offers.swap(one, other);
         self.wait_table.swapped(one, other);
         self.epoch = self.epoch.next();
-        // Waiters stay with the number of their database.
+        // Waiters stay with the number of their database. Which of their keys were free, and are, is not known.
         for db in [one, other] {
+            self.wait_table.clear_reservations(db);
             self.wait_table.mark_all_ready_and_check(Some(db));
         }
     }

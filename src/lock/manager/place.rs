@@ -12,7 +12,7 @@ use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::offers::{Claim, OfferId};
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Amount, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
+use crate::lock::model::request::{Acquire, Amount, Kind, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
 use crate::lock::wait::order::{Verdict, is_upgrade, judge};
@@ -123,23 +123,36 @@ impl LockManager {
         }
         let in_other_mode = |key: &KeyIndex| {
             let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-            hold.is_some_and(|hold| hold.offer().is_some() && hold.count(operation.mode) == 0)
+            // Of shares there may be more than the one of a reader.
+            let is_other = |hold: &Hold| match operation.kind() {
+                Kind::Read => hold.reads != 1,
+                Kind::Share => hold.reads == 0,
+                Kind::Write => hold.writes == 0,
+            };
+            hold.is_some_and(|hold| hold.offer().is_some() && is_other(hold))
         };
         if named.iter().any(in_other_mode) {
             return Err(Refusal::OtherMode);
         }
-        let has_other_count = |key: &KeyIndex| {
-            let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-            hold.is_some_and(|hold| operation.share.is_some() && hold.reads != operation.count_after(0))
-        };
-        if named.iter().any(has_other_count) {
+        // Shares are of one key.
+        let of_shares = named.first().filter(|_| operation.share.is_some()).and_then(|key| step.keys.lock(*key));
+        let offered = of_shares.as_ref().and_then(|lock| lock.holds.get(owner.as_bytes())).map(|hold| hold.reads);
+        if offered.is_some_and(|reads| !(operation.take()..=operation.count_after(0)).contains(&reads)) {
             return Err(Refusal::OtherTake);
         }
-        // What the owner held before may be gone, or others may read it where it asked to write.
+        // What the owner held before may be gone, or others may read it where it asked to write. More shares than were
+        // offered, or a lower limit, may not fit.
+        let granted_up_to = self.offers.limit_of(id);
         let has_all = named.iter().all(|key| {
-            let lock = step.keys.lock(*key);
-            operation.share.is_some()
-                || judge(lock.as_deref(), owner, operation, &self.limits) == Ok(Verdict::Reentrant)
+            let Some(lock) = step.keys.lock(*key) else { return false };
+            match operation.share {
+                Some(share) => {
+                    let more = operation.count_after(0) - offered.unwrap_or(0);
+                    (more == 0 && granted_up_to.is_some_and(|limit| limit <= share.limit))
+                        || lock.holds.reads() + u64::from(more) <= u64::from(share.limit.get())
+                }
+                None => judge(Some(lock), owner, operation, &self.limits) == Ok(Verdict::Reentrant),
+            }
         });
         if claim == Claim::Broken || !has_all {
             self.take_back(step, id, db, Cause::RevokeUndelivered, owner);
@@ -279,7 +292,7 @@ impl LockManager {
             keys.push((name.clone(), !is_offered));
             !is_offered
         });
-        self.offers.made(id, db, keys.into_iter());
+        self.offers.made(id, db, undelivered.limit, keys.into_iter());
         undelivered
     }
 }

@@ -99,9 +99,8 @@ impl LockManager {
     /// Prepares a queue for a scan. Whether it is quiet: nothing has changed since it was scanned last, unless a
     /// waiter's time is up.
     fn begin_scan<K: Keyspace>(&mut self, step: &mut Step<'_, K>, scan: &Scan) -> bool {
-        let ended = step.effects.changes.iter().any(|change| change.ended && change.key == scan.key);
-        if ended || !step.is_free(scan.key) {
-            // Also by a lock that came from elsewhere, of which the queue was not told: it may have ended already.
+        if !step.is_free(scan.key) {
+            // Also by a lock that came from elsewhere, of which the queue was not told.
             self.wait_table.clear_reservation(scan.db, &scan.name);
         }
         let Some(queue) = self.wait_table.queue_mut(scan.db, &scan.name) else { return false };
@@ -322,7 +321,8 @@ impl LockManager {
         self.clear_reservations(step, indices);
         let Some(waiter) = self.wait_table.remove(id) else { return };
         let keys = waiter.keys.into_iter().zip(given).map(|(key, given)| (key.name, given.prior_fence().is_some()));
-        let is_made = self.offers.made(offer, waiter.db, keys);
+        let limit = waiter.operation.share.map(|share| share.limit);
+        let is_made = self.offers.made(offer, waiter.db, limit, keys);
         let end = if is_made { WaitEnd::Offered { since: waiter.since } } else { WaitEnd::Left };
         step.effects.wait_ends.push((id, end));
     }

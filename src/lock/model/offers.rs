@@ -7,6 +7,7 @@
 
 use super::key::{Db, KeyName};
 use alloc::collections::{BTreeMap, BTreeSet};
+use core::num::NonZeroU32;
 use smallvec::SmallVec;
 
 /// Names one offer. No two have the same name.
@@ -36,6 +37,8 @@ struct Part {
     db: Db,
     name: KeyName,
     state: PartState,
+    /// Of shares: the limit up to which they were granted.
+    limit: Option<NonZeroU32>,
 }
 
 /// In the order in which they were asked for; in place for the usual single key.
@@ -64,8 +67,8 @@ pub(crate) enum Claim {
 
 impl Part {
     /// A key that lies where it was asked for.
-    fn new(db: Db, name: KeyName, state: PartState) -> Part {
-        Part { asked: name.clone(), db, name, state }
+    fn new(db: Db, name: KeyName, state: PartState, limit: Option<NonZeroU32>) -> Part {
+        Part { asked: name.clone(), db, name, state, limit }
     }
 
     /// Whether it has a hold that no client knows of.
@@ -109,10 +112,16 @@ impl Offers {
     }
 
     /// An offer was made on these keys, unless the owner held all of them before: it says which. Whether one was made.
-    pub(crate) fn made(&mut self, id: OfferId, db: Db, keys: impl Iterator<Item = (KeyName, bool)>) -> bool {
+    pub(crate) fn made(
+        &mut self,
+        id: OfferId,
+        db: Db,
+        limit: Option<NonZeroU32>,
+        keys: impl Iterator<Item = (KeyName, bool)>,
+    ) -> bool {
         self.forget_emptied();
         let state = |held| if held { PartState::Held } else { PartState::Offered };
-        let parts: Parts = keys.map(|(name, held)| Part::new(db, name, state(held))).collect();
+        let parts: Parts = keys.map(|(name, held)| Part::new(db, name, state(held), limit)).collect();
         let is_made = parts.iter().any(Part::stands);
         if is_made {
             self.by_id.insert(id, parts);
@@ -142,6 +151,11 @@ impl Offers {
         }
     }
 
+    /// The limit up to which offered shares were granted; None if they are none, or if that is not known any more.
+    pub(crate) fn limit_of(&self, id: OfferId) -> Option<NonZeroU32> {
+        self.by_id.get(&id)?.iter().find_map(|part| part.limit)
+    }
+
     /// The keys of this database on which an offer stands.
     pub(crate) fn keys_of(&self, id: OfferId, db: Db) -> SmallVec<[KeyName; 1]> {
         let parts = self.by_id.get(&id).into_iter().flatten();
@@ -161,7 +175,7 @@ impl Offers {
 
     /// A lock with an offered hold came from another key, if it is known from which.
     pub(crate) fn carry(&mut self, id: OfferId, from: Option<(Db, &[u8])>, to: (Db, &[u8])) {
-        let here = Part::new(to.0, KeyName::from_slice(to.1), PartState::Offered);
+        let here = Part::new(to.0, KeyName::from_slice(to.1), PartState::Offered, None);
         if id.epoch != self.epoch {
             return;
         }
@@ -169,7 +183,7 @@ impl Offers {
         let parts = self.by_id.entry(id).or_insert_with(|| Parts::from([here.clone()]));
         let came = |part: &&mut Part| from.is_some_and(|(db, name)| part.db == db && *part.name == *name);
         if let Some(part) = parts.iter_mut().filter(|part| part.state == PartState::Gone).find(came) {
-            *part = Part { asked: part.asked.clone(), ..here };
+            *part = Part { asked: part.asked.clone(), limit: part.limit, ..here };
         }
         if parts.iter().any(Part::stands) {
             self.emptied.remove(&id);

@@ -121,8 +121,10 @@ impl Acquire {
     /// How much it adds to what this owner has, or to nothing.
     #[must_use]
     pub fn needs(&self, hold: Option<&Hold>) -> u32 {
-        let count = hold.map_or(0, |hold| hold.count(self.mode));
-        self.count_after(count) - count
+        match self.retry {
+            None => self.take(),
+            Some(least) => least.saturating_sub(hold.map_or(0, |hold| hold.count(self.mode))),
+        }
     }
 
     /// Whether this lock has room for what it asks for. Only shares are limited.

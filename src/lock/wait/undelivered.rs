@@ -188,7 +188,7 @@ impl WaitTable {
         self.forget_prior_bindings(id, &prior_connections);
         let waiter = self.waiters.get_mut(id)?;
         let (owner, mode, queue) = (waiter.owner.clone(), waiter.operation.mode, waiter.operation.queue);
-        let offered = waiter.offered();
+        let (offered, limit) = (waiter.offered(), waiter.operation.share.map(|share| share.limit));
         let State::Granted(grant) = &mut waiter.state else { return None };
         let confirmed = grant.confirmed;
         let (mut keys, mut given) = (PerKey::new(), PerKey::new());
@@ -211,7 +211,7 @@ impl WaitTable {
             self.remove(id);
         }
         self.note_prior_bindings(id);
-        Some(Undelivered { owner, mode, confirmed, queue, offered, given: undelivered })
+        Some(Undelivered { owner, mode, confirmed, queue, offered, limit, given: undelivered })
     }
 
     /// Whether there are more grants to take back.

@@ -23,6 +23,7 @@ use crate::lock::model::request::{Acquire, PerKey, Wait};
 use crate::lock::model::time::{Millis, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 /// An admitted, unanswered request.
 #[derive(Clone, Debug)]
@@ -91,6 +92,8 @@ pub(crate) struct Undelivered {
     pub(crate) queue: Option<Millis>,
     /// The count of the offer that is made of it then.
     pub(crate) offered: u32,
+    /// Of shares: the limit up to which they were granted.
+    pub(crate) limit: Option<NonZeroU32>,
     /// What it was given, by key.
     pub(crate) given: PerKey<(KeyName, GrantUndo)>,
 }

@@ -32,6 +32,12 @@ const LIMIT: &[Row] = &[
     ("LOCK.SHARE k b 4294967295 TAKE 4294967295", "nil"),
     ("LOCK.SHARE k b 4294967295 TAKE 4294967294", "#6"),
     ("LOCK.SHARE k c 4294967295", "nil"),
+    // There is no room above it, for a holder neither.
+    ("LOCK.SHARE k a 4294967295", "nil"),
+    ("LOCK.RELEASE k b ALL", "0"),
+    ("LOCK.SHARE k a 4294967295 TAKE 4294967294", "#5"),
+    ("LOCK.SHARE k a 4294967295", "nil"),
+    ("LOCK.SHARE k a 1", "nil"),
 ];
 
 /// Each request is judged by its own limit, which is stored nowhere.

@@ -132,3 +132,21 @@ fn a_reader_that_reads_once_more_may_close_a_cycle() {
         ("a:", "DEADLOCK a -> k -> b -> ? -> a"),
     ]);
 }
+
+#[test]
+fn an_offer_that_is_collected_with_more_reads_may_close_a_cycle() {
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    stage.play(&[
+        ("LOCK.ACQUIRE k w", "#1"),
+        ("LOCK.ACQUIRE j b", "#2"),
+        ("LOCK.RW k a READ QUEUE 60000", "nil"),
+        ("LOCK.RELEASE k w", "0"),
+        ("LOCK.SHARE k x 3 TAKE 2", "#3"),
+        ("a: LOCK.ACQUIRE j a BLOCK 0", "waits"),
+        ("b: LOCK.SHARE k b 3 TAKE 2 BLOCK 0", "waits"),
+    ]);
+    // With two of a's there is no room for two more, whatever x does. Its fence is lower than x's.
+    stage.ask(&["LOCK.RW", "k", "a", "READ", "RETRY", "2"]).int();
+    stage.play(&[("a:", "DEADLOCK a -> j -> b -> ? -> a"), ("b:", "waits")]);
+}

@@ -47,12 +47,13 @@ pub(super) struct KeyNode<'r> {
     listed: usize,
     /// All waiters that delay a waiter for this key alone, before this position, were reached.
     pub(super) passed: Option<Position>,
-    /// Its holders that write, and those that have more reads than this, were reached.
-    pub(super) reached: Option<u32>,
+    /// Its holders that wait and were not reached yet, those with the most reads last and writers behind them; None
+    /// before the first was to be reached.
+    pub(super) to_reach: Option<Vec<(Held, &'r Owner)>>,
 }
 
-/// How a holder holds a key.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// How a holder holds a key: in the order of how much it keeps others waiting.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Held {
     pub(super) writes: bool,
     pub(super) reads: u32,
@@ -196,7 +197,7 @@ impl<'r> Graph<'r> {
                     known: None,
                     listed: 0,
                     passed: None,
-                    reached: None,
+                    to_reach: None,
                 });
                 self.numbers.insert((db, name), self.nodes.len() - 1);
                 self.nodes.len() - 1
@@ -217,14 +218,29 @@ impl<'r> Graph<'r> {
         }
         let none_waits = hold_nothing(self.order, queue) && !self.late;
         let (order, requester) = (self.order, self.requester);
-        let waiting = keys.peek(db, name, |lock: &Lock| {
+        let learnt = keys.peek(db, name, |lock: &Lock| {
             if !none_waits {
-                return waiting_holders(order, lock);
+                return (waiting_holders(order, lock), lock.holds.len().min(order.wait_table.waiting()));
             }
             let hold = lock.holds.get(requester.as_bytes()).filter(|hold| order.stands(hold));
-            hold.map(|hold| (requester, Held::of(hold))).into_iter().collect()
+            (hold.map(|hold| (requester, Held::of(hold))).into_iter().collect(), 0)
         });
-        *holders = Some(waiting.unwrap_or_default());
+        let (waiting, looked_at) = learnt.unwrap_or_default();
+        *holders = Some(waiting);
+        self.budget.pay(looked_at);
+    }
+
+    /// The next holder to be reached of those that keep a waiter waiting which can be served beside so many reads. Each
+    /// is named once.
+    pub(super) fn next_holder(&mut self, node: usize, most: u32) -> Option<(Held, &'r Owner)> {
+        let KeyNode { holders, to_reach, .. } = &mut self.nodes[node];
+        let to_reach = to_reach.get_or_insert_with(|| {
+            let all = holders.iter().flatten();
+            let mut all: Vec<(Held, &'r Owner)> = all.map(|(owner, held)| (*held, *owner)).collect();
+            all.sort_unstable_by(|(held, owner), (other, next)| held.cmp(other).then(next.cmp(owner)));
+            all
+        });
+        to_reach.pop_if(|(held, _)| held.exceeds(most))
     }
 
     /// How an owner that waits holds this key, whose holders are known; None if it does not.
@@ -239,9 +255,12 @@ impl<'r> Graph<'r> {
 
     /// Whether everything was reached that a waiter at this position may wait for there.
     pub(super) fn is_exhausted(&self, node: usize, position: Position) -> bool {
-        let KeyNode { holders, waiting, known, reached, .. } = &self.nodes[node];
+        let KeyNode { holders, waiting, known, to_reach, .. } = &self.nodes[node];
         let requester_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.requester));
-        *reached == Some(0) && known.is_some_and(|known| known >= position) && waiting.is_empty() && !requester_holds()
+        to_reach.as_ref().is_some_and(Vec::is_empty)
+            && known.is_some_and(|known| known >= position)
+            && waiting.is_empty()
+            && !requester_holds()
     }
 
     /// The least room that the waiters for shares before a position leave to holders.
@@ -332,7 +351,6 @@ impl<'r> Graph<'r> {
             }
             if let Some(waiter) = self.order.wait_table.waiter(id)
                 && !self.mark(id).reached
-                && !(waiter.operation.share.is_some() && self.hold_of(node, &waiter.owner).is_some())
             {
                 let kind = self.kind_of(keys, id, waiter);
                 self.nodes[node].waiting.entry(kind).or_default().push_back((position, id));

@@ -280,16 +280,10 @@ impl<'r> Search<'r> {
         if let Some(found) = requester.and_then(|held| way(self.graph.requester, held)) {
             return Some(found);
         }
-        let node = &mut self.graph.nodes[visit.node];
-        if node.reached.is_none_or(|reached| beside.most < reached) {
-            node.reached = Some(beside.most);
-            let holders = node.holders.take().unwrap_or_default();
-            for (holder, held) in &holders {
-                if let Some(via) = way(holder, *held) {
-                    self.reach(holder, Some(via));
-                }
+        while let Some((held, holder)) = self.graph.next_holder(visit.node, beside.most) {
+            if let Some(via) = way(holder, held) {
+                self.reach(holder, Some(via));
             }
-            self.graph.nodes[visit.node].holders = Some(holders);
         }
         None
     }
