@@ -97,9 +97,13 @@ fn op(input: &mut Unstructured<'_>, waiting: bool, codes: u8) -> Result<Op> {
             false => Op::Dismiss,
         },
         32 => guard(input, waiting)?,
-        33 => Op::Unit {
-            commands: (0..input.int_in_range(2..=7u8)?).map(|_| command(input, waiting)).collect::<Result<_>>()?,
-        },
+        33 => {
+            let count = input.int_in_range(2..=7u8)?;
+            let mut commands = (0..count).map(|_| command(input, waiting)).collect::<Result<Vec<Op>>>()?;
+            // As in tests/model/random.rs, which says why.
+            commands.retain(|command| !matches!(command, Op::Rename { .. } | Op::Swap));
+            Op::Unit { commands }
+        }
         34.. => {
             let limit: u32 = input.int_in_range(1..=4)?;
             let take = input.int_in_range(1..=limit)?;

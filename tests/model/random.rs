@@ -76,9 +76,10 @@ fn unit(
         6 => us.prop_map(|us| Op::Pass { us }),
         1 => break_holds(),
         1 => key().prop_map(|key| Op::Delete { key }),
-        1 => (key(), key()).prop_map(|(from, to)| Op::Rename { from, to }),
-        1 => prop_oneof![Just(Op::Swap), any::<bool>().prop_map(|all| Op::Flush { all })],
+        1 => any::<bool>().prop_map(|all| Op::Flush { all }),
     ];
+    // Without RENAME and SWAPDB: the model does not tell for how long a key is reserved to which a lock comes and that
+    // it leaves within one unit. The tests in units.rs have cases of that.
     vec(command, 2..8).prop_map(|commands| Op::Unit { commands })
 }
 
