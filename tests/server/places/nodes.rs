@@ -59,11 +59,13 @@ fn a_place_that_was_due_during_a_pause_is_granted_afterwards() {
     let mut scene = Scene::new(&server);
     scene.play(&[
         ("LOCK.ACQUIRE k a PX 600000", "#1"),
-        ("LOCK.ACQUIRE k b QUEUE 300", "nil"),
+        ("LOCK.ACQUIRE k b QUEUE 2000", "nil"),
         ("LOCK.ACQUIRE k c QUEUE 60000", "nil"),
     ]);
     let mut paused = Connection::resp2(&server);
     HoldBack::Pause.begin(&mut scene.conn);
+    // A place that is over is not shown.
+    wait_for("the time of b's place to be up", || scene.on("k") == "a holds; c");
     let_it_tick(&mut scene.conn);
     // Served as soon as writes flow.
     paused.send_line("LOCK.ACQUIRE k b QUEUE 60000\r\nLOCK.RELEASE k a");
