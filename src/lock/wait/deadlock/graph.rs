@@ -301,18 +301,17 @@ impl<'r> Graph<'r> {
     }
 
     /// The last waiter for shares before a position that holds nothing there, but for those of a waiter's own owner.
-    pub(super) fn last_share(
-        &self,
-        node: usize,
-        position: Position,
-        waiter: &Waiter,
-    ) -> Option<(Position, &'r Waiter)> {
-        let wait_table = self.order.wait_table;
-        let mut shares = self.nodes[node].queue.shares_before(position);
-        shares.find_map(|(position, id)| {
+    pub(super) fn last_share(&mut self, node: usize, end: Position, waiter: &Waiter) -> Option<(Position, &'r Waiter)> {
+        let (wait_table, queue) = (self.order.wait_table, self.nodes[node].queue);
+        // During a grace many holders may wait for more.
+        let mut passed_by = 0;
+        let found = queue.shares_before(end).find_map(|(position, id)| {
+            passed_by += 1;
             let share = wait_table.waiter(id).filter(|share| share.owner != waiter.owner)?;
             self.hold_of(node, &share.owner).is_none().then_some((position, share))
-        })
+        });
+        self.budget.pay(passed_by);
+        found
     }
 
     /// Whether a waiter of these kinds stands before a position and was not reached.
