@@ -15,7 +15,6 @@ pub mod linear;
 pub mod look;
 pub mod options;
 pub mod places;
-pub mod proxy;
 pub mod report;
 pub mod shares;
 pub mod witness;

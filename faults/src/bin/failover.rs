@@ -16,7 +16,6 @@ use faults::caller::{Answer, Caller};
 use faults::crowd::{Crowd, Stop};
 use faults::history::{self, Grant, Moment};
 use faults::options::{Choice, Options};
-use faults::proxy::Proxy;
 use faults::report::Report;
 use faults::worker::{Habits, Saw};
 use rand::RngExt;
@@ -28,7 +27,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use testbed::{Server, Setup, Signal, wait_for, wait_so_long};
+use testbed::{Proxy, Server, Setup, Signal, wait_for, wait_so_long};
 
 const CONFIRM: Choice = Choice {
     name: "confirm",

@@ -11,7 +11,6 @@ use super::{Map, is_primary, text};
 use faults::crowd::{Crowd, Stop};
 use faults::history::{self, Grant, Moment};
 use faults::options::Options;
-use faults::proxy::Proxy;
 use faults::report::Report;
 use faults::worker::{Habits, Saw};
 use rand::RngExt;
@@ -21,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use testbed::{Cluster, wait_for};
+use testbed::{Cluster, Proxy, wait_for};
 
 /// As the nodes of the tests' clusters have it.
 const NODE_TIMEOUT_MS: u64 = 1_500;

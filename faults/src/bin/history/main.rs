@@ -22,7 +22,6 @@ use faults::history::{Moment, Stop, fences_back, fences_repeated, held_twice, pa
 use faults::linear::explained;
 use faults::options::Options;
 use faults::places::{View, out_of_order, outstayed};
-use faults::proxy::Proxy;
 use faults::report::Report;
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -31,7 +30,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
-use testbed::{Server, wait_for};
+use testbed::{Proxy, Server, wait_for};
 
 const PROCESSES: u64 = 4;
 const CLIENTS: u64 = 8;

@@ -10,7 +10,6 @@ use faults::audit;
 use faults::caller::{Caller, Numbered};
 use faults::history::{Grant, Moment, Release, fences_back, held_twice};
 use faults::places::{End, Place, Told, held_up_us, out_of_order, outstayed};
-use faults::proxy::Proxy;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -18,7 +17,7 @@ use redis::Value;
 use std::collections::BTreeSet;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use testbed::{Fields, wait_for};
+use testbed::{Fields, Proxy, wait_for};
 
 const QUEUE_MS: u64 = 1_500;
 /// Of a request that keeps the place if it is repeated at once.

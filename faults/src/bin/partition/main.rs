@@ -18,7 +18,6 @@ use faults::history::Moment;
 use faults::judge::judge;
 use faults::look::{left_ms, waiting};
 use faults::options::Options;
-use faults::proxy::Proxy;
 use faults::report::Report;
 use faults::witness::Witness;
 use faults::worker::{Habits, together};
@@ -28,7 +27,7 @@ use redis::Value;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
-use testbed::{Client, Server, wait_for};
+use testbed::{Client, Proxy, Server, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(8);
 /// What is due may come so many milliseconds later.

@@ -9,7 +9,6 @@ use faults::caller::{Answer, Caller};
 use faults::chain::{self, Update};
 use faults::crowd::Stop;
 use faults::options::Options;
-use faults::proxy::Proxy;
 use faults::report::Report;
 use rand::{RngExt, rngs::StdRng};
 use redis::Value;
@@ -18,7 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use testbed::{Server, Setup, wait_for};
+use testbed::{Proxy, Server, Setup, wait_for};
 
 /// Each under a lock of its own.
 const COUNTERS: usize = 8;

@@ -18,7 +18,6 @@ use faults::audit;
 use faults::caller::{Answer, Caller};
 use faults::history::{Moment, fences_back, fences_repeated};
 use faults::options::Options;
-use faults::proxy::Proxy;
 use faults::report::Report;
 use faults::shares::{
     Break, Line, Look, Piece, Saw, above_limit, beside_writers, but_for_breaks, crowded, granted_above, holds, lost,
@@ -32,7 +31,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use testbed::{Server, wait_for};
+use testbed::{Proxy, Server, wait_for};
 
 const PROCESSES: u64 = 4;
 const CLIENTS: u64 = 6;

@@ -1,12 +1,12 @@
 //! A wire between clients and a server that can be cut, frozen and slowed.
 
+use crate::Port;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
 use std::time::Duration;
-use testbed::Port;
 
 /// What the wire does.
 #[derive(Debug)]
@@ -86,6 +86,12 @@ impl Proxy {
             // The other side may have closed it already.
             let _: std::io::Result<()> = stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Passes on to the server on another port from now on, as an address that follows the primary. Cuts all connections.
+    pub fn lead_to(&self, port: u16) {
+        self.wire.to.store(port, Ordering::Relaxed);
+        self.cut_all();
     }
 
     /// How many connections were cut in the middle.
