@@ -2,10 +2,9 @@
 //! docs/compatibility.md has the same table for the servers of `make test-servers`. Both `make test` and that count
 //! such a test as not run, and print why.
 
-use std::fs::File;
-use std::io::Write;
 use std::process::Command;
 use std::sync::OnceLock;
+use testbed::say_not_run;
 
 /// A test, the servers that cannot run it, and what they lack.
 struct Row {
@@ -92,22 +91,13 @@ impl Kind {
     }
 }
 
-/// Whether this test, or the part of it that asks, is to be left out here. If so, says it where tools/test.py finds it:
-/// in the file that `REDIS_LOCK_NOT_RUN` names. The reason is that libtest counts such a test as passed and keeps what
-/// it prints to itself. With `REDIS_LOCK_TRY_ALL` all are run: one that passes then has no place in the table.
+/// Whether this test, or the part of it that asks, is to be left out here. With `REDIS_LOCK_TRY_ALL` all are run: one
+/// that passes then has no place in the table.
 pub(crate) fn not_run(test: &str) -> bool {
     let row = TABLE.iter().find(|row| row.test == test).expect("only tests in the table may be left out");
     let left_out = (row.cannot)(Kind::here()) && std::env::var_os("REDIS_LOCK_TRY_ALL").is_none();
     if left_out {
-        let line = format!("{test}: {}\n", row.reason);
-        match std::env::var_os("REDIS_LOCK_NOT_RUN") {
-            // In one write, since tests beside this one write there, too.
-            Some(path) => {
-                File::options().append(true).create(true).open(path).unwrap().write_all(line.as_bytes()).unwrap()
-            }
-            #[expect(clippy::explicit_write, reason = "what eprint! says in a test that passes, nobody sees")]
-            None => write!(std::io::stderr(), "not run: {line}").unwrap(),
-        }
+        say_not_run(test, row.reason);
     }
     left_out
 }

@@ -21,7 +21,11 @@ pub use redis::Value;
 pub use rustix::process::Signal;
 pub use server::{Server, Setup};
 
+use rustix::process::{Pid, kill_process};
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// How long a condition may take to come true before a test gives up. Generous, for a machine that others use: it ends
@@ -52,5 +56,23 @@ pub fn wait_so_long(patience: Duration, what: &str, mut condition: impl FnMut() 
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sends a process that this one has started a signal.
+pub fn signal(process: &Child, signal: Signal) {
+    kill_process(Pid::from_child(process), signal).unwrap();
+}
+
+/// Says that a test, or a part of it, is left out, and why. It says so where tools/test.py finds it: in the file that
+/// `REDIS_LOCK_NOT_RUN` names. The reason is that libtest counts such a test as passed and keeps what it prints to
+/// itself.
+pub fn say_not_run(test: &str, why: &str) {
+    let line = format!("{test}: {why}\n");
+    match std::env::var_os("REDIS_LOCK_NOT_RUN") {
+        // In one write, since tests beside this one write there, too.
+        Some(path) => File::options().append(true).create(true).open(path).unwrap().write_all(line.as_bytes()).unwrap(),
+        #[expect(clippy::explicit_write, reason = "what eprint! says in a test that passes, nobody sees")]
+        None => write!(std::io::stderr(), "not run: {line}").unwrap(),
     }
 }

@@ -3,7 +3,7 @@
 use crate::client::{Client, text_of};
 use crate::{PATIENCE, Port, commands::parse_commands, module, wait_for};
 use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -284,7 +284,7 @@ impl Server {
     fn shut_down(&mut self) {
         if let Some(mut child) = self.child.take_if(|child| child.try_wait().is_ok_and(|ended| ended.is_none())) {
             for signal in [Signal::CONT, Signal::TERM] {
-                kill_process(Pid::from_child(&child), signal).unwrap();
+                crate::signal(&child, signal);
             }
             let deadline = Instant::now() + PATIENCE;
             while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
@@ -303,7 +303,7 @@ impl Server {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(self.child.as_ref().expect("running")), signal).unwrap();
+        crate::signal(self.child.as_ref().expect("running"), signal);
     }
 
     /// `kill -9` and start again.

@@ -1,0 +1,77 @@
+//! The languages, and how the agent of each is started.
+
+use crate::stage::Play;
+use std::path::PathBuf;
+use std::process::Command;
+use testbed::{file_from, say_not_run};
+
+/// A helper, with the client library that it is used with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Language {
+    Python,
+    PythonAsyncio,
+    NodeRedis,
+    Ioredis,
+    Go,
+    Rust,
+}
+
+impl Language {
+    /// Plays a scenario with the agent of this language. Counts it as not run where the machine lacks the language.
+    pub(crate) fn play(self, name: &str, scenario: fn(Play)) {
+        match self.lacks() {
+            Some(what) => say_not_run(name, &what),
+            None => scenario(Play { language: self, name: name.to_owned() }),
+        }
+    }
+
+    /// Whether the client library knows clusters.
+    pub(crate) fn knows_clusters(self) -> bool {
+        self != Language::Go
+    }
+
+    /// The agent, without its arguments.
+    pub(crate) fn agent(self) -> Command {
+        let agents = file_from("REDIS_LOCK_AGENTS", "tests/helpers/agents");
+        match self {
+            Language::Python => with(python(), agents.join("python.py")),
+            Language::PythonAsyncio => with(python(), agents.join("python_asyncio.py")),
+            Language::NodeRedis | Language::Ioredis => {
+                let mut command = with(node(), agents.join("node.mjs"));
+                command.arg(if self == Language::Ioredis { "ioredis" } else { "node-redis" });
+                command
+            }
+            Language::Go => Command::new(go_agent()),
+            Language::Rust => Command::new(rust_agent()),
+        }
+    }
+
+    /// What the machine lacks to run it. tools/install.sh says so as well.
+    fn lacks(self) -> Option<String> {
+        let go = file_from("REDIS_LOCK_GO_MISSING", "target/helpers/go-is-missing");
+        (self == Language::Go && !go_agent().exists()).then(|| std::fs::read_to_string(go).ok()).flatten()
+    }
+}
+
+/// An interpreter and its script.
+fn with(interpreter: PathBuf, script: PathBuf) -> Command {
+    let mut command = Command::new(interpreter);
+    command.arg(script);
+    command
+}
+
+pub(crate) fn python() -> PathBuf {
+    file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python")
+}
+
+pub(crate) fn node() -> PathBuf {
+    file_from("REDIS_LOCK_NODE", "target/node/bin/node")
+}
+
+fn go_agent() -> PathBuf {
+    file_from("REDIS_LOCK_GO_AGENT", "target/helpers/go-agent")
+}
+
+fn rust_agent() -> PathBuf {
+    file_from("REDIS_LOCK_RUST_AGENT", "target/helpers/rust-agent")
+}

@@ -1,0 +1,64 @@
+//! What a process has after many locks is what it had after the first.
+
+use crate::agent::Agent;
+use crate::stage::{Play, Stage, await_waiters};
+use serde_json::json;
+use testbed::{Client, wait_for};
+
+/// Neither connections nor threads, tasks or handles.
+pub(crate) fn a_thousand_locks_leave_no_connection_and_no_task(play: Play) {
+    let Stage { mut agent, mut conn, .. } = play.stage();
+    agent.open("a", json!({"keys": ["k"]}));
+    taken_and_given_back(&mut agent, 10);
+    let before = (connections(&mut conn), agent.tasks());
+    taken_and_given_back(&mut agent, 1_000);
+    assert_nothing_is_left(&mut agent, &mut conn, before);
+}
+
+/// The connections that waits need are closed, or kept for the next wait: as many as wait at once, and no more.
+pub(crate) fn waits_leave_no_connection_and_no_task(play: Play) {
+    let Stage { mut agent, mut conn, .. } = play.stage();
+    agent.open("a", json!({"keys": ["k"]}));
+    agent.open("b", json!({"keys": ["k"], "wait": 0.2}));
+    waited_for(&mut agent, &mut conn, 2);
+    let before = (connections(&mut conn), agent.tasks());
+    waited_for(&mut agent, &mut conn, 30);
+    assert_nothing_is_left(&mut agent, &mut conn, before);
+}
+
+fn taken_and_given_back(agent: &mut Agent, times: u32) {
+    for _ in 0..times {
+        agent.acquired("a");
+        agent.released("a");
+    }
+}
+
+/// Waits that are served, and waits that are over first.
+fn waited_for(agent: &mut Agent, conn: &mut Client, times: u32) {
+    for round in 0..times {
+        conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
+        let lock = if round % 5 == 4 { "b" } else { "a" };
+        let asked = agent.acquire(lock);
+        if lock == "a" {
+            await_waiters(conn, "k", 1);
+        } else {
+            assert!(asked.value()["fences"].is_null());
+        }
+        conn.int(&["LOCK.RELEASE", "k", "first"]);
+        if lock == "a" {
+            asked.fence();
+            agent.released("a");
+        }
+    }
+}
+
+fn assert_nothing_is_left(agent: &mut Agent, conn: &mut Client, (clients, tasks): (usize, u64)) {
+    wait_for("the connections to be closed", || connections(conn) <= clients);
+    wait_for("the tasks to end", || agent.tasks() <= tasks);
+    assert!(conn.lock_info("k").is_none());
+}
+
+/// How many clients the server has.
+fn connections(conn: &mut Client) -> usize {
+    conn.get::<String>(&["CLIENT", "LIST", "TYPE", "NORMAL"]).lines().count()
+}

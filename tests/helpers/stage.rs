@@ -1,0 +1,58 @@
+//! Where a scenario is played: a server, a wire to it, an agent, and a client of the test's own.
+
+use crate::agent::Agent;
+use crate::language::Language;
+use testbed::{Client, Proxy, Server, Setup, wait_for};
+
+/// A scenario that is to be played.
+pub(crate) struct Play {
+    pub(crate) language: Language,
+    /// The name of the test.
+    pub(crate) name: String,
+}
+
+impl Play {
+    /// With a server as it comes.
+    pub(crate) fn stage(self) -> Stage {
+        self.stage_on(Server::setup())
+    }
+
+    /// With a server of another kind.
+    pub(crate) fn stage_on(self, setup: Setup) -> Stage {
+        let server = setup.start();
+        let proxy = Proxy::to(server.port());
+        Stage { agent: self.agent(proxy.port(), false), conn: server.connect(), proxy, server }
+    }
+
+    /// An agent for the server on this port, or for the cluster of which it is a node.
+    pub(crate) fn agent(&self, port: u16, cluster: bool) -> Agent {
+        Agent::start(self.language.agent(), &format!("redis://127.0.0.1:{port}"), cluster)
+    }
+}
+
+/// What most scenarios need. Its agent reaches the server through the proxy.
+pub(crate) struct Stage {
+    pub(crate) agent: Agent,
+    pub(crate) conn: Client,
+    pub(crate) proxy: Proxy,
+    pub(crate) server: Server,
+}
+
+/// The names of the holders of a key.
+pub(crate) fn holders(conn: &mut Client, key: &str) -> Vec<String> {
+    let holders = conn.lock_info(key).map(|info| info.holders).unwrap_or_default();
+    holders.into_iter().map(|holder| String::from_utf8(holder.owner).unwrap()).collect()
+}
+
+/// Waits until so many requests or places wait for this key.
+pub(crate) fn await_waiters(conn: &mut Client, key: &str, count: usize) {
+    wait_for("waiters", || conn.lock_info(key).map_or(0, |info| info.waiting) == count);
+}
+
+/// How often a command was called on the server, or another number that INFO counts for it.
+pub(crate) fn count(conn: &mut Client, command: &str, field: &str) -> u64 {
+    let text: String = conn.get(&["INFO", "commandstats"]);
+    let row = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap_or_default();
+    let number = row.split(',').find_map(|pair| pair.strip_prefix(&format!("{field}=")));
+    number.map_or(0, |number| number.parse().unwrap())
+}
