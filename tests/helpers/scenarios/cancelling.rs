@@ -21,14 +21,15 @@ fn nobody_is_locked_out(conn: &mut Client, key: &str, round: u32) {
 
 /// One hundred times. Either it was cancelled and has nothing, or it was granted before and can release.
 pub(crate) fn a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out(play: Play) {
-    let Stage { mut agent, mut conn, server, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, server, .. } = &mut stage;
     let mut probe = server.connect();
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
     let (mut cancelled, mut granted) = (0, 0);
     for round in 0..100 {
         conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
         let asked = agent.acquire_cancellable("a");
-        await_waiters(&mut conn, "k", 1);
+        await_waiters(conn, "k", 1);
         if round % 2 == 0 {
             conn.send(&["LOCK.RELEASE", "k", "first"]);
             pause(round);
@@ -55,7 +56,8 @@ pub(crate) fn a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out(play
 
 /// The request may be anywhere: unsent, on its way, waiting.
 pub(crate) fn a_request_that_is_cancelled_at_once_locks_nobody_out(play: Play) {
-    let Stage { mut agent, mut conn, server, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, server, .. } = &mut stage;
     let mut probe = server.connect();
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
     for round in 0..60 {
@@ -82,7 +84,8 @@ pub(crate) fn a_request_that_is_cancelled_at_once_locks_nobody_out(play: Play) {
 
 /// The release is sent all the same.
 pub(crate) fn a_release_that_is_cancelled_still_gives_back(play: Play) {
-    let Stage { mut agent, server, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, server, .. } = &mut stage;
     let mut probe = server.connect();
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
     for round in 0..50 {

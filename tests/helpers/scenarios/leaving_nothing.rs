@@ -7,23 +7,25 @@ use testbed::{Client, wait_for};
 
 /// Neither connections nor threads, tasks or handles.
 pub(crate) fn a_thousand_locks_leave_no_connection_and_no_task(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"]}));
-    taken_and_given_back(&mut agent, 10);
-    let before = (connections(&mut conn), agent.tasks());
-    taken_and_given_back(&mut agent, 1_000);
-    assert_nothing_is_left(&mut agent, &mut conn, before);
+    taken_and_given_back(agent, 10);
+    let before = (connections(conn), agent.tasks());
+    taken_and_given_back(agent, 1_000);
+    assert_nothing_is_left(agent, conn, before);
 }
 
 /// The connections that waits need are closed, or kept for the next wait: as many as wait at once, and no more.
 pub(crate) fn waits_leave_no_connection_and_no_task(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"]}));
     agent.open("b", json!({"keys": ["k"], "wait": 0.2}));
-    waited_for(&mut agent, &mut conn, 2);
-    let before = (connections(&mut conn), agent.tasks());
-    waited_for(&mut agent, &mut conn, 30);
-    assert_nothing_is_left(&mut agent, &mut conn, before);
+    waited_for(agent, conn, 2);
+    let before = (connections(conn), agent.tasks());
+    waited_for(agent, conn, 30);
+    assert_nothing_is_left(agent, conn, before);
 }
 
 fn taken_and_given_back(agent: &mut Agent, times: u32) {

@@ -12,7 +12,8 @@ const SLACK: Duration = Duration::from_secs(2);
 
 /// Held at each moment, by the same hold.
 pub(crate) fn a_lock_is_renewed_over_ten_leases(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"], "lease": 1.5}));
     let fence = agent.acquired("a");
     let end = Instant::now() + Duration::from_secs(15);
@@ -24,34 +25,36 @@ pub(crate) fn a_lock_is_renewed_over_ten_leases(play: Play) {
     assert!(!agent.is_lost("a"));
     agent.released("a");
     // The renewal ends with the lock.
-    let calls = extensions(&mut conn);
+    let calls = extensions(conn);
     sleep(Duration::from_millis(1_000));
-    assert_eq!(extensions(&mut conn), calls);
+    assert_eq!(extensions(conn), calls);
 }
 
 /// A laptop that was closed, a process that a debugger held: it wakes up, and others have the lock.
 pub(crate) fn a_process_that_sleeps_beyond_its_lease_is_told_once(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"], "lease": 1.0}));
     agent.acquired("a");
     let lost = agent.await_lost("a");
     agent.signal(Signal::STOP);
     let other = conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "60000", "BLOCK", "60000"]).unwrap();
-    let calls = extensions(&mut conn);
+    let calls = extensions(conn);
     agent.signal(Signal::CONT);
 
     assert_eq!(lost.value()["signals"], 1);
-    assert_that_it_is_of_no_use(&mut agent, "a");
+    assert_that_it_is_of_no_use(agent, "a");
     assert_eq!(agent.await_lost("a").value()["signals"], 1, "told exactly once");
     sleep(Duration::from_millis(700));
-    assert_eq!(extensions(&mut conn), calls, "an owner that is past its time never extends");
+    assert_eq!(extensions(conn), calls, "an owner that is past its time never extends");
     let info = conn.lock_info("k").unwrap();
-    assert_eq!((info.fence, holders(&mut conn, "k")), (other, vec!["other".to_owned()]));
+    assert_eq!((info.fence, holders(conn, "k")), (other, vec!["other".to_owned()]));
 }
 
 /// Not before, since the server may come back; and not later, since another server may have let others in.
 pub(crate) fn a_lock_is_lost_when_its_time_is_over_and_no_later_if_the_server_is_dead(play: Play) {
-    let Stage { mut agent, mut server, proxy: _proxy, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, server, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"], "lease": 3.0}));
     agent.acquired("a");
     let lost = agent.await_lost("a");
@@ -61,10 +64,10 @@ pub(crate) fn a_lock_is_lost_when_its_time_is_over_and_no_later_if_the_server_is
     assert!(told < Duration::from_secs(3) + SLACK, "{told:?}");
     assert!(told > Duration::from_secs(1), "{told:?}: the server might have come back");
     server.start();
-    let mut conn = server.connect();
-    assert_that_it_is_of_no_use(&mut agent, "a");
+    let conn = &mut server.connect();
+    assert_that_it_is_of_no_use(agent, "a");
     sleep(Duration::from_millis(1_500));
-    assert_eq!(extensions(&mut conn), 0, "an owner that was told of its loss never extends");
+    assert_eq!(extensions(conn), 0, "an owner that was told of its loss never extends");
     assert!(conn.lock_info("k").is_none());
     // The helper is as good as new.
     agent.open("b", json!({"keys": ["k"]}));
@@ -74,7 +77,8 @@ pub(crate) fn a_lock_is_lost_when_its_time_is_over_and_no_later_if_the_server_is
 
 /// A server that came back without its data answers null.
 pub(crate) fn a_lock_that_a_server_forgot_is_lost_at_the_next_renewal(play: Play) {
-    let Stage { mut agent, mut server, proxy: _proxy, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, server, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"], "lease": 9.0}));
     agent.acquired("a");
     let lost = agent.await_lost("a");
@@ -83,12 +87,13 @@ pub(crate) fn a_lock_that_a_server_forgot_is_lost_at_the_next_renewal(play: Play
     let told = lost.answer().at - began;
     // A renewal is due each 3 s, and one may have failed while the server was away.
     assert!(told < Duration::from_millis(6_500), "{told:?}");
-    assert_that_it_is_of_no_use(&mut agent, "a");
+    assert_that_it_is_of_no_use(agent, "a");
 }
 
 /// An operator took it away.
 pub(crate) fn a_break_is_told_within_a_renewal(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"], "lease": 6.0}));
     agent.acquired("a");
     let lost = agent.await_lost("a");
@@ -97,14 +102,15 @@ pub(crate) fn a_break_is_told_within_a_renewal(play: Play) {
     let told = lost.answer().at - began;
     assert!(told < Duration::from_secs(2) + SLACK, "{told:?}");
     assert_eq!(lost.value()["signals"], 1);
-    assert_that_it_is_of_no_use(&mut agent, "a");
+    assert_that_it_is_of_no_use(agent, "a");
     assert_eq!(agent.await_lost("a").value()["signals"], 1, "told exactly once");
     assert!(conn.lock_info("k").is_none());
 }
 
 /// The application learns at the end at the latest that it worked without the lock.
 pub(crate) fn a_release_of_a_lost_lock_says_so(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"]}));
     agent.acquired("a");
     conn.int(&["LOCK.BREAK", "k"]);
@@ -116,11 +122,12 @@ pub(crate) fn a_release_of_a_lost_lock_says_so(play: Play) {
 
 /// Renewals are repeated as long as the lock is valid.
 pub(crate) fn a_network_that_hangs_for_less_than_the_lease_loses_nothing(play: Play) {
-    let Stage { mut agent, mut conn, proxy, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, proxy, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"], "lease": 6.0}));
     let fence = agent.acquired("a");
-    let before = extensions(&mut conn);
-    wait_for("a renewal", || extensions(&mut conn) > before);
+    let before = extensions(conn);
+    wait_for("a renewal", || extensions(conn) > before);
     // The next renewal is due in 2 s: it meets a frozen wire, and is tried again.
     proxy.freeze(true);
     sleep(Duration::from_millis(3_200));
@@ -133,7 +140,8 @@ pub(crate) fn a_network_that_hangs_for_less_than_the_lease_loses_nothing(play: P
 
 /// The server has released it, and the reply is lost: null to a repeated release is no loss.
 pub(crate) fn a_release_whose_reply_is_cut_off_is_no_loss(play: Play) {
-    let Stage { mut agent, mut conn, proxy, server } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, proxy, server } = &mut stage;
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
     for _ in 0..5 {
         agent.acquired("a");

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 /// A lock is the owner's while it is held, and nobody's after that.
 pub(crate) fn a_lock_is_taken_and_given_back(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"]}));
     let fence = agent.acquired("a");
     let owner = agent.owner("a");
     let info = conn.lock_info("k").unwrap();
-    assert_eq!((info.mode.as_str(), info.fence, holders(&mut conn, "k")), ("write", fence, vec![owner]));
+    assert_eq!((info.mode.as_str(), info.fence, holders(conn, "k")), ("write", fence, vec![owner]));
 
     assert_eq!(agent.ask(json!({"do": "check", "lock": "a"}))["held"], true);
     let set = json!({"do": "guard", "lock": "a", "command": ["SET", "{k}data", "v"]});
@@ -30,7 +31,8 @@ pub(crate) fn a_lock_is_taken_and_given_back(play: Play) {
 
 /// No option is lost on the way to the server.
 pub(crate) fn what_was_asked_for_is_what_the_server_has(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("shared", json!({"keys": ["k"], "shared": true, "lease": 20.5, "note": "a note, with blanks"}));
     agent.acquired("shared");
     let holder = conn.lock_info("k").unwrap().holders.remove(0);
@@ -67,31 +69,33 @@ pub(crate) fn what_was_asked_for_is_what_the_server_has(play: Play) {
 
 /// All or none, under one owner, and each key has a fence.
 pub(crate) fn several_keys_are_one_lock(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("both", json!({"keys": ["k1", "k2"], "wait": null, "lease": 1.0}));
     let fence = conn.int(&["LOCK.ACQUIRE", "k2", "other"]).unwrap();
     let asked = agent.acquire("both");
-    await_waiters(&mut conn, "k2", 1);
-    assert!(holders(&mut conn, "k1").is_empty(), "all or none");
+    await_waiters(conn, "k2", 1);
+    assert!(holders(conn, "k1").is_empty(), "all or none");
     conn.int(&["LOCK.RELEASE", "k2", "other", "FENCE", &fence.to_string()]);
     let answer = asked.value();
     assert_eq!(answer["fences"].as_array().map(Vec::len), Some(2), "{answer}");
     let owner = agent.owner("both");
     for (key, fence) in [("k1", &answer["fences"][0]), ("k2", &answer["fences"][1])] {
         let info = conn.lock_info(key).unwrap();
-        assert_eq!((Some(info.fence), holders(&mut conn, key)), (fence.as_i64(), vec![owner.clone()]));
+        assert_eq!((Some(info.fence), holders(conn, key)), (fence.as_i64(), vec![owner.clone()]));
     }
     // Both are renewed.
     std::thread::sleep(Duration::from_millis(2_500));
     assert!(!agent.is_lost("both"));
-    assert_eq!((holders(&mut conn, "k1").len(), holders(&mut conn, "k2").len()), (1, 1));
+    assert_eq!((holders(conn, "k1").len(), holders(conn, "k2").len()), (1, 1));
     agent.released("both");
     assert!(conn.lock_info("k1").is_none() && conn.lock_info("k2").is_none());
 }
 
 /// Otherwise the inner one would release the outer one's lock.
 pub(crate) fn a_key_twice_under_one_owner_is_refused(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("outer", json!({"keys": ["k"]}));
     let fence = agent.acquired("outer");
     agent.open("inner", json!({"keys": ["k"], "within": "outer"}));
@@ -110,14 +114,15 @@ pub(crate) fn a_key_twice_under_one_owner_is_refused(play: Play) {
 
 /// An owner is an acquisition, and not a process.
 pub(crate) fn two_tasks_of_one_process_do_not_share(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"]}));
     agent.open("b", json!({"keys": ["k"], "wait": 0}));
     agent.open("c", json!({"keys": ["k"]}));
     let first = agent.acquired("a");
     assert!(agent.acquire("b").value()["fences"].is_null());
     let asked = agent.acquire("c");
-    await_waiters(&mut conn, "k", 1);
+    await_waiters(conn, "k", 1);
     agent.released("a");
     assert!(asked.fence() > first);
     assert_ne!(agent.owner("a"), agent.owner("c"));
@@ -126,7 +131,8 @@ pub(crate) fn two_tasks_of_one_process_do_not_share(play: Play) {
 
 /// Each of ten tasks gets its turn several times, and no more than three have one at a time.
 pub(crate) fn a_semaphore_of_3_with_10_tasks_is_never_above_3(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     let names: Vec<String> = (0..10).map(|number| format!("task {number}")).collect();
     let mut asked = HashMap::new();
     for name in &names {
@@ -161,7 +167,8 @@ pub(crate) fn a_semaphore_of_3_with_10_tasks_is_never_above_3(play: Play) {
 
 /// Two tasks that nest two locks in opposite orders are told at once, and not when a lease ends.
 pub(crate) fn a_circle_of_nested_locks_is_a_deadlock(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     for (lock, key) in [("a", "k1"), ("b", "k2")] {
         agent.open(lock, json!({"keys": [key]}));
         agent.acquired(lock);
@@ -169,7 +176,7 @@ pub(crate) fn a_circle_of_nested_locks_is_a_deadlock(play: Play) {
     agent.open("a within", json!({"keys": ["k2"], "within": "a"}));
     agent.open("b within", json!({"keys": ["k1"], "within": "b"}));
     let waits = agent.acquire("a within");
-    await_waiters(&mut conn, "k2", 1);
+    await_waiters(conn, "k2", 1);
     assert_eq!(agent.acquire("b within").error(), "deadlock");
     agent.released("b");
     waits.fence();
@@ -180,14 +187,15 @@ pub(crate) fn a_circle_of_nested_locks_is_a_deadlock(play: Play) {
 
 /// So the server sees circles.
 pub(crate) fn a_lock_within_another_has_its_owner(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("outer", json!({"keys": ["k1"]}));
     agent.open("inner", json!({"keys": ["k2"], "within": "outer"}));
     agent.acquired("outer");
     agent.acquired("inner");
     let owner = agent.owner("outer");
-    assert_eq!((holders(&mut conn, "k1"), holders(&mut conn, "k2")), (vec![owner.clone()], vec![owner]));
+    assert_eq!((holders(conn, "k1"), holders(conn, "k2")), (vec![owner.clone()], vec![owner]));
     agent.released("inner");
-    assert_eq!(holders(&mut conn, "k1").len(), 1);
+    assert_eq!(holders(conn, "k1").len(), 1);
     agent.released("outer");
 }

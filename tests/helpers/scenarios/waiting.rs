@@ -10,14 +10,15 @@ const SLACK: Duration = Duration::from_secs(4);
 
 /// redis-py gives up a read after 5 s. The place must be kept over that, and nobody may pass.
 pub(crate) fn a_wait_outlasts_the_clients_time_out_in_its_place(play: Play) {
-    let Stage { mut agent, mut conn, server, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, server, .. } = &mut stage;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
-    await_waiters(&mut conn, "k", 1);
+    await_waiters(conn, "k", 1);
     let mut late = server.connect();
     late.send(&["LOCK.ACQUIRE", "k", "late", "PX", "60000", "BLOCK", "0"]);
-    await_waiters(&mut conn, "k", 2);
+    await_waiters(conn, "k", 2);
     // The user's client is free meanwhile.
     agent.ask(json!({"do": "ping"}));
     assert!(asked.within(Duration::from_millis(6_500)).is_none());
@@ -27,17 +28,18 @@ pub(crate) fn a_wait_outlasts_the_clients_time_out_in_its_place(play: Play) {
     assert_eq!(conn.lock_info("k").unwrap().fence, fence);
     assert_eq!(conn.lock_info("k").unwrap().holders[0].writes, 1, "a request that is sent again counts once");
     agent.released("a");
-    assert_eq!(holders(&mut conn, "k"), ["late"]);
+    assert_eq!(holders(conn, "k"), ["late"]);
 }
 
 /// The wait is over in time, and the next release serves somebody else.
 pub(crate) fn a_wait_that_is_over_leaves_no_place(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 0.7}));
     let began = Instant::now();
     let asked = agent.acquire("a");
-    await_waiters(&mut conn, "k", 1);
+    await_waiters(conn, "k", 1);
     let answer = asked.answer();
     assert!(answer.value["fences"].is_null() && answer.value["error"].is_null(), "{}", answer.value);
     let took = answer.at - began;
@@ -49,25 +51,27 @@ pub(crate) fn a_wait_that_is_over_leaves_no_place(play: Play) {
 
 /// Neither BLOCK nor QUEUE: one request, and no place.
 pub(crate) fn a_wait_of_zero_tries_once(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 0}));
-    let before = calls(&mut conn);
+    let before = calls(conn);
     assert!(agent.acquire("a").value()["fences"].is_null());
-    assert_eq!(calls(&mut conn) - before, 1);
+    assert_eq!(calls(conn) - before, 1);
     assert_eq!(conn.info_number("lock", "lock_queued"), 0);
 }
 
 /// A place is the owner's and not the connection's.
 pub(crate) fn a_wait_outlives_its_connection(play: Play) {
-    let Stage { mut agent, mut conn, server, proxy } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, server, proxy } = &mut stage;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
-    await_waiters(&mut conn, "k", 1);
+    await_waiters(conn, "k", 1);
     let mut late = server.connect();
     late.send(&["LOCK.ACQUIRE", "k", "late", "PX", "60000", "BLOCK", "0"]);
-    await_waiters(&mut conn, "k", 2);
+    await_waiters(conn, "k", 2);
     for _ in 0..3 {
         proxy.cut_all();
         // It is there again, in front.
@@ -83,17 +87,18 @@ pub(crate) fn a_wait_outlives_its_connection(play: Play) {
 
 /// A proxy, or CLIENT UNBLOCK, may end a BLOCK too soon. A helper that asks again at once would spin.
 pub(crate) fn an_early_null_is_no_reason_to_ask_at_once(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
     let waiting = |conn: &mut Client| conn.lock_info("k").unwrap().waiters.first().and_then(|first| first.client);
-    wait_for("the request to wait", || waiting(&mut conn).is_some());
-    let before = calls(&mut conn);
-    let client = waiting(&mut conn).unwrap().to_string();
+    wait_for("the request to wait", || waiting(conn).is_some());
+    let before = calls(conn);
+    let client = waiting(conn).unwrap().to_string();
     assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &client, "TIMEOUT"]), Some(1));
     assert!(asked.within(Duration::from_millis(500)).is_none());
-    assert!(calls(&mut conn) - before <= 1);
+    assert!(calls(conn) - before <= 1);
     assert_eq!(conn.lock_info("k").unwrap().waiting, 1, "the place is kept");
     conn.int(&["LOCK.RELEASE", "k", "first"]);
     asked.fence();
@@ -102,7 +107,8 @@ pub(crate) fn an_early_null_is_no_reason_to_ask_at_once(play: Play) {
 
 /// GRACE is no answer to somebody who waits, and an error to somebody who does not.
 pub(crate) fn a_grace_is_waited_for(play: Play) {
-    let Stage { mut agent, mut conn, .. } = play.stage_on(Server::setup().lock_option("grace-ms", "3000"));
+    let mut stage = play.stage_on(Server::setup().lock_option("grace-ms", "3000"));
+    let Stage { agent, conn, .. } = &mut stage;
     agent.open("once", json!({"keys": ["k"], "wait": 0}));
     agent.open("a", json!({"keys": ["k"], "wait": 60}));
     if conn.info_number("lock", "lock_grace_left_ms") > 1_000 {
@@ -120,11 +126,12 @@ pub(crate) fn a_grace_is_waited_for(play: Play) {
 
 /// Asked again as long as the wait lasts; then the error is raised, and not "held by another".
 pub(crate) fn an_error_that_does_not_pass_is_raised_when_the_wait_is_over(play: Play) {
-    let Stage { mut agent, mut conn, server, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, server, .. } = &mut stage;
     let primary = Server::new();
     server.follow(&primary);
     agent.open("a", json!({"keys": ["k"], "wait": 1.0}));
-    let before = refused(&mut conn);
+    let before = refused(conn);
     let began = Instant::now();
     let asked = agent.acquire("a");
     let answer = asked.answer();
@@ -133,18 +140,19 @@ pub(crate) fn an_error_that_does_not_pass_is_raised_when_the_wait_is_over(play: 
     let took = answer.at - began;
     assert!(took >= Duration::from_millis(600) && took < Duration::from_secs(1) + SLACK, "{took:?}");
     // With a back-off of at least 100 ms.
-    let asked = refused(&mut conn) - before;
+    let asked = refused(conn) - before;
     assert!((2..=12).contains(&asked), "{asked}");
 }
 
 /// The application gets its answer when its wait is over, whatever the server does.
 pub(crate) fn a_server_that_hangs_does_not_prolong_a_wait(play: Play) {
-    let Stage { mut agent, mut conn, server, .. } = play.stage();
+    let mut stage = play.stage();
+    let Stage { agent, conn, server, .. } = &mut stage;
     conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
     agent.open("a", json!({"keys": ["k"], "wait": 2.0}));
     let began = Instant::now();
     let asked = agent.acquire("a");
-    await_waiters(&mut conn, "k", 1);
+    await_waiters(conn, "k", 1);
     server.signal(Signal::STOP);
     let answer = asked.within(Duration::from_secs(20)).expect("an answer from a helper whose server hangs");
     let took = answer.at - began;
