@@ -8,7 +8,6 @@ cd "$(dirname "$0")/.."
 # program, rounds when short, rounds when long
 programs=(
   "history 6 720"
-  "shares 3 360"
   "resource 1 60"
   "crash 3 100"
   "failover 3 60"

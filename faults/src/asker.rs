@@ -33,9 +33,17 @@ struct Lost {
 
 impl<'c> Asker<'c> {
     /// The request is the command up to the lease, as `LOCK.ACQUIRE key owner`. The place has no requests yet.
-    pub fn new(line: &'c mut Numbered, patience: Duration, request: String, place: Place) -> Asker<'c> {
-        let request = format!("{request} PX {} QUEUE {}", place.lease_ms, place.queue_ms);
-        Asker { line, patience, request, lost: Vec::new(), place, forgotten: Vec::new(), too_early: Vec::new() }
+    pub fn new(line: &'c mut Numbered, patience: Duration, request: &str, place: Place) -> Asker<'c> {
+        let (lost, forgotten, too_early) = (Vec::new(), Vec::new(), Vec::new());
+        let mut asker = Asker { line, patience, request: String::new(), lost, place, forgotten, too_early };
+        asker.turn_to(request);
+        asker
+    }
+
+    /// Asks for the place in other words from now on.
+    pub fn turn_to(&mut self, request: &str) {
+        let Place { lease_ms, queue_ms, .. } = self.place;
+        self.request = format!("{request} PX {lease_ms} QUEUE {queue_ms}");
     }
 
     /// Asks once; waits for a grant if there is a time for it.

@@ -3,8 +3,7 @@
 use crate::caller::{Answer, Caller};
 use crate::crowd::Stop;
 use crate::history::Sighting;
-use crate::places::{Holder, View, Waiter};
-use crate::shares::Look;
+use crate::views::{Holder, View, Waiter};
 use redis::Value;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -26,11 +25,6 @@ pub fn during<R>(
 /// Reads all these keys of one server with their waiters, over and over, while something is done.
 pub fn views_during<R>(keys: &[String], port: u16, body: impl FnOnce() -> R) -> (R, Vec<View>) {
     watching(keys, &|_| Some(port), view, body)
-}
-
-/// The same, with the counts of the holders.
-pub fn counts_during<R>(keys: &[String], port: u16, body: impl FnOnce() -> R) -> (R, Vec<Look>) {
-    watching(keys, &|_| Some(port), counts, body)
 }
 
 fn watching<R, T: Send>(
@@ -76,7 +70,7 @@ fn look(caller: &mut Caller, key: &str) -> Option<Sighting> {
 
 /// The holders and the waiters of the key; None if the server cannot say just now.
 pub fn view(caller: &mut Caller, key: &str) -> Option<View> {
-    let (asked, answer, _) = caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
+    let (asked, answer, told) = caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
     let text = |name: Vec<u8>| String::from_utf8(name).expect("ours are text");
     let (holders, waiters) = match answer {
         Answer::Value(value) => {
@@ -88,6 +82,8 @@ pub fn view(caller: &mut Caller, key: &str) -> Option<View> {
     };
     let holder = |holder: testbed::HolderInfo| Holder {
         owner: text(holder.owner),
+        reads: holder.reads as u64,
+        writes: holder.writes > 0,
         offered: holder.offered,
         left_ms: holder.ttl_ms,
     };
@@ -95,29 +91,8 @@ pub fn view(caller: &mut Caller, key: &str) -> Option<View> {
     Some(View {
         key: key.to_owned(),
         asked,
-        holders: holders.into_iter().map(holder).collect(),
-        waiters: waiters.into_iter().map(waiter).collect(),
-    })
-}
-
-/// The holders of the key with their counts, and the waiters; None if the server cannot say just now.
-pub fn counts(caller: &mut Caller, key: &str) -> Option<Look> {
-    let (asked, answer, told) = caller.ask(&format!("LOCK.INFO {key} COUNT 1000"));
-    let text = |name: Vec<u8>| String::from_utf8(name).expect("ours are text");
-    let (holders, waiters) = match answer {
-        Answer::Value(value) => {
-            let LockInfo { holders, waiters, .. } = LockInfo::from(value);
-            (holders, waiters)
-        }
-        Answer::Null => Default::default(),
-        Answer::Error(_) | Answer::Lost | Answer::Silence => return None,
-    };
-    let holder = |holder: testbed::HolderInfo| (text(holder.owner), holder.reads as u64, holder.writes > 0);
-    Some(Look {
-        key: key.to_owned(),
-        asked,
         told,
         holders: holders.into_iter().map(holder).collect(),
-        waiters: waiters.into_iter().map(|waiter| text(waiter.owner)).collect(),
+        waiters: waiters.into_iter().map(waiter).collect(),
     })
 }

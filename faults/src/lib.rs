@@ -6,6 +6,7 @@
 
 pub mod asker;
 pub mod audit;
+pub mod breaks;
 pub mod caller;
 pub mod chain;
 pub mod crowd;
@@ -16,6 +17,6 @@ pub mod look;
 pub mod options;
 pub mod places;
 pub mod report;
-pub mod shares;
+pub mod views;
 pub mod witness;
 pub mod worker;

@@ -25,14 +25,49 @@ pub struct Event {
     pub what: What,
 }
 
+/// What an owner asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// The lock alone.
+    Write,
+    /// The lock beside other readers.
+    Read,
+    /// So many read counts, if those of all holders are within the limit then.
+    Shares {
+        /// That limit.
+        limit: u32,
+        /// How many.
+        take: u32,
+    },
+}
+
+impl Kind {
+    /// Whether it is for writing.
+    pub fn writes(self) -> bool {
+        self == Kind::Write
+    }
+
+    /// How many counts it asks for.
+    pub fn take(self) -> u32 {
+        if let Kind::Shares { take, .. } = self { take } else { 1 }
+    }
+
+    /// How many read counts there may be at its grant.
+    pub fn limit(self) -> Option<u32> {
+        if let Kind::Shares { limit, .. } = self { Some(limit) } else { None }
+    }
+}
+
 /// What can happen to a lock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum What {
     /// Granted, for the first time or once more. The fence is missing where the answer was lost and a later one showed
     /// that the lock was granted. Every lease of an owner has a number.
     Locked {
-        /// Alone.
-        writes: bool,
+        /// What was asked for.
+        kind: Kind,
+        /// RETRY: so many counts of its mode afterwards, instead of more.
+        at_least: Option<u32>,
         /// The fence in the reply.
         fence: Option<i64>,
         /// From now on, or what is left of an older one if that is longer.
@@ -40,8 +75,8 @@ pub enum What {
     },
     /// The reply says how many counts are left after a release; None for null.
     Released {
-        /// Of which mode; None for all there are.
-        writes: Option<bool>,
+        /// How many read counts it was to leave at most; None to give back all counts of both modes.
+        to: Option<u32>,
         /// The counts of both modes that are left.
         left: Option<u32>,
     },
@@ -54,8 +89,10 @@ pub enum What {
     },
     /// The reply is null to one more request, without waiting.
     Refused {
-        /// For writing.
-        writes: bool,
+        /// For this.
+        kind: Kind,
+        /// RETRY.
+        at_least: Option<u32>,
     },
     /// A lease came to its end, which it can only after it began. So each lease that began has one end, even where no
     /// hold has it any more.
@@ -65,6 +102,13 @@ pub enum What {
     },
     /// Holds nothing from now on; whether it did is not known.
     Gone,
+    /// An operator ended so many holds: that of the owner, or all of them.
+    Broken {
+        /// All.
+        all: bool,
+        /// As the reply says.
+        ended: u32,
+    },
     /// A read of the lock showed these holders, each with its read count, write count and fence.
     Looked(BTreeMap<String, (u32, u32, i64)>),
 }
@@ -93,6 +137,8 @@ struct Lock {
 struct Step {
     owner: usize,
     what: What,
+    /// Of a grant with a fence: the one before it among the known ones, which no grant between can have.
+    before: i64,
     /// The holders that were seen, without those whose time of holding is uncertain.
     seen: BTreeMap<usize, (u32, u32, i64)>,
 }
@@ -122,8 +168,15 @@ impl Lock {
     fn take(&mut self, step: &Step) -> bool {
         let owner = step.owner;
         match step.what {
-            What::Locked { writes, fence, lease } => self.lock(owner, writes, fence, lease),
-            What::Released { writes, left } => self.release(owner, writes) == left,
+            What::Locked { kind, at_least, fence, lease } => {
+                let granted = self.lock(owner, kind, at_least, fence, step.before);
+                if granted && let Some(hold) = self.holds.get_mut(&owner) {
+                    hold.leases.insert(lease);
+                    self.running.insert((owner, lease));
+                }
+                granted
+            }
+            What::Released { to, left } => self.release(owner, to) == left,
             What::Extended { fence, lease } => {
                 let Some(hold) = self.holds.get_mut(&owner) else { return fence.is_none() };
                 hold.leases = BTreeSet::from([lease]);
@@ -131,7 +184,11 @@ impl Lock {
                 fence.is_some() && hold.fence.is_none_or(|known| Some(known) == fence)
             }
             // An owner that has what it requests is never refused. What other owners must give up first is uncertain.
-            What::Refused { writes } => self.holds.get(&owner).is_none_or(|hold| writes && hold.writes == 0),
+            What::Refused { kind, at_least } => self.holds.get(&owner).is_none_or(|hold| match kind {
+                Kind::Write => hold.writes == 0,
+                Kind::Read => false,
+                Kind::Shares { .. } => at_least.is_none_or(|least| hold.reads < least),
+            }),
             What::Lapsed { lease } => {
                 if !self.running.remove(&(owner, lease)) {
                     return false;
@@ -148,6 +205,13 @@ impl Lock {
                 self.holds.remove(&owner);
                 true
             }
+            What::Broken { all, ended } => {
+                let certain = |lock: &Lock| lock.holds.range(..UNCERTAIN).count();
+                let before = certain(self);
+                self.holds.retain(|other, _| !all && *other != owner);
+                // Others of which it is not certain whether they held may be among them.
+                before - certain(self) <= ended as usize
+            }
             What::Looked(_) => {
                 let certain = self.holds.range(..UNCERTAIN);
                 let counts = |hold: &Hold| (hold.reads, hold.writes, hold.fence.unwrap_or_default());
@@ -158,27 +222,29 @@ impl Lock {
         }
     }
 
-    fn lock(&mut self, owner: usize, writes: bool, fence: Option<i64>, lease: u32) -> bool {
+    fn lock(&mut self, owner: usize, kind: Kind, at_least: Option<u32>, fence: Option<i64>, before: i64) -> bool {
         let others = |writer_only: bool| {
             self.holds.iter().any(|(other, hold)| *other != owner && (!writer_only || hold.writes > 0))
         };
-        let rises = fence.is_none_or(|fence| fence > self.last);
+        let writes = kind.writes();
         let held = self.holds.get(&owner);
-        // Asked again in a mode that it has, or for reading while it writes: the fence stays. Else it is a new one.
+        let has = held.map_or(0, |hold| if writes { hold.writes } else { hold.reads });
+        let more = at_least.map_or(kind.take(), |least| least.saturating_sub(has));
+        let is_within = |limit: u32| self.holds.values().map(|hold| hold.reads).sum::<u32>() + more <= limit;
+        // Asked again in a mode that it has, or for reading while it writes: the fence stays. Else it is a new one,
+        // the next of those that are known: the others before it are given already.
         let again = held.is_some_and(|hold| hold.writes > 0 || !writes);
         let fits = if again {
             held.is_some_and(|hold| fence.is_none() || hold.fence.is_none() || hold.fence == fence)
         } else {
-            rises && !others(!writes)
+            (fence.is_none() || self.last == before) && !others(!writes)
         };
-        if !fits {
+        if !fits || (more > 0 && !kind.limit().is_none_or(is_within)) {
             return false;
         }
         let empty = Hold { reads: 0, writes: 0, fence: None, leases: BTreeSet::new() };
         let hold = self.holds.entry(owner).or_insert(empty);
-        hold.leases.insert(lease);
-        self.running.insert((owner, lease));
-        *(if writes { &mut hold.writes } else { &mut hold.reads }) += 1;
+        *(if writes { &mut hold.writes } else { &mut hold.reads }) += more;
         if !again {
             hold.fence = fence;
             self.last = fence.unwrap_or(self.last);
@@ -187,11 +253,10 @@ impl Lock {
     }
 
     /// What is left.
-    fn release(&mut self, owner: usize, writes: Option<bool>) -> Option<u32> {
+    fn release(&mut self, owner: usize, to: Option<u32>) -> Option<u32> {
         let hold = self.holds.get_mut(&owner)?;
-        match writes {
-            Some(true) => hold.writes = hold.writes.saturating_sub(1),
-            Some(false) => hold.reads = hold.reads.saturating_sub(1),
+        match to {
+            Some(most) => hold.reads = hold.reads.min(most),
             None => (hold.reads, hold.writes) = (0, 0),
         }
         let left = hold.reads + hold.writes;
@@ -214,6 +279,8 @@ pub fn explained(events: &[Event], uncertain: &BTreeSet<String>) -> bool {
         let base = if uncertain.contains(&event.owner) { UNCERTAIN } else { 0 };
         numbers.entry(&event.owner).or_insert(base + next);
     }
+    let fence_of = |event: &Event| if let What::Locked { fence, .. } = event.what { fence } else { None };
+    let fences: BTreeSet<i64> = events.iter().filter_map(fence_of).collect();
     // Calls before answers of the same moment: the two may have met.
     let mut moments: Vec<(Moment, bool, usize)> = Vec::new();
     for (number, event) in events.iter().enumerate() {
@@ -229,7 +296,8 @@ pub fn explained(events: &[Event], uncertain: &BTreeSet<String>) -> bool {
                 seen.insert(numbers.get(owner.as_str()).copied().unwrap_or(UNCERTAIN - 1), *counts);
             }
         }
-        Step { owner: numbers[event.owner.as_str()], what: event.what.clone(), seen }
+        let before = fence_of(event).and_then(|fence| fences.range(..fence).next_back().copied()).unwrap_or_default();
+        Step { owner: numbers[event.owner.as_str()], what: event.what.clone(), before, seen }
     };
     let actions = moments.into_iter().map(|(_, answer, number)| {
         let step = step(&events[number]);
@@ -239,97 +307,4 @@ pub fn explained(events: &[Event], uncertain: &BTreeSet<String>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(asked: u64, told: u64, owner: &str, what: What) -> Event {
-        Event { asked: Moment(asked), told: Moment(told), owner: owner.to_owned(), what }
-    }
-
-    fn locked(fence: i64) -> What {
-        What::Locked { writes: true, fence: Some(fence), lease: 0 }
-    }
-
-    fn read(fence: i64) -> What {
-        What::Locked { writes: false, fence: Some(fence), lease: 0 }
-    }
-
-    const RELEASED: What = What::Released { writes: None, left: Some(0) };
-    const LAPSED: What = What::Lapsed { lease: 0 };
-
-    fn fits(events: &[Event]) -> bool {
-        explained(events, &BTreeSet::new())
-    }
-
-    #[test]
-    fn the_next_comes_in_after_a_release_or_a_lapse_and_not_before() {
-        let first = event(0, 10, "a", locked(1));
-        assert!(fits(&[first.clone(), event(20, 30, "a", RELEASED), event(5, 40, "b", locked(2))]));
-        assert!(!fits(&[first.clone(), event(20, 30, "a", RELEASED), event(5, 15, "b", locked(2))]));
-        assert!(fits(&[first.clone(), event(50, 60, "a", LAPSED), event(5, 55, "b", locked(2))]));
-        assert!(!fits(&[first.clone(), event(50, 60, "a", LAPSED), event(5, 45, "b", locked(2))]));
-    }
-
-    #[test]
-    fn who_has_lapsed_is_not_told_that_he_still_holds() {
-        let (first, lapsed) = (event(0, 10, "a", locked(1)), event(50, 60, "a", LAPSED));
-        assert!(!fits(&[first.clone(), lapsed.clone(), event(61, 70, "a", RELEASED)]));
-        assert!(fits(&[first.clone(), lapsed.clone(), event(55, 70, "a", RELEASED)]));
-        // Unless an extension has given it longer.
-        let extended = event(20, 30, "a", What::Extended { fence: Some(1), lease: 1 });
-        assert!(fits(&[first, lapsed, extended, event(61, 70, "a", RELEASED)]));
-    }
-
-    #[test]
-    fn a_lease_ends_after_it_began_even_for_one_who_waited_longer_than_it_lasts() {
-        // Asked at 0, with a lease of 50: for all that is known from outside it may have ended from 50 on.
-        let (waited, lapsed) = (event(0, 100, "a", locked(1)), event(50, 150, "a", LAPSED));
-        assert!(fits(&[waited.clone(), lapsed.clone(), event(90, 160, "b", locked(2))]));
-        assert!(!fits(&[waited, lapsed.clone(), event(151, 160, "a", RELEASED)]), "it had lapsed by then");
-        // The end of a lease that was replaced, or that nothing is held by any more, changes nothing.
-        let (early, extended) = (event(0, 10, "a", locked(1)), What::Extended { fence: Some(1), lease: 1 });
-        let second = event(200, 210, "a", What::Lapsed { lease: 1 });
-        let both = [early.clone(), event(20, 30, "a", extended), lapsed.clone(), second];
-        assert!(fits(&[&both[..], &[event(160, 170, "a", RELEASED)]].concat()));
-        assert!(fits(&[early, event(20, 30, "a", RELEASED), event(31, 35, "b", locked(2)), lapsed]));
-    }
-
-    #[test]
-    fn who_has_what_he_asks_for_is_not_refused() {
-        let refused = |writes| event(20, 30, "a", What::Refused { writes });
-        let [reads, writes] = [event(0, 10, "a", read(1)), event(0, 10, "a", locked(1))];
-        assert!(!fits(&[reads.clone(), refused(false)]));
-        assert!(!fits(&[writes.clone(), refused(true)]));
-        assert!(!fits(&[writes.clone(), refused(false)]), "down to reading");
-        assert!(fits(&[reads, refused(true)]), "up to writing, beside others");
-        assert!(fits(&[writes, event(25, 40, "a", LAPSED), refused(true)]));
-        assert!(fits(&[refused(true)]));
-    }
-
-    #[test]
-    fn readers_come_in_together_and_a_fence_never_goes_back() {
-        assert!(fits(&[event(0, 10, "a", read(1)), event(11, 20, "b", read(2))]));
-        assert!(!fits(&[event(0, 10, "a", read(2)), event(11, 20, "b", read(1))]));
-        assert!(!fits(&[event(0, 10, "a", read(1)), event(11, 20, "b", locked(2))]));
-        let upgraded = event(11, 20, "a", locked(2));
-        assert!(fits(&[event(0, 10, "a", read(1)), upgraded.clone()]));
-        assert!(!fits(&[event(0, 10, "a", read(1)), event(0, 10, "b", read(3)), upgraded]));
-    }
-
-    #[test]
-    fn what_is_seen_is_what_is_held() {
-        let look = |holders: &[(&str, (u32, u32, i64))]| {
-            What::Looked(holders.iter().map(|(owner, counts)| ((*owner).to_owned(), *counts)).collect())
-        };
-        let first = event(0, 10, "a", locked(1));
-        assert!(fits(&[first.clone(), event(20, 30, "", look(&[("a", (0, 1, 1))]))]));
-        assert!(!fits(&[first.clone(), event(20, 30, "", look(&[]))]));
-        assert!(!fits(&[first.clone(), event(20, 30, "", look(&[("a", (0, 2, 1))]))]));
-        assert!(!fits(&[event(20, 30, "", look(&[("a", (0, 1, 1))]))]), "nobody was let in");
-        // A release that was acknowledged and did not free.
-        let released = event(12, 15, "a", RELEASED);
-        assert!(!fits(&[first.clone(), released, event(20, 30, "", look(&[("a", (0, 1, 1))]))]));
-        let uncertain = BTreeSet::from(["a".to_owned()]);
-        assert!(explained(&[first, event(20, 30, "", look(&[]))], &uncertain));
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 //! process that is stopped, makes a judgement milder, and never wrong.
 
 use crate::history::{Maybe, Moment, Stay};
+use crate::views::{View, Waiter};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -59,39 +60,6 @@ pub struct Place {
     pub asks: Vec<Ask>,
     /// How they ended.
     pub end: End,
-}
-
-/// A lock as the server showed it.
-#[derive(Clone, Debug)]
-pub struct View {
-    /// Which.
-    pub key: String,
-    /// When the server was asked: what it says is true at this moment or later.
-    pub asked: Moment,
-    /// Its holders.
-    pub holders: Vec<Holder>,
-    /// Its waiters, in their order.
-    pub waiters: Vec<Waiter>,
-}
-
-/// A holder as the server showed it.
-#[derive(Clone, Debug)]
-pub struct Holder {
-    /// Its name.
-    pub owner: String,
-    /// Its owner has not collected it.
-    pub offered: bool,
-    /// How long it lasts, in milliseconds.
-    pub left_ms: i64,
-}
-
-/// A waiter as the server showed it.
-#[derive(Clone, Debug)]
-pub struct Waiter {
-    /// Its name.
-    pub owner: String,
-    /// How long its place is kept, in milliseconds; None while a client waits there.
-    pub left_ms: Option<i64>,
 }
 
 impl Place {
@@ -279,6 +247,7 @@ pub fn held_up_us(next: Moment, freed: Moment, dead: &[Place], lapsed: &BTreeSet
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::views::Holder;
 
     const QUEUE_MS: u64 = 300;
 
@@ -360,11 +329,15 @@ mod tests {
     }
 
     fn view(at: u64, holder: Option<(&str, bool, i64)>, waiter: Option<(&str, Option<i64>)>) -> View {
-        let holder = holder.map(|(owner, offered, left_ms)| Holder { owner: owner.to_owned(), offered, left_ms });
+        let holder = holder.map(|(owner, offered, left_ms)| {
+            let owner = owner.to_owned();
+            Holder { owner, reads: 0, writes: true, offered, left_ms }
+        });
         let waiter = waiter.map(|(owner, left_ms)| Waiter { owner: owner.to_owned(), left_ms });
         View {
             key: "k".to_owned(),
             asked: ms(at),
+            told: ms(at),
             holders: holder.into_iter().collect(),
             waiters: waiter.into_iter().collect(),
         }

@@ -2,28 +2,27 @@
 //! at once. It comes too late, gives up, or never comes back.
 
 use crate::PATIENCE;
-use crate::client::{Client, Held, mode};
+use crate::client::{Client, Held};
+use crate::wish::{Lock, Wish};
 use faults::asker::Asker;
-use faults::history::Moment;
-use faults::places::{End, Place, Told};
+use faults::history::{Maybe, Moment};
+use faults::places::Told;
 use rand::RngExt;
 use std::thread;
 use std::time::Duration;
 
 impl Client {
     /// Requests a new hold, and asks again until it is granted or has had enough.
-    pub fn stand(&mut self, key: &str, owner: &str, writes: bool) -> Option<Held> {
+    pub fn stand(&mut self, lock: &Lock, wish: &Wish) -> Option<Held> {
         let (queue_ms, lease_ms) = (self.dice.random_range(1_200..=2_400), self.lease_ms());
-        let (key, owner) = (key.to_owned(), owner.to_owned());
-        let request = format!("LOCK.RW {key} {owner} {}", mode(writes));
-        let release = format!("LOCK.RELEASE {key} {owner} ALL");
-        let (shown, asks, end) = (None, Vec::new(), End::Open);
-        let place = Place { key, owner, queue_ms, lease_ms, shown, asks, end };
+        let release = format!("LOCK.RELEASE {} {} ALL", wish.key, wish.owner);
+        // It is granted by the limit of one of its requests, or collected by that of a later one.
+        let (mut kind, mut highest, mut lowered) = (wish.kind, wish.kind, false);
         // It asks again at least each quarter of QUEUE, if nothing stops it.
         let pause_ms = queue_ms / 8;
         let enough = Moment::now().after_ms(self.dice.random_range(500..=4_000));
         let Client { line, dice, saw, .. } = self;
-        let mut asker = Asker::new(line, PATIENCE, request, place);
+        let mut asker = Asker::new(line, PATIENCE, &wish.to_string(), wish.place(queue_ms, lease_ms));
         loop {
             let block_ms = dice.random_range(1..=pause_ms);
             let lost = asker.lost();
@@ -64,6 +63,13 @@ impl Client {
                 _ if told == Told::Unknown => {}
                 _ => thread::sleep(Duration::from_millis(dice.random_range(0..=pause_ms))),
             }
+            if let Some(other) = lock.with_another_limit(kind, dice) {
+                saw.count("asked again with another limit");
+                lowered |= other.limit() < kind.limit();
+                highest = if other.limit() > highest.limit() { other } else { highest };
+                kind = other;
+                asker.turn_to(&Wish { kind, ..wish.clone() }.to_string());
+            }
             // Not each time: what comes late over the lost connection is served as well.
             if dice.random_bool(0.5) {
                 asker.settle();
@@ -75,14 +81,20 @@ impl Client {
         saw.too_early.extend(too_early);
         saw.uncertain.insert(place.owner.clone());
         saw.maybes.extend(place.maybes());
-        saw.stays.extend(place.stays());
-        saw.places.push(place.clone());
+        if lowered {
+            // An offer that is above the limit of the next request is not collected, and the owner stands behind.
+            let (key, owner, asked) = (place.key.clone(), place.owner.clone(), place.first_asked());
+            saw.maybes.push(Maybe { key, owner, asked, told: asked, until: told.after_ms(queue_ms) });
+        } else {
+            saw.stays.extend(place.stays());
+            saw.places.push(place.clone());
+        }
         // Of two requests at once the later may have been granted anew.
         let fence_of = |told| if let Told::Fence(fence) = told { Some(fence) } else { None };
         let (ask, fence) =
             place.asks.iter().filter_map(|ask| Some((ask, fence_of(ask.answer)?))).max_by_key(|(_, fence)| *fence)?;
         saw.count("granted to a place");
-        let held = self.granted(&place, writes, fence, ask.asked, told);
+        let held = self.granted(&place, highest, fence, ask.asked, told);
         // From the answer on, however long it took to make sure that nothing else is on its way.
         self.may_hold(&place.key, &place.owner, ask.asked, ask.asked, told.after_ms(place.lease_ms));
         Some(held)

@@ -297,7 +297,7 @@ impl Owner {
         let (key, owner, lease_ms) = (self.keys[0].clone(), self.owner.clone(), self.kind.lease_ms());
         let (queue_ms, shown, asks, end) = (QUEUE_MS, None, Vec::new(), End::Open);
         let place = Place { key, owner, queue_ms, lease_ms, shown, asks, end };
-        let mut asker = Asker::new(&mut line, PATIENCE, acquire, place);
+        let mut asker = Asker::new(&mut line, PATIENCE, &acquire, place);
         let from = Moment::now();
         let fence = loop {
             let told = match self.kind {

@@ -94,6 +94,14 @@ impl Proxy {
         self.cut_all();
     }
 
+    /// The addresses from which the server sees the connections that were made since all were cut.
+    pub fn addresses(&self) -> Vec<String> {
+        let streams = self.wire.streams.lock().expect("nobody panics with it");
+        // First that of the client, then that to the server.
+        let to_server = streams.iter().skip(1).step_by(2);
+        to_server.filter_map(|stream| Some(stream.local_addr().ok()?.to_string())).collect()
+    }
+
     /// How many connections were cut in the middle.
     pub fn cuts(&self) -> u64 {
         self.wire.cuts.load(Ordering::Relaxed).unsigned_abs()
