@@ -28,10 +28,13 @@ impl InfoFields for Section {
         each(c"taken_back", counters.taken_back);
         each(c"guarded", counters.guarded);
         each(c"guard_refused", counters.guard_refused);
+        each(c"shares_refused", counters.shares_refused);
+        each(c"shares_queued", counters.shares_queued);
         with_manager(|manager| {
             each(c"waiters", manager.parked() as u64);
             each(c"places", manager.places() as u64);
             each(c"offered", manager.offered() as u64);
+            each(c"shares_waiting", manager.shares_waiting() as u64);
             each(c"contended_keys", manager.contended() as u64);
             each(c"searches_cut", manager.searches_cut());
             each(c"leases", manager.leases_len() as u64);

@@ -1,7 +1,7 @@
 //! Counters, fed from outcomes and changes after each step. `INFO lock` shows them ([`super::info`]).
 
 use crate::lock::model::effect::{Cause, Change};
-use crate::lock::model::request::{Outcome, Refusal, WaitEnd};
+use crate::lock::model::request::{Operation, Outcome, Refusal, WaitEnd};
 use hdrhistogram::Histogram;
 use std::cell::RefCell;
 
@@ -23,6 +23,10 @@ pub struct Counters {
     pub(crate) taken_back: u64,
     pub(crate) guarded: u64,
     pub(crate) guard_refused: u64,
+    /// Of the refused requests, those for shares.
+    pub(crate) shares_refused: u64,
+    /// Of the queued requests, those for shares.
+    pub(crate) shares_queued: u64,
 }
 
 /// Counters, and how long requests waited.
@@ -51,14 +55,24 @@ impl Metrics {
     }
 
     /// Counts what a request came to.
-    pub(crate) fn count_outcome(&self, outcome: &Result<Outcome, Refusal>) {
+    pub(crate) fn count_outcome(&self, operation: &Operation, outcome: &Result<Outcome, Refusal>) {
+        // A grant asks nothing of this.
+        let shares = || u64::from(matches!(operation, Operation::Acquire(asked) if asked.share.is_some()));
+        let refused = |counters: &mut Counters| {
+            counters.refused += 1;
+            counters.shares_refused += shares();
+        };
+        let queued = |counters: &mut Counters| {
+            counters.queued += 1;
+            counters.shares_queued += shares();
+        };
         match outcome {
-            Ok(Outcome::Unavailable) | Err(Refusal::Grace(_)) => self.count(|counters| counters.refused += 1),
+            Ok(Outcome::Unavailable) | Err(Refusal::Grace(_)) => self.count(refused),
             Ok(Outcome::Placed(_)) => self.count(|counters| {
-                counters.refused += 1;
-                counters.queued += 1;
+                refused(counters);
+                queued(counters);
             }),
-            Ok(Outcome::Queued(_)) => self.count(|counters| counters.queued += 1),
+            Ok(Outcome::Queued(_)) => self.count(queued),
             Ok(Outcome::Guarded(Some(_))) => self.count(|counters| counters.guarded += 1),
             Ok(Outcome::Guarded(None)) => self.count(|counters| counters.guard_refused += 1),
             Err(Refusal::Deadlock(_)) => self.count(|counters| counters.deadlocks += 1),

@@ -122,7 +122,7 @@ pub fn serve(
         (outcome, _) => outcome,
     };
     if !goes_on {
-        shell().metrics.count_outcome(&outcome);
+        shell().metrics.count_outcome(&request.operation, &outcome);
     }
     // Null would be the answer to these.
     let outcome = match outcome {

@@ -55,6 +55,12 @@ impl LockManager {
         self.offers.len()
     }
 
+    /// How many requests for shares wait: counted when asked, so that waiting costs nothing more.
+    #[must_use]
+    pub fn shares_waiting(&self) -> usize {
+        self.wait_table.queues().map(|(_, _, queue)| queue.shares().len()).sum()
+    }
+
     /// How many keys are waited for.
     #[must_use]
     pub fn contended(&self) -> usize {

@@ -227,3 +227,29 @@ fn a_holder_never_waits_for_more() {
         ("LOCK.SHARE k a 2 BLOCK 0", "#4"),
     ]);
 }
+
+#[test]
+fn info_counts_requests_for_shares_that_were_refused_or_wait() {
+    // An operator who sees only that requests wait would not learn that a semaphore is full.
+    let server = Server::new();
+    let mut stage = Stage::new(&server);
+    let mut conn = server.connect();
+    let mut expect = |refused: u64, queued: u64, waiting: u64| {
+        let fields = ["lock_shares_refused", "lock_shares_queued", "lock_shares_waiting"];
+        assert_eq!(fields.map(|field| conn.info_number("lock", field)), [refused, queued, waiting], "{fields:?}");
+    };
+    stage.play(&[("LOCK.SHARE k a 2 TAKE 2", "#1"), ("LOCK.SHARE k b 2", "nil")]);
+    expect(1, 0, 0);
+    // Others are not counted.
+    stage.play(&[("LOCK.ACQUIRE k c", "nil"), ("w: LOCK.ACQUIRE j w", "#2"), ("x: LOCK.ACQUIRE j x BLOCK 0", "waits")]);
+    expect(1, 0, 0);
+    stage.play(&[("b: LOCK.SHARE k b 2 BLOCK 0", "waits"), ("LOCK.SHARE j d 9 QUEUE 60000", "nil")]);
+    expect(2, 2, 2);
+    // Asking again for a place is no other wait.
+    stage.play(&[("LOCK.SHARE j d 9 QUEUE 60000", "nil")]);
+    expect(3, 2, 2);
+    stage.play(&[("LOCK.RELEASE k a", "1"), ("b:", "#3")]);
+    expect(3, 2, 1);
+    stage.play(&[("LOCK.RELEASE j w", "0"), ("x:", "#4"), ("LOCK.RELEASE j d", "nil")]);
+    expect(3, 2, 0);
+}
