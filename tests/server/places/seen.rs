@@ -2,7 +2,8 @@
 
 use super::Scene;
 use crate::harness::connection::{Connection, Reply};
-use testbed::Server;
+use crate::harness::servers::subscribers_can_wait;
+use testbed::{Server, wait_for};
 
 #[test]
 fn info_counts_places_parked_clients_and_offers_apart() {
@@ -35,6 +36,28 @@ fn info_counts_places_parked_clients_and_offers_apart() {
     assert_eq!(counted.map(|field| scene.number(field)), [4, 3, 3, 1, 0], "{counted:?}");
     // A place's wait that ends in an offer is a wait: of b, c and d.
     assert!(scene.number("lock_wait_max_us") > 0);
+}
+
+#[test]
+fn a_place_whose_client_cannot_be_parked_counts_as_queued() {
+    // Valkey parks no client that has subscribed to a channel: it gets null, and its place stands all the same.
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.row("LOCK.ACQUIRE k a", "#1");
+    let mut subscriber = Connection::resp3(&server);
+    assert!(matches!(subscriber.say("SUBSCRIBE news"), Reply::Push(_)));
+    subscriber.send(&["LOCK.ACQUIRE", "k", "b", "BLOCK", "0", "QUEUE", "60000"]);
+    wait_for("it to stand in the queue", || scene.number("lock_places") == 1);
+    let parked = u64::from(subscribers_can_wait());
+    scene.expect_numbers(1, parked, 0);
+    let counted = ["lock_queued", "lock_refused"];
+    assert_eq!(counted.map(|field| scene.number(field)), [1, 1 - parked], "{counted:?}");
+    if parked == 0 {
+        assert_eq!(subscriber.read(), Reply::Null);
+    }
+    // As for each wait that is counted, its end is.
+    scene.row("LOCK.RELEASE k a", "0");
+    assert_eq!(scene.number("lock_handed_off"), 1);
 }
 
 #[test]
