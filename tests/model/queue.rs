@@ -742,7 +742,12 @@ impl Naive {
                 let conflicting = self.others(db, key, owner).into_iter().filter(keeps_out);
                 edges.extend(conflicting.map(|row| (key, row.owner)));
                 if own.is_none() {
-                    let delayers = self.delayers(waiter, key, now_us).into_iter().filter(|other| to(other));
+                    // A holder that asks for more shares, as one may in a grace, waits for nobody: it is told when its
+                    // turn comes.
+                    let is_told =
+                        |other: &Waiter| other.ask.share.is_some() && self.row(db, key, other.ask.owner).is_some();
+                    let delayers = self.delayers(waiter, key, now_us).into_iter();
+                    let delayers = delayers.filter(|other| to(other) && !is_told(other));
                     edges.extend(delayers.map(|other| (key, other.ask.owner)));
                 }
             }

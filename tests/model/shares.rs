@@ -653,6 +653,24 @@ fn a_holder_that_asks_for_more_in_a_grace_waits_for_nobody() {
 }
 
 #[test]
+fn a_request_behind_a_holder_that_asks_for_more_in_a_grace_waits_for_none_of_its_other_locks() {
+    // What could go wrong: that holder is told when the grace is over, whatever becomes of its other wait. So the
+    // request behind it would be refused though any holder of shares may let it in.
+    let mut world = world();
+    world.shares(b'h', b'k', (2, 1));
+    world.shares(b'o', b'k', (2, 1));
+    world.holds(b'b', Write, b"j");
+    world.then(&Op::Grace { ms: 20 });
+    assert_eq!(world.asks(b'h', b'k', (2, 1), WAITING), Answer::Queued);
+    world.waits(b'h', Write, b"j");
+    assert_eq!(world.asks(b'b', b'k', (2, 1), WAITING), Answer::Queued);
+    world.pass(20);
+    assert_eq!((world.at(b'k'), world.at(b'j')), (at(b"ho", b"b"), at(b"b", b"h")));
+    world.release(b'o', b"k");
+    assert_eq!(world.at(b'k'), at(b"bh", b""));
+}
+
+#[test]
 fn a_waiting_share_whose_owner_came_to_hold_passes_nobody() {
     // Neither one that only another key delays: a holder gets more only where nobody waits before it.
     let mut world = world();

@@ -36,6 +36,9 @@ impl LockManager {
             self.apply_record(step, key, record, origin);
         }
         if origin == Origin::Client {
+            if checked.is_ok() {
+                self.note_new_hold(&record.owner);
+            }
             self.mark_ready_for_holders(step, key);
             // Also where the record removed a hold.
             self.wake_waiters(step, key, GRANTS_PER_BATCH);

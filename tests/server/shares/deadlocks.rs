@@ -150,3 +150,15 @@ fn an_offer_that_is_collected_with_more_reads_may_close_a_cycle() {
     stage.ask(&["LOCK.RW", "k", "a", "READ", "RETRY", "2"]).int();
     stage.play(&[("a:", "DEADLOCK a -> j -> b -> ? -> a"), ("b:", "waits")]);
 }
+
+#[test]
+fn a_hold_that_a_client_sets_with_more_reads_may_close_a_cycle() {
+    // A tool that replays a file takes no request's way. Both would wait for ever.
+    let server = Server::setup().lock_option("allow-hold", "yes").start();
+    let mut stage = Stage::new(&server);
+    stage.play(&[("LOCK.ACQUIRE j b", "#1"), ("LOCK.SHARE k x 3", "#2")]);
+    let fence = stage.ask(&["LOCK.SHARE", "k", "a", "3"]).int().to_string();
+    stage.play(&[("a: LOCK.ACQUIRE j a BLOCK 0", "waits"), ("b: LOCK.SHARE k b 3 TAKE 2 BLOCK 0", "waits")]);
+    assert_eq!(stage.ask(&["LOCK.HOLD", "k", "a", "2", "0", &fence, "0", "60000"]).int(), 1);
+    stage.play(&[("a:", "DEADLOCK a -> j -> b -> ? -> a"), ("b:", "waits")]);
+}

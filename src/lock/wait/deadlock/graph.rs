@@ -348,8 +348,10 @@ impl<'r> Graph<'r> {
             if self.budget.is_spent() {
                 break;
             }
+            // A holder that asks for more shares in a grace is told when its turn comes, whatever its owner waits for.
             if let Some(waiter) = self.order.wait_table.waiter(id)
                 && !self.mark(id).reached
+                && !(waiter.operation.share.is_some() && self.hold_of(node, &waiter.owner).is_some())
             {
                 let kind = self.kind_of(keys, id, waiter);
                 self.nodes[node].waiting.entry(kind).or_default().push_back((position, id));
