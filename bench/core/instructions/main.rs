@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark")]
 
+mod limits;
 mod scenes;
 #[path = "../world/mod.rs"]
 mod world;
@@ -81,7 +82,8 @@ fn named() -> impl Iterator<Item = (String, Measured)> {
         let name = move |case: &Case| format!("{}, {leases} leases running", case.name);
         cases().into_iter().map(move |case| (name(&case), Measured::Case(leases, case)))
     });
-    cases.chain(scenes().into_iter().map(|scene| (scene.name.to_owned(), Measured::Scene(scene))))
+    let scenes = scenes().into_iter().chain(limits::scenes());
+    cases.chain(scenes.map(|scene| (scene.name.to_owned(), Measured::Scene(scene))))
 }
 
 enum Measured {

@@ -171,7 +171,7 @@ fn databases(count: u32) -> Crowd {
 }
 
 /// Sets a scene that would take long to search in again and again.
-fn without_detection(crowd: &mut Crowd, set: impl FnOnce(&mut Crowd)) {
+pub(crate) fn without_detection(crowd: &mut Crowd, set: impl FnOnce(&mut Crowd)) {
     crowd.manager.limits.deadlock_detection = false;
     set(crowd);
     crowd.manager.limits.deadlock_detection = true;
@@ -183,7 +183,7 @@ fn give_back(crowd: &mut Crowd, owner: &str, keys: &[KeyName]) {
 }
 
 /// Does all the work that is left for the waiters.
-fn finish(crowd: &mut Crowd) {
+pub(crate) fn finish(crowd: &mut Crowd) {
     while let Some(work) = crowd.manager.next_job() {
         let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let now = crowd.now;
