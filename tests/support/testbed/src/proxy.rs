@@ -88,7 +88,8 @@ impl Proxy {
         }
     }
 
-    /// Passes on to the server on another port from now on, as an address that follows the primary. Cuts all connections.
+    /// Passes on to the server on another port from now on, as an address that follows the primary. Cuts all
+    /// connections.
     pub fn lead_to(&self, port: u16) {
         self.wire.to.store(port, Ordering::Relaxed);
         self.cut_all();
