@@ -78,9 +78,7 @@ type Mutex struct {
 	Wait time.Duration
 	// Shared takes the lock together with others that do the same, as a reader.
 	Shared bool
-	// Limit makes the lock a semaphore: all its holders together have at most so many shares. It needs a single key.
-	Limit uint32
-	// Take is how many shares to take, at most Limit. Zero means one.
+	// Take is how many shares of a semaphore to take. Zero means one.
 	Take uint32
 	// Note is a text for people, which LOCK.INFO and LOCK.LOG show.
 	Note string
@@ -90,11 +88,19 @@ type Mutex struct {
 	// Node returns the pool of the cluster's node with this address (host:port), so that MOVED is followed. Without it
 	// MOVED is an error that is asked again as long as the wait lasts.
 	Node func(address string) *redis.Pool
+
+	semaphore bool
+	limit     uint32
 }
 
 // New returns a Mutex for a key, or for several that are taken in one step. Set its fields before its first use.
 func New(pool *redis.Pool, keys ...string) *Mutex {
 	return &Mutex{Pool: pool, Keys: keys}
+}
+
+// NewSemaphore returns a Mutex that several may hold: all together at most limit shares of it.
+func NewSemaphore(pool *redis.Pool, key string, limit uint32) *Mutex {
+	return &Mutex{Pool: pool, Keys: []string{key}, semaphore: true, limit: limit}
 }
 
 // Do waits for the lock, calls f, and gives the lock back, also when f panics. The context that f gets is cancelled when
@@ -145,7 +151,7 @@ func (m *Mutex) acquire(ctx context.Context, wait bool) (*Hold, error) {
 		mode:   "WRITE",
 		lease:  m.Lease,
 	}
-	if m.Shared || m.Limit > 0 {
+	if m.Shared || m.semaphore {
 		hold.mode = "READ"
 	}
 	if hold.lease == 0 {
@@ -177,12 +183,12 @@ func (m *Mutex) invalid() error {
 		what = "Lease is shorter than 1 s"
 	case m.Wait < 0:
 		what = "Wait is negative"
-	case m.Limit > 0 && m.Shared:
-		what = "Limit and Shared exclude each other"
-	case m.Limit > 0 && len(m.Keys) > 1:
-		what = "Limit needs a single key"
-	case m.Take > m.Limit:
-		what = "Take is more than Limit"
+	case m.semaphore && (m.Shared || len(m.Keys) > 1):
+		what = "a semaphore has one key and is not Shared"
+	case m.semaphore && m.limit == 0:
+		what = "the limit of a semaphore is at least 1"
+	case m.Take > m.limit:
+		what = "Take is more than there is"
 	case m.Within != nil && context.Cause(m.Within.ctx) != nil:
 		what = "Within is not held any more"
 	default:
@@ -323,10 +329,12 @@ func (a *acquisition) request(block time.Duration, wait bool) request {
 	switch {
 	case len(a.Keys) > 1:
 		r = request{"LOCK.MACQUIRE", redis.Args{len(a.Keys)}.AddFlat(a.Keys).Add(owner, a.hold.mode)}
-	case a.Limit > 0:
-		r = request{"LOCK.SHARE", redis.Args{a.Keys[0], owner, a.Limit, "TAKE", take}}
+	case a.semaphore:
+		r = request{"LOCK.SHARE", redis.Args{a.Keys[0], owner, a.limit, "TAKE", take}}
+	case a.Shared:
+		r = request{"LOCK.RW", redis.Args{a.Keys[0], owner, "READ"}}
 	default:
-		r = request{"LOCK.RW", redis.Args{a.Keys[0], owner, a.hold.mode}}
+		r = request{"LOCK.ACQUIRE", redis.Args{a.Keys[0], owner}}
 	}
 	r.args = r.args.Add("PX", a.hold.lease.Milliseconds(), "RETRY", take)
 	if block > 0 {
@@ -404,6 +412,7 @@ type Hold struct {
 	ctx    context.Context
 	end    context.CancelCauseFunc
 	undone atomic.Bool // Unlock was called
+	lost   atomic.Bool // Unlock said so
 }
 
 // Context returns a context for the work under the lock. It is cancelled with parent, when the lock is lost (then
@@ -420,7 +429,7 @@ func (h *Hold) Lost() bool {
 	if now() >= time.Duration(h.until.Load()) {
 		h.end(ErrLost) // of several causes the first one counts
 	}
-	return context.Cause(h.ctx) == ErrLost
+	return context.Cause(h.ctx) == ErrLost || h.lost.Load()
 }
 
 // Fence is a number that is higher for each later holder of the lock. Send it along with what you do under the lock, and
@@ -499,7 +508,8 @@ func (h *Hold) Unlock(ctx context.Context) error {
 			err = ctx.Err()
 		}
 	}
-	if lost {
+	if lost || errors.Is(err, ErrLost) {
+		h.lost.Store(true)
 		return ErrLost
 	}
 	return err

@@ -28,7 +28,7 @@ type request struct {
 	Lease   float64  `json:"lease"`
 	Wait    *float64 `json:"wait"`
 	Shared  bool     `json:"shared"`
-	Limit   uint32   `json:"limit"`
+	Limit   *uint32  `json:"limit"`
 	Take    uint32   `json:"take"`
 	Note    string   `json:"note"`
 	Within  string   `json:"within"`
@@ -176,11 +176,12 @@ func (a *agent) serve(ctx context.Context, r request) (answer, error) {
 
 func (a *agent) acquire(ctx context.Context, l *lock) (answer, error) {
 	mutex := redislock.New(a.pool, l.Keys...)
-	mutex.Lease = time.Duration(l.Lease * float64(time.Second))
-	mutex.Shared, mutex.Limit, mutex.Take, mutex.Note = l.Shared, l.Limit, l.Take, l.Note
-	if mutex.Limit == 0 {
-		mutex.Take = 0
+	if l.Limit != nil {
+		mutex = redislock.NewSemaphore(a.pool, l.Keys[0], *l.Limit)
+		mutex.Take = l.Take
 	}
+	mutex.Lease = time.Duration(l.Lease * float64(time.Second))
+	mutex.Shared, mutex.Note = l.Shared, l.Note
 	if l.Within != "" {
 		outer := a.lock(l.Within)
 		outer.mu.Lock()
