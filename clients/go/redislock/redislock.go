@@ -56,7 +56,7 @@ const (
 	unlockGrace  = time.Second      // how long Unlock outlives its context
 	backoffMin   = 100 * time.Millisecond
 	backoffMax   = time.Second
-	hopsMax      = 5
+	hopsMax      = 5           // how often in a row MOVED is followed
 	tick         = time.Second // timers stand still in suspend, so a renewer looks at the clock once in a while
 )
 
@@ -158,7 +158,9 @@ func (m *Mutex) acquire(ctx context.Context, wait bool) (*Hold, error) {
 		hold.lease = leaseDefault
 	}
 	hold.ctx, hold.end = context.WithCancelCause(context.Background())
-	if err := (&acquisition{Mutex: m, hold: hold}).run(ctx, wait); err != nil {
+	a := &acquisition{Mutex: m, hold: hold}
+	defer a.hangUp()
+	if err := a.run(ctx, wait); err != nil {
 		hold.end(err)
 		return nil, err
 	}
@@ -167,34 +169,29 @@ func (m *Mutex) acquire(ctx context.Context, wait bool) (*Hold, error) {
 }
 
 func (m *Mutex) invalid() error {
-	seen := make(map[string]bool, len(m.Keys))
+	keys := make(map[string]bool, len(m.Keys))
 	for _, key := range m.Keys {
-		seen[key] = true
+		keys[key] = true
 	}
-	var what string
-	switch {
-	case m.Pool == nil:
-		what = "Pool is missing"
-	case len(m.Keys) == 0:
-		what = "Keys are missing"
-	case len(seen) < len(m.Keys):
-		what = "one of the Keys is given twice"
-	case m.Lease != 0 && m.Lease < leaseMin:
-		what = "Lease is shorter than 1 s"
-	case m.Wait < 0:
-		what = "Wait is negative"
-	case m.semaphore && (m.Shared || len(m.Keys) > 1):
-		what = "a semaphore has one key and is not Shared"
-	case m.semaphore && m.limit == 0:
-		what = "the limit of a semaphore is at least 1"
-	case m.Take > m.limit:
-		what = "Take is more than there is"
-	case m.Within != nil && context.Cause(m.Within.ctx) != nil:
-		what = "Within is not held any more"
-	default:
-		return nil
+	for _, is := range []struct {
+		so   bool
+		what string
+	}{
+		{m.Pool == nil || m.Pool.DialContext == nil && m.Pool.Dial == nil, "Pool can dial nothing"},
+		{len(keys) == 0, "Keys are missing"},
+		{len(keys) < len(m.Keys), "one of the Keys is given twice"},
+		{m.Lease != 0 && m.Lease < leaseMin, "Lease is shorter than 1 s"},
+		{m.Wait < 0, "Wait is negative"},
+		{m.semaphore && (m.Shared || len(keys) > 1), "a semaphore has one key, and is not Shared"},
+		{m.semaphore && m.limit == 0, "the limit of a semaphore is at least 1"},
+		{m.Take > m.limit, "Take is more than there is"},
+		{m.Within != nil && context.Cause(m.Within.ctx) != nil, "Within is not held any more"},
+	} {
+		if is.so {
+			return fmt.Errorf("%w: %s", ErrInvalid, is.what)
+		}
 	}
-	return fmt.Errorf("%w: %s", ErrInvalid, what)
+	return nil
 }
 
 // --- an acquisition ---
@@ -202,9 +199,8 @@ func (m *Mutex) invalid() error {
 type acquisition struct {
 	*Mutex
 	hold    *Hold
-	conn    redis.Conn    // for the requests that wait; nil until one does, and after an error
-	pending <-chan answer // of the request that was not answered yet; nil if there is none
-	hops    int           // how often MOVED was followed in a row
+	line    *line         // for requests that wait; nil before the first one, and after an error
+	pending <-chan answer // of the request that has no answer yet; nil if there is none
 }
 
 // run returns nil when the lock was acquired. Else the owner has neither the lock nor a place in the queue.
@@ -223,30 +219,21 @@ func (a *acquisition) run(ctx context.Context, wait bool) error {
 		} else {
 			break
 		}
-		block := slice
-		if end > 0 {
-			block = min(block, end-now())
-		}
-		if block <= 0 {
+		if end > 0 && now() >= end {
 			break
 		}
-		if ctx.Err() == nil {
-			err = a.ask(ctx, block, true)
-		}
+		err = a.wait(ctx, end)
 	}
-	switch {
-	case err == nil:
-		if a.conn != nil {
-			a.conn.Close()
-		}
+	if err == nil {
 		return nil
-	case wait, a.pending != nil, !errors.Is(err, ErrNotAcquired) && !isReply(err):
-		a.leave()
-	default: // the only request left no trace
-		a.hold.owner.exit(a.Pool, a.Keys)
 	}
-	if over := ctx.Err(); over != nil {
-		if errors.Is(err, ErrNotAcquired) || errors.Is(err, over) {
+	if wait || a.pending != nil || !errors.Is(err, ErrNotAcquired) && !isReply(err) {
+		a.leave()
+	} else {
+		a.hold.owner.exit(a.Pool, a.Keys) // the one request left no trace
+	}
+	if over := ctx.Err(); over != nil && !errors.Is(err, over) {
+		if errors.Is(err, ErrNotAcquired) {
 			return over
 		}
 		return fmt.Errorf("%w: %w", over, err)
@@ -254,62 +241,62 @@ func (a *acquisition) run(ctx context.Context, wait bool) error {
 	return err
 }
 
-// ask sends one request, and returns nil if it acquired the lock. A request that waits has a connection of its own.
-func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) error {
-	h, limit := a.hold, requestLimit
-	if block > 0 {
-		limit = block + sliceGrace
-		if a.conn == nil {
-			conn, err := h.server.dial(ctx, requestLimit)
-			if err != nil {
-				return err
-			}
-			a.conn = conn
+// wait sends one request that waits.
+func (a *acquisition) wait(ctx context.Context, end time.Duration) error {
+	if a.line == nil {
+		a.line = newLine(a.hold.server)
+		if got := a.hold.server.call(ctx, requestLimit, a.line.connect); got.err != nil {
+			a.hangUp()
+			return got.err
 		}
-		pending := make(chan answer, 1)
-		go func(conn redis.Conn) { pending <- exchange(ctx, conn, now()+limit, a.request(block, wait)) }(a.conn)
-		a.pending = pending
-	} else {
-		a.pending = h.server.send(ctx, limit, false, a.request(block, wait))
 	}
-	got, err := await(ctx, limit, a.pending)
-	if err != nil && ctx.Err() != nil {
-		return err
+	block := slice
+	if end > 0 {
+		block = max(min(slice, end-now()), time.Millisecond)
+	}
+	return a.ask(ctx, block, true)
+}
+
+// ask sends one request, and returns nil if it acquired the lock.
+func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) error {
+	h, connect, limit := a.hold, a.hold.server.pooled, requestLimit
+	if wait {
+		limit = block + sliceGrace
+	}
+	if block > 0 {
+		connect = a.line.connect
+	}
+	a.pending = h.server.send(ctx, limit, connect, a.request(block, wait))
+	got := await(ctx, limit, a.pending)
+	if ctx.Err() != nil && got.open {
+		return got.err
 	}
 	a.pending = nil
 	var fences []int64
-	if err == nil {
-		err = got.err
+	if got.err == nil {
+		fences, got.err = fencesOf(got.replies[0])
 	}
-	if err == nil {
-		fences, err = fencesOf(got.replies[0])
-	}
-	if err != nil {
-		if a.conn != nil {
-			// A new connection may lead to another server, after a failover.
-			a.conn.Close()
-			a.conn = nil
+	switch {
+	case got.err != nil:
+		a.hangUp() // a new connection may lead to another server, after a failover
+		if h.server.redirect(got.err) && block == 0 {
+			return a.ask(ctx, 0, wait)
 		}
-		if h.server.redirect(err) && a.hops < hopsMax {
-			a.hops++
-			return a.ask(ctx, block, wait)
+		if strings.HasPrefix(got.err.Error(), "DEADLOCK ") {
+			return fmt.Errorf("%w: %w", ErrDeadlock, got.err)
 		}
-		if strings.HasPrefix(err.Error(), "DEADLOCK ") {
-			err = fmt.Errorf("%w: %w", ErrDeadlock, err)
-		}
-		return err
-	}
-	a.hops = 0
-	if fences == nil {
-		// In front of a proxy that does not let requests wait, asking again at once would be a tight loop.
+		return got.err
+	case fences == nil:
+		// Behind a proxy that lets no request wait, asking again at once would be a tight loop.
 		sleep(ctx, got.sent+block-now(), 0)
 		return ErrNotAcquired
 	}
+	h.server.redirect(nil)
 	h.fences = fences
 	h.validate(got.sent)
 	if block > 0 {
 		// The moment of the grant is not known, so the lease begins anew.
-		if held, err := h.extend(ctx, requestLimit, false); err != nil {
+		if held, err := h.extend(ctx, requestLimit, h.server.pooled); err != nil {
 			return err
 		} else if !held {
 			return ErrNotAcquired
@@ -321,11 +308,10 @@ func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) e
 	return nil
 }
 
-// request returns the request to acquire. RETRY makes it one that may arrive twice.
+// request returns the request to acquire. RETRY lets it arrive twice.
 func (a *acquisition) request(block time.Duration, wait bool) request {
 	var r request
-	take := max(a.Take, 1)
-	owner := a.hold.owner.name
+	take, owner := max(a.Take, 1), a.hold.owner.name
 	switch {
 	case len(a.Keys) > 1:
 		r = request{"LOCK.MACQUIRE", redis.Args{len(a.Keys)}.AddFlat(a.Keys).Add(owner, a.hold.mode)}
@@ -338,7 +324,7 @@ func (a *acquisition) request(block time.Duration, wait bool) request {
 	}
 	r.args = r.args.Add("PX", a.hold.lease.Milliseconds(), "RETRY", take)
 	if block > 0 {
-		r.args = r.args.Add("BLOCK", max(block.Milliseconds(), 1))
+		r.args = r.args.Add("BLOCK", block.Milliseconds())
 	}
 	if wait {
 		r.args = r.args.Add("QUEUE", queue.Milliseconds())
@@ -353,9 +339,16 @@ func (a *acquisition) request(block time.Duration, wait bool) request {
 // the server is slow.
 func (a *acquisition) leave() {
 	done := make(chan struct{})
+	line, pending := a.line, a.pending
+	a.line = nil
 	go func() {
 		defer close(done)
-		a.withdraw()
+		if line != nil {
+			defer line.hangUp()
+		}
+		if a.withdraw(line, pending) == nil {
+			a.hold.owner.exit(a.Pool, a.Keys)
+		}
 	}()
 	select {
 	case <-done:
@@ -363,39 +356,70 @@ func (a *acquisition) leave() {
 	}
 }
 
-func (a *acquisition) withdraw() {
-	keys := redis.Args{}.AddFlat(a.Keys)
-	release := request{"LOCK.RELEASE", keys.Add(a.hold.owner.name, "ALL")}
+func (a *acquisition) withdraw(line *line, pending <-chan answer) error {
+	release := request{"LOCK.RELEASE", redis.Args{a.Keys[0], a.hold.owner.name, "ALL"}}
 	if len(a.Keys) > 1 {
-		release = request{"LOCK.MRELEASE", append(redis.Args{len(a.Keys)}, release.args...)}
+		release = request{"LOCK.MRELEASE", redis.Args{len(a.Keys)}.AddFlat(a.Keys).Add(a.hold.owner.name, "ALL")}
 	}
-	// The server answers null to a request that waits when its owner releases.
-	_, released := a.hold.server.callTwice(release)
-	if a.pending != nil {
-		var got answer
-		var answered bool
-		select {
-		case got = <-a.pending:
-			answered = true
-		case <-time.After(leaveGrace):
-		}
-		if a.conn == nil || !answered || got.err != nil || got.replies[0] != nil {
-			// The server may have read the request after the release.
-			if a.conn != nil {
-				a.conn.Close()
-			} else if !answered {
-				<-a.pending
-			}
-			_, released = a.hold.server.callTwice(release)
-		}
+	got := a.hold.server.callTwice(release)
+	if pending == nil {
+		return got.err
 	}
-	if a.conn != nil {
-		a.conn.Close()
+	// A request that waits is answered null when its owner releases.
+	last := await(context.Background(), leaveGrace, pending)
+	if line != nil && last.err == nil && last.replies[0] == nil {
+		return got.err
 	}
-	if released == nil {
-		a.hold.owner.exit(a.Pool, a.Keys)
+	// The server may have read the request after the release.
+	if line != nil {
+		line.hangUp()
+	} else if last.open {
+		<-pending
+	}
+	return a.hold.server.callTwice(release).err
+}
+
+// hangUp ends the line, if there is one.
+func (a *acquisition) hangUp() {
+	if a.line != nil {
+		a.line.hangUp()
+		a.line = nil
 	}
 }
+
+// A line is a connection for requests that wait. It may be hung up at any time.
+type line struct {
+	server *server
+	over   context.Context
+	hangUp context.CancelFunc
+	conn   redis.ConnWithTimeout // dialled by the first request
+}
+
+func newLine(s *server) *line {
+	l := &line{server: s}
+	l.over, l.hangUp = context.WithCancel(context.Background())
+	return l
+}
+
+func (l *line) connect(ctx context.Context) (redis.Conn, error) {
+	if l.conn == nil {
+		conn, err := l.server.dialled(ctx)
+		if err != nil {
+			return nil, err
+		}
+		context.AfterFunc(l.over, func() { conn.Close() })
+		var ok bool
+		if l.conn, ok = conn.(redis.ConnWithTimeout); !ok {
+			return nil, fmt.Errorf("%w: connections of Pool are no redis.ConnWithTimeout", ErrInvalid)
+		}
+	}
+	return kept{l.conn}, nil
+}
+
+// kept is a connection that is not closed after a request.
+type kept struct{ redis.ConnWithTimeout }
+
+func (kept) Close() error { return nil }
 
 // --- a hold ---
 
@@ -448,7 +472,7 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 	if h.Lost() || h.undone.Load() {
 		return false, nil
 	}
-	got := h.server.call(ctx, requestLimit, false, h.requests("LOCK.CHECK", h.mode)...)
+	got := h.server.call(ctx, requestLimit, h.server.pooled, h.requests("LOCK.CHECK", h.mode)...)
 	if got.null() {
 		h.end(ErrLost)
 		return false, nil
@@ -470,19 +494,21 @@ func (h *Hold) Guard(ctx context.Context, command string, args ...any) (any, err
 		return nil, ErrLost
 	}
 	guarded := append(redis.Args{h.keys[0], h.owner.name, h.fences[0], command}, args...)
-	got := h.server.call(ctx, h.lease, false, request{"LOCK.GUARD", guarded})
+	got := h.server.call(ctx, h.lease, h.server.pooled, request{"LOCK.GUARD", guarded})
 	if got.null() {
 		h.end(ErrLost)
 		return nil, ErrLost
+	} else if got.err != nil {
+		return nil, got.err
 	}
-	reply, err := redis.Values(got.first())
+	both, err := redis.Values(got.replies[0], nil) // the fence, and the reply of the command
+	if err == nil && len(both) != 2 {
+		err = fmt.Errorf("redislock: LOCK.GUARD replied %v", both)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if len(reply) != 2 {
-		return nil, fmt.Errorf("redislock: unexpected reply to LOCK.GUARD: %v", reply)
-	}
-	return reply[1], nil
+	return both[1], nil
 }
 
 // Unlock gives the lock back, and ends the contexts of the Hold before. The error is [ErrLost] if the lock was lost. If
@@ -516,9 +542,9 @@ func (h *Hold) Unlock(ctx context.Context) error {
 }
 
 func (h *Hold) release() error {
-	got, err := h.server.callTwice(h.requests("LOCK.RELEASE", "ALL")...)
-	if err != nil {
-		return fmt.Errorf("redislock: not given back: %w", err)
+	got := h.server.callTwice(h.requests("LOCK.RELEASE", "ALL")...)
+	if got.err != nil {
+		return fmt.Errorf("redislock: not given back: %w", got.err)
 	}
 	h.owner.exit(h.pool, h.keys)
 	// If it had to be sent twice, the first one may have given it back.
@@ -538,9 +564,11 @@ func (h *Hold) renew() {
 			sleep(h.ctx, min(left, tick), 0)
 			continue
 		}
-		sent := now()
-		// After an error it needs another connection: idle ones may all be dead.
-		held, err := h.extend(h.ctx, min(h.lease/6, until-sent), delay > 0)
+		connect, sent := h.server.pooled, now()
+		if delay > 0 {
+			connect = h.server.dialled // those of the pool may all be dead, or all in use
+		}
+		held, err := h.extend(h.ctx, min(h.lease/6, until-sent), connect)
 		switch {
 		case err != nil:
 			next = now() + delay.next()
@@ -553,8 +581,8 @@ func (h *Hold) renew() {
 }
 
 // extend returns false if the lock is lost.
-func (h *Hold) extend(ctx context.Context, limit time.Duration, fresh bool) (bool, error) {
-	got := h.server.call(ctx, limit, fresh, h.requests("LOCK.EXTEND", "PX", h.lease.Milliseconds())...)
+func (h *Hold) extend(ctx context.Context, limit time.Duration, connect connector) (bool, error) {
+	got := h.server.call(ctx, limit, connect, h.requests("LOCK.EXTEND", "PX", h.lease.Milliseconds())...)
 	if got.null() {
 		return false, nil
 	}
@@ -584,8 +612,7 @@ func (h *Hold) requests(command string, args ...any) []request {
 // An owner is what the server takes for one thread of control: an outermost acquisition, and those within.
 type owner struct {
 	name string
-	mu   sync.Mutex
-	keys map[ownedKey]bool // that it has, or asked for
+	keys sync.Map // of ownedKey: those that it has, or may have
 }
 
 type ownedKey struct {
@@ -602,31 +629,23 @@ func newOwner() *owner {
 	if _, err := rand.Read(random[:]); err != nil {
 		panic("redislock: no random numbers: " + err.Error())
 	}
-	name := fmt.Sprintf("%.64s:%d:%x", host, os.Getpid(), random)
-	return &owner{name: name, keys: map[ownedKey]bool{}}
+	return &owner{name: fmt.Sprintf("%.64s:%d:%x", host, os.Getpid(), random)}
 }
 
-// enter returns false if the owner has one of the keys already. A key that was asked for counts until the server has
-// answered that it was given back.
+// enter returns false if the owner may have one of the keys already: until the server has answered that it gave it back.
 func (o *owner) enter(pool *redis.Pool, keys []string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, key := range keys {
-		if o.keys[ownedKey{pool, key}] {
+	for i, key := range keys {
+		if _, taken := o.keys.LoadOrStore(ownedKey{pool, key}, true); taken {
+			o.exit(pool, keys[:i])
 			return false
 		}
-	}
-	for _, key := range keys {
-		o.keys[ownedKey{pool, key}] = true
 	}
 	return true
 }
 
 func (o *owner) exit(pool *redis.Pool, keys []string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	for _, key := range keys {
-		delete(o.keys, ownedKey{pool, key})
+		o.keys.Delete(ownedKey{pool, key})
 	}
 }
 
@@ -637,12 +656,13 @@ type request struct {
 	args    redis.Args
 }
 
-// An answer has a reply for each request, or an error. With a redis.Error it has both.
+// An answer has a reply for each request, or an error. It has both if the error is the server's.
 type answer struct {
 	replies  []any
-	sent     time.Duration // when the requests were sent
-	repeated bool
 	err      error
+	sent     time.Duration // when the requests were sent
+	repeated bool          // the requests may have been served before
+	open     bool          // they may still be served
 }
 
 // null says whether one of the replies is null.
@@ -655,19 +675,15 @@ func (a answer) null() bool {
 	return false
 }
 
-func (a answer) first() (any, error) {
-	if a.err != nil {
-		return nil, a.err
-	}
-	return a.replies[0], nil
-}
-
 // A server is where a lock is.
 type server struct {
+	node func(address string) *redis.Pool
 	mu   sync.Mutex
 	pool *redis.Pool
-	node func(address string) *redis.Pool
+	hops int
 }
+
+type connector func(context.Context) (redis.Conn, error)
 
 func (s *server) current() *redis.Pool {
 	s.mu.Lock()
@@ -675,128 +691,80 @@ func (s *server) current() *redis.Pool {
 	return s.pool
 }
 
-// redirect makes the node that MOVED names the server. It returns false if the error is another one.
+func (s *server) pooled(ctx context.Context) (redis.Conn, error) { return s.current().GetContext(ctx) }
+
+// dialled returns a connection outside of the pool. The Dial of a pool knows no contexts, and may go on beyond its end.
+func (s *server) dialled(ctx context.Context) (redis.Conn, error) {
+	pool := s.current()
+	if pool.DialContext != nil {
+		return pool.DialContext(ctx)
+	}
+	return pool.Dial()
+}
+
+// redirect goes to the node that MOVED names. It returns false after another error, or too many in a row.
 func (s *server) redirect(err error) bool {
-	var reply redis.Error
-	if s.node == nil || !errors.As(err, &reply) {
-		return false
-	}
-	words := strings.Fields(string(reply))
-	if len(words) != 3 || words[0] != "MOVED" {
-		return false
-	}
-	pool := s.node(words[2])
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pool = pool
+	if err == nil {
+		s.hops = 0
+		return false
+	}
+	words := strings.Fields(err.Error())
+	if s.node == nil || len(words) != 3 || words[0] != "MOVED" || s.hops >= hopsMax {
+		return false
+	}
+	s.hops++
+	s.pool = s.node(words[2])
 	return true
 }
 
-// callTwice sends requests whatever becomes of contexts, and once more on a new connection after an error.
-func (s *server) callTwice(requests ...request) (answer, error) {
-	got := s.call(context.Background(), requestLimit, false, requests...)
+// callTwice sends requests, and once more on a new connection after an error. No context ends it.
+func (s *server) callTwice(requests ...request) answer {
+	got := s.call(context.Background(), requestLimit, s.pooled, requests...)
 	if got.err != nil {
-		got = s.call(context.Background(), requestLimit, true, requests...)
+		got = s.call(context.Background(), requestLimit, s.dialled, requests...)
 		got.repeated = true
-	}
-	return got, got.err
-}
-
-// call sends requests and waits for the answer, until the limit or ctx is over.
-func (s *server) call(ctx context.Context, limit time.Duration, fresh bool, requests ...request) answer {
-	got, err := await(ctx, limit, s.send(ctx, limit, fresh, requests...))
-	if err != nil {
-		return answer{err: err}
-	}
-	if s.redirect(got.err) {
-		got, err = await(ctx, limit, s.send(ctx, limit, fresh, requests...))
-		if err != nil {
-			return answer{err: err}
-		}
 	}
 	return got
 }
 
-// send sends requests over a connection of the pool, or a new one. It returns at once, and sends nothing after the limit
-// or the end of ctx.
-func (s *server) send(ctx context.Context, limit time.Duration, fresh bool, requests ...request) <-chan answer {
+// call sends requests and waits for the answer, until the limit or ctx is over.
+func (s *server) call(ctx context.Context, limit time.Duration, connect connector, requests ...request) answer {
+	got := await(ctx, limit, s.send(ctx, limit, connect, requests...))
+	if s.redirect(got.err) {
+		return s.call(ctx, limit, connect, requests...)
+	}
+	return got
+}
+
+// send sends requests, unless the limit or ctx is over before it has a connection. It returns at once.
+func (s *server) send(ctx context.Context, limit time.Duration, connect connector, requests ...request) <-chan answer {
 	done := make(chan answer, 1)
 	end := now() + limit
 	go func() {
-		conn, err := s.connect(ctx, limit, fresh)
+		bounded, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
+		defer cancel()
+		conn, err := connect(bounded)
 		if err != nil {
+			if bounded.Err() != nil {
+				err = context.Cause(bounded)
+			}
 			done <- answer{err: err}
 			return
 		}
-		got := exchange(ctx, conn, end, requests...)
+		got := exchange(bounded, conn, end, requests)
 		conn.Close()
 		done <- got
 	}()
 	return done
 }
 
-func (s *server) connect(ctx context.Context, limit time.Duration, fresh bool) (redis.Conn, error) {
-	if fresh {
-		return s.dial(ctx, limit)
-	}
-	bounded, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
-	defer cancel()
-	conn, err := s.current().GetContext(bounded)
-	if err != nil && bounded.Err() != nil {
-		err = context.Cause(bounded)
-	}
-	return conn, err
-}
-
-// dial returns a connection outside of the pool. A pool's Dial need not know of contexts, so it may go on in vain.
-func (s *server) dial(ctx context.Context, limit time.Duration) (redis.Conn, error) {
-	type dialled struct {
-		conn redis.Conn
-		err  error
-	}
-	bounded, cancel := context.WithTimeoutCause(ctx, limit, errTimeout)
-	defer cancel()
-	pool, done := s.current(), make(chan dialled)
-	go func() {
-		var d dialled
-		switch {
-		case pool.DialContext != nil:
-			d.conn, d.err = pool.DialContext(bounded)
-		case pool.Dial != nil:
-			d.conn, d.err = pool.Dial()
-		default:
-			d.err = fmt.Errorf("%w: Pool has neither DialContext nor Dial", ErrInvalid)
-		}
-		select {
-		case done <- d:
-		case <-bounded.Done():
-			if d.err == nil {
-				d.conn.Close()
-			}
-		}
-	}()
-	select {
-	case d := <-done:
-		if d.err != nil {
-			return nil, d.err
-		}
-		if _, ok := d.conn.(redis.ConnWithTimeout); !ok {
-			d.conn.Close()
-			return nil, fmt.Errorf("%w: connections of Pool are no redis.ConnWithTimeout", ErrInvalid)
-		}
-		return d.conn, nil
-	case <-bounded.Done():
-		return nil, context.Cause(bounded)
-	}
-}
-
-// exchange sends requests, unless it is too late for that, and receives the replies.
-func exchange(ctx context.Context, conn redis.Conn, end time.Duration, requests ...request) answer {
-	if err := ctx.Err(); err != nil {
-		return answer{err: err}
-	}
-	got := answer{sent: now()}
-	if got.sent >= end {
+func exchange(ctx context.Context, conn redis.Conn, end time.Duration, requests []request) (got answer) {
+	got.sent = now()
+	if ctx.Err() != nil {
+		return answer{err: context.Cause(ctx)}
+	} else if got.sent >= end {
 		return answer{err: errTimeout}
 	}
 	for _, r := range requests {
@@ -810,8 +778,7 @@ func exchange(ctx context.Context, conn redis.Conn, end time.Duration, requests 
 	for range requests {
 		reply, err := redis.ReceiveWithTimeout(conn, max(end-now(), time.Millisecond))
 		if isReply(err) {
-			reply = err
-			got.err = errors.Join(got.err, err)
+			reply, got.err = err, err
 		} else if err != nil {
 			return answer{err: err}
 		}
@@ -821,16 +788,16 @@ func exchange(ctx context.Context, conn redis.Conn, end time.Duration, requests 
 }
 
 // await waits for an answer, until the limit or ctx is over.
-func await(ctx context.Context, limit time.Duration, pending <-chan answer) (answer, error) {
+func await(ctx context.Context, limit time.Duration, pending <-chan answer) answer {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case got := <-pending:
-		return got, nil
+		return got
 	case <-ctx.Done():
-		return answer{}, ctx.Err()
+		return answer{err: ctx.Err(), open: true}
 	case <-timer.C:
-		return answer{}, errTimeout
+		return answer{err: errTimeout, open: true}
 	}
 }
 
@@ -841,9 +808,8 @@ func fencesOf(reply any) ([]int64, error) {
 		return nil, nil
 	case int64:
 		return []int64{reply}, nil
-	default:
-		return redis.Int64s(reply, nil)
 	}
+	return redis.Int64s(reply, nil)
 }
 
 func isReply(err error) bool {
@@ -862,7 +828,7 @@ func passes(err error) bool {
 		"MISCONF":
 		return true
 	case "LIMIT":
-		return strings.Contains(text, "waiters") || strings.Contains(text, "places") || strings.Contains(text, "lock.max-place")
+		return strings.Contains(text, "waiters") || strings.Contains(text, "places")
 	default:
 		return false
 	}
