@@ -48,6 +48,7 @@ type lock struct {
 
 type agent struct {
 	pool    *redis.Pool
+	node    func(address string) *redis.Pool // with --cluster
 	mu      sync.Mutex
 	locks   map[string]*lock
 	cancels map[int]context.CancelFunc
@@ -55,11 +56,13 @@ type agent struct {
 }
 
 func main() {
-	url := os.Args[1]
 	a := &agent{
-		pool:    &redis.Pool{Dial: func() (redis.Conn, error) { return redis.DialURL(url) }, MaxIdle: 3},
+		pool:    newPool(os.Args[1]),
 		locks:   map[string]*lock{},
 		cancels: map[int]context.CancelFunc{},
+	}
+	if len(os.Args) > 2 && os.Args[2] == "--cluster" {
+		a.node = cluster()
 	}
 	a.write(answer{"ready": "go"})
 	lines := bufio.NewScanner(os.Stdin)
@@ -86,6 +89,24 @@ func main() {
 			a.mu.Unlock()
 			a.write(reply)
 		}()
+	}
+}
+
+func newPool(url string) *redis.Pool {
+	return &redis.Pool{Dial: func() (redis.Conn, error) { return redis.DialURL(url) }, MaxIdle: 3}
+}
+
+// cluster returns what leads to each node of a cluster: redigo has no cluster client, and the helper needs but this.
+func cluster() func(address string) *redis.Pool {
+	var mu sync.Mutex
+	pools := map[string]*redis.Pool{}
+	return func(address string) *redis.Pool {
+		mu.Lock()
+		defer mu.Unlock()
+		if pools[address] == nil {
+			pools[address] = newPool("redis://" + address)
+		}
+		return pools[address]
 	}
 }
 
@@ -181,7 +202,7 @@ func (a *agent) acquire(ctx context.Context, l *lock) (answer, error) {
 		mutex.Take = l.Take
 	}
 	mutex.Lease = time.Duration(l.Lease * float64(time.Second))
-	mutex.Shared, mutex.Note = l.Shared, l.Note
+	mutex.Shared, mutex.Note, mutex.Node = l.Shared, l.Note, a.node
 	if l.Within != "" {
 		outer := a.lock(l.Within)
 		outer.mu.Lock()
