@@ -143,29 +143,20 @@ func (m *Mutex) acquire(ctx context.Context, wait bool) (*Hold, error) {
 	if !owner.enter(m.Pool, m.Keys) {
 		return nil, fmt.Errorf("%w: the owner has one of the keys %q already, or has asked for it", ErrInvalid, m.Keys)
 	}
-	hold := &Hold{
-		server: &server{pool: m.Pool, node: m.Node},
-		pool:   m.Pool,
-		keys:   append([]string(nil), m.Keys...),
-		owner:  owner,
-		mode:   "WRITE",
-		lease:  m.Lease,
+	h := &Hold{mutex: *m, owner: owner, server: &server{pool: m.Pool, node: m.Node}}
+	h.mutex.Keys = append([]string(nil), m.Keys...)
+	if m.Lease == 0 {
+		h.mutex.Lease = leaseDefault
 	}
-	if m.Shared || m.semaphore {
-		hold.mode = "READ"
-	}
-	if hold.lease == 0 {
-		hold.lease = leaseDefault
-	}
-	hold.ctx, hold.end = context.WithCancelCause(context.Background())
-	a := &acquisition{Mutex: m, hold: hold}
+	h.ctx, h.end = context.WithCancelCause(context.Background())
+	a := &acquisition{Hold: h}
 	defer a.hangUp()
 	if err := a.run(ctx, wait); err != nil {
-		hold.end(err)
+		h.end(err)
 		return nil, err
 	}
-	go hold.renew()
-	return hold, nil
+	go h.renew()
+	return h, nil
 }
 
 func (m *Mutex) invalid() error {
@@ -194,11 +185,17 @@ func (m *Mutex) invalid() error {
 	return nil
 }
 
+func (m *Mutex) mode() string {
+	if m.Shared || m.semaphore {
+		return "READ"
+	}
+	return "WRITE"
+}
+
 // --- an acquisition ---
 
 type acquisition struct {
-	*Mutex
-	hold    *Hold
+	*Hold
 	line    *line         // for requests that wait; nil before the first one, and after an error
 	pending <-chan answer // of the request that has no answer yet; nil if there is none
 }
@@ -206,8 +203,8 @@ type acquisition struct {
 // run returns nil when the lock was acquired. Else the owner has neither the lock nor a place in the queue.
 func (a *acquisition) run(ctx context.Context, wait bool) error {
 	var end time.Duration // of the wait, if it has one
-	if a.Wait > 0 {
-		end = now() + a.Wait
+	if a.mutex.Wait > 0 {
+		end = now() + a.mutex.Wait
 	}
 	// Most locks are free, so the first request takes a place in the queue, but does not wait.
 	err := a.ask(ctx, 0, wait)
@@ -230,7 +227,7 @@ func (a *acquisition) run(ctx context.Context, wait bool) error {
 	if wait || a.pending != nil || !errors.Is(err, ErrNotAcquired) && !isReply(err) {
 		a.leave()
 	} else {
-		a.hold.owner.exit(a.Pool, a.Keys) // the one request left no trace
+		a.owner.exit(a.mutex.Pool, a.mutex.Keys) // the one request left no trace
 	}
 	if over := ctx.Err(); over != nil && !errors.Is(err, over) {
 		if errors.Is(err, ErrNotAcquired) {
@@ -244,8 +241,8 @@ func (a *acquisition) run(ctx context.Context, wait bool) error {
 // wait sends one request that waits.
 func (a *acquisition) wait(ctx context.Context, end time.Duration) error {
 	if a.line == nil {
-		a.line = newLine(a.hold.server)
-		if got := a.hold.server.call(ctx, requestLimit, a.line.connect); got.err != nil {
+		a.line = newLine(a.server)
+		if got := a.server.call(ctx, requestLimit, a.line.connect); got.err != nil {
 			a.hangUp()
 			return got.err
 		}
@@ -259,14 +256,14 @@ func (a *acquisition) wait(ctx context.Context, end time.Duration) error {
 
 // ask sends one request, and returns nil if it acquired the lock.
 func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) error {
-	h, connect, limit := a.hold, a.hold.server.pooled, requestLimit
+	connect, limit := a.server.pooled, requestLimit
 	if wait {
 		limit = block + sliceGrace
 	}
 	if block > 0 {
 		connect = a.line.connect
 	}
-	a.pending = h.server.send(ctx, limit, connect, a.request(block, wait))
+	a.pending = a.server.send(ctx, limit, connect, a.request(block, wait))
 	got := await(ctx, limit, a.pending)
 	if ctx.Err() != nil && got.open {
 		return got.err
@@ -279,7 +276,7 @@ func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) e
 	switch {
 	case got.err != nil:
 		a.hangUp() // a new connection may lead to another server, after a failover
-		if h.server.redirect(got.err) && block == 0 {
+		if a.server.redirect(got.err) && block == 0 {
 			return a.ask(ctx, 0, wait)
 		}
 		if strings.HasPrefix(got.err.Error(), "DEADLOCK ") {
@@ -291,18 +288,19 @@ func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) e
 		sleep(ctx, got.sent+block-now(), 0)
 		return ErrNotAcquired
 	}
-	h.server.redirect(nil)
-	h.fences = fences
-	h.validate(got.sent)
+	a.server.redirect(nil)
+	a.fences = fences
+	a.validate(got.sent)
 	if block > 0 {
 		// The moment of the grant is not known, so the lease begins anew.
-		if held, err := h.extend(ctx, requestLimit, h.server.pooled); err != nil {
+		if held, err := a.extend(ctx, requestLimit, connect); err != nil {
+			a.hangUp()
 			return err
 		} else if !held {
 			return ErrNotAcquired
 		}
 	}
-	if now() >= time.Duration(h.until.Load()) {
+	if now() >= time.Duration(a.until.Load()) {
 		return errTimeout
 	}
 	return nil
@@ -311,26 +309,26 @@ func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) e
 // request returns the request to acquire. RETRY lets it arrive twice.
 func (a *acquisition) request(block time.Duration, wait bool) request {
 	var r request
-	take, owner := max(a.Take, 1), a.hold.owner.name
+	take, owner := max(a.mutex.Take, 1), a.owner.name
 	switch {
-	case len(a.Keys) > 1:
-		r = request{"LOCK.MACQUIRE", redis.Args{len(a.Keys)}.AddFlat(a.Keys).Add(owner, a.hold.mode)}
-	case a.semaphore:
-		r = request{"LOCK.SHARE", redis.Args{a.Keys[0], owner, a.limit, "TAKE", take}}
-	case a.Shared:
-		r = request{"LOCK.RW", redis.Args{a.Keys[0], owner, "READ"}}
+	case len(a.mutex.Keys) > 1:
+		r = request{"LOCK.MACQUIRE", redis.Args{len(a.mutex.Keys)}.AddFlat(a.mutex.Keys).Add(owner, a.mutex.mode())}
+	case a.mutex.semaphore:
+		r = request{"LOCK.SHARE", redis.Args{a.mutex.Keys[0], owner, a.mutex.limit, "TAKE", take}}
+	case a.mutex.Shared:
+		r = request{"LOCK.RW", redis.Args{a.mutex.Keys[0], owner, "READ"}}
 	default:
-		r = request{"LOCK.ACQUIRE", redis.Args{a.Keys[0], owner}}
+		r = request{"LOCK.ACQUIRE", redis.Args{a.mutex.Keys[0], owner}}
 	}
-	r.args = r.args.Add("PX", a.hold.lease.Milliseconds(), "RETRY", take)
+	r.args = r.args.Add("PX", a.mutex.Lease.Milliseconds(), "RETRY", take)
 	if block > 0 {
 		r.args = r.args.Add("BLOCK", block.Milliseconds())
 	}
 	if wait {
 		r.args = r.args.Add("QUEUE", queue.Milliseconds())
 	}
-	if a.Note != "" {
-		r.args = r.args.Add("NOTE", a.Note)
+	if a.mutex.Note != "" {
+		r.args = r.args.Add("NOTE", a.mutex.Note)
 	}
 	return r
 }
@@ -347,7 +345,7 @@ func (a *acquisition) leave() {
 			defer line.hangUp()
 		}
 		if a.withdraw(line, pending) == nil {
-			a.hold.owner.exit(a.Pool, a.Keys)
+			a.owner.exit(a.mutex.Pool, a.mutex.Keys)
 		}
 	}()
 	select {
@@ -357,11 +355,11 @@ func (a *acquisition) leave() {
 }
 
 func (a *acquisition) withdraw(line *line, pending <-chan answer) error {
-	release := request{"LOCK.RELEASE", redis.Args{a.Keys[0], a.hold.owner.name, "ALL"}}
-	if len(a.Keys) > 1 {
-		release = request{"LOCK.MRELEASE", redis.Args{len(a.Keys)}.AddFlat(a.Keys).Add(a.hold.owner.name, "ALL")}
+	release := request{"LOCK.RELEASE", redis.Args{a.mutex.Keys[0], a.owner.name, "ALL"}}
+	if len(a.mutex.Keys) > 1 {
+		release = request{"LOCK.MRELEASE", redis.Args{len(a.mutex.Keys)}.AddFlat(a.mutex.Keys).Add(a.owner.name, "ALL")}
 	}
-	got := a.hold.server.callTwice(release)
+	got := a.server.callTwice(release)
 	if pending == nil {
 		return got.err
 	}
@@ -376,7 +374,7 @@ func (a *acquisition) withdraw(line *line, pending <-chan answer) error {
 	} else if last.open {
 		<-pending
 	}
-	return a.hold.server.callTwice(release).err
+	return a.server.callTwice(release).err
 }
 
 // hangUp ends the line, if there is one.
@@ -425,12 +423,9 @@ func (kept) Close() error { return nil }
 
 // A Hold is a lock that was acquired. Its methods may be called by several goroutines.
 type Hold struct {
-	server *server
-	pool   *redis.Pool // as the user gave it
-	keys   []string
+	mutex  Mutex // a copy of what was asked for
 	owner  *owner
-	mode   string
-	lease  time.Duration
+	server *server
 	fences []int64
 	until  atomic.Int64 // what is known of the lease ends at this time of the clock
 	ctx    context.Context
@@ -472,7 +467,7 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 	if h.Lost() || h.undone.Load() {
 		return false, nil
 	}
-	got := h.server.call(ctx, requestLimit, h.server.pooled, h.requests("LOCK.CHECK", h.mode)...)
+	got := h.server.call(ctx, requestLimit, h.server.pooled, h.requests("LOCK.CHECK", h.mutex.mode())...)
 	if got.null() {
 		h.end(ErrLost)
 		return false, nil
@@ -486,15 +481,15 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 // command was run.
 func (h *Hold) Guard(ctx context.Context, command string, args ...any) (any, error) {
 	switch {
-	case h.mode != "WRITE":
+	case h.mutex.mode() != "WRITE":
 		return nil, fmt.Errorf("%w: Guard needs a lock that is not shared: use LOCK.CHECK in a script", ErrInvalid)
 	case h.undone.Load():
 		return nil, ErrUnlocked
 	case h.Lost():
 		return nil, ErrLost
 	}
-	guarded := append(redis.Args{h.keys[0], h.owner.name, h.fences[0], command}, args...)
-	got := h.server.call(ctx, h.lease, h.server.pooled, request{"LOCK.GUARD", guarded})
+	guarded := append(redis.Args{h.mutex.Keys[0], h.owner.name, h.fences[0], command}, args...)
+	got := h.server.call(ctx, h.mutex.Lease, h.server.pooled, request{"LOCK.GUARD", guarded})
 	if got.null() {
 		h.end(ErrLost)
 		return nil, ErrLost
@@ -546,7 +541,7 @@ func (h *Hold) release() error {
 	if got.err != nil {
 		return fmt.Errorf("redislock: not given back: %w", got.err)
 	}
-	h.owner.exit(h.pool, h.keys)
+	h.owner.exit(h.mutex.Pool, h.mutex.Keys)
 	// If it had to be sent twice, the first one may have given it back.
 	if got.null() && !got.repeated {
 		return ErrLost
@@ -557,7 +552,7 @@ func (h *Hold) release() error {
 // renew extends the lease after each third of it, until the Hold ends.
 func (h *Hold) renew() {
 	var delay backoff
-	next := now() + h.lease/3
+	next := now() + h.mutex.Lease/3
 	for !h.Lost() && h.ctx.Err() == nil {
 		until := time.Duration(h.until.Load())
 		if left := min(next, until) - now(); left > 0 {
@@ -568,12 +563,12 @@ func (h *Hold) renew() {
 		if delay > 0 {
 			connect = h.server.dialled // those of the pool may all be dead, or all in use
 		}
-		held, err := h.extend(h.ctx, min(h.lease/6, until-sent), connect)
+		held, err := h.extend(h.ctx, min(h.mutex.Lease/6, until-sent), connect)
 		switch {
 		case err != nil:
 			next = now() + delay.next()
 		case held:
-			delay, next = 0, sent+h.lease/3
+			delay, next = 0, sent+h.mutex.Lease/3
 		default:
 			h.end(ErrLost)
 		}
@@ -582,7 +577,7 @@ func (h *Hold) renew() {
 
 // extend returns false if the lock is lost.
 func (h *Hold) extend(ctx context.Context, limit time.Duration, connect connector) (bool, error) {
-	got := h.server.call(ctx, limit, connect, h.requests("LOCK.EXTEND", "PX", h.lease.Milliseconds())...)
+	got := h.server.call(ctx, limit, connect, h.requests("LOCK.EXTEND", "PX", h.mutex.Lease.Milliseconds())...)
 	if got.null() {
 		return false, nil
 	}
@@ -595,13 +590,13 @@ func (h *Hold) extend(ctx context.Context, limit time.Duration, connect connecto
 // validate notes how long the lock is surely held: the lease began after the request was sent. What is taken off is for
 // clocks that do not run alike.
 func (h *Hold) validate(sent time.Duration) {
-	h.until.Store(int64(sent + h.lease - max(h.lease/100, 100*time.Millisecond)))
+	h.until.Store(int64(sent + h.mutex.Lease - max(h.mutex.Lease/100, 100*time.Millisecond)))
 }
 
 // requests returns a command for each key, under its fence.
 func (h *Hold) requests(command string, args ...any) []request {
-	all := make([]request, len(h.keys))
-	for i, key := range h.keys {
+	all := make([]request, len(h.mutex.Keys))
+	for i, key := range h.mutex.Keys {
 		all[i] = request{command, append(redis.Args{key, h.owner.name}, args...).Add("FENCE", h.fences[i])}
 	}
 	return all
