@@ -67,7 +67,7 @@ var errTimeout = fmt.Errorf("redislock: no reply in time: %w", os.ErrDeadlineExc
 // time, and none may change its fields meanwhile. Zero is a good value of every field but Pool and Keys.
 type Mutex struct {
 	// Pool leads to the server of the lock. A request that waits has a connection of its own, which the Pool dials and
-	// does not count. So has a renewal for which the Pool had none.
+	// does not count. So has any request while all of MaxActive are in use.
 	Pool *redis.Pool
 	// Keys name the lock. Several are taken in one step, all or none; in a cluster they need a common hash tag.
 	Keys []string
@@ -111,7 +111,9 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, hold *Hold) 
 		return err
 	}
 	defer func() {
-		if after := hold.Unlock(ctx); !errors.Is(err, after) {
+		if after := hold.Unlock(ctx); err == nil {
+			err = after
+		} else if after != nil && !errors.Is(err, after) {
 			err = errors.Join(err, after)
 		}
 	}()
@@ -552,7 +554,7 @@ func (h *Hold) release() error {
 // renew extends the lease after each third of it, until the Hold ends.
 func (h *Hold) renew() {
 	var delay backoff
-	next := now() + h.mutex.Lease/3
+	next := time.Duration(h.until.Load()) - h.mutex.Lease*2/3
 	for !h.Lost() && h.ctx.Err() == nil {
 		until := time.Duration(h.until.Load())
 		if left := min(next, until) - now(); left > 0 {
@@ -561,7 +563,7 @@ func (h *Hold) renew() {
 		}
 		connect, sent := h.server.pooled, now()
 		if delay > 0 {
-			connect = h.server.dialled // those of the pool may all be dead, or all in use
+			connect = h.server.dialled // those of the pool may all be dead
 		}
 		held, err := h.extend(h.ctx, min(h.mutex.Lease/6, until-sent), connect)
 		switch {
@@ -686,7 +688,14 @@ func (s *server) current() *redis.Pool {
 	return s.pool
 }
 
-func (s *server) pooled(ctx context.Context) (redis.Conn, error) { return s.current().GetContext(ctx) }
+// pooled returns a connection of the pool. If all are in use, it may be by goroutines that wait for this very lock.
+func (s *server) pooled(ctx context.Context) (redis.Conn, error) {
+	pool := s.current()
+	if pool.MaxActive > 0 && pool.ActiveCount() >= pool.MaxActive && pool.IdleCount() == 0 {
+		return s.dialled(ctx)
+	}
+	return pool.GetContext(ctx)
+}
 
 // dialled returns a connection outside of the pool. The Dial of a pool knows no contexts, and may go on beyond its end.
 func (s *server) dialled(ctx context.Context) (redis.Conn, error) {
