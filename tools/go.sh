@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/go.sh ARG...: go, with what tools/install.sh go brought: the toolchain, unless the machine has one that is new
+# tools/go.sh ARG...: go, with what tools/install.sh go brought: redigo, and the toolchain unless the machine has a newer one.
 # enough, and redigo. It knows the modules of this repository as one workspace, and downloads nothing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 own=$root/target/go/bin
 if [ -x "$own/go" ]; then PATH=$own:$PATH; fi
 
-export GOWORK=$root/target/go.work GOCACHE=$root/target/go-cache GOTOOLCHAIN=local GOPROXY=off GOFLAGS= GOTELEMETRY=off
+export GOWORK=$root/target/go.work GOCACHE=$root/target/go-cache GOTOOLCHAIN=local GOPROXY=off GOFLAGS=-buildvcs=false
 mkdir -p "$root/target"
 cat >"$GOWORK.$$" <<END
 go 1.21

