@@ -1,9 +1,12 @@
 package redislock_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -444,6 +447,33 @@ func TestAPoolThatHasNoConnectionCostsNoLock(t *testing.T) {
 	s.isFree()
 }
 
+// Otherwise those that wait would keep the holder from its work.
+func TestAWaitUsesUpNoConnectionOfThePool(t *testing.T) {
+	s := newStage(t)
+	s.pool.MaxActive = 1
+	mutex := redislock.New(s.pool, s.key)
+	hold := s.lock(mutex)
+	got := make(chan *redislock.Hold)
+	go func() {
+		next, err := mutex.Lock(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- next
+	}()
+	// Its first request does not wait yet.
+	s.waitFor("a request that waits", func() bool {
+		return strings.Contains(fmt.Sprintf("%s", s.do("CLIENT", "LIST")), "flags=b")
+	})
+	conn := s.pool.Get()
+	if _, err := conn.Do("PING"); err != nil {
+		t.Error(err)
+	}
+	conn.Close()
+	s.is(hold.Unlock(context.Background()), nil)
+	s.is((<-got).Unlock(context.Background()), nil)
+}
+
 // A dial that never ends, which no context can end, holds up nobody.
 func TestADialThatHangsEndsNoLaterThanItsLimit(t *testing.T) {
 	s := newStage(t)
@@ -462,6 +492,62 @@ func TestADialThatHangsEndsNoLaterThanItsLimit(t *testing.T) {
 	if took := time.Since(began); took > 30*time.Second {
 		t.Error(took)
 	}
+}
+
+// As behind a proxy that turns BLOCK into nothing.
+func TestAServerThatLetsNoRequestWaitIsNotAskedAllTheTime(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var asked atomic.Int32
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				// A request ends with its last argument, which is a count of milliseconds or ALL.
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					switch lines.Text() {
+					case "LOCK.ACQUIRE":
+						asked.Add(1)
+					case "10000", "ALL":
+						io.WriteString(conn, "$-1\r\n")
+					}
+				}
+			}()
+		}
+	}()
+	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial("tcp", listener.Addr().String()) }}
+	mutex := redislock.New(pool, "k")
+	mutex.Wait = 700 * time.Millisecond
+	began := time.Now()
+	if _, err = mutex.Lock(context.Background()); err != redislock.ErrNotAcquired {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < mutex.Wait {
+		t.Error(took)
+	}
+	if asked.Load() > 3 {
+		t.Errorf("asked %d times", asked.Load())
+	}
+}
+
+// Connections that the helper cannot give a time limit are of no use for waiting.
+func TestConnectionsWithoutTimeoutsAreRefused(t *testing.T) {
+	s := newStage(t)
+	hold := s.lock(redislock.New(s.pool, s.key))
+	dial := s.pool.DialContext
+	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+		conn, err := dial(ctx)
+		return struct{ redis.Conn }{conn}, err
+	}}
+	_, err := redislock.New(pool, s.key).Lock(context.Background())
+	s.is(err, redislock.ErrInvalid)
+	s.is(hold.Unlock(context.Background()), nil)
 }
 
 func TestNothingIsLeft(t *testing.T) {
