@@ -60,12 +60,17 @@ func (s *stage) do(command string, args ...any) any {
 }
 
 // info returns a field of LOCK.INFO: null if there is no lock.
-func (s *stage) info(field string) any {
+func (s *stage) info(name string) any {
 	s.Helper()
-	info, _ := s.do("LOCK.INFO", s.key).([]any)
-	for i := 0; i+1 < len(info); i += 2 {
-		if string(info[i].([]byte)) == field {
-			return info[i+1]
+	return field(s.do("LOCK.INFO", s.key), name)
+}
+
+// field returns what a map of a reply has under a name.
+func field(reply any, name string) any {
+	pairs, _ := reply.([]any)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if string(pairs[i].([]byte)) == name {
+			return pairs[i+1]
 		}
 	}
 	return nil
@@ -463,7 +468,8 @@ func TestAWaitUsesUpNoConnectionOfThePool(t *testing.T) {
 	}()
 	// Its first request does not wait yet.
 	s.waitFor("a request that waits", func() bool {
-		return strings.Contains(fmt.Sprintf("%s", s.do("CLIENT", "LIST")), "flags=b")
+		waiters, _ := s.info("waiters").([]any)
+		return len(waiters) == 1 && field(waiters[0], "client") != nil
 	})
 	conn := s.pool.Get()
 	if _, err := conn.Do("PING"); err != nil {
