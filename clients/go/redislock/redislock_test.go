@@ -405,6 +405,39 @@ func TestCheckAsksTheServer(t *testing.T) {
 	s.isFree()
 }
 
+// The fence goes along with all that is asked: another hold is another one, also of the same owner.
+func TestALaterHoldOfTheSameOwnerIsLeftAlone(t *testing.T) {
+	s := newStage(t)
+	mutex := redislock.New(s.pool, s.key)
+	mutex.Lease = time.Second
+	for name, use := range map[string]func(*redislock.Hold){
+		"renewal": func(hold *redislock.Hold) { <-hold.Context(context.Background()).Done() },
+		"check": func(hold *redislock.Hold) {
+			if held, err := hold.Check(context.Background()); held || err != nil {
+				t.Error(held, err)
+			}
+		},
+		"guard": func(hold *redislock.Hold) {
+			_, err := hold.Guard(context.Background(), "DEL", s.key)
+			s.is(err, redislock.ErrLost)
+		},
+		"unlock": func(hold *redislock.Hold) {},
+	} {
+		hold := s.lock(mutex)
+		s.do("LOCK.BREAK", s.key)
+		later := s.do("LOCK.ACQUIRE", s.key, hold.Owner(), "PX", 60_000)
+		use(hold)
+		s.is(hold.Unlock(context.Background()), redislock.ErrLost)
+		if !hold.Lost() {
+			t.Error(name, "not lost")
+		}
+		if fence := s.info("fence"); fence != later {
+			t.Error(name, fence, later)
+		}
+		s.do("LOCK.BREAK", s.key)
+	}
+}
+
 // A pool whose connections are all in use, or all dead, must not cost the lock.
 func TestAPoolThatHasNoConnectionCostsNoLock(t *testing.T) {
 	s := newStage(t)
