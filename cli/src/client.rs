@@ -1,0 +1,173 @@
+//! A server, or several that act as one, and how to reach them. Makes locks.
+
+use crate::channel::{Pool, Repeat};
+use crate::error::Error;
+use crate::guard::Guard;
+use crate::lock::Lock;
+use crate::renew::Renewer;
+use crate::request::{check, is_some};
+use crate::servers::Servers;
+use crate::slot::slot_of;
+use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a request may take, connecting included.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where locks are kept: one server, a cluster, or the primary that Sentinels know.
+///
+/// It opens connections when they are needed, and some stay open for the next request. Clones share them. It is made
+/// for many threads; one client for a program is enough.
+#[derive(Clone)]
+pub struct Client {
+    pool: Arc<Pool>,
+    renewer: Arc<Renewer>,
+    timeout: Duration,
+}
+
+impl Client {
+    /// The server at this address: a URL (`redis://`, `rediss://` for TLS, `unix://`), or whatever the crate `redis`
+    /// takes for one. A node of a cluster will do: the others are found when they are needed. Connects to nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if this is no address.
+    pub fn open(server: impl IntoConnectionInfo) -> Result<Client, Error> {
+        Client::cluster([server])
+    }
+
+    /// The cluster of these nodes. The first that answers is asked for the others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if one is no address, or there is none.
+    pub fn cluster<T: IntoConnectionInfo>(nodes: impl IntoIterator<Item = T>) -> Result<Client, Error> {
+        let nodes = addresses(nodes)?;
+        Ok(Client::of(Servers::nodes(nodes)))
+    }
+
+    /// The primary that these Sentinels know by this name. It is asked with these settings: user, password, database.
+    /// If the Sentinels speak TLS, so does it.
+    ///
+    /// ```no_run
+    /// use redis_lock_client::{Client, Error};
+    ///
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let settings = redis::RedisConnectionInfo::default().set_password("secret");
+    /// let client = Client::sentinel(sentinels, "mymaster", settings)?;
+    /// let guard = client.lock("report")?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if one is no address, or there is none.
+    pub fn sentinel<T: IntoConnectionInfo>(
+        sentinels: impl IntoIterator<Item = T>,
+        name: &str,
+        settings: RedisConnectionInfo,
+    ) -> Result<Client, Error> {
+        let sentinels = addresses(sentinels)?;
+        Ok(Client::of(Servers::sentinels(sentinels, name, settings)))
+    }
+
+    fn of(servers: Servers) -> Client {
+        let servers = Arc::new(servers);
+        Client { pool: Arc::new(Pool::new(servers.clone())), renewer: Renewer::new(servers), timeout: TIMEOUT }
+    }
+
+    /// How long a request may take, connecting included: 5 s without this. It does not bound how long a lock is waited
+    /// for.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Client {
+        self.timeout = timeout;
+        self
+    }
+
+    /// A lock of this name, with options that can be changed.
+    pub fn key(&self, key: impl AsRef<[u8]>) -> Lock {
+        self.keys([key])
+    }
+
+    /// A lock of several names at once: all of them are taken in one step, or none. In a cluster all lie in one slot
+    /// (`{acct}:1`, `{acct}:2`).
+    pub fn keys<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
+        Lock::new(self.clone(), keys.into_iter().map(|key| key.as_ref().to_vec()).collect())
+    }
+
+    /// Takes a lock, and waits for it as long as it takes: [`Lock::lock`].
+    ///
+    /// ```no_run
+    /// # use redis_lock_client::{Client, Error};
+    /// # let client = Client::open("redis://127.0.0.1")?;
+    /// let guard = client.lock("report")?;
+    /// // ... only one program in the world is here ...
+    /// guard.release()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::lock`].
+    pub fn lock(&self, key: impl AsRef<[u8]>) -> Result<Guard, Error> {
+        self.key(key).lock()
+    }
+
+    /// Takes a lock if it is free: [`Lock::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::try_lock`].
+    pub fn try_lock(&self, key: impl AsRef<[u8]>) -> Result<Option<Guard>, Error> {
+        self.key(key).try_lock()
+    }
+
+    /// Takes a lock, and waits for it so long at most: [`Lock::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::try_lock_for`].
+    pub fn try_lock_for(&self, key: impl AsRef<[u8]>, time: Duration) -> Result<Option<Guard>, Error> {
+        self.key(key).try_lock_for(time)
+    }
+
+    /// Whether this owner holds this lock under this fence, in any mode. For a resource that is told the owner and the
+    /// fence by a program that claims to hold it.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
+    pub fn check(&self, key: impl AsRef<[u8]>, owner: &str, fence: u64) -> Result<bool, Error> {
+        let key = key.as_ref();
+        let request = check(key, owner, None, fence);
+        let (reply, _) = self.pool.ask(slot_of(key), &request, self.timeout, Repeat::AfterIdle)?;
+        Ok(is_some(&reply))
+    }
+
+    pub(crate) fn parts(&self) -> (Arc<Pool>, Arc<Renewer>, Duration) {
+        (self.pool.clone(), self.renewer.clone(), self.timeout)
+    }
+}
+
+/// The server that a client of the crate `redis` speaks to, with all its settings.
+impl From<&redis::Client> for Client {
+    fn from(client: &redis::Client) -> Client {
+        Client::of(Servers::nodes(vec![client.get_connection_info().clone()]))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No addresses: they have passwords.
+        f.debug_struct("Client").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+fn addresses<T: IntoConnectionInfo>(servers: impl IntoIterator<Item = T>) -> Result<Vec<ConnectionInfo>, Error> {
+    let addresses: Result<Vec<ConnectionInfo>, RedisError> =
+        servers.into_iter().map(IntoConnectionInfo::into_connection_info).collect();
+    let addresses = addresses.map_err(|error| Error::Refused(error.to_string()))?;
+    if addresses.is_empty() { Err(Error::Refused("no address of a server is given".to_owned())) } else { Ok(addresses) }
+}

@@ -1,0 +1,116 @@
+//! Points in time on a clock that goes on while the machine sleeps, and the arithmetic of leases. Knows no lock.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// A point in time, counted from the start of the machine.
+///
+/// Unlike [`std::time::Instant`] it counts the time that a machine is suspended, where the system has such a clock
+/// (`CLOCK_BOOTTIME` of Linux). It is the same for all processes of one machine, so that one may tell another when the
+/// validity of a lock ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// This moment.
+    pub fn now() -> Moment {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let clock = rustix::time::ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let clock = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(clock);
+        Moment(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
+    }
+
+    /// How long the machine had run then.
+    pub fn since_boot(self) -> Duration {
+        self.0
+    }
+
+    /// The moment when the machine has run so long.
+    pub fn from_boot(time: Duration) -> Moment {
+        Moment(time)
+    }
+
+    /// How long it is until then; zero when it is past.
+    pub fn left(self) -> Duration {
+        self.since(Moment::now())
+    }
+
+    /// How long it has been since then; zero when it is yet to come.
+    pub fn elapsed(self) -> Duration {
+        Moment::now().since(self)
+    }
+
+    /// From the other moment to this one; zero when the other is later.
+    pub fn since(self, other: Moment) -> Duration {
+        self.0.saturating_sub(other.0)
+    }
+
+    /// Whether it is past.
+    pub fn is_past(self) -> bool {
+        self <= Moment::now()
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, time: Duration) -> Moment {
+        Moment(self.0.saturating_add(time))
+    }
+}
+
+/// The least that is taken off, for clocks that are read late and timers that are coarse.
+const MARGIN_MIN: Duration = Duration::from_millis(100);
+
+/// Until when an owner may believe that it holds a lock: counted from when it *sent* the request, since the server
+/// began to count later than that. One per cent less, since two clocks do not run at one speed.
+pub(crate) fn valid_until(sent: Moment, lease: Duration) -> Moment {
+    let margin = (lease / 100).max(MARGIN_MIN);
+    sent + lease.saturating_sub(margin)
+}
+
+/// How long a renewal may take before it counts as failed. It leaves time for more than one before validity ends.
+pub(crate) fn renewal_limit(lease: Duration) -> Duration {
+    (lease / 6).min(Duration::from_secs(5))
+}
+
+/// How long after a request was sent the next one renews its lease.
+pub(crate) fn renewal_interval(lease: Duration) -> Duration {
+    lease / 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validity_is_counted_from_sending_with_one_per_cent_off_or_100_ms() {
+        let sent = Moment(Duration::from_secs(1000));
+        let validity = |ms| valid_until(sent, Duration::from_millis(ms)).since(sent).as_millis();
+        assert_eq!([validity(1000), validity(9_999), validity(10_000)], [900, 9_899, 9_900]);
+        assert_eq!([validity(30_000), validity(100_000)], [29_700, 99_000]);
+        // No lease is that short; still the end is not before the beginning.
+        assert_eq!(validity(50), 0);
+    }
+
+    #[test]
+    fn three_renewals_that_time_out_fit_into_validity() {
+        // Else one lost packet would cost the lock.
+        for seconds in [1, 2, 30, 3600] {
+            let lease = Duration::from_secs(seconds);
+            let tries = renewal_interval(lease) + 3 * renewal_limit(lease);
+            assert!(tries <= valid_until(Moment(Duration::ZERO), lease).0, "{seconds} s");
+        }
+    }
+
+    #[test]
+    fn moments_do_not_wrap() {
+        let now = Moment::now();
+        assert_eq!((now + Duration::MAX).0, Duration::MAX);
+        assert_eq!(now.since(now + Duration::from_secs(1)), Duration::ZERO);
+        assert!(now.is_past() && !(now + Duration::from_secs(3600)).is_past());
+        assert_eq!(Moment::from_boot(now.since_boot()), now);
+    }
+}

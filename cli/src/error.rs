@@ -1,0 +1,150 @@
+//! What can go wrong, and what to do after an error reply: ask again, or tell the caller. Decides by the reply alone.
+
+use redis::{ErrorKind, RedisError};
+use std::fmt;
+
+/// Why a lock was not taken, or a request was not done.
+///
+/// That others hold the lock is no error: [`try_lock`](crate::Lock::try_lock) and
+/// [`try_lock_for`](crate::Lock::try_lock_for) give `None`.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Error {
+    /// The wait would close a cycle. The text names it: `a -> k1 -> b -> k2 -> a`. Release what is held under this
+    /// owner, and begin again.
+    Deadlock(String),
+    /// The lock was lost before it was released. Another may hold it: what was done under it may have met another's
+    /// work.
+    Lost,
+    /// The wait was ended by its [`Cancel`](crate::Cancel). The owner has left the queue.
+    Cancelled,
+    /// The request makes no sense: it was not sent. The text says why.
+    Refused(String),
+    /// Another error reply of the server.
+    Server(RedisError),
+    /// The server could not be reached, or did not answer in time. What was asked may have been done.
+    Connection(RedisError),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Deadlock(cycle) => write!(f, "to wait would be a deadlock: {cycle}"),
+            Error::Lost => f.write_str("the lock was lost before it was released"),
+            Error::Cancelled => f.write_str("the wait for the lock was cancelled"),
+            Error::Refused(why) => f.write_str(why),
+            Error::Server(error) => f.write_str(&text_of(error)),
+            Error::Connection(error) => write!(f, "no answer from the server: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Server(error) | Error::Connection(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<RedisError> for Error {
+    fn from(error: RedisError) -> Error {
+        match error.code() {
+            Some("DEADLOCK") => Error::Deadlock(error.detail().unwrap_or_default().to_owned()),
+            Some(_) => Error::Server(error),
+            None if error.kind() == ErrorKind::AuthenticationFailed => Error::Server(error),
+            None => Error::Connection(error),
+        }
+    }
+}
+
+impl Error {
+    /// Whether it may be over soon: a wait asks again after it.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Error::Server(error) => reply_passes(error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
+            // What is wrong with an address or a certificate stays wrong.
+            Error::Connection(error) => !matches!(error.kind(), ErrorKind::InvalidClientConfig),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the request may be granted later, though the server said this now.
+fn reply_passes(code: &str, text: &str) -> bool {
+    match code {
+        "UNBLOCKED" | "GRACE" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "READONLY" | "LOADING" | "MASTERDOWN"
+        | "NOREPLICAS" | "MISCONF" => true,
+        // The others are about this request: its texts, its owner's own places.
+        "LIMIT" => {
+            ["-waiters", "lock.max-places", "lock.max-place-bytes"].iter().any(|limit| text.contains(limit))
+        }
+        _ => false,
+    }
+}
+
+/// An error as the server sent it: code, blank, text.
+pub(crate) fn text_of(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(text: &str) -> Error {
+        let value = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).expect("a reply");
+        Error::from(value.extract_error().expect_err("an error"))
+    }
+
+    #[test]
+    fn what_passes_is_asked_again_and_what_stays_is_told() {
+        for text in [
+            "UNBLOCKED lock wait ended: this node is a replica now",
+            "GRACE nobody is let in for another 12345 ms (lock.grace-ms)",
+            "LIMIT server has lock.max-waiters waiters",
+            "LIMIT key has lock.max-waiters-per-key waiters",
+            "LIMIT server has lock.max-places places",
+            "LIMIT keys and owners of places would take more than lock.max-place-bytes",
+            "MOVED 3999 127.0.0.1:6381",
+            "READONLY You can't write against a read only replica.",
+            "LOADING Redis is loading the dataset in memory",
+            "CLUSTERDOWN The cluster is down",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "MASTERDOWN Link with MASTER is down",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MISCONF Errors writing to the AOF file: No space left on device",
+        ] {
+            assert!(reply(text).passes(), "{text}");
+        }
+        for text in [
+            "ERR unknown command 'LOCK.ACQUIRE', with args beginning with: ",
+            "LIMIT owner is longer than lock.max-owner-bytes (256)",
+            "LIMIT owner has 256 places, the most there may be",
+            "LIMIT key has lock.max-holders-per-key holders",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "NOPERM User alice has no permissions to run the 'lock.acquire' command",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+        ] {
+            assert!(!reply(text).passes(), "{text}");
+            assert_eq!(reply(text).to_string(), text);
+        }
+        let io = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert!(Error::from(RedisError::from(io)).passes());
+        assert!(!Error::Cancelled.passes() && !Error::Lost.passes());
+    }
+
+    #[test]
+    fn a_deadlock_names_its_cycle() {
+        let error = reply("DEADLOCK a -> k1 -> b -> k2 -> a");
+        assert!(!error.passes());
+        assert_eq!(error.to_string(), "to wait would be a deadlock: a -> k1 -> b -> k2 -> a");
+        assert!(matches!(error, Error::Deadlock(cycle) if cycle.starts_with("a -> k1")));
+    }
+}

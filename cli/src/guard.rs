@@ -1,0 +1,255 @@
+//! A lock that is held, for the program that works under it: gives it back, asks about it, writes under it.
+
+use crate::channel::{Pool, Repeat};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::hold::Hold;
+use crate::owner::{Claim, Owner};
+use crate::renew::Renewer;
+use crate::request::is_some;
+use redis::{Cmd, FromRedisValue, RedisError, Value};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A lock that is held. It is renewed in the background, and released when this is dropped.
+///
+/// A lock can be lost while it is held: the server was away for longer than the lease, the program stood still, an
+/// operator broke it. [`is_lost`](Guard::is_lost) and [`wait_lost`](Guard::wait_lost) tell; so do [`check`](Guard::check)
+/// and [`release`](Guard::release). Data that must stay right even then is written with [`guard`](Guard::guard), or
+/// where the [`fence`](Guard::fence) is compared.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct Guard {
+    hold: Arc<Hold>,
+    pool: Arc<Pool>,
+    renewer: Arc<Renewer>,
+    /// How long a request may take.
+    limit: Duration,
+    /// None after the release.
+    claim: Option<Claim>,
+}
+
+impl Guard {
+    /// Keeps a hold alive from now on.
+    pub(crate) fn new(
+        hold: Hold,
+        sent: Moment,
+        claim: Claim,
+        (pool, renewer, limit): (Arc<Pool>, Arc<Renewer>, Duration),
+    ) -> Result<Guard, Error> {
+        let guard = Guard { hold: Arc::new(hold), pool, renewer, limit, claim: Some(claim) };
+        // Where it fails, the guard is dropped, and the lock released.
+        guard.renewer.add(&guard.hold, sent).map_err(|error| Error::Connection(RedisError::from(error)))?;
+        Ok(guard)
+    }
+
+    /// The fence of the lock, or of its first key: each holder's is higher than those of all holders before. A resource
+    /// that has seen a higher one refuses this holder's requests.
+    pub fn fence(&self) -> u64 {
+        self.hold.fences[0]
+    }
+
+    /// The fences of all keys, in their order.
+    pub fn fences(&self) -> &[u64] {
+        &self.hold.fences
+    }
+
+    /// The name under which the server knows the holder.
+    pub fn owner(&self) -> &Owner {
+        &self.hold.owner
+    }
+
+    /// Until when nobody else can hold it, as far as is known. Each renewal moves it.
+    pub fn valid_until(&self) -> Moment {
+        self.hold.valid_until()
+    }
+
+    /// Whether it was lost. Asks nobody: see [`check`](Guard::check).
+    ///
+    /// It is true at the latest when validity ends, also if the server cannot be reached, and in the child of a fork.
+    /// It stays true.
+    pub fn is_lost(&self) -> bool {
+        self.hold.is_lost()
+    }
+
+    /// Waits until it is lost, so long at most, and tells whether it was.
+    pub fn wait_lost(&self, timeout: Duration) -> bool {
+        self.hold.wait_lost(timeout)
+    }
+
+    /// A signal of its loss for other threads, which outlives the guard.
+    pub fn loss(&self) -> Loss {
+        Loss(self.hold.clone())
+    }
+
+    /// Asks the server whether it is held: all keys, in the mode in which they were taken, under these fences.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
+    pub fn check(&self) -> Result<bool, Error> {
+        for request in self.hold.terms.ask(&self.hold.owner, &self.hold.fences) {
+            if self.is_lost() {
+                return Ok(false);
+            }
+            if !is_some(&self.ask(&request, Repeat::AfterIdle)?) {
+                self.hold.lose();
+                return Ok(false);
+            }
+        }
+        Ok(!self.is_lost())
+    }
+
+    /// Runs a command on the server if the lock is held in that moment, and gives its reply. Nothing can come between.
+    ///
+    /// The keys of the command lie beside that of the lock: in a cluster in its slot (`{report}:lock`,
+    /// `{report}:text`). Of several keys the first is the one that must be held.
+    ///
+    /// ```no_run
+    /// # use redis_lock_client::{Client, Error};
+    /// # let client = Client::open("redis://127.0.0.1")?;
+    /// let guard = client.lock("{report}:lock")?;
+    /// let pages: Option<u32> = guard.guard(redis::cmd("GET").arg("{report}:pages"))?;
+    /// let pages = pages.unwrap_or(0) + 1;
+    /// guard.guard::<()>(redis::cmd("SET").arg("{report}:pages").arg(pages))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`] if it is not held: nothing was run.
+    /// - [`Error::Server`] with the error of the command.
+    /// - [`Error::Connection`] if no answer came: it may have been run. It is not sent twice.
+    /// - [`Error::Refused`] for a lock that is shared: the server guards by locks that are taken alone.
+    pub fn guard<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        if !self.hold.terms.is_for_one() {
+            return Err(Error::Refused("a shared lock guards nothing: use check".to_owned()));
+        }
+        if self.is_lost() {
+            return Err(Error::Lost);
+        }
+        let request = self.hold.terms.guard(&self.hold.owner, &self.hold.fences, command);
+        let reply = match self.ask(&request, Repeat::Never)? {
+            Value::Array(mut fence_and_reply) if fence_and_reply.len() == 2 => fence_and_reply.pop(),
+            _ => None,
+        };
+        let Some(reply) = reply else {
+            self.hold.lose();
+            return Err(Error::Lost);
+        };
+        redis::from_redis_value(reply).map_err(|error| Error::Server(RedisError::from(error)))
+    }
+
+    /// Releases the lock, and tells what came of it. To drop the guard does the same, and tells nothing.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`] if it was lost before: another may have held it meanwhile.
+    /// - [`Error::Connection`] or [`Error::Server`] if it was not lost as far as is known, but the server did not
+    ///   release it: then it stays until its lease ends.
+    pub fn release(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    /// Gives the lock up without releasing it: it ends by itself after this time. So the next holder comes no earlier.
+    ///
+    /// # Errors
+    ///
+    /// As of [`release`](Guard::release).
+    pub fn release_after(mut self, time: Duration) -> Result<(), Error> {
+        let requests = self.hold.terms.shorten(&self.hold.owner, &self.hold.fences, time);
+        self.end_by(&requests)
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let requests = self.hold.terms.release(&self.hold.owner, &self.hold.fences);
+        self.end_by(&requests)
+    }
+
+    fn end_by(&mut self, requests: &[Cmd]) -> Result<(), Error> {
+        // From here on it is not renewed, and what a renewal on its way is answered does not count.
+        let Some(claim) = self.claim.take() else { return Ok(()) };
+        if !self.hold.is_ours() {
+            // The lock is that of the process which took it.
+            claim.keep();
+            return Err(Error::Lost);
+        }
+        let mut lost = self.hold.release();
+        self.renewer.remove(&self.hold);
+        let mut failure = None;
+        for request in requests {
+            match self.pool.ask(self.hold.terms.slot(), request, self.limit, Repeat::Once) {
+                // Null to a repeated request: the first may have done it.
+                Ok((reply, repeated)) => lost |= !is_some(&reply) && !repeated,
+                Err(error) => failure = Some(error.into()),
+            }
+        }
+        if failure.is_some() {
+            claim.keep();
+        }
+        if lost { Err(Error::Lost) } else { failure.map_or(Ok(()), Err) }
+    }
+
+    fn ask(&self, request: &Cmd, repeat: Repeat) -> Result<Value, Error> {
+        Ok(self.pool.ask(self.hold.terms.slot(), request, self.limit, repeat)?.0)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Whoever wants to know uses release.
+        drop(self.end());
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<String> = self.hold.terms.keys.iter().map(|key| key.escape_ascii().to_string()).collect();
+        f.debug_struct("Guard")
+            .field("keys", &keys)
+            .field("owner", self.owner())
+            .field("fences", &self.fences())
+            .field("lost", &self.is_lost())
+            .finish()
+    }
+}
+
+/// A signal of the loss of one lock, for threads that do not have its guard.
+///
+/// ```no_run
+/// # use redis_lock_client::{Client, Error};
+/// # use std::time::Duration;
+/// # let client = Client::open("redis://127.0.0.1")?;
+/// let guard = client.lock("report")?;
+/// let loss = guard.loss();
+/// let watch = std::thread::spawn(move || {
+///     if loss.wait(Duration::MAX) {
+///         eprintln!("the lock was lost");
+///     }
+/// });
+/// // ... the work ...
+/// guard.release()?;
+/// watch.join().expect("no panic");
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Loss(Arc<Hold>);
+
+impl Loss {
+    /// Whether the lock was lost before it was released.
+    pub fn is_set(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    /// Waits until the lock is lost, so long at most, and tells whether it was. Ends with false as soon as the lock is
+    /// released.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        self.0.wait_lost(timeout)
+    }
+}
+
+impl fmt::Debug for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loss").field("is_set", &self.is_set()).finish()
+    }
+}

@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+
+mod backoff;
+mod cancel;
+mod channel;
+mod client;
+mod clock;
+mod courier;
+mod error;
+mod guard;
+mod hold;
+mod lock;
+mod owner;
+mod renew;
+mod request;
+mod servers;
+mod slot;
+mod sync;
+mod wait;
+
+pub use cancel::Cancel;
+pub use client::Client;
+pub use clock::Moment;
+pub use error::Error;
+pub use guard::{Guard, Loss};
+pub use lock::Lock;
+pub use owner::Owner;
+/// The crate whose types appear here: commands to guard, settings of connections.
+pub use redis;

@@ -1,0 +1,159 @@
+//! A lock as a program names it: which keys, and on what terms. Holds nothing.
+
+use crate::cancel::Cancel;
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::guard::Guard;
+use crate::hold::Hold;
+use crate::owner::Owner;
+use crate::request::Terms;
+use crate::wait::{Asker, Granted};
+use std::time::Duration;
+
+/// A lock with its options, which is yet to be taken. [`Client::key`] and [`Client::keys`] make one.
+///
+/// It can be taken as often as one likes; each time it is another owner. It can be cloned and sent to other threads.
+///
+/// ```no_run
+/// use redis_lock_client::{Client, Error};
+/// use std::time::Duration;
+///
+/// let client = Client::open("redis://127.0.0.1")?;
+/// let api = client.key("api").limit(3).lease(Duration::from_secs(10)).note("nightly import");
+/// if let Some(guard) = api.try_lock_for(Duration::from_secs(5))? {
+///     println!("one of three; fence {}", guard.fence());
+///     guard.release()?;
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "it is taken by lock, try_lock or try_lock_for"]
+pub struct Lock {
+    client: Client,
+    terms: Terms,
+    owner: Option<Owner>,
+    cancel: Option<Cancel>,
+}
+
+impl Lock {
+    pub(crate) fn new(client: Client, keys: Vec<Vec<u8>>) -> Lock {
+        Lock { client, terms: Terms::new(keys), owner: None, cancel: None }
+    }
+
+    /// How long the lock outlives its holder: 30 s without this. At least 1 s, at most what the server allows
+    /// (`lock.max-lease-ms`). It is renewed each third of it.
+    pub fn lease(mut self, lease: Duration) -> Lock {
+        self.terms.lease = lease;
+        self
+    }
+
+    /// Shares the lock with all others that do: many readers, or one writer.
+    pub fn shared(mut self) -> Lock {
+        self.terms.shared = true;
+        self
+    }
+
+    /// Shares the lock with others as long as all together take at most so many shares: a semaphore. Each holder brings
+    /// its own limit; those that differ are each judged by their own. For one key.
+    pub fn limit(mut self, limit: u32) -> Lock {
+        self.terms.limit = Some(limit);
+        self
+    }
+
+    /// Takes so many of these shares: 1 without this.
+    pub fn take(mut self, take: u32) -> Lock {
+        self.terms.take = take;
+        self
+    }
+
+    /// A text for people, which `LOCK.INFO` and `LOCK.LOG` show.
+    pub fn note(mut self, note: impl Into<String>) -> Lock {
+        self.terms.note = Some(note.into());
+        self
+    }
+
+    /// Binds the lock to the connection: when that breaks, the lease is cut to this time. So the lock of a program that
+    /// dies is free sooner than its lease says. At least 1 s; it is then renewed each third of this.
+    pub fn session(mut self, session: Duration) -> Lock {
+        self.terms.session = Some(session);
+        self
+    }
+
+    /// Takes the lock inside another one, under the same owner. So the server sees when holders wait for each other in
+    /// a circle, and answers [`Error::Deadlock`]. To take [several keys at once](Client::keys) is better.
+    pub fn within(self, outer: &Guard) -> Lock {
+        self.owner(outer.owner())
+    }
+
+    /// Takes the lock under this owner, instead of a new one each time.
+    pub fn owner(mut self, owner: &Owner) -> Lock {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    /// Lets waits be ended from another thread.
+    pub fn cancelled_by(mut self, cancel: &Cancel) -> Lock {
+        self.cancel = Some(cancel.clone());
+        self
+    }
+
+    /// Takes the lock. Waits for it as long as it takes, in a line that is first come, first served. While the server
+    /// cannot be reached it tries again and again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cancelled`], [`Error::Deadlock`], [`Error::Refused`], and [`Error::Server`] with what will not pass.
+    pub fn lock(&self) -> Result<Guard, Error> {
+        loop {
+            // Without a deadline there is no end of the time.
+            if let Some(guard) = self.wait(None)? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Takes the lock if it is free. `None` if others hold it, or wait for it.
+    ///
+    /// # Errors
+    ///
+    /// Any: also those that may pass soon, such as [`Error::Connection`], or `GRACE` after a start of the server.
+    pub fn try_lock(&self) -> Result<Option<Guard>, Error> {
+        let owner = self.check()?;
+        let (pool, _, limit) = self.client.parts();
+        let granted = Asker { pool: &pool, terms: &self.terms, owner: &owner }.try_once(limit)?;
+        self.guard(owner, granted)
+    }
+
+    /// Takes the lock, and waits for it so long at most. `None` if others had it until then. With no time it is
+    /// [`try_lock`](Lock::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Lock::lock), and the last one that might have passed, if the time was up in it.
+    pub fn try_lock_for(&self, time: Duration) -> Result<Option<Guard>, Error> {
+        if time.is_zero() { self.try_lock() } else { self.wait(Some(Moment::now() + time)) }
+    }
+
+    fn wait(&self, deadline: Option<Moment>) -> Result<Option<Guard>, Error> {
+        let owner = self.check()?;
+        let (pool, ..) = self.client.parts();
+        let granted = Asker { pool: &pool, terms: &self.terms, owner: &owner }.wait(deadline, self.cancel.as_ref())?;
+        self.guard(owner, granted)
+    }
+
+    /// The owner that asks.
+    fn check(&self) -> Result<Owner, Error> {
+        self.terms.check()?;
+        if self.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
+            return Err(Error::Cancelled);
+        }
+        Ok(self.owner.clone().unwrap_or_else(Owner::new))
+    }
+
+    fn guard(&self, owner: Owner, granted: Option<Granted>) -> Result<Option<Guard>, Error> {
+        let Some(Granted { fences, sent, claim }) = granted else { return Ok(None) };
+        let hold = Hold::new(self.terms.clone(), owner, fences, sent);
+        Guard::new(hold, sent, claim, self.client.parts()).map(Some)
+    }
+}

@@ -1,0 +1,138 @@
+//! Who holds a lock, as the server knows it, and which keys an owner has in use here. Sends nothing.
+
+use crate::error::Error;
+use crate::sync::lock;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// A name that nobody else has: `host:pid:` and 128 random bits.
+///
+/// Each acquisition makes one for itself. A program that has to know the name beforehand, such as to find its wait in
+/// `LOCK.INFO`, makes an owner and gives it to the lock ([`Lock::owner`](crate::Lock::owner)). Several locks under one
+/// owner are for one thread of control: the server then sees when it waits for itself.
+#[derive(Clone)]
+pub struct Owner(Arc<Named>);
+
+struct Named {
+    name: String,
+    /// The keys that it holds, waits for or has not left yet.
+    in_use: Mutex<HashSet<Vec<u8>>>,
+}
+
+impl Owner {
+    /// An owner with a name that no other has.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no random bytes to give.
+    #[expect(clippy::new_without_default, reason = "each one is another")]
+    pub fn new() -> Owner {
+        Owner::with_prefix("")
+    }
+
+    /// The same with a text of one's own before it, for people who read `LOCK.INFO`.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no random bytes to give.
+    pub fn with_prefix(prefix: &str) -> Owner {
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
+        let name = format!("{prefix}{host}:{}:{}", std::process::id(), random_hex());
+        Owner(Arc::new(Named { name, in_use: Mutex::default() }))
+    }
+
+    /// The name, as the server has it.
+    pub fn as_str(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Takes keys into use, all or none. Whoever asked twice for one under one name would have it once, and give it
+    /// back under the feet of the other.
+    pub(crate) fn claim(&self, keys: &[Vec<u8>]) -> Result<Claim, Error> {
+        let mut in_use = lock(&self.0.in_use);
+        for (number, key) in keys.iter().enumerate() {
+            if in_use.contains(key) || keys[..number].contains(key) {
+                let key = key.escape_ascii();
+                return Err(Error::Refused(format!("key \"{key}\" is in use by this owner already")));
+            }
+        }
+        in_use.extend(keys.iter().cloned());
+        Ok(Claim { owner: self.clone(), keys: keys.to_vec() })
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owner").field(&self.as_str()).finish()
+    }
+}
+
+fn random_hex() -> String {
+    let mut bytes = [0; 16];
+    // So few bytes come whole, or not at all.
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    assert_eq!(got, Ok(bytes.len()), "the system has no random bytes");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Keys that an owner has in use until this is dropped.
+pub(crate) struct Claim {
+    owner: Owner,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Claim {
+    /// Never gives the keys back: nobody knows what the server still has under this owner.
+    pub(crate) fn keep(mut self) {
+        self.keys.clear();
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut in_use = lock(&self.owner.0.in_use);
+        for key in &self.keys {
+            in_use.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_owners_have_one_name() {
+        let names: HashSet<String> = (0..1000).map(|_| Owner::new().to_string()).collect();
+        assert_eq!(names.len(), 1000);
+        let owner = Owner::with_prefix("deploy-");
+        assert!(owner.as_str().starts_with("deploy-"));
+        assert!(owner.as_str().contains(&format!(":{}:", std::process::id())));
+        assert_eq!(owner.as_str().rsplit(':').next().map(str::len), Some(32));
+    }
+
+    #[test]
+    fn a_key_is_in_use_once_until_its_claim_ends() {
+        let keys = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+        let owner = Owner::new();
+        let first = owner.claim(&keys(&["a", "b"])).ok();
+        assert!(first.is_some());
+        // Refused whole: c is free afterwards.
+        assert!(matches!(owner.claim(&keys(&["c", "b"])), Err(Error::Refused(_))));
+        assert!(matches!(owner.claim(&keys(&["c", "c"])), Err(Error::Refused(_))));
+        assert!(owner.claim(&keys(&["c"])).is_ok());
+        drop(first);
+        let again = owner.claim(&keys(&["b"]));
+        again.expect("free").keep();
+        assert!(owner.claim(&keys(&["b"])).is_err());
+        assert!(Owner::new().claim(&keys(&["b"])).is_ok());
+    }
+}

@@ -1,0 +1,289 @@
+//! The commands of the module, word by word, and what their replies mean. Sends nothing.
+
+use crate::error::Error;
+use crate::owner::Owner;
+use crate::slot::slot_of;
+use redis::{Cmd, RedisError, ToRedisArgs, Value, cmd};
+use std::time::Duration;
+
+/// A lease below this leaves no time to renew it.
+const LEASE_MIN: Duration = Duration::from_secs(1);
+
+/// What is asked for: which keys, and on what terms.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    pub(crate) keys: Vec<Vec<u8>>,
+    pub(crate) shared: bool,
+    pub(crate) limit: Option<u32>,
+    pub(crate) take: u32,
+    pub(crate) lease: Duration,
+    pub(crate) session: Option<Duration>,
+    pub(crate) note: Option<String>,
+}
+
+/// Whether the owner gets or keeps a place in the queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Queue {
+    /// No place: it tries once.
+    No,
+    /// A place for so long after this request.
+    Place(Duration),
+    /// The same, and the reply may take so long.
+    Wait(Duration, Duration),
+}
+
+impl Terms {
+    pub(crate) fn new(keys: Vec<Vec<u8>>) -> Terms {
+        let lease = Duration::from_secs(30);
+        Terms { keys, shared: false, limit: None, take: 1, lease, session: None, note: None }
+    }
+
+    /// Refuses what the server would refuse, or what cannot be kept alive.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let refused = |why: &str| Err(Error::Refused(why.to_owned()));
+        let counts = self.limit.is_some() || self.take != 1;
+        match self {
+            _ if self.keys.is_empty() => refused("no key is given"),
+            _ if self.lease < LEASE_MIN => refused("lease must be at least 1 s"),
+            _ if self.session.is_some_and(|session| session < LEASE_MIN) => refused("session must be at least 1 s"),
+            _ if counts && self.shared => refused("shared and limit exclude each other"),
+            _ if counts && self.keys.len() > 1 => refused("limit is for one key"),
+            Terms { limit: None, take, .. } if *take != 1 => refused("take needs a limit"),
+            Terms { limit: Some(0), .. } => refused("limit must be at least 1"),
+            Terms { limit: Some(limit), take, .. } if !(1..=*limit).contains(take) => {
+                refused("take must be from 1 to the limit")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the keys lie in a cluster. All of them lie there, or the server says CROSSSLOT.
+    pub(crate) fn slot(&self) -> u16 {
+        self.keys.first().map_or(0, |key| slot_of(key))
+    }
+
+    /// How long a hold surely lasts after a request that the server granted.
+    pub(crate) fn lasts(&self) -> Duration {
+        self.session.map_or(self.lease, |session| session.min(self.lease))
+    }
+
+    /// Whether others may hold the keys at the same time.
+    pub(crate) fn is_for_one(&self) -> bool {
+        !self.shared && self.limit.is_none()
+    }
+
+    /// Asks for the lock. It may be sent twice: `RETRY` lets it count once.
+    pub(crate) fn acquire(&self, owner: &Owner, queue: Queue) -> Cmd {
+        let mut request = match (&self.keys[..], self.limit) {
+            ([key], Some(limit)) => {
+                let mut share = cmd("LOCK.SHARE");
+                share.arg(key).arg(owner.as_str()).arg(limit).arg("TAKE").arg(self.take);
+                share
+            }
+            ([key], None) if self.shared => cmd("LOCK.RW").arg(key).arg(owner.as_str()).arg("READ").take(),
+            ([key], None) => cmd("LOCK.ACQUIRE").arg(key).arg(owner.as_str()).take(),
+            (keys, _) => cmd("LOCK.MACQUIRE").arg(keys.len()).arg(keys).arg(owner.as_str()).arg(self.mode()).take(),
+        };
+        self.lease_args(&mut request);
+        match queue {
+            Queue::No => {}
+            Queue::Place(keep) => option(&mut request, "QUEUE", millis(keep)),
+            Queue::Wait(keep, time) => {
+                option(&mut request, "BLOCK", millis(time));
+                option(&mut request, "QUEUE", millis(keep));
+            }
+        }
+        option(&mut request, "RETRY", u64::from(self.take));
+        if let Some(note) = &self.note {
+            option(&mut request, "NOTE", note);
+        }
+        request
+    }
+
+    /// Renews the lease of each key, one request each, since only so the fence can be named.
+    pub(crate) fn extend(&self, owner: &Owner, fences: &[u64]) -> Vec<Cmd> {
+        self.of_each(owner, fences, |key, owner, fence| {
+            let mut request = cmd("LOCK.EXTEND").arg(key).arg(owner).take();
+            self.lease_args(&mut request);
+            option(&mut request, "FENCE", fence);
+            request
+        })
+    }
+
+    /// Lets what is left of each lease be so long, and no more.
+    pub(crate) fn shorten(&self, owner: &Owner, fences: &[u64], left: Duration) -> Vec<Cmd> {
+        self.of_each(owner, fences, |key, owner, fence| {
+            let mut request = cmd("LOCK.EXTEND").arg(key).arg(owner).take();
+            option(&mut request, "PX", millis(left));
+            option(&mut request, "FENCE", fence);
+            request
+        })
+    }
+
+    /// Gives each key back.
+    pub(crate) fn release(&self, owner: &Owner, fences: &[u64]) -> Vec<Cmd> {
+        self.of_each(owner, fences, |key, owner, fence| {
+            let mut request = cmd("LOCK.RELEASE").arg(key).arg(owner).take();
+            option(&mut request, "FENCE", fence);
+            request.arg("ALL").take()
+        })
+    }
+
+    /// Asks about each key, whether it is held as it was taken.
+    pub(crate) fn ask(&self, owner: &Owner, fences: &[u64]) -> Vec<Cmd> {
+        self.of_each(owner, fences, |key, owner, fence| check(key, owner, Some(self.mode()), fence))
+    }
+
+    /// Gives up the place in the queue, and whatever was granted meanwhile.
+    pub(crate) fn leave(&self, owner: &Owner) -> Cmd {
+        match &self.keys[..] {
+            [key] => cmd("LOCK.RELEASE").arg(key).arg(owner.as_str()).arg("ALL").take(),
+            keys => cmd("LOCK.MRELEASE").arg(keys.len()).arg(keys).arg(owner.as_str()).arg("ALL").take(),
+        }
+    }
+
+    /// Runs a command if the first key is held under this fence.
+    pub(crate) fn guard(&self, owner: &Owner, fences: &[u64], command: &Cmd) -> Cmd {
+        let mut request = cmd("LOCK.GUARD").arg(&self.keys[0]).arg(owner.as_str()).arg(fences[0]).take();
+        for arg in command.args_iter() {
+            // A cursor stands for the place where SCAN goes on; the first one is 0.
+            match arg {
+                redis::Arg::Simple(arg) => request.arg(arg),
+                _ => request.arg(0),
+            };
+        }
+        request
+    }
+
+    fn of_each(&self, owner: &Owner, fences: &[u64], request: impl Fn(&[u8], &str, u64) -> Cmd) -> Vec<Cmd> {
+        self.keys.iter().zip(fences).map(|(key, fence)| request(key, owner.as_str(), *fence)).collect()
+    }
+
+    fn mode(&self) -> &'static str {
+        if self.is_for_one() { "WRITE" } else { "READ" }
+    }
+
+    fn lease_args(&self, request: &mut Cmd) {
+        option(request, "PX", millis(self.lease));
+        if let Some(session) = self.session {
+            option(request, "SESSION", millis(session));
+        }
+    }
+}
+
+/// Asks whether an owner holds a key under a fence.
+pub(crate) fn check(key: &[u8], owner: &str, mode: Option<&str>, fence: u64) -> Cmd {
+    let mut request = cmd("LOCK.CHECK").arg(key).arg(owner).arg(mode).take();
+    option(&mut request, "FENCE", fence);
+    request
+}
+
+/// The fences of a grant, one for each key; None when it was not granted.
+pub(crate) fn fences_of(reply: Value) -> Result<Option<Vec<u64>>, Error> {
+    let fences = match reply {
+        Value::Nil => return Ok(None),
+        Value::Array(_) => redis::from_redis_value(reply),
+        one => redis::from_redis_value(one).map(|fence| vec![fence]),
+    };
+    fences.map(Some).map_err(|error| Error::Connection(RedisError::from(error)))
+}
+
+/// Whether a reply is something else than null.
+pub(crate) fn is_some(reply: &Value) -> bool {
+    !matches!(reply, Value::Nil)
+}
+
+fn option(request: &mut Cmd, name: &str, value: impl ToRedisArgs) {
+    request.arg(name).arg(value);
+}
+
+/// Whole milliseconds, at least one: 0 would mean "no limit".
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(request: &Cmd, owner: &Owner) -> String {
+        let args = request.args_iter().map(|arg| match arg {
+            redis::Arg::Simple(arg) => String::from_utf8_lossy(arg).into_owned(),
+            _ => "cursor".to_owned(),
+        });
+        args.collect::<Vec<_>>().join(" ").replace(owner.as_str(), "me")
+    }
+
+    fn terms(keys: &[&str]) -> Terms {
+        Terms::new(keys.iter().map(|key| key.as_bytes().to_vec()).collect())
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn requests_are_those_of_the_commands() {
+        let owner = Owner::new();
+        let one = terms(&["k"]);
+        assert_eq!(text(&one.acquire(&owner, Queue::No), &owner), "LOCK.ACQUIRE k me PX 30000 RETRY 1");
+        let wait = Queue::Wait(10 * SECOND, Duration::from_micros(1));
+        let noted = Terms { note: Some("night run".to_owned()), session: Some(9 * SECOND), shared: true, ..one.clone() };
+        let expected = "LOCK.RW k me READ PX 30000 SESSION 9000 BLOCK 1 QUEUE 10000 RETRY 1 NOTE night run";
+        assert_eq!(text(&noted.acquire(&owner, wait), &owner), expected);
+        let share = Terms { limit: Some(5), take: 2, ..one.clone() };
+        let expected = "LOCK.SHARE k me 5 TAKE 2 PX 30000 QUEUE 10000 RETRY 2";
+        assert_eq!(text(&share.acquire(&owner, Queue::Place(10 * SECOND)), &owner), expected);
+        let two = terms(&["a", "b"]);
+        let expected = "LOCK.MACQUIRE 2 a b me WRITE PX 30000 RETRY 1";
+        assert_eq!(text(&two.acquire(&owner, Queue::No), &owner), expected);
+
+        let texts = |requests: Vec<Cmd>| requests.iter().map(|request| text(request, &owner)).collect::<Vec<_>>();
+        let expected = ["LOCK.EXTEND a me PX 30000 FENCE 7", "LOCK.EXTEND b me PX 30000 FENCE 8"];
+        assert_eq!(texts(two.extend(&owner, &[7, 8])), expected);
+        assert_eq!(texts(noted.extend(&owner, &[7])), ["LOCK.EXTEND k me PX 30000 SESSION 9000 FENCE 7"]);
+        assert_eq!(texts(noted.shorten(&owner, &[7], SECOND)), ["LOCK.EXTEND k me PX 1000 FENCE 7"]);
+        assert_eq!(texts(one.release(&owner, &[7])), ["LOCK.RELEASE k me FENCE 7 ALL"]);
+        assert_eq!(texts(one.ask(&owner, &[7])), ["LOCK.CHECK k me WRITE FENCE 7"]);
+        assert_eq!(texts(share.ask(&owner, &[7])), ["LOCK.CHECK k me READ FENCE 7"]);
+        assert_eq!(text(&one.leave(&owner), &owner), "LOCK.RELEASE k me ALL");
+        assert_eq!(text(&two.leave(&owner), &owner), "LOCK.MRELEASE 2 a b me ALL");
+        let set = cmd("SET").arg("{k}data").arg("v").take();
+        assert_eq!(text(&one.guard(&owner, &[7], &set), &owner), "LOCK.GUARD k me 7 SET {k}data v");
+    }
+
+    #[test]
+    fn terms_that_make_no_sense_are_refused() {
+        let one = || terms(&["k"]);
+        let refused = |terms: Terms| match terms.check() {
+            Err(Error::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(terms(&[])), "no key is given");
+        assert_eq!(refused(Terms { lease: Duration::from_millis(999), ..one() }), "lease must be at least 1 s");
+        assert_eq!(refused(Terms { session: Some(SECOND / 2), ..one() }), "session must be at least 1 s");
+        assert_eq!(refused(Terms { shared: true, limit: Some(3), ..one() }), "shared and limit exclude each other");
+        assert_eq!(refused(Terms { limit: Some(3), ..terms(&["a", "b"]) }), "limit is for one key");
+        assert_eq!(refused(Terms { take: 2, ..one() }), "take needs a limit");
+        assert_eq!(refused(Terms { limit: Some(0), ..one() }), "limit must be at least 1");
+        for take in [0, 4] {
+            assert_eq!(refused(Terms { limit: Some(3), take, ..one() }), "take must be from 1 to the limit");
+        }
+        assert!(Terms { limit: Some(3), take: 3, lease: SECOND, ..one() }.check().is_ok());
+        assert!(Terms { shared: true, ..terms(&["a", "b"]) }.check().is_ok());
+    }
+
+    #[test]
+    fn a_session_that_is_shorter_than_the_lease_bounds_it() {
+        let session = |seconds| Terms { session: Some(seconds * SECOND), ..terms(&["k"]) }.lasts();
+        assert_eq!([session(9), session(90)], [9 * SECOND, 30 * SECOND]);
+        assert_eq!(terms(&["k"]).lasts(), 30 * SECOND);
+    }
+
+    #[test]
+    fn replies_of_one_key_and_of_several_are_read_alike() {
+        assert_eq!(fences_of(Value::Nil).expect("null"), None);
+        assert_eq!(fences_of(Value::Int(7)).expect("a fence"), Some(vec![7]));
+        let two = Value::Array(vec![Value::Int(7), Value::Int(8)]);
+        assert_eq!(fences_of(two).expect("fences"), Some(vec![7, 8]));
+        assert!(fences_of(Value::Okay).is_err());
+    }
+}
