@@ -174,9 +174,9 @@ impl Guard {
             claim.keep();
             return Err(Error::Lost);
         }
-        let mut lost = self.hold.release();
+        self.hold.begin_release();
         self.renewer.remove(&self.hold);
-        let mut failure = None;
+        let (mut lost, mut failure) = (false, None);
         for request in requests {
             match self.pool.ask(self.hold.terms.slot(), request, self.limit, Repeat::Once) {
                 // Null to a repeated request: the first may have done it.
@@ -187,7 +187,7 @@ impl Guard {
         if failure.is_some() {
             claim.keep();
         }
-        if lost { Err(Error::Lost) } else { failure.map_or(Ok(()), Err) }
+        if self.hold.end_release(lost) { Err(Error::Lost) } else { failure.map_or(Ok(()), Err) }
     }
 
     fn ask(&self, request: &Cmd, repeat: Repeat) -> Result<Value, Error> {

@@ -24,19 +24,23 @@ pub(crate) struct Hold {
 
 struct State {
     valid_until: Moment,
-    end: Option<End>,
+    stage: Stage,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    Lost,
+/// Goes forward only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Held,
+    /// Nobody extends it any more. The server is yet to say whether it was held until now.
+    Releasing,
     Released,
+    Lost,
 }
 
 impl Hold {
     /// What a request that was sent at this time was granted.
     pub(crate) fn new(terms: Terms, owner: Owner, fences: Vec<u64>, sent: Moment) -> Hold {
-        let state = State { valid_until: valid_until(sent, terms.lasts()), end: None };
+        let state = State { valid_until: valid_until(sent, terms.lasts()), stage: Stage::Held };
         Hold { terms, owner, fences, pid: std::process::id(), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -46,12 +50,12 @@ impl Hold {
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.end() == Some(End::Lost)
+        self.stage() == Stage::Lost
     }
 
     /// Whether nobody may extend it any more: it was lost, or its release has begun.
     pub(crate) fn is_over(&self) -> bool {
-        self.end().is_some()
+        self.stage() != Stage::Held
     }
 
     /// Whether this process took it. A child of a fork did not.
@@ -63,16 +67,14 @@ impl Hold {
     pub(crate) fn wait_lost(&self, timeout: Duration) -> bool {
         let deadline = Moment::now() + timeout;
         loop {
-            if let Some(end) = self.end() {
-                return end == End::Lost;
+            let stage = self.stage();
+            if stage >= Stage::Released || deadline.is_past() {
+                return stage == Stage::Lost;
             }
             let state = lock(&self.state);
-            let time = state.valid_until.min(deadline).left().min(SLEEP_MAX);
-            if state.end.is_none() && !time.is_zero() {
-                drop(wait(&self.changed, state, time));
-            }
-            if deadline.is_past() {
-                return self.is_lost();
+            if state.stage == stage {
+                let next = if stage == Stage::Held { state.valid_until.min(deadline) } else { deadline };
+                drop(wait(&self.changed, state, next.left().min(SLEEP_MAX)));
             }
         }
     }
@@ -86,34 +88,40 @@ impl Hold {
         }
     }
 
-    /// The server says that it is not held.
+    /// The server says that it is not held. Not heard while it is released: then the reply to that counts.
     pub(crate) fn lose(&self) {
-        self.finish(End::Lost);
+        self.go(Stage::Held, Stage::Lost);
     }
 
-    /// Its release begins: it is not extended any more, nor lost. Tells whether it was lost before.
-    pub(crate) fn release(&self) -> bool {
-        let was_lost = self.is_lost();
-        self.finish(End::Released);
-        was_lost
+    /// Its release begins, if it is not lost yet: it is not extended any more.
+    pub(crate) fn begin_release(&self) {
+        if !self.is_lost() {
+            self.go(Stage::Held, Stage::Releasing);
+        }
     }
 
-    fn finish(&self, end: End) {
+    /// Its release ends: it was held until then, or the server says that it was not. Tells whether it was lost at all.
+    pub(crate) fn end_release(&self, was_lost: bool) -> bool {
+        self.go(Stage::Releasing, if was_lost { Stage::Lost } else { Stage::Released });
+        self.is_lost()
+    }
+
+    fn go(&self, from: Stage, to: Stage) {
         let mut state = lock(&self.state);
-        if state.end.is_none() {
-            state.end = Some(end);
+        if state.stage == from {
+            state.stage = to;
             self.changed.notify_all();
         }
     }
 
-    /// How it ended. Validity that is over is a loss from the first look at it on.
-    fn end(&self) -> Option<End> {
+    /// Where it stands. Validity that is over is a loss from the first look at it on.
+    fn stage(&self) -> Stage {
         let mut state = lock(&self.state);
-        if state.end.is_none() && (state.valid_until.is_past() || !self.is_ours()) {
-            state.end = Some(End::Lost);
+        if state.stage == Stage::Held && (state.valid_until.is_past() || !self.is_ours()) {
+            state.stage = Stage::Lost;
             self.changed.notify_all();
         }
-        state.end
+        state.stage
     }
 }
 
@@ -139,7 +147,8 @@ mod tests {
         assert!(late.is_lost() && late.is_over());
         late.extended(Moment::now());
         assert!(late.is_lost());
-        assert!(late.release(), "it was lost before its release");
+        late.begin_release();
+        assert!(late.end_release(false), "it was lost before its release");
     }
 
     #[test]
@@ -154,18 +163,27 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_no_loss_and_stops_renewal() {
-        let held = hold(Moment::now());
-        assert!(!held.is_over());
-        assert!(!held.release());
-        held.lose();
-        assert!(held.is_over() && !held.is_lost());
-        assert!(!held.wait_lost(Duration::MAX), "a wait for its loss would never end");
+    fn a_release_stops_renewal_and_its_reply_says_whether_it_was_a_loss() {
+        for was_lost in [false, true] {
+            let held = hold(Moment::now());
+            assert!(!held.is_over());
+            held.begin_release();
+            // A renewal that was on its way came after the release.
+            held.lose();
+            assert!(held.is_over() && !held.is_lost());
+            assert_eq!(held.end_release(was_lost), was_lost);
+            assert_eq!(held.is_lost(), was_lost);
+            assert_eq!(held.wait_lost(Duration::MAX), was_lost, "a wait for its loss is over");
+        }
     }
 
     #[test]
     fn a_wait_is_told_of_the_loss_and_of_the_release() {
-        for end in [Hold::lose, |hold: &Hold| drop(hold.release())] {
+        let release = |hold: &Hold| {
+            hold.begin_release();
+            hold.end_release(false);
+        };
+        for end in [Hold::lose, release] {
             let held = hold(Moment::now());
             let lost = std::thread::scope(|scope| {
                 let waiting = scope.spawn(|| held.wait_lost(Duration::MAX));
