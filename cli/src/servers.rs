@@ -3,14 +3,21 @@
 
 use crate::clock::Moment;
 use crate::sync::lock;
-use redis::{ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, RedisConnectionInfo, RedisError};
+use redis::{
+    ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError,
+};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How long a Sentinel has to answer before the next one is asked.
+/// How long a Sentinel has to answer before the next one is asked, and the share of the time that is left.
 const SENTINEL_LIMIT: Duration = Duration::from_millis(500);
+const SENTINEL_SHARE: u32 = 4;
+
+/// How long a Sentinel's word counts. An old primary that was not told of its end would go on to extend leases that
+/// nobody else knows of.
+const SENTINEL_TRUST: Duration = Duration::from_secs(1);
 
 pub(crate) struct Servers {
     source: Source,
@@ -39,6 +46,9 @@ struct Known {
     nodes: Vec<ConnectionInfo>,
     /// Which of them is asked where nothing better is known.
     current: usize,
+    /// Which Sentinel answered last, and when they were asked.
+    current_sentinel: usize,
+    asked: Option<Moment>,
     /// The nodes that redirections named, by slot. Empty outside of a cluster.
     slots: HashMap<u16, ConnectionInfo>,
 }
@@ -56,12 +66,27 @@ impl Servers {
 
     /// The server to ask about keys of this slot.
     pub(crate) fn locate(&self, slot: u16, deadline: Moment) -> Result<ConnectionInfo, RedisError> {
-        if let Some(found) = lock(&self.known).server_of(slot) {
-            return Ok(found.clone());
+        let found = {
+            let known = lock(&self.known);
+            let (found, asked) = (known.server_of(slot).cloned(), known.asked);
+            match (&self.source, found) {
+                (Source::Nodes, Some(found)) => return Ok(found),
+                (_, Some(found)) if asked.is_some_and(|asked| asked.elapsed() < SENTINEL_TRUST) => return Ok(found),
+                (_, found) => found,
+            }
+        };
+        let answer = self.ask_sentinels(deadline);
+        let mut known = lock(&self.known);
+        known.asked = Some(Moment::now());
+        match (answer, found) {
+            (Ok(primary), _) => {
+                known.nodes = vec![primary.clone()];
+                Ok(primary)
+            }
+            // Without Sentinels there is no failover either.
+            (Err(_), Some(found)) => Ok(found),
+            (Err(error), None) => Err(error),
         }
-        let primary = self.ask_sentinels(deadline)?;
-        lock(&self.known).nodes = vec![primary.clone()];
-        Ok(primary)
     }
 
     /// The address that requests about this slot go to, as far as it is known: those with one address can share a
@@ -103,10 +128,13 @@ impl Servers {
         let Source::Sentinels { sentinels, name, settings } = &self.source else {
             return Err(RedisError::from((ErrorKind::InvalidClientConfig, "no address of a server is given")));
         };
+        let first = lock(&self.known).current_sentinel;
         let mut failure = None;
-        for sentinel in sentinels {
+        for number in (0..sentinels.len()).map(|number| (first + number) % sentinels.len()) {
+            let sentinel = &sentinels[number];
             match ask_sentinel(sentinel, name, deadline) {
                 Ok((host, port)) => {
+                    lock(&self.known).current_sentinel = number;
                     let server = at_address(sentinel, &format!("{host}:{port}"));
                     return server.map(|server| server.set_redis_settings(settings.clone())).ok_or_else(|| {
                         (ErrorKind::InvalidClientConfig, "a Sentinel is not asked over a Unix socket").into()
@@ -133,7 +161,14 @@ pub(crate) fn address_of(server: &ConnectionInfo) -> String {
 /// Connects, within the time that is left.
 pub(crate) fn connect(server: &ConnectionInfo, deadline: Moment) -> Result<redis::Connection, RedisError> {
     choose_cryptography(server);
-    redis::Client::open(server.clone())?.get_connection_with_timeout(time_left(deadline)?)
+    // What the library says of itself costs a round trip, and a right that a user of the server may lack.
+    let settings = server.redis_settings().clone().set_skip_set_lib_name();
+    let requests = u32::from(settings.password().is_some())
+        + u32::from(settings.db() != 0)
+        + u32::from(settings.protocol() != ProtocolVersion::RESP2);
+    // The library takes its time limit for each of the requests with which it begins.
+    let limit = time_left(deadline)? / requests.max(1);
+    redis::Client::open(server.clone().set_redis_settings(settings))?.get_connection_with_timeout(limit)
 }
 
 /// The time that is left for a request. None of it is an error, since a socket takes zero for "no limit".
@@ -155,7 +190,7 @@ fn choose_cryptography(server: &ConnectionInfo) {
 }
 
 fn ask_sentinel(sentinel: &ConnectionInfo, name: &str, deadline: Moment) -> Result<(String, u16), RedisError> {
-    let deadline = deadline.min(Moment::now() + SENTINEL_LIMIT);
+    let deadline = deadline.min(Moment::now() + SENTINEL_LIMIT.min(deadline.left() / SENTINEL_SHARE));
     let mut connection = connect(sentinel, deadline)?;
     connection.set_read_timeout(Some(time_left(deadline)?))?;
     let request = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).take();

@@ -1,0 +1,209 @@
+//! Locks that are held: the guard, its signal, what is done under it.
+
+use crate::{SHORT, client_of, holds};
+use redis_lock_client::{Client, Error, redis};
+use std::time::{Duration, Instant};
+use testbed::{PATIENCE, Proxy, Server, Signal, wait_for};
+
+#[test]
+fn a_guard_that_is_dropped_releases_and_so_does_a_panic() {
+    // The lock of a function that returns early must not stay until its lease ends.
+    let server = Server::new();
+    let client = client_of(&server);
+    drop(client.lock("k").unwrap());
+    assert!(server.connect().lock_info("k").is_none());
+    let panicked = std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let guard = client.lock("k").unwrap();
+            assert!(!holds(&server, "k", &guard), "the work fails");
+        });
+        work.join().is_err()
+    });
+    assert!(panicked && server.connect().lock_info("k").is_none());
+}
+
+#[test]
+fn a_release_says_what_came_of_it() {
+    let server = Server::new();
+    let client = client_of(&server);
+    assert!(matches!(client.lock("k").unwrap().release(), Ok(())));
+
+    let guard = client.lock("k").unwrap();
+    let loss = guard.loss();
+    server.connect().ok(&["FLUSHALL"]);
+    assert!(matches!(guard.release(), Err(Error::Lost)));
+    assert!(loss.is_set() && loss.wait(Duration::MAX));
+
+    // Not lost as far as is known, and not released either.
+    let mut server = server;
+    let guard = client.clone().timeout(SHORT).lock("k").unwrap();
+    let loss = guard.loss();
+    server.stop(true);
+    assert!(matches!(guard.release(), Err(Error::Connection(_))));
+    assert!(!loss.is_set() && !loss.wait(Duration::MAX), "a release ends the wait for a loss");
+}
+
+#[test]
+fn a_thread_that_waits_for_the_loss_is_told_within_a_renewal() {
+    let server = Server::new();
+    let guard = client_of(&server).key("k").lease(SHORT).lock().unwrap();
+    let loss = guard.loss();
+    let watch = std::thread::spawn(move || loss.wait(PATIENCE));
+    assert!(!guard.wait_lost(SHORT * 2), "it is renewed");
+    let since = Instant::now();
+    server.connect().int(&["LOCK.BREAK", "k"]);
+    assert!(watch.join().unwrap());
+    assert!(since.elapsed() < SHORT, "it was told by validity, and not by the server");
+    assert!(guard.is_lost() && !guard.check().unwrap());
+    assert!(matches!(guard.guard::<()>(redis::cmd("SET").arg("d").arg(1)), Err(Error::Lost)));
+    assert!(matches!(guard.release(), Err(Error::Lost)));
+}
+
+#[test]
+fn a_check_that_says_no_is_a_loss() {
+    // The program that asked knows it then: no renewal may hide it.
+    let server = Server::new();
+    let client = client_of(&server);
+    let guard = client.key("k").lock().unwrap();
+    assert!(guard.check().unwrap());
+    assert!(client.check("k", guard.owner().as_str(), guard.fence()).unwrap());
+    server.connect().int(&["LOCK.BREAK", "k"]);
+    assert!(!client.check("k", guard.owner().as_str(), guard.fence()).unwrap());
+    assert!(!guard.is_lost() && !guard.check().unwrap() && guard.is_lost());
+}
+
+#[test]
+fn a_guarded_command_has_its_own_reply_or_error() {
+    let server = Server::new();
+    let client = client_of(&server);
+    let guard = client.lock("k").unwrap();
+    guard.guard::<()>(redis::cmd("SET").arg("d").arg(41)).unwrap();
+    assert_eq!(guard.guard::<u32>(redis::cmd("INCR").arg("d")).unwrap(), 42);
+    assert_eq!(guard.guard::<Option<String>>(redis::cmd("GET").arg("nothing")).unwrap(), None);
+    let list: Vec<String> = guard.guard(redis::cmd("MGET").arg("d").arg("d")).unwrap();
+    assert_eq!(list, ["42", "42"]);
+    let scanned: (u64, Vec<String>) = guard.guard(redis::cmd("SSCAN").arg("s").cursor_arg(0)).unwrap();
+    assert_eq!(scanned, (0, vec![]));
+    let error = guard.guard::<()>(redis::cmd("LPUSH").arg("d").arg(1)).unwrap_err();
+    assert!(error.to_string().starts_with("WRONGTYPE"), "{error}");
+    assert!(!guard.is_lost());
+
+    server.connect().int(&["LOCK.BREAK", "k"]);
+    assert!(matches!(guard.guard::<u32>(redis::cmd("INCR").arg("d")), Err(Error::Lost)));
+    assert_eq!(server.connect().get::<u32>(&["GET", "d"]), 42);
+
+    let shared = client.key("s").shared().lock().unwrap();
+    assert!(matches!(shared.guard::<()>(redis::cmd("SET").arg("d").arg(1)), Err(Error::Refused(_))));
+    assert!(shared.check().unwrap() && !shared.is_lost());
+}
+
+#[test]
+fn a_guarded_command_without_a_reply_is_not_sent_twice() {
+    // INCR may have been run: a second one would count twice.
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let client = Client::open(("127.0.0.1", proxy.port())).unwrap();
+    let guard = client.lock("k").unwrap();
+    let mut runs = 0;
+    for bytes in [1, 60, 150, 200] {
+        let before = proxy.cuts();
+        proxy.cut_after(bytes);
+        let reply = guard.guard::<u32>(redis::cmd("INCR").arg("d"));
+        runs += u32::from(reply.is_ok() || proxy.cuts() == before);
+        let counted = server.connect().get::<Option<u32>>(&["GET", "d"]).unwrap_or_default();
+        // What was cut off was done once, or not at all.
+        assert!(counted == runs || counted == runs + 1, "{counted} after {runs}: {reply:?}");
+        runs = counted;
+    }
+}
+
+#[test]
+fn an_old_connection_that_the_server_closed_is_no_error() {
+    let server = Server::setup().option("timeout", "1").start();
+    let guard = client_of(&server).lock("k").unwrap();
+    let mut conn = server.connect();
+    wait_for("the server to close idle connections", || {
+        // Asked again and again, so that it is not idle itself.
+        conn.get::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() == 1
+    });
+    assert_eq!(guard.guard::<u32>(redis::cmd("INCR").arg("d")).unwrap(), 1);
+    wait_for("the server to close them again", || {
+        conn.get::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() == 1
+    });
+    assert!(guard.check().unwrap());
+    guard.release().unwrap();
+}
+
+#[test]
+fn a_lock_that_is_released_after_a_time_stays_that_long_and_no_longer() {
+    let server = Server::new();
+    let guard = client_of(&server).key("k").lock().unwrap();
+    let (owner, loss) = (guard.owner().clone(), guard.loss());
+    guard.release_after(Duration::from_millis(1500)).unwrap();
+    let holder = server.connect().lock_info("k").unwrap().holders.remove(0);
+    assert_eq!(holder.owner, owner.as_str().as_bytes());
+    assert!((1..=1500).contains(&holder.ttl_ms), "{}", holder.ttl_ms);
+    wait_for("its end", || server.connect().lock_info("k").is_none());
+    assert!(!loss.is_set());
+}
+
+#[test]
+fn a_lock_with_a_session_ends_soon_after_its_connection() {
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let client = Client::open(("127.0.0.1", proxy.port())).unwrap();
+    let guard = client.key("k").session(SHORT).lock().unwrap();
+    assert!(!guard.wait_lost(SHORT * 2), "renewed each third of the session, also over another connection");
+    let holder = server.connect().lock_info("k").unwrap().holders.remove(0);
+    assert!(holder.session.is_some() && holder.ttl_ms > 20_000, "{holder:?}");
+    // Nobody listens any more where the client asks.
+    drop(proxy);
+    let since = Instant::now();
+    assert!(guard.wait_lost(PATIENCE));
+    assert!(since.elapsed() < SHORT + SHORT / 2, "{:?}", since.elapsed());
+    wait_for("the server to end it", || server.connect().lock_info("k").is_none());
+}
+
+#[test]
+fn a_server_that_hangs_does_not_delay_the_renewal_on_others() {
+    let (sound, hung) = (Server::new(), Server::new());
+    let (of_sound, of_hung) = (client_of(&sound), client_of(&hung));
+    let lost = of_hung.key("k").lease(SHORT * 2).lock().unwrap();
+    let kept = of_sound.key("k").lease(SHORT).lock().unwrap();
+    hung.signal(Signal::STOP);
+    assert!(lost.wait_lost(PATIENCE) && lost.valid_until().is_past());
+    assert!(!kept.wait_lost(SHORT * 2));
+    assert!(holds(&sound, "k", &kept));
+    hung.signal(Signal::CONT);
+    kept.release().unwrap();
+    assert!(matches!(lost.release(), Err(Error::Lost)));
+}
+
+#[test]
+fn many_locks_are_renewed_at_once() {
+    // One by one they would not be done in time over a slow network.
+    let server = Server::new();
+    let client = client_of(&server);
+    let guards: Vec<_> = (0..600).map(|number| client.key(format!("k{number}")).lease(SHORT * 3).lock()).collect();
+    let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
+    let mut conn = server.connect();
+    let extended = |conn: &mut testbed::Client| conn.info_number("lock", "lock_extended");
+    wait_for("three renewals of each", || extended(&mut conn) >= 3 * 600);
+    assert!(guards.iter().all(|guard| !guard.is_lost()));
+    for guard in guards {
+        guard.release().unwrap();
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_by_its_fence() {
+    // A lock that was lost and taken again under the same owner is another hold.
+    let server = Server::new();
+    let guard = client_of(&server).key("k").lease(SHORT).lock().unwrap();
+    let mut conn = server.connect();
+    conn.int(&["LOCK.BREAK", "k"]);
+    let again = conn.int(&["LOCK.ACQUIRE", "k", guard.owner().as_str(), "PX", "60000"]);
+    assert!(guard.wait_lost(PATIENCE));
+    assert!(matches!(guard.release(), Err(Error::Lost)));
+    assert_eq!(conn.lock_info("k").map(|info| info.fence), again, "untouched");
+}

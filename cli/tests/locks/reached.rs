@@ -1,0 +1,107 @@
+//! Servers of all kinds, and ways to name them.
+
+use crate::{SHORT, client_of, holds};
+use redis_lock_client::{Client, Error, redis};
+use std::time::Duration;
+use testbed::{Cluster, PATIENCE, Server, wait_for};
+
+#[test]
+fn a_client_of_the_crate_redis_gives_all_its_settings() {
+    let server = Server::setup().option("unixsocket", "socket").start();
+    server.connect().ok(&["CONFIG", "SET", "requirepass", "secret"]);
+    let port = server.port();
+    let socket = server.dir().join("socket").display().to_string();
+    for url in [
+        format!("redis://:secret@127.0.0.1:{port}/3"),
+        format!("redis://:secret@127.0.0.1:{port}/3?protocol=resp3"),
+        format!("unix://{socket}?pass=secret&db=3"),
+    ] {
+        let client = Client::from(&redis::Client::open(url.as_str()).unwrap());
+        let guard = client.lock("k").unwrap();
+        assert!(guard.check().unwrap());
+        assert!(client.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
+        let in_database: u32 = guard.guard(redis::cmd("EXISTS").arg("k")).unwrap();
+        assert_eq!(in_database, 1, "{url}");
+        guard.release().unwrap();
+    }
+    let error = client_of(&server).try_lock("k").unwrap_err();
+    assert!(error.to_string().contains("NOAUTH"), "{error:?}");
+    assert!(matches!(error, Error::Server(_)));
+    let wrong = Client::open(format!("redis://:wrong@127.0.0.1:{port}")).unwrap();
+    // It does not pass: nobody waits for it.
+    assert!(matches!(wrong.lock("k"), Err(Error::Server(_))));
+}
+
+#[test]
+fn what_is_no_address_is_refused_at_once() {
+    assert!(matches!(Client::open("127.0.0.1"), Err(Error::Refused(_))));
+    assert!(matches!(Client::cluster(Vec::<&str>::new()), Err(Error::Refused(_))));
+    let none = Client::sentinel(Vec::<&str>::new(), "locks", redis::RedisConnectionInfo::default());
+    assert!(matches!(none, Err(Error::Refused(_))));
+}
+
+#[test]
+fn a_server_without_the_module_is_an_error_that_is_told_at_once() {
+    let server = Server::setup().without_module().start();
+    let error = client_of(&server).lock("k").unwrap_err();
+    assert!(error.to_string().contains("unknown command"), "{error}");
+}
+
+#[test]
+fn any_node_of_a_cluster_leads_to_all_locks() {
+    let mut cluster = Cluster::start(3, 0);
+    let client = client_of(&cluster.nodes[0]);
+    let keys: Vec<String> = (0..12).map(|number| format!("{{k{number}}}lock")).collect();
+    let guards: Vec<_> = keys.iter().map(|key| client.key(key).lease(SHORT).lock().unwrap()).collect();
+    for (key, guard) in keys.iter().zip(&guards) {
+        let nodes = cluster.nodes.iter().filter(|node| node.connect().call(&["LOCK.INFO", key]).is_ok());
+        let nodes: Vec<&Server> = nodes.collect();
+        assert!(nodes.len() == 1 && holds(nodes[0], key, guard), "{key}");
+    }
+    // All are renewed, each by the node that has it.
+    assert!(!guards[0].wait_lost(SHORT * 2));
+    assert!(guards.iter().all(|guard| !guard.is_lost() && guard.check().unwrap()));
+    let both = client.keys(["{k1}a", "{k1}b"]).try_lock().unwrap().unwrap();
+    assert_eq!(both.fences().len(), 2);
+    both.release().unwrap();
+    let error = client.keys(["k1", "k2"]).try_lock().unwrap_err();
+    assert!(error.to_string().starts_with("CROSSSLOT"), "{error}");
+    for guard in guards {
+        guard.release().unwrap();
+    }
+    // The node that was named is gone: the others lead to what they have.
+    for node in &cluster.nodes {
+        node.connect().ok(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let key = keys.iter().find(|key| cluster.conn(1).call(&["LOCK.INFO", key]).is_ok()).unwrap();
+    cluster.nodes[0].stop(true);
+    let guard = client.key(key).try_lock_for(PATIENCE).unwrap().unwrap();
+    assert!(holds(&cluster.nodes[1], key, &guard));
+}
+
+#[test]
+fn a_lock_that_sentinels_lead_to_outlasts_their_failover() {
+    let (primary, replica) = (Server::new(), Server::new());
+    replica.follow(&primary);
+    let config = format!("sentinel monitor locks 127.0.0.1 {} 1\nsentinel failover-timeout locks 5000\n", primary.port());
+    let sentinel = Server::setup().sentinel(&config).start();
+    let mut conn = sentinel.connect();
+    wait_for("the Sentinel to know the replica", || {
+        conn.info("sentinel", "master0").contains("status=ok") && conn.info("sentinel", "master0").contains("slaves=1")
+    });
+    // The first Sentinel is down.
+    let nobody = ("127.0.0.1", 1);
+    let sentinels = [nobody, ("127.0.0.1", sentinel.port())];
+    let client = Client::sentinel(sentinels, "locks", redis::RedisConnectionInfo::default()).unwrap();
+    let guard = client.key("k").lease(SHORT * 10).lock().unwrap();
+    assert!(holds(&primary, "k", &guard));
+    replica.catch_up(&primary);
+    wait_for("the failover to begin", || conn.call(&["SENTINEL", "FAILOVER", "locks"]).is_ok());
+    wait_for("the failover", || replica.connect().info("replication", "role") == "master");
+    // The Sentinel tells the old primary of it after 10 s only: until then it would extend the lease, for nothing.
+    assert!(!guard.wait_lost(SHORT * 11), "it is renewed at the new primary");
+    assert!(guard.check().unwrap() && holds(&replica, "k", &guard));
+    guard.release().unwrap();
+    let other = Client::sentinel(sentinels, "nobody", redis::RedisConnectionInfo::default()).unwrap();
+    assert!(matches!(other.try_lock("k"), Err(Error::Connection(_))));
+}
