@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How often one request is sent on, before a cluster counts as confused.
 const REDIRECTIONS_MAX: usize = 5;
 
+/// How long it may take to connect. A wait that lost its connection has to ask again in a third of its `QUEUE`.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
 /// How many connections wait in a pool for the next request.
 const IDLE_MAX: usize = 8;
 
@@ -101,7 +104,7 @@ impl Channel {
     }
 
     fn connect(&self, server: &ConnectionInfo, deadline: Moment) -> Result<Open, RedisError> {
-        match connect(server, deadline) {
+        match connect(server, deadline.min(Moment::now() + CONNECT_LIMIT)) {
             Ok(connection) => {
                 let (last_used, pid) = (Moment::now(), std::process::id());
                 Ok(Open { server: server.clone(), connection, last_used, pid })

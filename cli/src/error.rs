@@ -74,12 +74,10 @@ impl Error {
 /// Whether the request may be granted later, though the server said this now.
 fn reply_passes(code: &str, text: &str) -> bool {
     match code {
-        "UNBLOCKED" | "GRACE" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "READONLY" | "LOADING" | "MASTERDOWN"
-        | "NOREPLICAS" | "MISCONF" => true,
+        "UNBLOCKED" | "GRACE" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "READONLY" | "LOADING"
+        | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" => true,
         // The others are about this request: its texts, its owner's own places.
-        "LIMIT" => {
-            ["-waiters", "lock.max-places", "lock.max-place-bytes"].iter().any(|limit| text.contains(limit))
-        }
+        "LIMIT" => ["-waiters", "lock.max-places", "lock.max-place-bytes"].iter().any(|limit| text.contains(limit)),
         _ => false,
     }
 }

@@ -12,12 +12,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long the release of a lock that is lost may take.
+const LOST_LIMIT: Duration = Duration::from_millis(500);
+
 /// A lock that is held. It is renewed in the background, and released when this is dropped.
 ///
 /// A lock can be lost while it is held: the server was away for longer than the lease, the program stood still, an
-/// operator broke it. [`is_lost`](Guard::is_lost) and [`wait_lost`](Guard::wait_lost) tell; so do [`check`](Guard::check)
-/// and [`release`](Guard::release). Data that must stay right even then is written with [`guard`](Guard::guard), or
-/// where the [`fence`](Guard::fence) is compared.
+/// operator broke it. [`is_lost`](Guard::is_lost) and [`wait_lost`](Guard::wait_lost) tell; so do
+/// [`check`](Guard::check) and [`release`](Guard::release). Data that must stay right even then is written with
+/// [`guard`](Guard::guard), or where the [`fence`](Guard::fence) is compared.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     hold: Arc<Hold>,
@@ -176,9 +179,11 @@ impl Guard {
         }
         self.hold.begin_release();
         self.renewer.remove(&self.hold);
+        // One that is lost may have to be released all the same, but nobody waits for that.
+        let limit = if self.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
         let (mut lost, mut failure) = (false, None);
         for request in requests {
-            match self.pool.ask(self.hold.terms.slot(), request, self.limit, Repeat::Once) {
+            match self.pool.ask(self.hold.terms.slot(), request, limit, Repeat::Once) {
                 // Null to a repeated request: the first may have done it.
                 Ok((reply, repeated)) => lost |= !is_some(&reply) && !repeated,
                 Err(error) => failure = Some(error.into()),

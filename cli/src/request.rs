@@ -226,7 +226,8 @@ mod tests {
         let one = terms(&["k"]);
         assert_eq!(text(&one.acquire(&owner, Queue::No), &owner), "LOCK.ACQUIRE k me PX 30000 RETRY 1");
         let wait = Queue::Wait(10 * SECOND, Duration::from_micros(1));
-        let noted = Terms { note: Some("night run".to_owned()), session: Some(9 * SECOND), shared: true, ..one.clone() };
+        let noted =
+            Terms { note: Some("night run".to_owned()), session: Some(9 * SECOND), shared: true, ..one.clone() };
         let expected = "LOCK.RW k me READ PX 30000 SESSION 9000 BLOCK 1 QUEUE 10000 RETRY 1 NOTE night run";
         assert_eq!(text(&noted.acquire(&owner, wait), &owner), expected);
         let share = Terms { limit: Some(5), take: 2, ..one.clone() };

@@ -37,7 +37,11 @@ pub(crate) struct Redirection {
 enum Source {
     /// One server, or nodes of one cluster.
     Nodes,
-    Sentinels { sentinels: Vec<ConnectionInfo>, name: String, settings: RedisConnectionInfo },
+    Sentinels {
+        sentinels: Vec<ConnectionInfo>,
+        name: String,
+        settings: RedisConnectionInfo,
+    },
 }
 
 #[derive(Default)]
@@ -207,12 +211,9 @@ fn at_address(server: &ConnectionInfo, address: &str) -> Option<ConnectionInfo> 
     let host = |own: &str| if matches!(named, "" | "?") { own.to_owned() } else { named.to_owned() };
     let addr = match server.addr() {
         ConnectionAddr::Tcp(own, _) => ConnectionAddr::Tcp(host(own), port),
-        ConnectionAddr::TcpTls { host: own, insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-            host: host(own),
-            port,
-            insecure: *insecure,
-            tls_params: tls_params.clone(),
-        },
+        ConnectionAddr::TcpTls { host: own, insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host: host(own), port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
         _ => return None,
     };
     Some(server.clone().set_addr(addr))

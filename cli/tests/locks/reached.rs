@@ -3,7 +3,7 @@
 use crate::{SHORT, client_of, holds};
 use redis_lock_client::{Client, Error, redis};
 use std::time::Duration;
-use testbed::{Cluster, PATIENCE, Server, wait_for};
+use testbed::{Cluster, PATIENCE, Server, Signal, wait_for};
 
 #[test]
 fn a_client_of_the_crate_redis_gives_all_its_settings() {
@@ -66,24 +66,30 @@ fn any_node_of_a_cluster_leads_to_all_locks() {
     both.release().unwrap();
     let error = client.keys(["k1", "k2"]).try_lock().unwrap_err();
     assert!(error.to_string().starts_with("CROSSSLOT"), "{error}");
-    for guard in guards {
-        guard.release().unwrap();
-    }
-    // The node that was named is gone: the others lead to what they have.
+    // A node that hangs does not delay the renewal at the others.
     for node in &cluster.nodes {
         node.connect().ok(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let key = keys.iter().find(|key| cluster.conn(1).call(&["LOCK.INFO", key]).is_ok()).unwrap();
+    let is_at = |key: &String, number| cluster.conn(number).call(&["LOCK.INFO", key]).is_ok();
+    let (hung, sound): (Vec<_>, Vec<_>) = keys.iter().zip(guards).partition(|(key, _)| is_at(key, 0));
+    cluster.nodes[0].signal(Signal::STOP);
+    assert!(hung[0].1.wait_lost(PATIENCE));
+    assert!(!sound[0].1.wait_lost(SHORT * 2));
+    assert!(sound.iter().all(|(_, guard)| !guard.is_lost()));
+    // The node that was named is gone: the others lead to what they have.
     cluster.nodes[0].stop(true);
-    let guard = client.key(key).try_lock_for(PATIENCE).unwrap().unwrap();
-    assert!(holds(&cluster.nodes[1], key, &guard));
+    let client = Client::cluster([("127.0.0.1", cluster.nodes[0].port()), ("127.0.0.1", cluster.nodes[1].port())]);
+    let key = format!("{} too", sound[0].0);
+    let guard = client.unwrap().key(&key).try_lock_for(PATIENCE).unwrap().unwrap();
+    assert!(cluster.nodes[1..].iter().any(|node| holds(node, &key, &guard)));
 }
 
 #[test]
 fn a_lock_that_sentinels_lead_to_outlasts_their_failover() {
     let (primary, replica) = (Server::new(), Server::new());
     replica.follow(&primary);
-    let config = format!("sentinel monitor locks 127.0.0.1 {} 1\nsentinel failover-timeout locks 5000\n", primary.port());
+    let config =
+        format!("sentinel monitor locks 127.0.0.1 {} 1\nsentinel failover-timeout locks 5000\n", primary.port());
     let sentinel = Server::setup().sentinel(&config).start();
     let mut conn = sentinel.connect();
     wait_for("the Sentinel to know the replica", || {
