@@ -12,8 +12,9 @@
 // SPDX-License-Identifier: MIT
 
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
+import { type EventEmitter, once } from 'node:events';
 import { hostname, uptime } from 'node:os';
+import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 /** The shortest lease that the helper takes: below it a busy event loop loses its locks. */
@@ -33,6 +34,8 @@ const PAUSE_MAX_MS = 1_000;
 const LINGER_MS = 1_000;
 /** A lock looks at the clock this often at least, since timers stand still while the machine is suspended. */
 const LOOK_MS = 2_000;
+/** Linux has the clock that counts suspended time in steps of this size. */
+const CLOCK_STEP_MS = 10;
 const REDIRECTIONS_MAX = 5;
 
 // --- Errors ---
@@ -65,15 +68,21 @@ function codeOf(error: unknown): string | undefined {
   return error instanceof Error ? /^([A-Z]{3,}) /.exec(error.message)?.[1] : undefined;
 }
 
-const PASSING = new Set(
-  'UNBLOCKED MOVED ASK GRACE READONLY LOADING CLUSTERDOWN TRYAGAIN MASTERDOWN NOREPLICAS MISCONF'.split(' '),
-);
+const PASSING =
+  /^(UNBLOCKED|GRACE|READONLY|LOADING|CLUSTERDOWN|TRYAGAIN|MASTERDOWN|NOREPLICAS|MISCONF|LIMIT .*(waiters|places?|place-bytes))\b/;
+
+/** What a server says that does not let the client in. */
+const REFUSALS: ReadonlySet<string | undefined> = new Set(['NOAUTH', 'WRONGPASS', 'NOPERM']);
 
 /** Whether the same request may succeed later. */
 function isPassing(error: unknown): boolean {
-  if (error instanceof LockUnreachable) return true;
-  const code = codeOf(error);
-  return code === 'LIMIT' ? /waiters|place/.test(String(error)) : code !== undefined && PASSING.has(code);
+  if (error instanceof LockUnreachable || isRedirection(error)) return true;
+  return PASSING.test((error as Error).message);
+}
+
+/** Whether another node of the cluster has the key. */
+function isRedirection(error: unknown): boolean {
+  return codeOf(error) === 'MOVED' || codeOf(error) === 'ASK';
 }
 
 // --- Options ---
@@ -113,7 +122,10 @@ class Terms {
     };
     this.keys = typeof keys === 'string' ? [keys] : [...keys];
     demand(this.keys.length > 0, 'no key');
-    demand(this.keys.every((key) => typeof key === 'string'), 'a key must be a string');
+    demand(
+      this.keys.every((key) => typeof key === 'string'),
+      'a key must be a string',
+    );
     demand(new Set(this.keys).size === this.keys.length, 'the same key twice');
     demand(Number.isFinite(lease) && lease >= LEASE_MIN_MS, `lease must be at least ${LEASE_MIN_MS} ms`);
     demand(wait == null || wait >= 0, 'wait must be at least 0 ms');
@@ -214,7 +226,7 @@ export class Locks {
     all.signal?.throwIfAborted();
     const owner = all.within ? ownerOf(all.within) : new Owner();
     owner.enter(terms.keys);
-    return await new Wait(this.#wire, terms, owner, all.signal).run();
+    return await new Wait(new Line(this.#wire, terms.keys), terms, owner).run(all.signal);
   }
 
   /** The same, but tries only once, unless `wait` is given here, and returns null when others hold the lock. */
@@ -242,7 +254,7 @@ export class Locks {
     try {
       result = await body(lock.signal, lock);
     } catch (error) {
-      await lock.release().catch(() => {});
+      await lock.release().catch(ignore);
       throw error;
     }
     await lock.release();
@@ -255,40 +267,37 @@ export type Body<T> = (signal: AbortSignal, lock: Lock) => Promise<T> | T;
 
 /** One acquisition: from the first request until the lock is held, or everything about it is given up. */
 class Wait {
-  readonly #wire: Wire;
+  readonly #line: Line;
   readonly #terms: Terms;
   readonly #owner: Owner;
-  readonly #signal: AbortSignal | undefined;
-  readonly #line: Line;
   /** The connection on which the request waits. Nobody shares it. */
   #own: Line | undefined;
   /** The request that was not answered, or not yet. */
   #pending: Promise<unknown> | undefined;
   /** Whether the server may have a place or a hold of the owner. */
   #isKnown = false;
+  #redirections = 0;
+  #pause = PAUSE_MIN_MS;
 
-  constructor(wire: Wire, terms: Terms, owner: Owner, signal: AbortSignal | undefined) {
-    this.#wire = wire;
+  constructor(line: Line, terms: Terms, owner: Owner) {
+    this.#line = line;
     this.#terms = terms;
     this.#owner = owner;
-    this.#signal = signal;
-    this.#line = wire.line(terms.keys);
   }
 
-  async run(): Promise<Lock> {
-    const signal = this.#signal;
-    this.#wire.hold();
-    let cancel = () => {};
+  async run(signal: AbortSignal | undefined): Promise<Lock> {
+    let cancel: () => void = ignore;
     const cancelled = new Promise<never>((_, reject) => {
       cancel = () => reject(signal?.reason);
     });
-    cancelled.catch(() => {});
+    cancelled.catch(ignore);
     signal?.addEventListener('abort', cancel);
+    this.#line.wire.hold();
     try {
-      return await this.#stand(cancelled);
+      return await this.#stand(signal, cancelled);
     } catch (error) {
       this.#owner.leave(this.#terms.keys, await this.#leave());
-      this.#wire.drop();
+      this.#line.wire.drop();
       throw error;
     } finally {
       signal?.removeEventListener('abort', cancel);
@@ -297,12 +306,9 @@ class Wait {
   }
 
   /** Asks until the lock is held, the wait is over, or an error comes that will not pass. */
-  async #stand(cancelled: Promise<never>): Promise<Lock> {
+  async #stand(signal: AbortSignal | undefined, cancelled: Promise<never>): Promise<Lock> {
     const end = performance.now() + this.#terms.wait;
-    let pause = PAUSE_MIN_MS;
-    let redirections = 0;
     for (;;) {
-      this.#signal?.throwIfAborted();
       const asked = performance.now();
       // BLOCK 0 would wait without a limit.
       const block = this.#own ? Math.ceil(Math.min(BLOCK_MS, Math.max(1, end - asked))) : 0;
@@ -312,24 +318,36 @@ class Wait {
         const lock = await this.#ask(block, end - asked, cancelled);
         if (lock) return lock;
         // The first request asks on the connection of all, and waits for nothing. From now on one of its own waits.
-        this.#own ??= this.#wire.line(this.#terms.keys, true);
+        this.#own ??= new Line(this.#line.wire, this.#terms.keys, true);
         // Null before the time is up: something between here and the queue does not let requests wait.
         idle = block - (performance.now() - asked);
       } catch (error) {
-        if (this.#signal?.aborted) throw this.#signal.reason;
-        if (codeOf(error) === 'DEADLOCK') throw new LockDeadlock((error as Error).message, { cause: error });
-        if (!isPassing(error)) throw error;
+        signal?.throwIfAborted();
         failure = error;
-        if (error instanceof LockUnreachable) this.#own = this.#own?.close();
-        const isRedirection = codeOf(error) === 'MOVED' || codeOf(error) === 'ASK';
-        idle = isRedirection && ++redirections <= REDIRECTIONS_MAX ? 0 : pause * (0.75 + Math.random() / 4);
-        pause = Math.min(2 * pause, PAUSE_MAX_MS);
+        idle = this.#pauseAfter(error);
       }
       const left = end - performance.now();
       if (left <= 0) throw failure ?? new LockTimeout(`${this.#terms} is held by others`);
-      const options = this.#signal ? { signal: this.#signal } : {};
-      if (idle > 0) await sleep(Math.min(idle, left), undefined, options).catch(() => {});
+      if (idle > 0) await Promise.race([cancelled, sleep(Math.min(idle, left), undefined, signal && { signal })]);
     }
+  }
+
+  /** How long to pause before the next request. Throws what asking again does not help. */
+  #pauseAfter(error: unknown): number {
+    if (codeOf(error) === 'DEADLOCK') throw new LockDeadlock((error as Error).message, { cause: error });
+    if (!isPassing(error)) throw error;
+    if (error instanceof LockUnreachable) {
+      // The next request goes over the connection of all: perhaps this one cannot be had.
+      this.#own?.close();
+      this.#own = undefined;
+    }
+    if (isRedirection(error) && this.#redirections < REDIRECTIONS_MAX) {
+      this.#redirections += 1;
+      return 0;
+    }
+    const pause = this.#pause * (1 + Math.random() / 4);
+    this.#pause = Math.min(2 * this.#pause, PAUSE_MAX_MS);
+    return pause;
   }
 
   /** One request. Null: not yet. */
@@ -356,7 +374,7 @@ class Wait {
     if (reply === null) return null;
     this.#isKnown = true;
     const fences = (Array.isArray(reply) ? reply : [reply]).map((fence) => Number(String(fence)));
-    const lock = new Lock(this.#wire, this.#line, owner, terms, fences, sent);
+    const lock = new Lock(this.#line, owner, terms, { fences, sent });
     if (!(await Promise.race([cancelled, confirm(lock, block > 0)]))) return null;
     start(lock);
     return lock;
@@ -414,7 +432,6 @@ export class Lock {
   /** Aborted once, with a {@link LockLost} as its reason, when the lock is lost. Pass it on to what you await. */
   readonly signal: AbortSignal;
 
-  readonly #wire: Wire;
   readonly #line: Line;
   readonly #holder: Owner;
   readonly #terms: Terms;
@@ -439,8 +456,7 @@ export class Lock {
   }
 
   /** @internal Only {@link Locks} makes locks. */
-  constructor(wire: Wire, line: Line, owner: Owner, terms: Terms, fences: number[], sent: number) {
-    this.#wire = wire;
+  constructor(line: Line, owner: Owner, terms: Terms, { fences, sent }: { fences: number[]; sent: number }) {
     this.#line = line;
     this.#holder = owner;
     this.#terms = terms;
@@ -512,9 +528,7 @@ export class Lock {
   }
 
   #each(words: (key: string, fence: string) => string[], limit: number): Promise<unknown[]> {
-    return Promise.all(
-      this.keys.map((key, at) => this.#line.request(words(key, String(this.fences[at])), limit)),
-    );
+    return Promise.all(this.keys.map((key, at) => this.#line.request(words(key, String(this.fences[at])), limit)));
   }
 
   /** After a wait the moment of the grant is not known, so the lease begins anew. False: the lock is lost again. */
@@ -552,7 +566,7 @@ export class Lock {
   async #renew(): Promise<void> {
     try {
       const isHeld = await this.#extend();
-      if (!isHeld && !this.#isOver) this.#lose('the server says so');
+      if (!(isHeld || this.#isOver)) this.#lose('the server says so');
     } catch (error) {
       this.#trouble = error;
       this.#renewAt = clock();
@@ -562,7 +576,7 @@ export class Lock {
   #lose(why: string, cause?: unknown): void {
     this.#stop();
     this.#holder.leave(this.keys, false);
-    this.#wire.drop();
+    this.#line.wire.drop();
     this.#control.abort(new LockLost(`${this.#terms} is lost: ${why}`, { cause }));
   }
 
@@ -575,7 +589,7 @@ export class Lock {
     const words = (key: string, fence: string) => ['LOCK.RELEASE', key, this.owner, 'ALL', 'FENCE', fence];
     if (this.lost) {
       // Of several keys some may be held still.
-      await this.#each(words, LEAVE_MS).catch(() => {});
+      await this.#each(words, LEAVE_MS).catch(ignore);
       throw this.signal.reason;
     }
     this.#stop();
@@ -591,7 +605,7 @@ export class Lock {
       isCertain = true;
     } finally {
       this.#holder.leave(this.keys, isCertain);
-      this.#wire.drop();
+      this.#line.wire.drop();
     }
     if (this.signal.aborted) throw this.signal.reason;
   }
@@ -599,83 +613,50 @@ export class Lock {
 
 // --- Connections ---
 
-/** What the helper asks of a client: one of node-redis (`createClient`, `createCluster`), ioredis or iovalkey. */
+/** A client of node-redis (`createClient`, `createCluster`), ioredis or iovalkey (`Redis`, `Cluster`). */
 export type Client =
   | { duplicate(...args: never[]): unknown; sendCommand(...args: never[]): unknown; readonly isOpen: boolean }
   | { duplicate(...args: never[]): unknown; call(...args: never[]): unknown; readonly status: string };
 
 type Word = string | Buffer;
+type Place = { host: string; port: number };
+type AddressMap = Record<string, Place> | ((address: string) => Place | null | undefined) | undefined;
 
-/** A connection of a client library that neither connects again nor sends anything twice. */
-interface Connection {
-  connect(): Promise<unknown>;
-  send(words: Word[]): Promise<unknown>;
-  /** Whether it keeps the process alive. */
-  keepAlive(yes: boolean): void;
-  close(): void;
-}
-
-/** What differs between the client libraries. An address is `host:port`. */
-interface Library {
-  readonly isCluster: boolean;
-  /** Without an address: to the server of the client, or to some node of the cluster. */
-  make(address: string | undefined): Promise<Connection>;
-  /** The nodes of the cluster that the client knows. */
-  nodes(): string[];
-  /** The node that has the slot, as far as the client knows. */
-  home(slot: number): string | undefined;
-}
-
-interface NodeRedis {
-  readonly options: { socket?: object; commandOptions?: object };
-  duplicate(options: object): NodeRedis;
-  on(event: string, listener: () => void): unknown;
+/** What is used of a client of either library. */
+interface Native {
+  options: { socket?: object; commandOptions?: object };
+  stream?: { ref?(): void; unref?(): void };
+  duplicate(options: object): Native;
+  on(event: 'error', listener: (error: unknown) => void): unknown;
   connect(): Promise<unknown>;
   sendCommand(words: Word[]): Promise<unknown>;
+  call(command: Word, words: Word[]): Promise<unknown>;
   ref(): void;
   unref(): void;
   destroy(): void;
-}
-
-interface NodeRedisCluster {
-  readonly slots: ({ master?: { address: string } } | undefined)[];
-  readonly masters: { client?: NodeRedis }[];
-  readonly nodeByAddress: Map<string, unknown>;
-  readonly _options: { nodeAddressMap?: AddressMap };
-  nodeClient(node: object): Promise<NodeRedis>;
-}
-
-interface IoRedis {
-  readonly options: { host?: string; port?: number };
-  readonly stream?: { ref?(): void; unref?(): void };
-  duplicate(options: object): IoRedis;
-  on(event: string, listener: (error: unknown) => void): unknown;
-  connect(): Promise<unknown>;
-  call(command: Word, ...words: Word[]): Promise<unknown>;
   disconnect(): void;
 }
 
-interface IoRedisCluster {
-  readonly isCluster: true;
-  readonly status: string;
-  readonly slots: (string[] | undefined)[];
-  readonly options: { natMap?: AddressMap };
-  nodes(role: string): IoRedis[];
+/** What is used of a cluster client of either library. */
+interface NativeCluster extends EventEmitter {
+  masters: { client?: Native }[];
+  _options: { nodeAddressMap?: AddressMap };
+  nodeClient(node: object): Promise<Native>;
+  status: string;
+  options: { natMap?: AddressMap };
+  nodes(role: 'master'): Native[];
   connect(): Promise<unknown>;
 }
 
-type Place = { host: string; port: number };
-type AddressMap = Record<string, Place> | ((address: string) => Place | null | undefined);
-
-/** Where a node is for this client: behind address translation not where the cluster says. */
-function placeOf(address: string, map: AddressMap | undefined): Place {
-  const place = typeof map === 'function' ? map(address) : map?.[address];
-  if (place) return { host: place.host, port: place.port };
-  const colon = address.lastIndexOf(':');
-  return { host: address.slice(0, colon), port: Number(address.slice(colon + 1)) };
+/** A connection that neither connects again nor sends anything twice. */
+interface Connection {
+  connect(): Promise<unknown>;
+  send(words: Word[]): Promise<unknown>;
+  keepProcessAlive(yes: boolean): void;
+  close(): void;
 }
 
-function nodeRedisConnection(client: NodeRedis, place?: Place): Connection {
+function likeNodeRedis(client: Native, place?: Place): Connection {
   const own = client.duplicate({
     socket: { ...client.options.socket, ...place, reconnectStrategy: false, socketTimeout: undefined },
     commandOptions: { ...client.options.commandOptions, timeout: undefined, abortSignal: undefined },
@@ -687,16 +668,16 @@ function nodeRedisConnection(client: NodeRedis, place?: Place): Connection {
     maintNotifications: 'disabled',
     readonly: false,
   });
-  own.on('error', () => {});
+  own.on('error', ignore);
   return {
     connect: () => own.connect(),
     send: (words) => own.sendCommand(words),
-    keepAlive: (yes) => (yes ? own.ref() : own.unref()),
+    keepProcessAlive: (yes) => (yes ? own.ref() : own.unref()),
     close: () => own.destroy(),
   };
 }
 
-function ioRedisConnection(client: IoRedis, place?: Place): Connection {
+function likeIoRedis(client: Native, place?: Place): Connection {
   const own = client.duplicate({
     ...place,
     lazyConnect: true,
@@ -708,109 +689,109 @@ function ioRedisConnection(client: IoRedis, place?: Place): Connection {
     enableAutoPipelining: false,
     commandTimeout: undefined,
     socketTimeout: undefined,
-    blockingTimeout: undefined,
     readOnly: false,
   });
-  let trouble: unknown;
+  // The caller is told "Connection is closed.", and the listeners why.
+  let why: unknown;
   own.on('error', (error) => {
-    trouble = error;
+    why = error;
   });
   return {
-    // The library says "Connection is closed." to the caller, and the reason to those that listen.
-    connect: () =>
-      own.connect().catch((error) => {
-        throw trouble ?? error;
-      }),
-    send: ([command = '', ...words]) => own.call(command, ...words),
-    keepAlive: (yes) => (yes ? own.stream?.ref?.() : own.stream?.unref?.()),
+    connect: () => own.connect().catch((error) => Promise.reject(why ?? error)),
+    send: ([command = '', ...words]) => own.call(command, words),
+    keepProcessAlive: (yes) => (yes ? own.stream?.ref?.() : own.stream?.unref?.()),
     close: () => own.disconnect(),
   };
 }
 
-function libraryOf(client: Client): Library {
-  const single = (make: () => Connection): Library => ({
-    isCluster: false,
-    make: async () => make(),
-    nodes: () => [],
-    home: () => undefined,
-  });
-  if ('nodeByAddress' in client) {
-    const cluster = client as unknown as NodeRedisCluster;
-    return {
-      isCluster: true,
-      make: async (address) => {
-        const { masters } = cluster;
-        const [node] = masters;
-        if (!node) throw new Error('The cluster client is not connected');
-        const like = masters.find((master) => master.client)?.client ?? (await cluster.nodeClient(node));
-        return nodeRedisConnection(like, address ? placeOf(address, cluster._options.nodeAddressMap) : undefined);
-      },
-      nodes: () => [...cluster.nodeByAddress.keys()],
-      home: (slot) => cluster.slots[slot]?.master?.address,
+/** Makes connections like those of the client: to its server, or to this node of its cluster, or to any node. */
+function makerFor(client: object): (address?: string) => Promise<Connection> {
+  const [native, cluster] = [client as Native, client as NativeCluster];
+  if ('masters' in client) {
+    return async (address) => {
+      const node = oneOf(cluster.masters);
+      const like = node.client ?? (await cluster.nodeClient(node));
+      return likeNodeRedis(like, placeOf(address, cluster._options.nodeAddressMap));
     };
   }
   if ('isCluster' in client && client.isCluster === true) {
-    const cluster = client as unknown as IoRedisCluster;
-    return {
-      isCluster: true,
-      make: async (address) => {
-        if (cluster.status === 'wait') await cluster.connect();
-        if (cluster.nodes('master').length === 0) await once(cluster as unknown as EventTarget, 'ready');
-        const [like] = cluster.nodes('master');
-        if (!like) throw new Error('The cluster client is not connected');
-        return ioRedisConnection(like, address ? placeOf(address, cluster.options.natMap) : undefined);
-      },
-      nodes: () => cluster.nodes('all').map(({ options }) => `${options.host}:${options.port}`),
-      home: (slot) => cluster.slots[slot]?.[0],
+    return async (address) => {
+      if (cluster.status === 'wait') await cluster.connect();
+      if (cluster.nodes('master').length === 0) await once(cluster, 'ready');
+      return likeIoRedis(oneOf(cluster.nodes('master')), placeOf(address, cluster.options.natMap));
     };
   }
-  if ('call' in client) return single(() => ioRedisConnection(client as unknown as IoRedis));
-  if ('unref' in client) return single(() => nodeRedisConnection(client as unknown as NodeRedis));
-  throw new LockMisuse('client must be one of createClient or createCluster of node-redis, or of ioredis');
+  if ('call' in client) return async () => likeIoRedis(native);
+  if ('unref' in client) return async () => likeNodeRedis(native);
+  throw new LockMisuse('client must be one of createClient or createCluster of node-redis, or one of ioredis');
 }
 
-/** One connection. Several requests may be under way. While there is none, it keeps no process alive. */
-class Link {
-  /** No new request goes over it: a former one failed. It closes after the last one. */
-  isRetired = false;
-  readonly #opened: Promise<Connection>;
-  #connection: Connection | undefined;
-  #pending = 0;
+function oneOf<T>(nodes: T[]): T {
+  const node = nodes[Math.floor(Math.random() * nodes.length)];
+  if (!node) throw new Error('the cluster client knows no node: connect it first');
+  return node;
+}
 
-  constructor(library: Library, address: string | undefined) {
-    this.#opened = this.#open(library, address);
-    this.#opened.catch(() => {});
+/** Where a node is for this client: behind address translation not where the cluster says. */
+function placeOf(address: string | undefined, map: AddressMap): Place | undefined {
+  if (address === undefined) return undefined;
+  const place = typeof map === 'function' ? map(address) : map?.[address];
+  const colon = address.lastIndexOf(':');
+  return place ?? { host: address.slice(0, colon), port: Number(address.slice(colon + 1)) };
+}
+
+/** One connection, with any number of requests under way. Without any it keeps no process alive. */
+class Link {
+  /** Takes no new request, since one failed. It closes after the last one. */
+  isRetired = false;
+  #connection: Connection | undefined;
+  readonly #opened: Promise<Connection>;
+  #isOpen = false;
+  #requests = 0;
+
+  constructor(made: Promise<Connection>) {
+    this.#opened = this.#open(made);
+    this.#opened.catch(ignore);
   }
 
-  async #open(library: Library, address: string | undefined): Promise<Connection> {
-    const connection = await library.make(address);
+  async #open(made: Promise<Connection>): Promise<Connection> {
+    const connection = await made;
+    if (this.isRetired) throw new Error('closed');
     this.#connection = connection;
-    if (!this.isRetired) await connection.connect();
+    await connection.connect();
+    this.#isOpen = true;
     return connection;
   }
 
-  /** Rejects with the server's error reply, or with {@link LockUnreachable}: then nobody knows whether it was run. */
+  /** Rejects with the error reply, or with {@link LockUnreachable}: then nobody knows what the server did. */
   async send(words: Word[], limit: number, isAsking: boolean): Promise<unknown> {
     let isLate = false;
-    if (this.#pending++ === 0) this.#connection?.keepAlive(true);
+    this.#requests += 1;
+    this.#connection?.keepProcessAlive(true);
+    const reply = this.#opened.then((connection) => {
+      if (isLate) throw new Error('late');
+      if (isAsking) connection.send(['ASKING']).catch(ignore);
+      return connection.send(words);
+    });
     try {
-      const reply = this.#opened.then((connection) => {
-        if (isLate || this.isRetired) throw new Error('The connection was closed');
-        if (isAsking) connection.send(['ASKING']).catch(() => {});
-        return connection.send(words);
-      });
       return await timed(limit, reply);
     } catch (error) {
       isLate = true;
-      if (codeOf(error) !== undefined) throw error;
+      if (this.#isOpen ? codeOf(error) : REFUSALS.has(codeOf(error))) throw error;
       this.isRetired = true;
       throw new LockUnreachable(`${words[0]}: ${(error as Error).message}`, { cause: error });
     } finally {
-      if (--this.#pending === 0) {
+      this.#requests -= 1;
+      if (this.#requests === 0) {
+        this.#connection?.keepProcessAlive(false);
         if (this.isRetired) this.close();
-        else this.#connection?.keepAlive(false);
       }
     }
+  }
+
+  retire(): void {
+    if (this.#requests === 0) this.close();
+    this.isRetired = true;
   }
 
   close(): void {
@@ -819,16 +800,16 @@ class Link {
   }
 }
 
-/** The connections that the locks of one {@link Locks} share, and what is known about the slots of a cluster. */
+/** The connections that the locks of one {@link Locks} share, and what they learned of the slots of a cluster. */
 class Wire {
-  readonly library: Library;
+  readonly make: (address?: string) => Promise<Connection>;
+  readonly homes = new Map<number, string>();
   readonly #links = new Map<string | undefined, Link>();
-  readonly #homes = new Map<number, string>();
   #users = 0;
   #linger: NodeJS.Timeout | undefined;
 
-  constructor(client: Client) {
-    this.library = libraryOf(client);
+  constructor(client: object) {
+    this.make = makerFor(client);
   }
 
   /** The connections stay open until each hold is dropped, and a moment longer. */
@@ -839,120 +820,103 @@ class Wire {
 
   drop(): void {
     this.#users -= 1;
-    if (this.#users > 0) return;
-    this.#linger = setTimeout(() => {
-      for (const link of this.#links.values()) link.close();
-      this.#links.clear();
-    }, LINGER_MS).unref();
+    if (this.#users === 0) this.#linger = setTimeout(() => this.#close(), LINGER_MS).unref();
   }
 
-  /** The way to the server of these keys: the shared one, or one for the caller alone. */
-  line(keys: readonly string[], isOwn = false): Line {
-    return new Line(this, this.library.isCluster ? slotOf(keys[0] ?? '') : -1, isOwn);
+  #close(): void {
+    for (const link of this.#links.values()) link.close();
+    this.#links.clear();
   }
 
   link(address: string | undefined): Link {
     let link = this.#links.get(address);
     if (!link || link.isRetired) {
-      link = new Link(this.library, address);
+      link = new Link(this.make(address));
       this.#links.set(address, link);
     }
     return link;
   }
-
-  home(slot: number): string | undefined {
-    return this.#homes.get(slot) ?? this.library.home(slot);
-  }
-
-  moved(slot: number, address: string): void {
-    this.#homes.set(slot, address);
-  }
-
-  /** Nobody answers there. In a cluster any other node knows where the slot is. */
-  stray(slot: number, address: string | undefined): void {
-    const others = this.library.nodes().filter((node) => node !== address);
-    const other = others[Math.floor(Math.random() * others.length)];
-    if (other) this.#homes.set(slot, other);
-    else this.#homes.delete(slot);
-  }
 }
 
-/** The way to the server of a key, wherever in a cluster its slot goes. */
+/** The way to the server of a key, wherever in a cluster its slot goes: over shared connections, or one of its own. */
 class Line {
-  readonly #wire: Wire;
-  readonly #slot: number;
+  readonly wire: Wire;
   readonly #isOwn: boolean;
+  readonly #slot: number;
   #link: Link | undefined;
   #address: string | undefined;
   /** The node to which the server sent the next request, and that one alone. */
   #asking: string | undefined;
 
-  constructor(wire: Wire, slot: number, isOwn: boolean) {
-    this.#wire = wire;
-    this.#slot = slot;
+  constructor(wire: Wire, keys: readonly string[], isOwn = false) {
+    this.wire = wire;
     this.#isOwn = isOwn;
+    this.#slot = slotOf(keys[0] ?? '');
   }
 
-  /** Sends it, and follows the slot. `limit` is for the whole. */
+  /** Sends it, and follows redirections, all within the limit. */
   async request(words: Word[], limit: number): Promise<unknown> {
     const end = performance.now() + limit;
-    this.#wire.hold();
+    this.wire.hold();
     try {
-      for (let redirections = 0; ; redirections += 1) {
+      for (let hops = 0; ; hops += 1) {
         try {
           return await this.send(words, end - performance.now());
         } catch (error) {
-          const isRedirection = codeOf(error) === 'MOVED' || codeOf(error) === 'ASK';
-          if (!isRedirection || redirections >= REDIRECTIONS_MAX) throw error;
+          if (!isRedirection(error) || hops >= REDIRECTIONS_MAX) throw error;
         }
       }
     } finally {
-      this.#wire.drop();
+      this.wire.drop();
     }
   }
 
-  /** Sends it once, to the node that is known. A redirection is thrown, and the next request follows it. */
+  /** Sends it once. A redirection is thrown: the next request follows it. */
   async send(words: Word[], limit: number): Promise<unknown> {
     const asking = this.#asking;
     this.#asking = undefined;
-    const address = asking ?? this.#wire.home(this.#slot);
+    const address = asking ?? this.wire.homes.get(this.#slot);
     const link = this.#to(address);
     try {
       return await link.send(words, limit, asking !== undefined);
     } catch (error) {
-      const [, , target = ''] = (error as Error).message.split(' ');
-      // An empty host means: where this answer comes from.
-      const next = target.startsWith(':') ? address?.slice(0, address.lastIndexOf(':')) + target : target;
-      const code = codeOf(error);
-      if (code === 'ASK') this.#asking = next;
-      else if (code === 'MOVED') this.#wire.moved(this.#slot, next);
-      else if (code === undefined) this.#wire.stray(this.#slot, address);
-      // The primary is another server now: a new connection finds it where an address or a sentinel leads to it.
-      else if (code === 'READONLY' || code === 'MASTERDOWN' || code === 'UNBLOCKED') link.isRetired = true;
+      this.#learn(error as Error, link, address);
       throw error;
     }
   }
 
   #to(address: string | undefined): Link {
-    if (!this.#isOwn) return this.#wire.link(address);
+    if (!this.#isOwn) return this.wire.link(address);
     if (!this.#link || this.#link.isRetired || this.#address !== address) {
       this.#link?.close();
-      this.#link = new Link(this.#wire.library, address);
+      this.#link = new Link(this.wire.make(address));
       this.#address = address;
     }
     return this.#link;
   }
 
-  close(): undefined {
+  #learn(error: Error, link: Link, from = ''): void {
+    const [, , target = ''] = error.message.split(' ');
+    // No host: the node that answers.
+    const next = target.startsWith(':') ? from.slice(0, from.lastIndexOf(':')) + target : target;
+    const code = codeOf(error);
+    if (code === 'ASK') this.#asking = next;
+    else if (code === 'MOVED') this.wire.homes.set(this.#slot, next);
+    // Nobody answers there: any other node knows where the slot is.
+    else if (error instanceof LockUnreachable) this.wire.homes.delete(this.#slot);
+    // Another server is the primary now: a new connection finds it where an address or a sentinel leads to it.
+    else if (code === 'READONLY' || code === 'MASTERDOWN' || code === 'UNBLOCKED') link.retire();
+  }
+
+  close(): void {
     this.#link?.close();
   }
 }
 
 /** The slot of a key in a cluster: CRC16 of its tag, or of the whole key. */
 function slotOf(key: string): number {
-  const tag = /^[^{]*\{([^}]+)\}/.exec(key)?.[1] ?? key;
   let crc = 0;
-  for (const byte of Buffer.from(tag)) {
+  for (const byte of Buffer.from(/^[^{]*\{([^}]+)\}/.exec(key)?.[1] ?? key)) {
     crc ^= byte << 8;
     for (let bit = 0; bit < 8; bit += 1) crc = crc & 0x8000 ? (crc << 1) ^ 0x1021 : crc << 1;
   }
@@ -966,14 +930,11 @@ function clock(): number {
   return process.platform === 'linux' ? uptime() * 1_000 : performance.now();
 }
 
-/** Linux has that clock in steps of this size. */
-const CLOCK_STEP_MS = 10;
-
 /** The promise, or an error when the time is over. */
 async function timed<T>(ms: number, promise: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`No answer within ${Math.round(ms)} ms`)), Math.max(ms, 0));
+    timer = setTimeout(() => reject(new Error(`no answer within ${Math.ceil(ms)} ms`)), Math.min(ms, 2 ** 31 - 1));
   });
   try {
     return await Promise.race([promise, late]);
@@ -981,3 +942,5 @@ async function timed<T>(ms: number, promise: Promise<T>): Promise<T> {
     clearTimeout(timer);
   }
 }
+
+function ignore(): void {}
