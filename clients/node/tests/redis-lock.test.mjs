@@ -1,0 +1,344 @@
+// The helper as an application in Node.js uses it. What all languages have in common is in tests/helpers.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { after, before, describe, it } from 'node:test';
+import {
+  helper,
+  LockDeadlock,
+  LockError,
+  LockLost,
+  LockMisuse,
+  Locks,
+  LockTimeout,
+  LockUnreachable,
+  libraries,
+  modules,
+  port,
+  until,
+  Wire,
+} from './stage.mjs';
+
+for (const [library, { open, send, close, strings }] of Object.entries(libraries)) {
+  describe(library, () => {
+    let client;
+    let locks;
+    let number = 0;
+    const keyOf = (name) => `test:node:${library}:${process.pid}:${name}`;
+    const newKey = () => {
+      number += 1;
+      return keyOf(number);
+    };
+    const ask = (...words) => send(client, ...words);
+    // RESP2 has flat arrays where RESP3 has maps.
+    const asMap = (reply) =>
+      Array.isArray(reply) ? Object.fromEntries(reply.flatMap((x, at) => (at % 2 ? [] : [[x, reply[at + 1]]]))) : reply;
+    const info = async (key) => asMap(await ask('LOCK.INFO', key));
+    const waiting = async (key) => (await info(key))?.waiting ?? 0;
+    const extensions = async () => {
+      const row = /cmdstat_lock.extend:calls=(\d+)/.exec(await ask('INFO', 'commandstats'));
+      return Number(row?.[1] ?? 0);
+    };
+
+    before(async () => {
+      client = await open();
+      locks = new Locks(client);
+    });
+    after(() => close(client));
+
+    it('runs the body under the lock, and gives its value', async () => {
+      const key = newKey();
+      const value = await locks.using(key, async (signal, lock) => {
+        assert.equal(signal, lock.signal);
+        assert.equal((await info(key)).fence, lock.fence);
+        return 'done';
+      });
+      assert.equal(value, 'done');
+      assert.equal(await info(key), null);
+    });
+
+    it('throws what the body throws, also if the lock is lost or cannot be released', async () => {
+      const wire = await new Wire().listen();
+      const far = await open(wire.port);
+      const key = newKey();
+      const body = (spoil) => async () => {
+        await spoil();
+        throw new RangeError('of the body');
+      };
+      for (const spoil of [() => undefined, () => ask('LOCK.BREAK', key), () => wire.close()]) {
+        await assert.rejects(new Locks(far).using(key, { lease: 1000 }, body(spoil)), /^RangeError: of the body$/);
+      }
+      close(far);
+    });
+
+    it('says at the end that the lock was lost, whatever the body returned', async () => {
+      const key = newKey();
+      const body = async () => ask('LOCK.BREAK', key);
+      await assert.rejects(locks.using(key, body), LockLost);
+    });
+
+    it('aborts the signal once, with the reason, when an operator takes the lock away', async () => {
+      const key = newKey();
+      const lock = await locks.acquire(key, { lease: 1000 });
+      let aborts = 0;
+      lock.signal.addEventListener('abort', () => {
+        aborts += 1;
+      });
+      await ask('LOCK.BREAK', key);
+      await once(lock.signal, 'abort');
+      assert.ok(lock.signal.reason instanceof LockLost && lock.signal.reason instanceof LockError);
+      assert.equal(lock.signal.reason.name, 'LockLost');
+      assert.equal(lock.lost, true);
+      assert.equal(await lock.check(), false);
+      await assert.rejects(lock.guard('SET', key, '1'), LockLost);
+      await assert.rejects(lock.release(), LockLost);
+      assert.equal(aborts, 1);
+    });
+
+    it('tries once, or waits as long as it may', async () => {
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      assert.equal(await locks.tryAcquire(key), null);
+      assert.equal(await locks.tryAcquire(key, { wait: 50 }), null);
+      await assert.rejects(locks.acquire(key, { wait: 0 }), LockTimeout);
+      assert.equal(await waiting(key), 0);
+      await lock.release();
+      const next = await locks.tryAcquire(key);
+      assert.ok(next.fence > lock.fence && Number.isSafeInteger(next.fence));
+      await next.release();
+    });
+
+    it('leaves the queue when the signal is aborted, and throws its reason', async () => {
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      const control = new AbortController();
+      const wait = locks.acquire(key, { signal: control.signal });
+      await until('the wait', async () => (await waiting(key)) === 1);
+      control.abort(new Error('of the application'));
+      await assert.rejects(wait, /of the application/);
+      assert.equal(await waiting(key), 0);
+      await lock.release();
+      await assert.rejects(locks.acquire(key, { signal: AbortSignal.abort() }), { name: 'AbortError' });
+      assert.equal(await info(key), null);
+    });
+
+    it('releases once, however often it is asked', async () => {
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      assert.equal(lock.release(), lock.release());
+      await lock.release();
+      await lock[Symbol.asyncDispose]();
+      assert.equal(lock.lost, false);
+      assert.equal(lock.signal.aborted, false);
+      assert.equal(await lock.check(), false);
+      await assert.rejects(lock.guard('SET', key, '1'), LockMisuse);
+    });
+
+    it('disposes: a loss is thrown, a server that is gone is not', async () => {
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      await lock[Symbol.asyncDispose]();
+      assert.equal(await info(key), null);
+
+      const lost = await locks.acquire(key);
+      await ask('LOCK.BREAK', key);
+      await assert.rejects(lost[Symbol.asyncDispose](), LockLost);
+
+      const wire = await new Wire().listen();
+      const far = await open(wire.port);
+      const cut = await new Locks(far).acquire(key);
+      wire.close();
+      await cut[Symbol.asyncDispose]();
+      close(far);
+      await ask('LOCK.BREAK', key);
+    });
+
+    it('guards writes of text, numbers and bytes', async () => {
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      assert.equal(await lock.guard('SET', `${key}:data`, Buffer.from('41')), 'OK');
+      assert.equal(await lock.guard('INCRBY', `${key}:data`, 1), 42);
+      assert.equal(await lock.guard('GET', `${key}:data`), '42');
+      await assert.rejects(lock.guard('LPUSH', `${key}:data`, 'x'), /^\w*: ?WRONGTYPE/);
+      assert.equal(await lock.check(), true);
+      await lock.release();
+      const shared = await locks.acquire(key, { shared: true });
+      await assert.rejects(shared.guard('GET', key), LockMisuse);
+      assert.equal(await shared.check(), true);
+      await shared.release();
+      await ask('DEL', `${key}:data`);
+    });
+
+    it('refuses what cannot be meant, before anything is sent', async () => {
+      const key = newKey();
+      const outer = await locks.acquire(key);
+      const wrong = [
+        { lease: 30 },
+        { lease: Number.NaN },
+        { wait: -1 },
+        { limit: 1.5 },
+        { limit: 2, take: 3 },
+        { take: 2 },
+        { limit: 2, shared: true },
+        { within: outer },
+        { within: {} },
+      ];
+      for (const options of wrong) await assert.rejects(locks.acquire(key, options), LockMisuse, JSON.stringify(options));
+      await assert.rejects(locks.acquire([key, key]), LockMisuse);
+      await assert.rejects(locks.acquire([]), LockMisuse);
+      assert.throws(() => new Locks({}), LockMisuse);
+      await outer.release();
+      await assert.rejects(locks.acquire(newKey(), { within: outer }), LockMisuse);
+    });
+
+    it('tells of a deadlock at once', async () => {
+      const [one, two] = [newKey(), newKey()];
+      const first = await locks.acquire(one);
+      const second = await locks.acquire(two);
+      const wait = locks.acquire(two, { within: first });
+      await until('the wait', async () => (await waiting(two)) === 1);
+      await assert.rejects(locks.acquire(one, { within: second }), LockDeadlock);
+      await second.release();
+      await (await wait).release();
+      await first.release();
+    });
+
+    it('has fences as numbers, whatever the client makes of numbers', async () => {
+      const own = await open(port, strings());
+      const keys = [`{${newKey()}}a`, `{${keyOf(number)}}b`];
+      const lock = await new Locks(own).acquire(keys);
+      assert.deepEqual(lock.fences.map(Number.isSafeInteger), [true, true]);
+      assert.equal((await info(keys[1])).fence, lock.fences[1]);
+      await lock.release();
+      close(own);
+    });
+
+    it('waits by asking again where it gets no connection of its own', async () => {
+      const wire = await new Wire().listen();
+      const far = await open(wire.port);
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      wire.left = 1;
+      const wait = new Locks(far).acquire(key);
+      await until('the place', async () => (await waiting(key)) === 1);
+      await until('other connections to be refused', () => wire.left === 0);
+      await lock.release();
+      const next = await wait;
+      assert.ok(next.fence > lock.fence);
+      await next.release();
+      close(far);
+      wire.close();
+    });
+
+    it('sends nothing later than it should', async () => {
+      const wire = await new Wire().listen();
+      const far = await open(wire.port);
+      const key = newKey();
+      const own = new Locks(far);
+      await (await own.acquire(key)).release();
+      wire.left = 0;
+      wire.cut();
+      await assert.rejects(own.acquire(key, { wait: 0 }), LockUnreachable);
+      wire.left = 9;
+      // The library itself is connected again. Nothing was kept for it.
+      assert.equal(await send(far, 'PING'), 'PONG');
+      assert.equal(await info(key), null);
+      await (await own.acquire(key)).release();
+      close(far);
+      wire.close();
+    });
+
+    it('renews on one server while another hangs', async () => {
+      const wire = await new Wire().listen();
+      const far = await open(wire.port);
+      const [near, distant] = [newKey(), newKey()];
+      const hanging = await new Locks(far).acquire(distant, { lease: 1000 });
+      const lock = await locks.acquire(near, { lease: 1000 });
+      wire.freeze(true);
+      const before = await extensions();
+      await once(hanging.signal, 'abort');
+      await until('renewals', async () => (await extensions()) >= before + 6);
+      assert.equal(lock.lost, false);
+      await lock.release();
+      await assert.rejects(hanging.release(), LockLost);
+      close(far);
+      wire.close();
+    });
+
+    it('releases what a cancel left behind, before its owner asks again', async () => {
+      const wire = await new Wire().listen();
+      const far = await open(wire.port);
+      const [key, outerKey] = [newKey(), newKey()];
+      const outer = await locks.acquire(outerKey, { lease: 60_000 });
+      const other = await locks.acquire(key);
+      const control = new AbortController();
+      const own = new Locks(far);
+      const wait = own.acquire(key, { within: outer, signal: control.signal });
+      await until('the wait', async () => (await waiting(key)) === 1);
+      wire.freeze(true);
+      control.abort();
+      await assert.rejects(wait, { name: 'AbortError' });
+      // The place is there still: the server has not heard of the cancel.
+      await other.release();
+      const offered = (await info(key)).fence;
+      wire.cut();
+      wire.freeze(false);
+      const inner = await own.acquire(key, { within: outer });
+      assert.ok(inner.fence > offered, 'a new hold, and not the one that the cancelled wait was granted');
+      await inner.release();
+      await outer.release();
+      close(far);
+      wire.close();
+    });
+
+    // A process of its own, with a client library and the helper.
+    const run = async (code) => {
+      const opening = {
+        'node-redis': `await require('redis').createClient({ url }).connect()`,
+        ioredis: `new (require('ioredis'))(url, { lazyConnect: true })`,
+      };
+      const script = `
+        import { createRequire } from 'node:module';
+        import { Locks } from ${JSON.stringify(helper)};
+        const require = createRequire(${JSON.stringify(modules)});
+        const url = 'redis://127.0.0.1:${port}';
+        const client = ${opening[library]};
+        const locks = new Locks(client);
+        ${code}`;
+      const child = spawn(process.execPath, ['--input-type=module', '--eval', script], { stdio: ['ignore', 'pipe', 2] });
+      let output = '';
+      child.stdout.on('data', (data) => {
+        output += data;
+      });
+      const [status] = await once(child, 'close');
+      return { status, output };
+    };
+
+    it('keeps a process alive while it waits, and not while it holds', async () => {
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      const code = `
+        const lock = await locks.acquire(${JSON.stringify(key)}, { lease: 3_600_000 });
+        console.log(lock.fence);
+        client.${library === 'ioredis' ? 'disconnect' : 'destroy'}();`;
+      const running = run(code);
+      await until('the other process to wait', async () => (await waiting(key)) === 1);
+      await lock.release();
+      const { status, output } = await running;
+      assert.equal(status, 0);
+      assert.equal(Number(output), (await info(key)).fence, 'what is not released stays until its lease ends');
+      await ask('LOCK.BREAK', key);
+    });
+
+    it('leaves no connection and no timer behind', async () => {
+      const code = `
+        for (let turn = 0; turn < 3; turn += 1) await locks.using(${JSON.stringify(newKey())}, () => undefined);
+        client.${library === 'ioredis' ? 'disconnect' : 'destroy'}();
+        const handles = () => process.getActiveResourcesInfo().filter((name) => !/^Pipe|^Timeout/.test(name)).join();
+        for (let turn = 0; turn < 50 && handles(); turn += 1) await new Promise((resolve) => setTimeout(resolve, 10));
+        console.log(handles());`;
+      assert.deepEqual(await run(code), { status: 0, output: '\n' });
+    });
+  });
+}

@@ -1,0 +1,102 @@
+// What the tests of the helper share: the server, the client libraries, and a wire that can break.
+//
+// REDIS_LOCK_PORT is the port of a server with the module on 127.0.0.1. The tests use keys of their own.
+
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createRequire } from 'node:module';
+import { connect, createServer } from 'node:net';
+import { fileURLToPath } from 'node:url';
+
+const root = new URL('../../../', import.meta.url);
+export const port = Number(process.env.REDIS_LOCK_PORT);
+assert.ok(port > 0, 'REDIS_LOCK_PORT must be the port of a server with the module');
+
+/** The compiled helper: as the packages install it, or as tools/install.sh node-helper builds it. */
+export const helper = process.env.REDIS_LOCK_NODE_HELPER ?? new URL('target/helpers/node/redis-lock.js', root).href;
+export const { Locks, LockDeadlock, LockError, LockLost, LockMisuse, LockTimeout, LockUnreachable } = await import(helper);
+
+export const modules = fileURLToPath(new URL('target/node/', root));
+const require = createRequire(modules);
+
+/** The client libraries, each with a client as it comes, or with options. */
+export const libraries = {
+  'node-redis': {
+    open: (at = port, options = {}) => {
+      const client = require('redis').createClient({ socket: { host: '127.0.0.1', port: at }, ...options });
+      return client.on('error', () => undefined).connect();
+    },
+    send: (client, ...words) => client.sendCommand(words.map(String)),
+    close: (client) => client.destroy(),
+    strings: () => ({ commandOptions: { typeMapping: { [require('redis').RESP_TYPES.NUMBER]: String } } }),
+  },
+  ioredis: {
+    open: async (at = port, options = {}) => {
+      const Redis = require('ioredis');
+      return new Redis(at, '127.0.0.1', options).on('error', () => undefined);
+    },
+    send: (client, ...words) => client.call(...words),
+    close: (client) => client.disconnect(),
+    strings: () => ({ stringNumbers: true, keyPrefix: 'app:' }),
+  },
+};
+
+/** Asks until it is so. */
+export async function until(what, condition) {
+  const end = performance.now() + 60_000;
+  while (!(await condition())) {
+    assert.ok(performance.now() < end, `waited in vain for ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+}
+
+/** A wire to the server. It can be cut, and frozen: then nothing is heard, and nothing is closed. */
+export class Wire {
+  #server = createServer((socket) => this.#connected(socket));
+  #pairs = new Set();
+  #isFrozen = false;
+  /** How many connections may be opened still. */
+  left = Number.POSITIVE_INFINITY;
+
+  async listen() {
+    this.#server.listen(0, '127.0.0.1');
+    await once(this.#server, 'listening');
+    this.port = this.#server.address().port;
+    return this;
+  }
+
+  #connected(socket) {
+    if (this.left <= 0) {
+      socket.destroy();
+      return;
+    }
+    this.left -= 1;
+    const pair = [socket, connect(port, '127.0.0.1')];
+    this.#pairs.add(pair);
+    for (const [from, to] of [pair, [...pair].reverse()]) {
+      from.on('error', () => undefined).on('close', () => to.destroy());
+      from.pipe(to);
+      if (this.#isFrozen) from.unpipe(to).pause();
+    }
+    socket.on('close', () => this.#pairs.delete(pair));
+  }
+
+  freeze(isFrozen) {
+    this.#isFrozen = isFrozen;
+    for (const pair of this.#pairs) {
+      for (const [from, to] of [pair, [...pair].reverse()]) {
+        if (isFrozen) from.unpipe(to).pause();
+        else from.pipe(to);
+      }
+    }
+  }
+
+  cut() {
+    for (const [socket] of this.#pairs) socket.destroy();
+  }
+
+  close() {
+    this.#server.close();
+    this.cut();
+  }
+}
