@@ -184,7 +184,8 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         { within: outer },
         { within: {} },
       ];
-      for (const options of wrong) await assert.rejects(locks.acquire(key, options), LockMisuse, JSON.stringify(options));
+      for (const options of wrong)
+        await assert.rejects(locks.acquire(key, options), LockMisuse, JSON.stringify(options));
       await assert.rejects(locks.acquire([key, key]), LockMisuse);
       await assert.rejects(locks.acquire([]), LockMisuse);
       assert.throws(() => new Locks({}), LockMisuse);
@@ -306,7 +307,9 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         const client = ${opening[library]};
         const locks = new Locks(client);
         ${code}`;
-      const child = spawn(process.execPath, ['--input-type=module', '--eval', script], { stdio: ['ignore', 'pipe', 2] });
+      const child = spawn(process.execPath, ['--input-type=module', '--eval', script], {
+        stdio: ['ignore', 'pipe', 2],
+      });
       let output = '';
       child.stdout.on('data', (data) => {
         output += data;

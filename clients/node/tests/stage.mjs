@@ -14,7 +14,9 @@ assert.ok(port > 0, 'REDIS_LOCK_PORT must be the port of a server with the modul
 
 /** The compiled helper: as the packages install it, or as tools/install.sh node-helper builds it. */
 export const helper = process.env.REDIS_LOCK_NODE_HELPER ?? new URL('target/helpers/node/redis-lock.js', root).href;
-export const { Locks, LockDeadlock, LockError, LockLost, LockMisuse, LockTimeout, LockUnreachable } = await import(helper);
+export const { Locks, LockDeadlock, LockError, LockLost, LockMisuse, LockTimeout, LockUnreachable } = await import(
+  helper
+);
 
 export const modules = fileURLToPath(new URL('target/node/', root));
 const require = createRequire(modules);
@@ -33,7 +35,9 @@ export const libraries = {
   ioredis: {
     open: async (at = port, options = {}) => {
       const Redis = require('ioredis');
-      return new Redis(at, '127.0.0.1', options).on('error', () => undefined);
+      const client = new Redis(at, '127.0.0.1', options).on('error', () => undefined);
+      await once(client, 'ready');
+      return client;
     },
     send: (client, ...words) => client.call(...words),
     close: (client) => client.disconnect(),
