@@ -7,6 +7,8 @@
 #   any-server  the same, or a server that make servers unpacked
 #   clients     redis-py, and node-redis and ioredis on Node.js
 #   go          Go, and redigo from Debian's package, into target/; says why in target/helpers/go-is-missing if it cannot
+#   node-helper compiles the helper in clients/node into target/helpers/node
+#   linters-node  Biome, for tools/lint-node.sh
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   valgrind
 #   keyring     Debian's keys, to verify its packages
@@ -21,6 +23,9 @@ node_redis=6.3.1
 ioredis=6.0.0
 node_major_min=20 # what node-redis and ioredis ask for
 node_wheel=24.19.0
+typescript=5.9.3 # as in clients/node/package.json
+types_node=20.19.25 # the same
+biome=2.6.8
 libclang_wheel=18.1.1
 go_min=1.21
 go_wheel=1.27.3
@@ -200,9 +205,18 @@ install_any_server() {
   die "Install Redis 7.0 or newer with the package manager of this system, and run this again"
 }
 
-# version_of PACKAGE: the version of that package for Node.js in target/node; nothing when it is missing.
+# version_of PACKAGE [HOME]: the version of that package for Node.js in HOME, or target/node; nothing when it is missing.
 version_of() {
-  (cd target/node && bin/node -p "require('./node_modules/$1/package.json').version" 2>/dev/null) || true
+  target/node/bin/node -p "require('./${2:-target/node}/node_modules/$1/package.json').version" 2>/dev/null || true
+}
+
+# npm_install HOME PACKAGE...: all in one call, since npm removes what it was not asked for.
+npm_install() {
+  local home=$1
+  shift
+  mkdir -p "$home"
+  PATH="$PWD/target/node/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit --no-fund \
+    --silent "$@" || die "npm install $* failed: see $log"
 }
 
 install_clients() {
@@ -231,9 +245,7 @@ install_clients() {
   fi
   if [ "$(version_of redis)" != "$node_redis" ] || [ "$(version_of ioredis)" != "$ioredis" ]; then
     say "clients: node-redis $node_redis and ioredis $ioredis into $home"
-    # Both in one call: npm removes what it was not asked for.
-    PATH="$PWD/$home/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit --no-fund \
-      --silent "redis@$node_redis" "ioredis@$ioredis" || die "npm install redis and ioredis failed: see $log"
+    npm_install "$home" "redis@$node_redis" "ioredis@$ioredis"
   fi
 }
 
@@ -297,6 +309,35 @@ install_go() {
   rm -f target/helpers/go-is-missing
 }
 
+install_typescript() {
+  install_clients
+  local home=target/typescript
+  if [ "$(version_of typescript "$home")" = "$typescript" ] && [ "$(version_of @types/node "$home")" = "$types_node" ]; then
+    return
+  fi
+  say "typescript: TypeScript $typescript into $home"
+  npm_install "$home" "typescript@$typescript" "@types/node@$types_node"
+}
+
+install_node_helper() {
+  install_typescript
+  local from=clients/node to=target/helpers/node
+  if [ "$to/redis-lock.js" -nt $from/redis-lock.ts ] && [ $to/redis-lock.js -nt $from/tsconfig.json ]; then return; fi
+  say "node-helper: compiling $from into $to"
+  mkdir -p $to
+  # So that Node.js takes it for a module.
+  echo '{ "type": "module" }' >$to/package.json
+  quietly target/node/bin/node target/typescript/node_modules/typescript/bin/tsc -p $from --outDir $to \
+    --typeRoots target/typescript/node_modules/@types || die "$from does not compile: see $log"
+}
+
+install_linters_node() {
+  install_typescript
+  if [ "$(version_of @biomejs/biome target/biome)" = "$biome" ]; then return; fi
+  say "linters-node: Biome $biome into target/biome"
+  npm_install target/biome "@biomejs/biome@$biome"
+}
+
 install_fuzz() {
   have c++ || have g++ || package g++ g++ gcc ||
     die "a compiler of C++ is missing; to install one, apt-get needs root or sudo"
@@ -319,7 +360,7 @@ install_keyring() {
 
 for what in "$@"; do
   case $what in
-    rust | libclang | server | any-server | clients | go | fuzz | valgrind | keyring) "install_${what//-/_}" ;;
+    rust | libclang | server | any-server | clients | go | node-helper | linters-node | fuzz | valgrind | keyring) "install_${what//-/_}" ;;
     *) die "unknown: $what (the first lines of this file have the list)" ;;
   esac
 done

@@ -5,6 +5,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { after, before, describe, it } from 'node:test';
 import {
+  compiled,
   helper,
   LockDeadlock,
   LockError,
@@ -152,6 +153,27 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       await cut[Symbol.asyncDispose]();
       close(far);
       await ask('LOCK.BREAK', key);
+    });
+
+    const block = compiled(`export default async (locks, key, body) => {
+      await using lock = await locks.acquire(key);
+      await using none = await locks.tryAcquire(key);
+      return await body(lock, none);
+    }`);
+    it('is released at the end of its block by await using', { skip: block === undefined }, async () => {
+      const key = newKey();
+      const module = `data:text/javascript,${encodeURIComponent(block)}`;
+      const { default: run } = await import(module);
+      const fence = await run(locks, key, async (lock, none) => {
+        assert.equal(none, null);
+        return lock.fence;
+      });
+      assert.ok(fence > 0);
+      assert.equal(await info(key), null);
+      await assert.rejects(
+        run(locks, key, async () => ask('LOCK.BREAK', key)),
+        LockLost,
+      );
     });
 
     it('guards writes of text, numbers and bytes', async () => {

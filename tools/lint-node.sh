@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# tools/lint-node.sh: checks the helper for Node.js: its format and its rules with Biome, its types with tsc, also as an
+# application sees them beside both client libraries. tools/install.sh linters-node installs both; target/node has the
+# libraries. Writes nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+node=$PWD/target/node/bin/node
+tsc=$PWD/target/typescript/node_modules/typescript/bin/tsc
+cd clients/node
+"$node" ../../target/biome/node_modules/@biomejs/biome/bin/biome check --error-on-warnings \
+  . ../../tests/helpers/agents/node.mjs ../../tests/helpers/suites/node_suites.mjs
+"$node" "$tsc" -p . --noEmit --typeRoots ../../target/typescript/node_modules/@types
+"$node" "$tsc" -p tests --noEmit
