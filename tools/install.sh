@@ -9,6 +9,9 @@
 #   go          Go, and redigo from Debian's package, into target/; says why in target/helpers/go-is-missing if it cannot
 #   node-helper compiles the helper in clients/node into target/helpers/node
 #   linters-node  Biome, for tools/lint-node.sh
+#   client-libraries
+#               those that only docs/guide/clients.md needs: valkey-py, valkey-glide, iovalkey; and with apt-get those
+#               for PHP, Ruby and C. What it cannot install it leaves out: the tests say so, and go on
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   valgrind
 #   keyring     Debian's keys, to verify its packages
@@ -21,6 +24,10 @@ cd "$(dirname "$0")/.."
 redis_py=8.1.0
 node_redis=6.3.1
 ioredis=6.0.0
+valkey_py=6.2.0
+glide_python=2.6.0
+iovalkey=0.4.0
+glide_node=2.5.2
 node_major_min=20 # what node-redis and ioredis ask for
 node_wheel=24.19.0
 typescript=5.9.3 # as in clients/node/package.json
@@ -338,6 +345,40 @@ install_linters_node() {
   npm_install target/biome "@biomejs/biome@$biome"
 }
 
+# An optional part: never fails, so that a machine without it runs all other tests.
+install_client_libraries() {
+  install_clients
+  local ask="from importlib.metadata import version as v; print(v('valkey'), v('valkey-glide'), v('valkey-glide-sync'))"
+  if [ "$(target/venv/bin/python -c "$ask" 2>/dev/null)" != "$valkey_py $glide_python $glide_python" ]; then
+    say "client-libraries: valkey-py $valkey_py and valkey-glide $glide_python into target/venv"
+    quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "valkey==$valkey_py" \
+      "valkey-glide==$glide_python" "valkey-glide-sync==$glide_python" ||
+      say "client-libraries: pip has no valkey-py or valkey-glide for this machine: left out"
+  fi
+
+  # A folder of their own: npm removes from a folder what it was not asked for.
+  local home=target/client-libraries
+  if [ "$(version_of iovalkey $home) $(version_of @valkey/valkey-glide $home)" != "$iovalkey $glide_node" ]; then
+    say "client-libraries: iovalkey $iovalkey and valkey-glide $glide_node into $home"
+    mkdir -p "$home"
+    PATH="$PWD/target/node/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit \
+      --no-fund --silent "iovalkey@$iovalkey" "@valkey/valkey-glide@$glide_node" ||
+      say "client-libraries: npm has no iovalkey or valkey-glide for this machine: left out"
+  fi
+
+  local missing=()
+  have_file /usr/include/hiredis/hiredis.h || missing+=(libhiredis-dev)
+  php -r 'exit(class_exists("Redis") ? 0 : 1);' 2>/dev/null || missing+=(php-cli php-redis)
+  php -r 'require "Predis/Autoloader.php";' >/dev/null 2>&1 || missing+=(php-cli php-predis)
+  ruby -e 'require "redis"' 2>/dev/null || missing+=(ruby ruby-redis)
+  if [ "${#missing[@]}" = 0 ]; then return; fi
+  if can_apt; then
+    (package client-libraries "${missing[*]}" "") || say "client-libraries: left out: ${missing[*]}"
+  else
+    say "client-libraries: without apt-get as root, left out: ${missing[*]}"
+  fi
+}
+
 install_fuzz() {
   have c++ || have g++ || package g++ g++ gcc ||
     die "a compiler of C++ is missing; to install one, apt-get needs root or sudo"
@@ -360,7 +401,7 @@ install_keyring() {
 
 for what in "$@"; do
   case $what in
-    rust | libclang | server | any-server | clients | go | node-helper | linters-node | fuzz | valgrind | keyring) "install_${what//-/_}" ;;
+    rust | libclang | server | any-server | clients | go | node-helper | linters-node | client-libraries | fuzz | valgrind | keyring) "install_${what//-/_}" ;;
     *) die "unknown: $what (the first lines of this file have the list)" ;;
   esac
 done

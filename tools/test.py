@@ -306,7 +306,8 @@ def test(name, every, modules, with_examples):
     start = time.monotonic()
     some = [target for target in every if target.may_have(name)] or every
     if any(target.needs_servers() for target in some):
-        check(str(ROOT / "tools/install.sh"), "server", "clients")
+        libraries = ["client-libraries"] if any(target.name == "guide" for target in some) else []
+        check(str(ROOT / "tools/install.sh"), "server", "clients", *libraries)
         modules()
     build(some)
     count = Count()
