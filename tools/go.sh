@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# tools/go.sh ARG...: go, with what tools/install.sh go brought: redigo, and the toolchain unless the machine has a newer one.
-# enough, and redigo. It knows the modules of this repository as one workspace, and downloads nothing.
+# tools/go.sh ARG...: go, with what tools/install.sh go brought: redigo, and the toolchain unless the machine has a newer
+# one. It knows the modules of this repository as one workspace, and downloads nothing. GOWORK=off leaves those out.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# The machine's own go is good from 1.21 on.
 own=$root/target/go/bin
 if [ -x "$own/go" ]; then PATH=$own:$PATH; fi
 
-export GOWORK=$root/target/go.work GOCACHE=$root/target/go-cache GOTOOLCHAIN=local GOPROXY=off GOFLAGS=-buildvcs=false
+workspace=$root/target/go.work
+export GOWORK=${GOWORK:-$workspace} GOCACHE=$root/target/go-cache GOTOOLCHAIN=local GOPROXY=off GOFLAGS=-buildvcs=false
 mkdir -p "$root/target"
-cat >"$GOWORK.$$" <<END
+# In one step, since others may read it now.
+cat >"$workspace.$$" <<END
 go 1.21
 
 use (
@@ -20,5 +21,5 @@ use (
 
 replace github.com/gomodule/redigo => $root/target/redigo
 END
-mv "$GOWORK.$$" "$GOWORK"
+mv "$workspace.$$" "$workspace"
 exec go "$@"

@@ -34,6 +34,8 @@ TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
 COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 # These tests do not depend on the server, so they run on the first server only.
 ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
+# What the tests of these programs need beside servers: it is installed and built before they are.
+NEEDS = {"guide": ("tools/install.sh", "client-libraries", "go"), "helpers": ("tools/agents.sh",)}
 # Which part of the output of tests is shown. The log has all of it.
 ALL, RESULT, NOTHING = "all", "result", "nothing"
 # How often a test outside of tests/by-the-clock has to pass alone, after it failed, to count as unsteady.
@@ -306,8 +308,9 @@ def test(name, every, modules, with_examples):
     start = time.monotonic()
     some = [target for target in every if target.may_have(name)] or every
     if any(target.needs_servers() for target in some):
-        libraries = ["client-libraries"] if any(target.name == "guide" for target in some) else []
-        check(str(ROOT / "tools/install.sh"), "server", "clients", *libraries)
+        check(str(ROOT / "tools/install.sh"), "server", "clients")
+        for command in dict.fromkeys(NEEDS[target.name] for target in some if target.name in NEEDS):
+            check(*command)
         modules()
     build(some)
     count = Count()

@@ -21,13 +21,8 @@ impl Language {
     pub(crate) fn play(self, name: &str, scenario: fn(Play)) {
         match self.lacks() {
             Some(what) => say_not_run(name, &what),
-            None => scenario(Play { language: self, name: name.to_owned() }),
+            None => scenario(Play { language: self }),
         }
-    }
-
-    /// Whether the client library knows clusters.
-    pub(crate) fn knows_clusters(self) -> bool {
-        self != Language::Go
     }
 
     /// The agent, without its arguments.
@@ -73,5 +68,5 @@ fn go_agent() -> PathBuf {
 }
 
 fn rust_agent() -> PathBuf {
-    file_from("REDIS_LOCK_RUST_AGENT", "target/helpers/rust-agent")
+    file_from("REDIS_LOCK_RUST_AGENT", "target/debug/examples/agent")
 }

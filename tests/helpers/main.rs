@@ -9,6 +9,8 @@
 mod agent;
 mod language;
 mod own;
+mod packages;
+mod run;
 mod scenarios;
 mod stage;
 

@@ -7,8 +7,6 @@ use testbed::{Client, Proxy, Server, Setup, wait_for};
 /// A scenario that is to be played.
 pub(crate) struct Play {
     pub(crate) language: Language,
-    /// The name of the test.
-    pub(crate) name: String,
 }
 
 impl Play {

@@ -3,13 +3,10 @@
 use crate::stage::{Play, await_waiters};
 use serde_json::json;
 use std::time::Duration;
-use testbed::{Cluster, Proxy, Server, say_not_run, wait_for};
+use testbed::{Cluster, Proxy, Server, wait_for};
 
 /// The wait goes on at the node that has the slot now.
 pub(crate) fn a_wait_goes_with_a_slot_that_moves(play: Play) {
-    if !play.language.knows_clusters() {
-        return say_not_run(&play.name, "the client library has no cluster client");
-    }
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
     let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));

@@ -1,0 +1,148 @@
+//! Each helper as a package: built from the checkout, installed into an empty place, and used there.
+
+use crate::language::{Language, node, python};
+use crate::run::{copy_of, passes, root};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use testbed::{Server, wait_for};
+
+/// What a program that was given a package did: it took the lock `report`, printed the fence, and gave the lock back.
+fn took_a_lock(server: &Server, printed: &str) {
+    let fence: i64 = printed.trim().parse().unwrap_or_else(|_| panic!("no fence: {printed}"));
+    let mut conn = server.connect();
+    wait_for("the lock to be given back", || conn.lock_info("report").is_none());
+    assert!(conn.int(&["LOCK.ACQUIRE", "report", "next"]).unwrap() > fence);
+}
+
+#[test]
+fn the_wheel_of_python_is_built_installed_and_used() {
+    let place = tempfile::tempdir().unwrap();
+    let pip = ["-m", "pip", "--disable-pip-version-check", "--quiet"];
+    let from = copy_of("clients/python", place.path());
+    let wheels = place.path().join("wheels");
+    passes(Command::new(python()).args(pip).args(["wheel", "--no-deps", "--wheel-dir"]).args([&wheels, &from]));
+    let site = place.path().join("site");
+    let wheel = only_file(&wheels);
+    // The client library stands where make put it.
+    passes(Command::new(python()).args(pip).args(["install", "--no-deps", "--target"]).args([&site, &wheel]));
+
+    let server = Server::new();
+    let program = "import sys, redis, redis_lock\n\
+        assert redis_lock.__file__.startswith(sys.argv[1]), redis_lock.__file__\n\
+        with redis_lock.Lock(redis.Redis(port=int(sys.argv[2])), 'report') as lock: print(lock.fence)";
+    let mut command = Command::new(python());
+    command.args(["-c", program]).arg(&site).arg(server.port().to_string());
+    took_a_lock(&server, &passes(command.env("PYTHONPATH", &site).current_dir(place.path())));
+}
+
+#[test]
+fn the_tarball_of_node_is_built_installed_and_used() {
+    let place = tempfile::tempdir().unwrap();
+    let path = format!("{}:{}", node().parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let npm = || {
+        let mut command = Command::new("npm");
+        command.env("PATH", &path).args(["--silent", "--no-audit", "--no-fund", "--prefer-offline"]);
+        command
+    };
+    let from = copy_of("clients/node", place.path());
+    let tarballs = place.path().join("tarballs");
+    let empty = place.path().join("empty");
+    fs::create_dir_all(&tarballs).unwrap();
+    fs::create_dir_all(&empty).unwrap();
+    passes(npm().arg("pack").arg("--pack-destination").arg(&tarballs).current_dir(&from));
+    let library = version_in(&root().join("tools/install.sh"), "node_redis=");
+    passes(npm().arg("install").arg(only_file(&tarballs)).arg(format!("redis@{library}")).current_dir(&empty));
+
+    let server = Server::new();
+    let program = "import { createClient } from 'redis';\n\
+        import { Locks } from 'redis-lock-client';\n\
+        const client = await createClient({ url: `redis://127.0.0.1:${process.argv[2]}` }).connect();\n\
+        const locks = new Locks(client);\n\
+        await locks.using('report', async (signal, lock) => console.log(String(lock.fence)));\n\
+        await client.close();\n";
+    fs::write(empty.join("use.mjs"), program).unwrap();
+    let printed = passes(Command::new(node()).arg("use.mjs").arg(server.port().to_string()).current_dir(&empty));
+    took_a_lock(&server, &printed);
+}
+
+#[test]
+fn the_module_of_go_is_used_by_another() {
+    Language::Go.play("packages::the_module_of_go_is_used_by_another", |_| {
+        let place = tempfile::tempdir().unwrap();
+        let from = copy_of("clients/go", place.path());
+        let own = place.path().join("own");
+        fs::create_dir_all(&own).unwrap();
+        let module = format!(
+            "module own\n\ngo 1.21\n\nrequire (\n\tredis-lock.example v0.1.0\n\tgithub.com/gomodule/redigo v1.8.3\n)\n\n\
+            replace redis-lock.example v0.1.0 => {}\n\nreplace github.com/gomodule/redigo => {}\n",
+            from.display(),
+            root().join("target/redigo").display(),
+        );
+        fs::write(own.join("go.mod"), module).unwrap();
+        let program = "package main\n\nimport (\n\t\"context\"\n\t\"fmt\"\n\t\"os\"\n\n\
+            \t\"github.com/gomodule/redigo/redis\"\n\t\"redis-lock.example/redislock\"\n)\n\n\
+            func main() {\n\
+            \tpool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial(\"tcp\", os.Args[1]) }}\n\
+            \terr := redislock.New(pool, \"report\").Do(context.Background(),\n\
+            \t\tfunc(_ context.Context, hold *redislock.Hold) error { fmt.Println(hold.Fence()); return nil })\n\
+            \tif err != nil {\n\t\tpanic(err)\n\t}\n}\n";
+        fs::write(own.join("main.go"), program).unwrap();
+
+        let server = Server::new();
+        let mut command = Command::new(root().join("tools/go.sh"));
+        // Not a part of the repository's own workspace.
+        command.args(["run", "."]).arg(format!("127.0.0.1:{}", server.port())).env("GOWORK", "off");
+        took_a_lock(&server, &passes(command.current_dir(&own)));
+    });
+}
+
+#[test]
+fn the_crate_is_packaged_and_used_from_an_empty_project() {
+    let place = tempfile::tempdir().unwrap();
+    // Beside the tests, so that a second run finds what the first has built.
+    let target = root().join("target/packages");
+    let cargo = || {
+        let mut command = Command::new(option_env!("CARGO").unwrap_or("cargo"));
+        command.env("CARGO_TARGET_DIR", &target);
+        command
+    };
+    // The program below builds it.
+    let package = ["package", "--quiet", "--locked", "--allow-dirty", "--no-verify", "--package", "redis-lock-client"];
+    passes(cargo().args(package));
+    let name = format!("redis-lock-client-{}", version_in(&root().join("cli/Cargo.toml"), "version = "));
+    let tar = target.join("package").join(format!("{name}.crate"));
+    passes(Command::new("tar").arg("-xzf").arg(&tar).arg("-C").arg(place.path()));
+
+    let own = place.path().join("own");
+    fs::create_dir_all(own.join("src")).unwrap();
+    let manifest = format!(
+        "[package]\nname = \"own\"\nversion = \"1.0.0\"\nedition = \"2024\"\n\n\
+        [dependencies]\nredis-lock-client = {{ path = \"../{name}\" }}\n"
+    );
+    fs::write(own.join("Cargo.toml"), manifest).unwrap();
+    fs::copy(root().join("Cargo.lock"), own.join("Cargo.lock")).unwrap();
+    let program = "fn main() -> Result<(), redis_lock_client::Error> {\n\
+        let client = redis_lock_client::Client::open(std::env::args().nth(1).unwrap())?;\n\
+        let guard = client.lock(\"report\")?;\n\
+        println!(\"{}\", guard.fence());\n\
+        guard.release()\n}\n";
+    fs::write(own.join("src/main.rs"), program).unwrap();
+
+    let server = Server::new();
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    took_a_lock(&server, &passes(cargo().args(["run", "--quiet", "--"]).arg(url).current_dir(&own)));
+}
+
+fn only_file(folder: &Path) -> PathBuf {
+    let files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [file] = &files[..] else { panic!("{files:?}") };
+    file.clone()
+}
+
+/// What stands behind this word in a file, without quotes.
+fn version_in(file: &Path, word: &str) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    let found = text.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("no {word}"));
+    found.split_whitespace().next().unwrap().trim_matches('"').to_owned()
+}
