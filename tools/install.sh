@@ -6,7 +6,8 @@
 #   server      redis-server and redis-cli in PATH
 #   any-server  the same, or a server that make servers unpacked
 #   clients     redis-py, and node-redis and ioredis on Node.js
-#   go          Go, and redigo from Debian's package, into target/; says why in target/helpers/go-is-missing if it cannot
+#   go          Go, and redigo of Debian, into target/; if it cannot, target/helpers/go-is-missing says why
+#   linters-go  the same: gofmt and go vet come with Go
 #   node-helper compiles the helper in clients/node into target/helpers/node
 #   linters-node  Biome, for tools/lint-node.sh
 #   client-libraries
@@ -316,6 +317,8 @@ install_go() {
   rm -f target/helpers/go-is-missing
 }
 
+install_linters_go() { install_go; }
+
 install_typescript() {
   install_clients
   local home=target/typescript
@@ -401,7 +404,8 @@ install_keyring() {
 
 for what in "$@"; do
   case $what in
-    rust | libclang | server | any-server | clients | go | node-helper | linters-node | client-libraries | fuzz | valgrind | keyring) "install_${what//-/_}" ;;
+    rust | libclang | server | any-server | clients | client-libraries | fuzz | valgrind | keyring | \
+      go | linters-go | node-helper | linters-node) "install_${what//-/_}" ;;
     *) die "unknown: $what (the first lines of this file have the list)" ;;
   esac
 done

@@ -3,6 +3,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+if [ -f target/helpers/go-is-missing ]; then
+  echo "lint: Go is not checked: $(cat target/helpers/go-is-missing)"
+  exit 0
+fi
+
 folders=(clients/go tests/helpers/agents/go)
 failed=
 unformatted=$("$(tools/go.sh env GOROOT)/bin/gofmt" -l -s "${folders[@]}")
@@ -15,6 +20,6 @@ for folder in "${folders[@]}"; do
   # What other systems compile, too.
   GOOS=darwin tools/go.sh vet "./$folder/..." || failed=yes
 done
-find "${folders[@]}" -name '*.go' -exec awk 'length > 120 { print FILENAME ":" FNR ": longer than 120"; bad = 1 } END { exit bad }' {} + >&2 ||
-  failed=yes
+find "${folders[@]}" -name '*.go' -exec \
+  awk 'length > 120 { print FILENAME ":" FNR ": longer than 120"; bad = 1 } END { exit bad }' {} + >&2 || failed=yes
 [ -z "$failed" ]
