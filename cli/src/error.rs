@@ -2,6 +2,7 @@
 
 use redis::{ErrorKind, RedisError};
 use std::fmt;
+use std::sync::Arc;
 
 /// Why a lock was not taken, or a request was not done.
 ///
@@ -64,11 +65,30 @@ impl Error {
     pub(crate) fn passes(&self) -> bool {
         match self {
             Error::Server(error) => reply_passes(error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
-            // What is wrong with an address or a certificate stays wrong.
-            Error::Connection(error) => !matches!(error.kind(), ErrorKind::InvalidClientConfig),
+            Error::Connection(error) => failure_passes(error),
             _ => false,
         }
     }
+}
+
+/// Whether the server may be reached later. What is wrong with an address, a certificate or a file's rights stays wrong.
+fn failure_passes(error: &RedisError) -> bool {
+    use std::io::ErrorKind::{InvalidData, PermissionDenied};
+    match error.kind() {
+        ErrorKind::Io => io_kind(error).is_none_or(|kind| ![InvalidData, PermissionDenied].contains(&kind)),
+        ErrorKind::InvalidClientConfig | ErrorKind::Client | ErrorKind::EmptySentinelList => false,
+        ErrorKind::RESP3NotSupported => false,
+        _ => true,
+    }
+}
+
+/// What the system said. TLS says `InvalidData` of all that is wrong with a certificate.
+fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
+    // The library shares the causes of its errors.
+    type Shared = Arc<dyn std::error::Error + Send + Sync>;
+    let cause = std::error::Error::source(error)?;
+    let cause = cause.downcast_ref::<Shared>().and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.map(std::io::Error::kind)
 }
 
 /// Whether the request may be granted later, though the server said this now.
@@ -133,9 +153,23 @@ mod tests {
             assert!(!reply(text).passes(), "{text}");
             assert_eq!(reply(text).to_string(), text);
         }
-        let io = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-        assert!(Error::from(RedisError::from(io)).passes());
         assert!(!Error::Cancelled.passes() && !Error::Lost.passes());
+    }
+
+    #[test]
+    fn a_server_that_is_away_may_come_back_and_a_wrong_certificate_does_not_mend_itself() {
+        use std::io::ErrorKind::*;
+        let passes = |kind| Error::from(RedisError::from(std::io::Error::from(kind))).passes();
+        for kind in [ConnectionReset, ConnectionRefused, TimedOut, WouldBlock, UnexpectedEof, BrokenPipe, NotFound] {
+            assert!(passes(kind), "{kind}");
+        }
+        // A name that does not resolve, a network that is down.
+        assert!(Error::from(RedisError::from(std::io::Error::other("lookup failed"))).passes());
+        for kind in [InvalidData, PermissionDenied] {
+            assert!(!passes(kind), "{kind}");
+        }
+        let config = RedisError::from((ErrorKind::InvalidClientConfig, "x"));
+        assert!(!Error::from(config).passes());
     }
 
     #[test]

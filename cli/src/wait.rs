@@ -23,7 +23,11 @@ const SLICE: Duration = Duration::from_secs(3);
 /// How much later than its end the reply to such a request may come.
 const REPLY_LIMIT: Duration = Duration::from_secs(2);
 
-/// The first request of a wait, and leaving the line: a server that is well answers them at once.
+/// How long after the deadline the last reply is listened for. It says more than silence: null, or `GRACE`.
+const LAST_WORD: Duration = Duration::from_millis(200);
+
+/// How long each request may take that is not to wait: a server that is well answers it at once. A cancel or a deadline
+/// is not heard meanwhile.
 const SHORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long to listen for the end of a waiting request after each of the requests that end it: 1 s in all. The server
@@ -91,7 +95,7 @@ impl Asker<'_> {
     fn renewed(&self, fences: Vec<u64>) -> Result<Option<(Vec<u64>, Moment)>, Error> {
         let sent = Moment::now();
         for request in self.terms.extend(self.owner, &fences) {
-            let limit = renewal_limit(self.terms.lasts());
+            let limit = renewal_limit(self.terms.lasts()).min(SHORT_LIMIT);
             match self.pool.ask(self.terms.slot(), &request, limit, Repeat::AfterIdle)?.0 {
                 Value::Nil => return Ok(None),
                 _ => continue,
@@ -202,7 +206,8 @@ impl Line<'_> {
         courier.ask(terms.acquire(owner, Queue::Wait(QUEUE, slice)), slice + REPLY_LIMIT);
         self.asked = true;
         let sent = Moment::now();
-        let Some(event) = self.next_event(self.left())? else { return Ok(Answer::TimeUp) };
+        let time = self.left().map(|left| left.saturating_add(LAST_WORD));
+        let Some(event) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
         self.asked = false;
         match fences_of(event?)? {
             Some(fences) => self.granted(self.asker.renewed(fences)?),
