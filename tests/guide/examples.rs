@@ -1,5 +1,5 @@
 //! Each example of the page, run against a server: it waits behind a holder, keeps its place from one request to the
-//! next, is served before a later one, and gives the lock back.
+//! next and over a lost connection, is served before a later one, and gives the lock back.
 
 use crate::library::Library;
 use crate::page;
@@ -73,6 +73,19 @@ fn play(library: Library, example: &str) -> Result<(), String> {
         left = now[0].left_ms.unwrap_or(left);
         again.then_some(Ok(()))
     })??;
+
+    // Where the client sends again by itself what it had sent on a connection that closed, that costs nothing either.
+    if page::row(library.row()).unwrap()[2] == "sent again" {
+        let before = until(&mut program, || waiters(&mut holder)[0].client)?;
+        holder.int(&["CLIENT", "KILL", "ID", &before.to_string()]);
+        until(&mut program, || {
+            let now = waiters(&mut holder).remove(0);
+            if now.owner != first {
+                return Some(Err("the example lost its place".to_owned()));
+            }
+            now.client.is_some_and(|client| client != before).then_some(Ok(()))
+        })??;
+    }
 
     // It is served first, and releases.
     holder.int(&["LOCK.RELEASE", "report", "holder"]).expect("held");
