@@ -389,6 +389,8 @@ class Wait {
   /** Gives up the place, and what was granted meanwhile. Returns whether the server has confirmed that. */
   async #leave(): Promise<boolean> {
     if (!this.#isKnown) return true;
+    // What was not sent yet must not overtake the RELEASE.
+    this.#own?.closeUnopened();
     const release = () =>
       this.#line.request(this.#terms.leave(this.#owner.name), LEAVE_MS).then(
         () => true,
@@ -746,7 +748,8 @@ class Link {
   isRetired = false;
   #connection: Connection | undefined;
   readonly #opened: Promise<Connection>;
-  #isOpen = false;
+  isOpen = false;
+  #isClosed = false;
   #requests = 0;
 
   constructor(made: Promise<Connection>) {
@@ -756,10 +759,10 @@ class Link {
 
   async #open(made: Promise<Connection>): Promise<Connection> {
     const connection = await made;
-    if (this.isRetired) throw new Error('closed');
+    if (this.#isClosed) throw new Error('closed');
     this.#connection = connection;
     await connection.connect();
-    this.#isOpen = true;
+    this.isOpen = true;
     return connection;
   }
 
@@ -769,7 +772,7 @@ class Link {
     this.#requests += 1;
     this.#connection?.keepProcessAlive(true);
     const reply = this.#opened.then((connection) => {
-      if (isLate) throw new Error('late');
+      if (isLate || this.#isClosed) throw new Error('closed');
       if (isAsking) connection.send(['ASKING']).catch(ignore);
       return connection.send(words);
     });
@@ -777,7 +780,7 @@ class Link {
       return await timed(limit, reply);
     } catch (error) {
       isLate = true;
-      if (this.#isOpen ? codeOf(error) : REFUSALS.has(codeOf(error))) throw error;
+      if (this.isOpen ? codeOf(error) : REFUSALS.has(codeOf(error))) throw error;
       this.isRetired = true;
       throw new LockUnreachable(`${words[0]}: ${(error as Error).message}`, { cause: error });
     } finally {
@@ -795,6 +798,7 @@ class Link {
   }
 
   close(): void {
+    this.#isClosed = true;
     this.isRetired = true;
     this.#connection?.close();
   }
@@ -910,6 +914,10 @@ class Line {
 
   close(): void {
     this.#link?.close();
+  }
+
+  closeUnopened(): void {
+    if (this.#link?.isOpen === false) this.#link.close();
   }
 }
 
