@@ -213,7 +213,7 @@ install_any_server() {
   die "Install Redis 7.0 or newer with the package manager of this system, and run this again"
 }
 
-# version_of PACKAGE [HOME]: the version of that package for Node.js in HOME, or target/node; nothing when it is missing.
+# version_of PACKAGE [HOME]: the version of that package for Node.js in HOME (target/node). Nothing when it is missing.
 version_of() {
   target/node/bin/node -p "require('./${2:-target/node}/node_modules/$1/package.json').version" 2>/dev/null || true
 }
@@ -223,8 +223,8 @@ npm_install() {
   local home=$1
   shift
   mkdir -p "$home"
-  PATH="$PWD/target/node/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit --no-fund \
-    --silent "$@" || die "npm install $* failed: see $log"
+  PATH="$PWD/target/node/bin:$PATH" quietly npm install --prefix "$home" --no-save --no-package-lock --no-audit \
+    --no-fund --silent "$@" || die "npm install $* failed: see $log"
 }
 
 install_clients() {
@@ -322,9 +322,9 @@ install_linters_go() { install_go; }
 install_typescript() {
   install_clients
   local home=target/typescript
-  if [ "$(version_of typescript "$home")" = "$typescript" ] && [ "$(version_of @types/node "$home")" = "$types_node" ]; then
-    return
-  fi
+  local found
+  found="$(version_of typescript "$home") $(version_of @types/node "$home")"
+  if [ "$found" = "$typescript $types_node" ]; then return; fi
   say "typescript: TypeScript $typescript into $home"
   npm_install "$home" "typescript@$typescript" "@types/node@$types_node"
 }

@@ -1,7 +1,7 @@
 // The scenarios' agent for Node.js: uses clients/node as an application would, and does what it is told on stdin.
 //
-// node node.mjs node-redis|ioredis URL [--cluster]: one JSON object a line, in and out. Each request runs by itself, and
-// its answer carries its id. It never cleans up: at the end of stdin the process ends as one that dies.
+// node node.mjs node-redis|ioredis URL [--cluster]: one JSON object a line, in and out. Each request runs by itself,
+// and its answer carries its id. It never cleans up: at the end of stdin the process ends as one that dies.
 
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';

@@ -54,9 +54,8 @@ class LockError extends Error {
 
 // A lock of node-redlock: it is not renewed, so it is given back when its time is up.
 class Lock {
-  constructor(redlock, resource, held, ttl, attempts) {
-    Object.assign(this, { redlock, resource, held, attempts });
-    this.attemptsRemaining = redlock.retryCount - attempts;
+  constructor(held, ttl, properties) {
+    Object.assign(this, properties, { held });
     this.last(ttl);
   }
 
@@ -104,7 +103,7 @@ class Redlock extends clients('node:events') {
       for (let attempts = 1; ; attempts += 1) {
         try {
           const held = await this.locks.acquire(resource, { lease: Math.max(ttl, 1000), wait: retryDelay });
-          return Object.assign(new Lock(this, resource, held, ttl, attempts), { attemptsRemaining: retryCount - attempts });
+          return new Lock(held, ttl, { resource, attempts, attemptsRemaining: retryCount - attempts });
         } catch (error) {
           this.emit('clientError', error);
           if (!(error instanceof LockTimeout) || attempts > retryCount) throw new LockError(error.message, attempts);
@@ -176,7 +175,9 @@ const wrong = [];
 mocha
   .run(() => {
     for (const line of wrong) console.log(line);
-    console.log(`redlock 4.2.0: ${counts.passed} passed, ${counts.differ} differ, ${counts.notRun} not run, as listed:`);
+    console.log(
+      `redlock 4.2.0: ${counts.passed} passed, ${counts.differ} differ, ${counts.notRun} not run, as listed:`,
+    );
     for (const [pattern, reason] of [...DIFFERENCES, ...NOT_RUN]) console.log(`  ${pattern.source}: ${reason}`);
     process.exit(wrong.length === 0 && counts.passed > 0 ? 0 : 1);
   })
