@@ -635,12 +635,15 @@ class _Hold:
             self.lose()
 
     async def release(self) -> None:
-        if self.pid != os.getpid():
-            return
+        if self.pid == os.getpid():
+            await self.kind.shielded(self.give_back)
+
+    async def give_back(self) -> None:
+        """May run a second time, when the first was interrupted anywhere."""
         lost = self.is_lost()
         self.stop()
         try:
-            self.lost = not await self.kind.shielded(self.give_back) or lost
+            self.lost = not await self.was_held_until_now() or lost
         except Exception:
             if not lost:
                 raise
@@ -649,8 +652,8 @@ class _Hold:
         if self.lost:
             raise LockLost("the lock was lost before it was given back", self.spec.keys)
 
-    async def give_back(self) -> bool:
-        """True if it was held until now, as far as can be known."""
+    async def was_held_until_now(self) -> bool:
+        """Gives it back. Null means that it was lost; null to a request that is repeated means nothing."""
         words = self.spec.release(self.owner.name, self.fences)
         limit = (await self.find()).patience
         repeated, self.released = self.released, True
@@ -858,9 +861,7 @@ class _Lock:
     @property
     def fences(self) -> tuple[int, ...]:
         """The fences of a lock of several keys, in their order."""
-        if self._hold is None or not self._hold.fences:
-            raise LockError("the lock was not acquired yet")
-        return self._hold.fences
+        return self._last().fences
 
     @property
     def owner(self) -> str | None:
@@ -883,6 +884,11 @@ class _Lock:
             wait = None
         owner = _Owner() if self._within is None else self._within._held().owner
         return _Hold(self._spec, owner, self._kind, self._event()), wait
+
+    def _last(self) -> _Hold:
+        if self._hold is None or not self._hold.fences:
+            raise LockError("the lock was not acquired yet")
+        return self._hold
 
     def _held(self) -> _Hold:
         if self._hold is None or not self._hold.held or self._hold.ended:
@@ -927,7 +933,7 @@ class Lock(_Lock):
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Waits until the lock is lost (True), or given back, or `timeout` is over (False)."""
-        hold, until = self._held(), math.inf if timeout is None else _now() + timeout
+        hold, until = self._last(), math.inf if timeout is None else _now() + timeout
         while not (hold.is_lost() or hold.ended) and _now() < until:
             hold.event.wait(max(0, min(hold.valid_until, until) - _now()))
         return hold.lost
@@ -977,7 +983,7 @@ class AsyncLock(_Lock):
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Waits until the lock is lost (True), or given back, or `timeout` is over (False)."""
-        hold, until = self._held(), math.inf if timeout is None else _now() + timeout
+        hold, until = self._last(), math.inf if timeout is None else _now() + timeout
         event: Any = hold.event
         while not (hold.is_lost() or hold.ended) and _now() < until:
             with contextlib.suppress(asyncio.TimeoutError):

@@ -4,6 +4,7 @@ python.py URL [--cluster]. Each request runs in a thread of its own; those with 
 signal's handler can raise an exception in them, as Ctrl-C does.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -41,7 +42,8 @@ class Agent:
         while (request := self.main.get()) is not None:
             try:
                 self.running = request["id"]
-                self.on_signal()
+                if request["do"] == "acquire":
+                    self.on_signal()  # it may have come already
                 answer = self.perform(request)
                 self.running = None
             except Cancelled as error:
@@ -70,10 +72,14 @@ class Agent:
             raise Cancelled
 
     def answer_to_cancelled(self, request, error):
-        # The exception may have come when the acquisition had just returned. A program would have the lock then.
+        # The exception may have come outside of the helper: when the acquisition had just returned, or before the
+        # release began. A second release is refused if the first one has begun.
         lock = self.locks[request["lock"]]
         if request["do"] == "acquire" and lock.check():
             return {"fences": lock.fences}
+        if request["do"] == "release":
+            with contextlib.suppress(LockError):
+                lock.release()
         return failure("cancelled", error)
 
     def say(self, answer):

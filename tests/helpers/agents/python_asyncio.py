@@ -30,6 +30,7 @@ class Agent:
         while line := await lines.readline():
             request = json.loads(line)
             if request["do"] == "cancel":
+                await asyncio.sleep(0)  # a task that is cancelled before its first step would never answer
                 if task := self.running.get(request["of"]):
                     task.cancel()
                 say({"id": request["id"]})
