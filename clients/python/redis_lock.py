@@ -121,7 +121,7 @@ class _Server(abc.ABC):
     The contract is written once, with `async`, for threads and for asyncio. Here is what differs between them.
     """
 
-    bell: threading.Event | asyncio.Event
+    bell: Any  # threading.Event or asyncio.Event
 
     def __init__(self, source: Any) -> None:
         self.source = source  # a pool, or a node of a cluster: it has the settings of its connections
@@ -386,7 +386,8 @@ class _TaskServer(_Server):
         """Runs it by itself. Its error is nobody's if nobody asks for its result."""
         task = asyncio.get_running_loop().create_task(steps)
         self.tasks.add(task)
-        task.add_done_callback(lambda done: (self.tasks.discard(done), done.cancelled() or done.exception()))
+        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     async def doze(self, seconds: float) -> None:
@@ -475,6 +476,10 @@ class _Spec:
         return "READ" if self.shared or self.limit is not None else "WRITE"
 
     @property
+    def name(self) -> str:
+        return ", ".join(_bytes(key).decode(errors="replace") for key in self.keys)
+
+    @property
     def several(self) -> bool:
         return len(self.keys) > 1
 
@@ -518,7 +523,7 @@ class _Owner:
 class _Hold:
     """One acquisition, from its first request to its end."""
 
-    def __init__(self, spec: _Spec, owner: _Owner, kind: type[_Server], event: threading.Event | asyncio.Event) -> None:
+    def __init__(self, spec: _Spec, owner: _Owner, kind: type[_Server], event: Any) -> None:
         self.spec, self.owner, self.kind, self.event = spec, owner, kind, event
         self.pid = os.getpid()
         self.names = {_bytes(key) for key in spec.keys}
@@ -554,7 +559,7 @@ class _Hold:
                     return True
             except Exception as failure:
                 if str(failure).startswith("DEADLOCK "):
-                    raise Deadlock(str(failure), self.spec.keys) from failure
+                    raise Deadlock(str(failure), self.spec.name) from failure
                 if not _again(failure):
                     raise
                 error = failure
@@ -623,7 +628,7 @@ class _Hold:
             return
         sent = _now()
         try:
-            reply = await self.ask(self.spec.extend(self.owner.name, self.fences), limit)
+            reply = await self.ask_of_hold(self.spec.extend(self.owner.name, self.fences), limit)
         except Exception:  # whatever it was: there is time until the lease ends
             self.due = min(_now() + next(self.pauses), self.valid_until)
             await self.follow()
@@ -650,7 +655,7 @@ class _Hold:
         finally:
             self.end()
         if self.lost:
-            raise LockLost("the lock was lost before it was given back", self.spec.keys)
+            raise LockLost("the lock was lost before it was given back", self.spec.name)
 
     async def was_held_until_now(self) -> bool:
         """Gives it back. Null means that it was lost; null to a request that is repeated means nothing."""
@@ -658,34 +663,43 @@ class _Hold:
         limit = (await self.find()).patience
         repeated, self.released = self.released, True
         try:
-            reply = await self.ask(words, limit)
+            reply = await self.ask_of_hold(words, limit)
         except Exception as error:
             if self.lost or not _again(error):
                 raise
             await self.follow()
             repeated = True
-            reply = await self.ask(words, limit, fresh=True)
-        return repeated or None not in (reply if self.spec.several else [reply])
+            reply = await self.ask_of_hold(words, limit, fresh=True)
+        return repeated or None not in (reply if isinstance(reply, list) else [reply])
 
     async def check(self) -> bool:
         if not self.held or self.ended or self.is_lost():
             return False
         for key, fence in zip(self.spec.keys, self.fences, strict=True):
             words = ["LOCK.CHECK", key, self.owner.name, self.spec.mode, "FENCE", fence]
-            if await self.ask(words, (await self.find()).patience) is None:
+            if await self.ask_of_hold(words, (await self.find()).patience) is None:
                 self.lose()
                 return False
         return True
 
+    async def locked(self) -> bool:
+        """Is one of the keys held by anybody, or waited for?"""
+        try:
+            limit = (await self.find()).patience
+            found = [await self.ask(["LOCK.INFO", key, "COUNT", 0], limit) for key in self.spec.keys]
+        finally:
+            self.end()
+        return any(found)
+
     async def guard(self, command: Sequence[Any], key: _Key | None) -> Any:
         if self.is_lost():
-            raise LockLost("the lock is lost: nothing was run", self.spec.keys)
+            raise LockLost("the lock is lost: nothing was run", self.spec.name)
         at = 0 if key is None else self.spec.keys.index(key)
         words = ["LOCK.GUARD", self.spec.keys[at], self.owner.name, self.fences[at], *command]
         reply = await self.ask(words, 2 * (await self.find()).patience)
         if reply is None:
             self.lose()
-            raise LockLost("the lock is lost: nothing was run", self.spec.keys)
+            raise LockLost("the lock is lost: nothing was run", self.spec.name)
         return reply[1]
 
     # --- the state ---
@@ -702,7 +716,7 @@ class _Hold:
             lock._hold = self
 
     def confirms(self, reply: Any) -> bool:
-        return (tuple(reply) if self.spec.several else (reply,)) == self.fences
+        return (tuple(reply) if isinstance(reply, list) else (reply,)) == self.fences
 
     def keep(self, sent: float) -> None:
         """The server had the request after it was sent, so the lease ends no sooner than this."""
@@ -762,6 +776,15 @@ class _Hold:
                         self.server.holds.add(self)
                 former.leave()
                 self.server.attend(self.due)
+
+    async def ask_of_hold(self, words: list[Any], limit: float, *, fresh: bool = False) -> Any:
+        """The reply of a command that is about the hold; None too if the key is no lock any more."""
+        try:
+            return await self.ask(words, limit, fresh=fresh)
+        except RedisError as error:
+            if str(error).startswith("WRONGTYPE"):
+                return None
+            raise
 
     async def ask(
         self, words: list[Any], limit: float, *, block: float = 0, keep: bool = False, fresh: bool = False
@@ -882,8 +905,11 @@ class _Lock:
             wait = blocking_timeout
         elif blocking and wait == 0:
             wait = None
+        return self._probe(), wait
+
+    def _probe(self) -> _Hold:
         owner = _Owner() if self._within is None else self._within._held().owner
-        return _Hold(self._spec, owner, self._kind, self._event()), wait
+        return _Hold(self._spec, owner, self._kind, self._event())
 
     def _last(self) -> _Hold:
         if self._hold is None or not self._hold.fences:
@@ -922,6 +948,10 @@ class Lock(_Lock):
         """The same as `check()`, as redis-py calls it."""
         return self.check()
 
+    def locked(self) -> bool:
+        """Does anybody hold the lock, or wait for it? Of several keys: one of them?"""
+        return _run(self._probe().locked())
+
     def guard(self, *command: Any, key: _Key | None = None) -> Any:
         """Runs a command on the server, in one step with the check that the lock is held under this fence.
 
@@ -940,7 +970,7 @@ class Lock(_Lock):
 
     def __enter__(self) -> Lock:
         if not self.acquire():
-            raise LockNotAcquired("the wait was over before the lock was free", self._spec.keys)
+            raise LockNotAcquired("the wait was over before the lock was free", self._spec.name)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -977,6 +1007,10 @@ class AsyncLock(_Lock):
         """The same as `check()`, as redis-py calls it."""
         return await self.check()
 
+    async def locked(self) -> bool:
+        """Does anybody hold the lock, or wait for it? Of several keys: one of them?"""
+        return await self._probe().locked()
+
     async def guard(self, *command: Any, key: _Key | None = None) -> Any:
         """Runs a command if the lock is held: see `Lock.guard`."""
         return await self._held().guard(command, key)
@@ -984,15 +1018,14 @@ class AsyncLock(_Lock):
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Waits until the lock is lost (True), or given back, or `timeout` is over (False)."""
         hold, until = self._last(), math.inf if timeout is None else _now() + timeout
-        event: Any = hold.event
         while not (hold.is_lost() or hold.ended) and _now() < until:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(event.wait(), max(0, min(hold.valid_until, until) - _now()))
+                await asyncio.wait_for(hold.event.wait(), max(0, min(hold.valid_until, until) - _now()))
         return hold.lost
 
     async def __aenter__(self) -> AsyncLock:
         if not await self.acquire():
-            raise LockNotAcquired("the wait was over before the lock was free", self._spec.keys)
+            raise LockNotAcquired("the wait was over before the lock was free", self._spec.name)
         return self
 
     async def __aexit__(

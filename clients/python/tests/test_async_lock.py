@@ -1,0 +1,178 @@
+"""The asyncio helper, as Python programs use it: needs a server with the module on 127.0.0.1:REDIS_LOCK_PORT."""
+
+import asyncio
+import os
+import sys
+import unittest
+import warnings
+from pathlib import Path
+
+import redis.asyncio
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import redis_lock
+from redis_lock import AsyncLock, Deadlock, LockError, LockLost, LockNotAcquired
+
+PORT = int(os.environ["REDIS_LOCK_PORT"])
+
+
+async def wait_for(condition):
+    """Asks until it is so. The limit is for what never comes, not for a busy machine."""
+    async with asyncio.timeout(60):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self):
+        self.client = redis.asyncio.Redis(port=PORT)
+        self.key = f"asyncio:{self.id().rpartition('.')[2]}"
+        await self.client.delete(self.key, f"{self.key}:2")
+
+    async def asyncTearDown(self):
+        await self.client.delete(self.key, f"{self.key}:2")
+        await self.client.aclose()
+
+    async def info(self, key=None):
+        reply = await self.client.execute_command("LOCK.INFO", key or self.key)
+        return reply if reply is None or isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+    def waits(self, count=1, key=None):
+        async def condition():
+            return (await self.info(key) or {}).get(b"waiting", 0) == count
+
+        return condition
+
+    async def test_a_with_statement_holds_the_lock_and_gives_it_back(self):
+        async with AsyncLock(self.client, self.key) as lock:
+            self.assertEqual((await self.info())[b"fence"], lock.fence)
+            self.assertTrue(await lock.check())
+            self.assertTrue(await lock.locked())
+        self.assertIsNone(await self.info())
+        self.assertFalse(await lock.owned())
+        self.assertFalse(lock.lost)
+
+    async def test_tasks_take_turns(self):
+        within = most = 0
+
+        async def work():
+            nonlocal within, most
+            async with AsyncLock(self.client, self.key):
+                within += 1
+                most = max(most, within)
+                await asyncio.sleep(0)
+                within -= 1
+
+        await asyncio.gather(*(work() for _ in range(120)))
+        self.assertEqual(most, 1)
+
+    async def test_a_with_statement_that_is_not_served_in_time_raises(self):
+        async with AsyncLock(self.client, self.key):
+            for wait in (0, 0.05):
+                with self.assertRaises(LockNotAcquired):
+                    async with AsyncLock(self.client, self.key, wait=wait):
+                        self.fail("two hold it")
+
+    async def test_a_loss_is_raised_at_the_end_of_the_block(self):
+        with self.assertRaises(LockLost):
+            async with AsyncLock(self.client, self.key, lease=1.0) as lock:
+                self.assertFalse(await lock.wait_lost(0.01))
+                await self.client.execute_command("LOCK.BREAK", self.key)
+                self.assertTrue(await lock.wait_lost(60))
+                with self.assertRaises(LockLost):
+                    await lock.guard("SET", f"{self.key}:2", "late")
+        self.assertTrue(lock.lost)
+
+    async def test_a_loss_does_not_hide_the_error_of_the_block(self):
+        with self.assertRaises(ZeroDivisionError):
+            async with AsyncLock(self.client, self.key):
+                await self.client.execute_command("LOCK.BREAK", self.key)
+                print(1 / 0)
+
+    async def test_a_task_that_is_cancelled_in_its_wait_leaves_the_queue(self):
+        async with AsyncLock(self.client, self.key):
+            waiting = asyncio.create_task(AsyncLock(self.client, self.key).acquire())
+            await wait_for(self.waits(1))
+            waiting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            self.assertTrue(await self.waits(0)())
+
+    async def test_a_wait_may_be_bounded_by_asyncio_timeout(self):
+        async with AsyncLock(self.client, self.key):
+            with self.assertRaises(TimeoutError):
+                async with asyncio.timeout(0.1), AsyncLock(self.client, self.key):
+                    self.fail("two hold it")
+            self.assertTrue(await self.waits(0)())
+
+    async def test_a_task_that_is_cancelled_in_its_block_gives_back(self):
+        entered = asyncio.Event()
+
+        async def work():
+            async with AsyncLock(self.client, self.key):
+                entered.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(work())
+        await entered.wait()
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+        self.assertIsNone(await self.info())
+
+    async def test_a_deadlock_is_told_at_once(self):
+        second = f"{self.key}:2"
+        async with AsyncLock(self.client, self.key) as one, AsyncLock(self.client, second) as other:
+            waiting = asyncio.create_task(AsyncLock(self.client, second, within=one).acquire())
+            await wait_for(self.waits(1, second))
+            with self.assertRaises(Deadlock):
+                await AsyncLock(self.client, self.key, within=other).acquire()
+            waiting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            # The owner may ask for that key again, once its place is gone.
+            self.assertTrue(await self.waits(0, second)())
+
+    async def test_a_lock_that_is_held_is_not_taken_a_second_time(self):
+        async with AsyncLock(self.client, self.key) as lock:
+            with self.assertRaises(LockError):
+                await lock.acquire()
+            with self.assertRaises(LockError):
+                await AsyncLock(self.client, self.key, within=lock).acquire()
+
+    async def test_a_loop_that_is_blocked_beyond_the_lease_loses_the_lock(self):
+        with self.assertRaises(LockLost):
+            async with AsyncLock(self.client, self.key, lease=1.0):
+                __import__("time").sleep(1.2)
+
+    async def test_nothing_is_left_a_moment_after_the_last_lock(self):
+        before = len(asyncio.all_tasks())
+        async with AsyncLock(self.client, self.key):
+            pass
+
+        async def ended():
+            return len(asyncio.all_tasks()) <= before and not [
+                key for key in redis_lock._servers if key[2] == id(self.client.connection_pool)
+            ]
+
+        await wait_for(ended)
+
+
+class LoopTest(unittest.TestCase):
+    def test_a_loop_that_ends_at_once_leaves_no_warning(self):
+        async def main():
+            async with (
+                redis.asyncio.Redis(port=PORT) as client,
+                AsyncLock(client, "asyncio:loop"),
+            ):
+                pass
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            asyncio.run(main(), debug=True)
+            __import__("gc").collect()
+        self.assertEqual([key for key in redis_lock._servers if key[1] != 0], [])
+
+
+if __name__ == "__main__":
+    unittest.main()

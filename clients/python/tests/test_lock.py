@@ -1,0 +1,298 @@
+"""The blocking helper, as Python programs use it: needs a server with the module on 127.0.0.1:REDIS_LOCK_PORT."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from pathlib import Path
+
+import redis
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import redis_lock
+from redis_lock import Deadlock, Lock, LockError, LockLost, LockNotAcquired
+
+PORT = int(os.environ["REDIS_LOCK_PORT"])
+
+
+def wait_for(condition):
+    """Asks until it is so. The limit is for what never comes, not for a busy machine."""
+    give_up = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > give_up:
+            raise AssertionError("waited in vain")
+        time.sleep(0.005)
+
+
+class LockTest(unittest.TestCase):
+    def setUp(self):
+        self.client = redis.Redis(port=PORT)
+        self.addCleanup(self.client.close)
+        self.key = f"python:{self.id().rpartition('.')[2]}"
+        self.client.delete(self.key, f"{self.key}:2")
+        self.addCleanup(self.client.delete, self.key, f"{self.key}:2")
+
+    def info(self, key=None):
+        reply = self.client.execute_command("LOCK.INFO", key or self.key)
+        return reply if reply is None or isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+    def waiting(self):
+        return (self.info() or {}).get(b"waiting", 0)
+
+    def test_a_with_statement_holds_the_lock_and_gives_it_back(self):
+        with Lock(self.client, self.key) as lock:
+            self.assertEqual(self.info()[b"fence"], lock.fence)
+            self.assertTrue(lock.check())
+            self.assertFalse(lock.lost)
+        self.assertIsNone(self.info())
+        self.assertFalse(lock.check())
+        self.assertFalse(lock.lost)
+
+    def test_a_lock_may_be_taken_again_and_its_fence_rises(self):
+        lock = Lock(self.client, self.key)
+        with lock:
+            first, owner = lock.fence, lock.owner
+        with lock:
+            self.assertGreater(lock.fence, first)
+            self.assertNotEqual(lock.owner, owner)
+
+    def test_a_with_statement_that_is_not_served_in_time_raises(self):
+        with Lock(self.client, self.key):
+            for wait in (0, 0.05):
+                with self.assertRaises(LockNotAcquired), Lock(self.client, self.key, wait=wait):
+                    self.fail("two hold it")
+        self.assertIsNone(self.info())
+
+    def test_errors_are_those_of_redis_py_too(self):
+        self.assertTrue(issubclass(LockLost, redis.exceptions.LockNotOwnedError))
+        self.assertTrue(issubclass(LockNotAcquired, redis.exceptions.LockError))
+        self.assertTrue(issubclass(Deadlock, redis.exceptions.LockError))
+        with self.assertRaises(redis.exceptions.LockError) as caught:
+            Lock(self.client, self.key).release()
+        self.assertNotIsInstance(caught.exception, LockLost)
+
+    def test_a_loss_is_raised_at_the_end_of_the_block(self):
+        with self.assertRaises(LockLost) as caught, Lock(self.client, self.key) as lock:
+            self.client.execute_command("LOCK.BREAK", self.key)
+        self.assertTrue(lock.lost)
+        self.assertEqual(caught.exception.lock_name, self.key)
+
+    def test_a_loss_does_not_hide_the_error_of_the_block(self):
+        with self.assertRaises(ZeroDivisionError), Lock(self.client, self.key) as lock:
+            self.client.execute_command("LOCK.BREAK", self.key)
+            print(1 / 0)
+        self.assertTrue(lock.lost)
+
+    def test_a_network_error_of_the_release_does_not_hide_the_error_of_the_block(self):
+        with self.assertRaises(ZeroDivisionError), Lock(self.client, self.key):
+            for server in redis_lock._servers.values():
+                server.source = UnreachablePool()
+                for connection in server.idle:
+                    connection.disconnect()
+                server.idle.clear()
+            print(1 / 0)
+
+    def test_a_loss_may_be_told_without_an_exception(self):
+        with Lock(self.client, self.key, raise_on_release_error=False) as lock:
+            self.client.execute_command("LOCK.BREAK", self.key)
+        self.assertTrue(lock.lost)
+
+    def test_a_thread_may_wait_for_the_loss(self):
+        with Lock(self.client, self.key, lease=1.0) as lock:
+            self.assertFalse(lock.wait_lost(0.01))
+        self.assertFalse(lock.wait_lost(), "a lock that is given back is not lost")
+        with self.assertRaises(LockLost), lock:
+            self.client.execute_command("LOCK.BREAK", self.key)
+            self.assertTrue(lock.wait_lost(60))
+
+    def test_a_value_put_over_the_lock_is_a_loss(self):
+        with self.assertRaises(LockLost), Lock(self.client, self.key) as lock:
+            self.client.set(self.key, "something else")
+            self.assertFalse(lock.check())
+
+    def test_a_guarded_command_runs_only_under_the_lock(self):
+        with self.assertRaises(LockLost), Lock(self.client, self.key) as lock:
+            self.assertTrue(lock.guard("SET", f"{self.key}:2", "one"))
+            self.assertEqual(lock.guard("GET", f"{self.key}:2"), b"one")
+            with self.assertRaises(redis.ResponseError):
+                lock.guard("LPUSH", f"{self.key}:2", "x")
+            self.client.execute_command("LOCK.BREAK", self.key)
+            with self.assertRaises(LockLost):
+                lock.guard("SET", f"{self.key}:2", "two")
+        self.assertEqual(self.client.get(f"{self.key}:2"), b"one")
+
+    def test_a_guarded_command_has_the_clients_decoding(self):
+        with redis.Redis(port=PORT, decode_responses=True) as client, Lock(client, self.key) as lock:
+            lock.guard("SET", f"{self.key}:2", "one")
+            self.assertEqual(lock.guard("GET", f"{self.key}:2"), "one")
+
+    def test_several_keys_have_a_fence_each(self):
+        with Lock(self.client, [self.key, f"{self.key}:2"]) as lock:
+            self.assertEqual(lock.fences, (self.info()[b"fence"], self.info(f"{self.key}:2")[b"fence"]))
+            with self.assertRaises(ValueError):
+                print(lock.fence)
+            lock.guard("PING", key=f"{self.key}:2")
+
+    def test_one_lost_key_of_several_is_a_loss(self):
+        with self.assertRaises(LockLost), Lock(self.client, [self.key, f"{self.key}:2"], lease=1.0) as lock:
+            self.client.execute_command("LOCK.BREAK", self.key)
+            self.assertTrue(lock.wait_lost(60))
+        self.assertIsNone(self.info(f"{self.key}:2"), "the other one is given back")
+
+    def test_readers_and_shares_hold_together(self):
+        with Lock(self.client, self.key, shared=True), Lock(self.client, self.key, shared=True) as reader:
+            self.assertTrue(reader.check())
+            self.assertFalse(Lock(self.client, self.key, wait=0).acquire())
+        with Lock(self.client, self.key, limit=3, take=2):
+            self.assertFalse(Lock(self.client, self.key, limit=3, take=2, wait=0).acquire())
+            with Lock(self.client, self.key, limit=3):
+                self.assertEqual(self.info()[b"shares"], 3)
+
+    def test_bad_arguments_are_refused(self):
+        for options in (
+            {"lease": 0.9},
+            {"lease": float("nan")},
+            {"wait": -1},
+            {"limit": 0},
+            {"take": 2},
+            {"take": 3, "limit": 2},
+            {"key": ["a", "b"], "limit": 2},
+            {"key": []},
+            {"key": ["a", b"a"]},
+        ):
+            with self.subTest(options), self.assertRaises(ValueError):
+                Lock(self.client, **{"key": self.key} | options)
+
+    def test_a_lock_that_is_held_is_not_taken_a_second_time(self):
+        with Lock(self.client, self.key) as lock:
+            with self.assertRaises(LockError):
+                lock.acquire()
+            with self.assertRaises(LockError):
+                Lock(self.client, self.key, within=lock).acquire()
+            self.assertTrue(lock.check())
+
+    def test_a_deadlock_is_told_at_once(self):
+        second = f"{self.key}:2"
+        with Lock(self.client, self.key) as one, Lock(self.client, second) as other:
+            waits = threading.Thread(target=self.hold_for_a_moment, args=(Lock(self.client, second, within=one),))
+            waits.start()
+            wait_for(lambda: self.info(second)[b"waiting"] == 1)
+            with self.assertRaises(Deadlock):
+                Lock(self.client, self.key, within=other).acquire()
+            other.release()
+            waits.join()
+            other.acquire()
+
+    def hold_for_a_moment(self, lock):
+        with lock:
+            pass
+
+    def test_the_arguments_of_redis_py_mean_the_same(self):
+        with self.client.lock(self.key, timeout=5, lock_class=Lock) as lock:
+            self.assertTrue(lock.owned())
+            self.assertTrue(lock.locked())
+            (holder,) = self.info()[b"holders"]
+            holder = holder if isinstance(holder, dict) else dict(zip(holder[::2], holder[1::2], strict=True))
+            self.assertTrue(4_000 < holder[b"ttl_ms"] <= 5_000)
+            other = self.client.lock(self.key, blocking=False, lock_class=Lock)
+            self.assertFalse(other.acquire())
+            self.assertFalse(other.acquire(blocking=True, blocking_timeout=0.05))
+            self.assertFalse(self.client.lock(self.key, blocking_timeout=0.05, lock_class=Lock).acquire())
+            self.assertFalse(other.owned())
+        self.assertFalse(lock.locked())
+
+    def test_an_interrupt_while_waiting_leaves_the_queue(self):
+        with Lock(self.client, self.key) as lock:
+            interrupt = threading.Thread(target=self.interrupt_when, args=(lambda: self.waiting() == 1,))
+            interrupt.start()
+            with self.assertRaises(KeyboardInterrupt):
+                Lock(self.client, self.key).acquire()
+            interrupt.join()
+            self.assertEqual(self.waiting(), 0)
+            self.assertTrue(lock.check())
+
+    def interrupt_when(self, condition):
+        wait_for(condition)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    def test_a_lock_that_is_dropped_is_not_renewed(self):
+        lock = Lock(self.client, self.key, lease=1.0)
+        lock.acquire()
+        time.sleep(1.5)
+        self.assertIsNotNone(self.info())
+        del lock
+        gc.collect()
+        wait_for(lambda: self.info() is None)
+
+    def test_a_child_of_a_fork_has_lost_the_lock(self):
+        program = f"""
+import os, sys, redis
+sys.path.insert(0, {str(Path(redis_lock.__file__).parent)!r})
+from redis_lock import Lock
+client = redis.Redis(port={PORT})
+lock = Lock(client, {self.key!r})
+lock.acquire()
+child = os.fork()
+if child == 0:
+    lost = lock.lost
+    lock.release()
+    with Lock(client, {self.key + ":2"!r}, wait=5) as own:
+        os._exit(0 if lost and own.check() else 1)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert lock.check() and not lock.lost
+lock.release()
+"""
+        subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
+
+    def test_nothing_is_left_a_moment_after_the_last_lock(self):
+        with Lock(self.client, self.key):
+            self.assertIn("redis-lock renewer", [thread.name for thread in threading.enumerate()])
+        ours = id(self.client.connection_pool)
+        wait_for(lambda: all(key[2] != ours for key in redis_lock._servers))
+
+    def test_what_goes_on_when_a_server_hangs_is_the_renewal_of_other_servers(self):
+        with socket_that_never_answers() as port, redis.Redis(port=PORT) as other:
+            hung = Lock(redis.Redis(port=port, protocol=2), self.key, wait=0)
+            asking = threading.Thread(target=self.ask_in_vain, args=(hung,))
+            asking.start()
+            with Lock(other, self.key, lease=1.0) as lock:
+                time.sleep(2.0)
+                self.assertTrue(lock.check())
+            asking.join()
+
+    def ask_in_vain(self, lock):
+        with self.assertRaises(redis.TimeoutError):
+            lock.acquire()
+
+
+class UnreachablePool:
+    """Settings for a port where nobody listens."""
+
+    connection_class = redis.Connection
+
+    def __init__(self):
+        import socket
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.connection_kwargs = {"host": "127.0.0.1", "port": free.getsockname()[1]}
+
+
+class socket_that_never_answers:  # noqa: N801
+    def __enter__(self):
+        import socket
+
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        return self.socket.getsockname()[1]
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
