@@ -13,6 +13,7 @@
 #   client-libraries
 #               those that only docs/guide/clients.md needs: valkey-py, valkey-glide, iovalkey; and with apt-get those
 #               for PHP, Ruby and C. What it cannot install it leaves out: the tests say so, and go on
+#   linters-python  ruff and mypy, for clients/python
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   valgrind
 #   keyring     Debian's keys, to verify its packages
@@ -23,6 +24,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 redis_py=8.1.0
+ruff=0.17.6
+mypy=2.4.1
 node_redis=6.3.1
 ioredis=6.0.0
 valkey_py=6.2.0
@@ -382,6 +385,16 @@ install_client_libraries() {
   fi
 }
 
+install_linters_python() {
+  venv
+  local found
+  found=$(target/venv/bin/python -c 'from importlib.metadata import version
+print(version("ruff"), version("mypy"))' 2>/dev/null) || true
+  if [ "$found" = "$ruff $mypy" ]; then return; fi
+  say "linters-python: ruff $ruff and mypy $mypy into target/venv"
+  pip "ruff==$ruff" "mypy==$mypy"
+}
+
 install_fuzz() {
   have c++ || have g++ || package g++ g++ gcc ||
     die "a compiler of C++ is missing; to install one, apt-get needs root or sudo"
@@ -403,9 +416,7 @@ install_keyring() {
 }
 
 for what in "$@"; do
-  case $what in
-    rust | libclang | server | any-server | clients | client-libraries | fuzz | valgrind | keyring | \
-      go | linters-go | node-helper | linters-node) "install_${what//-/_}" ;;
-    *) die "unknown: $what (the first lines of this file have the list)" ;;
-  esac
+  install=install_${what//-/_}
+  declare -F "$install" >/dev/null || die "unknown: $what (the first lines of this file have the list)"
+  "$install"
 done

@@ -4,14 +4,14 @@
     with Lock(client, "report") as lock:
         lock.guard("SET", "report:text", "first line")
 
-The `with` waits in the server's queue, first come, first served. The lock is renewed until the block ends, and then given
-back. If it was lost meanwhile, the block ends with `LockLost`, and `lock.lost` says so as soon as it is known.
+The `with` waits in the server's queue, first come, first served. The lock is renewed until the block ends, and then
+given back. If it was lost meanwhile, the block ends with `LockLost`, and `lock.lost` says so as soon as it is known.
 
-All times are in seconds. A client of redis-py with its defaults will do, and so will `RedisCluster`. The helper sends its
-requests over connections of its own, made from the client's settings, without the client's resending. They are closed
-a second after the last lock was given back.
+All times are in seconds. A client of redis-py with its defaults will do, and so will `RedisCluster`. The helper sends
+its requests over connections of its own, made from the client's settings, without the client's resending. They are
+closed a second after the last lock was given back.
 
-Needs Python 3.10, redis-py 5 or newer, and a server with the module. One file: copy it, or install it.
+Needs Python 3.10, redis-py 6 or newer, and a server with the module. One file: copy it, or install it.
 """
 
 from __future__ import annotations
@@ -30,23 +30,10 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    ClusterDownError,
-    LockError,
-    LockNotOwnedError,
-    MovedError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import exceptions as errors
+from redis.exceptions import LockError, LockNotOwnedError
 
 __all__ = ["AsyncLock", "Deadlock", "Lock", "LockError", "LockLost", "LockNotAcquired"]
 __version__ = "0.1.0"
@@ -56,6 +43,7 @@ _Key = str | bytes
 _SLICE = 3.0  # the longest BLOCK of one request
 _QUEUE = 10.0  # how long the server keeps a place in the queue without a request for it
 _PATIENCE = 2.5  # how long a server may take to answer, beyond BLOCK
+_TICK = 0.001  # the shortest BLOCK there is
 _LINGER = 1.0  # how long connections and the renewer outlive the last lock
 
 
@@ -83,10 +71,11 @@ else:
 
 def _again(error: Exception) -> bool:
     """Is it worth asking again after this error?"""
-    if isinstance(error, AuthenticationError | AuthorizationError):
+    if isinstance(error, errors.AuthenticationError | errors.AuthorizationError):
         return False
-    passing = RedisConnectionError | RedisTimeoutError | AskError | TryAgainError | ClusterDownError | ReadOnlyError
-    if isinstance(error, passing | RedisClusterException):
+    if isinstance(error, errors.ConnectionError | errors.TimeoutError | errors.RedisClusterException):
+        return True
+    if isinstance(error, errors.AskError | errors.TryAgainError | errors.ClusterDownError | errors.ReadOnlyError):
         return True
     code, _, text = str(error).partition(" ")
     if code == "LIMIT":
@@ -105,7 +94,7 @@ def _pauses() -> Iterator[float]:
 class _Request(abc.ABC):
     """A request that was sent. It has a connection for itself until the reply is read."""
 
-    answered = False
+    answered = False  # the server has dealt with it, and the reply was read
 
     @abc.abstractmethod
     def close(self) -> None: ...
@@ -236,7 +225,7 @@ class _Server(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    async def home(client: Any, key: _Key, *, refresh: bool = False, asked: AskError | None = None) -> Any:
+    async def home(client: Any, key: _Key, *, refresh: bool = False, asked: errors.AskError | None = None) -> Any:
         """The source of connections to the server of `key`, or to the one that an ASK names.
 
         `refresh` asks the cluster anew where its keys are.
@@ -265,16 +254,19 @@ def _run(steps: Coroutine[Any, Any, _T]) -> _T:
 class _ThreadRequest(_Request):
     def __init__(self, server: _Server, connection: Any) -> None:
         self.server, self.connection = server, connection
+        self.closed = False
 
     def close(self) -> None:
+        self.closed = True
         self.connection.disconnect()
 
     async def reply(self, limit: float) -> Any:
         try:
-            if not self.connection.can_read(limit):
-                raise RedisTimeoutError("the server did not answer in time")
+            if self.closed or not self.connection.can_read(limit):
+                raise errors.TimeoutError("the server did not answer in time")  # noqa: TRY301
             reply = self.connection.read_response(disconnect_on_error=False)
-        except Exception:
+        except Exception as error:
+            self.answered = isinstance(error, errors.ResponseError)
             self.close()
             raise
         self.answered = True
@@ -318,7 +310,7 @@ class _ThreadServer(_Server):
     def pick(self) -> Any:
         """An idle connection that is still open."""
         while self.idle:
-            with contextlib.suppress(IndexError, RedisError):
+            with contextlib.suppress(IndexError, errors.RedisError):
                 connection = self.idle.pop()
                 if not connection.can_read(0):
                     return connection
@@ -327,7 +319,7 @@ class _ThreadServer(_Server):
 
     @staticmethod
     async def sleep(seconds: float) -> None:
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251 - it blocks, as all here does
 
     @staticmethod
     async def shielded(attempt: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
@@ -341,7 +333,7 @@ class _ThreadServer(_Server):
             raise
 
     @staticmethod
-    async def home(client: Any, key: _Key, *, refresh: bool = False, asked: AskError | None = None) -> Any:
+    async def home(client: Any, key: _Key, *, refresh: bool = False, asked: errors.AskError | None = None) -> Any:
         if not hasattr(client, "nodes_manager"):
             return client.connection_pool
         if refresh:
@@ -364,8 +356,9 @@ class _TaskRequest(_Request):
         await asyncio.wait({self.task}, timeout=limit)
         if not self.task.done():
             self.close()
-            raise RedisTimeoutError("the server did not answer in time")
-        self.answered = not self.task.cancelled() and self.task.exception() is None
+            raise errors.TimeoutError("the server did not answer in time")
+        if not self.task.cancelled():
+            self.answered = isinstance(self.task.exception(), errors.ResponseError | None)
         return self.task.result()
 
 
@@ -397,7 +390,14 @@ class _TaskServer(_Server):
     def close(self, connection: Any) -> None:
         self.task(connection.disconnect())
 
-    async def send(self, words: Sequence[Any], limit: float, *, fresh: bool = False, asking: bool = False) -> _Request:
+    async def send(
+        self,
+        words: Sequence[Any],
+        limit: float,  # noqa: ARG002 - that of the reply includes it
+        *,
+        fresh: bool = False,
+        asking: bool = False,
+    ) -> _Request:
         return _TaskRequest(self.task(self.exchange(words, fresh, asking)))
 
     async def exchange(self, words: Sequence[Any], fresh: bool, asking: bool) -> Any:
@@ -421,7 +421,7 @@ class _TaskServer(_Server):
         """An idle connection that is still open."""
         while self.idle:
             connection = self.idle.pop()
-            with contextlib.suppress(RedisError, OSError):
+            with contextlib.suppress(errors.RedisError, OSError):
                 readable = getattr(connection, "can_read", None) or connection.can_read_destructive
                 if connection.is_connected and not await readable():
                     return connection
@@ -447,7 +447,7 @@ class _TaskServer(_Server):
         raise cancelled
 
     @staticmethod
-    async def home(client: Any, key: _Key, *, refresh: bool = False, asked: AskError | None = None) -> Any:
+    async def home(client: Any, key: _Key, *, refresh: bool = False, asked: errors.AskError | None = None) -> Any:
         if not hasattr(client, "nodes_manager"):
             return client.connection_pool
         await client.initialize()
@@ -564,7 +564,7 @@ class _Hold:
                     raise
                 error = failure
             left = until - _now()
-            if left < 0.001:
+            if left < _TICK:
                 break
             if error is not None:
                 await self.kind.sleep(min(next(self.pauses), left))
@@ -582,7 +582,7 @@ class _Hold:
             await self.ask(self.spec.release(self.owner.name), server.patience)
             self.owner.unsettled -= self.names
         sent = _now()
-        block = None if once else max(0.001, min(_SLICE, server.patience, until - sent))
+        block = None if once else max(_TICK, min(_SLICE, server.patience, until - sent))
         reply = await self.ask(self.spec.acquire(self.owner.name, block), server.patience, block=block or 0, keep=True)
         if reply is None:
             # Before the time is up: from a server that does not let this connection wait.
@@ -629,7 +629,7 @@ class _Hold:
         sent = _now()
         try:
             reply = await self.ask_of_hold(self.spec.extend(self.owner.name, self.fences), limit)
-        except Exception:  # whatever it was: there is time until the lease ends
+        except Exception:  # noqa: BLE001 - whatever it was: there is time until the lease ends
             self.due = min(_now() + next(self.pauses), self.valid_until)
             await self.follow()
             return
@@ -781,7 +781,7 @@ class _Hold:
         """The reply of a command that is about the hold; None too if the key is no lock any more."""
         try:
             return await self.ask(words, limit, fresh=fresh)
-        except RedisError as error:
+        except errors.RedisError as error:
             if str(error).startswith("WRONGTYPE"):
                 return None
             raise
@@ -790,7 +790,7 @@ class _Hold:
         self, words: list[Any], limit: float, *, block: float = 0, keep: bool = False, fresh: bool = False
     ) -> Any:
         """The reply to a request, wherever in a cluster the keys are now."""
-        asked: AskError | None = None
+        asked: errors.AskError | None = None
         for _ in range(3):
             if asked is None:
                 server = await self.find()
@@ -803,10 +803,10 @@ class _Hold:
                 if keep:
                     self.request = request
                 return await request.reply(limit + block)
-            except AskError as error:
+            except errors.AskError as error:
                 if not hasattr(self.spec.client, "nodes_manager"):
                     raise
-                last, moved = error, isinstance(error, MovedError)
+                last, moved = error, isinstance(error, errors.MovedError)
             finally:
                 if asked is not None:
                     server.leave()
@@ -832,7 +832,7 @@ class _Lock:
     """What both kinds of locks have in common."""
 
     _kind: type[_Server]
-    _event: type[threading.Event] | type[asyncio.Event]
+    _event: type[threading.Event | asyncio.Event]
     _hold: _Hold | None = None
 
     def __init__(
@@ -851,8 +851,8 @@ class _Lock:
         blocking: bool = True,
         blocking_timeout: float | None = None,
         raise_on_release_error: bool = True,
-        sleep: float | None = None,
-        thread_local: bool = False,
+        sleep: float | None = None,  # noqa: ARG002
+        thread_local: bool = False,  # noqa: ARG002
     ) -> None:
         keys = (key,) if isinstance(key, str | bytes) else tuple(key)
         lease = next((seconds for seconds in (timeout, lease) if seconds is not None), 30.0)
@@ -956,8 +956,8 @@ class Lock(_Lock):
         """Runs a command on the server, in one step with the check that the lock is held under this fence.
 
         Returns the reply of the command. Raises `LockLost` if the lock is not held: then nothing was run. The lock must
-        not be shared. Of several keys the first one counts, or `key`. In a cluster the command's keys must have the slot
-        of the lock. After a network error nobody knows whether it was run.
+        not be shared. Of several keys the first one counts, or `key`. In a cluster the command's keys must have the
+        slot of the lock. After a network error nobody knows whether it was run.
         """
         return _run(self._held().guard(command, key))
 
@@ -973,7 +973,9 @@ class Lock(_Lock):
             raise LockNotAcquired("the wait was over before the lock was free", self._spec.name)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.release()
         except Exception as failure:

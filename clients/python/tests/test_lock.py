@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -256,7 +257,7 @@ lock.release()
         wait_for(lambda: all(key[2] != ours for key in redis_lock._servers))
 
     def test_what_goes_on_when_a_server_hangs_is_the_renewal_of_other_servers(self):
-        with socket_that_never_answers() as port, redis.Redis(port=PORT) as other:
+        with SilentServer() as port, redis.Redis(port=PORT) as other:
             hung = Lock(redis.Redis(port=port, protocol=2), self.key, wait=0)
             asking = threading.Thread(target=self.ask_in_vain, args=(hung,))
             asking.start()
@@ -276,17 +277,13 @@ class UnreachablePool:
     connection_class = redis.Connection
 
     def __init__(self):
-        import socket
-
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.connection_kwargs = {"host": "127.0.0.1", "port": free.getsockname()[1]}
 
 
-class socket_that_never_answers:  # noqa: N801
+class SilentServer:
     def __enter__(self):
-        import socket
-
         self.socket = socket.create_server(("127.0.0.1", 0))
         return self.socket.getsockname()[1]
 

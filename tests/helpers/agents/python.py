@@ -158,7 +158,10 @@ class Agent:
 
 
 def failure(kind, error):
-    return {"error": kind, "message": f"{getattr(error, 'status_code', None) or ''} {error}".strip()}
+    return {
+        "error": kind,
+        "message": f"{getattr(error, 'status_code', None) or ''} {error}".strip(),
+    }
 
 
 def text(reply):

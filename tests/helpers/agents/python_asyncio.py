@@ -102,7 +102,10 @@ class Agent:
 
 
 def failure(kind, error):
-    return {"error": kind, "message": f"{getattr(error, 'status_code', None) or ''} {error}".strip()}
+    return {
+        "error": kind,
+        "message": f"{getattr(error, 'status_code', None) or ''} {error}".strip(),
+    }
 
 
 def say(answer):

@@ -32,8 +32,19 @@ PLACE = ROOT / "target/suites"
 PYTHON = PLACE / "venv/bin/python"
 NOT_RUN = 77
 TOOLS = (
-    *("pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-timeout==2.4.0", "process-tests==3.0.0"),
-    *("redis==8.1.0", "gevent==26.9.0", "eventlet==0.41.3", "mmh3==5.3.1", "typing_extensions==4.16.0"),
+    *(
+        "pytest==9.2.0",
+        "pytest-asyncio==1.5.0",
+        "pytest-timeout==2.4.0",
+        "process-tests==3.0.0",
+    ),
+    *(
+        "redis==8.1.0",
+        "gevent==26.9.0",
+        "eventlet==0.41.3",
+        "mmh3==5.3.1",
+        "typing_extensions==4.16.0",
+    ),
 )
 # For each suite: the release, what of it goes into the folder where the tests run, what goes into PYTHONPATH, and how
 # many seconds a test may take.
@@ -45,7 +56,7 @@ SUITES = {
         "python-redis-lock==4.0.1",
         ["tests/test_redis_lock.py", "tests/helper.py", "tests/config.py"],
         None,
-        60,
+        25,
     ),
 }
 
@@ -55,7 +66,11 @@ class NotRun(Exception):
 
 
 def pip(*words):
-    done = subprocess.run([PYTHON, "-m", "pip", "-q", "--disable-pip-version-check", *words], text=True, capture_output=True)
+    done = subprocess.run(
+        [PYTHON, "-m", "pip", "-q", "--disable-pip-version-check", *words],
+        text=True,
+        capture_output=True,
+    )
     if done.returncode != 0:
         raise NotRun(f"pip {words[0]} failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]}")
 
@@ -76,7 +91,15 @@ def sources(release):
     folder = PLACE / "src" / release
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=PLACE) as download:
-            pip("download", "--no-deps", "--no-binary", ":all:", "--dest", download, release)
+            pip(
+                "download",
+                "--no-deps",
+                "--no-binary",
+                ":all:",
+                "--dest",
+                download,
+                release,
+            )
             (archive,) = Path(download).glob("*.tar.gz")
             with tarfile.open(archive) as sdist:
                 sdist.extractall(Path(download) / "src", filter="data")
@@ -88,7 +111,11 @@ def sources(release):
 
 def differences(suite):
     """The tests on the list, with the reason for each: rows `| suite | tests | reason |` of DIFFERS.md."""
-    rows = re.findall(rf"^\| `{suite}` \| (.+?) \| (.+?) \|$", (HERE / "DIFFERS.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        rf"^\| `{suite}` \| (.+?) \| (.+?) \|$",
+        (HERE / "DIFFERS.md").read_text(),
+        re.MULTILINE,
+    )
     return {name: reason for names, reason in rows for name in re.findall(r"`([^`]+)`", names)}
 
 
@@ -105,7 +132,19 @@ def run(suite, port, server):
         shutil.copy(file, tests)
     paths = [str(tests), *([str(source / path)] if path else []), str(HELPER.parent)]
     report = folder / "report.xml"
-    words = ["-q", "-p", "no:cacheprovider", "--rootdir", folder, "--junitxml", report, "--timeout", str(limit)]
+    words = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        folder,
+        "--junitxml",
+        report,
+        "--timeout",
+        str(limit),
+        "--durations",
+        "15",
+    ]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -115,7 +154,13 @@ def run(suite, port, server):
     }
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
     with (folder / "log").open("w") as log:
-        subprocess.run([PYTHON, "-m", "pytest", *words, tests], cwd=tests, env=environment, stdout=log, stderr=log)
+        subprocess.run(
+            [PYTHON, "-m", "pytest", *words, tests],
+            cwd=tests,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
     if not report.exists():
         sys.exit(f"{suite}: pytest made no report: see {folder / 'log'}")
     outcomes = {}
@@ -153,7 +198,16 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.folder = tempfile.TemporaryDirectory()
-        words = ["--port", str(self.port), "--save", "", "--dir", self.folder.name, "--databases", "16"]
+        words = [
+            "--port",
+            str(self.port),
+            "--save",
+            "",
+            "--dir",
+            self.folder.name,
+            "--databases",
+            "16",
+        ]
         module = ["--loadmodule", os.environ["REDIS_LOCK_MODULE"]]
         self.process = subprocess.Popen([program, *words, *module], stdout=subprocess.DEVNULL)
 

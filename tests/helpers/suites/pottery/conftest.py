@@ -29,7 +29,11 @@ class Redlock:
     ):
         if not context_manager_blocking and context_manager_timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
-        self.key, self.masters, self.auto_release_time = f"redlock:{key}", frozenset(masters), auto_release_time
+        self.key, self.masters, self.auto_release_time = (
+            f"redlock:{key}",
+            frozenset(masters),
+            auto_release_time,
+        )
         first = min(self.masters, key=lambda client: client.get_connection_kwargs()["db"])
         self.lock = redis_lock.Lock(first, self.key, lease=max(1.0, auto_release_time))
         self.within = (context_manager_blocking, context_manager_timeout)
@@ -67,7 +71,11 @@ from_url = Redis.from_url
 @pytest.fixture(autouse=True)
 def port(monkeypatch):
     """The tests know the port 6379 alone."""
-    monkeypatch.setattr(Redis, "from_url", lambda url, **options: from_url(url.replace("6379", str(PORT)), **options))
+    monkeypatch.setattr(
+        Redis,
+        "from_url",
+        lambda url, **options: from_url(url.replace("6379", str(PORT)), **options),
+    )
 
 
 @pytest.fixture

@@ -14,7 +14,16 @@ def redis_socket(tmp_path):
 @pytest.fixture
 def redis_server(tmp_path, redis_socket):
     module = ("--loadmodule", os.environ["REDIS_LOCK_MODULE"])
-    place = ("--port", "0", "--save", "", "--dir", str(tmp_path), "--unixsocket", redis_socket)
+    place = (
+        "--port",
+        "0",
+        "--save",
+        "",
+        "--dir",
+        str(tmp_path),
+        "--unixsocket",
+        redis_socket,
+    )
     with TestProcess(os.environ["REDIS_LOCK_SERVER"], *module, *place) as server:
         wait_for_strings(server.read, 10, "eady to accept connections")
         yield server

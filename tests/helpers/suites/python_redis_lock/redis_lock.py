@@ -46,7 +46,16 @@ def reset_all(client):
 
 
 class Lock:
-    def __init__(self, redis_client, name, expire=None, id=None, auto_renewal=False, strict=True, blocking=True):
+    def __init__(
+        self,
+        redis_client,
+        name,
+        expire=None,
+        id=None,
+        auto_renewal=False,
+        strict=True,
+        blocking=True,
+    ):
         if id is not None:
             raise NotImplementedError("an owner of the program's own")
         self._name, self.blocking = f"lock:{name}", blocking
@@ -65,7 +74,10 @@ class Lock:
             acquired = self.lock.acquire(blocking=blocking, blocking_timeout=float(timeout or 0) or None)
         except helper.LockError as error:
             raise AlreadyAcquired from error
-        log.info("Acquired Lock(%r)." if acquired else "Failed to acquire Lock(%r).", self._name)
+        log.info(
+            "Acquired Lock(%r)." if acquired else "Failed to acquire Lock(%r).",
+            self._name,
+        )
         return acquired
 
     def locked(self):
