@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/lint-python.sh: the linters of the helper for redis-py, and of the scripts that test it. tools/install.sh linters-python
-# installs them.
+# tools/lint-python.sh: the linters of the helper for redis-py, and of the scripts that test it. They come by
+# tools/install.sh linters-python
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,5 +8,5 @@ python=${REDIS_LOCK_PYTHON:-$PWD/target/venv/bin/python}
 files=(clients/python tests/helpers/agents/*.py tests/helpers/suites)
 
 "$python" -m ruff format --quiet --check --config clients/python/pyproject.toml "${files[@]}"
-"$python" -m ruff check --quiet --config clients/python/pyproject.toml clients/python
+"$python" -m ruff check --quiet clients/python
 "$python" -m mypy --strict --no-error-summary clients/python/redis_lock.py
