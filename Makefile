@@ -85,19 +85,22 @@ instructions: ## count processor instructions per command; fail at 5 % more than
 	@tools/install.sh rust libclang valgrind
 	@$(cargo) bench --quiet --locked --bench instructions -- $(if $(RECORD),--record)
 
-lint: ## run no test: check format, clippy, docs, links, file lengths, layers of the code, scripts (with shellcheck)
-	@tools/install.sh rust libclang
+lint: ## run no test: check format, clippy, docs, links, file lengths, layers of the code, helpers, scripts
+	@tools/install.sh rust libclang linters-python linters-node linters-go
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@$(cargo) clippy --workspace --all-targets --locked -- -D warnings
 	@$(cargo) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
-	@$(cargo) doc --no-deps --document-private-items --locked
+	@$(cargo) doc --no-deps --document-private-items --locked --package redis-lock --package redis-lock-client
 	tools/purity.sh
 	tools/layers.py
 	tools/lengths.py
 	tools/links.py
 	tools/rust_version.py
 	tools/test_rules.py --quiet
+	tools/lint-python.sh
+	tools/lint-node.sh
+	@[ -f target/helpers/go-is-missing ] || { echo tools/lint-go.sh; tools/lint-go.sh; }
 	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run
 lint: export RUSTDOCFLAGS := -D warnings
 

@@ -71,7 +71,7 @@ impl Error {
     }
 }
 
-/// Whether the server may be reached later. What is wrong with an address, a certificate or a file's rights stays wrong.
+/// Whether the server may be reached later. What is wrong with an address, a certificate or a file's rights stays so.
 fn failure_passes(error: &RedisError) -> bool {
     use std::io::ErrorKind::{InvalidData, PermissionDenied};
     match error.kind() {

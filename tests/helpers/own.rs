@@ -5,7 +5,7 @@ use crate::run::{passes, root};
 use crate::stage::{Play, Stage, holders};
 use serde_json::json;
 use std::process::Command;
-use testbed::Server;
+use testbed::{Server, module, say_not_run};
 
 /// A child of a fork is another process: it neither releases nor renews its parent's lock.
 #[test]
@@ -42,6 +42,33 @@ fn the_tests_of_the_helper_for_go_pass() {
         // Not from its cache: the server is a new one.
         passes_on_a_server(command.args(["test", "-count=1", "./clients/go/..."]));
     });
+}
+
+/// The suites run other makers' tests, with a list of what differs and why.
+#[test]
+fn the_lock_suites_of_other_makers_for_python_pass_but_for_what_is_listed() {
+    let name = "own::the_lock_suites_of_other_makers_for_python_pass_but_for_what_is_listed";
+    passes_unless_not_run(name, Command::new(python()).arg("tests/helpers/suites/python_suites.py"));
+}
+
+#[test]
+fn the_lock_suite_of_another_maker_for_node_passes_but_for_what_is_listed() {
+    let name = "own::the_lock_suite_of_another_maker_for_node_passes_but_for_what_is_listed";
+    let server = Server::new();
+    let mut command = Command::new(node());
+    command.arg("tests/helpers/suites/node_suites.mjs").env("REDIS_LOCK_PORT", server.port().to_string());
+    passes_unless_not_run(name, &mut command);
+}
+
+/// Exit code 77 says that the suite cannot be had here, and the last line says why.
+fn passes_unless_not_run(name: &str, command: &mut Command) {
+    let output = command.env("REDIS_LOCK_MODULE", module()).current_dir(root()).output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match output.status.code() {
+        Some(0) => {}
+        Some(77) => say_not_run(name, said.lines().last().unwrap_or_default()),
+        _ => panic!("{command:?} ended with {}:\n{said}", output.status),
+    }
 }
 
 /// The command succeeds with a new server, which it finds by REDIS_LOCK_PORT.

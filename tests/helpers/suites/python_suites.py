@@ -7,8 +7,8 @@ Needs REDIS_LOCK_MODULE, and a server: REDIS_LOCK_SERVER, or redis-server in PAT
 sources, into target/suites. None of them is in this repository. What is here for each suite is a folder with a
 conftest.py, which puts the helper in the place of the maker's lock, and a list of the tests that differ (DIFFERS.md).
 
-It fails if a test fails that is not on the list, or if one passes that is. Exits with 77, and says NOT RUN and why, when
-the sources cannot be had.
+It fails if a test fails that is not on the list, or if one passes that is. Exits with 77, and says NOT RUN and why,
+when the sources cannot be had.
 """
 
 import os
