@@ -627,7 +627,7 @@ type AddressMap = Record<string, Place> | ((address: string) => Place | null | u
 /** What is used of a client of either library. */
 interface Native {
   options: { socket?: object; commandOptions?: object };
-  stream?: { ref?(): void; unref?(): void };
+  stream?: { ref?(): void; unref?(): void; destroy(): void };
   duplicate(options: object): Native;
   on(event: 'error', listener: (error: unknown) => void): unknown;
   connect(): Promise<unknown>;
@@ -702,7 +702,11 @@ function likeIoRedis(client: Native, place?: Place): Connection {
     connect: () => own.connect().catch((error) => Promise.reject(why ?? error)),
     send: ([command = '', ...words]) => own.call(command, words),
     keepProcessAlive: (yes) => (yes ? own.stream?.ref?.() : own.stream?.unref?.()),
-    close: () => own.disconnect(),
+    close: () => {
+      own.disconnect();
+      // Alone, it waits for the server to close as well.
+      own.stream?.destroy();
+    },
   };
 }
 

@@ -124,6 +124,29 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.equal(await info(key), null);
     });
 
+    it('sends nothing more once it is cancelled', async () => {
+      const wire = await new Wire().listen();
+      const far = await open(wire.port);
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      const own = new Locks(far);
+      assert.equal(await own.tryAcquire(key), null);
+      const control = new AbortController();
+      wire.isSlow = true;
+      const ended = own.acquire(key, { signal: control.signal }).catch((error) => error);
+      await until('a connection to be on its way', async () => wire.slow === 1 && (await waiting(key)) === 1);
+      control.abort();
+      await until('the place to end', async () => (await waiting(key)) === 0);
+      wire.freeze(false);
+      const seen = [];
+      const watch = async () => seen.push(await waiting(key));
+      while ((await Promise.race([ended, watch()])) instanceof Error === false);
+      assert.ok(!seen.includes(1), 'the wait that is given up does not begin again');
+      await lock.release();
+      close(far);
+      wire.close();
+    });
+
     it('releases once, however often it is asked', async () => {
       const key = newKey();
       const lock = await locks.acquire(key);

@@ -71,6 +71,10 @@ export class Wire {
   #isFrozen = false;
   /** How many connections may be opened still. */
   left = Number.POSITIVE_INFINITY;
+  /** Whether new connections are frozen, until the wire is not. */
+  isSlow = false;
+  /** How many of them there were. */
+  slow = 0;
 
   async listen() {
     this.#server.listen(0, '127.0.0.1');
@@ -90,8 +94,9 @@ export class Wire {
     for (const [from, to] of [pair, [...pair].reverse()]) {
       from.on('error', () => undefined).on('close', () => to.destroy());
       from.pipe(to);
-      if (this.#isFrozen) from.unpipe(to).pause();
+      if (this.#isFrozen || this.isSlow) from.unpipe(to).pause();
     }
+    if (this.isSlow) this.slow += 1;
     socket.on('close', () => this.#pairs.delete(pair));
   }
 
@@ -99,8 +104,8 @@ export class Wire {
     this.#isFrozen = isFrozen;
     for (const pair of this.#pairs) {
       for (const [from, to] of [pair, [...pair].reverse()]) {
-        if (isFrozen) from.unpipe(to).pause();
-        else from.pipe(to);
+        from.unpipe(to).pause();
+        if (!isFrozen) from.pipe(to);
       }
     }
   }
