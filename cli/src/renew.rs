@@ -211,6 +211,35 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::owner::Owner;
+    use crate::request::Terms;
+
+    #[test]
+    fn its_thread_ends_with_the_last_hold() {
+        let nobody = "redis://127.0.0.1:1".parse().expect("a URL");
+        let renewer = Renewer::new(Arc::new(Servers::nodes(vec![nobody])));
+        let lanes = || lock(&renewer.lanes).by_address.len();
+        for _ in 0..3 {
+            let holds = [b"a", b"b"].map(|key| {
+                let terms = Terms::new(vec![key.to_vec()]);
+                Arc::new(Hold::new(terms, Owner::new(), vec![7], Moment::now()))
+            });
+            for hold in &holds {
+                renewer.add(hold, Moment::now()).expect("a thread");
+            }
+            assert_eq!(lanes(), 1, "one thread for one server");
+            for hold in &holds {
+                hold.begin_release();
+                renewer.remove(hold);
+            }
+            // Long before the next renewal was due.
+            let deadline = Moment::now() + Duration::from_secs(5);
+            while lanes() > 0 {
+                assert!(!deadline.is_past(), "the thread goes on");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
 
     #[test]
     fn what_the_server_said_decides_for_all_keys_together() {

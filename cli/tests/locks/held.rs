@@ -104,17 +104,17 @@ fn a_guarded_command_without_a_reply_is_not_sent_twice() {
     let proxy = Proxy::to(server.port());
     let client = Client::open(("127.0.0.1", proxy.port())).unwrap();
     let guard = client.lock("k").unwrap();
-    let mut runs = 0;
-    for bytes in [1, 60, 150, 200] {
-        let before = proxy.cuts();
+    let mut count = 0;
+    let mut runs_without_reply = 0;
+    for bytes in (1..300).step_by(7) {
         proxy.cut_after(bytes);
         let reply = guard.guard::<u32>(redis::cmd("INCR").arg("d"));
-        runs += u32::from(reply.is_ok() || proxy.cuts() == before);
-        let counted = server.connect().get::<Option<u32>>(&["GET", "d"]).unwrap_or_default();
-        // What was cut off was done once, or not at all.
-        assert!(counted == runs || counted == runs + 1, "{counted} after {runs}: {reply:?}");
-        runs = counted;
+        let after = server.connect().get::<Option<u32>>(&["GET", "d"]).unwrap_or_default();
+        assert!(after - count <= 1, "it ran twice: cut after {bytes} bytes");
+        runs_without_reply += u32::from(reply.is_err() && after > count);
+        count = after;
     }
+    assert!(runs_without_reply > 0, "no reply was cut off");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_lock_with_a_session_ends_soon_after_its_connection() {
 fn a_server_that_hangs_does_not_delay_the_renewal_on_others() {
     let (sound, hung) = (Server::new(), Server::new());
     let (of_sound, of_hung) = (client_of(&sound), client_of(&hung));
-    let lost = of_hung.key("k").lease(SHORT * 2).lock().unwrap();
+    let lost = of_hung.key("k").lease(SHORT + SHORT / 2).lock().unwrap();
     let kept = of_sound.key("k").lease(SHORT).lock().unwrap();
     hung.signal(Signal::STOP);
     assert!(lost.wait_lost(PATIENCE) && lost.valid_until().is_past());

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod held;
+mod player;
 mod reached;
 mod waited_for;
 
@@ -10,8 +11,8 @@ use redis_lock_client::{Client, Guard, Owner};
 use std::time::Duration;
 use testbed::{Server, wait_for};
 
-/// A lease that ends within the patience of a test.
-const SHORT: Duration = Duration::from_secs(1);
+/// A lease that ends within the patience of a test, and outlasts a machine that is busy for a moment.
+const SHORT: Duration = Duration::from_secs(2);
 
 fn client_of(server: &Server) -> Client {
     Client::open(("127.0.0.1", server.port())).unwrap()

@@ -61,6 +61,12 @@ fn any_node_of_a_cluster_leads_to_all_locks() {
     // All are renewed, each by the node that has it.
     assert!(!guards[0].wait_lost(SHORT * 2));
     assert!(guards.iter().all(|guard| !guard.is_lost() && guard.check().unwrap()));
+    // The first is at another node already, and its slot is still on its way there.
+    let (old, new) = move_key(&cluster, &keys[0]);
+    assert!(!guards[0].wait_lost(SHORT * 2));
+    assert!(guards[0].check().unwrap());
+    assert!(cluster.conn(old).error(&["LOCK.INFO", &keys[0]]).starts_with("ASK"));
+    move_slot(&cluster, &keys[0], new);
     let both = client.keys(["{k1}a", "{k1}b"]).try_lock().unwrap().unwrap();
     assert_eq!(both.fences().len(), 2);
     both.release().unwrap();
@@ -70,8 +76,7 @@ fn any_node_of_a_cluster_leads_to_all_locks() {
     for node in &cluster.nodes {
         node.connect().ok(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let is_at = |key: &String, number| cluster.conn(number).call(&["LOCK.INFO", key]).is_ok();
-    let (hung, sound): (Vec<_>, Vec<_>) = keys.iter().zip(guards).partition(|(key, _)| is_at(key, 0));
+    let (hung, sound): (Vec<_>, Vec<_>) = keys.iter().zip(guards).partition(|(key, _)| is_at(&cluster, key, 0));
     cluster.nodes[0].signal(Signal::STOP);
     assert!(hung[0].1.wait_lost(PATIENCE));
     assert!(!sound[0].1.wait_lost(SHORT * 2));
@@ -81,7 +86,43 @@ fn any_node_of_a_cluster_leads_to_all_locks() {
     let client = Client::cluster([("127.0.0.1", cluster.nodes[0].port()), ("127.0.0.1", cluster.nodes[1].port())]);
     let key = format!("{} too", sound[0].0);
     let guard = client.unwrap().key(&key).try_lock_for(PATIENCE).unwrap().unwrap();
-    assert!(cluster.nodes[1..].iter().any(|node| holds(node, &key, &guard)));
+    let node = (1..3).find(|number| is_at(&cluster, &key, *number)).unwrap();
+    assert!(holds(&cluster.nodes[node], &key, &guard));
+}
+
+/// Whether a node serves a key.
+fn is_at(cluster: &Cluster, key: &str, number: usize) -> bool {
+    cluster.conn(number).call(&["LOCK.INFO", key]).is_ok()
+}
+
+/// Moves a key, while its slot is not moved yet: from which node, and to which.
+fn move_key(cluster: &Cluster, key: &str) -> (usize, usize) {
+    let slot = slot_of(cluster, key);
+    let old = (0..3).find(|number| is_at(cluster, key, *number)).unwrap();
+    let new = (old + 1) % 3;
+    cluster.conn(new).ok(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &cluster.id(old)]);
+    cluster.conn(old).ok(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(new)]);
+    let port = cluster.nodes[new].port().to_string();
+    cluster.conn(old).ok(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+    (old, new)
+}
+
+fn move_slot(cluster: &Cluster, key: &str, to: usize) {
+    let slot = slot_of(cluster, key);
+    for number in [to, 0, 1, 2] {
+        cluster.conn(number).ok(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(to)]);
+    }
+}
+
+fn slot_of(cluster: &Cluster, key: &str) -> String {
+    cluster.conn(0).int(&["CLUSTER", "KEYSLOT", key]).unwrap().to_string()
+}
+
+/// A Sentinel that makes a primary closes all connections to it.
+fn is_primary(server: &Server) -> bool {
+    let client = redis::Client::open(("127.0.0.1", server.port())).unwrap();
+    let role = client.get_connection().and_then(|mut conn| redis::cmd("ROLE").query::<Vec<redis::Value>>(&mut conn));
+    role.is_ok_and(|role| role[0] == redis::Value::BulkString(b"master".to_vec()))
 }
 
 #[test]
@@ -99,13 +140,13 @@ fn a_lock_that_sentinels_lead_to_outlasts_their_failover() {
     let nobody = ("127.0.0.1", 1);
     let sentinels = [nobody, ("127.0.0.1", sentinel.port())];
     let client = Client::sentinel(sentinels, "locks", redis::RedisConnectionInfo::default()).unwrap();
-    let guard = client.key("k").lease(SHORT * 10).lock().unwrap();
+    let guard = client.key("k").lease(SHORT * 4).lock().unwrap();
     assert!(holds(&primary, "k", &guard));
     replica.catch_up(&primary);
     wait_for("the failover to begin", || conn.call(&["SENTINEL", "FAILOVER", "locks"]).is_ok());
-    wait_for("the failover", || replica.connect().info("replication", "role") == "master");
-    // The Sentinel tells the old primary of it after 10 s only: until then it would extend the lease, for nothing.
-    assert!(!guard.wait_lost(SHORT * 11), "it is renewed at the new primary");
+    wait_for("the failover", || is_primary(&replica));
+    // The Sentinel tells the old primary of it after 10 s only: until then that would extend the lease, for nothing.
+    assert!(!guard.wait_lost(SHORT * 5), "it is renewed at the new primary");
     assert!(guard.check().unwrap() && holds(&replica, "k", &guard));
     guard.release().unwrap();
     let other = Client::sentinel(sentinels, "nobody", redis::RedisConnectionInfo::default()).unwrap();

@@ -1,0 +1,135 @@
+//! Servers that behave as real ones seldom do, played by the test: replies that come early, late, or for the wrong
+//! request.
+
+use redis_lock_client::redis::{Parser, Value, from_redis_value};
+use redis_lock_client::{Cancel, Client, Error};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+use testbed::PATIENCE;
+
+const NULL: &str = "$-1\r\n";
+
+/// A request, and the connection that waits for the reply.
+struct Request {
+    words: Vec<String>,
+    connection: TcpStream,
+}
+
+impl Request {
+    fn reply(&self, text: &str) {
+        // The client may have gone.
+        drop((&self.connection).write_all(text.as_bytes()));
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|other| other == word)
+    }
+}
+
+/// All requests that a client sends, over whichever connection.
+fn server() -> (Client, Receiver<Request>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let client = Client::open(("127.0.0.1", listener.local_addr().unwrap().port())).unwrap();
+    let (sender, requests) = channel();
+    thread::spawn(move || {
+        for connection in listener.incoming().map_while(Result::ok) {
+            let sender = sender.clone();
+            thread::spawn(move || pass_on(&connection, &sender));
+        }
+    });
+    (client, requests)
+}
+
+fn pass_on(connection: &TcpStream, sender: &Sender<Request>) {
+    let mut parser = Parser::new();
+    while let Ok(request @ Value::Array(_)) = parser.parse_value(connection) {
+        let words = from_redis_value(request).unwrap();
+        if sender.send(Request { words, connection: connection.try_clone().unwrap() }).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_grant_that_comes_after_all_is_given_back() {
+    // The server read the request that waits later than those to leave, as after a hang. The owner is gone by then.
+    let (client, requests) = server();
+    let cancel = Cancel::new();
+    let lock = client.key("k").cancelled_by(&cancel);
+    let wait = thread::spawn(move || lock.lock());
+    let next = || requests.recv_timeout(PATIENCE).expect("a request");
+    next().reply(NULL);
+    let waiting = next();
+    assert!(waiting.has("BLOCK") && waiting.has("QUEUE"), "{:?}", waiting.words);
+    cancel.cancel();
+    while !wait.is_finished() {
+        if let Ok(request) = requests.recv_timeout(Duration::from_millis(10)) {
+            assert!(request.words[0] == "LOCK.RELEASE" && request.has("ALL"), "{:?}", request.words);
+            request.reply(NULL);
+        }
+    }
+    assert!(matches!(wait.join().unwrap(), Err(Error::Cancelled)));
+    waiting.reply(":7\r\n");
+    let release = next();
+    assert_eq!(release.words[..2], ["LOCK.RELEASE", "k"]);
+    assert_eq!(release.words[2], waiting.words[2], "of the same owner");
+    release.reply(":0\r\n");
+}
+
+#[test]
+fn a_server_that_lets_nobody_wait_is_not_asked_in_a_tight_loop() {
+    let (client, requests) = server();
+    let wait = thread::spawn(move || client.try_lock_for("k", Duration::from_millis(1500)));
+    let mut asked = 0;
+    while !wait.is_finished() {
+        if let Ok(request) = requests.recv_timeout(Duration::from_millis(10)) {
+            asked += u32::from(request.has("QUEUE"));
+            request.reply(NULL);
+        }
+    }
+    assert!(wait.join().unwrap().unwrap().is_none());
+    // At once, and in the line; then the rest of its time is slept.
+    assert!(asked <= 3, "{asked} requests");
+}
+
+#[test]
+fn a_grant_that_was_waited_for_is_renewed_before_it_counts() {
+    // Nobody knows when it was granted: the process, or the reply, may have been on its way for long.
+    let (client, requests) = server();
+    let wait = thread::spawn(move || client.lock("k"));
+    let next = || requests.recv_timeout(PATIENCE).expect("a request");
+    next().reply(NULL);
+    next().reply(":7\r\n");
+    let renewal = next();
+    assert!(renewal.words[0] == "LOCK.EXTEND" && renewal.has("FENCE") && renewal.has("7"), "{:?}", renewal.words);
+    // It was lost meanwhile: back to the line.
+    renewal.reply(NULL);
+    let waiting = next();
+    assert!(waiting.has("BLOCK"), "{:?}", waiting.words);
+    waiting.reply(":9\r\n");
+    next().reply(":9\r\n");
+    let guard = wait.join().unwrap().unwrap();
+    assert_eq!(guard.fence(), 9);
+    let release = thread::spawn(move || guard.release());
+    let request = next();
+    assert!(request.words[0] == "LOCK.RELEASE" && request.has("9"), "{:?}", request.words);
+    request.reply(":0\r\n");
+    release.join().unwrap().unwrap();
+}
+
+#[test]
+fn the_last_error_of_a_wait_is_told_and_not_that_others_hold_the_lock() {
+    let (client, requests) = server();
+    let wait = thread::spawn(move || client.try_lock_for("k", Duration::from_millis(500)));
+    while !wait.is_finished() {
+        if let Ok(request) = requests.recv_timeout(Duration::from_millis(10)) {
+            let grace = "-GRACE nobody is let in for another 12345 ms (lock.grace-ms)\r\n";
+            request.reply(if request.has("QUEUE") { grace } else { NULL });
+        }
+    }
+    let error = wait.join().unwrap().unwrap_err();
+    assert!(error.to_string().starts_with("GRACE"), "{error}");
+}
