@@ -374,8 +374,9 @@ install_client_libraries() {
 
   local missing=()
   have_file /usr/include/hiredis/hiredis.h || missing+=(libhiredis-dev)
-  php -r 'exit(class_exists("Redis") ? 0 : 1);' 2>/dev/null || missing+=(php-cli php-redis)
-  php -r 'require "Predis/Autoloader.php";' >/dev/null 2>&1 || missing+=(php-cli php-predis)
+  have php || missing+=(php-cli)
+  php -r 'exit(class_exists("Redis") ? 0 : 1);' 2>/dev/null || missing+=(php-redis)
+  php -r 'require "Predis/Autoloader.php";' >/dev/null 2>&1 || missing+=(php-predis)
   ruby -e 'require "redis"' 2>/dev/null || missing+=(ruby ruby-redis)
   if [ "${#missing[@]}" = 0 ]; then return; fi
   if can_apt; then

@@ -98,7 +98,9 @@ impl Library {
             GlidePython => succeeds(Command::new(python()).args(["-c", "import glide"])),
             GlidePythonSync => succeeds(Command::new(python()).args(["-c", "import glide_sync"])),
             Iovalkey | GlideNode => self.node_modules().join(self.package()).exists(),
-            Redigo => Path::new(GO_SOURCES).join("src/github.com/gomodule/redigo").exists() && has("go"),
+            Redigo => {
+                succeeds(Command::new(root().join("tools/go.sh")).args(["list", "github.com/gomodule/redigo/redis"]))
+            }
             Hiredis => has("cc") && Path::new("/usr/include/hiredis/hiredis.h").exists(),
             Phpredis => succeeds(Command::new("php").args(["-r", "exit(class_exists('Redis') ? 0 : 1);"])),
             Predis => succeeds(Command::new("php").args(["-r", "require 'Predis/Autoloader.php';"])),
@@ -150,9 +152,8 @@ impl Library {
             }
             "go" => {
                 let program = folder.join("program");
-                let mut compiler = Command::new("go");
-                compiler.args(["build", "-o"]).arg(&program).arg(&file).env("GOPATH", GO_SOURCES);
-                compiler.env("GO111MODULE", "off").env("GOCACHE", file_from("REDIS_LOCK_GO_CACHE", "target/go-cache"));
+                let mut compiler = Command::new(root().join("tools/go.sh"));
+                compiler.args(["build", "-o"]).arg(&program).arg(&file);
                 compiled(&mut compiler);
                 Command::new(program)
             }
@@ -183,8 +184,9 @@ impl Library {
     }
 }
 
-/// Where Debian has the sources of packages for Go.
-const GO_SOURCES: &str = "/usr/share/gocode";
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
 
 pub(crate) fn python() -> PathBuf {
     file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python")

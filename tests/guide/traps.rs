@@ -5,7 +5,8 @@
 //! - `shared`: the same, and when it is told so sends a GET through the same client: `get answered` or `get failed`;
 //! - `replies`: says `version ...`, what null looks like (`null ...`), and what an error is (`error NAME ...`).
 //!
-//! No time of this machine counts: BLOCK outlasts the test, and how long a request has waited the server says.
+//! BLOCK outlasts the test, and the server says how long a request has waited. That nothing happens can only be seen
+//! for a while, so this is asked only where the table says that nothing happens: a busy machine may be late.
 
 use crate::library::{Library, node, python};
 use crate::page;
@@ -17,6 +18,9 @@ use testbed::{Client, Server, WaiterInfo, say_not_run, wait_for};
 
 /// For so long a request must have waited to show that no time-out of its client ends it: 5 s and 0.5 s are usual.
 const OUTLASTS_MS: i64 = 6000;
+
+/// For so long the request must have waited when another command counts as held up behind it.
+const HELD_UP_MS: i64 = 2000;
 
 /// Observes a client, and compares with its row: version, BLOCK, closed, others, null, error.
 pub(crate) fn check(library: Library, test: &str) {
@@ -34,12 +38,13 @@ pub(crate) fn check(library: Library, test: &str) {
     let last = |name: &str| name.rsplit(['.', ':', '\\']).next().unwrap_or_default().to_owned();
     assert_eq!(last(name), last(error), "{said:?}");
 
-    assert!(block.starts_with(wait(library)), "BLOCK: {block}, and not {}", wait(library));
+    let seen = wait(library, block == "waits");
+    assert!(block.starts_with(seen), "BLOCK: {block}, and not {seen}");
     let after = killed(library);
     assert!(closed.starts_with(after), "closed: {closed}, and not {after}");
     // A client for one thread at a time has nobody to hold up.
     if others != "one thread" {
-        let seen = shared(library);
+        let seen = shared(library, others == "held up");
         assert!(others.starts_with(seen), "others: {others}, and not {seen}");
     }
 }
@@ -89,8 +94,8 @@ impl Stage {
         self.program.said().iter().any(|line| line.starts_with(word))
     }
 
-    /// What comes of a request that waited on this connection.
-    fn comes_to(&mut self, first: i64) -> &'static str {
+    /// What comes of a request that waited on this connection. Whether it may be that nothing does.
+    fn comes_to(&mut self, first: i64, may_wait: bool) -> &'static str {
         let mut seen = "";
         wait_for("what comes of a request", || {
             let now = self.waiter();
@@ -99,7 +104,7 @@ impl Stage {
             } else if let Some(waiter) = now {
                 if waiter.client.is_some_and(|client| client != first) {
                     seen = "sent again";
-                } else if waiter.waited_ms > OUTLASTS_MS {
+                } else if may_wait && waiter.waited_ms > OUTLASTS_MS {
                     seen = "waits";
                 }
             }
@@ -110,10 +115,10 @@ impl Stage {
 }
 
 /// What comes of a request that takes longer than any time-out.
-fn wait(library: Library) -> &'static str {
+fn wait(library: Library, may_wait: bool) -> &'static str {
     let mut stage = Stage::new(library, "wait");
     let first = stage.waits();
-    stage.comes_to(first)
+    stage.comes_to(first, may_wait)
 }
 
 /// What comes of a request whose connection closes.
@@ -121,11 +126,11 @@ fn killed(library: Library) -> &'static str {
     let mut stage = Stage::new(library, "wait");
     let first = stage.waits();
     stage.holder.int(&["CLIENT", "KILL", "ID", &first.to_string()]).unwrap();
-    stage.comes_to(first)
+    stage.comes_to(first, false)
 }
 
 /// What becomes of another command of the same client meanwhile.
-fn shared(library: Library) -> &'static str {
+fn shared(library: Library, may_be_held_up: bool) -> &'static str {
     let mut stage = Stage::new(library, "shared");
     stage.waits();
     stage.program.go_on();
@@ -137,7 +142,7 @@ fn shared(library: Library) -> &'static str {
             seen = "held up";
         } else if stage.says("get answered") && waited.is_some() {
             seen = "go on";
-        } else if stage.says("get sent") && waited.is_some_and(|ms| ms > 2000) {
+        } else if stage.says("get sent") && may_be_held_up && waited.is_some_and(|ms| ms > HELD_UP_MS) {
             seen = "held up";
         }
         !seen.is_empty()
