@@ -12,7 +12,8 @@ NULL, ERROR = ["LOCK.ACQUIRE", "traps", "other"], ["LOCK.ACQUIRE", "traps", "oth
 
 
 def say(*words):
-    print(*words, flush=True)
+    # In one write: another thread may say something, too.
+    print(" ".join(map(str, words)) + "\n", end="", flush=True)
 
 
 def say_version():
