@@ -162,18 +162,22 @@ class _Server(abc.ABC):
                     self.awake_at = min(self.awake_at, when)
                     await self.doze(when - _now())
         finally:
-            with _mutex:
-                self.over = True
-                _servers.pop(key, None)
+            self.retire(key)
             while self.idle:
                 self.close(self.idle.pop())
 
     def ends(self, key: tuple[int, int, int]) -> bool:
         with _mutex:
-            self.over = self.users == 0 and _now() - self.left >= _LINGER
-            if self.over:
-                _servers.pop(key, None)
+            if self.users == 0 and _now() - self.left >= _LINGER:
+                self.retire(key)
         return self.over
+
+    def retire(self, key: tuple[int, int, int]) -> None:
+        """The next `enter` makes another one."""
+        with _mutex:
+            self.over = True
+            if _servers.get(key) is self:
+                del _servers[key]
 
     @property
     def patience(self) -> float:
@@ -821,6 +825,11 @@ def _margin(lease: float) -> float:
     return max(lease / 100, 0.1)
 
 
+def _check_wait(seconds: float | None) -> None:
+    if seconds is not None and not seconds >= 0:
+        raise ValueError("wait must be 0 or more, or None for as long as it takes")
+
+
 def _bytes(key: _Key) -> bytes:
     return key.encode() if isinstance(key, str) else key
 
@@ -864,9 +873,8 @@ class _Lock:
             raise ValueError("limit must be 1 or more, and for one key alone")
         if not 1 <= take <= (limit or 1):
             raise ValueError("take must be from 1 to limit")
-        for seconds in (wait, blocking_timeout):
-            if seconds is not None and not seconds >= 0:
-                raise ValueError("wait must be 0 or more, or None for as long as it takes")
+        _check_wait(wait)
+        _check_wait(blocking_timeout)
         self._spec = _Spec(client, keys, float(lease), shared, limit, take, note)
         self._wait = 0.0 if not blocking else wait if blocking_timeout is None else blocking_timeout
         self._within, self._raises = within, raise_on_release_error
@@ -898,6 +906,7 @@ class _Lock:
 
     def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[_Hold, float | None]:
         """A new acquisition, and how long to wait for it."""
+        _check_wait(blocking_timeout)
         wait = self._wait
         if blocking is False:
             wait = 0.0

@@ -56,7 +56,7 @@ SUITES = {
         "python-redis-lock==4.0.1",
         ["tests/test_redis_lock.py", "tests/helper.py", "tests/config.py"],
         None,
-        25,
+        12,
     ),
 }
 

@@ -74,6 +74,8 @@ class Lock:
             acquired = self.lock.acquire(blocking=blocking, blocking_timeout=float(timeout or 0) or None)
         except helper.LockError as error:
             raise AlreadyAcquired from error
+        except ValueError as error:
+            raise InvalidTimeout from error
         log.info(
             "Acquired Lock(%r)." if acquired else "Failed to acquire Lock(%r).",
             self._name,
