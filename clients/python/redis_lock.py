@@ -639,7 +639,6 @@ class _Hold:
             return
         if self.confirms(reply):
             self.keep(sent)
-            self.pauses = _pauses()
         else:
             self.lose()
 
@@ -726,6 +725,7 @@ class _Hold:
         """The server had the request after it was sent, so the lease ends no sooner than this."""
         self.valid_until = sent + self.spec.lease - _margin(self.spec.lease)
         self.due = sent + self.spec.lease / 3
+        self.pauses = _pauses()
 
     def is_lost(self) -> bool:
         if self.held and not self.ended and (self.pid != os.getpid() or _now() >= self.valid_until):
