@@ -36,6 +36,8 @@ COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) igno
 ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
 # What the tests of these programs need beside servers: it is installed and built before they are.
 NEEDS = {"guide": ("tools/install.sh", "client-libraries", "go"), "helpers": ("tools/agents.sh",)}
+# How many tests of these programs run at once: they wait even more than others.
+THREADS = {"guide": "8", "helpers": "8"}
 # Which part of the output of tests is shown. The log has all of it.
 ALL, RESULT, NOTHING = "all", "result", "nothing"
 # How often a test outside of tests/by-the-clock has to pass alone, after it failed, to count as unsteady.
@@ -318,7 +320,8 @@ def test(name, every, modules, with_examples):
     with open(TARGET / "test.log", "w") as log:
         for target in some:
             print(f"\n     Running {target.package}: {target.source.relative_to(ROOT)}", flush=True)
-            count.add(run([target.program, *([name] if name else [])], target.folder, log, ALL))
+            threads = {"RUST_TEST_THREADS": THREADS[target.name]} if target.name in THREADS else {}
+            count.add(run([target.program, *([name] if name else [])], target.folder, log, ALL, **threads))
             if target.name == "server" and not name and unknown_rows(target):
                 count.failed.append(("", "", f"tests/by-the-clock names no test: {', '.join(unknown_rows(target))}"))
         if with_examples:
