@@ -124,6 +124,21 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.equal(await info(key), null);
     });
 
+    it('does not ask again before its time, when its request was not let wait', async () => {
+      const key = newKey();
+      const lock = await locks.acquire(key);
+      const wait = locks.acquire(key);
+      const waiter = async () => asMap((await info(key)).waiters[0]).client;
+      const isParked = async () => (await waiting(key)) === 1 && (await waiter()) !== null;
+      await until('the request to wait', isParked);
+      await ask('CLIENT', 'UNBLOCK', await waiter(), 'TIMEOUT');
+      const end = performance.now() + 500;
+      while (performance.now() < end) assert.equal(await isParked(), false);
+      assert.equal(await waiting(key), 1, 'the place is kept');
+      await lock.release();
+      await (await wait).release();
+    });
+
     it('sends nothing more once it is cancelled', async () => {
       const wire = await new Wire().listen();
       const far = await open(wire.port);
