@@ -34,6 +34,10 @@ fn the_wheel_of_python_is_built_installed_and_used() {
     let mut command = Command::new(python());
     command.args(["-c", program]).arg(&site).arg(server.port().to_string());
     took_a_lock(&server, &passes(command.env("PYTHONPATH", &site).current_dir(place.path())));
+    for program in programs("clients/python/README.md", "python", &server) {
+        let mut command = Command::new(python());
+        passes(command.args(["-c", &program]).env("PYTHONPATH", &site).current_dir(place.path()));
+    }
 }
 
 #[test]
@@ -51,8 +55,11 @@ fn the_tarball_of_node_is_built_installed_and_used() {
     fs::create_dir_all(&tarballs).unwrap();
     fs::create_dir_all(&empty).unwrap();
     passes(npm().arg("pack").arg("--pack-destination").arg(&tarballs).current_dir(&from));
-    let library = version_in(&root().join("tools/install.sh"), "node_redis=");
-    passes(npm().arg("install").arg(only_file(&tarballs)).arg(format!("redis@{library}")).current_dir(&empty));
+    let libraries = [("redis", "node_redis="), ("ioredis", "ioredis=")].map(|(name, pinned)| {
+        let version = version_in(&root().join("tools/install.sh"), pinned);
+        format!("{name}@{version}")
+    });
+    passes(npm().arg("install").arg(only_file(&tarballs)).args(libraries).current_dir(&empty));
 
     let server = Server::new();
     let program = "import { createClient } from 'redis';\n\
@@ -64,6 +71,12 @@ fn the_tarball_of_node_is_built_installed_and_used() {
     fs::write(empty.join("use.mjs"), program).unwrap();
     let printed = passes(Command::new(node()).arg("use.mjs").arg(server.port().to_string()).current_dir(&empty));
     took_a_lock(&server, &printed);
+    for program in programs("clients/node/README.md", "js", &server) {
+        fs::write(empty.join("use.mjs"), program).unwrap();
+        let mut command = Command::new(node());
+        command.arg("use.mjs").env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()));
+        passes(command.current_dir(&empty));
+    }
 }
 
 #[test]
@@ -132,6 +145,16 @@ fn the_crate_is_packaged_and_used_from_an_empty_project() {
     let server = Server::new();
     let url = format!("redis://127.0.0.1:{}", server.port());
     took_a_lock(&server, &passes(cargo().args(["run", "--quiet", "--"]).arg(url).current_dir(&own)));
+}
+
+/// The programs in a language that a page has, each for a server of its own port.
+fn programs(page: &str, language: &str, server: &Server) -> Vec<String> {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let (begin, port) = (format!("\n```{language}\n"), server.port().to_string());
+    let blocks = text.split(&begin).skip(1).map(|rest| rest.split("\n```").next().unwrap());
+    let programs: Vec<String> = blocks.map(|block| block.replace("6379", &port)).collect();
+    assert!(!programs.is_empty(), "{page} has no program in {language}");
+    programs
 }
 
 fn only_file(folder: &Path) -> PathBuf {
