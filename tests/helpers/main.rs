@@ -71,6 +71,7 @@ in_each_language! {
             a_release_whose_reply_is_cut_off_is_no_loss;
         moving:
             a_wait_goes_with_a_slot_that_moves,
+            a_primary_of_a_cluster_that_dies_is_left_for_its_replica,
             a_failover_and_its_grace_are_waited_through,
             a_held_lock_outlasts_a_failover;
         leaving_nothing:

@@ -1,4 +1,4 @@
-//! What a process has after many locks is what it had after the first.
+//! What a process has after many locks is what it had before the first.
 
 use crate::agent::Agent;
 use crate::stage::{Play, Stage, await_waiters};
@@ -10,19 +10,20 @@ pub(crate) fn a_thousand_locks_leave_no_connection_and_no_task(play: Play) {
     let mut stage = play.stage();
     let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"]}));
-    taken_and_given_back(agent, 10);
+    // The client may connect only now.
+    agent.ask(json!({"do": "ping"}));
     let before = (connections(conn), agent.tasks());
     taken_and_given_back(agent, 1_000);
     assert_nothing_is_left(agent, conn, before);
 }
 
-/// The connections that waits need are closed, or kept for the next wait: as many as wait at once, and no more.
+/// The connections that waits need are closed when nothing is held or waited for.
 pub(crate) fn waits_leave_no_connection_and_no_task(play: Play) {
     let mut stage = play.stage();
     let Stage { agent, conn, .. } = &mut stage;
     agent.open("a", json!({"keys": ["k"]}));
     agent.open("b", json!({"keys": ["k"], "wait": 0.2}));
-    waited_for(agent, conn, 2);
+    agent.ask(json!({"do": "ping"}));
     let before = (connections(conn), agent.tasks());
     waited_for(agent, conn, 30);
     assert_nothing_is_left(agent, conn, before);
@@ -55,7 +56,8 @@ fn waited_for(agent: &mut Agent, conn: &mut Client, times: u32) {
 }
 
 fn assert_nothing_is_left(agent: &mut Agent, conn: &mut Client, (clients, tasks): (usize, u64)) {
-    wait_for("the connections to be closed", || connections(conn) <= clients);
+    // A client may keep one for its next lock.
+    wait_for("the connections to be closed", || connections(conn) <= clients + 1);
     wait_for("the tasks to end", || agent.tasks() <= tasks);
     assert!(conn.lock_info("k").is_none());
 }

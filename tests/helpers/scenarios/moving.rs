@@ -40,6 +40,35 @@ pub(crate) fn a_wait_goes_with_a_slot_that_moves(play: Play) {
     assert!(new.lock_info(&both).is_none() && new.lock_info(&key).is_none());
 }
 
+/// One node is dead, and its replica has the slots: the wait and the renewals go there.
+pub(crate) fn a_primary_of_a_cluster_that_dies_is_left_for_its_replica(play: Play) {
+    let mut cluster = Cluster::start(2, 1);
+    let (key, _) = cluster.key();
+    let mut agent = play.agent(cluster.nodes[1].port(), true);
+    cluster.conn(0).int(&["LOCK.ACQUIRE", &key, "first", "PX", "60000"]).unwrap();
+    let both = format!("{{{key}}}held");
+    agent.open("held", json!({"keys": [both], "lease": 9.0}));
+    let held = agent.acquired("held");
+    agent.open("a", json!({"keys": [key], "wait": 90}));
+    let asked = agent.acquire("a");
+    await_waiters(&mut cluster.conn(0), &key, 1);
+
+    cluster.nodes[2].catch_up(&cluster.nodes[0]);
+    cluster.nodes[0].stop(true);
+    let mut new = cluster.conn(2);
+    new.ok(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    wait_for("the promotion", || new.info("replication", "role") == "master");
+    await_waiters(&mut new, &key, 1);
+    new.int(&["LOCK.RELEASE", &key, "first"]);
+    assert_eq!(Some(asked.fence()), new.lock_info(&key).map(|info| info.fence));
+    agent.released("a");
+
+    std::thread::sleep(Duration::from_secs(10));
+    assert_eq!(new.lock_info(&both).map(|info| info.fence), Some(held));
+    assert!(!agent.is_lost("held"));
+    agent.released("held");
+}
+
 /// The address leads to the new primary, which refuses everybody for a while: the wait goes on.
 pub(crate) fn a_failover_and_its_grace_are_waited_through(play: Play) {
     let (primary, replica) = with_a_grace();
