@@ -41,6 +41,7 @@ in_each_language! {
         taking:
             a_lock_is_taken_and_given_back,
             what_was_asked_for_is_what_the_server_has,
+            a_guard_of_a_shared_lock_is_refused_and_the_lock_stays,
             several_keys_are_one_lock,
             a_key_twice_under_one_owner_is_refused,
             two_tasks_of_one_process_do_not_share,

@@ -67,6 +67,24 @@ pub(crate) fn what_was_asked_for_is_what_the_server_has(play: Play) {
     }
 }
 
+/// The server guards the writes of writers alone. A refusal is no loss.
+pub(crate) fn a_guard_of_a_shared_lock_is_refused_and_the_lock_stays(play: Play) {
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
+    for (name, options) in
+        [("shared", json!({"keys": ["k"], "shared": true})), ("one of three", json!({"keys": ["s"], "limit": 3}))]
+    {
+        agent.open(name, options);
+        agent.acquired(name);
+        let guard = agent.ask(json!({"do": "guard", "lock": name, "command": ["SET", "data", "v"]}));
+        assert_eq!(guard["error"], "refused", "{guard}");
+        assert!(!agent.is_lost(name));
+        assert_eq!(agent.ask(json!({"do": "check", "lock": name}))["held"], true);
+        agent.released(name);
+    }
+    assert_eq!(conn.int(&["EXISTS", "data"]), Some(0));
+}
+
 /// All or none, under one owner, and each key has a fence.
 pub(crate) fn several_keys_are_one_lock(play: Play) {
     let mut stage = play.stage();
