@@ -5,11 +5,11 @@
         lock.guard("SET", "report:text", "first line")
 
 The `with` waits in the server's queue, first come, first served. The lock is renewed until the block ends, and then
-given back. If it was lost meanwhile, the block ends with `LockLost`, and `lock.lost` says so as soon as it is known.
+released. If it was lost meanwhile, the block ends with `LockLost`, and `lock.lost` says so as soon as it is known.
 
 All times are in seconds. A client of redis-py with its defaults will do, and so will `RedisCluster`. The helper sends
 its requests over connections of its own, made from the client's settings, without the client's resending. They are
-closed a second after the last lock was given back.
+closed a second after the last lock was released.
 
 Needs Python 3.10, redis-py 6 or newer, and a server with the module. One file: copy it, or install it.
 """
@@ -52,11 +52,11 @@ class LockNotAcquired(LockError):
 
 
 class LockLost(LockNotOwnedError):
-    """The lock was lost before it was given back: somebody else may have held it since."""
+    """The lock was lost before it was released: somebody else may have held it since."""
 
 
 class Deadlock(LockError):
-    """Waiting would close a circle of owners that wait for each other. The text names the circle."""
+    """Waiting would deadlock: a cycle of owners that wait for each other. The text names the cycle."""
 
 
 if hasattr(time, "CLOCK_BOOTTIME"):
@@ -115,7 +115,7 @@ class _Server(abc.ABC):
     def __init__(self, source: Any) -> None:
         self.source = source  # a pool, or a node of a cluster: it has the settings of its connections
         self.holds: set[_Hold] = set()  # the locks to renew
-        self.users = 0  # the locks that are asked for, held or given back
+        self.users = 0  # the locks that are asked for, held or released
         self.left = _now()  # when the last user left
         self.awake_at = -math.inf  # when the renewer looks again; -inf while it is awake
         self.over = False
@@ -484,6 +484,10 @@ class _Spec:
         return ", ".join(_bytes(key).decode(errors="replace") for key in self.keys)
 
     @property
+    def title(self) -> str:
+        return f'lock "{self.name}"'
+
+    @property
     def several(self) -> bool:
         return len(self.keys) > 1
 
@@ -509,7 +513,7 @@ class _Spec:
         return ["LOCK.EXTEND", *self.keys, owner, "PX", int(self.lease * 1000), "FENCE", *fences]
 
     def release(self, owner: str, fences: tuple[int, ...] = ()) -> list[Any]:
-        """Without a fence it also leaves the queue, and gives back a grant that the owner does not know of."""
+        """Without a fence it also leaves the queue, and releases a grant that the owner does not know of."""
         if self.several:
             return ["LOCK.MRELEASE", len(self.keys), *self.keys, owner, "ALL"]
         return ["LOCK.RELEASE", *self.keys, owner, "ALL", *(["FENCE", *fences] if fences else [])]
@@ -563,7 +567,7 @@ class _Hold:
                     return True
             except Exception as failure:
                 if str(failure).startswith("DEADLOCK "):
-                    raise Deadlock(str(failure), self.spec.name) from failure
+                    raise Deadlock(f"{self.spec.title} was not acquired: {failure}", self.spec.name) from failure
                 if not _again(failure):
                     raise
                 error = failure
@@ -608,7 +612,7 @@ class _Hold:
         return True
 
     async def leave(self) -> None:
-        """Leaves the queue, and gives back what was granted in the same moment."""
+        """Leaves the queue, and releases what was granted in the same moment."""
         self.owner.unsettled |= self.names
         words, settled = self.spec.release(self.owner.name), False
         with contextlib.suppress(Exception):
@@ -658,10 +662,10 @@ class _Hold:
         finally:
             self.end()
         if self.lost:
-            raise LockLost("the lock was lost before it was given back", self.spec.name)
+            raise LockLost(f"{self.spec.title} was lost before it was released", self.spec.name)
 
     async def was_held_until_now(self) -> bool:
-        """Gives it back. Null means that it was lost; null to a request that is repeated means nothing."""
+        """Releases it. Null means that it was lost; null to a request that is repeated means nothing."""
         words = self.spec.release(self.owner.name, self.fences)
         limit = (await self.find()).patience
         repeated, self.released = self.released, True
@@ -695,14 +699,16 @@ class _Hold:
         return any(found)
 
     async def guard(self, command: Sequence[Any], key: _Key | None) -> Any:
+        if self.spec.mode == "READ":
+            raise LockError(f"{self.spec.title}: guard needs an exclusive lock", self.spec.name)
         if self.is_lost():
-            raise LockLost("the lock is lost: nothing was run", self.spec.name)
+            raise LockLost(f"{self.spec.title} is lost: nothing was run", self.spec.name)
         at = 0 if key is None else self.spec.keys.index(key)
         words = ["LOCK.GUARD", self.spec.keys[at], self.owner.name, self.fences[at], *command]
         reply = await self.ask(words, 2 * (await self.find()).patience)
         if reply is None:
             self.lose()
-            raise LockLost("the lock is lost: nothing was run", self.spec.name)
+            raise LockLost(f"{self.spec.title} is lost: nothing was run", self.spec.name)
         return reply[1]
 
     # --- the state ---
@@ -711,9 +717,10 @@ class _Hold:
         """From here on it is the lock's acquisition, and its owner has these keys."""
         with _mutex:
             if lock._hold is not None and not lock._hold.ended and lock._hold.pid == self.pid:
-                raise LockError("this lock is held already, or waited for: another holder needs another Lock")
+                text = "is held already, or waited for: another holder needs another Lock"
+                raise LockError(f"{self.spec.title} {text}", self.spec.name)
             if self.owner.keys & self.names:
-                raise LockError("the outer lock has this key already")
+                raise LockError(f"{self.spec.title}: the outer lock has this key already", self.spec.name)
             self.owner.keys |= self.names
             self.claimed = True
             lock._hold = self
@@ -733,7 +740,7 @@ class _Hold:
         return self.lost
 
     def lose(self) -> None:
-        """Signals the loss, unless it was given back meanwhile."""
+        """Signals the loss, unless it was released meanwhile."""
         with _mutex:
             self.lost = self.lost or not self.ended
             self.stop_renewal()
@@ -869,8 +876,8 @@ class _Lock:
             raise ValueError("key must be a key, or several different ones")
         if not 1 <= lease <= 86_400 * 366:
             raise ValueError("lease must be at least a second")
-        if limit is not None and (len(keys) > 1 or limit < 1):
-            raise ValueError("limit must be 1 or more, and for one key alone")
+        if limit is not None and (limit < 1 or shared or len(keys) > 1):
+            raise ValueError("limit must be 1 or more, is for one key alone, and not with shared")
         if not 1 <= take <= (limit or 1):
             raise ValueError("take must be from 1 to limit")
         _check_wait(wait)
@@ -881,7 +888,18 @@ class _Lock:
 
     def __del__(self) -> None:
         if self._hold is not None:
-            self._hold.abandoned = True  # nobody can give it back any more, so nobody renews it either
+            self._hold.abandoned = True  # nobody can release it any more, so nobody renews it either
+
+    def __repr__(self) -> str:
+        hold, state = self._hold, "not acquired"
+        if hold is not None:
+            if hold.is_lost():
+                state = "lost"
+            elif hold.ended:
+                state = "released" if hold.held else state
+            else:
+                state = "held" if hold.held else "waiting"
+        return f'<{type(self).__name__} "{self._spec.name}": {state}>'
 
     @property
     def fence(self) -> int:
@@ -901,7 +919,7 @@ class _Lock:
 
     @property
     def lost(self) -> bool:
-        """Was the lock lost before it was given back? Once true it stays so, until the next acquisition."""
+        """Was the lock lost before it was released? Once true it stays so, until the next acquisition."""
         return self._hold is not None and self._hold.is_lost()
 
     def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[_Hold, float | None]:
@@ -920,14 +938,19 @@ class _Lock:
         owner = _Owner() if self._within is None else self._within._held().owner
         return _Hold(self._spec, owner, self._kind, self._event())
 
+    def _not_acquired(self) -> LockNotAcquired:
+        text = f"was not acquired: it was not free within {self._wait:g} s"
+        return LockNotAcquired(f"{self._spec.title} {text}", self._spec.name)
+
     def _last(self) -> _Hold:
         if self._hold is None or not self._hold.fences:
-            raise LockError("the lock was not acquired yet")
+            raise LockError(f"{self._spec.title} was not acquired yet", self._spec.name)
         return self._hold
 
     def _held(self) -> _Hold:
         if self._hold is None or not self._hold.held or self._hold.ended:
-            raise LockError("the lock is not held: it was not acquired, or is given back already")
+            text = "is not held: it was not acquired, or is released already"
+            raise LockError(f"{self._spec.title} {text}", self._spec.name)
         return self._hold
 
 
@@ -946,7 +969,7 @@ class Lock(_Lock):
         return _run(hold.acquire(self, wait))
 
     def release(self) -> None:
-        """Gives the lock back. Raises `LockLost` if it was lost before."""
+        """Releases the lock. Raises `LockLost` if it was lost before."""
         _run(self._held().release())
 
     def check(self) -> bool:
@@ -964,14 +987,15 @@ class Lock(_Lock):
     def guard(self, *command: Any, key: _Key | None = None) -> Any:
         """Runs a command on the server, in one step with the check that the lock is held under this fence.
 
-        Returns the reply of the command. Raises `LockLost` if the lock is not held: then nothing was run. The lock must
-        not be shared. Of several keys the first one counts, or `key`. In a cluster the command's keys must have the
-        slot of the lock. After a network error nobody knows whether it was run.
+        Returns the reply of the command. Raises `LockLost` if the lock is not held: then nothing was run. For exclusive
+        locks only: a shared lock or a semaphore raises `LockError`. `key` names the key of several whose fence counts,
+        else it is the first. In a cluster the command's keys must have the slot of the lock. After a network error
+        nobody knows whether it was run.
         """
         return _run(self._held().guard(command, key))
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Waits until the lock is lost (True), or given back, or `timeout` is over (False)."""
+        """Waits until the lock is lost (True), or is released, or `timeout` is over (False)."""
         hold, until = self._last(), math.inf if timeout is None else _now() + timeout
         while not (hold.is_lost() or hold.ended) and _now() < until:
             hold.event.wait(max(0, min(hold.valid_until, until) - _now()))
@@ -979,7 +1003,7 @@ class Lock(_Lock):
 
     def __enter__(self) -> Lock:
         if not self.acquire():
-            raise LockNotAcquired("the wait was over before the lock was free", self._spec.name)
+            raise self._not_acquired()
         return self
 
     def __exit__(
@@ -1007,7 +1031,7 @@ class AsyncLock(_Lock):
         return await hold.acquire(self, wait)
 
     async def release(self) -> None:
-        """Gives the lock back. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
+        """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
         await self._held().release()
 
     async def check(self) -> bool:
@@ -1027,7 +1051,7 @@ class AsyncLock(_Lock):
         return await self._held().guard(command, key)
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Waits until the lock is lost (True), or given back, or `timeout` is over (False)."""
+        """Waits until the lock is lost (True), or is released, or `timeout` is over (False)."""
         hold, until = self._last(), math.inf if timeout is None else _now() + timeout
         while not (hold.is_lost() or hold.ended) and _now() < until:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -1036,7 +1060,7 @@ class AsyncLock(_Lock):
 
     async def __aenter__(self) -> AsyncLock:
         if not await self.acquire():
-            raise LockNotAcquired("the wait was over before the lock was free", self._spec.name)
+            raise self._not_acquired()
         return self
 
     async def __aexit__(

@@ -45,7 +45,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
 
         return condition
 
-    async def test_a_with_statement_holds_the_lock_and_gives_it_back(self):
+    async def test_a_with_statement_holds_the_lock_and_releases_it(self):
         async with AsyncLock(self.client, self.key) as lock:
             self.assertEqual((await self.info())[b"fence"], lock.fence)
             self.assertTrue(await lock.check())
@@ -71,7 +71,8 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
     async def test_a_with_statement_that_is_not_served_in_time_raises(self):
         async with AsyncLock(self.client, self.key):
             for wait in (0, 0.05):
-                with self.assertRaises(LockNotAcquired):
+                text = f'^lock "{self.key}" was not acquired: it was not free within {wait} s$'
+                with self.assertRaisesRegex(LockNotAcquired, text):
                     async with AsyncLock(self.client, self.key, wait=wait):
                         self.fail("two hold it")
 
@@ -84,6 +85,15 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
                 with self.assertRaises(LockLost):
                     await lock.guard("SET", f"{self.key}:2", "late")
         self.assertTrue(lock.lost)
+
+    async def test_guard_is_refused_without_an_exclusive_lock_and_the_lock_is_kept(self):
+        for options in ({"shared": True}, {"limit": 2}):
+            async with AsyncLock(self.client, self.key, **options) as lock:
+                with self.assertRaises(LockError) as caught:
+                    await lock.guard("SET", f"{self.key}:2", "late")
+                self.assertNotIsInstance(caught.exception, LockLost)
+                self.assertTrue(await lock.check())
+                self.assertEqual(repr(lock), f'<AsyncLock "{self.key}": held>')
 
     async def test_a_loss_does_not_hide_the_error_of_the_block(self):
         with self.assertRaises(ZeroDivisionError):
@@ -106,7 +116,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
                 await asyncio.wait_for(AsyncLock(self.client, self.key).acquire(), 0.1)
             self.assertTrue(await self.waits(0)())
 
-    async def test_a_task_that_is_cancelled_in_its_block_gives_back(self):
+    async def test_a_task_that_is_cancelled_in_its_block_releases(self):
         entered = asyncio.Event()
 
         async def work():

@@ -44,7 +44,7 @@ class LockTest(unittest.TestCase):
     def waiting(self):
         return (self.info() or {}).get(b"waiting", 0)
 
-    def test_a_with_statement_holds_the_lock_and_gives_it_back(self):
+    def test_a_with_statement_holds_the_lock_and_releases_it(self):
         with Lock(self.client, self.key) as lock:
             self.assertEqual(self.info()[b"fence"], lock.fence)
             self.assertTrue(lock.check())
@@ -105,7 +105,7 @@ class LockTest(unittest.TestCase):
     def test_a_thread_may_wait_for_the_loss(self):
         with Lock(self.client, self.key, lease=1.0) as lock:
             self.assertFalse(lock.wait_lost(0.01))
-        self.assertFalse(lock.wait_lost(), "a lock that is given back is not lost")
+        self.assertFalse(lock.wait_lost(), "a lock that is released is not lost")
         with self.assertRaises(LockLost), lock:
             self.client.execute_command("LOCK.BREAK", self.key)
             self.assertTrue(lock.wait_lost(60))
@@ -131,6 +131,58 @@ class LockTest(unittest.TestCase):
             lock.guard("SET", f"{self.key}:2", "one")
             self.assertEqual(lock.guard("GET", f"{self.key}:2"), "one")
 
+    def test_guard_is_refused_without_an_exclusive_lock_and_the_lock_is_kept(self):
+        for options in ({"shared": True}, {"limit": 2}):
+            with self.subTest(options), Lock(self.client, self.key, **options) as lock:
+                with self.assertRaises(LockError) as caught:
+                    lock.guard("SET", f"{self.key}:2", "late")
+                self.assertNotIsInstance(caught.exception, LockLost)
+                self.assertEqual(str(caught.exception), f'lock "{self.key}": guard needs an exclusive lock')
+                self.assertTrue(lock.check())
+        self.assertIsNone(self.client.get(f"{self.key}:2"))
+
+    def test_the_texts_of_errors_name_the_key(self):
+        with Lock(self.client, self.key) as lock:
+            with self.assertRaises(LockNotAcquired) as caught, Lock(self.client, self.key, wait=0):
+                self.fail("two hold it")
+            self.assertEqual(str(caught.exception), f'lock "{self.key}" was not acquired: it was not free within 0 s')
+            for misuse in (lock.acquire, Lock(self.client, self.key, within=lock).acquire):
+                with self.assertRaises(LockError) as caught:
+                    misuse()
+                self.assertIn(f'lock "{self.key}"', str(caught.exception))
+            self.client.execute_command("LOCK.BREAK", self.key)
+            with self.assertRaises(LockLost) as caught:
+                lock.guard("PING")
+            self.assertEqual(str(caught.exception), f'lock "{self.key}" is lost: nothing was run')
+            with self.assertRaises(LockLost) as caught:
+                lock.release()
+            self.assertEqual(str(caught.exception), f'lock "{self.key}" was lost before it was released')
+            for misuse in (lock.release, lambda: Lock(self.client, self.key).fence):
+                with self.assertRaises(LockError) as caught:
+                    misuse()
+                self.assertIn(f'lock "{self.key}"', str(caught.exception))
+            lock.acquire()
+
+    def test_its_text_tells_the_keys_and_the_state(self):
+        lock = Lock(self.client, [self.key, f"{self.key}:2".encode()])
+        keys = f'"{self.key}, {self.key}:2"'
+        self.assertEqual(repr(lock), f"<Lock {keys}: not acquired>")
+        with lock:
+            self.assertEqual(repr(lock), f"<Lock {keys}: held>")
+            other = Lock(self.client, self.key)
+            waits = threading.Thread(target=self.hold_for_a_moment, args=(other,))
+            waits.start()
+            wait_for(lambda: self.waiting() == 1)
+            self.assertEqual(repr(other), f'<Lock "{self.key}": waiting>')
+        waits.join()
+        self.assertEqual(repr(lock), f"<Lock {keys}: released>")
+        with self.assertRaises(LockLost), lock:
+            self.client.execute_command("LOCK.BREAK", self.key)
+        self.assertEqual(repr(lock), f"<Lock {keys}: lost>")
+        with Lock(self.client, self.key):
+            self.assertFalse(lock.acquire(blocking=False))
+        self.assertEqual(repr(lock), f"<Lock {keys}: not acquired>")
+
     def test_several_keys_have_a_fence_each(self):
         with Lock(self.client, [self.key, f"{self.key}:2"]) as lock:
             self.assertEqual(lock.fences, (self.info()[b"fence"], self.info(f"{self.key}:2")[b"fence"]))
@@ -142,7 +194,7 @@ class LockTest(unittest.TestCase):
         with self.assertRaises(LockLost), Lock(self.client, [self.key, f"{self.key}:2"], lease=1.0) as lock:
             self.client.execute_command("LOCK.BREAK", self.key)
             self.assertTrue(lock.wait_lost(60))
-        self.assertIsNone(self.info(f"{self.key}:2"), "the other one is given back")
+        self.assertIsNone(self.info(f"{self.key}:2"), "the other one is released")
 
     def test_readers_and_shares_hold_together(self):
         with Lock(self.client, self.key, shared=True), Lock(self.client, self.key, shared=True) as reader:
@@ -161,6 +213,7 @@ class LockTest(unittest.TestCase):
             {"limit": 0},
             {"take": 2},
             {"take": 3, "limit": 2},
+            {"limit": 2, "shared": True},
             {"key": ["a", "b"], "limit": 2},
             {"key": []},
             {"key": ["a", b"a"]},
@@ -182,8 +235,9 @@ class LockTest(unittest.TestCase):
             waits = threading.Thread(target=self.hold_for_a_moment, args=(Lock(self.client, second, within=one),))
             waits.start()
             wait_for(lambda: self.info(second)[b"waiting"] == 1)
-            with self.assertRaises(Deadlock):
+            with self.assertRaises(Deadlock) as caught:
                 Lock(self.client, self.key, within=other).acquire()
+            self.assertRegex(str(caught.exception), f'^lock "{self.key}" was not acquired: DEADLOCK ')
             other.release()
             waits.join()
             other.acquire()
