@@ -54,7 +54,7 @@ export class LockLost extends LockError {}
 /** The wait is over, or the only try failed: others hold the lock. */
 export class LockTimeout extends LockError {}
 
-/** The wait would have closed a circle. The message names it: release what you hold, and begin again. */
+/** The wait would deadlock. The message names the cycle of owners: release what you hold, and begin again. */
 export class LockDeadlock extends LockError {}
 
 /** The helper sent nothing: an argument is wrong, or the same key was asked for twice under one owner. */
@@ -89,7 +89,7 @@ function isRedirection(error: unknown): boolean {
 
 /** How to take a lock. All times are in milliseconds. */
 export interface LockOptions {
-  /** The lock ends by itself after this time if the process dies. It is renewed until then. 30000, and at least 1000. */
+  /** How soon the lock is freed after its process dies. It is renewed until then. 30000, and at least 1000. */
   lease?: number | undefined;
   /** How long to wait. 0 tries once. Without it: as long as it takes (`tryAcquire`: 0). */
   wait?: number | undefined;
@@ -105,6 +105,27 @@ export interface LockOptions {
   within?: Lock | undefined;
   /** Ends the wait: `acquire` gives the place back, and throws the reason of this signal. */
   signal?: AbortSignal | undefined;
+}
+
+const OPTIONS: readonly string[] = [
+  'lease',
+  'wait',
+  'shared',
+  'limit',
+  'take',
+  'note',
+  'within',
+  'signal',
+] satisfies (keyof LockOptions)[];
+
+/** Other libraries take a number here, and options of other names: left unnoticed, they would count for nothing. */
+function checked(options: LockOptions): LockOptions {
+  if (typeof options !== 'object' || options === null) throw new LockMisuse('options must be an object');
+  // Inherited ones as well: an AbortSignal has no others.
+  for (const name in options) {
+    if (!OPTIONS.includes(name)) throw new LockMisuse(`unknown option ${JSON.stringify(name)}`);
+  }
+  return options;
 }
 
 /** What was asked for, checked. */
@@ -128,7 +149,7 @@ class Terms {
     );
     demand(new Set(this.keys).size === this.keys.length, 'the same key twice');
     demand(Number.isFinite(lease) && lease >= LEASE_MIN_MS, `lease must be at least ${LEASE_MIN_MS} ms`);
-    demand(wait == null || wait >= 0, 'wait must be at least 0 ms');
+    demand(wait == null || (typeof wait === 'number' && wait >= 0), 'wait must be at least 0 ms');
     const isCount = (value: number) => Number.isInteger(value) && value >= 1;
     demand(limit == null || isCount(limit), 'limit must be a whole number from 1');
     demand(limit == null || (!shared && this.keys.length === 1), 'limit is for one key, and not with shared');
@@ -209,7 +230,7 @@ export class Locks {
    */
   constructor(client: Client, defaults: LockOptions = {}) {
     this.#wire = new Wire(client);
-    this.#defaults = defaults;
+    this.#defaults = checked(defaults);
   }
 
   /**
@@ -221,7 +242,7 @@ export class Locks {
    * @throws {LockMisuse} A wrong argument.
    */
   async acquire(keys: string | readonly string[], options: LockOptions = {}): Promise<Lock> {
-    const all = { ...this.#defaults, ...options };
+    const all = { ...this.#defaults, ...checked(options) };
     const terms = new Terms(keys, all);
     all.signal?.throwIfAborted();
     const owner = all.within ? ownerOf(all.within) : new Owner();
@@ -232,7 +253,7 @@ export class Locks {
   /** The same, but tries only once, unless `wait` is given here, and returns null when others hold the lock. */
   async tryAcquire(keys: string | readonly string[], options: LockOptions = {}): Promise<Lock | null> {
     try {
-      return await this.acquire(keys, { ...options, wait: options.wait ?? 0 });
+      return await this.acquire(keys, { ...checked(options), wait: options.wait ?? 0 });
     } catch (error) {
       if (error instanceof LockTimeout) return null;
       throw error;
@@ -242,24 +263,30 @@ export class Locks {
   /**
    * Takes the lock, runs the body, and releases. The body gets a signal that is aborted when the lock is lost.
    * @returns What the body returns.
-   * @throws What the body throws. Else {@link LockLost} if the lock was lost before the body ended, and what
-   * {@link Locks.acquire} throws.
+   * @throws What the body throws, but {@link LockLost} for an AbortError that has it as its cause. Else LockLost if the
+   * lock was lost before the body ended, and what {@link Locks.acquire} throws.
    */
   using<T>(keys: string | readonly string[], body: Body<T>): Promise<T>;
   using<T>(keys: string | readonly string[], options: LockOptions, body: Body<T>): Promise<T>;
   async using<T>(keys: string | readonly string[], ...rest: [Body<T>] | [LockOptions, Body<T>]): Promise<T> {
     const [options, body] = rest.length === 1 ? [{}, rest[0]] : rest;
+    if (typeof body !== 'function') throw new LockMisuse('body must be a function: using(keys, options, body)');
     const lock = await this.acquire(keys, options);
     let result: T;
     try {
       result = await body(lock.signal, lock);
     } catch (error) {
       await lock.release().catch(ignore);
-      throw error;
+      throw isAbortBy(lock.signal, error) ? lock.signal.reason : error;
     }
     await lock.release();
     return result;
   }
+}
+
+/** Whether a function that took the signal rejected because of it: Node.js's own do so with an error of theirs. */
+function isAbortBy(signal: AbortSignal, error: unknown): boolean {
+  return signal.aborted && error instanceof Error && error.name === 'AbortError' && error.cause === signal.reason;
 }
 
 /** What runs under a lock. `signal` is `lock.signal`. */

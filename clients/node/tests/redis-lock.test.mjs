@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { after, before, describe, it } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import {
   compiled,
   helper,
@@ -77,6 +78,32 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       const key = newKey();
       const body = async () => ask('LOCK.BREAK', key);
       await assert.rejects(locks.using(key, body), LockLost);
+    });
+
+    it('throws LockLost where a function that took the signal says AbortError', async () => {
+      const stop = new AbortController();
+      const lease = { lease: 1000 };
+      const slept = (key, isStopped) => async (signal) => {
+        const asleep = sleep(60_000, undefined, { signal: AbortSignal.any([signal, stop.signal]) });
+        if (isStopped) stop.abort();
+        else await ask('LOCK.BREAK', key);
+        await asleep;
+      };
+      const lost = newKey();
+      await assert.rejects(locks.using(lost, lease, slept(lost)), LockLost);
+      // Another one is the body's own, whether the lock is held or lost.
+      const stopped = newKey();
+      const isOwn = (error) => error.name === 'AbortError' && error.cause === stop.signal.reason;
+      await assert.rejects(locks.using(stopped, lease, slept(stopped, true)), isOwn);
+      const own = Object.assign(new Error('of the body'), { name: 'AbortError' });
+      for (const spoil of [() => undefined, (key) => ask('LOCK.BREAK', key)]) {
+        const key = newKey();
+        const body = async () => {
+          await spoil(key);
+          throw own;
+        };
+        await assert.rejects(locks.using(key, lease, body), (error) => error === own);
+      }
     });
 
     it('aborts the signal once, with the reason, when an operator takes the lock away', async () => {
@@ -237,6 +264,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         { lease: 30 },
         { lease: Number.NaN },
         { wait: -1 },
+        { wait: '2000' },
         { limit: 1.5 },
         { limit: 2, take: 3 },
         { take: 2 },
@@ -251,6 +279,34 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.throws(() => new Locks({}), LockMisuse);
       await outer.release();
       await assert.rejects(locks.acquire(newKey(), { within: outer }), LockMisuse);
+    });
+
+    it('refuses the arguments of other libraries, and options that it does not know', async () => {
+      const key = newKey();
+      const body = () => assert.fail('the body runs');
+      const misuse = (message) => ({ name: 'LockMisuse', message });
+      const noObject = misuse('options must be an object');
+      for (const options of [5000, null, 'report', body]) {
+        await assert.rejects(locks.acquire([key], options), noObject);
+        await assert.rejects(locks.tryAcquire([key], options), noObject);
+        await assert.rejects(locks.using([key], options, body), noObject);
+        assert.throws(() => new Locks(client, options), noObject);
+      }
+      for (const name of ['leese', 'retryCount', 'toString']) {
+        const unknown = misuse(`unknown option "${name}"`);
+        const options = { wait: 0, [name]: 5000 };
+        await assert.rejects(locks.acquire(key, options), unknown);
+        await assert.rejects(locks.tryAcquire(key, options), unknown);
+        await assert.rejects(locks.using(key, options, body), unknown);
+        assert.throws(() => new Locks(client, options), unknown);
+      }
+      await assert.rejects(locks.acquire(key, AbortSignal.timeout(1)), LockMisuse);
+      const noBody = misuse('body must be a function: using(keys, options, body)');
+      for (const rest of [[], [{}], [{}, {}], [{}, undefined], [5000], [5000, { retryCount: 1 }, body]])
+        await assert.rejects(locks.using([key], ...rest), noBody, JSON.stringify(rest));
+      assert.equal(await info(key), null);
+      assert.equal(await locks.using(key, undefined, () => 'done'), 'done');
+      await (await locks.acquire(key, undefined)).release();
     });
 
     it('tells of a deadlock at once', async () => {

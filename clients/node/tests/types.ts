@@ -33,6 +33,8 @@ export async function use(signal: AbortSignal): Promise<string> {
   lock.fence = 1;
   // @ts-expect-error There is no such option.
   await locks.acquire('d', { ttl: 1000 });
+  // @ts-expect-error Options are an object.
+  await locks.using(['d'], 5000, () => 'text');
   // @ts-expect-error No client.
   new Locks({});
   return [fences, held?.fence, reply, length, text].join();
