@@ -145,7 +145,7 @@ func (m *Mutex) acquire(ctx context.Context, wait bool) (*Hold, error) {
 	if !owner.enter(m.Pool, m.Keys) {
 		return nil, fmt.Errorf("%w: the owner has one of the keys %q already, or has asked for it", ErrInvalid, m.Keys)
 	}
-	h := &Hold{mutex: *m, owner: owner, server: &server{pool: m.Pool, node: m.Node}}
+	h := &Hold{mutex: *m, owner: owner, server: &server{pool: m.Pool, home: m.Pool, node: m.Node}}
 	h.mutex.Keys = append([]string(nil), m.Keys...)
 	if m.Lease == 0 {
 		h.mutex.Lease = leaseDefault
@@ -275,10 +275,11 @@ func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) e
 	if got.err == nil {
 		fences, got.err = fencesOf(got.replies[0])
 	}
+	moved := a.server.redirect(got.err)
 	switch {
 	case got.err != nil:
 		a.hangUp() // a new connection may lead to another server, after a failover
-		if a.server.redirect(got.err) && block == 0 {
+		if moved && block == 0 {
 			return a.ask(ctx, 0, wait)
 		}
 		if strings.HasPrefix(got.err.Error(), "DEADLOCK ") {
@@ -290,7 +291,6 @@ func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) e
 		sleep(ctx, got.sent+block-now(), 0)
 		return ErrNotAcquired
 	}
-	a.server.redirect(nil)
 	a.fences = fences
 	a.validate(got.sent)
 	if block > 0 {

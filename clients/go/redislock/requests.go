@@ -85,10 +85,12 @@ func (a answer) null() bool {
 
 // A server is where a lock is.
 type server struct {
-	node func(address string) *redis.Pool
-	mu   sync.Mutex
-	pool *redis.Pool
-	hops int
+	node  func(address string) *redis.Pool
+	home  *redis.Pool // which the user gave
+	mu    sync.Mutex
+	pool  *redis.Pool // which is asked now
+	named *redis.Pool // by the last MOVED
+	hops  int
 }
 
 type connector func(context.Context) (redis.Conn, error)
@@ -118,21 +120,29 @@ func (s *server) dialled(ctx context.Context) (redis.Conn, error) {
 	return pool.Dial()
 }
 
-// redirect goes to the node that MOVED names. It returns false after another error, or too many in a row.
+// redirect goes to the node that MOVED names, and returns true. After an error that is no reply it goes back to the pool
+// that the user gave: the node may be dead, and another one knows who took its place. If that one is dead, it returns to
+// the node.
 func (s *server) redirect(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil {
-		s.hops = 0
-		return false
+	if isReply(err) {
+		words := strings.Fields(err.Error())
+		if s.node != nil && len(words) == 3 && words[0] == "MOVED" && s.hops < hopsMax {
+			s.hops++
+			s.named = s.node(words[2])
+			s.pool = s.named
+			return true
+		}
+	} else if err != nil && s.named != nil && !isOver(err) {
+		if s.pool == s.home {
+			s.pool = s.named
+		} else {
+			s.pool = s.home
+		}
 	}
-	words := strings.Fields(err.Error())
-	if s.node == nil || len(words) != 3 || words[0] != "MOVED" || s.hops >= hopsMax {
-		return false
-	}
-	s.hops++
-	s.pool = s.node(words[2])
-	return true
+	s.hops = 0
+	return false
 }
 
 // callTwice sends requests, and once more on a new connection after an error. No context ends it.
@@ -231,6 +241,11 @@ func fencesOf(reply any) ([]int64, error) {
 func isReply(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply)
+}
+
+// isOver says whether the caller's context has ended, which says nothing of the server.
+func isOver(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // passes says whether the same request may succeed later.
