@@ -91,7 +91,14 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       };
       const lost = newKey();
       await assert.rejects(locks.using(lost, lease, slept(lost)), LockLost);
-      // Another one is the body's own, whether the lock is held or lost.
+      // What the body makes of the loss is its own, and so is another AbortError, whether the lock is held or lost.
+      const wrapped = newKey();
+      const wraps = async (signal) => {
+        await ask('LOCK.BREAK', wrapped);
+        if (!signal.aborted) await once(signal, 'abort');
+        throw new RangeError('of the body', { cause: signal.reason });
+      };
+      await assert.rejects(locks.using(wrapped, lease, wraps), RangeError);
       const stopped = newKey();
       const isOwn = (error) => error.name === 'AbortError' && error.cause === stop.signal.reason;
       await assert.rejects(locks.using(stopped, lease, slept(stopped, true)), isOwn);
