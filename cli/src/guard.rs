@@ -111,10 +111,10 @@ impl Guard {
     /// ```no_run
     /// # use redis_lock_client::{Client, Error};
     /// # let client = Client::open("redis://127.0.0.1")?;
-    /// let guard = client.lock("{report}:lock")?;
-    /// let pages: Option<u32> = guard.guard(redis::cmd("GET").arg("{report}:pages"))?;
+    /// let held = client.lock("{report}:lock")?;
+    /// let pages: Option<u32> = held.guard(redis::cmd("GET").arg("{report}:pages"))?;
     /// let pages = pages.unwrap_or(0) + 1;
-    /// guard.guard::<()>(redis::cmd("SET").arg("{report}:pages").arg(pages))?;
+    /// held.guard::<()>(redis::cmd("SET").arg("{report}:pages").arg(pages))?;
     /// # Ok::<(), Error>(())
     /// ```
     ///

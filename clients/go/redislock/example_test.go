@@ -61,7 +61,7 @@ func ExampleNewSemaphore() {
 	// Output:
 	// <nil>
 	// <nil>
-	// redislock: not acquired
+	// redislock: "example:api" not acquired
 }
 
 func ExampleHold_Guard() {

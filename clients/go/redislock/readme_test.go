@@ -46,6 +46,10 @@ func TestAModuleElsewhereCanUseIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	redigo, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/gomodule/redigo").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -74,13 +78,18 @@ func TestAModuleElsewhereCanUseIt(t *testing.T) {
 			run("go", "mod", "edit", "-require", "github.com/gomodule/redigo@v1.8.3",
 				"-replace", "github.com/gomodule/redigo="+strings.TrimSpace(string(redigo)))
 			if name == "copy" {
-				run("mkdir", "internal")
-				run("cp", "-R", filepath.Join(here, "redislock"), "internal")
+				copying := regexp.MustCompile("(?m)^ *(mkdir -p internal/redislock\n *cp .*\n *rm .*)$")
+				commands := copying.FindSubmatch(text)
+				if commands == nil {
+					t.Fatal("the README says not how to copy it")
+				}
+				run("sh", "-ec", strings.ReplaceAll(string(commands[1]), "/path/to/redis-lock/clients/go", here))
 			} else {
 				run("go", "mod", "edit", "-require", "redis-lock.example@v0.1.0", "-replace",
 					"redis-lock.example@v0.1.0="+here)
 			}
 			run("go", "build", "-o", os.DevNull, ".")
+			run("go", "vet", "./...")
 		})
 	}
 }

@@ -8,8 +8,8 @@
 //	})
 //
 // A [Mutex] says which lock, and how it is taken. Each acquisition is a [Hold] of its own, and excludes all others,
-// those of the same process too. While a Hold lasts, a goroutine renews its lease. If the lock is lost all the same,
-// the contexts that [Hold.Context] made are cancelled, and [context.Cause] of them is [ErrLost].
+// those of the same process too: it is not re-entrant. While a Hold lasts, a goroutine renews its lease. If the lock is
+// lost all the same, the contexts that [Hold.Context] made are cancelled, and [context.Cause] of them is [ErrLost].
 //
 // A lease bounds how long the lock of a process that died stays taken. So a process that was stopped for longer may
 // believe for a moment that it holds a lock that is another's by then. What must not happen even then belongs behind
@@ -28,6 +28,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 )
 
+// Errors are to be asked about with [errors.Is], since their texts name the lock: redislock: "report" not acquired.
 var (
 	// ErrNotAcquired says that others had the lock, or stood before this request, until the wait was over.
 	ErrNotAcquired = errors.New("redislock: not acquired")
@@ -36,8 +37,8 @@ var (
 	ErrLost = errors.New("redislock: lost")
 	// ErrUnlocked says that the Hold was given back before.
 	ErrUnlocked = errors.New("redislock: unlocked already")
-	// ErrDeadlock says that waiting would close a circle of owners that wait for each other. The message shows the
-	// circle. The only way out is to give back what one holds, and to begin again.
+	// ErrDeadlock says that waiting would deadlock: it would close a cycle of owners. The message shows the cycle. The
+	// only way out is to give back what one holds, and to begin again.
 	ErrDeadlock = errors.New("redislock: deadlock")
 	// ErrInvalid says that a Mutex has a field that makes no sense, or that an owner asked for a key twice.
 	ErrInvalid = errors.New("redislock: invalid")
@@ -55,8 +56,9 @@ const (
 	unlockGrace  = time.Second      // how long Unlock outlives its context
 	backoffMin   = 100 * time.Millisecond
 	backoffMax   = time.Second
-	hopsMax      = 5           // how often in a row MOVED is followed
-	tick         = time.Second // timers stand still in suspend, so a renewer looks at the clock once in a while
+	hopsMax      = 5             // how often in a row MOVED is followed
+	prefix       = "redislock: " // of the package's own errors
+	tick         = time.Second   // timers stand still in suspend, so a renewer looks at the clock once in a while
 )
 
 // errTimeout is a connection error: the server may have done what it was asked, or may do it still.
@@ -73,7 +75,8 @@ type Mutex struct {
 	// Lease is how long the lock stays taken after the process has died, at least 1 s. Zero means 30 s. It is no
 	// limit for the work: the lease is renewed after each third of it.
 	Lease time.Duration
-	// Wait limits how long Lock waits. Zero means as long as it takes. The context of Lock limits it, too.
+	// Wait limits how long Lock waits. Zero means no limit: to try once, use TryLock. The context of Lock limits it,
+	// too. Without a limit a server that is down looks like a long wait.
 	Wait time.Duration
 	// Shared takes the lock together with others that do the same, as a reader.
 	Shared bool
@@ -82,7 +85,7 @@ type Mutex struct {
 	// Note is a text for people, which LOCK.INFO and LOCK.LOG show.
 	Note string
 	// Within is the Hold inside of which this lock is taken, by the same goroutine. Both have one owner then, so that
-	// the server sees circles of waiting owners. Where it is possible, take several Keys at once instead.
+	// the server sees cycles of owners. Where it is possible, take several Keys at once instead.
 	Within *Hold
 	// Node returns the pool of the cluster's node with this address (host:port), so that MOVED is followed. Without
 	// it MOVED is an error that is asked again as long as the wait lasts.
@@ -111,9 +114,9 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, hold *Hold) 
 		return err
 	}
 	defer func() {
-		if after := hold.Unlock(ctx); err == nil {
+		if after := hold.Unlock(ctx); err == nil || err == ErrLost && errors.Is(after, ErrLost) {
 			err = after
-		} else if after != nil && !errors.Is(err, after) {
+		} else if after != nil && !errors.Is(err, errors.Unwrap(after)) {
 			err = errors.Join(err, after)
 		}
 	}()
@@ -133,17 +136,17 @@ func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) { return m.acquire(c
 
 func (m *Mutex) acquire(ctx context.Context, wait bool) (*Hold, error) {
 	if err := m.invalid(); err != nil {
-		return nil, err
+		return nil, m.about(err)
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, m.about(err)
 	}
 	owner := newOwner()
 	if m.Within != nil {
 		owner = m.Within.owner
 	}
 	if !owner.enter(m.Pool, m.Keys) {
-		return nil, fmt.Errorf("%w: the owner has one of the keys %q already, or has asked for it", ErrInvalid, m.Keys)
+		return nil, m.about(fmt.Errorf("%w: the owner has a key already, or has asked for it", ErrInvalid))
 	}
 	h := &Hold{mutex: *m, owner: owner, server: &server{pool: m.Pool, home: m.Pool, node: m.Node}}
 	h.mutex.Keys = append([]string(nil), m.Keys...)
@@ -155,7 +158,7 @@ func (m *Mutex) acquire(ctx context.Context, wait bool) (*Hold, error) {
 	defer a.hangUp()
 	if err := a.run(ctx, wait); err != nil {
 		h.end(err)
-		return nil, err
+		return nil, m.about(err)
 	}
 	go h.renew()
 	return h, nil
@@ -186,6 +189,28 @@ func (m *Mutex) invalid() error {
 	}
 	return nil
 }
+
+// about returns an error whose text names the lock, and which is err for errors.Is and errors.As.
+func (m *Mutex) about(err error) error {
+	if err == nil || len(m.Keys) == 0 {
+		return err
+	}
+	text, own := strings.CutPrefix(err.Error(), prefix)
+	if !own {
+		text = ": " + text
+	} else {
+		text = " " + text
+	}
+	return &lockError{err, prefix + strings.Trim(fmt.Sprintf("%q", m.Keys), "[]") + text}
+}
+
+type lockError struct {
+	is   error
+	text string
+}
+
+func (e *lockError) Error() string { return e.text }
+func (e *lockError) Unwrap() error { return e.is }
 
 func (m *Mutex) mode() string {
 	if m.Shared || m.semaphore {
@@ -476,7 +501,7 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 		h.end(ErrLost)
 		return false, nil
 	}
-	return got.err == nil, got.err
+	return got.err == nil, h.mutex.about(got.err)
 }
 
 // Guard runs a command in Redis if the lock is held for writing at that moment, under its fence, and returns the
@@ -486,17 +511,18 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 func (h *Hold) Guard(ctx context.Context, command string, args ...any) (any, error) {
 	switch {
 	case h.mutex.mode() != "WRITE":
-		return nil, fmt.Errorf("%w: Guard needs a lock that is not shared: use LOCK.CHECK in a script", ErrInvalid)
+		err := fmt.Errorf("%w: Guard needs a lock that is not shared: use LOCK.CHECK in a script", ErrInvalid)
+		return nil, h.mutex.about(err)
 	case h.undone.Load():
-		return nil, ErrUnlocked
+		return nil, h.mutex.about(ErrUnlocked)
 	case h.Lost():
-		return nil, ErrLost
+		return nil, h.mutex.about(ErrLost)
 	}
 	guarded := append(redis.Args{h.mutex.Keys[0], h.owner.name, h.fences[0], command}, args...)
 	got := h.server.call(ctx, h.mutex.Lease, h.server.pooled, request{"LOCK.GUARD", guarded})
 	if got.null() {
 		h.end(ErrLost)
-		return nil, ErrLost
+		return nil, h.mutex.about(ErrLost)
 	} else if got.err != nil {
 		return nil, got.err
 	}
@@ -517,7 +543,7 @@ func (h *Hold) Guard(ctx context.Context, command string, args ...any) (any, err
 // the background.
 func (h *Hold) Unlock(ctx context.Context) error {
 	if h.undone.Swap(true) {
-		return ErrUnlocked
+		return h.mutex.about(ErrUnlocked)
 	}
 	h.Lost() // looks at the clock
 	h.end(ErrUnlocked)
@@ -537,9 +563,9 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		h.lost.Store(true)
 	}
 	if h.Lost() {
-		return ErrLost
+		err = ErrLost
 	}
-	return err
+	return h.mutex.about(err)
 }
 
 func (h *Hold) release() error {

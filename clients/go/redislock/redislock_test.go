@@ -153,7 +153,7 @@ func TestALossCancelsTheWork(t *testing.T) {
 			}
 			return nil
 		})
-		if err != redislock.ErrLost {
+		if want := fmt.Sprintf("redislock: %q lost", s.key); !errors.Is(err, redislock.ErrLost) || err.Error() != want {
 			t.Errorf("%v", err)
 		}
 	}
@@ -513,6 +513,40 @@ func TestAWaitUsesUpNoConnectionOfThePool(t *testing.T) {
 	s.is((<-got).Unlock(context.Background()), nil)
 }
 
+// A program that holds many says of which lock it speaks.
+func TestErrorsNameTheLock(t *testing.T) {
+	s := newStage(t)
+	ctx := context.Background()
+	other := s.key + ":2"
+	one, both := redislock.New(s.pool, s.key), redislock.New(s.pool, s.key, other)
+	hold := s.lock(one)
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	says := func(err error, is error, text string, args ...any) {
+		t.Helper()
+		if want := fmt.Sprintf(text, args...); !errors.Is(err, is) || err.Error() != want {
+			t.Errorf("%v, not %s", err, want)
+		}
+	}
+	_, err := one.TryLock(ctx)
+	says(err, redislock.ErrNotAcquired, "redislock: %q not acquired", s.key)
+	_, err = both.TryLock(ctx)
+	says(err, redislock.ErrNotAcquired, "redislock: %q %q not acquired", s.key, other)
+	_, err = one.Lock(over)
+	says(err, context.Canceled, "redislock: %q: context canceled", s.key)
+	_, err = hold.Check(over)
+	says(err, context.Canceled, "redislock: %q: context canceled", s.key)
+	short := redislock.New(s.pool, s.key)
+	short.Lease = time.Millisecond
+	_, err = short.Lock(ctx)
+	says(err, redislock.ErrInvalid, "redislock: %q invalid: Lease is shorter than 1 s", s.key)
+	s.do("LOCK.BREAK", s.key)
+	_, err = hold.Guard(ctx, "GET", s.key)
+	says(err, redislock.ErrLost, "redislock: %q lost", s.key)
+	says(hold.Unlock(ctx), redislock.ErrLost, "redislock: %q lost", s.key)
+	says(hold.Unlock(ctx), redislock.ErrUnlocked, "redislock: %q unlocked already", s.key)
+}
+
 // A dial that never ends, which no context can end, holds up nobody.
 func TestADialThatHangsEndsNoLaterThanItsLimit(t *testing.T) {
 	s := newStage(t)
@@ -564,7 +598,7 @@ func TestAServerThatLetsNoRequestWaitIsNotAskedAllTheTime(t *testing.T) {
 	mutex := redislock.New(pool, "k")
 	mutex.Wait = 700 * time.Millisecond
 	began := time.Now()
-	if _, err = mutex.Lock(context.Background()); err != redislock.ErrNotAcquired {
+	if _, err = mutex.Lock(context.Background()); !errors.Is(err, redislock.ErrNotAcquired) {
 		t.Error(err)
 	}
 	if took := time.Since(began); took < mutex.Wait {

@@ -120,9 +120,9 @@ func (s *server) dialled(ctx context.Context) (redis.Conn, error) {
 	return pool.Dial()
 }
 
-// redirect goes to the node that MOVED names, and returns true. After an error that is no reply it goes back to the pool
-// that the user gave: the node may be dead, and another one knows who took its place. If that one is dead, it returns to
-// the node.
+// redirect goes to the node that MOVED names, and returns true. After an error that is no reply it goes back to the
+// pool that the user gave: the node may be dead, and another one knows who took its place. If that one is dead, it
+// returns to the node.
 func (s *server) redirect(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
