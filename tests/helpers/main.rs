@@ -60,6 +60,7 @@ in_each_language! {
         cancelling:
             a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out,
             a_request_that_is_cancelled_at_once_locks_nobody_out,
+            a_wait_that_is_cancelled_while_the_server_hangs_locks_nobody_out,
             a_release_that_is_cancelled_still_gives_back;
         losing:
             a_lock_is_renewed_over_ten_leases,
@@ -67,6 +68,7 @@ in_each_language! {
             a_lock_is_lost_when_its_time_is_over_and_no_later_if_the_server_is_dead,
             a_lock_that_a_server_forgot_is_lost_at_the_next_renewal,
             a_break_is_told_within_a_renewal,
+            a_key_that_is_overwritten_is_a_loss,
             a_release_of_a_lost_lock_says_so,
             a_network_that_hangs_for_less_than_the_lease_loses_nothing,
             a_release_whose_reply_is_cut_off_is_no_loss;

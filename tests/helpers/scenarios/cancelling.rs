@@ -2,8 +2,8 @@
 
 use crate::stage::{Play, Stage, await_waiters};
 use serde_json::json;
-use std::time::Duration;
-use testbed::{Client, wait_for};
+use std::time::{Duration, Instant};
+use testbed::{Client, Signal, wait_for};
 
 /// Pauses before a cancellation, from none to well after a hand-off. A fixed row that visits each order of events, in
 /// place of chance, so that a failure can be played again.
@@ -79,6 +79,29 @@ pub(crate) fn a_request_that_is_cancelled_at_once_locks_nobody_out(play: Play) {
             assert_eq!(answer["error"], "cancelled", "{answer}");
         }
         nobody_is_locked_out(&mut probe, "k", round);
+    }
+}
+
+/// The server stands still for longer than any request may take, and goes on: the cancelled waits are gone.
+pub(crate) fn a_wait_that_is_cancelled_while_the_server_hangs_locks_nobody_out(play: Play) {
+    let mut stage = play.stage();
+    let Stage { agent, conn, server, .. } = &mut stage;
+    conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
+    agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
+    let asked = agent.acquire_cancellable("a");
+    await_waiters(conn, "k", 1);
+    server.signal(Signal::STOP);
+    agent.cancel(&asked);
+    // The application need not wait for the server.
+    std::thread::sleep(Duration::from_secs(5));
+    server.signal(Signal::CONT);
+    assert_eq!(asked.error(), "cancelled");
+    conn.int(&["LOCK.RELEASE", "k", "first"]);
+    // The place ends soon, and not only after its QUEUE or a lease.
+    let end = Instant::now() + Duration::from_secs(6);
+    while conn.lock_info("k").is_some() {
+        assert!(Instant::now() < end, "{:?}", conn.lock_info("k"));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

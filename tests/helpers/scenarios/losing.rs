@@ -107,6 +107,26 @@ pub(crate) fn a_break_is_told_within_a_renewal(play: Play) {
     assert!(conn.lock_info("k").is_none());
 }
 
+/// Something else lies on the key: whatever the server says of it, the lock is gone.
+pub(crate) fn a_key_that_is_overwritten_is_a_loss(play: Play) {
+    let mut stage = play.stage();
+    let Stage { agent, conn, .. } = &mut stage;
+    agent.open("a", json!({"keys": ["k"], "lease": 9.0}));
+    agent.acquired("a");
+    agent.open("several", json!({"keys": ["k1", "k2", "k3"], "lease": 9.0}));
+    agent.acquired("several");
+    conn.ok(&["SET", "k", "another's"]);
+    conn.ok(&["SET", "k2", "another's"]);
+    let began = Instant::now();
+    for lock in ["a", "several"] {
+        let told = agent.await_lost(lock).answer().at - began;
+        assert!(told < Duration::from_secs(3) + SLACK, "{lock}: {told:?}");
+        assert_eq!(agent.release(lock).error(), "lost");
+    }
+    assert_eq!(conn.get::<String>(&["GET", "k"]), "another's");
+    wait_for("the other keys to be released", || conn.int(&["EXISTS", "k1", "k3"]) == Some(0));
+}
+
 /// The application learns at the end at the latest that it worked without the lock.
 pub(crate) fn a_release_of_a_lost_lock_says_so(play: Play) {
     let mut stage = play.stage();
