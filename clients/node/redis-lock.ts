@@ -556,8 +556,17 @@ export class Lock {
     return sent + this.#terms.lease - Math.max(this.#terms.lease / 100, 100) - CLOCK_STEP_MS;
   }
 
+  /** One request for each key. Null: the key is not held, and so it is when something else lies there. */
   #each(words: (key: string, fence: string) => string[], limit: number): Promise<unknown[]> {
-    return Promise.all(this.keys.map((key, at) => this.#line.request(words(key, String(this.fences[at])), limit)));
+    const ask = async (key: string, at: number) => {
+      try {
+        return await this.#line.request(words(key, String(this.fences[at])), limit);
+      } catch (error) {
+        if (codeOf(error) === 'WRONGTYPE') return null;
+        throw error;
+      }
+    };
+    return Promise.all(this.keys.map(ask));
   }
 
   /** After a wait the moment of the grant is not known, so the lease begins anew. False: the lock is lost again. */
@@ -656,7 +665,7 @@ interface Native {
   options: { socket?: object; commandOptions?: object };
   stream?: { ref?(): void; unref?(): void; destroy(): void };
   duplicate(options: object): Native;
-  on(event: 'error', listener: (error: unknown) => void): unknown;
+  on(event: 'error' | 'end', listener: (error?: unknown) => void): unknown;
   connect(): Promise<unknown>;
   sendCommand(words: Word[]): Promise<unknown>;
   call(command: Word, words: Word[]): Promise<unknown>;
@@ -682,6 +691,7 @@ interface Connection {
   connect(): Promise<unknown>;
   send(words: Word[]): Promise<unknown>;
   keepProcessAlive(yes: boolean): void;
+  onEnd(listener: () => void): void;
   close(): void;
 }
 
@@ -702,6 +712,8 @@ function likeNodeRedis(client: Native, place?: Place): Connection {
     connect: () => own.connect(),
     send: (words) => own.sendCommand(words),
     keepProcessAlive: (yes) => (yes ? own.ref() : own.unref()),
+    // An end that it did not ask for is an error to it.
+    onEnd: (listener) => own.on('error', listener),
     close: () => own.destroy(),
   };
 }
@@ -729,6 +741,7 @@ function likeIoRedis(client: Native, place?: Place): Connection {
     connect: () => own.connect().catch((error) => Promise.reject(why ?? error)),
     send: ([command = '', ...words]) => own.call(command, words),
     keepProcessAlive: (yes) => (yes ? own.stream?.ref?.() : own.stream?.unref?.()),
+    onEnd: (listener) => own.on('end', listener),
     close: () => {
       own.disconnect();
       // Alone, it waits for the server to close as well.
@@ -775,7 +788,7 @@ function placeOf(address: string | undefined, map: AddressMap): Place | undefine
 
 /** One connection, with any number of requests under way. Without any it keeps no process alive. */
 class Link {
-  /** Takes no new request, since one failed. It closes after the last one. */
+  /** Takes no new request, since one failed or the connection ended. It closes after the last one. */
   isRetired = false;
   #connection: Connection | undefined;
   readonly #opened: Promise<Connection>;
@@ -792,6 +805,7 @@ class Link {
     const connection = await made;
     if (this.#isClosed) throw new Error('closed');
     this.#connection = connection;
+    connection.onEnd(() => this.retire());
     await connection.connect();
     this.isOpen = true;
     return connection;

@@ -131,6 +131,47 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       assert.equal(aborts, 1);
     });
 
+    it('is lost when something else lies at one of its keys', async () => {
+      const keys = [`{${newKey()}}a`, `{${keyOf(number)}}b`];
+      const taken = async (lease = 30_000) => {
+        const lock = await locks.acquire(keys, { lease });
+        await ask('DEL', keys[0]);
+        await ask('SET', keys[0], 'x');
+        return lock;
+      };
+      const isEnded = async (lock) => {
+        await assert.rejects(lock.release(), LockLost);
+        assert.equal(lock.lost, true);
+        assert.equal(await info(keys[1]), null, 'the other key is released');
+        await ask('DEL', keys[0]);
+      };
+      const checked = await taken();
+      assert.equal(await checked.check(), false);
+      await isEnded(checked);
+      await isEnded(await taken());
+      const renewed = await taken(3000);
+      await once(renewed.signal, 'abort');
+      assert.match(renewed.signal.reason.message, /the server says so/);
+      await isEnded(renewed);
+    });
+
+    it('takes a new connection when its own was closed while nobody used it', async () => {
+      const wire = await new Wire().listen();
+      const far = await open(wire.port);
+      const key = newKey();
+      const own = new Locks(far);
+      const lock = await own.acquire(key);
+      for (const use of [() => own.tryAcquire(newKey()), () => lock.check(), () => lock.guard('PING')]) {
+        wire.cut();
+        await sleep(100);
+        const inner = await use();
+        if (inner.release) await inner.release();
+      }
+      await lock.release();
+      close(far);
+      wire.close();
+    });
+
     it('tries once, or waits as long as it may', async () => {
       const key = newKey();
       const lock = await locks.acquire(key);
