@@ -33,7 +33,7 @@ var (
 	// ErrNotAcquired says that others had the lock, or stood before this request, until the wait was over.
 	ErrNotAcquired = errors.New("redislock: not acquired")
 	// ErrLost says that the lock ended before it was given back: its lease was over, somebody broke it, or its key is
-	// gone.
+	// gone. If renewals failed until the lease was over, the error wraps ErrLost and why they failed.
 	ErrLost = errors.New("redislock: lost")
 	// ErrUnlocked says that the Hold was given back before.
 	ErrUnlocked = errors.New("redislock: unlocked already")
@@ -114,7 +114,7 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, hold *Hold) 
 		return err
 	}
 	defer func() {
-		if after := hold.Unlock(ctx); err == nil || err == ErrLost && errors.Is(after, ErrLost) {
+		if after := hold.Unlock(ctx); err == nil || err == hold.loss() && errors.Is(after, ErrLost) {
 			err = after
 		} else if after != nil && !errors.Is(err, errors.Unwrap(after)) {
 			err = errors.Join(err, after)
@@ -224,6 +224,7 @@ func (m *Mutex) mode() string {
 type acquisition struct {
 	*Hold
 	line    *line         // for requests that wait; nil before the first one, and after an error
+	again   bool          // it is the second request of TryLock
 	pending <-chan answer // of the request that has no answer yet; nil if there is none
 }
 
@@ -248,10 +249,15 @@ func (a *acquisition) run(ctx context.Context, wait bool) error {
 		}
 		err = a.wait(ctx, end)
 	}
+	if !wait && breaks(err) && ctx.Err() == nil {
+		// The connections of the pool may be dead, though the server is not.
+		a.again = true
+		err = a.ask(ctx, 0, wait)
+	}
 	if err == nil {
 		return nil
 	}
-	if wait || a.pending != nil || !errors.Is(err, ErrNotAcquired) && !isReply(err) {
+	if wait || a.again || a.pending != nil || !errors.Is(err, ErrNotAcquired) && !isReply(err) {
 		a.leave()
 	} else {
 		a.owner.exit(a.mutex.Pool, a.mutex.Keys) // the one request left no trace
@@ -284,6 +290,9 @@ func (a *acquisition) wait(ctx context.Context, end time.Duration) error {
 // ask sends one request, and returns nil if it acquired the lock.
 func (a *acquisition) ask(ctx context.Context, block time.Duration, wait bool) error {
 	connect, limit := a.server.pooled, requestLimit
+	if a.again {
+		connect = a.server.dialled
+	}
 	if wait {
 		limit = block + sliceGrace
 	}
@@ -459,6 +468,8 @@ type Hold struct {
 	end    context.CancelCauseFunc
 	undone atomic.Bool // Unlock was called
 	lost   atomic.Bool // Unlock said so
+	// why renewals fail, if they do
+	trouble atomic.Pointer[error]
 }
 
 // Context returns a context for the work under the lock. It is cancelled with parent, when the lock is lost (then
@@ -473,9 +484,21 @@ func (h *Hold) Context(parent context.Context) context.Context {
 // Lost says whether the lock was lost before it was given back. It asks no server: [Hold.Check] does.
 func (h *Hold) Lost() bool {
 	if now() >= time.Duration(h.until.Load()) {
-		h.end(ErrLost) // of several causes the first one counts
+		err := ErrLost
+		if trouble := h.trouble.Load(); trouble != nil {
+			err = fmt.Errorf("%w: it could not be renewed: %w", ErrLost, *trouble)
+		}
+		h.end(err) // of several causes the first one counts
 	}
-	return context.Cause(h.ctx) == ErrLost || h.lost.Load()
+	return errors.Is(context.Cause(h.ctx), ErrLost) || h.lost.Load()
+}
+
+// loss is the error of a lock that is lost.
+func (h *Hold) loss() error {
+	if cause := context.Cause(h.ctx); errors.Is(cause, ErrLost) {
+		return cause
+	}
+	return ErrLost
 }
 
 // Fence is a number that is higher for each later holder of the lock. Send it along with what you do under the lock,
@@ -516,7 +539,7 @@ func (h *Hold) Guard(ctx context.Context, command string, args ...any) (any, err
 	case h.undone.Load():
 		return nil, h.mutex.about(ErrUnlocked)
 	case h.Lost():
-		return nil, h.mutex.about(ErrLost)
+		return nil, h.mutex.about(h.loss())
 	}
 	guarded := append(redis.Args{h.mutex.Keys[0], h.owner.name, h.fences[0], command}, args...)
 	got := h.server.call(ctx, h.mutex.Lease, h.server.pooled, request{"LOCK.GUARD", guarded})
@@ -563,7 +586,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		h.lost.Store(true)
 	}
 	if h.Lost() {
-		err = ErrLost
+		err = h.loss()
 	}
 	return h.mutex.about(err)
 }
@@ -599,8 +622,13 @@ func (h *Hold) renew() {
 		switch {
 		case err != nil:
 			next = now() + delay.next()
+			// The last one may have had no time, which says less.
+			if h.trouble.Load() == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+				h.trouble.Store(&err)
+			}
 		case held:
 			delay, next = 0, sent+h.mutex.Lease/3
+			h.trouble.Store(nil)
 		default:
 			h.end(ErrLost)
 		}

@@ -650,3 +650,98 @@ func TestNothingIsLeft(t *testing.T) {
 	s.waitFor("the goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
 	s.isFree()
 }
+
+// As a SET of the application's does, or a restore. It is no lock any more.
+func TestAKeyThatSomethingElseLiesAtIsALoss(t *testing.T) {
+	s := newStage(t)
+	ctx := context.Background()
+	s.do("DEL", s.key+":2")
+	mutex := redislock.New(s.pool, s.key+":2", s.key)
+	for name, use := range map[string]func(*redislock.Hold){
+		"renewal": func(hold *redislock.Hold) {
+			work := hold.Context(ctx)
+			<-work.Done()
+			if cause := context.Cause(work); cause != redislock.ErrLost {
+				t.Error("the time was over, and not the server said so:", cause)
+			}
+		},
+		"check": func(hold *redislock.Hold) {
+			if held, err := hold.Check(ctx); held || err != nil {
+				t.Error(held, err)
+			}
+		},
+		"unlock": func(*redislock.Hold) {},
+	} {
+		mutex.Lease = time.Minute
+		if name == "renewal" {
+			mutex.Lease = 3 * time.Second
+		}
+		hold := s.lock(mutex)
+		s.do("DEL", s.key+":2")
+		s.do("SET", s.key+":2", "x")
+		use(hold)
+		s.is(hold.Unlock(ctx), redislock.ErrLost)
+		if !hold.Lost() {
+			t.Error(name, "not lost")
+		}
+		s.isFree() // the other key
+		s.do("DEL", s.key+":2")
+	}
+}
+
+// Otherwise nobody learns that the helper's user lacks a right.
+func TestALossSaysWhyTheRenewalFailed(t *testing.T) {
+	s := newStage(t)
+	s.do("ACL", "SETUSER", "norenewal", "reset", "on", ">p", "~*", "+@all", "-lock.extend")
+	defer s.do("ACL", "DELUSER", "norenewal")
+	dial := s.pool.DialContext
+	s.pool.DialContext = func(ctx context.Context) (redis.Conn, error) {
+		conn, err := dial(ctx)
+		if err == nil {
+			_, err = conn.Do("AUTH", "norenewal", "p")
+		}
+		return conn, err
+	}
+	mutex := redislock.New(s.pool, s.key)
+	mutex.Lease = time.Second
+	for _, listens := range []bool{true, false} {
+		err := mutex.Do(context.Background(), func(ctx context.Context, hold *redislock.Hold) error {
+			<-ctx.Done()
+			if !hold.Lost() {
+				t.Error("not lost")
+			}
+			_, err := hold.Guard(ctx, "PING")
+			for _, err := range []error{context.Cause(ctx), err} {
+				s.is(err, redislock.ErrLost)
+				if !strings.Contains(err.Error(), "NOPERM") {
+					t.Error(err)
+				}
+			}
+			if listens {
+				return context.Cause(ctx)
+			}
+			return nil
+		})
+		s.is(err, redislock.ErrLost)
+		if strings.Count(err.Error(), "NOPERM") != 1 || !strings.Contains(err.Error(), s.key) {
+			t.Error(err)
+		}
+	}
+}
+
+// The server is there, so a single try is not to fail.
+func TestTryLockOutlivesTheIdleConnectionsOfThePool(t *testing.T) {
+	s := newStage(t)
+	ctx := context.Background()
+	mutex := redislock.New(s.pool, s.key)
+	for range make([]struct{}, 3) {
+		s.is(s.lock(mutex).Unlock(ctx), nil)
+		s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		hold, err := mutex.TryLock(ctx)
+		s.is(err, nil)
+		s.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		_, err = mutex.TryLock(ctx)
+		s.is(err, redislock.ErrNotAcquired)
+		s.is(hold.Unlock(ctx), nil)
+	}
+}

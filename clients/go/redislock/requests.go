@@ -64,6 +64,12 @@ type request struct {
 	args    redis.Args
 }
 
+// isOfHold says whether null means that the lock is not held. WRONGTYPE does so, too: something else lies at the key.
+// From LOCK.GUARD it may be the error of the guarded command.
+func (r request) isOfHold() bool {
+	return r.command == "LOCK.CHECK" || r.command == "LOCK.EXTEND" || r.command == "LOCK.RELEASE"
+}
+
 // An answer has a reply for each request, or an error. It has both if the error is the server's.
 type answer struct {
 	replies  []any
@@ -201,9 +207,11 @@ func exchange(ctx context.Context, conn redis.Conn, end time.Duration, requests 
 	if err := conn.Flush(); err != nil {
 		return answer{err: err}
 	}
-	for range requests {
+	for _, r := range requests {
 		reply, err := redis.ReceiveWithTimeout(conn, max(end-now(), time.Millisecond))
-		if isReply(err) {
+		if r.isOfHold() && isReply(err) && strings.HasPrefix(err.Error(), "WRONGTYPE ") {
+			reply = nil
+		} else if isReply(err) {
 			reply, got.err = err, err
 		} else if err != nil {
 			return answer{err: err}
@@ -246,6 +254,12 @@ func isReply(err error) bool {
 // isOver says whether the caller's context has ended, which says nothing of the server.
 func isOver(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// breaks says whether a connection ended, at once and not for want of time.
+func breaks(err error) bool {
+	return err != nil && passes(err) && !isReply(err) && !isOver(err) &&
+		!errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrNotAcquired)
 }
 
 // passes says whether the same request may succeed later.
