@@ -257,24 +257,28 @@ def _run(steps: Coroutine[Any, Any, _T]) -> _T:
 
 class _ThreadRequest(_Request):
     def __init__(self, server: _Server, connection: Any) -> None:
-        self.server, self.connection = server, connection
-        self.closed = False
+        self.server = server
+        self.connection = connection  # None when it is closed, or another request's
 
     def close(self) -> None:
-        self.closed = True
-        self.connection.disconnect()
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.disconnect()
 
     async def reply(self, limit: float) -> Any:
+        connection = self.connection
         try:
-            if self.closed or not self.connection.can_read(limit):
+            if connection is None or not connection.can_read(limit):
                 raise errors.TimeoutError("the server did not answer in time")  # noqa: TRY301
-            reply = self.connection.read_response(disconnect_on_error=False)
+            reply = connection.read_response(disconnect_on_error=False)
         except Exception as error:
             self.answered = isinstance(error, errors.ResponseError)
             self.close()
+            if isinstance(error, OSError | ValueError):
+                raise errors.ConnectionError(f"the connection broke: {error}") from error
             raise
-        self.answered = True
-        self.server.give(self.connection)
+        self.answered, self.connection = True, None
+        self.server.give(connection)
         return reply
 
 
@@ -306,15 +310,17 @@ class _ThreadServer(_Server):
                 connection.send_command("ASKING")
                 connection.read_response()
             connection.send_command(*words)
-        except BaseException:
+        except BaseException as error:
             connection.disconnect()
+            if isinstance(error, OSError):
+                raise errors.ConnectionError(f"the connection broke: {error}") from error
             raise
         return _ThreadRequest(self, connection)
 
     def pick(self) -> Any:
         """An idle connection that is still open."""
         while self.idle:
-            with contextlib.suppress(IndexError, errors.RedisError):
+            with contextlib.suppress(IndexError, errors.RedisError, OSError, ValueError):
                 connection = self.idle.pop()
                 if not connection.can_read(0):
                     return connection
@@ -541,6 +547,7 @@ class _Hold:
         self.fences: tuple[int, ...] = ()
         self.valid_until = self.due = math.inf  # until when it is surely held; when to renew it
         self.pauses = _pauses()
+        self.failure: Exception | None = None  # why the last renewal failed
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
 
     async def acquire(self, lock: _Lock, wait: float | None) -> bool:
@@ -549,10 +556,12 @@ class _Hold:
             self.claim(lock)
             got = await self.wait_in_line(wait)
         except BaseException:
-            self.stop()
-            if self.asked:
-                await self.kind.shielded(self.leave)
-            self.end()
+            try:
+                self.stop()
+                if self.asked:
+                    await self.kind.shielded(self.leave)
+            finally:
+                self.end()
             raise
         if not got:
             self.end()
@@ -637,7 +646,8 @@ class _Hold:
         sent = _now()
         try:
             reply = await self.ask_of_hold(self.spec.extend(self.owner.name, self.fences), limit)
-        except Exception:  # noqa: BLE001 - whatever it was: there is time until the lease ends
+        except Exception as error:  # noqa: BLE001 - whatever it was: there is time until the lease ends
+            self.failure = error
             self.due = min(_now() + next(self.pauses), self.valid_until)
             await self.follow()
             return
@@ -656,13 +666,14 @@ class _Hold:
         self.stop()
         try:
             self.lost = not await self.was_held_until_now() or lost
-        except Exception:
+        except Exception as error:
             if not lost:
                 raise
+            self.failure = self.failure or error
         finally:
             self.end()
         if self.lost:
-            raise LockLost(f"{self.spec.title} was lost before it was released", self.spec.name)
+            raise LockLost(f"{self.spec.title} was lost before it was released", self.spec.name) from self.failure
 
     async def was_held_until_now(self) -> bool:
         """Releases it. Null means that it was lost; null to a request that is repeated means nothing."""
@@ -702,13 +713,13 @@ class _Hold:
         if self.spec.mode == "READ":
             raise LockError(f"{self.spec.title}: guard needs an exclusive lock", self.spec.name)
         if self.is_lost():
-            raise LockLost(f"{self.spec.title} is lost: nothing was run", self.spec.name)
+            raise LockLost(f"{self.spec.title} is lost: nothing was run", self.spec.name) from self.failure
         at = 0 if key is None else self.spec.keys.index(key)
         words = ["LOCK.GUARD", self.spec.keys[at], self.owner.name, self.fences[at], *command]
         reply = await self.ask(words, 2 * (await self.find()).patience)
         if reply is None:
             self.lose()
-            raise LockLost(f"{self.spec.title} is lost: nothing was run", self.spec.name)
+            raise LockLost(f"{self.spec.title} is lost: nothing was run", self.spec.name) from self.failure
         return reply[1]
 
     # --- the state ---
@@ -718,6 +729,8 @@ class _Hold:
         with _mutex:
             if lock._hold is not None and not lock._hold.ended and lock._hold.pid == self.pid:
                 text = "is held already, or waited for: another holder needs another Lock"
+                if lock._hold.is_lost():
+                    text = "was lost, and must be released first"
                 raise LockError(f"{self.spec.title} {text}", self.spec.name)
             if self.owner.keys & self.names:
                 raise LockError(f"{self.spec.title}: the outer lock has this key already", self.spec.name)
@@ -732,7 +745,7 @@ class _Hold:
         """The server had the request after it was sent, so the lease ends no sooner than this."""
         self.valid_until = sent + self.spec.lease - _margin(self.spec.lease)
         self.due = sent + self.spec.lease / 3
-        self.pauses = _pauses()
+        self.pauses, self.failure = _pauses(), None
 
     def is_lost(self) -> bool:
         if self.held and not self.ended and (self.pid != os.getpid() or _now() >= self.valid_until):
@@ -935,8 +948,12 @@ class _Lock:
         return self._probe(), wait
 
     def _probe(self) -> _Hold:
-        owner = _Owner() if self._within is None else self._within._held().owner
-        return _Hold(self._spec, owner, self._kind, self._event())
+        if self._within is None:
+            return _Hold(self._spec, _Owner(), self._kind, self._event())
+        outer = self._within._held()
+        if outer.is_lost():
+            raise LockLost(f"the outer {outer.spec.title} is lost", outer.spec.name) from outer.failure
+        return _Hold(self._spec, outer.owner, self._kind, self._event())
 
     def _not_acquired(self) -> LockNotAcquired:
         text = f"was not acquired: it was not free within {self._wait:g} s"

@@ -163,6 +163,53 @@ class LockTest(unittest.TestCase):
                 self.assertIn(f'lock "{self.key}"', str(caught.exception))
             lock.acquire()
 
+    def test_nothing_is_asked_for_within_a_lost_lock(self):
+        with self.assertRaises(LockLost), Lock(self.client, self.key) as outer:
+            self.client.execute_command("LOCK.BREAK", self.key)
+            self.assertFalse(outer.check())
+            with self.assertRaisesRegex(LockLost, f'^the outer lock "{self.key}" is lost$'):
+                Lock(self.client, f"{self.key}:2", within=outer).acquire()
+        self.assertEqual(self.client.exists(f"{self.key}:2"), 0)
+
+    def test_a_lost_lock_must_be_released_before_it_is_taken_again(self):
+        with self.assertRaises(LockLost), Lock(self.client, self.key) as lock:
+            self.client.execute_command("LOCK.BREAK", self.key)
+            lock.check()
+            with self.assertRaisesRegex(LockError, "was lost, and must be released first"):
+                lock.acquire()
+
+    def test_a_loss_tells_why_the_renewal_failed(self):
+        self.client.acl_setuser("renewer", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-lock.extend"])
+        self.addCleanup(self.client.acl_deluser, "renewer")
+        with redis.Redis(port=PORT, username="renewer", password="any") as client:
+            with self.assertRaises(LockLost) as caught, Lock(client, self.key, lease=1.0) as lock:
+                self.assertTrue(lock.wait_lost(60))
+            self.assertIsInstance(caught.exception.__cause__, redis.exceptions.NoPermissionError)
+
+    def test_a_connection_goes_back_once(self):
+        server = redis_lock._Server.enter.__func__(redis_lock._ThreadServer, self.client.connection_pool)
+        self.addCleanup(server.leave)
+        request = redis_lock._run(server.send(["PING"], 1.0))
+        self.assertEqual(redis_lock._run(request.reply(1.0)), b"PONG")
+        request.close()
+        other = redis_lock._run(server.send(["LOCK.INFO", self.key], 1.0))
+        request.close()
+        self.assertIsNone(redis_lock._run(other.reply(1.0)))
+
+    def test_two_interrupts_leave_no_renewer(self):
+        leave = redis_lock._Hold.leave
+
+        async def interrupted(_):
+            raise KeyboardInterrupt
+
+        self.addCleanup(setattr, redis_lock._Hold, "leave", leave)
+        with Lock(self.client, self.key), redis.Redis(port=PORT) as client:
+            redis_lock._Hold.leave = interrupted
+            with self.assertRaises(KeyboardInterrupt):
+                Lock(client, self.key, wait=0.1).acquire()
+            ours = id(client.connection_pool)
+            wait_for(lambda: all(key[2] != ours for key in redis_lock._servers))
+
     def test_its_text_tells_the_keys_and_the_state(self):
         lock = Lock(self.client, [self.key, f"{self.key}:2".encode()])
         keys = f'"{self.key}, {self.key}:2"'
@@ -287,13 +334,19 @@ class LockTest(unittest.TestCase):
         program = f"""
 import os, sys, redis
 sys.path.insert(0, {str(Path(redis_lock.__file__).parent)!r})
-from redis_lock import Lock
+from redis_lock import Lock, LockError
 client = redis.Redis(port={PORT})
 lock = Lock(client, {self.key!r})
 lock.acquire()
 child = os.fork()
 if child == 0:
     lost = lock.lost
+    try:
+        Lock(client, {self.key + ":2"!r}, wait=0, within=lock).acquire()
+    except LockError:
+        lost = lost and lock.lost
+    else:
+        os._exit(2)
     lock.release()
     with Lock(client, {self.key + ":2"!r}, wait=5) as own:
         os._exit(0 if lost and own.check() else 1)
