@@ -518,11 +518,16 @@ class _Spec:
             return ["LOCK.MEXTEND", len(self.keys), *self.keys, owner, "PX", int(self.lease * 1000)]
         return ["LOCK.EXTEND", *self.keys, owner, "PX", int(self.lease * 1000), "FENCE", *fences]
 
-    def release(self, owner: str, fences: tuple[int, ...] = ()) -> list[Any]:
-        """Without a fence it also leaves the queue, and releases a grant that the owner does not know of."""
+    def release(self, owner: str, fences: tuple[int, ...]) -> list[list[Any]]:
+        """One request for each key: LOCK.MRELEASE is refused if one of the keys is no lock any more."""
+        pairs = zip(self.keys, fences, strict=True)
+        return [["LOCK.RELEASE", key, owner, "ALL", "FENCE", fence] for key, fence in pairs]
+
+    def leave(self, owner: str) -> list[Any]:
+        """Leaves the queue, and releases a grant that the owner does not know of."""
         if self.several:
             return ["LOCK.MRELEASE", len(self.keys), *self.keys, owner, "ALL"]
-        return ["LOCK.RELEASE", *self.keys, owner, "ALL", *(["FENCE", *fences] if fences else [])]
+        return ["LOCK.RELEASE", *self.keys, owner, "ALL"]
 
 
 class _Owner:
@@ -547,6 +552,7 @@ class _Hold:
         self.fences: tuple[int, ...] = ()
         self.valid_until = self.due = math.inf  # until when it is surely held; when to renew it
         self.pauses = _pauses()
+        self.owes_until = -math.inf  # until when the renewer repeats a release that was not answered
         self.failure: Exception | None = None  # why the last renewal failed
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
 
@@ -596,8 +602,7 @@ class _Hold:
         """One slice of the wait."""
         server = await self.find()
         if self.owner.unsettled & self.names:
-            await self.ask(self.spec.release(self.owner.name), server.patience)
-            self.owner.unsettled -= self.names
+            raise errors.TimeoutError("the server has not confirmed yet that an earlier wait is over")
         sent = _now()
         block = None if once else max(_TICK, min(_SLICE, server.patience, until - sent))
         reply = await self.ask(self.spec.acquire(self.owner.name, block), server.patience, block=block or 0, keep=True)
@@ -622,23 +627,49 @@ class _Hold:
 
     async def leave(self) -> None:
         """Leaves the queue, and releases what was granted in the same moment."""
+        self.owes_until = _now() + self.spec.lease + _QUEUE
         self.owner.unsettled |= self.names
-        words, settled = self.spec.release(self.owner.name), False
+        settled = False
         with contextlib.suppress(Exception):
-            await self.ask(words, 1.0)
+            await self.ask_to_leave(1.0)
             settled = self.request is not None and (self.request.answered or await self.request.reply(1.0) is None)
         if not settled:
             # The server may have read the request after the release.
             if self.request is not None:
                 self.request.close()
             with contextlib.suppress(Exception):
-                await self.ask(words, 1.0, fresh=True)
+                await self.ask_to_leave(1.0, fresh=True)
                 settled = True
         if settled:
-            self.owner.unsettled -= self.names
+            self.settle()
+
+    async def ask_to_leave(self, limit: float, *, fresh: bool = False) -> None:
+        words = self.spec.leave(self.owner.name)
+        if await self.ask_of_hold(words, limit, fresh=fresh) is None and self.spec.several:
+            for key in self.spec.keys:
+                await self.ask_of_hold(["LOCK.RELEASE", key, self.owner.name, "ALL"], limit, fresh=fresh)
+
+    async def leave_later(self, limit: float) -> None:
+        """Repeats what `leave` could not settle in its time, by the renewer alone."""
+        if _now() < self.owes_until:
+            try:
+                await self.ask_to_leave(limit, fresh=True)
+            except Exception:  # noqa: BLE001 - whatever it was: it is repeated
+                self.due = _now() + next(self.pauses)
+                await self.follow()
+                return
+        self.settle()
+        self.end()
+
+    def settle(self) -> None:
+        self.owes_until = -math.inf
+        self.owner.unsettled -= self.names
 
     async def renew(self, limit: float) -> None:
         """Extends the lease, by the renewer alone."""
+        if self.owes_until > -math.inf:
+            await self.leave_later(limit)
+            return
         if self.abandoned:
             self.end()
         if self.ended or self.is_lost():
@@ -677,18 +708,18 @@ class _Hold:
 
     async def was_held_until_now(self) -> bool:
         """Releases it. Null means that it was lost; null to a request that is repeated means nothing."""
-        words = self.spec.release(self.owner.name, self.fences)
         limit = (await self.find()).patience
+        requests = self.spec.release(self.owner.name, self.fences)
         repeated, self.released = self.released, True
         try:
-            reply = await self.ask_of_hold(words, limit)
+            replies = [await self.ask_of_hold(words, limit) for words in requests]
         except Exception as error:
             if self.lost or not _again(error):
                 raise
             await self.follow()
             repeated = True
-            reply = await self.ask_of_hold(words, limit, fresh=True)
-        return repeated or None not in (reply if isinstance(reply, list) else [reply])
+            replies = [await self.ask_of_hold(words, limit, fresh=True) for words in requests]
+        return repeated or None not in replies
 
     async def check(self) -> bool:
         if not self.held or self.ended or self.is_lost():
@@ -770,10 +801,17 @@ class _Hold:
             self.server.holds.discard(self)
 
     def end(self) -> None:
-        """It has nothing on the server any more."""
+        """It has nothing on the server any more, or the renewer sees to it."""
         self.stop()
         if self.claimed:
             self.owner.keys -= self.names
+            self.claimed = False
+        if self.owes_until > -math.inf and self.server is not None and not self.server.over:
+            self.due = _now() + next(self.pauses)
+            with _mutex:
+                self.server.holds.add(self)
+            self.server.attend(self.due)
+            return
         server, self.server = self.server, None
         if server is not None:
             server.leave()

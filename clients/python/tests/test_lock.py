@@ -1,5 +1,6 @@
 """The blocking helper, as Python programs use it: needs a server with the module on 127.0.0.1:REDIS_LOCK_PORT."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -20,9 +21,9 @@ from redis_lock import Deadlock, Lock, LockError, LockLost, LockNotAcquired
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 
 
-def wait_for(condition):
+def wait_for(condition, limit=60):
     """Asks until it is so. The limit is for what never comes, not for a busy machine."""
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + limit
     while not condition():
         if time.monotonic() > give_up:
             raise AssertionError("waited in vain")
@@ -181,7 +182,7 @@ class LockTest(unittest.TestCase):
     def test_a_loss_tells_why_the_renewal_failed(self):
         self.client.acl_setuser("renewer", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-lock.extend"])
         self.addCleanup(self.client.acl_deluser, "renewer")
-        with redis.Redis(port=PORT, username="renewer", password="any") as client:
+        with redis.Redis(port=PORT, username="renewer", password="any") as client:  # noqa: S106
             with self.assertRaises(LockLost) as caught, Lock(client, self.key, lease=1.0) as lock:
                 self.assertTrue(lock.wait_lost(60))
             self.assertIsInstance(caught.exception.__cause__, redis.exceptions.NoPermissionError)
@@ -242,6 +243,29 @@ class LockTest(unittest.TestCase):
             self.client.execute_command("LOCK.BREAK", self.key)
             self.assertTrue(lock.wait_lost(60))
         self.assertIsNone(self.info(f"{self.key}:2"), "the other one is released")
+
+    def test_a_value_put_over_one_key_of_several_keeps_no_other_one(self):
+        with self.assertRaises(LockLost), Lock(self.client, [self.key, f"{self.key}:2"]):
+            self.client.set(self.key, "something else")
+        self.assertIsNone(self.info(f"{self.key}:2"), "the other one is released")
+
+    def test_a_wait_that_ends_while_the_server_hangs_is_released_later(self):
+        with PausingProxy() as proxy, redis.Redis(port=proxy.port, socket_timeout=2) as client:
+            holder = Lock(self.client, self.key)
+            holder.acquire()
+            waits = threading.Thread(target=self.wait_in_vain, args=(Lock(client, self.key, wait=1.0),))
+            waits.start()
+            wait_for(lambda: self.waiting() == 1)
+            proxy.open.clear()
+            holder.release()
+            waits.join()
+            self.assertIsNotNone(self.info())
+            proxy.open.set()
+            wait_for(lambda: self.info() is None, 10)
+
+    def wait_in_vain(self, lock):
+        with contextlib.suppress(redis.RedisError):
+            self.assertFalse(lock.acquire())
 
     def test_readers_and_shares_hold_together(self):
         with Lock(self.client, self.key, shared=True), Lock(self.client, self.key, shared=True) as reader:
@@ -387,6 +411,37 @@ class UnreachablePool:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.connection_kwargs = {"host": "127.0.0.1", "port": free.getsockname()[1]}
+
+
+class PausingProxy:
+    """Stands before the server; while it is not `open`, no byte goes either way."""
+
+    def __enter__(self):
+        self.open = threading.Event()
+        self.open.set()
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+        return self
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self.socket.accept()
+                far = socket.create_connection(("127.0.0.1", PORT))
+                threading.Thread(target=self.pump, args=(near, far), daemon=True).start()
+                threading.Thread(target=self.pump, args=(far, near), daemon=True).start()
+
+    def pump(self, source, target):
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(4096):
+                self.open.wait()
+                target.sendall(data)
+            self.open.wait()
+
+    def __exit__(self, *_):
+        self.open.set()
+        self.socket.close()
 
 
 class SilentServer:
