@@ -255,6 +255,33 @@ def _run(steps: Coroutine[Any, Any, _T]) -> _T:
     raise RuntimeError("it waited for an event loop")
 
 
+class _TimedSocket:
+    """A socket with a deadline for all that is read. redis-py's time-outs begin anew with each byte."""
+
+    def __init__(self, plain: socket.socket, until: float) -> None:
+        self.plain, self.until = plain, until
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plain, name)
+
+    def recv(self, *args: Any) -> bytes:
+        return self.in_time(self.plain.recv, *args)
+
+    def recv_into(self, *args: Any) -> int:
+        return self.in_time(self.plain.recv_into, *args)
+
+    def in_time(self, read: Callable[..., _T], *args: Any) -> _T:
+        timeout = self.plain.gettimeout()
+        left = max(self.until - _now(), _TICK)
+        if timeout is not None and timeout <= left:
+            return read(*args)
+        self.plain.settimeout(left)
+        try:
+            return read(*args)
+        finally:
+            self.plain.settimeout(timeout)
+
+
 class _ThreadRequest(_Request):
     def __init__(self, server: _Server, connection: Any) -> None:
         self.server = server
@@ -267,6 +294,7 @@ class _ThreadRequest(_Request):
 
     async def reply(self, limit: float) -> Any:
         connection = self.connection
+        _limit(connection, limit)
         try:
             if connection is None or not connection.can_read(limit):
                 raise errors.TimeoutError("the server did not answer in time")  # noqa: TRY301
@@ -280,6 +308,13 @@ class _ThreadRequest(_Request):
         self.answered, self.connection = True, None
         self.server.give(connection)
         return reply
+
+
+def _limit(connection: Any, limit: float) -> None:
+    """What comes over the connection from now on must have come within `limit` seconds."""
+    timed = getattr(connection, "_sock", None)
+    if isinstance(timed, _TimedSocket):
+        timed.until = _now() + limit
 
 
 class _ThreadServer(_Server):
@@ -304,6 +339,9 @@ class _ThreadServer(_Server):
         connection = None if fresh else self.pick()
         if connection is None:
             connection = self.source.connection_class(**self.settings(limit))
+            plain, until = connection._connect, _now() + limit
+            connection._connect = lambda: _TimedSocket(plain(), until)
+        _limit(connection, limit)
         try:
             connection.connect()
             if asking:

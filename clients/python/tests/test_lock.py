@@ -397,6 +397,27 @@ lock.release()
                 self.assertTrue(lock.check())
             asking.join()
 
+    def test_a_server_that_answers_byte_by_byte_is_not_waited_for_without_limit(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=self.drip, args=(listener,), daemon=True).start()
+            start = time.monotonic()
+            lock = Lock(redis.Redis(port=listener.getsockname()[1], protocol=2, socket_timeout=1), self.key, wait=0)
+            with self.assertRaises(redis.RedisError):
+                lock.acquire()
+            self.assertLess(time.monotonic() - start, 10)
+
+    def drip(self, listener):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=self.drip_into, args=(connection,), daemon=True).start()
+
+    def drip_into(self, connection):
+        with contextlib.suppress(OSError), connection:
+            for _ in range(200):
+                connection.sendall(b"+")
+                time.sleep(0.1)
+
     def ask_in_vain(self, lock):
         with self.assertRaises(redis.TimeoutError):
             lock.acquire()
