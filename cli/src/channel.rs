@@ -209,6 +209,21 @@ impl Pool {
         }
     }
 
+    /// The same for a request that is answered null when the lock is not held. WRONGTYPE says so, too: something else
+    /// lies at the key.
+    pub(crate) fn ask_held(
+        &self,
+        slot: u16,
+        request: &Cmd,
+        limit: Duration,
+        repeat: Repeat,
+    ) -> Result<(Value, bool), Failure> {
+        self.ask(slot, request, limit, repeat).or_else(|failure| match &failure.error {
+            Error::Server(error) if error.code() == Some("WRONGTYPE") => Ok((Value::Nil, false)),
+            _ => Err(failure),
+        })
+    }
+
     fn take(&self, slot: u16) -> Option<Channel> {
         let mut idle = lock(&self.idle);
         let at = idle.iter().rposition(|channel| channel.leads_to(slot))?;

@@ -91,11 +91,12 @@ impl Guard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn check(&self) -> Result<bool, Error> {
+        let slot = self.hold.terms.slot();
         for request in self.hold.terms.ask(&self.hold.owner, &self.hold.fences) {
             if self.is_lost() {
                 return Ok(false);
             }
-            if !is_some(&self.ask(&request, Repeat::AfterIdle)?) {
+            if !is_some(&self.pool.ask_held(slot, &request, self.limit, Repeat::AfterIdle)?.0) {
                 self.hold.lose();
                 return Ok(false);
             }
@@ -132,7 +133,7 @@ impl Guard {
             return Err(Error::Lost);
         }
         let request = self.hold.terms.guard(&self.hold.owner, &self.hold.fences, command);
-        let reply = match self.ask(&request, Repeat::Never)? {
+        let reply = match self.pool.ask(self.hold.terms.slot(), &request, self.limit, Repeat::Never)?.0 {
             Value::Array(mut fence_and_reply) if fence_and_reply.len() == 2 => fence_and_reply.pop(),
             _ => None,
         };
@@ -183,7 +184,7 @@ impl Guard {
         let limit = if self.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
         let (mut lost, mut failure) = (false, None);
         for request in requests {
-            match self.pool.ask(self.hold.terms.slot(), request, limit, Repeat::Once) {
+            match self.pool.ask_held(self.hold.terms.slot(), request, limit, Repeat::Once) {
                 // Null to a repeated request: the first may have done it.
                 Ok((reply, repeated)) => lost |= !is_some(&reply) && !repeated,
                 Err(error) => failure = Some(error.into()),
@@ -193,10 +194,6 @@ impl Guard {
             claim.keep();
         }
         if self.hold.end_release(lost) { Err(Error::Lost) } else { failure.map_or(Ok(()), Err) }
-    }
-
-    fn ask(&self, request: &Cmd, repeat: Repeat) -> Result<Value, Error> {
-        Ok(self.pool.ask(self.hold.terms.slot(), request, self.limit, repeat)?.0)
     }
 }
 

@@ -183,7 +183,9 @@ fn outcome_of(replies: &[Value]) -> Outcome {
         Value::ServerError(error) => ["MOVED", "ASK", "TRYAGAIN"].contains(&error.code()),
         _ => false,
     };
-    if replies.iter().any(|reply| matches!(reply, Value::Nil)) {
+    // Something else than a lock lies at the key: it was overwritten.
+    let is_overwritten = |reply: &Value| matches!(reply, Value::ServerError(error) if error.code() == "WRONGTYPE");
+    if replies.iter().any(|reply| matches!(reply, Value::Nil) || is_overwritten(reply)) {
         Outcome::Lost
     } else if replies.iter().any(is_redirection) {
         Outcome::Redirected
@@ -247,6 +249,7 @@ mod tests {
         assert_eq!(outcome_of(&[Value::Int(7), Value::Int(8)]), Outcome::Extended);
         assert_eq!(outcome_of(&[Value::Int(7), Value::Nil]), Outcome::Lost);
         assert_eq!(outcome_of(&[error("LOADING x"), Value::Nil]), Outcome::Lost);
+        assert_eq!(outcome_of(&[Value::Int(7), error("WRONGTYPE x")]), Outcome::Lost);
         assert_eq!(outcome_of(&[error("MOVED 1 a:1"), Value::Int(8)]), Outcome::Redirected);
         assert_eq!(outcome_of(&[error("LOADING x"), Value::Int(8)]), Outcome::Failed);
         assert_eq!(outcome_of(&[Value::Okay]), Outcome::Failed);

@@ -1,7 +1,7 @@
 //! Locks that are held: the guard, its signal, what is done under it.
 
 use crate::{SHORT, client_of, holds};
-use redis_lock_client::{Client, Error, redis};
+use redis_lock_client::{Client, Error, Guard, redis};
 use std::time::{Duration, Instant};
 use testbed::{PATIENCE, Proxy, Server, Signal, wait_for};
 
@@ -70,6 +70,32 @@ fn a_check_that_says_no_is_a_loss() {
     server.connect().int(&["LOCK.BREAK", "k"]);
     assert!(!client.check("k", guard.owner().as_str(), guard.fence()).unwrap());
     assert!(!guard.is_lost() && !guard.check().unwrap() && guard.is_lost());
+}
+
+#[test]
+fn what_else_lies_at_one_of_its_keys_is_a_loss() {
+    let server = Server::new();
+    let client = client_of(&server);
+    let taken = |lease| {
+        let guard = client.keys(["a", "b"]).lease(lease).lock().unwrap();
+        server.connect().int(&["DEL", "a"]);
+        server.connect().ok(&["SET", "a", "x"]);
+        guard
+    };
+    let is_ended = |guard: Guard| {
+        assert!(matches!(guard.release(), Err(Error::Lost)));
+        assert!(server.connect().lock_info("b").is_none(), "the other key is released");
+        server.connect().int(&["DEL", "a"]);
+    };
+    is_ended(taken(PATIENCE));
+    let guard = taken(PATIENCE);
+    assert!(!guard.check().unwrap() && guard.is_lost());
+    is_ended(guard);
+    let since = Instant::now();
+    let guard = taken(SHORT * 2);
+    assert!(guard.wait_lost(PATIENCE));
+    assert!(since.elapsed() < SHORT, "it was told by validity, and not by the server");
+    is_ended(guard);
 }
 
 #[test]
