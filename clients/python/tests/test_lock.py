@@ -21,6 +21,11 @@ from redis_lock import Deadlock, Lock, LockError, LockLost, LockNotAcquired
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 
 
+def setUpModule():
+    """A shell lets what it starts in the background ignore SIGINT, and Python then raises no KeyboardInterrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def wait_for(condition, limit=60):
     """Asks until it is so. The limit is for what never comes, not for a busy machine."""
     give_up = time.monotonic() + limit
