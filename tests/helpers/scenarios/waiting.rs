@@ -16,9 +16,7 @@ pub(crate) fn a_wait_outlasts_the_clients_time_out_in_its_place(play: Play) {
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
     await_waiters(conn, "k", 1);
-    let mut late = server.connect();
-    late.send(&["LOCK.ACQUIRE", "k", "late", "PX", "60000", "BLOCK", "0"]);
-    await_waiters(conn, "k", 2);
+    let _late = late_comer(server, conn);
     // The user's client is free meanwhile.
     agent.ask(json!({"do": "ping"}));
     assert!(asked.within(Duration::from_millis(6_500)).is_none());
@@ -69,9 +67,7 @@ pub(crate) fn a_wait_outlives_its_connection(play: Play) {
     agent.open("a", json!({"keys": ["k"]}));
     let asked = agent.acquire("a");
     await_waiters(conn, "k", 1);
-    let mut late = server.connect();
-    late.send(&["LOCK.ACQUIRE", "k", "late", "PX", "60000", "BLOCK", "0"]);
-    await_waiters(conn, "k", 2);
+    let _late = late_comer(server, conn);
     for _ in 0..3 {
         proxy.cut_all();
         // It is there again, in front.
@@ -166,6 +162,14 @@ pub(crate) fn a_server_that_hangs_does_not_prolong_a_wait(play: Play) {
     assert!(took < Duration::from_secs(5) + SLACK, "{took:?}");
     server.signal(Signal::CONT);
     wait_for("the place to end", || conn.lock_info("k").is_some_and(|info| info.waiting == 0));
+}
+
+/// Another client, which waits behind the helper and must not be served before it.
+fn late_comer(server: &Server, conn: &mut Client) -> Client {
+    let mut late = server.connect();
+    late.send(&["LOCK.ACQUIRE", "k", "late", "PX", "60000", "BLOCK", "0"]);
+    await_waiters(conn, "k", 2);
+    late
 }
 
 fn calls(conn: &mut Client) -> u64 {
