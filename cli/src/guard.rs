@@ -1,7 +1,7 @@
 //! A lock that is held, for the program that works under it: gives it back, asks about it, writes under it.
 
 use crate::channel::{Pool, Repeat};
-use crate::clock::Moment;
+use crate::clock::{Moment, renewal_limit};
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
@@ -101,6 +101,29 @@ impl Guard {
                 return Ok(false);
             }
         }
+        Ok(!self.is_lost())
+    }
+
+    /// Renews the lease now, besides the renewals that happen anyway, and tells whether it is held.
+    ///
+    /// For a program that is about to do what only a holder may do, or that stood still for a while.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
+    pub fn renew(&self) -> Result<bool, Error> {
+        let sent = Moment::now();
+        let (slot, limit) = (self.hold.terms.slot(), renewal_limit(self.hold.terms.lasts()));
+        for request in self.hold.terms.extend(&self.hold.owner, &self.hold.fences) {
+            if self.hold.is_over() {
+                return Ok(false);
+            }
+            if !is_some(&self.pool.ask(slot, &request, limit, Repeat::AfterIdle)?.0) {
+                self.hold.lose();
+                return Ok(false);
+            }
+        }
+        self.hold.extended(sent);
         Ok(!self.is_lost())
     }
 
@@ -241,6 +264,14 @@ impl Loss {
     /// Whether the lock was lost before it was released.
     pub fn is_set(&self) -> bool {
         self.0.is_lost()
+    }
+
+    /// Waits until the validity of the lock ends at another moment than this one, since it was renewed, and tells which.
+    /// `None` as soon as the lock is lost, or its release begins.
+    ///
+    /// For a program that has to tell others how long they may go on.
+    pub fn next_end(&self, known: Moment) -> Option<Moment> {
+        self.0.next_end(known)
     }
 
     /// Waits until the lock is lost, so long at most, and tells whether it was. Ends with false as soon as the lock is

@@ -79,12 +79,31 @@ impl Hold {
         }
     }
 
+    /// Waits until validity ends at another moment than this one, and tells which. None when it is lost, or is being
+    /// released.
+    pub(crate) fn next_end(&self, known: Moment) -> Option<Moment> {
+        loop {
+            if self.stage() != Stage::Held {
+                return None;
+            }
+            let state = lock(&self.state);
+            if state.valid_until != known {
+                return Some(state.valid_until);
+            }
+            if state.stage == Stage::Held {
+                let time = state.valid_until.left().min(SLEEP_MAX);
+                drop(wait(&self.changed, state, time));
+            }
+        }
+    }
+
     /// The server extended the lease. Too late an answer changes nothing: the loss may have been told already.
     pub(crate) fn extended(&self, sent: Moment) {
         if !self.is_over() {
             let until = valid_until(sent, self.terms.lasts());
             let mut state = lock(&self.state);
             state.valid_until = state.valid_until.max(until);
+            self.changed.notify_all();
         }
     }
 
@@ -192,6 +211,22 @@ mod tests {
             });
             assert_eq!(lost, held.is_lost());
         }
+    }
+
+    #[test]
+    fn who_watches_is_told_of_each_end_of_validity_until_there_is_no_more() {
+        let held = hold(Moment::now());
+        let first = held.valid_until();
+        assert_eq!(held.next_end(Moment::from_boot(Duration::ZERO)), Some(first));
+        let later = Moment::now() + Duration::from_secs(10);
+        let told = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| held.next_end(first));
+            held.extended(later);
+            watching.join().expect("no panic")
+        });
+        assert_eq!(told, Some(held.valid_until()));
+        held.begin_release();
+        assert_eq!(held.next_end(held.valid_until()), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use crate::hold::Hold;
 use crate::owner::Owner;
 use crate::request::Terms;
 use crate::wait::{Asker, Granted};
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A lock with its options, which is yet to be taken. [`Client::key`] and [`Client::keys`] make one.
@@ -34,11 +36,22 @@ pub struct Lock {
     terms: Terms,
     owner: Option<Owner>,
     cancel: Option<Cancel>,
+    trouble: Option<Trouble>,
+}
+
+/// Who is told of the errors that a wait asks again after.
+#[derive(Clone)]
+struct Trouble(Arc<dyn Fn(&Error) + Send + Sync>);
+
+impl fmt::Debug for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trouble")
+    }
 }
 
 impl Lock {
     pub(crate) fn new(client: Client, keys: Vec<Vec<u8>>) -> Lock {
-        Lock { client, terms: Terms::new(keys), owner: None, cancel: None }
+        Lock { client, terms: Terms::new(keys), owner: None, cancel: None, trouble: None }
     }
 
     /// How long the lock outlives its holder: 30 s without this. At least 1 s, at most what the server allows
@@ -98,6 +111,13 @@ impl Lock {
         self
     }
 
+    /// Tells of each error after which a wait asks again, such as that the server cannot be reached. It is told on the
+    /// thread that waits.
+    pub fn on_trouble(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Lock {
+        self.trouble = Some(Trouble(Arc::new(tell)));
+        self
+    }
+
     /// Takes the lock. Waits for it as long as it takes, in a line that is first come, first served. While the server
     /// cannot be reached it tries again and again.
     ///
@@ -138,7 +158,13 @@ impl Lock {
     fn wait(&self, deadline: Option<Moment>) -> Result<Option<Guard>, Error> {
         let owner = self.check()?;
         let (pool, ..) = self.client.parts();
-        let granted = Asker { pool: &pool, terms: &self.terms, owner: &owner }.wait(deadline, self.cancel.as_ref())?;
+        let asker = Asker { pool: &pool, terms: &self.terms, owner: &owner };
+        let tell = |error: &Error| {
+            if let Some(Trouble(tell)) = &self.trouble {
+                tell(error);
+            }
+        };
+        let granted = asker.wait(deadline, self.cancel.as_ref(), &tell)?;
         self.guard(owner, granted)
     }
 

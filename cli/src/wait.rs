@@ -76,12 +76,19 @@ impl Asker<'_> {
         }
     }
 
-    /// Waits in the line until the deadline, or without one as long as it takes.
-    pub(crate) fn wait(&self, deadline: Option<Moment>, cancel: Option<&Cancel>) -> Result<Option<Granted>, Error> {
+    /// Waits in the line until the deadline, or without one as long as it takes. Tells of errors that it asks again
+    /// after.
+    pub(crate) fn wait(
+        &self,
+        deadline: Option<Moment>,
+        cancel: Option<&Cancel>,
+        tell: &dyn Fn(&Error),
+    ) -> Result<Option<Granted>, Error> {
         let claim = self.owner.claim(&self.terms.keys)?;
         let (events, received) = channel();
         let notified = cancel.map(|cancel| cancel.notify(events.clone(), || Event::Cancelled));
-        let line = Line { asker: self, deadline, events, received, _notified: notified, courier: None, asked: false };
+        let line =
+            Line { asker: self, deadline, tell, events, received, _notified: notified, courier: None, asked: false };
         line.stand(claim)
     }
 
@@ -116,6 +123,7 @@ impl Asker<'_> {
 struct Line<'a> {
     asker: &'a Asker<'a>,
     deadline: Option<Moment>,
+    tell: &'a dyn Fn(&Error),
     events: Sender<Event>,
     received: Receiver<Event>,
     _notified: Option<Notified<'a>>,
@@ -164,7 +172,10 @@ impl Line<'_> {
                     (pause, None)
                 }
                 Ok(Answer::TimeUp) => return Ok(None),
-                Err(error) if error.passes() => (backoff.pause(), Some(error)),
+                Err(error) if error.passes() => {
+                    (self.tell)(&error);
+                    (backoff.pause(), Some(error))
+                }
                 Err(error) => return Err(error),
             };
             self.rest(pause)?;

@@ -1,0 +1,102 @@
+//! What the parent waits for, one thing after the other: signals, words of the keeper, timers.
+
+use crate::message::{Order, Report};
+use crate::sys::Signals;
+use crate::timer::Timer;
+use crate::wire::Wire;
+use redis_lock_client::Moment;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Something that the parent has to act on.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Signal(Signal),
+    Report(Report),
+    /// The keeper has died.
+    KeeperGone,
+    /// The command has to be told to end, since the hold ends soon; then, that it has to be killed.
+    /// How often this came since the last event of the kind.
+    HoldEnds(u64),
+    /// The moment that was asked for has come.
+    Timer,
+}
+
+pub(crate) struct Events {
+    signals: Signals,
+    keeper: Wire<Report>,
+    keeper_is_gone: bool,
+    /// Set by the keeper.
+    hold: Timer,
+    timer: Timer,
+    come: VecDeque<Event>,
+}
+
+impl Events {
+    pub(crate) fn new(signals: Signals, keeper: Wire<Report>, hold: Timer) -> std::io::Result<Events> {
+        let timer = Timer::new()?;
+        Ok(Events { signals, keeper, keeper_is_gone: false, hold, timer, come: VecDeque::new() })
+    }
+
+    /// The next one, as soon as there is one.
+    pub(crate) fn next(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.come.pop_front() {
+                return event;
+            }
+            let mut files = vec![&self.signals as &dyn AsFdObject, &self.hold, &self.timer];
+            if !self.keeper_is_gone {
+                files.push(&self.keeper);
+            }
+            let mut files: Vec<PollFd<'_>> = files.iter().map(|file| file.poll_fd()).collect();
+            // A signal interrupts it at most: then it looks again.
+            poll(&mut files, None).ok();
+            self.collect();
+        }
+    }
+
+    /// A signal comes before what it did to the keeper: one that was sent to both has ended the wait.
+    fn collect(&mut self) {
+        while let Some(signal) = self.signals.next() {
+            self.come.push_back(Event::Signal(signal));
+        }
+        self.come.extend(self.keeper.receive().into_iter().map(Event::Report));
+        if self.keeper.is_closed() && !self.keeper_is_gone {
+            self.keeper_is_gone = true;
+            self.come.push_back(Event::KeeperGone);
+        }
+        let times = self.hold.count();
+        if times > 0 {
+            self.come.push_back(Event::HoldEnds(times));
+        }
+        if self.timer.count() > 0 {
+            self.come.push_back(Event::Timer);
+        }
+    }
+
+    /// Asks for an event at this moment, instead of the one that was asked for before.
+    pub(crate) fn wake_at(&self, at: Option<Moment>) {
+        self.timer.set(at, Duration::ZERO);
+    }
+
+    /// Tells the keeper, if it is there.
+    pub(crate) fn tell(&mut self, order: &Order) {
+        self.keeper.send(order);
+    }
+
+    pub(crate) fn keeper_is_gone(&self) -> bool {
+        self.keeper_is_gone
+    }
+}
+
+trait AsFdObject {
+    fn poll_fd(&self) -> PollFd<'_>;
+}
+
+impl<T: std::os::fd::AsFd> AsFdObject for T {
+    fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)
+    }
+}

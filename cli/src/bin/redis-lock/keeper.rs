@@ -1,0 +1,339 @@
+//! The process that has the network: it takes the lock, keeps it, gives it back. If the parent does not end the command
+//! in time, because it died or stands still, this one does.
+
+use crate::acquire::{Desk, Inbox, News, acquire, before, desk, watch};
+use crate::args::Run;
+use crate::exit;
+use crate::group::Group;
+use crate::message::{Order, Report};
+use crate::sys;
+use crate::timer::Timer;
+use crate::wire::Wire;
+use redis_lock_client::{Cancel, Error, Guard, Moment};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, setsid};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The word that makes this program a keeper.
+pub(crate) const ROLE: &str = "__keeper";
+
+/// How much later than the parent this one tells the command to end: it is to be told once.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// How long between two looks at what is left of the command.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the parent has to say that the command has ended.
+const NOTICE: Duration = Duration::from_secs(1);
+
+/// Keeps the lock for the parent, whose socket is the standard input and whose timer is the standard output.
+pub(crate) fn keep(run: Run) -> u8 {
+    match Keeper::start(run) {
+        Ok(mut keeper) => keeper.work(),
+        Err(_) => exit::UNAVAILABLE,
+    }
+}
+
+struct Keeper {
+    run: Arc<Run>,
+    wire: Wire<Order>,
+    desk: Desk,
+    inbox: Inbox,
+    /// Seen by the parent.
+    hold: Arc<Timer>,
+    /// For what is due here.
+    timer: Timer,
+    cancel: Cancel,
+    guard: Option<Arc<Guard>>,
+    /// When the lock was taken.
+    taken: Moment,
+    command: Option<Followed>,
+    /// When the parent was found to be gone.
+    orphaned: Option<Moment>,
+    /// When the lock was found to be lost.
+    lost: Option<Moment>,
+    /// Whether this error was told already.
+    trouble_told: bool,
+}
+
+/// The command, as the keeper follows it.
+struct Followed {
+    group: Group,
+    /// Shows its end; None where there is none, or it has ended.
+    process: Option<OwnedFd>,
+    /// When it was seen to have ended.
+    ended: Option<Moment>,
+    /// When it was told to end: here, or by the parent.
+    told: Option<Moment>,
+}
+
+impl Keeper {
+    fn start(run: Run) -> io::Result<Keeper> {
+        sys::ignore_all();
+        sys::close_inherited();
+        // It is no leader of a group, since its parent did not make it one.
+        setsid().ok();
+        let socket = fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        let hold = Arc::new(Timer::of(fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?));
+        let nothing = File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&nothing)?;
+        rustix::stdio::dup2_stdout(&nothing)?;
+        let (desk, inbox) = desk()?;
+        let (run, cancel) = (Arc::new(run), Cancel::new());
+        let thread = std::thread::Builder::new().name("redis-lock-taker".to_owned());
+        let (of_thread, cancelled_by, told) = (run.clone(), cancel.clone(), desk.clone());
+        thread.spawn(move || told.tell(News::Taken(acquire(&of_thread, &cancelled_by, &told))))?;
+        Ok(Keeper {
+            run,
+            wire: Wire::new(UnixStream::from(socket))?,
+            desk,
+            inbox,
+            hold,
+            timer: Timer::new()?,
+            cancel,
+            guard: None,
+            taken: Moment::now(),
+            command: None,
+            orphaned: None,
+            lost: None,
+            trouble_told: false,
+        })
+    }
+
+    fn work(&mut self) -> u8 {
+        loop {
+            self.sleep();
+            for news in self.inbox.take() {
+                if let Some(code) = self.hear(news) {
+                    return code;
+                }
+            }
+            for order in self.wire.receive() {
+                if let Some(code) = self.obey(&order) {
+                    return code;
+                }
+            }
+            if self.wire.is_closed() && self.orphaned.is_none() {
+                self.orphaned = Some(Moment::now());
+                self.cancel.cancel();
+            }
+            self.wire.flush();
+            self.note_loss();
+            if self.command_is_over() || (self.command.is_none() && self.orphaned.is_some() && self.guard.is_some()) {
+                return self.give_back();
+            }
+            self.guard_command();
+        }
+    }
+
+    /// Until something happens, or is due.
+    fn sleep(&self) {
+        self.timer.set(self.next_look(), Duration::ZERO);
+        let process = self.command.as_ref().and_then(|command| command.process.as_ref());
+        let mut files = vec![self.inbox.as_fd(), self.timer.as_fd()];
+        if self.orphaned.is_none() {
+            files.push(self.wire.as_fd());
+        }
+        files.extend(process.map(AsFd::as_fd));
+        let mut files: Vec<PollFd<'_>> =
+            files.into_iter().map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
+        poll(&mut files, None).ok();
+        self.timer.count();
+    }
+
+    /// What its own threads say.
+    fn hear(&mut self, news: News) -> Option<u8> {
+        match news {
+            News::Taken(Ok(Some(guard))) => {
+                self.taken = Moment::now();
+                if watch(&self.run, &guard, self.hold.clone(), self.desk.clone()).is_err() || self.cancel.is_cancelled()
+                {
+                    drop(guard);
+                    return Some(self.say(Report::Left));
+                }
+                let (fence, owner) = (guard.fence(), guard.owner().to_string());
+                self.guard = Some(Arc::new(guard));
+                self.wire.send(&Report::Granted { fence, owner });
+            }
+            News::Taken(Ok(None)) => return Some(self.say(Report::Conflict)),
+            News::Taken(Err(Error::Cancelled)) => return Some(self.say(Report::Left)),
+            News::Taken(Err(error)) => {
+                let (code, text) = exit::of_error(&error);
+                return Some(self.say(Report::Failed(code, text)));
+            }
+            News::Trouble(error) => {
+                if !std::mem::replace(&mut self.trouble_told, true) {
+                    self.warn(format!("{}: it goes on waiting", exit::of_error(&error).1));
+                }
+            }
+            News::Changed => {}
+            News::Renewed(Ok(true)) => self.wire.send(&Report::Renewed),
+            News::Renewed(Ok(false)) => {}
+            // Asked again, since the command stands still until then.
+            News::Renewed(Err(_)) => self.renew(Duration::from_secs(1)),
+        }
+        None
+    }
+
+    /// What the parent says.
+    fn obey(&mut self, order: &Order) -> Option<u8> {
+        match order {
+            Order::Leave => {
+                self.cancel.cancel();
+                if self.guard.is_some() {
+                    self.let_go();
+                    return Some(self.say(Report::Left));
+                }
+            }
+            Order::Started(group) => {
+                let group = Group::of(*group)?;
+                let process = pidfd_open(group.0, PidfdFlags::empty()).ok();
+                self.command = Some(Followed { group, process, ended: None, told: None });
+                if self.lost.is_none() {
+                    self.wire.send(&Report::Ready);
+                }
+            }
+            Order::Renew => self.renew(Duration::ZERO),
+            Order::Ending => {
+                if let Some(command) = &mut self.command {
+                    command.told.get_or_insert(Moment::now());
+                }
+            }
+            Order::Ended => return Some(self.give_back()),
+        }
+        None
+    }
+
+    /// Renews the lock on a thread, so that the command is watched meanwhile.
+    fn renew(&self, after: Duration) {
+        let Some(guard) = self.guard.as_ref().map(Arc::downgrade) else { return };
+        let desk = self.desk.clone();
+        let thread = std::thread::Builder::new().name("redis-lock-extra".to_owned());
+        // Without a thread the command stands still until it is continued once more.
+        drop(thread.spawn(move || {
+            std::thread::sleep(after);
+            // It may have been released meanwhile.
+            let Some(guard) = guard.upgrade() else { return };
+            let renewed = guard.renew();
+            drop(guard);
+            desk.tell(News::Renewed(renewed));
+        }));
+    }
+
+    fn note_loss(&mut self) {
+        if self.lost.is_none() && self.guard.as_ref().is_some_and(|guard| guard.is_lost()) {
+            self.lost = Some(Moment::now());
+            self.wire.send(&Report::Lost);
+        }
+    }
+
+    /// Whether the command has ended, and all of its group.
+    fn command_is_over(&mut self) -> bool {
+        let no_kill = self.run.no_kill;
+        let Some(command) = &mut self.command else { return false };
+        if command.process.as_ref().is_some_and(is_readable) {
+            command.process = None;
+            command.ended = Some(Moment::now());
+        }
+        // While the parent lives, it is asked first: it knows the exit code.
+        let is_ours = self.orphaned.is_some() || command.ended.is_some_and(|ended| ended.elapsed() > NOTICE);
+        let is_over = || if no_kill { command.ended.is_some() } else { !command.group.lives() };
+        is_ours && is_over()
+    }
+
+    /// When the command is told to end, and when it is killed, as things stand.
+    fn limits(&self) -> (Option<Moment>, Option<Moment>) {
+        let (Some(guard), Some(command)) = (&self.guard, &self.command) else { return (None, None) };
+        let (end, kill_after) = (guard.valid_until(), self.run.kill_after);
+        let slack = SLACK.min(kill_after / 4);
+        let (mut tell, mut kill) = (Vec::new(), Vec::new());
+        if !self.run.no_kill {
+            tell.push(self.lost.unwrap_or_else(|| before(end, kill_after)) + slack);
+            // A loss that the server told of is no reason to spare it beyond the end.
+            kill.push(end);
+            kill.extend(self.lost.map(|lost| lost + kill_after));
+        }
+        if let Some(orphaned) = self.orphaned {
+            tell.push(orphaned);
+            kill.push(orphaned + kill_after);
+        }
+        if let Some(ended) = command.ended.filter(|_| !self.run.no_kill) {
+            tell.push(ended + NOTICE);
+            kill.push(ended + NOTICE + kill_after);
+        }
+        (tell.into_iter().min().filter(|_| command.told.is_none()), kill.into_iter().min())
+    }
+
+    /// Ends the command, if that is due.
+    fn guard_command(&mut self) {
+        let (tell, kill) = self.limits();
+        let Some(command) = &mut self.command else { return };
+        if kill.is_some_and(Moment::is_past) {
+            command.group.signal(Signal::KILL);
+        } else if tell.is_some_and(Moment::is_past) {
+            command.told = Some(Moment::now());
+            command.group.signal(Signal::TERM);
+        }
+    }
+
+    fn next_look(&self) -> Option<Moment> {
+        let command = self.command.as_ref()?;
+        let (tell, kill) = self.limits();
+        let is_past = kill.is_some_and(Moment::is_past);
+        let looks = self.orphaned.is_some() || command.ended.is_some() || is_past;
+        let look = looks.then(|| Moment::now() + LOOK);
+        [look, tell, kill.filter(|_| !is_past)].into_iter().flatten().min()
+    }
+
+    /// Gives the lock back, since the command has ended.
+    fn give_back(&mut self) -> u8 {
+        let report = self.let_go();
+        self.say(report)
+    }
+
+    fn let_go(&mut self) -> Report {
+        let Some(mut guard) = self.guard.take() else { return Report::Left };
+        let guard = loop {
+            // A renewal may be under way; it takes a while at most.
+            match Arc::try_unwrap(guard) {
+                Ok(guard) => break guard,
+                Err(shared) => {
+                    guard = shared;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        };
+        let remaining = self.run.at_least.map_or(Duration::ZERO, |time| (self.taken + time).left());
+        let released =
+            if remaining < Duration::from_millis(1) { guard.release() } else { guard.release_after(remaining) };
+        match released {
+            Ok(()) => Report::Released,
+            Err(Error::Lost) => Report::Lost,
+            Err(error) => Report::Unreleased(exit::of_error(&error).1),
+        }
+    }
+
+    /// The last word.
+    fn say(&mut self, report: Report) -> u8 {
+        self.wire.send(&report);
+        0
+    }
+
+    /// Unless the parent does not listen.
+    fn warn(&mut self, text: String) {
+        if !self.wire.is_full() {
+            self.wire.send(&Report::Warning(text));
+        }
+    }
+}
+
+fn is_readable(file: &OwnedFd) -> bool {
+    let mut files = [PollFd::new(file, PollFlags::IN)];
+    poll(&mut files, Some(&rustix::time::Timespec::default())).is_ok_and(|count| count > 0)
+}

@@ -1,0 +1,183 @@
+//! The process that the user started: it waits for the lock, then looks after the command. It has no network.
+
+use crate::args::Run;
+use crate::command::Command;
+use crate::events::{Event, Events};
+use crate::exit::{self, say};
+use crate::keeper;
+use crate::message::{Order, Report};
+use crate::supervise::{Ended, supervise};
+use crate::sys::{self, Signals};
+use crate::timer::Timer;
+use crate::wire::Wire;
+use redis_lock_client::Moment;
+use rustix::process::Signal;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command as Program, Stdio};
+use std::time::Duration;
+
+/// Those that reach the command. Before there is one, they end the wait, but for the last three.
+const SIGNALS: [Signal; 9] = [
+    Signal::TERM,
+    Signal::INT,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::CONT,
+    Signal::TSTP,
+    Signal::WINCH,
+];
+
+/// How long the keeper has to leave the line.
+const LEAVE_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long the keeper has to give the lock back: it asks twice if need be.
+const RELEASE_LIMIT: Duration = Duration::from_secs(11);
+
+/// Runs the command under the lock, and gives the exit code.
+pub(crate) fn run(run: &Run) -> u8 {
+    match Parent::start(run) {
+        Ok(parent) => parent.run(),
+        Err(error) => {
+            say(error);
+            exit::UNAVAILABLE
+        }
+    }
+}
+
+struct Parent<'a> {
+    run: &'a Run,
+    events: Events,
+    keeper: Child,
+}
+
+struct Grant {
+    fence: u64,
+    owner: String,
+}
+
+impl Parent<'_> {
+    fn start(run: &Run) -> io::Result<Parent<'_>> {
+        sys::wait_for_children();
+        // To take the terminal back without having it must not stop this process.
+        sys::block_for_good(Signal::TTOU);
+        let signals = Signals::take(&[&SIGNALS[..], &[Signal::CHILD]].concat())?;
+        let hold = Timer::new()?;
+        let (here, there) = UnixStream::pair()?;
+        let mut keeper = Program::new("/proc/self/exe");
+        keeper.arg(keeper::ROLE).args(std::env::args_os().skip(1)).stdin(Stdio::from(OwnedFd::from(there)));
+        keeper.stdout(Stdio::from(hold.as_fd().try_clone_to_owned()?)).stderr(Stdio::null());
+        let keeper = keeper.spawn()?;
+        Ok(Parent { run, events: Events::new(signals, Wire::new(here)?, hold)?, keeper })
+    }
+
+    fn run(mut self) -> u8 {
+        let grant = match self.wait() {
+            Ok(grant) => grant,
+            Err(code) => return code,
+        };
+        self.explain(format_args!("held, owner {}, fence {}", grant.owner, grant.fence));
+        let command = match Command::start(self.run, &grant.owner, grant.fence) {
+            Ok(command) => command,
+            Err(error) => {
+                say(error);
+                return self.release(Ended { code: exit::CANNOT_RUN, is_lost: false });
+            }
+        };
+        let ended = supervise(self.run, &mut self.events, command);
+        self.release(ended)
+    }
+
+    /// Waits for the lock, or for the exit code.
+    fn wait(&mut self) -> Result<Grant, u8> {
+        let mut leaving = None;
+        loop {
+            match (self.events.next(), leaving) {
+                (Event::Signal(Signal::CHILD | Signal::CONT | Signal::WINCH), _) => {}
+                (Event::Signal(Signal::TSTP), _) => sys::stop(),
+                (Event::Signal(signal), None) => {
+                    leaving = Some(exit::by_signal(signal.as_raw()));
+                    self.events.tell(&Order::Leave);
+                    self.events.wake_at(Some(Moment::now() + LEAVE_LIMIT));
+                }
+                // Once more, or too late: without leaving the line. The server ends the place by itself.
+                (Event::Signal(_) | Event::Timer, Some(code)) => {
+                    drop(self.keeper.kill());
+                    return Err(code);
+                }
+                (Event::Report(Report::Left) | Event::KeeperGone, Some(code)) => return Err(code),
+                (Event::Report(Report::Granted { fence, owner }), None) => return Ok(Grant { fence, owner }),
+                (Event::Report(Report::Conflict), None) => {
+                    self.explain("others hold it");
+                    return Err(self.run.conflict_exit);
+                }
+                (Event::Report(Report::Failed(code, text)), None) => {
+                    say(text);
+                    return Err(code);
+                }
+                (Event::Report(Report::Warning(text)), _) => self.warn(text),
+                (Event::KeeperGone, None) => {
+                    say("the process that waits for the lock has died");
+                    return Err(exit::UNAVAILABLE);
+                }
+                (Event::Report(_) | Event::HoldEnds(_) | Event::Timer, _) => {}
+            }
+        }
+    }
+
+    /// Lets the keeper give the lock back, now that the command has ended.
+    fn release(&mut self, ended: Ended) -> u8 {
+        let Ended { code, is_lost } = ended;
+        let stays = "it stays held until its lease ends";
+        if self.events.keeper_is_gone() {
+            if !is_lost {
+                self.warn(format_args!("the lock was not released, since the process that keeps it died: {stays}"));
+            }
+            return code;
+        }
+        self.events.tell(&Order::Ended);
+        self.events.wake_at(Some(Moment::now() + RELEASE_LIMIT));
+        loop {
+            match self.events.next() {
+                Event::Report(Report::Released) => return code,
+                Event::Report(Report::Lost) => {
+                    if !is_lost {
+                        self.warn("the lock was lost before the command ended");
+                    }
+                    return exit::LOST;
+                }
+                Event::Report(Report::Unreleased(why)) => {
+                    self.warn(format_args!("the lock was not released: {stays} ({why})"));
+                    return code;
+                }
+                Event::Report(Report::Warning(text)) => self.warn(text),
+                // The user has waited long enough, or it takes too long. The keeper goes on alone.
+                Event::Signal(Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)
+                | Event::Timer
+                | Event::KeeperGone
+                | Event::HoldEnds(_) => {
+                    if !is_lost {
+                        self.warn(format_args!("the lock may not have been released: {stays}"));
+                    }
+                    return code;
+                }
+                Event::Signal(_) | Event::Report(_) => {}
+            }
+        }
+    }
+
+    fn warn(&self, text: impl std::fmt::Display) {
+        if !self.run.quiet {
+            say(text);
+        }
+    }
+
+    fn explain(&self, text: impl std::fmt::Display) {
+        if self.run.verbose {
+            say(format_args!("{}: {text}", self.run.key.display()));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! From what the user said about servers to a client of them. Connects to nothing.
+
+use crate::args::Servers;
+use redis_lock_client::redis::{ConnectionInfo, IntoConnectionInfo};
+use redis_lock_client::{Client, Error};
+
+const DEFAULT: &str = "redis://127.0.0.1:6379";
+
+/// The client for these servers: `$REDIS_LOCK_URL` where none is named, `$REDISCLI_AUTH` where no password is.
+pub(crate) fn client(servers: &Servers) -> Result<Client, Error> {
+    let mut urls = servers.urls.clone();
+    if urls.is_empty() {
+        let named = std::env::var("REDIS_LOCK_URL").unwrap_or_default();
+        urls = named.split([',', ' ']).filter(|url| !url.is_empty()).map(str::to_owned).collect();
+    }
+    if urls.is_empty() {
+        urls.push(DEFAULT.to_owned());
+    }
+    let addresses = urls.iter().map(|url| address(url)).collect::<Result<Vec<_>, _>>()?;
+    match (&servers.sentinel, &addresses[..]) {
+        (Some(name), [first, ..]) => {
+            let settings = first.redis_settings().clone();
+            Client::sentinel(addresses.iter().flat_map(sentinels), name, settings)
+        }
+        (None, [one]) => Client::open(one.clone()),
+        _ => Err(Error::Refused("several URLs are for --sentinel".to_owned())),
+    }
+}
+
+fn address(url: &str) -> Result<ConnectionInfo, Error> {
+    // Without the URL in the text: it may have a password.
+    let refused = || Error::Refused("a URL is redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH".to_owned());
+    let address = url.into_connection_info().map_err(|_| refused())?;
+    let settings = address.redis_settings();
+    match std::env::var("REDISCLI_AUTH") {
+        Ok(password) if settings.password().is_none() && !password.is_empty() => {
+            let settings = settings.clone().set_password(password);
+            Ok(address.set_redis_settings(settings))
+        }
+        _ => Ok(address),
+    }
+}
+
+/// How a Sentinel is asked: it may have the password of the server, or none. It has no databases.
+fn sentinels(address: &ConnectionInfo) -> Vec<ConnectionInfo> {
+    let named = address.redis_settings().clone().set_db(0);
+    let nameless = redis_lock_client::redis::RedisConnectionInfo::default();
+    let mut ways = vec![address.clone().set_redis_settings(nameless)];
+    if named.password().is_some() {
+        ways.insert(0, address.clone().set_redis_settings(named));
+    }
+    ways
+}

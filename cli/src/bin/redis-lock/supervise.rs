@@ -1,0 +1,262 @@
+//! Looks after the command while the lock is held: hands signals on, and ends it before others can hold the lock.
+
+use crate::args::Run;
+use crate::command::{Change, Command};
+use crate::events::{Event, Events};
+use crate::exit::{self, say};
+use crate::message::{Order, Report};
+use crate::terminal::Terminal;
+use redis_lock_client::Moment;
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// How long between two looks at what the command left behind.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// After so long a command that becomes another user's has become it.
+const SETTLED: Duration = Duration::from_millis(500);
+
+/// How it came out.
+pub(crate) struct Ended {
+    pub(crate) code: u8,
+    pub(crate) is_lost: bool,
+}
+
+/// Why the command is to end before its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    Lost,
+    TooLong,
+    /// The command itself has ended, but not all of its group.
+    Leftovers,
+}
+
+struct Supervisor<'a> {
+    run: &'a Run,
+    events: &'a mut Events,
+    command: Command,
+    terminal: Terminal,
+    /// The exit code of the command.
+    code: Option<u8>,
+    is_lost: bool,
+    is_too_long: bool,
+    /// When all that is left is killed.
+    kill_at: Option<Moment>,
+    was_killed: bool,
+    /// When what cannot be killed is left alone.
+    abandon_at: Option<Moment>,
+    /// When a command that runs for too long is told to end.
+    max_at: Option<Moment>,
+    /// When to look whether it may be signalled at all.
+    check_at: Option<Moment>,
+    warned_of_user: bool,
+    /// How often the keeper's timer has run out.
+    hold_ended: u64,
+    /// Whether the next stop of the command is one that came through here.
+    stop_is_ours: bool,
+}
+
+/// Waits until the command and its process group have ended.
+pub(crate) fn supervise(run: &Run, events: &mut Events, command: Command) -> Ended {
+    let terminal = Terminal::find();
+    terminal.give_if_wanted(command.group);
+    events.tell(&Order::Started(command.group.0.as_raw_nonzero().get().unsigned_abs()));
+    if events.keeper_is_gone() {
+        command.group.signal(Signal::KILL);
+    }
+    let now = Moment::now();
+    let mut supervisor = Supervisor {
+        run,
+        events,
+        command,
+        terminal,
+        code: None,
+        is_lost: false,
+        is_too_long: false,
+        kill_at: None,
+        was_killed: false,
+        abandon_at: None,
+        max_at: run.max.map(|max| now + max),
+        check_at: Some(now + SETTLED),
+        warned_of_user: false,
+        hold_ended: 0,
+        stop_is_ours: false,
+    };
+    supervisor.work()
+}
+
+impl Supervisor<'_> {
+    fn work(&mut self) -> Ended {
+        loop {
+            self.plan();
+            match self.events.next() {
+                Event::Signal(Signal::CHILD) => {}
+                Event::Signal(Signal::TSTP) => {
+                    self.send(Signal::TSTP);
+                    self.stop_is_ours = true;
+                    self.stop_here();
+                }
+                // It is continued when the lock was renewed.
+                Event::Signal(Signal::CONT) => self.events.tell(&Order::Renew),
+                Event::Signal(signal) => self.send(signal),
+                Event::Report(Report::Ready) => self.command.begin(),
+                Event::Report(Report::Renewed) => self.resume(),
+                Event::Report(Report::Lost) => self.lost("the lock was lost"),
+                Event::Report(Report::Warning(text)) => self.warn(&text),
+                Event::Report(_) => {}
+                Event::KeeperGone => self.keeper_gone(),
+                Event::HoldEnds(times) => self.hold_ends(times),
+                Event::Timer => {}
+            }
+            match self.command.look() {
+                Some(Change::Stopped(signal)) => self.stopped(signal),
+                Some(Change::Ended(code)) => self.code = Some(code),
+                None => {}
+            }
+            self.act();
+            if let Some(code) = self.code
+                && (self.run.no_kill || !self.command.group.lives() || self.abandon_at.is_some_and(Moment::is_past))
+            {
+                self.terminal.take_back(self.command.group);
+                return self.ended(code);
+            }
+        }
+    }
+
+    fn ended(&self, code: u8) -> Ended {
+        let code = match self {
+            Supervisor { is_lost: true, .. } => exit::LOST,
+            Supervisor { is_too_long: true, .. } => exit::TOO_LONG,
+            _ => code,
+        };
+        Ended { code, is_lost: self.is_lost }
+    }
+
+    /// Asks for the next moment at which something is due.
+    fn plan(&self) {
+        let look_at = self.code.map(|_| Moment::now() + LOOK);
+        let kill_at = self.kill_at.filter(|_| !self.was_killed);
+        let moments = [look_at, kill_at, self.max_at, self.check_at];
+        self.events.wake_at(moments.into_iter().flatten().min());
+    }
+
+    /// Does what is due.
+    fn act(&mut self) {
+        if self.check_at.take_if(|at| at.is_past()).is_some() && self.code.is_none() && !self.command.group.is_ours() {
+            self.warn_of_user();
+        }
+        if self.max_at.take_if(|at| at.is_past()).is_some() && self.code.is_none() {
+            self.is_too_long = true;
+            self.warn("the command runs for longer than --max, and is ended");
+            self.end(Reason::TooLong);
+        }
+        if self.code.is_some() && !self.run.no_kill && self.kill_at.is_none() && self.command.group.lives() {
+            self.end(Reason::Leftovers);
+        }
+        if self.kill_at.is_some_and(Moment::is_past) {
+            self.kill();
+        }
+    }
+
+    /// The time is over in which it could end by itself: so soon that nobody else can hold the lock yet.
+    fn hold_ends(&mut self, times: u64) {
+        self.hold_ended += times;
+        self.lost("the lock could not be renewed in time");
+        if self.hold_ended > 1 && !self.run.no_kill {
+            self.kill();
+        }
+    }
+
+    fn lost(&mut self, why: &str) {
+        // What ended before the lock was lost ended well.
+        if self.is_lost || (self.code.is_some() && !self.command.group.lives()) {
+            return;
+        }
+        self.is_lost = true;
+        if self.run.no_kill {
+            self.warn(&format!("{why}: the command goes on (--no-kill)"));
+        } else {
+            self.warn(&format!("{why}: the command is ended"));
+            self.end(Reason::Lost);
+        }
+    }
+
+    fn end(&mut self, reason: Reason) {
+        if reason != Reason::TooLong {
+            self.events.tell(&Order::Ending);
+        }
+        // The first reason has told it already.
+        if self.kill_at.is_none() {
+            self.send(Signal::TERM);
+            self.kill_at = Some(Moment::now() + self.run.kill_after);
+        }
+    }
+
+    fn kill(&mut self) {
+        if !self.was_killed {
+            self.send(Signal::KILL);
+            self.was_killed = true;
+            self.abandon_at = Some(Moment::now() + self.run.kill_after.max(Duration::from_secs(1)));
+        }
+    }
+
+    fn send(&mut self, signal: Signal) {
+        if !self.command.group.signal(signal) {
+            self.warn_of_user();
+        }
+    }
+
+    fn keeper_gone(&mut self) {
+        if self.command.has_begun() {
+            self.warn("the process that keeps the lock has died: the lock is not renewed any more");
+        } else {
+            // Nobody else knows the command: it must not begin.
+            self.lost("the process that keeps the lock has died");
+        }
+    }
+
+    /// The terminal, or somebody else, has stopped the command.
+    fn stopped(&mut self, signal: Signal) {
+        if std::mem::take(&mut self.stop_is_ours) {
+            return;
+        }
+        let asks_for_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
+        if asks_for_terminal && self.terminal.is_ours() {
+            // Such as one that asks for a password, while its output goes into a pipe.
+            self.terminal.give(self.command.group);
+            self.events.tell(&Order::Renew);
+        } else if self.terminal.exists() && (asks_for_terminal || signal == Signal::TSTP)
+            || self.terminal.is_with(self.command.group.0)
+        {
+            self.stop_here();
+        }
+    }
+
+    /// Stops as the command did, so that the user's shell sees it.
+    fn stop_here(&mut self) {
+        self.terminal.stop_here(self.command.group);
+        // Back again, or nobody is there who could continue it.
+        self.events.tell(&Order::Renew);
+    }
+
+    /// The lock is held for sure: a command that was stopped may go on.
+    fn resume(&mut self) {
+        self.stop_is_ours = false;
+        self.terminal.give_if_wanted(self.command.group);
+        self.send(Signal::CONT);
+    }
+
+    fn warn_of_user(&mut self) {
+        if !self.warned_of_user {
+            self.warned_of_user = true;
+            let advice = "run redis-lock itself as that user (sudo redis-lock run ...)";
+            self.warn(&format!("the command runs as another user, and cannot be ended in time: {advice}"));
+        }
+    }
+
+    fn warn(&self, text: &str) {
+        if !self.run.quiet {
+            say(text);
+        }
+    }
+}

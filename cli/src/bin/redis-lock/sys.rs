@@ -1,0 +1,110 @@
+//! What only the C library has: signals, and descriptors that another process handed over. The only unsafe code.
+#![expect(unsafe_code, reason = "signal sets and raw descriptors have no safe interface")]
+
+use rustix::process::Signal;
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+/// Signals that are read like a file instead of doing what they usually do.
+pub(crate) struct Signals(File);
+
+impl Signals {
+    /// Takes these signals, but for those that the process was started to ignore (nohup): so they stay ignored, here
+    /// and in the command. To be called before there are threads, which inherit it.
+    pub(crate) fn take(signals: &[Signal]) -> io::Result<Signals> {
+        let taken: Vec<Signal> = signals.iter().copied().filter(|signal| !is_ignored(*signal)).collect();
+        let set = set_of(&taken);
+        block(&set, libc::SIG_BLOCK);
+        // SAFETY: the set is initialized; -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, so nobody else owns it.
+        Ok(Signals(unsafe { File::from_raw_fd(fd) }))
+    }
+
+    /// The next one that came.
+    pub(crate) fn next(&mut self) -> Option<Signal> {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        let length = self.0.read(&mut record).ok()?;
+        // Its first field is the number.
+        let number = record[..length].first_chunk::<4>()?;
+        Signal::from_named_raw(i32::from_ne_bytes(*number))
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Lets the children of this process be waited for, also if it was started to leave that to the system.
+pub(crate) fn wait_for_children() {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
+/// Ignores every signal that can be ignored, from now on and in all threads.
+pub(crate) fn ignore_all() {
+    for signal in 1..=64 {
+        // SAFETY: no handler is installed. What cannot be ignored is refused, and stays as it is.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Stops this process as the terminal would: unless nobody is there to continue it. Returns when it was continued.
+pub(crate) fn stop() {
+    let stop = set_of(&[Signal::TSTP]);
+    // A process that ignores it does not stop.
+    if !is_ignored(Signal::TSTP) && rustix::process::kill_current_process_group(Signal::TSTP).is_ok() {
+        block(&stop, libc::SIG_UNBLOCK);
+        block(&stop, libc::SIG_BLOCK);
+    }
+}
+
+/// Blocks a signal, which then does nothing here.
+pub(crate) fn block_for_good(signal: Signal) {
+    block(&set_of(&[signal]), libc::SIG_BLOCK);
+}
+
+/// Closes all descriptors but the standard ones: what whoever started this process had left open.
+pub(crate) fn close_inherited() {
+    // SAFETY: called before anything was opened here, so nothing in this process owns one of them.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+}
+
+/// A descriptor that whoever started this process left open for it.
+pub(crate) fn inherited(fd: RawFd) -> OwnedFd {
+    // SAFETY: it was opened for this process, and nothing else here has it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without a new action this only writes the present one.
+    let known = unsafe { libc::sigaction(signal.as_raw(), ptr::null(), action.as_mut_ptr()) } == 0;
+    // SAFETY: written above, and zeroed before.
+    known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
+fn set_of(signals: &[Signal]) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the set is there to be written to, and each number is one of a signal.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal.as_raw());
+        }
+        set.assume_init()
+    }
+}
+
+fn block(set: &libc::sigset_t, how: libc::c_int) {
+    // SAFETY: the set is initialized; the former mask is not asked for.
+    unsafe { libc::pthread_sigmask(how, set, ptr::null_mut()) };
+}

@@ -1,0 +1,80 @@
+//! The wire between parent and keeper. Neither ever waits for the other: it may be stopped.
+
+use crate::message::Message;
+use std::io::{ErrorKind, Read, Write};
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+/// One end, which receives messages of this kind.
+pub(crate) struct Wire<M> {
+    stream: UnixStream,
+    received: Vec<u8>,
+    to_send: Vec<u8>,
+    is_closed: bool,
+    kind: PhantomData<M>,
+}
+
+impl<M: Message> Wire<M> {
+    pub(crate) fn new(stream: UnixStream) -> std::io::Result<Wire<M>> {
+        stream.set_nonblocking(true)?;
+        Ok(Wire { stream, received: Vec::new(), to_send: Vec::new(), is_closed: false, kind: PhantomData })
+    }
+
+    /// Sends a message as soon as there is room for it.
+    pub(crate) fn send(&mut self, message: &impl Message) {
+        self.to_send.extend_from_slice(message.line().as_bytes());
+        self.to_send.push(b'\n');
+        self.flush();
+    }
+
+    /// Sends what there was no room for.
+    pub(crate) fn flush(&mut self) {
+        while !self.to_send.is_empty() {
+            match self.stream.write(&self.to_send) {
+                Ok(count) => drop(self.to_send.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.is_closed |= error.kind() != ErrorKind::WouldBlock;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether there is no room for more: the other one does not read.
+    pub(crate) fn is_full(&self) -> bool {
+        !self.to_send.is_empty()
+    }
+
+    /// The messages that have come.
+    pub(crate) fn receive(&mut self) -> Vec<M> {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => self.is_closed = true,
+                Ok(count) => {
+                    self.received.extend_from_slice(&bytes[..count]);
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => self.is_closed |= error.kind() != ErrorKind::WouldBlock,
+            }
+            break;
+        }
+        let whole = self.received.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = self.received.drain(..whole).collect();
+        String::from_utf8_lossy(&lines).lines().filter_map(M::of).collect()
+    }
+
+    /// Whether the process at the other end is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+}
+
+impl<M> AsFd for Wire<M> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
