@@ -191,12 +191,12 @@ fn flag(name: &'static str, short: Option<char>, help: &'static str) -> Arg {
 }
 
 fn with_servers(command: Command) -> Command {
-    let url = "redis://, rediss:// or unix:// [$REDIS_LOCK_URL]; password: $REDISCLI_AUTH";
+    let url = "redis://, rediss://, unix:// [$REDIS_LOCK_URL]";
     command.arg(option("url", Some('u'), "URL", url).action(ArgAction::Append)).arg(option(
         "sentinel",
         None,
         "NAME",
-        "The URLs are those of Sentinels that know NAME",
+        "The URLs are Sentinels, which know NAME",
     ))
 }
 
@@ -209,15 +209,15 @@ pub(crate) fn cli() -> Command {
         .override_usage("redis-lock run [OPTIONS] KEY [--] COMMAND [ARG ...]\n       redis-lock run [OPTIONS] KEY -c 'SHELL COMMAND'")
         .arg(option("wait", Some('w'), "TIME", "Wait so long at most [as long as it takes]").value_parser(time))
         .arg(flag("nonblock", Some('n'), "Do not wait").conflicts_with("wait"))
-        .arg(flag("shared", Some('s'), "Share the lock with others that do: many readers or one writer"))
-        .arg(option("limit", Some('N'), "N", "Share it with N-1 others at most: a semaphore")
+        .arg(flag("shared", Some('s'), "Share the lock with others that do"))
+        .arg(option("limit", Some('N'), "N", "Share it with N-1 others at most")
             .value_parser(value_parser!(u32).range(1..)).conflicts_with("shared"))
         .arg(option("take", None, "K", "Count as K of these N [1]")
             .value_parser(value_parser!(u32).range(1..=5)).requires("limit"))
-        .arg(seconds(option("lease", Some('t'), "TIME", "How long the lock outlives a crash [30s]; renewed each third")))
-        .arg(seconds(option("kill-after", Some('k'), "TIME", "From TERM to KILL, when the lock is lost [5s]")))
-        .arg(seconds(option("session", None, "TIME", "Give it up so long after the connection broke")))
-        .arg(seconds(option("at-least", None, "TIME", "Keep the lock so long, even if COMMAND ends before")))
+        .arg(seconds(option("lease", Some('t'), "TIME", "How long the lock outlives a crash [30s]")))
+        .arg(seconds(option("kill-after", Some('k'), "TIME", "From TERM to KILL if the lock is lost [5s]")))
+        .arg(seconds(option("session", None, "TIME", "Outlive a broken connection only so long")))
+        .arg(seconds(option("at-least", None, "TIME", "Keep the lock so long, even after COMMAND")))
         .arg(seconds(option("max", None, "TIME", "End COMMAND after so long (exit 124)")))
         .arg(option("note", None, "TEXT", "For people: LOCK.INFO and LOCK.LOG show it"))
         .arg(option("owner-prefix", None, "TEXT", "Begin the owner's name with this"))
@@ -231,9 +231,10 @@ pub(crate) fn cli() -> Command {
         .arg(key().hide(true))
         .arg(Arg::new("command").value_name("COMMAND").value_parser(value_parser!(OsString)).num_args(1..)
             .trailing_var_arg(true).required_unless_present("shell").hide(true))
-        .after_help("TIME: 30s, 500ms, 5m, 1h30m. COMMAND sees REDIS_LOCK_KEY, _OWNER, _FENCE, _MODE.\n\
-                     Exit: that of COMMAND, 128+n for signal n; 75 not got, 76 lost, 124 --max, 69 no server or\n\
-                     no module, 64 usage, 126 and 127 COMMAND cannot be run or found.");
+        .after_help("TIME: 30s, 500ms, 5m, 1h30m; a number is seconds. Password: $REDISCLI_AUTH.\n\
+             COMMAND sees REDIS_LOCK_KEY, _OWNER, _FENCE and _MODE (READ or WRITE).\n\
+             Exit: COMMAND's own, 128+n for signal n; 75 not got, 76 lost, 124 --max,\n\
+             69 no server or no module, 64 usage, 126 and 127 COMMAND cannot be run.");
     let check = Command::new("check")
         .about("Exit 0 if OWNER holds KEY under FENCE, else 1")
         .override_usage("redis-lock check [OPTIONS] KEY OWNER FENCE")

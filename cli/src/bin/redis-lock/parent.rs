@@ -18,19 +18,6 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command as Program, Stdio};
 use std::time::Duration;
 
-/// Those that reach the command. Before there is one, they end the wait, but for the last three.
-const SIGNALS: [Signal; 9] = [
-    Signal::TERM,
-    Signal::INT,
-    Signal::HUP,
-    Signal::QUIT,
-    Signal::USR1,
-    Signal::USR2,
-    Signal::CONT,
-    Signal::TSTP,
-    Signal::WINCH,
-];
-
 /// How long the keeper has to leave the line.
 const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -62,9 +49,7 @@ struct Grant {
 impl Parent<'_> {
     fn start(run: &Run) -> io::Result<Parent<'_>> {
         sys::wait_for_children();
-        // To take the terminal back without having it must not stop this process.
-        sys::block_for_good(Signal::TTOU);
-        let signals = Signals::take(&[&SIGNALS[..], &[Signal::CHILD]].concat())?;
+        let signals = Signals::take()?;
         let hold = Timer::new()?;
         let (here, there) = UnixStream::pair()?;
         let mut keeper = Program::new("/proc/self/exe");
@@ -96,8 +81,8 @@ impl Parent<'_> {
         let mut leaving = None;
         loop {
             match (self.events.next(), leaving) {
-                (Event::Signal(Signal::CHILD | Signal::CONT | Signal::WINCH), _) => {}
-                (Event::Signal(Signal::TSTP), _) => sys::stop(),
+                (Event::Signal(Signal::CHILD | Signal::CONT | Signal::WINCH | Signal::TTOU), _) => {}
+                (Event::Signal(Signal::TSTP), _) => sys::stop(false),
                 (Event::Signal(signal), None) => {
                     leaving = Some(exit::by_signal(signal.as_raw()));
                     self.events.tell(&Order::Leave);

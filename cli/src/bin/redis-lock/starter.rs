@@ -16,6 +16,7 @@ pub(crate) const ROLE: &str = "__command";
 pub(crate) fn start(words: &[OsString]) -> u8 {
     let number = |at: usize| words.get(at).and_then(|word| word.to_str()).and_then(|word| word.parse().ok());
     let (Some(gate), Some(parent), Some(program)) = (number(0), number(1), words.get(2)) else { return exit::USAGE };
+    sys::give_back();
     // Stays with the program that is executed.
     set_parent_process_death_signal(Some(Signal::TERM)).ok();
     let opened = File::from(sys::inherited(gate)).read_exact(&mut [0]);

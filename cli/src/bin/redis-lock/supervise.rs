@@ -90,11 +90,11 @@ impl Supervisor<'_> {
         loop {
             self.plan();
             match self.events.next() {
-                Event::Signal(Signal::CHILD) => {}
+                Event::Signal(Signal::CHILD | Signal::TTOU) => {}
                 Event::Signal(Signal::TSTP) => {
                     self.send(Signal::TSTP);
                     self.stop_is_ours = true;
-                    self.stop_here();
+                    self.stop_here(false);
                 }
                 // It is continued when the lock was renewed.
                 Event::Signal(Signal::CONT) => self.events.tell(&Order::Renew),
@@ -228,13 +228,13 @@ impl Supervisor<'_> {
         } else if self.terminal.exists() && (asks_for_terminal || signal == Signal::TSTP)
             || self.terminal.is_with(self.command.group.0)
         {
-            self.stop_here();
+            self.stop_here(true);
         }
     }
 
     /// Stops as the command did, so that the user's shell sees it.
-    fn stop_here(&mut self) {
-        self.terminal.stop_here(self.command.group);
+    fn stop_here(&mut self, with_group: bool) {
+        self.terminal.stop_here(self.command.group, with_group);
         // Back again, or nobody is there who could continue it.
         self.events.tell(&Order::Renew);
     }

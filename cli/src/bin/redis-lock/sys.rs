@@ -8,14 +8,30 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+/// Those that the parent reads. All but the last two reach the command. Before there is one they end the wait, but for
+/// CONT, TSTP and WINCH. TTOU is among them because to take the terminal back without having it must not stop the parent.
+pub(crate) const SIGNALS: [Signal; 11] = [
+    Signal::TERM,
+    Signal::INT,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::CONT,
+    Signal::TSTP,
+    Signal::WINCH,
+    Signal::CHILD,
+    Signal::TTOU,
+];
+
 /// Signals that are read like a file instead of doing what they usually do.
 pub(crate) struct Signals(File);
 
 impl Signals {
-    /// Takes these signals, but for those that the process was started to ignore (nohup): so they stay ignored, here
+    /// Takes its signals, but for those that the process was started to ignore (nohup): so they stay ignored, here
     /// and in the command. To be called before there are threads, which inherit it.
-    pub(crate) fn take(signals: &[Signal]) -> io::Result<Signals> {
-        let taken: Vec<Signal> = signals.iter().copied().filter(|signal| !is_ignored(*signal)).collect();
+    pub(crate) fn take() -> io::Result<Signals> {
+        let taken: Vec<Signal> = SIGNALS.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         let set = set_of(&taken);
         block(&set, libc::SIG_BLOCK);
         // SAFETY: the set is initialized; -1 asks for a new descriptor.
@@ -43,6 +59,11 @@ impl AsFd for Signals {
     }
 }
 
+/// Undoes what the parent did to its signals, which those that it starts inherit.
+pub(crate) fn give_back() {
+    block(&set_of(&SIGNALS), libc::SIG_UNBLOCK);
+}
+
 /// Lets the children of this process be waited for, also if it was started to leave that to the system.
 pub(crate) fn wait_for_children() {
     // SAFETY: no handler is installed.
@@ -57,19 +78,17 @@ pub(crate) fn ignore_all() {
     }
 }
 
-/// Stops this process as the terminal would: unless nobody is there to continue it. Returns when it was continued.
-pub(crate) fn stop() {
+/// Stops this process as the terminal would, unless nobody is there to continue it; with all of its group, if they are
+/// not stopping already. Returns when it was continued.
+pub(crate) fn stop(with_group: bool) {
     let stop = set_of(&[Signal::TSTP]);
+    let group = rustix::process::kill_current_process_group;
+    let itself = |signal| rustix::process::kill_process(rustix::process::getpid(), signal);
     // A process that ignores it does not stop.
-    if !is_ignored(Signal::TSTP) && rustix::process::kill_current_process_group(Signal::TSTP).is_ok() {
+    if !is_ignored(Signal::TSTP) && (if with_group { group(Signal::TSTP) } else { itself(Signal::TSTP) }).is_ok() {
         block(&stop, libc::SIG_UNBLOCK);
         block(&stop, libc::SIG_BLOCK);
     }
-}
-
-/// Blocks a signal, which then does nothing here.
-pub(crate) fn block_for_good(signal: Signal) {
-    block(&set_of(&[signal]), libc::SIG_BLOCK);
 }
 
 /// Closes all descriptors but the standard ones: what whoever started this process had left open.

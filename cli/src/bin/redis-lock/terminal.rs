@@ -53,10 +53,11 @@ impl Terminal {
         }
     }
 
-    /// Stops this process and those that the user started with it, as the terminal does with its stop key.
-    pub(crate) fn stop_here(&self, command: Group) {
+    /// Stops this process as the terminal does with its stop key; with those that the user started beside it, if the key
+    /// has reached the command alone.
+    pub(crate) fn stop_here(&self, command: Group, with_group: bool) {
         self.take_back(command);
-        sys::stop();
+        sys::stop(with_group);
     }
 
     /// Whether it is this group's turn at it.

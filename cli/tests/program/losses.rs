@@ -1,0 +1,191 @@
+//! The lock is lost, or cannot be renewed: the command has ended before anybody else holds it.
+
+use crate::harness::{Folder, is_held, run, start, wait_held};
+use testbed::{Proxy, Server, Signal, wait_for};
+
+#[test]
+fn a_frozen_network_ends_the_command_before_the_lease_is_over() {
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let folder = Folder::new();
+    let script = folder.heartbeat("trap '' TERM");
+    let run = start(proxy.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &script]);
+    folder.line("beat");
+    proxy.freeze(true);
+    // The other goes by another way.
+    let second = folder.second_holder(server.port(), "k");
+    assert!(folder.last_beat() < second);
+    let outcome = run.end();
+    assert_eq!(outcome.code, Some(76));
+    assert!(outcome.err.contains("could not be renewed"), "{}", outcome.err);
+}
+
+#[test]
+fn a_command_that_ends_when_told_is_not_killed() {
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let folder = Folder::new();
+    let script = folder.heartbeat(&format!("trap 'echo told >> {}; exit 0' TERM", folder.text("told")));
+    let run = start(proxy.port(), &["run", "-t", "3s", "-k", "1s", "k", "-c", &script]);
+    folder.line("beat");
+    proxy.freeze(true);
+    assert_eq!(run.end().code, Some(76));
+    assert_eq!(folder.read("told"), "told\n", "told once");
+}
+
+#[test]
+fn a_server_that_stands_still_beyond_the_lease_ends_the_command() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let script = folder.heartbeat("trap '' TERM");
+    let run = start(server.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &script]);
+    folder.line("beat");
+    server.signal(Signal::STOP);
+    let pid = folder.number("pid");
+    wait_for("the command to be killed", || !crate::harness::lives(pid));
+    server.signal(Signal::CONT);
+    assert_eq!(run.end().code, Some(76));
+    assert_eq!(crate::harness::run(server.port(), &["run", "k", "true"]).code, Some(0));
+}
+
+#[test]
+fn a_lock_that_is_taken_away_ends_the_command_at_the_next_renewal() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    for words in [&["LOCK.BREAK", "k"][..], &["DEL", "k"], &["FLUSHALL"]] {
+        let folder = Folder::new();
+        let script = folder.heartbeat("trap 'exit 0' TERM");
+        let run = start(server.port(), &["run", "-t", "2s", "k", "-c", &script]);
+        folder.line("beat");
+        conn.call(words).unwrap();
+        let outcome = run.end();
+        assert_eq!(outcome.code, Some(76), "{words:?}");
+        assert!(outcome.err.contains("the lock was lost"), "{}", outcome.err);
+    }
+}
+
+#[test]
+fn a_loss_that_only_the_release_shows_is_code_76() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let go = folder.text("go");
+    let script = format!("while [ ! -e {go} ]; do sleep 0.01; done");
+    let run = start(server.port(), &["run", "-t", "1h", "-k", "1s", "k", "-c", &script]);
+    wait_held(&server, "k");
+    server.connect().call(&["LOCK.BREAK", "k"]).unwrap();
+    std::fs::write(go, "").unwrap();
+    let outcome = run.end();
+    assert_eq!(outcome.code, Some(76));
+    assert!(outcome.err.contains("before the command ended"), "{}", outcome.err);
+}
+
+#[test]
+fn without_killing_the_command_goes_on_and_the_code_tells_the_loss() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let script = "trap 'echo told' TERM; while [ ! -e \"$0\" ]; do sleep 0.01; done; echo whole; exit 0";
+    let run = start(server.port(), &["run", "-t", "2s", "--no-kill", "k", "sh", "-c", script, &folder.text("go")]);
+    wait_held(&server, "k");
+    server.connect().call(&["LOCK.BREAK", "k"]).unwrap();
+    assert_eq!(crate::harness::run(server.port(), &["run", "k", "touch", &folder.text("second")]).code, Some(0));
+    // Another two leases.
+    let mut conn = server.connect();
+    assert!(conn.int(&["LOCK.ACQUIRE", "clock", "me", "PX", "4000"]).is_some());
+    wait_for("four seconds", || !is_held(&mut conn, "clock"));
+    std::fs::write(folder.path("go"), "").unwrap();
+    let outcome = run.end();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(76), "whole\n"), "{}", outcome.err);
+    assert!(outcome.err.contains("goes on"), "{}", outcome.err);
+}
+
+#[test]
+fn cut_connections_are_made_anew_and_cost_nothing() {
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let folder = Folder::new();
+    let run = start(proxy.port(), &["run", "-t", "3s", "k", "-c", &folder.heartbeat("trap 'exit 2' TERM")]);
+    folder.line("beat");
+    let mut conn = server.connect();
+    let fence = conn.lock_info("k").unwrap().fence;
+    for _ in 0..3 {
+        let extended = conn.info_number("lock", "lock_extended");
+        proxy.cut_all();
+        wait_for("a renewal", || conn.info_number("lock", "lock_extended") > extended);
+    }
+    assert_eq!(conn.lock_info("k").unwrap().fence, fence);
+    proxy.cut_all();
+    run.signal(Signal::TERM);
+    let outcome = run.end();
+    assert_eq!((outcome.code, outcome.err.as_str()), (Some(2), ""));
+    assert!(!is_held(&mut conn, "k"));
+}
+
+#[test]
+fn a_server_that_comes_back_with_the_lock_costs_nothing() {
+    let mut server = Server::setup().option("appendonly", "yes").option("appendfsync", "always").start();
+    let folder = Folder::new();
+    let run = start(server.port(), &["run", "-t", "30s", "k", "-c", &folder.heartbeat("trap 'exit 2' TERM")]);
+    folder.line("beat");
+    let fence = server.connect().lock_info("k").unwrap().fence;
+    server.crash();
+    let mut conn = server.connect();
+    wait_for("a renewal", || conn.info_number("lock", "lock_extended") > 0);
+    assert_eq!(conn.lock_info("k").unwrap().fence, fence);
+    run.signal(Signal::TERM);
+    assert_eq!(run.end().code, Some(2));
+}
+
+#[test]
+fn a_server_that_comes_back_without_the_lock_ends_the_command() {
+    let mut server = Server::new();
+    let folder = Folder::new();
+    let run = start(server.port(), &["run", "-t", "2s", "k", "-c", &folder.heartbeat(":")]);
+    folder.line("beat");
+    server.crash();
+    assert_eq!(run.end().code, Some(76));
+}
+
+#[test]
+fn a_server_that_never_comes_back_ends_the_command_and_not_sooner_than_needed() {
+    let mut server = Server::new();
+    let folder = Folder::new();
+    let mut run = start(server.port(), &["run", "-t", "3s", "-k", "500ms", "k", "-c", &folder.heartbeat(":")]);
+    folder.line("beat");
+    server.stop(true);
+    let begin = std::time::Instant::now();
+    assert_eq!(run.code(), Some(76));
+    // The last renewal was at most a third of the lease before.
+    assert!(
+        begin.elapsed() >= std::time::Duration::from_millis(3000 - 100 - 500 - 1000 - 100),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn a_release_that_fails_is_a_warning() {
+    let mut server = Server::new();
+    let folder = Folder::new();
+    let go = folder.text("go");
+    let script = format!("while [ ! -e {go} ]; do sleep 0.01; done; exit 3");
+    let run = start(server.port(), &["run", "-t", "30s", "k", "-c", &script]);
+    wait_held(&server, "k");
+    server.stop(true);
+    std::fs::write(go, "").unwrap();
+    let outcome = run.end();
+    assert_eq!(outcome.code, Some(3));
+    assert!(outcome.err.contains("not released"), "{}", outcome.err);
+}
+
+#[test]
+fn a_wait_through_a_restart_of_the_server_is_told_and_goes_on() {
+    let mut server = Server::new();
+    assert!(server.connect().int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    let waiting = start(server.port(), &["run", "k", "echo", "ran"]);
+    crate::harness::wait_waiters(&server, "k", 1);
+    server.crash();
+    let outcome = waiting.end();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"));
+    assert!(outcome.err.contains("goes on waiting"), "{}", outcome.err);
+    assert_eq!(run(server.port(), &["run", "-n", "k", "true"]).code, Some(0));
+}

@@ -1,0 +1,7 @@
+//! The program redis-lock, beside real servers. It is judged by what the server and the command saw.
+
+mod codes;
+mod deaths;
+mod harness;
+mod losses;
+mod signals;

@@ -1,0 +1,120 @@
+//! Signals: while it waits, and while the command runs.
+
+use crate::harness::{Folder, Run, is_held, program, run, start, wait_held, wait_waiters};
+use testbed::{Server, Signal, wait_for};
+
+const ENDING: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+#[test]
+fn a_signal_ends_the_wait_and_leaves_the_line() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    for signal in ENDING {
+        let waiting = start(server.port(), &["run", "k", "echo", "ran"]);
+        wait_waiters(&server, "k", 1);
+        waiting.signal(signal);
+        let outcome = waiting.end();
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(128 + signal.as_raw()), ""), "{}", outcome.err);
+        assert!(conn.lock_info("k").unwrap().waiters.is_empty(), "{signal:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_wait_for_a_server_that_does_not_answer() {
+    let server = Server::new();
+    server.signal(Signal::STOP);
+    let mut waiting = start(server.port(), &["run", "k", "true"]);
+    waiting.keeper();
+    waiting.signal(Signal::TERM);
+    assert_eq!(waiting.code(), Some(143));
+    server.signal(Signal::CONT);
+}
+
+#[test]
+fn signals_reach_the_command_and_all_of_its_group() {
+    let server = Server::new();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH] {
+        let folder = Folder::new();
+        let (ready, got) = (folder.text("ready"), folder.text("got"));
+        let number = signal.as_raw();
+        // The shell behind it is of the same group.
+        let trap =
+            format!("trap 'echo $$ >> {got}; exit 9' {number}; echo $$ >> {ready}; while :; do sleep 0.01; done");
+        let script = format!("sh -c \"$0\" & trap 'wait; exit 8' {number}; sh -c \"$0\"; exit 1");
+        let run = start(server.port(), &["run", "k", "sh", "-c", &script, &trap]);
+        wait_for("both shells", || folder.read("ready").lines().count() == 2);
+        run.signal(signal);
+        let outcome = run.end();
+        assert_eq!(outcome.code, Some(8), "{signal:?}: {}", outcome.err);
+        assert_eq!(folder.read("got").lines().count(), 2, "{signal:?}");
+        assert!(!is_held(&mut server.connect(), "k"));
+    }
+}
+
+#[test]
+fn a_command_that_ignores_a_signal_goes_on_under_the_lock() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let script = format!("trap '' TERM; echo up > {}; read line; echo $line", folder.text("up"));
+    let mut command = program(server.port(), &["run", "-t", "2s", "k", "-c", &script]);
+    command.stdin(std::process::Stdio::piped());
+    let mut run = Run::of(command);
+    folder.line("up");
+    run.signal(Signal::TERM);
+    let mut conn = server.connect();
+    let fence = conn.lock_info("k").unwrap().fence;
+    let extended = conn.info_number("lock", "lock_extended");
+    wait_for("renewals after the signal", || conn.info_number("lock", "lock_extended") >= extended + 4);
+    assert_eq!(conn.lock_info("k").unwrap().fence, fence);
+    std::io::Write::write_all(&mut run.child.stdin.take().unwrap(), b"done\n").unwrap();
+    let outcome = run.end();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "done\n"));
+}
+
+#[test]
+fn what_was_ignored_at_the_start_stays_ignored() {
+    let server = Server::new();
+    let folder = Folder::new();
+    // As nohup does it.
+    let mut command = std::process::Command::new("sh");
+    let made = program(server.port(), &["run", "k", "sh", "-c"]);
+    let script = format!("echo up > {}; read line; grep SigIgn /proc/$$/status", folder.text("up"));
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(made.get_program()).args(made.get_args()).arg(&script);
+    command.env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
+    command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let mut run = Run::of(command);
+    folder.line("up");
+    run.signal(Signal::HUP);
+    std::io::Write::write_all(&mut run.child.stdin.take().unwrap(), b"done\n").unwrap();
+    let outcome = run.end();
+    assert_eq!(outcome.code, Some(0));
+    let ignored = u64::from_str_radix(outcome.out.trim().rsplit('\t').next().unwrap(), 16).unwrap();
+    assert_eq!(ignored & 1, 1, "SIGHUP is ignored: {}", outcome.out);
+    // Nothing else is, least of all SIGPIPE; but for two that the C library has for itself.
+    assert_eq!(ignored & !1 & !(0b11 << 31), 0, "{}", outcome.out);
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_ends_the_command() {
+    let server = Server::new();
+    let program = env!("CARGO_BIN_EXE_redis-lock");
+    let script = format!("{program} run k yes | head -n 1; echo \"${{PIPESTATUS[0]}}\"");
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", &script]).env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    assert_eq!(Run::of(command).end().out, "y\n141\n");
+}
+
+#[test]
+fn a_signal_that_comes_with_the_end_of_the_command_changes_nothing() {
+    let server = Server::new();
+    assert_eq!(run(server.port(), &["run", "k", "sh", "-c", "kill -TERM $PPID; exit 6"]).code, Some(6));
+    wait_for("the lock to be free", || !is_held(&mut server.connect(), "k"));
+    let waiting = start(server.port(), &["run", "k", "sleep", "1000"]);
+    wait_held(&server, "k");
+    drop(waiting);
+}
