@@ -1,6 +1,6 @@
 //! Each of the two processes killed, stopped, and continued.
 
-use crate::harness::{Folder, Run, is_held, lives, run, start, state, wait_held, wait_waiters};
+use crate::harness::{Folder, Run, children, is_held, lives, run, start, state, wait_held, wait_waiters};
 use rustix::process::kill_process;
 use testbed::{Server, Signal, wait_for};
 
@@ -71,9 +71,9 @@ fn when_the_keeper_is_killed_a_command_that_ends_in_time_keeps_its_code() {
     let server = Server::new();
     let folder = Folder::new();
     let go = folder.text("go");
-    let script = format!("while [ ! -e {go} ]; do sleep 0.01; done; exit 5");
+    let script = format!("echo up > {}; while [ ! -e {go} ]; do sleep 0.01; done; exit 5", folder.text("up"));
     let mut run = start(server.port(), &["run", "k", "-c", &script]);
-    wait_held(&server, "k");
+    folder.line("up");
     kill_process(run.keeper(), Signal::KILL).unwrap();
     std::fs::write(go, "").unwrap();
     let outcome = run.end();
@@ -213,15 +213,21 @@ fn the_keeper_ignores_what_can_be_ignored_and_has_no_file_of_its_starter() {
     let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
     assert_eq!(stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap(), number.to_string());
     // The command has none of their files.
-    let command = conn.lock_info("k").map(|_| children_files(run.child.id(), number)).unwrap();
-    assert_eq!(command, ["0", "1", "2"]);
+    let is_sleep = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default() == "sleep\n";
+    let find = || children(run.child.id()).into_iter().find(is_sleep);
+    wait_for("the command", || find().is_some());
+    let command = find().unwrap();
+    // It has what any other process has that is started here.
+    let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    wait_for("the other", || is_sleep(&other.id()));
+    let there = files(other.id());
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(files(command), there);
 }
 
-fn children_files(parent: u32, keeper: u32) -> Vec<String> {
-    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
-    let command = children.split_whitespace().find(|pid| *pid != keeper.to_string()).unwrap().to_owned();
-    wait_for("the command", || std::fs::read_to_string(format!("/proc/{command}/comm")).unwrap() == "sleep\n");
-    let files = std::fs::read_dir(format!("/proc/{command}/fd")).unwrap().flatten();
+fn files(pid: u32) -> Vec<String> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     let mut files: Vec<String> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
     files.sort();
     files

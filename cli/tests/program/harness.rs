@@ -103,7 +103,7 @@ impl Drop for Run {
     }
 }
 
-fn children(pid: u32) -> Vec<u32> {
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let file = format!("/proc/{pid}/task/{pid}/children");
     let text = fs::read_to_string(file).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()

@@ -116,7 +116,8 @@ fn cut_connections_are_made_anew_and_cost_nothing() {
     proxy.cut_all();
     run.signal(Signal::TERM);
     let outcome = run.end();
-    assert_eq!((outcome.code, outcome.err.as_str()), (Some(2), ""));
+    // The shell itself may say that its sleep was ended.
+    assert!(outcome.code == Some(2) && !outcome.err.contains("redis-lock"), "{outcome:?}");
     assert!(!is_held(&mut conn, "k"));
 }
 

@@ -4,4 +4,6 @@ mod codes;
 mod deaths;
 mod harness;
 mod losses;
+mod servers;
 mod signals;
+mod terminal;

@@ -1,6 +1,6 @@
 //! Signals: while it waits, and while the command runs.
 
-use crate::harness::{Folder, Run, is_held, program, run, start, wait_held, wait_waiters};
+use crate::harness::{Folder, Run, is_held, program, start, wait_waiters};
 use testbed::{Server, Signal, wait_for};
 
 const ENDING: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
@@ -34,7 +34,7 @@ fn a_signal_ends_a_wait_for_a_server_that_does_not_answer() {
 #[test]
 fn signals_reach_the_command_and_all_of_its_group() {
     let server = Server::new();
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH] {
+    for signal in [Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2, Signal::WINCH] {
         let folder = Folder::new();
         let (ready, got) = (folder.text("ready"), folder.text("got"));
         let number = signal.as_raw();
@@ -49,6 +49,21 @@ fn signals_reach_the_command_and_all_of_its_group() {
         assert_eq!(outcome.code, Some(8), "{signal:?}: {}", outcome.err);
         assert_eq!(folder.read("got").lines().count(), 2, "{signal:?}");
         assert!(!is_held(&mut server.connect(), "k"));
+    }
+}
+
+#[test]
+fn the_keys_of_a_terminal_reach_the_command() {
+    let server = Server::new();
+    // What a shell starts in the background ignores these two, so there is one shell.
+    for signal in [Signal::INT, Signal::QUIT] {
+        let folder = Folder::new();
+        let number = signal.as_raw();
+        let script = format!("trap 'exit 8' {number}; echo up > {}; while :; do sleep 0.01; done", folder.text("up"));
+        let run = start(server.port(), &["run", "k", "-c", &script]);
+        folder.line("up");
+        run.signal(signal);
+        assert_eq!(run.end().code, Some(8), "{signal:?}");
     }
 }
 
@@ -107,14 +122,4 @@ fn a_pipe_that_nobody_reads_ends_the_command() {
     command.args(["-c", &script]).env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     assert_eq!(Run::of(command).end().out, "y\n141\n");
-}
-
-#[test]
-fn a_signal_that_comes_with_the_end_of_the_command_changes_nothing() {
-    let server = Server::new();
-    assert_eq!(run(server.port(), &["run", "k", "sh", "-c", "kill -TERM $PPID; exit 6"]).code, Some(6));
-    wait_for("the lock to be free", || !is_held(&mut server.connect(), "k"));
-    let waiting = start(server.port(), &["run", "k", "sleep", "1000"]);
-    wait_held(&server, "k");
-    drop(waiting);
 }

@@ -28,6 +28,8 @@ pub(crate) struct Events {
     signals: Signals,
     keeper: Wire<Report>,
     keeper_is_gone: bool,
+    /// Whether that was told; until then there may be words of it.
+    told: bool,
     /// Set by the keeper.
     hold: Timer,
     timer: Timer,
@@ -37,13 +39,14 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn new(signals: Signals, keeper: Wire<Report>, hold: Timer) -> std::io::Result<Events> {
         let timer = Timer::new()?;
-        Ok(Events { signals, keeper, keeper_is_gone: false, hold, timer, come: VecDeque::new() })
+        Ok(Events { signals, keeper, keeper_is_gone: false, told: false, hold, timer, come: VecDeque::new() })
     }
 
     /// The next one, as soon as there is one.
     pub(crate) fn next(&mut self) -> Event {
         loop {
             if let Some(event) = self.come.pop_front() {
+                self.told |= matches!(event, Event::KeeperGone);
                 return event;
             }
             let mut files = vec![&self.signals as &dyn AsFdObject, &self.hold, &self.timer];
@@ -86,8 +89,9 @@ impl Events {
         self.keeper.send(order);
     }
 
+    /// Whether the event of its death has come.
     pub(crate) fn keeper_is_gone(&self) -> bool {
-        self.keeper_is_gone
+        self.told
     }
 }
 

@@ -69,7 +69,7 @@ impl Parent<'_> {
             Ok(command) => command,
             Err(error) => {
                 say(error);
-                return self.release(Ended { code: exit::CANNOT_RUN, is_lost: false });
+                return self.release(Ended { code: exit::CANNOT_RUN, is_lost: false, released: None });
             }
         };
         let ended = supervise(self.run, &mut self.events, command);
@@ -115,8 +115,16 @@ impl Parent<'_> {
 
     /// Lets the keeper give the lock back, now that the command has ended.
     fn release(&mut self, ended: Ended) -> u8 {
-        let Ended { code, is_lost } = ended;
+        let Ended { code, is_lost, released } = ended;
         let stays = "it stays held until its lease ends";
+        match released {
+            Some(Report::Unreleased(why)) => {
+                self.warn(format_args!("the lock was not released: {stays} ({why})"));
+                return code;
+            }
+            Some(_) => return code,
+            None => {}
+        }
         if self.events.keeper_is_gone() {
             if !is_lost {
                 self.warn(format_args!("the lock was not released, since the process that keeps it died: {stays}"));
@@ -124,9 +132,12 @@ impl Parent<'_> {
             return code;
         }
         self.events.tell(&Order::Ended);
-        self.events.wake_at(Some(Moment::now() + RELEASE_LIMIT));
+        let limit = Moment::now() + RELEASE_LIMIT;
+        self.events.wake_at(Some(limit));
         loop {
             match self.events.next() {
+                // It was for what came before.
+                Event::Timer if !limit.is_past() => {}
                 Event::Report(Report::Released) => return code,
                 Event::Report(Report::Lost) => {
                     if !is_lost {

@@ -20,6 +20,8 @@ const SETTLED: Duration = Duration::from_millis(500);
 pub(crate) struct Ended {
     pub(crate) code: u8,
     pub(crate) is_lost: bool,
+    /// What the keeper has said of the release already: while this process was stopped it did not wait.
+    pub(crate) released: Option<Report>,
 }
 
 /// Why the command is to end before its time.
@@ -52,6 +54,7 @@ struct Supervisor<'a> {
     warned_of_user: bool,
     /// How often the keeper's timer has run out.
     hold_ended: u64,
+    released: Option<Report>,
     /// Whether the next stop of the command is one that came through here.
     stop_is_ours: bool,
 }
@@ -80,6 +83,7 @@ pub(crate) fn supervise(run: &Run, events: &mut Events, command: Command) -> End
         check_at: Some(now + SETTLED),
         warned_of_user: false,
         hold_ended: 0,
+        released: None,
         stop_is_ours: false,
     };
     supervisor.work()
@@ -102,6 +106,7 @@ impl Supervisor<'_> {
                 Event::Report(Report::Ready) => self.command.begin(),
                 Event::Report(Report::Renewed) => self.resume(),
                 Event::Report(Report::Lost) => self.lost("the lock was lost"),
+                Event::Report(report @ (Report::Released | Report::Unreleased(_))) => self.released = Some(report),
                 Event::Report(Report::Warning(text)) => self.warn(&text),
                 Event::Report(_) => {}
                 Event::KeeperGone => self.keeper_gone(),
@@ -123,13 +128,13 @@ impl Supervisor<'_> {
         }
     }
 
-    fn ended(&self, code: u8) -> Ended {
+    fn ended(&mut self, code: u8) -> Ended {
         let code = match self {
             Supervisor { is_lost: true, .. } => exit::LOST,
             Supervisor { is_too_long: true, .. } => exit::TOO_LONG,
             _ => code,
         };
-        Ended { code, is_lost: self.is_lost }
+        Ended { code, is_lost: self.is_lost, released: self.released.take() }
     }
 
     /// Asks for the next moment at which something is due.
@@ -161,18 +166,19 @@ impl Supervisor<'_> {
     /// The time is over in which it could end by itself: so soon that nobody else can hold the lock yet.
     fn hold_ends(&mut self, times: u64) {
         self.hold_ended += times;
-        self.lost("the lock could not be renewed in time");
+        // What ended before ended well.
+        if self.code.is_none() || self.command.group.lives() {
+            self.lost("the lock could not be renewed in time");
+        }
         if self.hold_ended > 1 && !self.run.no_kill {
             self.kill();
         }
     }
 
     fn lost(&mut self, why: &str) {
-        // What ended before the lock was lost ended well.
-        if self.is_lost || (self.code.is_some() && !self.command.group.lives()) {
+        if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
-        self.is_lost = true;
         if self.run.no_kill {
             self.warn(&format!("{why}: the command goes on (--no-kill)"));
         } else {
@@ -207,7 +213,9 @@ impl Supervisor<'_> {
     }
 
     fn keeper_gone(&mut self) {
-        if self.command.has_begun() {
+        if self.released.is_some() {
+            // It had nothing left to do.
+        } else if self.command.has_begun() {
             self.warn("the process that keeps the lock has died: the lock is not renewed any more");
         } else {
             // Nobody else knows the command: it must not begin.

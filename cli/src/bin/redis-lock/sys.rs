@@ -1,7 +1,7 @@
 //! What only the C library has: signals, and descriptors that another process handed over. The only unsafe code.
 #![expect(unsafe_code, reason = "signal sets and raw descriptors have no safe interface")]
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
@@ -68,6 +68,12 @@ pub(crate) fn give_back() {
 pub(crate) fn wait_for_children() {
     // SAFETY: no handler is installed.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
+/// The process group of this process; None if its leader is outside of the container.
+pub(crate) fn own_group() -> Option<Pid> {
+    // SAFETY: it only returns a number. rustix would panic where that is 0.
+    Pid::from_raw(unsafe { libc::getpgrp() })
 }
 
 /// Ignores every signal that can be ignored, from now on and in all threads.

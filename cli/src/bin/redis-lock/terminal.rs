@@ -2,14 +2,14 @@
 
 use crate::group::Group;
 use crate::sys;
-use rustix::process::{Pid, getpgrp};
+use rustix::process::Pid;
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use std::fs::File;
 
 pub(crate) struct Terminal {
     /// The controlling terminal, if there is one.
     file: Option<File>,
-    own: Pid,
+    own: Option<Pid>,
     /// Whether the command is to have it: it reads from it and writes to it.
     is_wanted: bool,
 }
@@ -17,7 +17,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// That of this process.
     pub(crate) fn find() -> Terminal {
-        let own = getpgrp();
+        let own = sys::own_group();
         let is_wanted = tcgetpgrp(std::io::stdin()).is_ok() && tcgetpgrp(std::io::stdout()).is_ok();
         Terminal { file: File::open("/dev/tty").ok(), own, is_wanted }
     }
@@ -29,7 +29,7 @@ impl Terminal {
 
     /// Whether it is this process's turn at it.
     pub(crate) fn is_ours(&self) -> bool {
-        self.is_with(self.own)
+        self.own.is_some_and(|own| self.is_with(own))
     }
 
     /// Lets the command have it, if it wants it and it is ours to give.
@@ -48,8 +48,10 @@ impl Terminal {
 
     /// Takes it back, if the command has it.
     pub(crate) fn take_back(&self, from: Group) {
-        if self.is_with(from.0) {
-            self.set(self.own);
+        if let Some(own) = self.own
+            && self.is_with(from.0)
+        {
+            self.set(own);
         }
     }
 
