@@ -1,0 +1,208 @@
+//! Where the lock is kept: Sentinels, clusters, TLS; and a command that is another user's.
+
+use crate::harness::{Folder, Run, is_held, program, run, start, wait_waiters};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use testbed::{Client, Cluster, Port, Server, Setup, Value, say_not_run, wait_for};
+
+fn sentinel_of(primary: &Server) -> Server {
+    let config = format!(
+        "sentinel monitor main 127.0.0.1 {} 1\nsentinel down-after-milliseconds main 300\n\
+         sentinel failover-timeout main 2000\n",
+        primary.port()
+    );
+    let sentinel = Setup::default().sentinel(&config).start();
+    let mut conn = sentinel.connect();
+    wait_for("the replica to be known", || {
+        let replicas: Vec<Value> = conn.get(&["SENTINEL", "REPLICAS", "main"]);
+        !replicas.is_empty()
+    });
+    sentinel
+}
+
+/// A field of INFO; None if the connection was closed meanwhile.
+fn replica_info(server: &Server, section: &str, field: &str) -> Option<String> {
+    let text = server.connect().call(&["INFO", section]).ok()?;
+    let text = text_of(text);
+    text.lines().find_map(|line| line.strip_prefix(&format!("{field}:")).map(str::to_owned))
+}
+
+fn text_of(value: Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Value::VerbatimString { text, .. } => text,
+        _ => String::new(),
+    }
+}
+
+fn waiting_at(server: &Server) -> Option<usize> {
+    let reply = server.connect().call(&["LOCK.INFO", "k"]).ok()?;
+    Some(testbed::LockInfo::from(reply).waiters.len())
+}
+
+#[test]
+fn a_failover_by_sentinel_is_lived_through() {
+    let mut primary = Server::new();
+    let replica = Server::new();
+    replica.follow(&primary);
+    let sentinel = sentinel_of(&primary);
+    let folder = Folder::new();
+    let script = folder.heartbeat("trap 'exit 2' TERM");
+    let words = ["run", "--sentinel", "main", "-t", "60s", "-k", "1s", "k", "-c", &script];
+    let running = start(sentinel.port(), &words);
+    folder.line("beat");
+    let waiting = start(sentinel.port(), &["run", "--sentinel", "main", "k", "echo", "ran"]);
+    wait_waiters(&primary, "k", 1);
+    let fence = primary.connect().lock_info("k").unwrap().fence;
+    replica.catch_up(&primary);
+    primary.stop(true);
+    // Who is promoted closes its connections.
+    wait_for("the promotion", || replica_info(&replica, "replication", "role").as_deref() == Some("master"));
+    wait_for("the line", || waiting_at(&replica) == Some(1));
+    let mut conn = replica.connect();
+    assert_eq!(conn.lock_info("k").unwrap().fence, fence);
+    running.signal(testbed::Signal::TERM);
+    let outcome = running.end();
+    assert_eq!(outcome.code, Some(2), "{}", outcome.err);
+    let outcome = waiting.end();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", outcome.err);
+}
+
+#[test]
+fn a_renewal_follows_a_failover_by_sentinel() {
+    let mut primary = Server::new();
+    let replica = Server::new();
+    replica.follow(&primary);
+    let sentinel = sentinel_of(&primary);
+    let folder = Folder::new();
+    let script = folder.heartbeat("trap 'exit 2' TERM");
+    let words = ["run", "--sentinel", "main", "-t", "30s", "k", "-c", &script];
+    let running = start(sentinel.port(), &words);
+    folder.line("beat");
+    replica.catch_up(&primary);
+    primary.stop(true);
+    let extended = || replica_info(&replica, "lock", "lock_extended");
+    wait_for("a renewal there", || extended().is_some_and(|count| count != "0"));
+    let mut conn = replica.connect();
+    running.signal(testbed::Signal::TERM);
+    assert_eq!(running.end().code, Some(2));
+    assert!(!is_held(&mut conn, "k"));
+}
+
+#[test]
+fn a_name_that_sentinel_does_not_know_is_code_69() {
+    let primary = Server::new();
+    let replica = Server::new();
+    replica.follow(&primary);
+    let sentinel = sentinel_of(&primary);
+    let outcome = run(sentinel.port(), &["run", "-n", "--sentinel", "other", "k", "true"]);
+    assert_eq!(outcome.code, Some(69), "{}", outcome.err);
+}
+
+/// Moves a slot and its keys by hand, as every server can.
+fn move_slot(cluster: &Cluster, slot: &str, key: &str) {
+    let (mut old, mut new) = (cluster.conn(0), cluster.conn(1));
+    let (old_id, new_id) = (cluster.id(0), cluster.id(1));
+    new.ok(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &old_id]);
+    old.ok(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &new_id]);
+    let port = cluster.nodes[1].port().to_string();
+    old.ok(&["MIGRATE", "127.0.0.1", &port, key, "0", "60000"]);
+    for conn in [&mut new, &mut old] {
+        conn.ok(&["CLUSTER", "SETSLOT", slot, "NODE", &new_id]);
+    }
+}
+
+#[test]
+fn redirections_of_a_cluster_are_followed_while_waiting_and_while_renewing() {
+    let cluster = Cluster::start(2, 0);
+    let (key, slot) = cluster.key();
+    let folder = Folder::new();
+    let script = folder.heartbeat("trap 'exit 2' TERM");
+    // Asked first: the node that does not have it.
+    let wrong = cluster.nodes[1].port();
+    let running = start(wrong, &["run", "-t", "3s", "-k", "500ms", &key, "-c", &script]);
+    folder.line("beat");
+    let waiting = start(wrong, &["run", &key, "echo", "ran"]);
+    wait_waiters(&cluster.nodes[0], &key, 1);
+    let fence = cluster.conn(0).lock_info(&key).unwrap().fence;
+    move_slot(&cluster, &slot, &key);
+    let mut conn: Client = cluster.conn(1);
+    wait_waiters(&cluster.nodes[1], &key, 1);
+    let extended = conn.info_number("lock", "lock_extended");
+    wait_for("renewals there", || conn.info_number("lock", "lock_extended") >= extended + 3);
+    assert_eq!(conn.lock_info(&key).unwrap().fence, fence);
+    running.signal(testbed::Signal::TERM);
+    assert_eq!(running.end().code, Some(2));
+    let outcome = waiting.end();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", outcome.err);
+}
+
+const CERTIFICATES: &str = "
+openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -days 2 -subj /CN=ca &&
+openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server &&
+echo subjectAltName=IP:127.0.0.1 > names &&
+openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt
+";
+
+#[test]
+fn tls_is_spoken_and_the_certificate_is_checked() {
+    let folder = Folder::new();
+    let made = Command::new("sh").args(["-ec", CERTIFICATES]).current_dir(folder.path("")).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return say_not_run("program", "openssl is not installed");
+    }
+    let port = Port::claim();
+    let server = Server::setup()
+        .option("tls-port", &port.number().to_string())
+        .option("tls-cert-file", &folder.text("server.crt"))
+        .option("tls-key-file", &folder.text("server.key"))
+        .option("tls-ca-cert-file", &folder.text("ca.crt"))
+        .option("tls-auth-clients", "no")
+        .start();
+    let url = format!("rediss://127.0.0.1:{}", port.number());
+    let with = |authority: &str, words: &[&str]| {
+        let mut command = program(server.port(), words);
+        command.env("SSL_CERT_FILE", authority).env("REDIS_LOCK_URL", &url);
+        Run::of(command).end()
+    };
+    let outcome = with(&folder.text("ca.crt"), &["run", "-n", "k", "echo", "ran"]);
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", outcome.err);
+    // Another authority.
+    let outcome = with("/etc/ssl/certs/ca-certificates.crt", &["run", "-n", "k", "echo", "ran"]);
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(69), ""), "{}", outcome.err);
+}
+
+#[test]
+fn unix_sockets_are_spoken_to() {
+    let folder = Folder::new();
+    let server = Server::setup().option("unixsocket", &folder.text("s")).start();
+    let url = format!("unix://{}", folder.text("s"));
+    assert_eq!(run(server.port(), &["run", "-u", &url, "k", "true"]).code, Some(0));
+}
+
+#[test]
+fn a_command_that_becomes_another_users_is_warned_of() {
+    const NOBODY: u32 = 65534;
+    let server = Server::new();
+    let folder = Folder::new();
+    // A program that becomes root whoever starts it, as sudo does.
+    let sudo = folder.path("sudo");
+    fs::copy("/usr/bin/setpriv", &sudo).unwrap();
+    fs::set_permissions(&sudo, fs::Permissions::from_mode(0o4755)).unwrap();
+    fs::set_permissions(folder.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    // Where nobody can get at it.
+    let own = folder.path("redis-lock");
+    fs::copy(env!("CARGO_BIN_EXE_redis-lock"), &own).unwrap();
+    let mut command = Command::new(own);
+    command.args(["run", "k"]).arg(&sudo).args(["--reuid", "0", "sleep", "1"]).uid(NOBODY).gid(NOBODY);
+    command.env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
+    command.stdin(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    let Ok(output) = command.output() else {
+        return say_not_run("program", "not run by root");
+    };
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("another user"), "{text}");
+}

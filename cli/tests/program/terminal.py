@@ -1,0 +1,81 @@
+"""Plays a user at a terminal: bash with job control behind a pseudo-terminal, in which redis-lock runs commands."""
+
+import os
+import pty
+import select
+import sys
+import time
+
+PATIENCE = float(os.environ.get("PATIENCE", 60))
+CTRL_C, CTRL_Z = "\x03", "\x1a"
+
+
+class Terminal:
+    """A shell, what it was told, and what it has shown."""
+
+    def __init__(self):
+        self.pid, self.file = pty.fork()
+        if self.pid == 0:
+            environment = {**os.environ, "PS1": "PROMPT:", "TERM": "dumb", "LESS": ""}
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], environment)
+        self.shown = ""
+        self.expect("PROMPT:")
+
+    def type(self, text):
+        os.write(self.file, text.encode())
+
+    def expect(self, text):
+        """Reads until this is shown; forgets all before it."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.shown:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.file], [], [], left)[0]:
+                sys.exit(f"waited in vain for {text!r}; shown: {self.shown!r}")
+            self.shown += os.read(self.file, 4096).decode(errors="replace")
+        self.shown = self.shown.partition(text)[2]
+
+    def prompt(self):
+        """Whether the shell reads what is typed: else nothing would answer."""
+        self.type("echo al''ive $((40 + 2))\n")
+        self.expect("alive 42\r\n")
+
+
+def run(terminal, command, *steps):
+    """A command line, then by turns what is expected and what is typed."""
+    terminal.type(command.replace("RUN", os.environ["PROGRAM"] + " run") + "\n")
+    for number, step in enumerate(steps):
+        if number % 2:
+            terminal.type(step)
+        else:
+            terminal.expect(step)
+    terminal.prompt()
+    print("done:", command)
+
+
+def main():
+    terminal = Terminal()
+    # The texts are cut in two, since the terminal shows what is typed.
+    run(terminal, "RUN k sh -c 'echo u''p; exec sleep 1000'; echo co''de=$?", "up\r\n", CTRL_C, "code=130\r\n")
+    # It reads from the terminal, is stopped, and reads on.
+    reader = "sh -c 'echo u''p; read x; echo go''t=$x'"
+    run(terminal, f"RUN k {reader}; echo co''de=$?", "up\r\n", "hi\n", "got=hi\r\ncode=0\r\n")
+    stop = "Stopped"
+    run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
+    run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "bg; fg\n", "run k", "hi\n", "got=hi\r\n")
+    run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
+    # From the background it must not read, until it is in the foreground.
+    run(terminal, f"RUN k {reader} &", stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
+    run(terminal, "RUN k sh -c 'echo back''ground' & wait", "background\r\n")
+    # While it waits in the line.
+    run(terminal, "RUN w sleep 1000 & sleep 0.3; RUN w true; echo co''de=$?", "[1]", CTRL_C, "code=130\r\n", "kill %1; wait\n", "")
+    # Its output goes elsewhere, and the other end has the terminal.
+    run(terminal, "RUN k seq 1000 | less", ":", "q", "")
+    run(terminal, "RUN k sleep 1000 | cat; echo co''de=${PIPESTATUS[0]}", "", CTRL_C, "code=130\r\n")
+    # It sets up the terminal nevertheless, as one that asks for a password.
+    run(terminal, "RUN k sh -c 'stty -echo < /dev/tty; stty echo < /dev/tty; echo se''t' | cat", "set\r\n")
+    # In a script the whole script is stopped.
+    run(terminal, f"sh -c \"$PROGRAM run k sh -c 'echo u''p; read x; echo go''t=\\$x'; echo aft''er\"", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "sh -c", "hi\n", "got=hi\r\nafter\r\n")
+    terminal.type("exit\n")
+
+
+main()
