@@ -309,3 +309,15 @@ fn as_the_first_process_of_a_container_it_reaps_orphans() {
     assert_eq!(output.status.code(), Some(6), "{output:?}");
     assert_eq!(run(server.port(), &["run", "-n", "k", "true"]).code, Some(0));
 }
+
+#[test]
+fn when_both_are_killed_the_command_is_told_by_the_kernel() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let script = folder.heartbeat(&format!("trap 'echo told >> {}; exit' TERM", folder.text("told")));
+    let mut run = start(server.port(), &["run", "k", "-c", &script]);
+    folder.line("beat");
+    kill_process(run.keeper(), Signal::KILL).unwrap();
+    run.signal(Signal::KILL);
+    assert_eq!(folder.line("told"), "told");
+}

@@ -32,7 +32,7 @@ class Terminal:
             if left <= 0 or not select.select([self.file], [], [], left)[0]:
                 sys.exit(f"waited in vain for {text!r}; shown: {self.shown!r}")
             self.shown += os.read(self.file, 4096).decode(errors="replace")
-        self.shown = self.shown.partition(text)[2]
+        self.shown = self.shown[self.shown.index(text) + len(text) :]
 
     def prompt(self):
         """Whether the shell reads what is typed: else nothing would answer."""
@@ -64,13 +64,16 @@ def main():
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "bg; fg\n", "run k", "hi\n", "got=hi\r\n")
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
     # From the background it must not read, until it is in the foreground.
-    run(terminal, f"RUN k {reader} &", stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
+    until_stopped = "until jobs | grep -q Stop''ped; do sleep 0.05; done; jobs\n"
+    run(terminal, f"RUN k {reader} &", "up\r\n", until_stopped, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
     run(terminal, "RUN k sh -c 'echo back''ground' & wait", "background\r\n")
     # While it waits in the line.
-    run(terminal, "RUN w sleep 1000 & sleep 0.3; RUN w true; echo co''de=$?", "[1]", CTRL_C, "code=130\r\n", "kill %1; wait\n", "")
+    run(terminal, "RUN w sh -c 'echo u''p; exec sleep 1000' &", "up\r\n")
+    run(terminal, "RUN -v w true; echo co''de=$?", "asked for\r\n", CTRL_C, "code=130\r\n")
+    run(terminal, "kill %1; wait; echo do''ne", "done\r\n")
     # Its output goes elsewhere, and the other end has the terminal.
     run(terminal, "RUN k seq 1000 | less", ":", "q", "")
-    run(terminal, "RUN k sleep 1000 | cat; echo co''de=${PIPESTATUS[0]}", "", CTRL_C, "code=130\r\n")
+    run(terminal, "RUN -v k sleep 1000 | (trap '' INT; cat); echo co''de=${PIPESTATUS[0]}", "held", CTRL_C, "code=130\r\n")
     # It sets up the terminal nevertheless, as one that asks for a password.
     run(terminal, "RUN k sh -c 'stty -echo < /dev/tty; stty echo < /dev/tty; echo se''t' | cat", "set\r\n")
     # In a script the whole script is stopped.

@@ -78,6 +78,7 @@ impl Parent<'_> {
 
     /// Waits for the lock, or for the exit code.
     fn wait(&mut self) -> Result<Grant, u8> {
+        self.explain("asked for");
         let mut leaving = None;
         loop {
             match (self.events.next(), leaving) {
