@@ -2,6 +2,7 @@
 
 mod codes;
 mod deaths;
+mod documents;
 mod harness;
 mod losses;
 mod servers;

@@ -16,6 +16,8 @@ mod events;
 mod exit;
 mod group;
 mod keeper;
+#[cfg(test)]
+mod manual;
 mod message;
 mod parent;
 mod servers;

@@ -1,0 +1,70 @@
+//! The examples of docs/guide/command-line.md for cron and systemd, as these run them.
+
+use crate::harness::{Folder, Run, wait_held, wait_waiters};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+use testbed::{Server, Signal, wait_for};
+
+const PAGE: &str = include_str!("../../../docs/guide/command-line.md");
+
+/// The only block of this language.
+fn block(language: &str) -> &'static str {
+    let (_, rest) = PAGE.split_once(&format!("```{language}\n")).unwrap();
+    rest.split_once("```").unwrap().0
+}
+
+/// The line that begins with this, without it.
+fn line(block: &'static str, start: &str) -> &'static str {
+    block.lines().find_map(|line| line.strip_prefix(start)).unwrap()
+}
+
+/// A machine on which the programs of the examples are installed.
+fn machine(script: &str) -> Folder {
+    let folder = Folder::new();
+    symlink(env!("CARGO_BIN_EXE_redis-lock"), folder.path("redis-lock")).unwrap();
+    for name in ["report", "scheduler"] {
+        fs::write(folder.path(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(folder.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    folder
+}
+
+fn shell(server: &Server, folder: &Folder, command: &str) -> Run {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &command.replace("/usr/local/bin/", &folder.text(""))]);
+    shell.env("PATH", format!("{}:/usr/bin:/bin", folder.text("")));
+    shell.env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Run::of(shell)
+}
+
+#[test]
+fn of_all_machines_with_that_crontab_one_runs_the_command() {
+    let server = Server::new();
+    let command = line(block("crontab"), "0 3 * * * ");
+    let machines: Vec<Folder> = (0..3).map(|_| machine("echo ran")).collect();
+    let runs: Vec<Run> = machines.iter().map(|folder| shell(&server, folder, command)).collect();
+    let outcomes: Vec<_> = runs.into_iter().map(Run::end).collect();
+    assert!(outcomes.iter().all(|outcome| outcome.code == Some(0)), "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.out == "ran\n").count(), 1, "{outcomes:?}");
+}
+
+#[test]
+fn the_service_on_one_machine_follows_that_on_another() {
+    let server = Server::new();
+    let command = format!("exec {}", line(block("ini"), "ExecStart="));
+    let machines: Vec<Folder> = (0..2).map(|_| machine("echo up; exec sleep 1000")).collect();
+    let first = shell(&server, &machines[0], &command);
+    wait_held(&server, "scheduler");
+    let second = shell(&server, &machines[1], &command);
+    wait_waiters(&server, "scheduler", 1);
+    let holder = || server.connect().lock_info("scheduler").map(|info| info.fence);
+    let fence = holder();
+    // As systemd stops it.
+    first.signal(Signal::TERM);
+    assert_eq!(first.end().code, Some(143));
+    wait_for("the other machine", || holder() > fence);
+    second.signal(Signal::TERM);
+    second.end();
+}
