@@ -22,9 +22,15 @@ fn sentinel_of(primary: &Server) -> Server {
     sentinel
 }
 
+/// A connection; None if it was closed at once.
+fn connect(server: &Server) -> Option<Client> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
+    client.get_connection().ok().map(Client)
+}
+
 /// A field of INFO; None if the connection was closed meanwhile.
 fn replica_info(server: &Server, section: &str, field: &str) -> Option<String> {
-    let text = server.connect().call(&["INFO", section]).ok()?;
+    let text = connect(server)?.call(&["INFO", section]).ok()?;
     let text = text_of(text);
     text.lines().find_map(|line| line.strip_prefix(&format!("{field}:")).map(str::to_owned))
 }
@@ -38,7 +44,7 @@ fn text_of(value: Value) -> String {
 }
 
 fn waiting_at(server: &Server) -> Option<usize> {
-    let reply = server.connect().call(&["LOCK.INFO", "k"]).ok()?;
+    let reply = connect(server)?.call(&["LOCK.INFO", "k"]).ok()?;
     Some(testbed::LockInfo::from(reply).waiters.len())
 }
 

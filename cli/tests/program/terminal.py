@@ -62,7 +62,10 @@ def main():
     stop = "Stopped"
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "bg; fg\n", "run k", "hi\n", "got=hi\r\n")
-    run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
+    # Again and again: it says when it goes on.
+    sleeper = "sh -c 'trap \"echo goes''on\" CONT; trap \"exit 5\" INT; echo u''p; while :; do sleep 0.05; done'"
+    again = [CTRL_Z, stop, "", "PROMPT:", "fg\n", "goeson\r\n"]
+    run(terminal, f"RUN k {sleeper}; echo co''de=$?", "up\r\n", *again, *again, *again, CTRL_C, "PROMPT:")
     # From the background it must not read, until it is in the foreground.
     until_stopped = "until jobs | grep -q Stop''ped; do sleep 0.05; done; jobs\n"
     run(terminal, f"RUN k {reader} &", "up\r\n", until_stopped, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")

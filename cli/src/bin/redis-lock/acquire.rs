@@ -21,7 +21,7 @@ pub(crate) enum News {
     /// The hold ends later now, or is lost.
     Changed,
     /// What came of a renewal that was asked for.
-    Renewed(Result<bool, Error>),
+    Renewed(u64, Result<bool, Error>),
 }
 
 /// Sends news, and wakes the keeper.

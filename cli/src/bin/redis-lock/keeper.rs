@@ -173,10 +173,10 @@ impl Keeper {
                 }
             }
             News::Changed => {}
-            News::Renewed(Ok(true)) => self.wire.send(&Report::Renewed),
-            News::Renewed(Ok(false)) => {}
+            News::Renewed(number, Ok(true)) => self.wire.send(&Report::Renewed(number)),
+            News::Renewed(_, Ok(false)) => {}
             // Asked again, since the command stands still until then.
-            News::Renewed(Err(_)) => self.renew(Duration::from_secs(1)),
+            News::Renewed(number, Err(_)) => self.renew(number, Duration::from_secs(1)),
         }
         None
     }
@@ -199,7 +199,7 @@ impl Keeper {
                     self.wire.send(&Report::Ready);
                 }
             }
-            Order::Renew => self.renew(Duration::ZERO),
+            Order::Renew(number) => self.renew(*number, Duration::ZERO),
             Order::Ending => {
                 if let Some(command) = &mut self.command {
                     command.told.get_or_insert(Moment::now());
@@ -211,7 +211,7 @@ impl Keeper {
     }
 
     /// Renews the lock on a thread, so that the command is watched meanwhile.
-    fn renew(&self, after: Duration) {
+    fn renew(&self, number: u64, after: Duration) {
         let Some(guard) = self.guard.as_ref().map(Arc::downgrade) else { return };
         let desk = self.desk.clone();
         let thread = std::thread::Builder::new().name("redis-lock-extra".to_owned());
@@ -222,7 +222,7 @@ impl Keeper {
             let Some(guard) = guard.upgrade() else { return };
             let renewed = guard.renew();
             drop(guard);
-            desk.tell(News::Renewed(renewed));
+            desk.tell(News::Renewed(number, renewed));
         }));
     }
 

@@ -15,8 +15,8 @@ pub(crate) enum Order {
     Leave,
     /// The command has this process group. It is not running yet.
     Started(u32),
-    /// Renew the lock now, and say when it is done.
-    Renew,
+    /// Renew the lock now, and say when it is done, by this number.
+    Renew(u64),
     /// The command was told to end.
     Ending,
     /// The command has ended: give the lock back.
@@ -36,8 +36,8 @@ pub(crate) enum Report {
     Left,
     /// The keeper knows the process group of the command.
     Ready,
-    /// The lock was renewed.
-    Renewed,
+    /// The lock was renewed after this order.
+    Renewed(u64),
     /// The lock is lost.
     Lost,
     /// The lock was given back.
@@ -53,7 +53,7 @@ impl Message for Order {
         match self {
             Order::Leave => "leave".to_owned(),
             Order::Started(group) => format!("started {group}"),
-            Order::Renew => "renew".to_owned(),
+            Order::Renew(number) => format!("renew {number}"),
             Order::Ending => "ending".to_owned(),
             Order::Ended => "ended".to_owned(),
         }
@@ -63,7 +63,7 @@ impl Message for Order {
         Some(match line.split_once(' ').unwrap_or((line, "")) {
             ("leave", _) => Order::Leave,
             ("started", group) => Order::Started(group.parse().ok()?),
-            ("renew", _) => Order::Renew,
+            ("renew", number) => Order::Renew(number.parse().ok()?),
             ("ending", _) => Order::Ending,
             ("ended", _) => Order::Ended,
             _ => return None,
@@ -79,7 +79,7 @@ impl Message for Report {
             Report::Failed(code, text) => format!("failed {code} {text}"),
             Report::Left => "left".to_owned(),
             Report::Ready => "ready".to_owned(),
-            Report::Renewed => "renewed".to_owned(),
+            Report::Renewed(number) => format!("renewed {number}"),
             Report::Lost => "lost".to_owned(),
             Report::Released => "released".to_owned(),
             Report::Unreleased(why) => format!("unreleased {why}"),
@@ -102,7 +102,7 @@ impl Message for Report {
             }
             "left" => Report::Left,
             "ready" => Report::Ready,
-            "renewed" => Report::Renewed,
+            "renewed" => Report::Renewed(rest.parse().ok()?),
             "lost" => Report::Lost,
             "released" => Report::Released,
             "unreleased" => Report::Unreleased(rest.to_owned()),
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn messages_come_out_as_they_went_in() {
-        for order in [Order::Leave, Order::Started(7), Order::Renew, Order::Ending, Order::Ended] {
+        for order in [Order::Leave, Order::Started(7), Order::Renew(8), Order::Ending, Order::Ended] {
             assert_eq!(Order::of(&order.line()), Some(order));
         }
         let text = || "no answer: a b".to_owned();
@@ -128,7 +128,7 @@ mod tests {
             Report::Failed(69, text()),
             Report::Left,
             Report::Ready,
-            Report::Renewed,
+            Report::Renewed(8),
             Report::Lost,
             Report::Released,
             Report::Unreleased(text()),

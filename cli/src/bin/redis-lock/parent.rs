@@ -83,7 +83,7 @@ impl Parent<'_> {
         loop {
             match (self.events.next(), leaving) {
                 (Event::Signal(Signal::CHILD | Signal::CONT | Signal::WINCH | Signal::TTOU), _) => {}
-                (Event::Signal(Signal::TSTP), _) => sys::stop(false),
+                (Event::Signal(Signal::TSTP), _) => sys::stop(false, || {}),
                 (Event::Signal(signal), None) => {
                     leaving = Some(exit::by_signal(signal.as_raw()));
                     self.events.tell(&Order::Leave);

@@ -5,6 +5,7 @@ use crate::command::{Change, Command};
 use crate::events::{Event, Events};
 use crate::exit::{self, say};
 use crate::message::{Order, Report};
+use crate::sys;
 use crate::terminal::Terminal;
 use redis_lock_client::Moment;
 use rustix::process::Signal;
@@ -54,6 +55,8 @@ struct Supervisor<'a> {
     warned_of_user: bool,
     /// How often the keeper's timer has run out.
     hold_ended: u64,
+    /// How often a renewal was asked for.
+    renewals: u64,
     released: Option<Report>,
     /// Whether the next stop of the command is one that came through here.
     stop_is_ours: bool,
@@ -83,6 +86,7 @@ pub(crate) fn supervise(run: &Run, events: &mut Events, command: Command) -> End
         check_at: Some(now + SETTLED),
         warned_of_user: false,
         hold_ended: 0,
+        renewals: 0,
         released: None,
         stop_is_ours: false,
     };
@@ -95,16 +99,13 @@ impl Supervisor<'_> {
             self.plan();
             match self.events.next() {
                 Event::Signal(Signal::CHILD | Signal::TTOU) => {}
-                Event::Signal(Signal::TSTP) => {
-                    self.send(Signal::TSTP);
-                    self.stop_is_ours = true;
-                    self.stop_here(false);
-                }
+                Event::Signal(Signal::TSTP) => self.stop_all(),
                 // It is continued when the lock was renewed.
-                Event::Signal(Signal::CONT) => self.events.tell(&Order::Renew),
+                Event::Signal(Signal::CONT) => self.renew(),
                 Event::Signal(signal) => self.send(signal),
                 Event::Report(Report::Ready) => self.command.begin(),
-                Event::Report(Report::Renewed) => self.resume(),
+                // An older one says nothing of the time since.
+                Event::Report(Report::Renewed(number)) if number == self.renewals => self.resume(),
                 Event::Report(Report::Lost) => self.lost("the lock was lost"),
                 Event::Report(report @ (Report::Released | Report::Unreleased(_))) => self.released = Some(report),
                 Event::Report(Report::Warning(text)) => self.warn(&text),
@@ -232,19 +233,33 @@ impl Supervisor<'_> {
         if asks_for_terminal && self.terminal.is_ours() {
             // Such as one that asks for a password, while its output goes into a pipe.
             self.terminal.give(self.command.group);
-            self.events.tell(&Order::Renew);
+            self.renew();
         } else if self.terminal.exists() && (asks_for_terminal || signal == Signal::TSTP)
             || self.terminal.is_with(self.command.group.0)
         {
-            self.stop_here(true);
+            self.terminal.take_back(self.command.group);
+            sys::stop(true, || {});
+            // Back again, or nobody is there who could continue it.
+            self.renew();
         }
     }
 
-    /// Stops as the command did, so that the user's shell sees it.
-    fn stop_here(&mut self, with_group: bool) {
-        self.terminal.stop_here(self.command.group, with_group);
-        // Back again, or nobody is there who could continue it.
-        self.events.tell(&Order::Renew);
+    /// Stops the command, and this process with it. A signal that continues this one once the command has stopped is not
+    /// missed: it takes the place of the stop.
+    fn stop_all(&mut self) {
+        self.stop_is_ours = true;
+        self.terminal.take_back(self.command.group);
+        let group = self.command.group;
+        sys::stop(false, || {
+            group.signal(Signal::TSTP);
+        });
+        self.renew();
+    }
+
+    /// A command that was stopped goes on when this was done.
+    fn renew(&mut self) {
+        self.renewals += 1;
+        self.events.tell(&Order::Renew(self.renewals));
     }
 
     /// The lock is held for sure: a command that was stopped may go on.

@@ -85,16 +85,22 @@ pub(crate) fn ignore_all() {
 }
 
 /// Stops this process as the terminal would, unless nobody is there to continue it; with all of its group, if they are
-/// not stopping already. Returns when it was continued.
-pub(crate) fn stop(with_group: bool) {
+/// not stopping already. Does this first, when the stop is on its way. Returns when it was continued.
+pub(crate) fn stop(with_group: bool, first: impl FnOnce()) {
     let stop = set_of(&[Signal::TSTP]);
-    let group = rustix::process::kill_current_process_group;
-    let itself = |signal| rustix::process::kill_process(rustix::process::getpid(), signal);
     // A process that ignores it does not stop.
-    if !is_ignored(Signal::TSTP) && (if with_group { group(Signal::TSTP) } else { itself(Signal::TSTP) }).is_ok() {
-        block(&stop, libc::SIG_UNBLOCK);
-        block(&stop, libc::SIG_BLOCK);
+    if !is_ignored(Signal::TSTP) {
+        let sent = if with_group {
+            rustix::process::kill_current_process_group(Signal::TSTP)
+        } else {
+            rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP)
+        };
+        // It is one's own, so that nothing speaks against it.
+        debug_assert_eq!(sent, Ok(()));
     }
+    first();
+    block(&stop, libc::SIG_UNBLOCK);
+    block(&stop, libc::SIG_BLOCK);
 }
 
 /// Closes all descriptors but the standard ones: what whoever started this process had left open.

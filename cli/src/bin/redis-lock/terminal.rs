@@ -55,13 +55,6 @@ impl Terminal {
         }
     }
 
-    /// Stops this process as the terminal does with its stop key; with those that the user started beside it, if the key
-    /// has reached the command alone.
-    pub(crate) fn stop_here(&self, command: Group, with_group: bool) {
-        self.take_back(command);
-        sys::stop(with_group);
-    }
-
     /// Whether it is this group's turn at it.
     pub(crate) fn is_with(&self, group: Pid) -> bool {
         self.file.as_ref().is_some_and(|file| tcgetpgrp(file) == Ok(group))
