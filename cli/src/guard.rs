@@ -266,7 +266,7 @@ impl Loss {
         self.0.is_lost()
     }
 
-    /// Waits until the validity of the lock ends at another moment than this one, since it was renewed, and tells which.
+    /// Waits until the validity of the lock ends at another moment than this one, since it was renewed. Tells which.
     /// `None` as soon as the lock is lost, or its release begins.
     ///
     /// For a program that has to tell others how long they may go on.

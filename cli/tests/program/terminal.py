@@ -68,7 +68,11 @@ def main():
     run(terminal, f"RUN k {sleeper}; echo co''de=$?", "up\r\n", *again, *again, *again, CTRL_C, "PROMPT:")
     # From the background it must not read, until it is in the foreground.
     until_stopped = "until jobs | grep -q Stop''ped; do sleep 0.05; done; jobs\n"
-    run(terminal, f"RUN k {reader} &", "up\r\n", until_stopped, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
+    run(
+        terminal,
+        f"RUN k {reader} &",
+        "up\r\n", until_stopped, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n",
+    )
     run(terminal, "RUN k sh -c 'echo back''ground' & wait", "background\r\n")
     # While it waits in the line.
     run(terminal, "RUN w sh -c 'echo u''p; exec sleep 1000' &", "up\r\n")
@@ -76,11 +80,19 @@ def main():
     run(terminal, "kill %1; wait; echo do''ne", "done\r\n")
     # Its output goes elsewhere, and the other end has the terminal.
     run(terminal, "RUN k seq 1000 | less", ":", "q", "")
-    run(terminal, "RUN -v k sleep 1000 | (trap '' INT; cat); echo co''de=${PIPESTATUS[0]}", "held", CTRL_C, "code=130\r\n")
+    run(
+        terminal,
+        "RUN -v k sleep 1000 | (trap '' INT; cat); echo co''de=${PIPESTATUS[0]}",
+        "held", CTRL_C, "code=130\r\n",
+    )
     # It sets up the terminal nevertheless, as one that asks for a password.
     run(terminal, "RUN k sh -c 'stty -echo < /dev/tty; stty echo < /dev/tty; echo se''t' | cat", "set\r\n")
     # In a script the whole script is stopped.
-    run(terminal, f"sh -c \"$PROGRAM run k sh -c 'echo u''p; read x; echo go''t=\\$x'; echo aft''er\"", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "sh -c", "hi\n", "got=hi\r\nafter\r\n")
+    run(
+        terminal,
+        f"sh -c \"$PROGRAM run k sh -c 'echo u''p; read x; echo go''t=\\$x'; echo aft''er\"",
+        "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "sh -c", "hi\n", "got=hi\r\nafter\r\n",
+    )
     terminal.type("exit\n")
 
 

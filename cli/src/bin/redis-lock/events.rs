@@ -27,9 +27,9 @@ pub(crate) enum Event {
 pub(crate) struct Events {
     signals: Signals,
     keeper: Wire<Report>,
-    keeper_is_gone: bool,
+    is_closed: bool,
     /// Whether that was told; until then there may be words of it.
-    told: bool,
+    keeper_is_gone: bool,
     /// Set by the keeper.
     hold: Timer,
     timer: Timer,
@@ -39,18 +39,18 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn new(signals: Signals, keeper: Wire<Report>, hold: Timer) -> std::io::Result<Events> {
         let timer = Timer::new()?;
-        Ok(Events { signals, keeper, keeper_is_gone: false, told: false, hold, timer, come: VecDeque::new() })
+        Ok(Events { signals, keeper, is_closed: false, keeper_is_gone: false, hold, timer, come: VecDeque::new() })
     }
 
     /// The next one, as soon as there is one.
     pub(crate) fn next(&mut self) -> Event {
         loop {
             if let Some(event) = self.come.pop_front() {
-                self.told |= matches!(event, Event::KeeperGone);
+                self.keeper_is_gone |= matches!(event, Event::KeeperGone);
                 return event;
             }
             let mut files = vec![&self.signals as &dyn AsFdObject, &self.hold, &self.timer];
-            if !self.keeper_is_gone {
+            if !self.is_closed {
                 files.push(&self.keeper);
             }
             let mut files: Vec<PollFd<'_>> = files.iter().map(|file| file.poll_fd()).collect();
@@ -66,8 +66,8 @@ impl Events {
             self.come.push_back(Event::Signal(signal));
         }
         self.come.extend(self.keeper.receive().into_iter().map(Event::Report));
-        if self.keeper.is_closed() && !self.keeper_is_gone {
-            self.keeper_is_gone = true;
+        if self.keeper.is_closed() && !self.is_closed {
+            self.is_closed = true;
             self.come.push_back(Event::KeeperGone);
         }
         let times = self.hold.count();
@@ -91,7 +91,7 @@ impl Events {
 
     /// Whether the event of its death has come.
     pub(crate) fn keeper_is_gone(&self) -> bool {
-        self.told
+        self.keeper_is_gone
     }
 }
 

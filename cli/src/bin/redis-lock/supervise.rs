@@ -244,7 +244,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Stops the command, and this process with it. A signal that continues this one once the command has stopped is not
+    /// Stops the command, and this process with it. A signal that continues this one once both are stopping is not
     /// missed: it takes the place of the stop.
     fn stop_all(&mut self) {
         self.stop_is_ours = true;

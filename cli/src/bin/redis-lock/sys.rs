@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 /// Those that the parent reads. All but the last two reach the command. Before there is one they end the wait, but for
-/// CONT, TSTP and WINCH. TTOU is among them because to take the terminal back without having it must not stop the parent.
+/// CONT, TSTP and WINCH. TTOU is there because to take the terminal back without having it must not stop the parent.
 pub(crate) const SIGNALS: [Signal; 11] = [
     Signal::TERM,
     Signal::INT,
