@@ -62,10 +62,12 @@ def main():
     stop = "Stopped"
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "bg; fg\n", "run k", "hi\n", "got=hi\r\n")
-    # Again and again: it says when it goes on.
-    sleeper = "sh -c 'trap \"echo goes''on\" CONT; trap \"exit 5\" INT; echo u''p; while :; do sleep 0.05; done'"
-    again = [CTRL_Z, stop, "", "PROMPT:", "fg\n", "goeson\r\n"]
-    run(terminal, f"RUN k {sleeper}; echo co''de=$?", "up\r\n", *again, *again, *again, CTRL_C, "PROMPT:")
+    # Again and again: it says when it goes on. No shell, which does not stop while it starts another program.
+    program = "import signal as s; s.signal(s.SIGCONT, lambda *_: print(*[\"goes\"] * 2, flush=True)); "
+    program += "print(*[\"up\"] * 2, flush=True); [s.pause() for _ in iter(int, 1)]"
+    sleeper = f"{sys.executable} -c '{program}'"
+    again = [CTRL_Z, stop, "", "PROMPT:", "fg\n", "goes goes\r\n"]
+    run(terminal, f"RUN k {sleeper}; echo co''de=$?", "up up\r\n", *again, *again, *again, CTRL_C, "PROMPT:")
     # From the background it must not read, until it is in the foreground.
     until_stopped = "until jobs | grep -q Stop''ped; do sleep 0.05; done; jobs\n"
     run(
