@@ -89,7 +89,7 @@ lint: ## run no test: check format, clippy, docs, links, file lengths, layers of
 	@tools/install.sh rust libclang linters-python linters-node linters-go
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
-	@$(cargo) clippy --workspace --all-targets --locked -- -D warnings
+	@$(cargo) clippy --workspace --all-targets --all-features --locked -- -D warnings
 	@$(cargo) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
 	@$(cargo) doc --no-deps --document-private-items --locked --package redis-lock --package redis-lock-client
 	tools/purity.sh

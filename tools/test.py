@@ -57,6 +57,7 @@ class Target:
         self.kind = "lib" if set(target["kind"]) & {"lib", "rlib", "cdylib"} else target["kind"][0]
         self.name = target["name"]
         self.source = Path(target["src_path"])
+        self.features = target.get("required-features", [])
         self.program = None
 
     def files(self):
@@ -83,7 +84,9 @@ class Target:
 
     def flags(self):
         """How cargo is told to build it."""
-        return ["--package", self.package, *(["--lib"] if self.kind == "lib" else [f"--{self.kind}", self.name])]
+        which = ["--lib"] if self.kind == "lib" else [f"--{self.kind}", self.name]
+        features = [word for feature in self.features for word in ("--features", f"{self.package}/{feature}")]
+        return ["--package", self.package, *which, *features]
 
 
 class Count:

@@ -1,5 +1,7 @@
 //! The program redis-lock, beside real servers. It is judged by what the server and the command saw.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 mod codes;
 mod deaths;
 mod documents;
