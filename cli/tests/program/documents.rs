@@ -1,9 +1,9 @@
 //! The examples of docs/guide/command-line.md for cron and systemd, as these run them.
 
-use crate::harness::{Folder, Run, wait_held, wait_waiters};
+use crate::harness::{Folder, Run, program_at, wait_held, wait_waiters};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use testbed::{Server, Signal, wait_for};
 
 const PAGE: &str = include_str!("../../../docs/guide/command-line.md");
@@ -31,11 +31,9 @@ fn machine(script: &str) -> Folder {
 }
 
 fn shell(server: &Server, folder: &Folder, command: &str) -> Run {
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", &command.replace("/usr/local/bin/", &folder.text(""))]);
+    let words = ["-c", &command.replace("/usr/local/bin/", &folder.text(""))];
+    let mut shell = program_at(Path::new("/bin/sh"), server.port(), &words);
     shell.env("PATH", format!("{}:/usr/bin:/bin", folder.text("")));
-    shell.env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
-    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Run::of(shell)
 }
 

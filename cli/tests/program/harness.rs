@@ -1,5 +1,6 @@
 //! Starts the program, and looks at what it does.
 
+use crate::process::{self, Mark};
 use rustix::process::{Pid, kill_process};
 use std::ffi::OsStr;
 use std::fs;
@@ -7,13 +8,14 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use tempfile::TempDir;
-use testbed::{Client, Server, Signal, wait_for};
+use testbed::{Client, PATIENCE, Server, Signal, wait_for};
 
-/// A run of the program. Both of its processes and the command are killed when it is dropped.
+/// A run of the program. It, its keeper, the command and whatever that started are killed when it is dropped.
 pub(crate) struct Run {
     pub(crate) child: Child,
-    started: Vec<u32>,
+    mark: Mark,
 }
 
 /// What a run came to.
@@ -27,7 +29,12 @@ pub(crate) struct Outcome {
 
 /// The program with these words. Its standard input is empty.
 pub(crate) fn program<S: AsRef<OsStr>>(port: u16, words: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_redis-lock"));
+    program_at(Path::new(env!("CARGO_BIN_EXE_redis-lock")), port, words)
+}
+
+/// The same for another program, such as one that starts it.
+pub(crate) fn program_at<S: AsRef<OsStr>>(path: &Path, port: u16, words: &[S]) -> Command {
+    let mut command = Command::new(path);
     command.args(words).env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{port}")).env_remove("REDISCLI_AUTH");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -44,10 +51,17 @@ pub(crate) fn run<S: AsRef<OsStr>>(port: u16, words: &[S]) -> Outcome {
 }
 
 impl Run {
-    pub(crate) fn of(mut command: Command) -> Run {
+    pub(crate) fn of(command: Command) -> Run {
+        Run::try_of(command).unwrap()
+    }
+
+    /// The same where this machine may not allow it.
+    pub(crate) fn try_of(mut command: Command) -> std::io::Result<Run> {
+        let mark = Mark::new();
+        mark.put_on(&mut command);
         // As a shell does it. A stop is for this run alone.
         command.process_group(0);
-        Run { child: command.spawn().unwrap(), started: Vec::new() }
+        Ok(Run { child: testbed::spawn(command)?, mark })
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -55,80 +69,66 @@ impl Run {
     }
 
     /// The process that has the network.
-    pub(crate) fn keeper(&mut self) -> Pid {
-        self.part("__keeper")
-    }
-
-    fn part(&mut self, word: &str) -> Pid {
-        let parent = self.child.id();
+    pub(crate) fn keeper(&self) -> Pid {
         let mut found = None;
-        wait_for(word, || {
-            let is_it = |pid: &u32| words_of(*pid).iter().any(|part| part == word);
-            found = children(parent).into_iter().find(is_it);
+        wait_for("the keeper", || {
+            let is_it = |pid: &u32| process::words(*pid).iter().any(|word| word == "__keeper");
+            found = self.mark.processes().into_iter().find(is_it);
             found.is_some()
         });
-        let pid = found.unwrap();
-        self.started.push(pid);
-        Pid::from_raw(pid.cast_signed()).unwrap()
+        process::pid(found.unwrap())
     }
 
-    /// Waits until it ends by itself.
+    /// All that it has started and that lives, and itself.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.mark.processes()
+    }
+
+    /// Waits until it ends by itself, and until nothing of it is left.
     pub(crate) fn end(mut self) -> Outcome {
-        let (mut out, mut err) = (String::new(), String::new());
-        let mut stderr = self.child.stderr.take().unwrap();
-        let mut stdout = self.child.stdout.take().unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| stderr.read_to_string(&mut err).unwrap());
-            stdout.read_to_string(&mut out).unwrap();
-        });
-        Outcome { code: self.child.wait().unwrap().code(), out, err }
+        let out = self.child.stdout.take().map(read_all);
+        let err = self.child.stderr.take().map(read_all);
+        let code = self.code();
+        wait_for("all of it to end", || self.processes().is_empty());
+        let [out, err] = [out, err].map(|text| text.map_or(String::new(), |text| text.recv_timeout(PATIENCE).unwrap()));
+        Outcome { code, out, err }
     }
 
     /// Waits for its exit code alone: others may still have its output.
     pub(crate) fn code(&mut self) -> Option<i32> {
-        self.child.wait().unwrap().code()
+        let mut status = None;
+        wait_for("the program to end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
     }
+}
+
+/// Reads to the end, beside this thread.
+fn read_all<R: Read + Send + 'static>(mut stream: R) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
+    });
+    receiver
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        for pid in children(self.child.id()).into_iter().chain(self.started.drain(..)) {
-            let ours = words_of(pid).iter().any(|word| word == "__keeper");
-            if ours || parent_of(pid) == Some(self.child.id()) {
-                let _gone = Pid::from_raw(pid.cast_signed()).map(|pid| kill_process(pid, Signal::KILL));
-            }
-        }
         drop(self.child.kill());
+        // Each that is found may have started another meanwhile.
+        wait_for("all of it to be killed", || {
+            let left = self.processes();
+            for pid in &left {
+                let _gone = kill_process(process::pid(*pid), Signal::KILL);
+            }
+            left.is_empty()
+        });
         drop(self.child.wait());
     }
-}
-
-pub(crate) fn children(pid: u32) -> Vec<u32> {
-    let file = format!("/proc/{pid}/task/{pid}/children");
-    let text = fs::read_to_string(file).unwrap_or_default();
-    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-fn words_of(pid: u32) -> Vec<String> {
-    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    text.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
-}
-
-/// Whether a process runs; not one that has ended and waits to be reaped.
-pub(crate) fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// The letter of the state of a process.
-pub(crate) fn state(pid: u32) -> char {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('-')
 }
 
 /// A folder for what commands write.
@@ -165,6 +165,22 @@ impl Folder {
         let (pid, beat) = (self.path("pid"), self.path("beat"));
         let (pid, beat) = (pid.display(), beat.display());
         format!("{first}; echo $$ >> {pid}; while :; do date +%s%N >> {beat}; sleep 0.01; done")
+    }
+
+    /// The same, for a command that does not mind TERM. It notes in the file `told` that it came.
+    pub(crate) fn stubborn(&self) -> String {
+        self.heartbeat(&format!("trap 'echo told >> {}' TERM", self.text("told")))
+    }
+
+    /// How often a heartbeat has written.
+    pub(crate) fn beats(&self) -> usize {
+        self.read("beat").lines().count()
+    }
+
+    /// Waits until it has written again.
+    pub(crate) fn wait_beats(&self) {
+        let beats = self.beats();
+        wait_for("more beats", || self.beats() > beats + 2);
     }
 
     /// The last time that a heartbeat wrote.

@@ -1,6 +1,7 @@
 //! The lock is lost, or cannot be renewed: the command has ended before anybody else holds it.
 
-use crate::harness::{Folder, is_held, run, start, wait_held};
+use crate::harness::{Folder, Run, is_held, program, run, start, wait_held, wait_waiters};
+use std::fs::File;
 use testbed::{Proxy, Server, Signal, wait_for};
 
 #[test]
@@ -8,8 +9,7 @@ fn a_frozen_network_ends_the_command_before_the_lease_is_over() {
     let server = Server::new();
     let proxy = Proxy::to(server.port());
     let folder = Folder::new();
-    let script = folder.heartbeat("trap '' TERM");
-    let run = start(proxy.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &script]);
+    let run = start(proxy.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &folder.stubborn()]);
     folder.line("beat");
     proxy.freeze(true);
     // The other goes by another way.
@@ -37,12 +37,11 @@ fn a_command_that_ends_when_told_is_not_killed() {
 fn a_server_that_stands_still_beyond_the_lease_ends_the_command() {
     let server = Server::new();
     let folder = Folder::new();
-    let script = folder.heartbeat("trap '' TERM");
-    let run = start(server.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &script]);
+    let run = start(server.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &folder.stubborn()]);
     folder.line("beat");
     server.signal(Signal::STOP);
     let pid = folder.number("pid");
-    wait_for("the command to be killed", || !crate::harness::lives(pid));
+    wait_for("the command to be killed", || !crate::process::lives(pid));
     server.signal(Signal::CONT);
     assert_eq!(run.end().code, Some(76));
     assert_eq!(crate::harness::run(server.port(), &["run", "k", "true"]).code, Some(0));
@@ -182,11 +181,15 @@ fn a_release_that_fails_is_a_warning() {
 fn a_wait_through_a_restart_of_the_server_is_told_and_goes_on() {
     let mut server = Server::new();
     assert!(server.connect().int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
-    let waiting = start(server.port(), &["run", "k", "echo", "ran"]);
-    crate::harness::wait_waiters(&server, "k", 1);
-    server.crash();
+    let folder = Folder::new();
+    let mut command = program(server.port(), &["run", "k", "echo", "ran"]);
+    command.stderr(File::create(folder.path("err")).unwrap());
+    let waiting = Run::of(command);
+    wait_waiters(&server, "k", 1);
+    server.stop(true);
+    wait_for("the user to be told", || folder.read("err").contains("goes on waiting"));
+    server.start();
     let outcome = waiting.end();
     assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"));
-    assert!(outcome.err.contains("goes on waiting"), "{}", outcome.err);
     assert_eq!(run(server.port(), &["run", "-n", "k", "true"]).code, Some(0));
 }

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod apart;
 mod codes;
 mod deaths;
 mod documents;
 mod harness;
 mod losses;
+mod process;
 mod servers;
 mod signals;
+mod stops;
 mod terminal;

@@ -1,6 +1,6 @@
 //! Where the lock is kept: Sentinels, clusters, TLS; and a command that is another user's.
 
-use crate::harness::{Folder, Run, is_held, program, run, start, wait_waiters};
+use crate::harness::{Folder, Run, is_held, program, program_at, run, start, wait_waiters};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -201,14 +201,12 @@ fn a_command_that_becomes_another_users_is_warned_of() {
     // Where nobody can get at it.
     let own = folder.path("redis-lock");
     fs::copy(env!("CARGO_BIN_EXE_redis-lock"), &own).unwrap();
-    let mut command = Command::new(own);
-    command.args(["run", "k"]).arg(&sudo).args(["--reuid", "0", "sleep", "1"]).uid(NOBODY).gid(NOBODY);
-    command.env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
-    command.stdin(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
-    let Ok(output) = command.output() else {
+    let mut command = program_at(&own, server.port(), &["run", "k"]);
+    command.arg(&sudo).args(["--reuid", "0", "sleep", "1"]).uid(NOBODY).gid(NOBODY);
+    let Ok(run) = Run::try_of(command) else {
         return say_not_run("program", "not run by root");
     };
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{text}");
-    assert!(text.contains("another user"), "{text}");
+    let outcome = run.end();
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.err.contains("another user"), "{outcome:?}");
 }

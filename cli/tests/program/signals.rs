@@ -1,6 +1,8 @@
 //! Signals: while it waits, and while the command runs.
 
-use crate::harness::{Folder, Run, is_held, program, start, wait_waiters};
+use crate::harness::{Folder, Run, is_held, program, program_at, start, wait_waiters};
+use std::path::Path;
+use std::process::Stdio;
 use testbed::{Server, Signal, wait_for};
 
 const ENDING: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
@@ -73,7 +75,7 @@ fn a_command_that_ignores_a_signal_goes_on_under_the_lock() {
     let folder = Folder::new();
     let script = format!("trap '' TERM; echo up > {}; read line; echo $line", folder.text("up"));
     let mut command = program(server.port(), &["run", "-t", "2s", "k", "-c", &script]);
-    command.stdin(std::process::Stdio::piped());
+    command.stdin(Stdio::piped());
     let mut run = Run::of(command);
     folder.line("up");
     run.signal(Signal::TERM);
@@ -92,15 +94,11 @@ fn what_was_ignored_at_the_start_stays_ignored() {
     let server = Server::new();
     let folder = Folder::new();
     // As nohup does it.
-    let mut command = std::process::Command::new("sh");
     let made = program(server.port(), &["run", "k", "sh", "-c"]);
     let script = format!("echo up > {}; read line; grep SigIgn /proc/$$/status", folder.text("up"));
-    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(made.get_program()).args(made.get_args()).arg(&script);
-    command.env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
-    command
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
+    let words = ["-c", "trap '' HUP; exec \"$@\"", "sh"];
+    let mut command = program_at(Path::new("sh"), server.port(), &words);
+    command.arg(made.get_program()).args(made.get_args()).arg(&script).stdin(Stdio::piped());
     let mut run = Run::of(command);
     folder.line("up");
     run.signal(Signal::HUP);
@@ -118,8 +116,6 @@ fn a_pipe_that_nobody_reads_ends_the_command() {
     let server = Server::new();
     let program = env!("CARGO_BIN_EXE_redis-lock");
     let script = format!("{program} run k yes | head -n 1; echo \"${{PIPESTATUS[0]}}\"");
-    let mut command = std::process::Command::new("bash");
-    command.args(["-c", &script]).env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()));
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let command = program_at(Path::new("bash"), server.port(), &["-c", &script]);
     assert_eq!(Run::of(command).end().out, "y\n141\n");
 }

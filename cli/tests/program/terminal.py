@@ -13,13 +13,18 @@ CTRL_C, CTRL_Z = "\x03", "\x1a"
 class Terminal:
     """A shell, what it was told, and what it has shown."""
 
-    def __init__(self):
+    def __init__(self, *command):
+        """With this command instead of a shell, if there is one."""
         self.pid, self.file = pty.fork()
         if self.pid == 0:
             environment = {**os.environ, "PS1": "PROMPT:", "TERM": "dumb", "LESS": ""}
-            os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], environment)
+            command = command or ("bash", "--norc", "--noprofile", "--noediting", "-i")
+            os.execvpe(command[0], command, environment)
+        # Else the next terminal's programs have it, too, and it is never closed.
+        os.set_inheritable(self.file, False)
         self.shown = ""
-        self.expect("PROMPT:")
+        if not command:
+            self.expect("PROMPT:")
 
     def type(self, text):
         os.write(self.file, text.encode())
@@ -52,7 +57,8 @@ def run(terminal, command, *steps):
     print("done:", command)
 
 
-def main():
+def keys():
+    """What a user types."""
     terminal = Terminal()
     # The texts are cut in two, since the terminal shows what is typed.
     run(terminal, "RUN k sh -c 'echo u''p; exec sleep 1000'; echo co''de=$?", "up\r\n", CTRL_C, "code=130\r\n")
@@ -80,6 +86,9 @@ def main():
     run(terminal, "RUN w sh -c 'echo u''p; exec sleep 1000' &", "up\r\n")
     run(terminal, "RUN -v w true; echo co''de=$?", "asked for\r\n", CTRL_C, "code=130\r\n")
     run(terminal, "kill %1; wait; echo do''ne", "done\r\n")
+    # It is stopped there, keeps its place, and is served when it goes on.
+    run(terminal, "RUN w sh -c 'echo u''p; exec sleep 1000' &", "up\r\n")
+    run(terminal, "RUN -v w echo ser''ved", "asked for\r\n", CTRL_Z, stop, "", "PROMPT:", "kill %1; fg\n", "served\r\n")
     # Its output goes elsewhere, and the other end has the terminal.
     run(terminal, "RUN k seq 1000 | less", ":", "q", "")
     run(
@@ -95,7 +104,24 @@ def main():
         f"sh -c \"$PROGRAM run k sh -c 'echo u''p; read x; echo go''t=\\$x'; echo aft''er\"",
         "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "sh -c", "hi\n", "got=hi\r\nafter\r\n",
     )
+    # Whatever happened, the shell has its terminal again, and no job is left.
+    run(terminal, "jobs; echo le''ft", "left\r\n")
     terminal.type("exit\n")
 
 
-main()
+def closed():
+    """The terminal goes away: its window is closed, or the connection to the machine breaks."""
+    up = "echo u''p; exec sleep 1000"
+    terminal = Terminal()
+    run(terminal, f"RUN back sh -c '{up}' &", "up\r\n")
+    run(terminal, "RUN -v back true &", "asked for\r\n")
+    terminal.type(f"{os.environ['PROGRAM']} run front sh -c '{up}'\n")
+    terminal.expect("up\r\n")
+    alone = Terminal(os.environ["PROGRAM"], "run", "alone", "sh", "-c", up)
+    alone.expect("up\r\n")
+    for each in (terminal, alone):
+        os.close(each.file)
+        os.waitpid(each.pid, 0)
+
+
+{"keys": keys, "closed": closed}[sys.argv[1]]()

@@ -1,19 +1,31 @@
-//! A terminal: what its keys do, and who has it. Played by a shell with job control, behind a pseudo-terminal.
+//! A terminal: what its keys do, and which process group has it. Played by a program behind a pseudo-terminal.
 
-use std::process::Command;
-use testbed::{Server, file_from};
+use crate::harness::{Run, is_held, program_at};
+use testbed::{Server, file_from, wait_for};
+
+/// What terminal.py plays in this scene.
+fn play(server: &Server, scene: &str) {
+    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/terminal.py");
+    let mut command = program_at(&python, server.port(), &[script, scene]);
+    command.env("PROGRAM", env!("CARGO_BIN_EXE_redis-lock"));
+    let outcome = Run::of(command).end();
+    assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
+}
 
 #[test]
 fn a_shell_with_a_terminal_can_interrupt_stop_continue_and_pipe_it() {
+    play(&Server::new(), "keys");
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_the_command_and_the_wait() {
     let server = Server::new();
-    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/terminal.py");
-    let output = Command::new(python)
-        .arg(script)
-        .env("PROGRAM", env!("CARGO_BIN_EXE_redis-lock"))
-        .env("REDIS_LOCK_URL", format!("redis://127.0.0.1:{}", server.port()))
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    // The run ends only when nothing is left of it.
+    play(&server, "closed");
+    let mut conn = server.connect();
+    for key in ["alone", "front", "back"] {
+        wait_for("the release", || !is_held(&mut conn, key));
+        assert!(conn.lock_info(key).is_none_or(|info| info.waiters.is_empty()), "{key}");
+    }
 }

@@ -8,6 +8,7 @@ mod commands;
 #[expect(missing_docs, reason = "the fields are those that LOCK.INFO shows")]
 mod lock_info;
 mod port;
+mod process;
 mod proxy;
 mod server;
 
@@ -16,6 +17,7 @@ pub use cluster::Cluster;
 pub use commands::parse_commands;
 pub use lock_info::{Fields, HolderInfo, LockInfo, WaiterInfo};
 pub use port::Port;
+pub use process::spawn;
 pub use proxy::Proxy;
 pub use redis::Value;
 pub use rustix::process::Signal;

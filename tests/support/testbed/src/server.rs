@@ -1,7 +1,7 @@
 //! A server process: how it is started, stopped, and what it leaves behind.
 
 use crate::client::{Client, text_of};
-use crate::{PATIENCE, Port, commands::parse_commands, module, wait_for};
+use crate::{PATIENCE, Port, commands::parse_commands, module, spawn, wait_for};
 use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::ffi::OsString;
@@ -234,7 +234,7 @@ impl Server {
             command.env("LD_PRELOAD", module().with_file_name("libwallclock.so"));
             command.env("REDIS_LOCK_WALL_OFFSET", offset);
         }
-        self.child = Some(command.spawn().expect("redis-server is installed: make test does it"));
+        self.child = Some(spawn(command).expect("redis-server is installed: make test does it"));
     }
 
     /// Waits until it serves, or has ended.
