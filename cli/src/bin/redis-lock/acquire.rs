@@ -91,7 +91,8 @@ pub(crate) fn acquire(run: &Run, cancel: &Cancel, desk: &Desk) -> Result<Option<
             Some(deadline) => lock.try_lock_for(deadline.left())?,
         };
         let Some(guard) = guard else { return Ok(None) };
-        if lasts(run, &guard) || (guard.renew()? && lasts(run, &guard)) {
+        // A renewal that fails is no end of the wait.
+        if lasts(run, &guard) || (matches!(guard.renew(), Ok(true)) && lasts(run, &guard)) {
             return Ok(Some(guard));
         }
         // Held for too short to begin: back to the line.

@@ -11,7 +11,9 @@ compile_error!("redis-lock needs Linux: signals of a dying parent, timers that c
 mod acquire;
 mod args;
 mod check;
+mod cli;
 mod command;
+mod completion;
 mod events;
 mod exit;
 mod group;
@@ -25,6 +27,7 @@ mod starter;
 mod supervise;
 mod sys;
 mod terminal;
+mod time;
 mod timer;
 mod wire;
 
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         _ => match args::parse(words) {
             Ok(Asked::Run(run)) => parent::run(&run),
             Ok(Asked::Check(check)) => check::check(&check),
+            Ok(Asked::Completion(shell)) => completion::print(shell),
             Err(code) => code,
         },
     };

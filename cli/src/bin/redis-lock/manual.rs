@@ -1,6 +1,6 @@
 //! The manual page: the options as --help has them, and what is more than a screen.
 
-use crate::args::cli;
+use crate::cli::cli;
 use clap::{Arg, Command};
 use std::fmt::Write;
 
@@ -11,7 +11,8 @@ const TAIL: &str = include_str!("manual-tail.roff");
 /// The page, in the language of man.
 fn page() -> String {
     let mut page = HEAD.to_owned();
-    for command in cli().get_subcommands() {
+    // That of completion has none.
+    for command in cli().get_subcommands().filter(|command| command.get_opts().next().is_some()) {
         writeln!(page, ".SH OPTIONS OF {}", command.get_name().to_uppercase()).expect("text takes all");
         options(command, &mut page);
     }

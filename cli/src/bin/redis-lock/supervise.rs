@@ -123,6 +123,9 @@ impl Supervisor<'_> {
             if let Some(code) = self.code
                 && (self.run.no_kill || !self.command.group.lives() || self.abandon_at.is_some_and(Moment::is_past))
             {
+                if !self.run.no_kill && self.command.group.lives() {
+                    self.warn("some of the command could not be killed, and goes on without the lock");
+                }
                 self.terminal.take_back(self.command.group);
                 return self.ended(code);
             }

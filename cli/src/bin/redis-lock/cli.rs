@@ -1,0 +1,89 @@
+//! The command line: which words there are, and what help says of them. The manual page and the completion of shells
+//! are made from this, too. What the words mean together is decided in [`args`](crate::args).
+
+use crate::time::{some_time, time};
+use clap::{Arg, ArgAction, Command, value_parser};
+use clap_complete::Shell;
+use std::ffi::OsString;
+
+/// The whole command line.
+pub(crate) fn cli() -> Command {
+    let key = || Arg::new("key").value_name("KEY").value_parser(value_parser!(OsString)).required(true);
+    let seconds = |arg: Arg| arg.value_parser(some_time);
+    let run = Command::new("run")
+        .about("Run a command while a lock is held")
+        .override_usage("redis-lock run [OPTIONS] KEY [--] COMMAND [ARG ...]\n       redis-lock run [OPTIONS] KEY -c 'SHELL COMMAND'")
+        .arg(option("wait", Some('w'), "TIME", "Wait so long at most [as long as it takes]").value_parser(time))
+        .arg(flag("nonblock", Some('n'), "Do not wait").conflicts_with("wait"))
+        .arg(flag("shared", Some('s'), "Share the lock with others that do"))
+        .arg(option("limit", Some('N'), "N", "Share it with N-1 others at most")
+            .value_parser(value_parser!(u32).range(1..)).conflicts_with("shared"))
+        .arg(option("take", None, "K", "Count as K of these N [1]")
+            .value_parser(value_parser!(u32).range(1..=5)).requires("limit"))
+        .arg(seconds(option("lease", Some('t'), "TIME", "How long the lock outlives a crash [30s]")))
+        .arg(seconds(option("kill-after", Some('k'), "TIME", "From TERM to KILL if the lock is lost [5s]")))
+        .arg(seconds(option("session", None, "TIME", "Outlive a broken connection only so long")))
+        .arg(seconds(option("at-least", None, "TIME", "Keep the lock so long, even after COMMAND")))
+        .arg(seconds(option("max", None, "TIME", "End COMMAND after so long (exit 124)")))
+        .arg(option("note", None, "TEXT", "For people: LOCK.INFO and LOCK.LOG show it"))
+        .arg(option("owner-prefix", None, "TEXT", "Begin the owner's name with this"))
+        .arg(option("conflict-exit", Some('E'), "CODE", "Exit code if others hold the lock [75]")
+            .value_parser(value_parser!(u8)))
+        .arg(flag("no-kill", None, "Let COMMAND go on when the lock is lost (exit 76)"))
+        .arg(option("shell", Some('c'), "LINE", "Run LINE with /bin/sh").long(None::<&str>)
+            .value_parser(value_parser!(OsString)).conflicts_with("command"))
+        .arg(flag("verbose", Some('v'), "Say what happens"))
+        .arg(flag("quiet", Some('q'), "Say errors only").conflicts_with("verbose"))
+        .arg(key().hide(true))
+        .arg(Arg::new("command").value_name("COMMAND").value_parser(value_parser!(OsString)).num_args(1..)
+            .trailing_var_arg(true).required_unless_present("shell").hide(true))
+        .after_help("TIME: 30s, 500ms, 5m, 1h30m; a number is seconds. Password: $REDISCLI_AUTH.\n\
+             COMMAND sees REDIS_LOCK_KEY, _OWNER, _FENCE and _MODE (READ or WRITE).\n\
+             Exit: COMMAND's own, 128+n for signal n; 75 not got, 76 lost, 124 --max,\n\
+             69 no server or no module, 64 usage, 126 and 127 COMMAND cannot be run.");
+    let check = Command::new("check")
+        .about("Exit 0 if OWNER holds KEY under FENCE, else 1")
+        .override_usage("redis-lock check [OPTIONS] KEY OWNER FENCE")
+        .arg(key().hide(true))
+        .arg(Arg::new("owner").value_name("OWNER").required(true).hide(true))
+        .arg(Arg::new("fence").value_name("FENCE").value_parser(value_parser!(u64)).required(true).hide(true))
+        .after_help("Exit: 0 held, 1 not held, 69 no server or no module, 64 usage.");
+    let completion = Command::new("completion")
+        .about("Print what lets a shell complete these commands")
+        .arg(Arg::new("shell").value_name("SHELL").value_parser(value_parser!(Shell)).required(true));
+    Command::new("redis-lock")
+        .about("Locks of Redis and Valkey servers with the module redis-lock, for shells")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(with_servers(run))
+        .subcommand(with_servers(check))
+        .subcommand(completion)
+}
+
+fn option(name: &'static str, short: Option<char>, value: &'static str, help: &'static str) -> Arg {
+    let arg = Arg::new(name).long(name).value_name(value).help(help);
+    match short {
+        Some(short) => arg.short(short),
+        None => arg,
+    }
+}
+
+fn flag(name: &'static str, short: Option<char>, help: &'static str) -> Arg {
+    let arg = Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    match short {
+        Some(short) => arg.short(short),
+        None => arg,
+    }
+}
+
+fn with_servers(command: Command) -> Command {
+    let url = "redis://, rediss://, unix:// [$REDIS_LOCK_URL]";
+    command.arg(option("url", Some('u'), "URL", url).action(ArgAction::Append)).arg(option(
+        "sentinel",
+        None,
+        "NAME",
+        "The URLs are Sentinels, which know NAME",
+    ))
+}
