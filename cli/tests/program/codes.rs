@@ -1,6 +1,7 @@
 //! Exit codes, options, and what the command sees.
 
-use crate::harness::{Folder, Run, is_held, program, run, start, wait_held, wait_waiters};
+use crate::harness::{Folder, Run, is_held, program, program_at, run, start, wait_held, wait_waiters};
+use std::path::Path;
 use std::time::Instant;
 use testbed::Server;
 
@@ -62,6 +63,9 @@ fn a_command_line_that_makes_no_sense_is_code_64() {
         &["run", "-u", "redis://a", "-u", "redis://b", "k", "true"],
         &["check", "k", "owner"],
         &["check", "k", "owner", "many"],
+        &["completion", "nonesuch"],
+        &["run", "-u", "unix://", "k", "true"],
+        &["run", "--sentinel", "main", "-u", "unix:///nonesuch", "k", "true"],
         &["nonesuch"],
     ] {
         let outcome = run(9, words);
@@ -113,6 +117,57 @@ fn grace_is_waited_for_and_told_by_one_that_does_not_wait() {
     wait_waiters(&server, "k", 1);
     server.connect().ok(&["CONFIG", "SET", "lock.grace-ms", "0"]);
     assert_eq!(waiting.end().code, Some(0));
+}
+
+#[test]
+fn a_server_that_has_too_many_waiters_already_is_code_69_when_the_time_is_up() {
+    let server = Server::setup().lock_option("max-waiters-per-key", "1").start();
+    let mut conn = server.connect();
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "next", "PX", "600000", "QUEUE", "60000"]).is_none());
+    let outcome = run(server.port(), &["run", "-w", "200ms", "k", "true"]);
+    assert_eq!(outcome.code, Some(69), "{}", outcome.err);
+    assert!(outcome.err.contains("LIMIT"), "{}", outcome.err);
+    // It is asked again until then.
+    let waiting = start(server.port(), &["run", "k", "echo", "ran"]);
+    waiting.keeper();
+    conn.int(&["LOCK.RELEASE", "k", "next"]);
+    wait_waiters(&server, "k", 1);
+    conn.int(&["LOCK.RELEASE", "k", "other"]);
+    assert_eq!(waiting.end().out, "ran\n");
+    // What no time mends is told at once.
+    let outcome = run(server.port(), &["run", "--note", &"x".repeat(300), "k", "true"]);
+    assert_eq!(outcome.code, Some(69), "{}", outcome.err);
+    assert!(outcome.err.contains("LIMIT"), "{}", outcome.err);
+}
+
+#[test]
+fn people_are_told_as_much_as_they_ask_for() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    assert!(conn.int(&["LOCK.ACQUIRE", "held", "other", "PX", "600000"]).is_some());
+    let told = |words: &[&str]| run(server.port(), words).err;
+    assert_eq!((told(&["run", "k", "true"]), told(&["run", "-n", "held", "true"])), (String::new(), String::new()));
+    let text = told(&["run", "-v", "k", "true"]);
+    assert!(text.contains("k: asked for\n") && text.contains("k: held, owner "), "{text}");
+    assert!(told(&["run", "-v", "-n", "held", "true"]).contains("held: others hold it\n"));
+    let warning = ["run", "--max", "10ms", "k", "sleep", "1000"];
+    assert!(told(&warning).contains("--max"));
+    assert_eq!(told(&[&["run", "-q"], &warning[1..]].concat()), "");
+    // An error is told all the same.
+    assert!(!told(&["run", "-q", "k", "/nonesuch"]).is_empty());
+}
+
+#[test]
+fn bash_completes_the_options() {
+    let script = "eval \"$(\"$0\" completion bash)\"; COMP_WORDS=(redis-lock run --le); COMP_CWORD=2; \
+                  of=$(complete -p redis-lock); of=${of#*-F }; ${of%% *} redis-lock --le run; echo \"${COMPREPLY[*]}\"";
+    let bash = program_at(Path::new("bash"), 9, &["-c", script, env!("CARGO_BIN_EXE_redis-lock")]);
+    assert_eq!(Run::of(bash).end().out, "--lease\n");
+    for shell in ["elvish", "fish", "powershell", "zsh"] {
+        let outcome = run(9, &["completion", shell]);
+        assert!(outcome.code == Some(0) && outcome.out.contains("kill-after"), "{shell}: {}", outcome.out);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::harness::{Folder, Run, program_at, wait_held, wait_waiters};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use testbed::{Server, Signal, wait_for};
 
@@ -24,8 +24,8 @@ fn machine(script: &str) -> Folder {
     let folder = Folder::new();
     symlink(env!("CARGO_BIN_EXE_redis-lock"), folder.path("redis-lock")).unwrap();
     for name in ["report", "scheduler"] {
-        fs::write(folder.path(name), format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(folder.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(folder.path("script"), format!("#!/bin/sh\n{script}\n")).unwrap();
+        folder.install(&folder.text("script"), "755", name);
     }
     folder
 }

@@ -51,17 +51,12 @@ pub(crate) fn run<S: AsRef<OsStr>>(port: u16, words: &[S]) -> Outcome {
 }
 
 impl Run {
-    pub(crate) fn of(command: Command) -> Run {
-        Run::try_of(command).unwrap()
-    }
-
-    /// The same where this machine may not allow it.
-    pub(crate) fn try_of(mut command: Command) -> std::io::Result<Run> {
+    pub(crate) fn of(mut command: Command) -> Run {
         let mark = Mark::new();
         mark.put_on(&mut command);
         // As a shell does it. A stop is for this run alone.
         command.process_group(0);
-        Ok(Run { child: testbed::spawn(command)?, mark })
+        Run { child: testbed::spawn(command).unwrap(), mark }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -141,6 +136,13 @@ impl Folder {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
+    }
+
+    /// Copies a program into it. Another process does it: one that this process had open for writing could not be run
+    /// while another test starts a process, which has it open for a moment, too.
+    pub(crate) fn install(&self, from: &str, mode: &str, name: &str) {
+        let copied = Run::of(program_at(Path::new("install"), 0, &["-m", mode, from, &self.text(name)])).end();
+        assert_eq!(copied.code, Some(0), "{}", copied.err);
     }
 
     /// What is in a file; nothing while it is not there.

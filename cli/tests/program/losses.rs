@@ -1,6 +1,7 @@
 //! The lock is lost, or cannot be renewed: the command has ended before anybody else holds it.
 
 use crate::harness::{Folder, Run, is_held, program, run, start, wait_held, wait_waiters};
+use rustix::process::kill_process;
 use std::fs::File;
 use testbed::{Proxy, Server, Signal, wait_for};
 
@@ -61,6 +62,34 @@ fn a_lock_that_is_taken_away_ends_the_command_at_the_next_renewal() {
         assert_eq!(outcome.code, Some(76), "{words:?}");
         assert!(outcome.err.contains("the lock was lost"), "{}", outcome.err);
     }
+}
+
+#[test]
+fn a_lock_that_is_taken_away_ends_a_command_that_does_not_mind_in_the_end() {
+    let server = Server::new();
+    let folder = Folder::new();
+    // The lease would let it live on for another two seconds.
+    let run = start(server.port(), &["run", "-t", "3s", "-k", "300ms", "k", "-c", &folder.stubborn()]);
+    folder.line("beat");
+    server.connect().call(&["LOCK.BREAK", "k"]).unwrap();
+    let outcome = run.end();
+    assert_eq!((outcome.code, folder.line("told").as_str()), (Some(76), "told"), "{}", outcome.err);
+}
+
+#[test]
+fn a_session_frees_the_lock_when_the_connection_breaks_and_not_before_the_command_is_dead() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let words = ["run", "-t", "1h", "--session", "3s", "-k", "500ms", "k", "-c", &folder.stubborn()];
+    let run = start(server.port(), &words);
+    folder.line("beat");
+    let mut conn = server.connect();
+    let extended = conn.info_number("lock", "lock_extended");
+    wait_for("a renewal", || conn.info_number("lock", "lock_extended") > extended);
+    kill_process(run.keeper(), Signal::KILL).unwrap();
+    let second = folder.second_holder(server.port(), "k");
+    assert!(folder.last_beat() < second);
+    assert_eq!(run.end().code, Some(76));
 }
 
 #[test]

@@ -8,18 +8,21 @@ use std::process::Command;
 use testbed::{Client, Cluster, Port, Server, Setup, Value, say_not_run, wait_for};
 
 fn sentinel_of(primary: &Server) -> Server {
-    let config = format!(
-        "sentinel monitor main 127.0.0.1 {} 1\nsentinel down-after-milliseconds main 300\n\
-         sentinel failover-timeout main 2000\n",
-        primary.port()
-    );
-    let sentinel = Setup::default().sentinel(&config).start();
+    let sentinel = Setup::default().sentinel(&config_of(primary)).start();
     let mut conn = sentinel.connect();
     wait_for("the replica to be known", || {
         let replicas: Vec<Value> = conn.get(&["SENTINEL", "REPLICAS", "main"]);
         !replicas.is_empty()
     });
     sentinel
+}
+
+fn config_of(primary: &Server) -> String {
+    format!(
+        "sentinel monitor main 127.0.0.1 {} 1\nsentinel down-after-milliseconds main 300\n\
+         sentinel failover-timeout main 2000\n",
+        primary.port()
+    )
 }
 
 /// A connection; None if it was closed at once.
@@ -95,6 +98,32 @@ fn a_renewal_follows_a_failover_by_sentinel() {
     running.signal(testbed::Signal::TERM);
     assert_eq!(running.end().code, Some(2));
     assert!(!is_held(&mut conn, "k"));
+}
+
+#[test]
+fn the_password_is_for_the_server_behind_sentinel_and_for_sentinel_if_it_wants_one() {
+    let primary = Server::new();
+    let config = format!("{}sentinel auth-pass main right\n", config_of(&primary));
+    primary.connect().ok(&["CONFIG", "SET", "requirepass", "right"]);
+    let dead = Port::claim();
+    let sentinel = Setup::default().sentinel(&config).start();
+    for wants_one in [false, true] {
+        if wants_one {
+            sentinel.connect().ok(&["ACL", "SETUSER", "default", "resetpass", ">right"]);
+        }
+        let with = |url: &str, password: &str| {
+            let mut command = program(9, &["run", "-n", "--sentinel", "main", "k", "echo", "ran"]);
+            command.env("REDIS_LOCK_URL", url).env("REDISCLI_AUTH", password);
+            Run::of(command).end()
+        };
+        // The first does not answer.
+        let urls = format!("redis://127.0.0.1:{},redis://127.0.0.1:{}", dead.number(), sentinel.port());
+        let outcome = with(&urls, "right");
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{wants_one}: {}", outcome.err);
+        let outcome = with(&format!("redis://:right@127.0.0.1:{}", sentinel.port()), "");
+        assert_eq!(outcome.code, Some(0), "{wants_one}: {}", outcome.err);
+        assert_eq!(with(&urls, "wrong").code, Some(69));
+    }
 }
 
 #[test]
@@ -188,25 +217,42 @@ fn unix_sockets_are_spoken_to() {
     assert_eq!(run(server.port(), &["run", "-u", &url, "k", "true"]).code, Some(0));
 }
 
+/// `redis-lock run`, started by a user without rights. A program `sudo` becomes root whoever starts it. None where this
+/// one may not become that user.
+fn as_nobody(server: &Server, folder: &Folder) -> Option<Command> {
+    const NOBODY: u32 = 65534;
+    folder.install("/usr/bin/setpriv", "4755", "sudo");
+    // Where that user can get at it.
+    fs::set_permissions(folder.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    folder.install(env!("CARGO_BIN_EXE_redis-lock"), "755", "redis-lock");
+    let mut command = program_at(&folder.path("redis-lock"), server.port(), &["run"]);
+    command.uid(NOBODY).gid(NOBODY);
+    rustix::process::geteuid().is_root().then_some(command)
+}
+
 #[test]
 fn a_command_that_becomes_another_users_is_warned_of() {
-    const NOBODY: u32 = 65534;
     let server = Server::new();
     let folder = Folder::new();
-    // A program that becomes root whoever starts it, as sudo does.
-    let sudo = folder.path("sudo");
-    fs::copy("/usr/bin/setpriv", &sudo).unwrap();
-    fs::set_permissions(&sudo, fs::Permissions::from_mode(0o4755)).unwrap();
-    fs::set_permissions(folder.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    // Where nobody can get at it.
-    let own = folder.path("redis-lock");
-    fs::copy(env!("CARGO_BIN_EXE_redis-lock"), &own).unwrap();
-    let mut command = program_at(&own, server.port(), &["run", "k"]);
-    command.arg(&sudo).args(["--reuid", "0", "sleep", "1"]).uid(NOBODY).gid(NOBODY);
-    let Ok(run) = Run::try_of(command) else {
+    let Some(mut command) = as_nobody(&server, &folder) else {
         return say_not_run("program", "not run by root");
     };
-    let outcome = run.end();
+    command.arg("k").arg(folder.path("sudo")).args(["--reuid", "0", "sleep", "1"]);
+    let outcome = Run::of(command).end();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(outcome.err.contains("another user"), "{outcome:?}");
+}
+
+#[test]
+fn what_another_users_command_leaves_behind_is_warned_of() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let Some(mut command) = as_nobody(&server, &folder) else {
+        return say_not_run("program", "not run by root");
+    };
+    let script = "\"$0\" --reuid 0 sleep 4 & until grep -qE '^Uid:.0' /proc/$!/status; do :; done; exit 5";
+    command.args(["-k", "100ms", "k", "sh", "-c", script]).arg(folder.path("sudo"));
+    let outcome = Run::of(command).end();
+    assert_eq!(outcome.code, Some(5), "{outcome:?}");
+    assert!(outcome.err.contains("goes on without the lock"), "{outcome:?}");
 }

@@ -112,6 +112,13 @@ fn what_was_ignored_at_the_start_stays_ignored() {
 }
 
 #[test]
+fn a_starter_that_leaves_its_children_to_the_system_changes_no_exit_code() {
+    let server = Server::new();
+    let words = ["-c", "trap '' CHLD; exec \"$0\" run k sh -c 'exit 7'", env!("CARGO_BIN_EXE_redis-lock")];
+    assert_eq!(Run::of(program_at(Path::new("bash"), server.port(), &words)).end().code, Some(7));
+}
+
+#[test]
 fn a_pipe_that_nobody_reads_ends_the_command() {
     let server = Server::new();
     let program = env!("CARGO_BIN_EXE_redis-lock");

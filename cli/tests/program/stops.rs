@@ -132,6 +132,24 @@ fn while_the_parent_is_stopped_the_keeper_ends_the_command_in_time() {
 }
 
 #[test]
+fn when_both_are_stopped_the_command_is_ended_as_soon_as_they_go_on() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let run = start(server.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &folder.stubborn()]);
+    folder.line("beat");
+    let keeper = run.keeper();
+    run.signal(Signal::STOP);
+    kill_process(keeper, Signal::STOP).unwrap();
+    // The fence is for this: another has it, and the command works on.
+    folder.second_holder(server.port(), "k");
+    folder.wait_beats();
+    run.signal(Signal::CONT);
+    kill_process(keeper, Signal::CONT).unwrap();
+    let outcome = run.end();
+    assert_eq!(outcome.code, Some(76), "{}", outcome.err);
+}
+
+#[test]
 fn a_stopped_command_goes_on_only_when_the_lock_was_renewed() {
     let server = Server::new();
     let folder = Folder::new();
