@@ -44,7 +44,7 @@ fn others_that_hold_the_lock_are_code_75_or_the_one_that_is_asked_for() {
 
 #[test]
 fn a_command_line_that_makes_no_sense_is_code_64() {
-    // Nobody is asked: there is no server.
+    // No server is asked: there is none.
     for words in [
         &["run"][..],
         &["run", "k"],

@@ -65,6 +65,8 @@ fn a_command_begins_only_when_the_keeper_knows_its_group() {
     run.signal(Signal::CONT);
     let is_starter = |pid: &u32| words(*pid).iter().any(|word| word == "__command");
     wait_for("the command to stand at the gate", || run.processes().iter().any(is_starter));
+    // Another begins and ends meanwhile.
+    assert_eq!(crate::harness::run(server.port(), &["run", "other", "true"]).code, Some(0));
     // Nobody else could end the command if the parent died now.
     kill_process(keeper, Signal::KILL).unwrap();
     let outcome = run.end();
@@ -73,7 +75,7 @@ fn a_command_begins_only_when_the_keeper_knows_its_group() {
 }
 
 #[test]
-fn when_the_parent_is_killed_in_the_line_the_line_is_left() {
+fn when_the_parent_is_killed_in_the_queue_the_queue_is_left() {
     let server = Server::new();
     let mut conn = server.connect();
     assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
@@ -116,7 +118,7 @@ fn when_the_keeper_is_killed_a_command_that_ends_in_time_keeps_its_code() {
 }
 
 #[test]
-fn when_the_keeper_is_killed_in_the_line_it_is_code_69() {
+fn when_the_keeper_is_killed_in_the_queue_it_is_code_69() {
     let server = Server::new();
     assert!(server.connect().int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
     let waiting = start(server.port(), &["run", "k", "true"]);

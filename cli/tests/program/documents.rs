@@ -66,3 +66,16 @@ fn the_service_on_one_machine_follows_that_on_another() {
     second.signal(Signal::TERM);
     second.end();
 }
+
+#[test]
+fn the_table_of_faults_is_that_of_the_program_that_makes_it() {
+    let program = include_str!("../../compare/compare.py");
+    let (_, faults) = program.split_once("FAULTS = {").unwrap();
+    let (faults, _) = faults.split_once('}').unwrap();
+    let played: Vec<&str> =
+        faults.lines().filter_map(|line| Some(line.trim().strip_prefix('"')?.split_once('"')?.0)).collect();
+    let (_, table) = PAGE.split_once("| fault |").unwrap();
+    let rows = table.lines().skip(2).map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+    assert_eq!(rows.collect::<Vec<_>>(), played);
+    assert_eq!(played.len(), 10);
+}

@@ -203,19 +203,19 @@ impl Folder {
     }
 }
 
-/// Waits until somebody holds a key.
+/// Waits until a key is held.
 pub(crate) fn wait_held(server: &Server, key: &str) {
     let mut conn = server.connect();
     wait_for("the lock to be held", || is_held(&mut conn, key));
 }
 
-/// Whether somebody holds it.
+/// Whether it is held.
 pub(crate) fn is_held(conn: &mut Client, key: &str) -> bool {
     conn.lock_info(key).is_some_and(|info| !info.holders.is_empty())
 }
 
-/// Waits until so many stand in line.
+/// Waits until so many stand in the queue.
 pub(crate) fn wait_waiters(server: &Server, key: &str, count: usize) {
     let mut conn = server.connect();
-    wait_for("the line", || conn.lock_info(key).map_or(0, |info| info.waiters.len()) == count);
+    wait_for("the queue", || conn.lock_info(key).map_or(0, |info| info.waiters.len()) == count);
 }

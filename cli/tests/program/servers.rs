@@ -67,9 +67,9 @@ fn a_failover_by_sentinel_is_lived_through() {
     let fence = primary.connect().lock_info("k").unwrap().fence;
     replica.catch_up(&primary);
     primary.stop(true);
-    // Who is promoted closes its connections.
+    // A server that is promoted closes its connections.
     wait_for("the promotion", || replica_info(&replica, "replication", "role").as_deref() == Some("master"));
-    wait_for("the line", || waiting_at(&replica) == Some(1));
+    wait_for("the queue", || waiting_at(&replica) == Some(1));
     let mut conn = replica.connect();
     assert_eq!(conn.lock_info("k").unwrap().fence, fence);
     running.signal(testbed::Signal::TERM);

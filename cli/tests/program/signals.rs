@@ -8,7 +8,7 @@ use testbed::{Server, Signal, wait_for};
 const ENDING: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
 #[test]
-fn a_signal_ends_the_wait_and_leaves_the_line() {
+fn a_signal_ends_the_wait_and_leaves_the_queue() {
     let server = Server::new();
     let mut conn = server.connect();
     assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());

@@ -40,7 +40,7 @@ fn a_keeper_that_was_stopped_for_a_moment_renews_again() {
 }
 
 #[test]
-fn a_keeper_that_slept_through_its_hold_stands_in_line_again() {
+fn a_keeper_that_slept_through_its_hold_stands_in_the_queue_again() {
     let server = Server::new();
     let mut conn = server.connect();
     assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());

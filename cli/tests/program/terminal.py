@@ -69,8 +69,8 @@ def keys():
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "bg; fg\n", "run k", "hi\n", "got=hi\r\n")
     # Again and again: it says when it goes on. No shell, which does not stop while it starts another program.
-    program = "import signal as s; s.signal(s.SIGCONT, lambda *_: print(*[\"goes\"] * 2, flush=True)); "
-    program += "print(*[\"up\"] * 2, flush=True); [s.pause() for _ in iter(int, 1)]"
+    program = 'import signal as s; s.signal(s.SIGCONT, lambda *_: print(*["goes"] * 2, flush=True)); '
+    program += 'print(*["up"] * 2, flush=True); [s.pause() for _ in iter(int, 1)]'
     sleeper = f"{sys.executable} -c '{program}'"
     again = [CTRL_Z, stop, "", "PROMPT:", "fg\n", "goes goes\r\n"]
     run(terminal, f"RUN k {sleeper}; echo co''de=$?", "up up\r\n", *again, *again, *again, CTRL_C, "PROMPT:")
@@ -79,10 +79,18 @@ def keys():
     run(
         terminal,
         f"RUN k {reader} &",
-        "up\r\n", until_stopped, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n",
+        "up\r\n",
+        until_stopped,
+        stop,
+        "",
+        "PROMPT:",
+        "fg\n",
+        "run k",
+        "hi\n",
+        "got=hi\r\n",
     )
     run(terminal, "RUN k sh -c 'echo back''ground' & wait", "background\r\n")
-    # While it waits in the line.
+    # While it waits in the queue.
     run(terminal, "RUN w sh -c 'echo u''p; exec sleep 1000' &", "up\r\n")
     run(terminal, "RUN -v w true; echo co''de=$?", "asked for\r\n", CTRL_C, "code=130\r\n")
     run(terminal, "kill %1; wait; echo do''ne", "done\r\n")
@@ -94,7 +102,9 @@ def keys():
     run(
         terminal,
         "RUN -v k sleep 1000 | (trap '' INT; cat); echo co''de=${PIPESTATUS[0]}",
-        "held", CTRL_C, "code=130\r\n",
+        "held",
+        CTRL_C,
+        "code=130\r\n",
     )
     # It sets up the terminal nevertheless, as one that asks for a password.
     run(terminal, "RUN k sh -c 'stty -echo < /dev/tty; stty echo < /dev/tty; echo se''t' | cat", "set\r\n")
@@ -102,7 +112,15 @@ def keys():
     run(
         terminal,
         f"sh -c \"$PROGRAM run k sh -c 'echo u''p; read x; echo go''t=\\$x'; echo aft''er\"",
-        "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "sh -c", "hi\n", "got=hi\r\nafter\r\n",
+        "up\r\n",
+        CTRL_Z,
+        stop,
+        "",
+        "PROMPT:",
+        "fg\n",
+        "sh -c",
+        "hi\n",
+        "got=hi\r\nafter\r\n",
     )
     # Whatever happened, the shell has its terminal again, and no job is left.
     run(terminal, "jobs; echo le''ft", "left\r\n")

@@ -1,72 +1,17 @@
 //! Takes the lock, on a thread of its own, and watches over it for the keeper.
 
 use crate::args::Run;
+use crate::notices::{Notice, NoticeSender};
 use crate::servers::client;
 use crate::timer::Timer;
 use redis_lock_client::{Cancel, Error, Guard, Moment, Owner};
-use rustix::event::{EventfdFlags, eventfd};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// What the keeper is told by its threads.
-pub(crate) enum News {
-    /// The lock, or that others hold it, or why not.
-    Taken(Result<Option<Guard>, Error>),
-    /// A wait goes on after this.
-    Trouble(Error),
-    /// The hold ends later now, or is lost.
-    Changed,
-    /// What came of a renewal that was asked for.
-    Renewed(u64, Result<bool, Error>),
-}
-
-/// Sends news, and wakes the keeper.
-#[derive(Clone)]
-pub(crate) struct Desk {
-    news: Sender<News>,
-    bell: Arc<OwnedFd>,
-}
-
-/// Where news come in.
-pub(crate) struct Inbox {
-    news: Receiver<News>,
-    bell: Arc<OwnedFd>,
-}
-
-/// Both ends.
-pub(crate) fn desk() -> io::Result<(Desk, Inbox)> {
-    let (sender, receiver) = channel();
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    Ok((Desk { news: sender, bell: bell.clone() }, Inbox { news: receiver, bell }))
-}
-
-impl Desk {
-    pub(crate) fn tell(&self, news: News) {
-        // The keeper lives as long as its threads.
-        drop(self.news.send(news));
-        let _: Result<usize, _> = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-    }
-}
-
-impl Inbox {
-    pub(crate) fn take(&self) -> Vec<News> {
-        let _: Result<usize, _> = rustix::io::read(&self.bell, &mut [0; 8]);
-        self.news.try_iter().collect()
-    }
-}
-
-impl AsFd for Inbox {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-}
-
-/// Takes the lock, and tells.
-pub(crate) fn acquire(run: &Run, cancel: &Cancel, desk: &Desk) -> Result<Option<Guard>, Error> {
+/// Takes the lock. Tells of errors that a wait goes on after.
+pub(crate) fn acquire(run: &Run, cancel: &Cancel, notices: &NoticeSender) -> Result<Option<Guard>, Error> {
     let lock = client(&run.servers)?.timeout(request_limit(run)).key(run.key.as_bytes());
     let owner = Owner::with_prefix(&run.owner_prefix);
     let mut lock = lock.lease(run.lease).take(run.take).owner(&owner).cancelled_by(cancel);
@@ -82,8 +27,8 @@ pub(crate) fn acquire(run: &Run, cancel: &Cancel, desk: &Desk) -> Result<Option<
     if let Some(note) = &run.note {
         lock = lock.note(note);
     }
-    let desk = desk.clone();
-    let lock = lock.on_trouble(move |error| desk.tell(News::Trouble(error.clone())));
+    let notices = notices.clone();
+    let lock = lock.on_trouble(move |error| notices.send(Notice::Trouble(error.clone())));
     let deadline = run.wait.map(|wait| Moment::now() + wait);
     loop {
         let guard = match deadline {
@@ -95,7 +40,7 @@ pub(crate) fn acquire(run: &Run, cancel: &Cancel, desk: &Desk) -> Result<Option<
         if lasts(run, &guard) || (matches!(guard.renew(), Ok(true)) && lasts(run, &guard)) {
             return Ok(Some(guard));
         }
-        // Held for too short to begin: back to the line.
+        // Held for too short to begin: back to the queue.
         drop(guard);
     }
 }
@@ -111,7 +56,7 @@ fn request_limit(run: &Run) -> Duration {
 }
 
 /// Sets the timer that the parent sees by each end of the hold, until it is lost or released.
-pub(crate) fn watch(run: &Run, guard: &Guard, hold: Arc<Timer>, desk: Desk) -> io::Result<()> {
+pub(crate) fn watch(run: &Run, guard: &Guard, hold: Arc<Timer>, notices: NoticeSender) -> io::Result<()> {
     let (kill_after, no_kill) = (run.kill_after, run.no_kill);
     let set = move |end: Moment| {
         if no_kill {
@@ -127,9 +72,9 @@ pub(crate) fn watch(run: &Run, guard: &Guard, hold: Arc<Timer>, desk: Desk) -> i
         while let Some(next) = loss.next_end(end) {
             end = next;
             set(end);
-            desk.tell(News::Changed);
+            notices.send(Notice::Changed);
         }
-        desk.tell(News::Changed);
+        notices.send(Notice::Changed);
     })?;
     Ok(())
 }

@@ -69,7 +69,7 @@ impl Run {
 /// Reads the command line. What makes no sense, and what only asks for help, is answered here: with an exit code.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Asked, u8> {
     let matches = cli().try_get_matches_from(words).map_err(|error| {
-        // Help that nobody can read is no error.
+        // Help that cannot be printed is no error.
         drop(error.print());
         if error.use_stderr() { exit::USAGE } else { 0 }
     })?;

@@ -57,8 +57,8 @@ impl Command {
         self.gate.is_none()
     }
 
-    /// What became of it since the last look. It is not reaped, so that its number stays its own.
-    pub(crate) fn look(&mut self) -> Option<Change> {
+    /// What became of it since it was asked last. It is not reaped, so that its number stays its own.
+    pub(crate) fn poll(&mut self) -> Option<Change> {
         let leader = self.group.0;
         let id = || WaitId::Pid(leader);
         if let Some(code) = self.reaped {

@@ -8,7 +8,7 @@ use std::io::Write;
 pub(crate) fn print(shell: Shell) -> u8 {
     let mut script = Vec::new();
     generate(shell, &mut cli(), "redis-lock", &mut script);
-    // Where nobody reads it, that is no error.
+    // That it cannot be printed is no error.
     drop(std::io::stdout().write_all(&script));
     0
 }

@@ -23,7 +23,7 @@ pub(crate) fn by_signal(signal: i32) -> u8 {
     128_u8.wrapping_add(u8::try_from(signal).unwrap_or(0))
 }
 
-/// Says something to people. Where nobody listens, that is no error.
+/// Says something to people. That it cannot be said is no error.
 pub(crate) fn say(text: impl Display) {
     use std::io::Write;
     // In one write, so that lines of several programs do not mix.

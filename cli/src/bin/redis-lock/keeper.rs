@@ -1,11 +1,12 @@
 //! The process that has the network: it takes the lock, keeps it, gives it back. If the parent does not end the command
 //! in time, because it died or stands still, this one does.
 
-use crate::acquire::{Desk, Inbox, News, acquire, before, desk, watch};
+use crate::acquire::{acquire, before, watch};
 use crate::args::Run;
 use crate::exit;
 use crate::group::Group;
 use crate::message::{Order, Report};
+use crate::notices::{Notice, NoticeReceiver, NoticeSender, notices};
 use crate::sys;
 use crate::timer::Timer;
 use crate::wire::Wire;
@@ -26,8 +27,8 @@ pub(crate) const ROLE: &str = "__keeper";
 /// How much later than the parent this one tells the command to end: it is to be told once.
 const SLACK: Duration = Duration::from_millis(250);
 
-/// How long between two looks at what is left of the command.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the process group is asked for, once the command itself has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long the parent has to say that the command has ended.
 const NOTICE: Duration = Duration::from_secs(1);
@@ -43,8 +44,9 @@ pub(crate) fn keep(run: Run) -> u8 {
 struct Keeper {
     run: Arc<Run>,
     wire: Wire<Order>,
-    desk: Desk,
-    inbox: Inbox,
+    /// For its threads.
+    sender: NoticeSender,
+    notices: NoticeReceiver,
     /// Seen by the parent.
     hold: Arc<Timer>,
     /// For what is due here.
@@ -84,16 +86,16 @@ impl Keeper {
         let nothing = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&nothing)?;
         rustix::stdio::dup2_stdout(&nothing)?;
-        let (desk, inbox) = desk()?;
+        let (sender, notices) = notices()?;
         let (run, cancel) = (Arc::new(run), Cancel::new());
         let thread = std::thread::Builder::new().name("redis-lock-taker".to_owned());
-        let (of_thread, cancelled_by, told) = (run.clone(), cancel.clone(), desk.clone());
-        thread.spawn(move || told.tell(News::Taken(acquire(&of_thread, &cancelled_by, &told))))?;
+        let (of_thread, cancelled_by, notify) = (run.clone(), cancel.clone(), sender.clone());
+        thread.spawn(move || notify.send(Notice::Acquired(acquire(&of_thread, &cancelled_by, &notify))))?;
         Ok(Keeper {
             run,
             wire: Wire::new(UnixStream::from(socket))?,
-            desk,
-            inbox,
+            sender,
+            notices,
             hold,
             timer: Timer::new()?,
             cancel,
@@ -109,13 +111,13 @@ impl Keeper {
     fn work(&mut self) -> u8 {
         loop {
             self.sleep();
-            for news in self.inbox.take() {
-                if let Some(code) = self.hear(news) {
+            for notice in self.notices.receive() {
+                if let Some(code) = self.on_notice(notice) {
                     return code;
                 }
             }
             for order in self.wire.receive() {
-                if let Some(code) = self.obey(&order) {
+                if let Some(code) = self.on_order(&order) {
                     return code;
                 }
             }
@@ -126,17 +128,17 @@ impl Keeper {
             self.wire.flush();
             self.note_loss();
             if self.command_is_over() || (self.command.is_none() && self.orphaned.is_some() && self.guard.is_some()) {
-                return self.give_back();
+                return self.release_and_end();
             }
             self.guard_command();
         }
     }
 
-    /// Until something happens, or is due.
+    /// Until something comes, or is due.
     fn sleep(&self) {
-        self.timer.set(self.next_look(), Duration::ZERO);
+        self.timer.set(self.next_deadline(), Duration::ZERO);
         let process = self.command.as_ref().and_then(|command| command.process.as_ref());
-        let mut files = vec![self.inbox.as_fd(), self.timer.as_fd()];
+        let mut files = vec![self.notices.as_fd(), self.timer.as_fd()];
         if self.orphaned.is_none() {
             files.push(self.wire.as_fd());
         }
@@ -148,11 +150,12 @@ impl Keeper {
     }
 
     /// What its own threads say.
-    fn hear(&mut self, news: News) -> Option<u8> {
-        match news {
-            News::Taken(Ok(Some(guard))) => {
+    fn on_notice(&mut self, notice: Notice) -> Option<u8> {
+        match notice {
+            Notice::Acquired(Ok(Some(guard))) => {
                 self.taken = Moment::now();
-                if watch(&self.run, &guard, self.hold.clone(), self.desk.clone()).is_err() || self.cancel.is_cancelled()
+                if watch(&self.run, &guard, self.hold.clone(), self.sender.clone()).is_err()
+                    || self.cancel.is_cancelled()
                 {
                     drop(guard);
                     return Some(self.say(Report::Left));
@@ -161,33 +164,33 @@ impl Keeper {
                 self.guard = Some(Arc::new(guard));
                 self.wire.send(&Report::Granted { fence, owner });
             }
-            News::Taken(Ok(None)) => return Some(self.say(Report::Conflict)),
-            News::Taken(Err(Error::Cancelled)) => return Some(self.say(Report::Left)),
-            News::Taken(Err(error)) => {
+            Notice::Acquired(Ok(None)) => return Some(self.say(Report::Conflict)),
+            Notice::Acquired(Err(Error::Cancelled)) => return Some(self.say(Report::Left)),
+            Notice::Acquired(Err(error)) => {
                 let (code, text) = exit::of_error(&error);
                 return Some(self.say(Report::Failed(code, text)));
             }
-            News::Trouble(error) => {
+            Notice::Trouble(error) => {
                 if !std::mem::replace(&mut self.trouble_told, true) {
                     self.warn(format!("{}: it goes on waiting", exit::of_error(&error).1));
                 }
             }
-            News::Changed => {}
-            News::Renewed(number, Ok(true)) => self.wire.send(&Report::Renewed(number)),
-            News::Renewed(_, Ok(false)) => {}
+            Notice::Changed => {}
+            Notice::Renewed(number, Ok(true)) => self.wire.send(&Report::Renewed(number)),
+            Notice::Renewed(_, Ok(false)) => {}
             // Asked again, since the command stands still until then.
-            News::Renewed(number, Err(_)) => self.renew(number, Duration::from_secs(1)),
+            Notice::Renewed(number, Err(_)) => self.renew(number, Duration::from_secs(1)),
         }
         None
     }
 
     /// What the parent says.
-    fn obey(&mut self, order: &Order) -> Option<u8> {
+    fn on_order(&mut self, order: &Order) -> Option<u8> {
         match order {
             Order::Leave => {
                 self.cancel.cancel();
                 if self.guard.is_some() {
-                    self.let_go();
+                    self.release();
                     return Some(self.say(Report::Left));
                 }
             }
@@ -205,7 +208,7 @@ impl Keeper {
                     command.told.get_or_insert(Moment::now());
                 }
             }
-            Order::Ended => return Some(self.give_back()),
+            Order::Ended => return Some(self.release_and_end()),
         }
         None
     }
@@ -213,7 +216,7 @@ impl Keeper {
     /// Renews the lock on a thread, so that the command is watched meanwhile.
     fn renew(&self, number: u64, after: Duration) {
         let Some(guard) = self.guard.as_ref().map(Arc::downgrade) else { return };
-        let desk = self.desk.clone();
+        let sender = self.sender.clone();
         let thread = std::thread::Builder::new().name("redis-lock-extra".to_owned());
         // Without a thread the command stands still until it is continued once more.
         drop(thread.spawn(move || {
@@ -222,7 +225,7 @@ impl Keeper {
             let Some(guard) = guard.upgrade() else { return };
             let renewed = guard.renew();
             drop(guard);
-            desk.tell(News::Renewed(number, renewed));
+            sender.send(Notice::Renewed(number, renewed));
         }));
     }
 
@@ -282,22 +285,22 @@ impl Keeper {
         }
     }
 
-    fn next_look(&self) -> Option<Moment> {
+    fn next_deadline(&self) -> Option<Moment> {
         let command = self.command.as_ref()?;
         let (tell, kill) = self.limits();
         let is_past = kill.is_some_and(Moment::is_past);
-        let looks = self.orphaned.is_some() || command.ended.is_some() || is_past;
-        let look = looks.then(|| Moment::now() + LOOK);
-        [look, tell, kill.filter(|_| !is_past)].into_iter().flatten().min()
+        let polls = self.orphaned.is_some() || command.ended.is_some() || is_past;
+        let poll = polls.then(|| Moment::now() + POLL_INTERVAL);
+        [poll, tell, kill.filter(|_| !is_past)].into_iter().flatten().min()
     }
 
     /// Gives the lock back, since the command has ended.
-    fn give_back(&mut self) -> u8 {
-        let report = self.let_go();
+    fn release_and_end(&mut self) -> u8 {
+        let report = self.release();
         self.say(report)
     }
 
-    fn let_go(&mut self) -> Report {
+    fn release(&mut self) -> Report {
         let Some(mut guard) = self.guard.take() else { return Report::Left };
         let guard = loop {
             // A renewal may be under way; it takes a while at most.

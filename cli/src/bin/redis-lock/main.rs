@@ -21,6 +21,7 @@ mod keeper;
 #[cfg(test)]
 mod manual;
 mod message;
+mod notices;
 mod parent;
 mod servers;
 mod starter;

@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command as Program, Stdio};
 use std::time::Duration;
 
-/// How long the keeper has to leave the line.
+/// How long the keeper has to leave the wait queue.
 const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long the keeper has to give the lock back: it asks twice if need be.
@@ -89,7 +89,7 @@ impl Parent<'_> {
                     self.events.tell(&Order::Leave);
                     self.events.wake_at(Some(Moment::now() + LEAVE_LIMIT));
                 }
-                // Once more, or too late: without leaving the line. The server ends the place by itself.
+                // Once more, or too late: without leaving the queue. The server ends the place by itself.
                 (Event::Signal(_) | Event::Timer, Some(code)) => {
                     drop(self.keeper.kill());
                     return Err(code);

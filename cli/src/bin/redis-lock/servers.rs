@@ -1,7 +1,7 @@
 //! From what the user said about servers to a client of them. Connects to nothing.
 
 use crate::args::Servers;
-use redis_lock_client::redis::{ConnectionInfo, IntoConnectionInfo};
+use redis_lock_client::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use redis_lock_client::{Client, Error};
 
 const DEFAULT: &str = "redis://127.0.0.1:6379";
@@ -18,6 +18,10 @@ pub(crate) fn client(servers: &Servers) -> Result<Client, Error> {
     }
     let addresses = urls.iter().map(|url| address(url)).collect::<Result<Vec<_>, _>>()?;
     match (&servers.sentinel, &addresses[..]) {
+        // It names the server by host and port, so it has to be reached by these, too.
+        (Some(_), some) if some.iter().any(|address| matches!(address.addr(), ConnectionAddr::Unix(_))) => {
+            Err(Error::Refused("a Sentinel is not asked over a Unix socket".to_owned()))
+        }
         (Some(name), [first, ..]) => {
             let settings = first.redis_settings().clone();
             Client::sentinel(addresses.iter().flat_map(sentinels), name, settings)

@@ -11,8 +11,8 @@ use redis_lock_client::Moment;
 use rustix::process::Signal;
 use std::time::Duration;
 
-/// How long between two looks at what the command left behind.
-const LOOK: Duration = Duration::from_millis(10);
+/// How often the process group is asked for, once the command itself has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// After so long a command that becomes another user's has become it.
 const SETTLED: Duration = Duration::from_millis(500);
@@ -50,7 +50,7 @@ struct Supervisor<'a> {
     abandon_at: Option<Moment>,
     /// When a command that runs for too long is told to end.
     max_at: Option<Moment>,
-    /// When to look whether it may be signalled at all.
+    /// When it is asked whether it may be signalled at all.
     check_at: Option<Moment>,
     warned_of_user: bool,
     /// How often the keeper's timer has run out.
@@ -114,7 +114,7 @@ impl Supervisor<'_> {
                 Event::HoldEnds(times) => self.hold_ends(times),
                 Event::Timer => {}
             }
-            match self.command.look() {
+            match self.command.poll() {
                 Some(Change::Stopped(signal)) => self.stopped(signal),
                 Some(Change::Ended(code)) => self.code = Some(code),
                 None => {}
@@ -143,9 +143,9 @@ impl Supervisor<'_> {
 
     /// Asks for the next moment at which something is due.
     fn plan(&self) {
-        let look_at = self.code.map(|_| Moment::now() + LOOK);
+        let poll_at = self.code.map(|_| Moment::now() + POLL_INTERVAL);
         let kill_at = self.kill_at.filter(|_| !self.was_killed);
-        let moments = [look_at, kill_at, self.max_at, self.check_at];
+        let moments = [poll_at, kill_at, self.max_at, self.check_at];
         self.events.wake_at(moments.into_iter().flatten().min());
     }
 
@@ -227,7 +227,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The terminal, or somebody else, has stopped the command.
+    /// The terminal, or another process, has stopped the command.
     fn stopped(&mut self, signal: Signal) {
         if std::mem::take(&mut self.stop_is_ours) {
             return;
@@ -242,7 +242,7 @@ impl Supervisor<'_> {
         {
             self.terminal.take_back(self.command.group);
             sys::stop(true, || {});
-            // Back again, or nobody is there who could continue it.
+            // Back again, or there is no shell that could continue it.
             self.renew();
         }
     }

@@ -84,7 +84,7 @@ pub(crate) fn ignore_all() {
     }
 }
 
-/// Stops this process as the terminal would, unless nobody is there to continue it; with all of its group, if they are
+/// Stops this process as the terminal would, unless there is no shell to continue it; with all of its group, if they are
 /// not stopping already. Does this first, when the stop is on its way. Returns when it was continued.
 pub(crate) fn stop(with_group: bool, first: impl FnOnce()) {
     let stop = set_of(&[Signal::TSTP]);
@@ -103,13 +103,13 @@ pub(crate) fn stop(with_group: bool, first: impl FnOnce()) {
     block(&stop, libc::SIG_BLOCK);
 }
 
-/// Closes all descriptors but the standard ones: what whoever started this process had left open.
+/// Closes all descriptors but the standard ones: what the program that started this one had left open.
 pub(crate) fn close_inherited() {
     // SAFETY: called before anything was opened here, so nothing in this process owns one of them.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
 }
 
-/// A descriptor that whoever started this process left open for it.
+/// A descriptor that the program which started this one left open for it.
 pub(crate) fn inherited(fd: RawFd) -> OwnedFd {
     // SAFETY: it was opened for this process, and nothing else here has it.
     unsafe { OwnedFd::from_raw_fd(fd) }
