@@ -1,8 +1,9 @@
 //! One of the two processes is killed, or both are.
 
-use crate::harness::{Folder, Run, is_held, start, wait_waiters};
+use crate::harness::{Folder, Run, is_held, program_at, start, wait_waiters};
 use crate::process::{self, lives, words};
 use rustix::process::{Pid, kill_process};
+use std::path::Path;
 use testbed::{Server, Signal, wait_for};
 
 /// A run whose command writes its heartbeat, and does not mind TERM.
@@ -144,6 +145,19 @@ fn a_pipe_behind_it_ends_after_either_process_was_killed() {
         let outcome = run.end();
         assert_eq!(outcome.code, if victim.is_empty() { None } else { Some(76) });
     }
+}
+
+#[test]
+fn a_command_whose_parent_died_before_it_could_hear_of_that_does_not_begin() {
+    let folder = Folder::new();
+    // As the parent starts it, with the gate open; but that parent is another process.
+    let script = "printf x | \"$0\" __command 0 \"$1\" touch \"$2\"";
+    let begin = |parent: &str| {
+        let words = ["-c", script, env!("CARGO_BIN_EXE_redis-lock"), parent, &folder.text("begun")];
+        Run::of(program_at(Path::new("sh"), 0, &words)).end().code
+    };
+    assert_eq!(begin("1"), Some(143));
+    assert!(!folder.path("begun").exists());
 }
 
 #[test]

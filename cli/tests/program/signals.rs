@@ -93,6 +93,8 @@ fn a_command_that_ignores_a_signal_goes_on_under_the_lock() {
 fn what_was_ignored_at_the_start_stays_ignored() {
     let server = Server::new();
     let folder = Folder::new();
+    let mut conn = server.connect();
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
     // As nohup does it.
     let made = program(server.port(), &["run", "k", "sh", "-c"]);
     let script = format!("echo up > {}; read line; grep SigIgn /proc/$$/status", folder.text("up"));
@@ -100,6 +102,9 @@ fn what_was_ignored_at_the_start_stays_ignored() {
     let mut command = program_at(Path::new("sh"), server.port(), &words);
     command.arg(made.get_program()).args(made.get_args()).arg(&script).stdin(Stdio::piped());
     let mut run = Run::of(command);
+    wait_waiters(&server, "k", 1);
+    run.signal(Signal::HUP);
+    conn.int(&["LOCK.RELEASE", "k", "other"]);
     folder.line("up");
     run.signal(Signal::HUP);
     std::io::Write::write_all(&mut run.child.stdin.take().unwrap(), b"done\n").unwrap();

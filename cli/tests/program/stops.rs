@@ -132,10 +132,10 @@ fn while_the_parent_is_stopped_the_keeper_ends_the_command_in_time() {
 }
 
 #[test]
-fn when_both_are_stopped_the_command_is_ended_as_soon_as_they_go_on() {
+fn when_both_are_stopped_the_command_is_killed_as_soon_as_one_goes_on() {
     let server = Server::new();
     let folder = Folder::new();
-    let run = start(server.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &folder.stubborn()]);
+    let run = start(server.port(), &["run", "-t", "6s", "-k", "2s", "k", "-c", &folder.stubborn()]);
     folder.line("beat");
     let keeper = run.keeper();
     run.signal(Signal::STOP);
@@ -143,7 +143,12 @@ fn when_both_are_stopped_the_command_is_ended_as_soon_as_they_go_on() {
     // The fence is for this: another has it, and the command works on.
     folder.second_holder(server.port(), "k");
     folder.wait_beats();
+    let beats = folder.beats();
     run.signal(Signal::CONT);
+    let pid = folder.number("pid");
+    wait_for("the command to be killed", || !lives(pid));
+    // It is not told first and given its two seconds, which are more than a hundred beats.
+    assert!(folder.beats() < beats + 60, "{} beats", folder.beats() - beats);
     kill_process(keeper, Signal::CONT).unwrap();
     let outcome = run.end();
     assert_eq!(outcome.code, Some(76), "{}", outcome.err);

@@ -3,11 +3,21 @@
 import os
 import pty
 import select
+import signal
 import sys
 import time
+from pathlib import Path
 
 PATIENCE = float(os.environ.get("PATIENCE", 60))
 CTRL_C, CTRL_Z = "\x03", "\x1a"
+# A command that names its parent, and says when it goes on after a stop.
+SLEEPER = """
+import os, signal
+signal.signal(signal.SIGCONT, lambda *_: print("goes on", flush=True))
+print("up", os.getppid(), flush=True)
+while True:
+    signal.pause()
+"""
 
 
 class Terminal:
@@ -17,12 +27,13 @@ class Terminal:
         """With this command instead of a shell, if there is one."""
         self.pid, self.file = pty.fork()
         if self.pid == 0:
-            environment = {**os.environ, "PS1": "PROMPT:", "TERM": "dumb", "LESS": ""}
+            environment = {**os.environ, "PS1": "PROMPT:", "TERM": "dumb", "LESS": "", "PYTHON": sys.executable}
+            environment["SLEEPER"] = SLEEPER
             command = command or ("bash", "--norc", "--noprofile", "--noediting", "-i")
             os.execvpe(command[0], command, environment)
         # Else the next terminal's programs have it, too, and it is never closed.
         os.set_inheritable(self.file, False)
-        self.shown = ""
+        self.shown = self.before = ""
         if not command:
             self.expect("PROMPT:")
 
@@ -37,7 +48,8 @@ class Terminal:
             if left <= 0 or not select.select([self.file], [], [], left)[0]:
                 sys.exit(f"waited in vain for {text!r}; shown: {self.shown!r}")
             self.shown += os.read(self.file, 4096).decode(errors="replace")
-        self.shown = self.shown[self.shown.index(text) + len(text) :]
+        end = self.shown.index(text)
+        self.before, self.shown = self.shown[:end], self.shown[end + len(text) :]
 
     def prompt(self):
         """Whether the shell reads what is typed: else nothing would answer."""
@@ -57,6 +69,14 @@ def run(terminal, command, *steps):
     print("done:", command)
 
 
+def wait_until_stopped(pid):
+    deadline = time.monotonic() + PATIENCE
+    while Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "T":
+        if time.monotonic() > deadline:
+            sys.exit("waited in vain for the program to stop")
+        time.sleep(0.01)
+
+
 def keys():
     """What a user types."""
     terminal = Terminal()
@@ -69,11 +89,9 @@ def keys():
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "fg\n", "run k", "hi\n", "got=hi\r\n")
     run(terminal, f"RUN k {reader}", "up\r\n", CTRL_Z, stop, "", "PROMPT:", "bg; fg\n", "run k", "hi\n", "got=hi\r\n")
     # Again and again: it says when it goes on. No shell, which does not stop while it starts another program.
-    program = 'import signal as s; s.signal(s.SIGCONT, lambda *_: print(*["goes"] * 2, flush=True)); '
-    program += 'print(*["up"] * 2, flush=True); [s.pause() for _ in iter(int, 1)]'
-    sleeper = f"{sys.executable} -c '{program}'"
-    again = [CTRL_Z, stop, "", "PROMPT:", "fg\n", "goes goes\r\n"]
-    run(terminal, f"RUN k {sleeper}; echo co''de=$?", "up up\r\n", *again, *again, *again, CTRL_C, "PROMPT:")
+    sleeper = '$PYTHON -c "$SLEEPER"'
+    again = [CTRL_Z, stop, "", "PROMPT:", "fg\n", "goes on\r\n"]
+    run(terminal, f"RUN k {sleeper}; echo co''de=$?", "up ", *again, *again, *again, CTRL_C, "PROMPT:")
     # From the background it must not read, until it is in the foreground.
     until_stopped = "until jobs | grep -q Stop''ped; do sleep 0.05; done; jobs\n"
     run(
@@ -98,7 +116,8 @@ def keys():
     run(terminal, "RUN w sh -c 'echo u''p; exec sleep 1000' &", "up\r\n")
     run(terminal, "RUN -v w echo ser''ved", "asked for\r\n", CTRL_Z, stop, "", "PROMPT:", "kill %1; fg\n", "served\r\n")
     # Its output goes elsewhere, and the other end has the terminal.
-    run(terminal, "RUN k seq 1000 | less", ":", "q", "")
+    pager = "(less; echo qu''it)"
+    run(terminal, f"RUN k sh -c 'seq 1000; exec sleep 1000' | {pager}", ":", "q", "quit\r\n", CTRL_C, "PROMPT:")
     run(
         terminal,
         "RUN -v k sleep 1000 | (trap '' INT; cat); echo co''de=${PIPESTATUS[0]}",
@@ -122,6 +141,20 @@ def keys():
         "hi\n",
         "got=hi\r\nafter\r\n",
     )
+    # The script itself has the terminal again, when the command has ended.
+    script = "$PROGRAM run k true; echo u''p; read x; echo go''t=\\$x"
+    run(terminal, f'sh -c "{script}"', "up\r\n", "hi\n", "got=hi\r\n")
+    # And when the program alone is stopped: its keys reach the script, which can be stopped, too, and goes on.
+    terminal.type(f"sh -c '$PROGRAM run k {sleeper}; true'\n")
+    terminal.expect("up ")
+    terminal.expect("\r\n")
+    program = int(terminal.before)
+    os.kill(program, signal.SIGTSTP)
+    wait_until_stopped(program)
+    terminal.type(CTRL_Z)
+    terminal.expect(stop)
+    terminal.expect("PROMPT:")
+    run(terminal, "fg", "goes on\r\n", CTRL_C, "PROMPT:")
     # Whatever happened, the shell has its terminal again, and no job is left.
     run(terminal, "jobs; echo le''ft", "left\r\n")
     terminal.type("exit\n")

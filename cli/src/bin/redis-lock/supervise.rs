@@ -240,7 +240,6 @@ impl Supervisor<'_> {
         } else if self.terminal.exists() && (asks_for_terminal || signal == Signal::TSTP)
             || self.terminal.is_with(self.command.group.0)
         {
-            self.terminal.take_back(self.command.group);
             sys::stop(true, || {});
             // Back again, or there is no shell that could continue it.
             self.renew();
