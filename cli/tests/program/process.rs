@@ -2,7 +2,9 @@
 
 use rustix::process::Pid;
 use std::fs;
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A variable in the environment of a process and of all that it starts.
@@ -10,10 +12,26 @@ pub(crate) struct Mark(String);
 
 const MARK: &str = "REDIS_LOCK_TEST_RUN";
 
+/// Waits for the end of these tests, however they end: then kills all that has a mark of theirs. A keeper may be stopped
+/// then, and a command have no keeper.
+const WARDEN: &str = "trap '' HUP INT QUIT TERM; read end
+for each in /proc/[0-9]*; do
+    if grep -qsaz \"^$0\" $each/environ; then kill -9 ${each#/proc/}; fi
+done";
+
+fn start_warden() -> Child {
+    let mut warden = Command::new("sh");
+    warden.args(["-c", WARDEN]).arg(format!("{MARK}={}-", std::process::id()));
+    // Its input ends with this process.
+    warden.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().unwrap()
+}
+
 impl Mark {
     /// One that no other has.
     pub(crate) fn new() -> Mark {
         static COUNT: AtomicU32 = AtomicU32::new(0);
+        static STARTED: OnceLock<Child> = OnceLock::new();
+        STARTED.get_or_init(start_warden);
         Mark(format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
     }
 

@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import shutil
 import signal
 import sys
 import time
@@ -116,8 +117,11 @@ def keys():
     run(terminal, "RUN w sh -c 'echo u''p; exec sleep 1000' &", "up\r\n")
     run(terminal, "RUN -v w echo ser''ved", "asked for\r\n", CTRL_Z, stop, "", "PROMPT:", "kill %1; fg\n", "served\r\n")
     # Its output goes elsewhere, and the other end has the terminal.
-    pager = "(less; echo qu''it)"
-    run(terminal, f"RUN k sh -c 'seq 1000; exec sleep 1000' | {pager}", ":", "q", "quit\r\n", CTRL_C, "PROMPT:")
+    if shutil.which("less"):
+        pager = "(less; echo qu''it)"
+        run(terminal, f"RUN k sh -c 'seq 1000; exec sleep 1000' | {pager}", ":", "q", "quit\r\n", CTRL_C, "PROMPT:")
+    else:
+        print("not run: there is no less")
     run(
         terminal,
         "RUN -v k sleep 1000 | (trap '' INT; cat); echo co''de=${PIPESTATUS[0]}",

@@ -1,7 +1,7 @@
 //! A terminal: what its keys do, and which process group has it. Played by a program behind a pseudo-terminal.
 
 use crate::harness::{Run, is_held, program_at};
-use testbed::{Server, file_from, wait_for};
+use testbed::{Server, file_from, say_not_run, wait_for};
 
 /// What terminal.py plays in this scene.
 fn play(server: &Server, scene: &str) {
@@ -11,6 +11,9 @@ fn play(server: &Server, scene: &str) {
     command.env("PROGRAM", env!("CARGO_BIN_EXE_redis-lock"));
     let outcome = Run::of(command).end();
     assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
+    if let Some(why) = outcome.out.lines().find_map(|line| line.strip_prefix("not run: ")) {
+        say_not_run("program", why);
+    }
 }
 
 #[test]
