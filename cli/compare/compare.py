@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Commands under a lock of flock, of etcdctl lock and of redis-lock run: what becomes of them under the same ten faults.
+"""What becomes of a command under the same ten faults: under flock, under etcdctl lock, and under redis-lock run.
 
     cli/compare/compare.py [TOOL ...]
 
-Prints the table of docs/guide/command-line.md. It takes about three minutes. Needs Debian's apt-get and dpkg: etcd comes
-from the packages etcd-server and etcd-client, and is unpacked under target/compare, without root. The program is
-target/release/redis-lock, or PROGRAM; the module REDIS_LOCK_MODULE, or that of make build.
+Prints the table of docs/guide/command-line.md, in about two minutes. Needs apt-get and dpkg: etcd comes from Debian's
+packages etcd-server and etcd-client, and is unpacked under target/compare, without root. The program is PROGRAM, or
+target/release/redis-lock; the module is REDIS_LOCK_MODULE, or that of make build.
 
 Leases last three seconds. Where a fault takes the lock away from the tool, its command does not mind TERM. A second
 holder waits for the lock, with the same tool, and notes the time at which it has it. "Ran on" means that the first

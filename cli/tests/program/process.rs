@@ -12,8 +12,8 @@ pub(crate) struct Mark(String);
 
 const MARK: &str = "REDIS_LOCK_TEST_RUN";
 
-/// Waits for the end of these tests, however they end: then kills all that has a mark of theirs. A keeper may be stopped
-/// then, and a command have no keeper.
+/// Waits for the end of these tests, however they end. Then it kills all that has a mark of theirs: a keeper may be
+/// stopped, and a command may have no keeper.
 const WARDEN: &str = "trap '' HUP INT QUIT TERM; read end
 for each in /proc/[0-9]*; do
     if grep -qsaz \"^$0\" $each/environ; then kill -9 ${each#/proc/}; fi

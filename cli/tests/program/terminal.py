@@ -28,7 +28,7 @@ class Terminal:
         """With this command instead of a shell, if there is one."""
         self.pid, self.file = pty.fork()
         if self.pid == 0:
-            environment = {**os.environ, "PS1": "PROMPT:", "TERM": "dumb", "LESS": "", "PYTHON": sys.executable}
+            environment = {**os.environ, "PS1": "PROMPT:", "TERM": "dumb", "LESS": "-d", "PYTHON": sys.executable}
             environment["SLEEPER"] = SLEEPER
             command = command or ("bash", "--norc", "--noprofile", "--noediting", "-i")
             os.execvpe(command[0], command, environment)
@@ -117,9 +117,10 @@ def keys():
     run(terminal, "RUN w sh -c 'echo u''p; exec sleep 1000' &", "up\r\n")
     run(terminal, "RUN -v w echo ser''ved", "asked for\r\n", CTRL_Z, stop, "", "PROMPT:", "kill %1; fg\n", "served\r\n")
     # Its output goes elsewhere, and the other end has the terminal.
+    # The page that it waits below needs what the command writes.
     if shutil.which("less"):
         pager = "(less; echo qu''it)"
-        run(terminal, f"RUN k sh -c 'seq 1000; exec sleep 1000' | {pager}", ":", "q", "quit\r\n", CTRL_C, "PROMPT:")
+        run(terminal, f"RUN k sh -c 'seq 1000; exec sleep 1000' | {pager}", "\n:", "q", "quit\r\n", CTRL_C, "PROMPT:")
     else:
         print("not run: there is no less")
     run(

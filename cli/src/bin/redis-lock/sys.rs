@@ -84,7 +84,7 @@ pub(crate) fn ignore_all() {
     }
 }
 
-/// Stops this process as the terminal would, unless there is no shell to continue it; with all of its group, if they are
+/// Stops this process as the terminal would, unless there is no shell to continue it; with all of its group, if it is
 /// not stopping already. Does this first, when the stop is on its way. Returns when it was continued.
 pub(crate) fn stop(with_group: bool, first: impl FnOnce()) {
     let stop = set_of(&[Signal::TSTP]);
