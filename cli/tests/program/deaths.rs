@@ -47,21 +47,40 @@ fn when_the_parent_is_killed_all_of_the_group_is_told_and_what_stays_is_killed()
     assert_eq!(folder.line("told"), "told");
 }
 
+/// A run whose parent stands still since it waited for the lock, and whose keeper has it by now.
+fn granted_to_a_stopped_parent(server: &Server, folder: &Folder) -> Run {
+    let mut conn = server.connect();
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    let run = start(server.port(), &["run", "k", "touch", &folder.text("begun")]);
+    wait_waiters(server, "k", 1);
+    let keeper = number(run.keeper());
+    run.signal(Signal::STOP);
+    conn.int(&["LOCK.RELEASE", "k", "other"]);
+    // It watches over the hold, and has nothing more to do: then it has told the parent.
+    let watches = || process::threads(keeper).iter().any(|name| name.starts_with("redis-lock-watc"));
+    wait_for("the keeper to have the lock", || watches() && process::state(keeper) == 'S');
+    run
+}
+
+#[test]
+fn when_the_parent_is_killed_before_the_command_begins_the_lock_is_released() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let run = granted_to_a_stopped_parent(&server, &folder);
+    let mut conn = server.connect();
+    assert!(is_held(&mut conn, "k"));
+    run.signal(Signal::KILL);
+    wait_for("the release", || !is_held(&mut conn, "k"));
+    assert!(!folder.path("begun").exists());
+}
+
 #[test]
 fn a_command_begins_only_when_the_keeper_knows_its_group() {
     let server = Server::new();
     let folder = Folder::new();
-    let mut conn = server.connect();
-    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
-    let run = start(server.port(), &["run", "k", "touch", &folder.text("begun")]);
-    wait_waiters(&server, "k", 1);
-    // The keeper is to stand still when it has the lock, and before it hears of the command.
+    let run = granted_to_a_stopped_parent(&server, &folder);
+    // It stands still before it hears of the command.
     let keeper = run.keeper();
-    run.signal(Signal::STOP);
-    conn.int(&["LOCK.RELEASE", "k", "other"]);
-    // It watches over the hold, and has nothing more to do: then it has told the parent.
-    let watches = || process::threads(number(keeper)).iter().any(|name| name.starts_with("redis-lock-watc"));
-    wait_for("the keeper to have the lock", || watches() && process::state(number(keeper)) == 'S');
     kill_process(keeper, Signal::STOP).unwrap();
     run.signal(Signal::CONT);
     let is_starter = |pid: &u32| words(*pid).iter().any(|word| word == "__command");

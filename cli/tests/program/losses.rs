@@ -3,6 +3,7 @@
 use crate::harness::{Folder, Run, is_held, program, run, start, wait_held, wait_waiters};
 use rustix::process::kill_process;
 use std::fs::File;
+use std::time::{Duration, Instant};
 use testbed::{Proxy, Server, Signal, wait_for};
 
 #[test]
@@ -177,17 +178,13 @@ fn a_server_that_comes_back_without_the_lock_ends_the_command() {
 fn a_server_that_never_comes_back_ends_the_command_and_not_sooner_than_needed() {
     let mut server = Server::new();
     let folder = Folder::new();
-    let mut run = start(server.port(), &["run", "-t", "3s", "-k", "500ms", "k", "-c", &folder.heartbeat(":")]);
+    let mut run = start(server.port(), &["run", "-t", "6s", "-k", "500ms", "k", "-c", &folder.heartbeat(":")]);
     folder.line("beat");
     server.stop(true);
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     assert_eq!(run.code(), Some(76));
-    // The last renewal was at most a third of the lease before.
-    assert!(
-        begin.elapsed() >= std::time::Duration::from_millis(3000 - 100 - 500 - 1000 - 100),
-        "{:?}",
-        begin.elapsed()
-    );
+    // The last renewal was at most a third of the lease before. So there are 3.4 s, less what it came late.
+    assert!(begin.elapsed() >= Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
 #[test]
