@@ -82,7 +82,14 @@ impl ControlGroup {
         let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?.split(' ').nth(1)?;
         let path = Path::new(mount).join(format!("redis-lock-test-{}", std::process::id()));
         fs::create_dir(&path).ok()?;
-        Some(ControlGroup(path))
+        let group = ControlGroup(path);
+        let enter = program_at(Path::new("sh"), 0, &["-c", &group.enter("true")]);
+        (Run::of(enter).end().code == Some(0)).then_some(group)
+    }
+
+    /// A line for a shell that enters the group, and then does this.
+    fn enter(&self, then: &str) -> String {
+        format!("echo $$ > {}/cgroup.procs && {then}", self.0.display())
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -106,7 +113,7 @@ fn a_signal_to_a_whole_control_group_ends_the_command_with_its_own_code() {
     let group = ControlGroup::new();
     let run = match &group {
         Some(group) => {
-            let enter = format!("echo $$ > {}/cgroup.procs; exec \"$0\" \"$@\"", group.0.display());
+            let enter = group.enter("exec \"$0\" \"$@\"");
             let made = program(server.port(), &["run", "k", "-c", &script]);
             let mut command = program_at(Path::new("sh"), server.port(), &["-c", &enter]);
             command.arg(made.get_program()).args(made.get_args());

@@ -4,6 +4,9 @@
 //! and no network. The *keeper* has the network: it takes the lock, renews it, gives it back. The *starter* becomes the
 //! command as soon as both know its process group. Parent and keeper each end the command in time, whatever happens to
 //! the other.
+//!
+//! To be read in this order: `args` for what can be asked for; `parent` and `supervise`; `keeper` and `acquire`; then
+//! `starter`. `message` is what parent and keeper tell each other. Each of the other files serves one of these.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("redis-lock needs Linux: signals of a dying parent, timers that count suspended time, /proc");
