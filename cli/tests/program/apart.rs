@@ -1,11 +1,11 @@
 //! What the two processes share with others, and what they do not: signals, descriptors, sessions, orphans.
 
-use crate::harness::{Folder, Run, is_held, program, program_at, run, start, wait_held};
+use crate::harness::{Folder, Run, is_held, not_run, program, program_at, run, start, wait_held};
 use crate::process::{self, files, lives, pid};
 use rustix::process::kill_process;
 use std::fs;
 use std::path::{Path, PathBuf};
-use testbed::{Server, Signal, say_not_run, wait_for};
+use testbed::{Server, Signal, wait_for};
 
 #[test]
 fn the_keeper_ignores_what_can_be_ignored_in_a_session_of_its_own() {
@@ -66,7 +66,7 @@ fn as_the_first_process_of_a_container_it_reaps_orphans() {
     command.args([env!("CARGO_BIN_EXE_redis-lock"), "run", "k", "-c", script]);
     let outcome = Run::of(command).end();
     if outcome.code == Some(1) {
-        return say_not_run("program", "no right to make a PID namespace");
+        return not_run("no right to make a PID namespace");
     }
     assert_eq!(outcome.code, Some(6), "{outcome:?}");
     assert_eq!(run(server.port(), &["run", "-n", "k", "true"]).code, Some(0));
@@ -132,6 +132,6 @@ fn a_signal_to_a_whole_control_group_ends_the_command_with_its_own_code() {
     assert_eq!(run.end().code, Some(3));
     assert!(!is_held(&mut server.connect(), "k"));
     if group.is_none() {
-        say_not_run("program", "no right to make a control group: the signal went to each process");
+        not_run("no right to make a control group: the signal went to each process");
     }
 }

@@ -203,6 +203,11 @@ impl Folder {
     }
 }
 
+/// Says that this machine cannot run this test, or a part of it.
+pub(crate) fn not_run(why: &str) {
+    testbed::say_not_run(std::thread::current().name().unwrap_or("program"), why);
+}
+
 /// Waits until a key is held.
 pub(crate) fn wait_held(server: &Server, key: &str) {
     let mut conn = server.connect();

@@ -1,11 +1,11 @@
 //! Where the lock is kept: Sentinels, clusters, TLS; and a command that is another user's.
 
-use crate::harness::{Folder, Run, is_held, program, program_at, run, start, wait_waiters};
+use crate::harness::{Folder, Run, is_held, not_run, program, program_at, run, start, wait_waiters};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use testbed::{Client, Cluster, Port, Server, Setup, Value, say_not_run, wait_for};
+use testbed::{Client, Cluster, Port, Server, Setup, Value, wait_for};
 
 fn sentinel_of(primary: &Server) -> Server {
     let sentinel = Setup::default().sentinel(&config_of(primary)).start();
@@ -186,7 +186,7 @@ fn tls_is_spoken_and_the_certificate_is_checked() {
     let folder = Folder::new();
     let made = Command::new("sh").args(["-ec", CERTIFICATES]).current_dir(folder.path("")).output();
     if !made.is_ok_and(|made| made.status.success()) {
-        return say_not_run("program", "openssl is not installed");
+        return not_run("openssl is not installed");
     }
     let port = Port::claim();
     let server = Server::setup()
@@ -235,7 +235,7 @@ fn a_command_that_becomes_another_users_is_warned_of() {
     let server = Server::new();
     let folder = Folder::new();
     let Some(mut command) = as_nobody(&server, &folder) else {
-        return say_not_run("program", "not run by root");
+        return not_run("not run by root");
     };
     command.arg("k").arg(folder.path("sudo")).args(["--reuid", "0", "sleep", "1"]);
     let outcome = Run::of(command).end();
@@ -248,7 +248,7 @@ fn what_another_users_command_leaves_behind_is_warned_of() {
     let server = Server::new();
     let folder = Folder::new();
     let Some(mut command) = as_nobody(&server, &folder) else {
-        return say_not_run("program", "not run by root");
+        return not_run("not run by root");
     };
     let script = "\"$0\" --reuid 0 sleep 4 & until grep -qE '^Uid:.0' /proc/$!/status; do :; done; exit 5";
     command.args(["-k", "100ms", "k", "sh", "-c", script]).arg(folder.path("sudo"));

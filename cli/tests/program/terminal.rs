@@ -1,7 +1,7 @@
 //! A terminal: what its keys do, and which process group has it. Played by a program behind a pseudo-terminal.
 
-use crate::harness::{Run, is_held, program_at};
-use testbed::{Server, file_from, say_not_run, wait_for};
+use crate::harness::{Run, is_held, not_run, program_at};
+use testbed::{Server, file_from, wait_for};
 
 /// What terminal.py plays in this scene.
 fn play(server: &Server, scene: &str) {
@@ -12,7 +12,7 @@ fn play(server: &Server, scene: &str) {
     let outcome = Run::of(command).end();
     assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
     if let Some(why) = outcome.out.lines().find_map(|line| line.strip_prefix("not run: ")) {
-        say_not_run("program", why);
+        not_run(why);
     }
 }
 
