@@ -1,4 +1,4 @@
-//! The examples of docs/guide/command-line.md for cron and systemd, as these run them.
+//! What docs/guide/command-line.md shows: its examples are run as cron, systemd, Kubernetes and a CI pipeline run them.
 
 use crate::harness::{Folder, Run, program_at, wait_held, wait_waiters};
 use std::fs;
@@ -65,6 +65,20 @@ fn the_service_on_one_machine_follows_that_on_another() {
     wait_for("the other machine", || holder() > fence);
     second.signal(Signal::TERM);
     second.end();
+}
+
+#[test]
+fn the_other_examples_run_their_commands() {
+    let server = Server::new();
+    let machine = machine("echo ran");
+    let of_container = PAGE.lines().find_map(|line| line.trim().strip_prefix("command: ")).unwrap();
+    let words: Vec<String> = serde_json::from_str(of_container).unwrap();
+    let of_pipeline = PAGE.lines().find_map(|line| line.trim().strip_prefix("- redis-lock ")).unwrap();
+    for command in [words.join(" "), format!("redis-lock {of_pipeline}")] {
+        let command = command.replace("/app/", &machine.text("")).replace("./deploy.sh", "report");
+        let outcome = shell(&server, &machine, &command).end();
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{command}: {}", outcome.err);
+    }
 }
 
 #[test]
