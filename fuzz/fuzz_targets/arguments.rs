@@ -193,6 +193,7 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
         let implied = ask.queue.map(|_| share.map_or(1, |(_, take)| take));
         assert_eq!(ask.retry.map(u64::from), reading.number("RETRY").or(implied));
         assert_eq!(ask.session, reading.session(bound));
+        assert_eq!(ask.min_fence.map(|fence| fence.get()), reading.number("MINFENCE"));
         let wait = match reading.number("BLOCK") {
             Some(0) => Wait::Forever,
             Some(ms) => Wait::For(Millis(ms)),
@@ -223,6 +224,7 @@ fn extended(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds, bound: Option<
         assert_eq!(ask.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
         assert_eq!((Some(ask.lease), ask.session), (reading.lease(), reading.session(bound)));
         assert_eq!(ask.fence.map(|fence| fence.get()), reading.number("FENCE"));
+        assert_eq!(ask.min_fence.map(|fence| fence.get()), reading.number("MINFENCE"));
     }))
 }
 

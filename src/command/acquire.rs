@@ -7,7 +7,7 @@ use super::args::{Arguments, Caller, OwnerArg, Parser};
 use super::error::{ArgError, TAKEN_OVER, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
 use super::options::{Opt, Options};
 use super::reply::ToReply;
-use super::{CATEGORY, KEY, KEYS, LEASE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
+use super::{CATEGORY, KEY, KEYS, LEASE, MINFENCE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::model::fence::Fence;
@@ -20,11 +20,12 @@ use crate::module::{ServeError, config, serve};
 use smallvec::{SmallVec, smallvec};
 use std::num::NonZeroU32;
 
-/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]`
+/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text] [MINFENCE f]`
 #[derive(Debug)]
 pub struct LockAcquire;
 
-/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]`
+/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]
+/// [MINFENCE f]`
 #[derive(Debug)]
 pub struct LockRw;
 
@@ -32,7 +33,7 @@ pub struct LockRw;
 #[derive(Debug)]
 pub struct LockShare;
 
-/// `LOCK.MACQUIRE numkeys key [key ...] owner [READ|WRITE]`, with the options of LOCK.RW
+/// `LOCK.MACQUIRE numkeys key [key ...] owner [READ|WRITE]`, with the options of LOCK.RW but MINFENCE
 #[derive(Debug)]
 pub struct LockMacquire;
 
@@ -48,7 +49,7 @@ impl Command for LockAcquire {
         complexity: c"O(log(N)) where N is the number of holders and waiters of the lock; \
                       to begin to wait also O(M) where M is the number of owners who wait for locks of each other",
         since: c"0.1.0",
-        args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE],
+        args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE, MINFENCE],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -62,7 +63,7 @@ impl Command for LockRw {
         arity: -4,
         summary: c"Takes a lock for reading, together with other readers, or for writing, alone, or waits for it. \
                    Replies with the fence, or null when others hold it.",
-        args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE), LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE],
+        args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE), LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE, MINFENCE],
         ..LockAcquire::SPEC
     };
 
@@ -216,6 +217,7 @@ pub fn parse<'a, A: Arguments<'a>>(
         retry: options.retry.or(options.queue.map(|_| share.map_or(1, |share| share.take.get()))),
         queue: options.queue,
         share,
+        min_fence: options.min_fence,
     });
     let (owner, generated) = match owner_arg {
         OwnerArg::Named(owner) => (Owner::new(owner), false),
@@ -235,7 +237,8 @@ fn share(limit: NonZeroU32, options: &Options<'_>) -> Result<Share, ArgError> {
     Ok(Share { limit, take })
 }
 
-const OPTIONS: [Opt; 7] = [Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
+const OPTIONS: [Opt; 8] =
+    [Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note, Opt::MinFence];
 const OPTIONS_OF_SHARES: [Opt; 8] =
     [Opt::Take, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
 const OPTIONS_OF_MANY: [Opt; 9] =

@@ -151,6 +151,9 @@ pub fn text_of(error: &ServeError) -> Cow<'static, str> {
             "LIMIT the fence clock is at 9007199254740991, the highest there is"
         }
         ServeError::Refused(Refusal::FenceFarAhead) => "ERR fence is more than a year ahead of the clock",
+        ServeError::Refused(Refusal::MinFenceAhead) => {
+            "ERR MINFENCE is more than half of lock.promotion-skew-ms ahead of the clock"
+        }
         ServeError::Refused(Refusal::BreaksLock) => "ERR hold conflicts with another owner's hold on the key",
         ServeError::Refused(Refusal::AlreadyWaits) => "ERR owner already waits there: use RETRY",
         ServeError::Refused(Refusal::TooManyWaiters) => "LIMIT server has lock.max-waiters waiters",

@@ -4,7 +4,7 @@ use super::args::{Arguments, Caller, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
 use super::options::Opt;
 use super::reply::ToReply;
-use super::{FENCE, KEY, KEYS, LEASE, NOTE, NUMKEYS, OWNER, SESSION, WRITE};
+use super::{FENCE, KEY, KEYS, LEASE, MINFENCE, NOTE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::ffi::command_info::{ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::model::fence::Fence;
@@ -12,7 +12,7 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{self as lock, Operation, Outcome, PerKey, Request};
 use crate::module::{ServeError, config, serve};
 
-/// `LOCK.EXTEND key owner PX ms | EX s [SESSION ms] [FENCE f] [NOTE text]`
+/// `LOCK.EXTEND key owner PX ms | EX s [SESSION ms] [FENCE f] [NOTE text] [MINFENCE f]`
 #[derive(Debug)]
 pub struct LockExtend;
 
@@ -31,7 +31,7 @@ impl Command for LockExtend {
                    Replies with the fence, or null when the owner held nothing.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
         since: c"0.1.0",
-        args: &[KEY, OWNER, ArgSpec::new(c"lease", LEASE), SESSION, FENCE, NOTE],
+        args: &[KEY, OWNER, ArgSpec::new(c"lease", LEASE), SESSION, FENCE, NOTE, MINFENCE],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -72,7 +72,7 @@ impl Command for LockMextend {
     }
 }
 
-const OPTIONS: [Opt; 5] = [Opt::Px, Opt::Ex, Opt::Session, Opt::Fence, Opt::Note];
+const OPTIONS: [Opt; 6] = [Opt::Px, Opt::Ex, Opt::Session, Opt::Fence, Opt::Note, Opt::MinFence];
 const OPTIONS_OF_MANY: [Opt; 3] = [Opt::Px, Opt::Ex, Opt::Session];
 
 /// Reads the arguments of LOCK.EXTEND.
@@ -99,8 +99,8 @@ fn parse<'a, A: Arguments<'a>>(
     let owner = parser.owner()?;
     let options = parser.options(options)?;
     let lease = options.lease.ok_or(ArgError::NoLease)?;
-    let (session, fence, note) = (options.session(caller)?, options.fence, options.note);
-    let operation = Operation::Extend(lock::Extend { lease, session, fence, note });
+    let (session, fence, note, min_fence) = (options.session(caller)?, options.fence, options.note, options.min_fence);
+    let operation = Operation::Extend(lock::Extend { lease, session, fence, note, min_fence });
     Ok(Request { owner: Owner::new(owner), operation })
 }
 

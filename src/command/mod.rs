@@ -35,6 +35,7 @@ const NUMKEYS: ArgSpec = ArgSpec::new(c"numkeys", ArgKind::Integer);
 const KEYS: ArgSpec = KEY.multiple();
 const OWNER: ArgSpec = ArgSpec::new(c"owner", ArgKind::String);
 const FENCE: ArgSpec = ArgSpec::option(c"FENCE", c"fence", ArgKind::Integer);
+const MINFENCE: ArgSpec = ArgSpec::option(c"MINFENCE", c"fence", ArgKind::Integer);
 const NOTE: ArgSpec = ArgSpec::option(c"NOTE", c"note", ArgKind::String);
 const SESSION: ArgSpec = ArgSpec::option(c"SESSION", c"milliseconds", ArgKind::Integer);
 const COUNT: ArgSpec = ArgSpec::option(c"COUNT", c"count", ArgKind::Integer);

@@ -18,6 +18,8 @@ pub struct Options<'a> {
     pub note: Option<Note>,
     /// `FENCE`.
     pub fence: Option<Fence>,
+    /// `MINFENCE`.
+    pub min_fence: Option<Fence>,
     /// `READ` or `WRITE`.
     pub mode: Option<Mode>,
     /// `ALL`.
@@ -77,6 +79,8 @@ pub enum Opt {
     Reset,
     /// `TAKE n`
     Take,
+    /// `MINFENCE f`
+    MinFence,
 }
 
 impl Opt {
@@ -100,6 +104,7 @@ impl Opt {
             Opt::Session => "SESSION",
             Opt::Reset => "RESET",
             Opt::Take => "TAKE",
+            Opt::MinFence => "MINFENCE",
         }
     }
 
@@ -114,9 +119,15 @@ impl Opt {
             Opt::To => Some(Opt::All),
             Opt::Count => Some(Opt::Reset),
             Opt::Reset => Some(Opt::Count),
-            Opt::Note | Opt::Fence | Opt::Owner | Opt::Block | Opt::Queue | Opt::Retry | Opt::Session | Opt::Take => {
-                None
-            }
+            Opt::Note
+            | Opt::Fence
+            | Opt::Owner
+            | Opt::Block
+            | Opt::Queue
+            | Opt::Retry
+            | Opt::Session
+            | Opt::Take
+            | Opt::MinFence => None,
         }
     }
 }
@@ -175,6 +186,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
                 options.note = Some(self.note_of(text)?);
             }
             Opt::Fence => options.fence = Fence::new(self.number(word, 1, Fence::MAX.get())?),
+            Opt::MinFence => options.min_fence = Fence::new(self.number(word, 1, Fence::MAX.get())?),
             Opt::Read => options.mode = Some(Mode::Read),
             Opt::Write => options.mode = Some(Mode::Write),
             Opt::All => options.all = true,
@@ -211,14 +223,14 @@ impl<'a, A: Arguments<'a>> Parser<A> {
 
 /// The options that were given so far, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
-struct OptSet(u16);
+struct OptSet(u32);
 
 impl OptSet {
     fn has(self, opt: Opt) -> bool {
-        self.0 & (1 << opt as u16) != 0
+        self.0 & (1 << opt as u32) != 0
     }
 
     fn add(&mut self, opt: Opt) {
-        self.0 |= 1 << opt as u16;
+        self.0 |= 1 << opt as u32;
     }
 }

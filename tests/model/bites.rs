@@ -33,6 +33,7 @@ fn read(lease: Millis, session: Option<Session>) -> Operation {
         session,
         queue: None,
         share: None,
+        min_fence: None,
     })
 }
 
@@ -158,7 +159,8 @@ impl Pair {
             }
             Op::Extend { key, owner, client, lease, grace } => {
                 let (session, bound) = self.session(client, grace);
-                let extend = Operation::Extend(Extend { lease: Millis(lease), session, fence: None, note: None });
+                let (fence, note, min_fence) = (None, None, None);
+                let extend = Operation::Extend(Extend { lease: Millis(lease), session, fence, note, min_fence });
                 let outcome = ask(&mut self.side, key, &[owner], extend, now).outcome;
                 let Ok(Outcome::Extended(fences)) = outcome else { panic!("{outcome:?}") };
                 assert_eq!(fences[0].is_some(), self.naive.contains_key(&(key, owner)));

@@ -21,6 +21,7 @@ fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
         session: None,
         queue: None,
         share: None,
+        min_fence: None,
     });
     let request = Request { owner: Owner::new(b"a"), operation: ask };
     side.serve(0, keys, &request, NOW)

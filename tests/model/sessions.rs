@@ -238,7 +238,8 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         let session = |connection| Some(Session { connection, grace: Millis(0) });
         let acquire = |mode, session| {
             let (lease, note, wait) = (Millis(LONG), None, Wait::Forever);
-            Operation::Acquire(Acquire { mode, lease, note, wait, retry: None, session, queue: None, share: None })
+            let (retry, queue, share, min_fence) = (None, None, None, None);
+            Operation::Acquire(Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence })
         };
         let mut ask = |owner: u16, keys: &[u8], ask: Operation| {
             let request = Request { owner: Owner::new(&owner.to_be_bytes()), operation: ask };
@@ -409,6 +410,7 @@ fn the_first_of_many_are_found() {
             session: None,
             queue: None,
             share: None,
+            min_fence: None,
         };
         let request = Request { owner: Owner::new(&[n]), operation: Operation::Acquire(acquire) };
         side.serve(0, &[key], &request, now).outcome.expect("held or waits");

@@ -440,6 +440,7 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
                 session: None,
                 queue: None,
                 share: None,
+                min_fence: None,
             })
         };
         let ask = |side: &mut Side, owner: &[u8], keys: &[u8], mode, now| {
@@ -626,6 +627,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
             session: None,
             queue: None,
             share: None,
+            min_fence: None,
         })
     };
     let leave = || Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
@@ -787,6 +789,7 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
             session: None,
             queue: None,
             share: None,
+            min_fence: None,
         })
     };
     assert!(matches!(ask(&mut side, b'x', b"j", acquire()).outcome, Ok(Outcome::Granted(_))));

@@ -147,7 +147,8 @@ impl Crowd {
 }
 
 fn acquire(mode: Mode, wait: Wait) -> Acquire {
-    Acquire { mode, lease: Millis(30_000), note: None, wait, retry: None, session: None, queue: None, share: None }
+    let (note, retry, session, queue, share, min_fence) = (None, None, None, None, None, None);
+    Acquire { mode, lease: Millis(30_000), note, wait, retry, session, queue, share, min_fence }
 }
 
 fn name(text: &str) -> KeyName {

@@ -522,6 +522,7 @@ impl World {
                     share: share.and_then(|(limit, take)| {
                         Some(Share { limit: NonZeroU32::new(limit)?, take: NonZeroU32::new(take)? })
                     }),
+                    min_fence: None,
                 };
                 let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
                 let (owner_, session) = (*owner, self.bound(*session));
@@ -558,8 +559,13 @@ impl World {
                     return;
                 }
                 let fence = self.named(*fence, (0, keys[0]), *owner);
-                let note_kept = note.map(|note| Note::new(note.as_slice()));
-                let ask = Extend { lease: Millis(*lease), session: self.session(*session), fence, note: note_kept };
+                let ask = Extend {
+                    lease: Millis(*lease),
+                    session: self.session(*session),
+                    fence,
+                    note: note.map(|note| Note::new(note.as_slice())),
+                    min_fence: None,
+                };
                 let wish = (now.mono.0 + lease * 1000, self.bound(*session), *note);
                 self.serve((0, keys), *owner, Operation::Extend(ask), |naive| {
                     naive.extend((0, keys), *owner, wish, fence.map(Fence::get))

@@ -103,6 +103,7 @@ pub(crate) fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
         session: None,
         queue: None,
         share: None,
+        min_fence: None,
     });
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }
@@ -113,6 +114,7 @@ pub(crate) fn release(owner: &str) -> Request {
 }
 
 pub(crate) fn extend(owner: &str) -> Request {
-    let ask = Operation::Extend(Extend { lease: Millis(30_000), fence: None, session: None, note: None });
+    let (fence, session, note, min_fence) = (None, None, None, None);
+    let ask = Operation::Extend(Extend { lease: Millis(30_000), fence, session, note, min_fence });
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }

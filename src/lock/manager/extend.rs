@@ -1,12 +1,13 @@
-//! Extending: a holder's lease ends later, or sooner.
+//! Extending: a holder's lease ends later, or sooner. Its fence may rise.
 
 use super::LockManager;
+use super::grant::{GrantContext, raised};
 use crate::lock::model::effect::Cause;
 use crate::lock::model::fence::Fence;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Extend, Outcome, PerKey};
+use crate::lock::model::request::{Extend, Outcome, PerKey, Refusal};
 use crate::lock::model::step::Step;
 
 impl LockManager {
@@ -16,26 +17,43 @@ impl LockManager {
         step: &mut Step<'_, K>,
         count: u16,
         (owner, operation): (&Owner, &Extend),
-    ) -> Outcome {
+    ) -> Result<Outcome, Refusal> {
         let named = || (0..count).map(KeyIndex);
-        let extended: PerKey<Option<Fence>> = named().map(|key| extend(step, key, owner, operation)).collect();
+        let mut extended: PerKey<Option<Fence>> = PerKey::new();
+        for key in named() {
+            extended.push(self.extend_key(step, key, (owner, operation))?);
+        }
         // An owner that names a fence which it does not have, or a key that it does not hold, knows of no grant.
         let done = named().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| key);
         self.confirm_grants(step, done, owner);
-        Outcome::Extended(extended)
+        Ok(Outcome::Extended(extended))
     }
-}
 
-fn extend<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, owner: &Owner, operation: &Extend) -> Option<Fence> {
-    let lock = step.keys.lock(key)?;
-    // The owner of an offer does not know of it.
-    let mut hold = lock.hold_of(owner, operation.fence).filter(|hold| hold.offer().is_none())?.clone();
-    hold.deadline = step.now.mono + operation.lease;
-    hold.rebind(operation.session);
-    if let Some(note) = &operation.note {
-        hold.set_note(Some(note.clone()).filter(|note| !note.0.is_empty()));
+    /// Extends one hold. It is refused only where its fence is to rise, which is asked for one key alone.
+    fn extend_key<K: Keyspace>(
+        &mut self,
+        step: &mut Step<'_, K>,
+        key: KeyIndex,
+        (owner, operation): (&Owner, &Extend),
+    ) -> Result<Option<Fence>, Refusal> {
+        let Some(lock) = step.keys.lock(key) else { return Ok(None) };
+        // The owner of an offer does not know of it.
+        let hold = lock.hold_of(owner, operation.fence).filter(|hold| hold.offer().is_none());
+        let Some(mut hold) = hold.cloned() else { return Ok(None) };
+        if let Some(least) = operation.min_fence.filter(|least| *least > hold.fence) {
+            let mut context = GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew);
+            hold.fence = raised(&hold, lock.fence, least, &mut context, step.now.wall).ok_or(Refusal::FencesUsedUp)?;
+            // The fence is one that this node has given on this key.
+            hold.set_granted_in(self.epoch);
+            lock.raise_fence(hold.fence);
+        }
+        hold.deadline = step.now.mono + operation.lease;
+        hold.rebind(operation.session);
+        if let Some(note) = &operation.note {
+            hold.set_note(Some(note.clone()).filter(|note| !note.0.is_empty()));
+        }
+        let fence = hold.fence;
+        step.effects.commit_hold(lock, key, Cause::Extend, owner, hold);
+        Ok(Some(fence))
     }
-    let fence = hold.fence;
-    step.effects.commit_hold(lock, key, Cause::Extend, owner, hold);
-    Some(fence)
 }

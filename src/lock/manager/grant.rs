@@ -9,7 +9,7 @@ use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, Refusal};
 use crate::lock::model::step::Step;
-use crate::lock::model::time::{Millis, Timestamp};
+use crate::lock::model::time::{Millis, Timestamp, WallTime};
 use crate::lock::wait::order::is_upgrade;
 use crate::lock::wait::waiter::{GrantUndo, PriorHold};
 
@@ -33,8 +33,18 @@ impl<'n> GrantContext<'n> {
 /// What an owner has on a key before a grant.
 struct Before {
     hold: Option<Hold>,
-    /// Whether the grant gives a new fence.
-    new_fence: bool,
+    fence: Next,
+}
+
+/// The fence of a hold after a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// A new one.
+    New,
+    /// The same.
+    Same,
+    /// This one at least, which is above its own.
+    Raised(Fence),
 }
 
 /// Grants these keys to an owner. What each gave.
@@ -42,18 +52,28 @@ pub(crate) fn grant<K: Keyspace>(
     step: &mut Step<'_, K>,
     indices: &[KeyIndex],
     (owner, operation): (&Owner, &Acquire),
-    context: GrantContext<'_>,
+    mut context: GrantContext<'_>,
 ) -> Result<PerKey<GrantUndo>, Refusal> {
     let wall = step.now.wall;
+    // The fence of an offer rises when it is collected.
+    let least = operation.min_fence.filter(|_| context.offer.is_none());
+    // Also of a waiter: the wall clock may have been set back since it came.
+    if least.is_some_and(|least| !context.fences.admits(least, wall, context.skew)) {
+        return Err(Refusal::MinFenceAhead);
+    }
     let mut before: PerKey<Before> = PerKey::new();
     for key in indices {
         let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
         // What is there before an offer stays as it is: no client hears of the grant.
         let is_current = |hold: &Hold| hold.granted_in() == context.epoch || context.offer.is_some();
         let keeps = |hold: &Hold| !is_upgrade(hold, operation.mode) && is_current(hold);
-        before.push(Before { new_fence: !hold.as_ref().is_some_and(keeps), hold });
+        let fence = match hold.as_ref().filter(|hold| keeps(hold)) {
+            None => Next::New,
+            Some(hold) => least.filter(|least| *least > hold.fence).map_or(Next::Same, Next::Raised),
+        };
+        before.push(Before { hold, fence });
     }
-    let needed = before.iter().filter(|before| before.new_fence).count() as u64;
+    let needed = before.iter().filter(|before| before.fence != Next::Same).count() as u64;
     if needed > 0 {
         context.fences.begin(wall, context.skew);
     }
@@ -61,14 +81,42 @@ pub(crate) fn grant<K: Keyspace>(
         return Err(Refusal::FencesUsedUp);
     }
     let mut given = PerKey::new();
-    for (key, Before { hold, new_fence }) in indices.iter().zip(before) {
-        let fence = match &hold {
-            Some(hold) if !new_fence => hold.fence,
-            _ => context.fences.next(wall).expect("as many are left as are needed"),
+    for (key, Before { hold, fence }) in indices.iter().zip(before) {
+        let fence = match (fence, &hold) {
+            (Next::Same, Some(hold)) => Some(hold.fence),
+            (Next::Raised(least), Some(hold)) => {
+                let highest = step.keys.lock(*key).and_then(|lock| lock.fence);
+                raised(hold, highest, least, &mut context, wall)
+            }
+            _ => context.fences.next_from(least, wall),
         };
+        let fence = fence.expect("as many are left as are needed");
         given.push(grant_key(step, *key, (owner, operation), hold, (fence, context.epoch, context.offer)));
     }
     Ok(given)
+}
+
+/// The fence of a hold that is to rise to this one at least: just this one if it is above every fence given on the key,
+/// else a new one. None if there is none left.
+///
+/// Of a hold that this node has granted on this key, the highest fence given on the lock is the highest given on the
+/// key: those of earlier locks are below its own. Of a hold that came from elsewhere nothing is known but that all
+/// fences given here are below the clock's.
+#[cold]
+pub(super) fn raised(
+    hold: &Hold,
+    highest: Option<Fence>,
+    least: Fence,
+    context: &mut GrantContext<'_>,
+    wall: WallTime,
+) -> Option<Fence> {
+    context.fences.begin(wall, context.skew);
+    let highest = if hold.granted_in() == context.epoch { highest } else { context.fences.last() };
+    if highest.is_some_and(|highest| least <= highest) {
+        return context.fences.next(wall);
+    }
+    context.fences.observe(least);
+    Some(least)
 }
 
 /// Grants one key, of which the owner has this hold already or none.

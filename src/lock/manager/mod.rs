@@ -115,6 +115,11 @@ impl LockManager {
         self.fences.last()
     }
 
+    /// Whether a hold may have this fence at least, if one is asked for.
+    pub(super) fn admits(&self, min_fence: Option<Fence>, wall: WallTime) -> bool {
+        min_fence.is_none_or(|fence| self.fences.admits(fence, wall, self.limits.promotion_skew))
+    }
+
     /// How many keys have a running lease.
     #[must_use]
     pub fn leases_len(&self) -> usize {

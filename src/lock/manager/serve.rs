@@ -29,13 +29,14 @@ impl LockManager {
         self.settle_named(step, count);
         let owner = &request.owner;
         let outcome = match &request.operation {
+            operation if !self.admits(operation.min_fence(), step.now.wall) => Err(Refusal::MinFenceAhead),
             Operation::Acquire(operation) if in_grace => self.acquire_in_grace(step, count, (owner, operation)),
             Operation::Acquire(operation) => {
                 let named: PerKey<KeyIndex> = (0..count).map(KeyIndex).collect();
                 self.acquire(step, &named, (owner, operation))
             }
             Operation::Release(operation) => self.release(step, count, (owner, operation)),
-            Operation::Extend(operation) => Ok(self.extend(step, count, (owner, operation))),
+            Operation::Extend(operation) => self.extend(step, count, (owner, operation)),
             Operation::Guard(operation) => Ok(self.guard(step, (owner, *operation))),
         };
         // What changed nothing has left every index as it is to be.

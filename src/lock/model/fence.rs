@@ -57,9 +57,24 @@ impl FenceClock {
 
     /// Gives the next fence; None when there is none left.
     pub fn next(&mut self, wall: WallTime) -> Option<Fence> {
-        let fence = Fence::new(self.least_next(wall))?;
+        self.next_from(None, wall)
+    }
+
+    /// The same, of at least this one. It is to be one that the clock [admits](FenceClock::admits).
+    pub fn next_from(&mut self, least: Option<Fence>, wall: WallTime) -> Option<Fence> {
+        let fence = Fence::new(self.least_next(wall).max(least.map_or(0, Fence::get)))?;
         self.last = fence.get();
         Some(fence)
+    }
+
+    /// Whether a client may have this fence if it asks for it: it was given or seen already, or it is ahead of the wall
+    /// clock by half of `skew` at most.
+    ///
+    /// The other half is left for wall clocks that differ: a promotion jumps by all of `skew`.
+    #[must_use]
+    pub fn admits(self, fence: Fence, wall: WallTime, skew: Millis) -> bool {
+        let furthest = wall.0.min(Self::WALL_MAX).saturating_add(skew.0.saturating_mul(500));
+        fence.get() <= self.last.max(furthest)
     }
 
     /// How many fences can still be given.

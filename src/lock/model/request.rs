@@ -37,6 +37,18 @@ pub enum Operation {
     Guard(Guard),
 }
 
+impl Operation {
+    /// The fence that the hold is to have at least, if the request says so.
+    #[must_use]
+    pub fn min_fence(&self) -> Option<Fence> {
+        match self {
+            Operation::Acquire(operation) => operation.min_fence,
+            Operation::Extend(operation) => operation.min_fence,
+            Operation::Release(_) | Operation::Guard(_) => None,
+        }
+    }
+}
+
 /// To hold.
 #[derive(Clone, Debug)]
 pub struct Acquire {
@@ -57,6 +69,8 @@ pub struct Acquire {
     pub queue: Option<Millis>,
     /// How many shares it takes, and of how many; None if it takes the whole lock, or reads without a limit.
     pub share: Option<Share>,
+    /// The fence of the hold is to be this one at least. Of a request for one key alone.
+    pub min_fence: Option<Fence>,
 }
 
 /// Shares of a lock. A share is a read count: it is taken only while all holders together have few enough of them.
@@ -180,6 +194,8 @@ pub struct Extend {
     pub fence: Option<Fence>,
     /// What to keep with the hold; None leaves what is there, and an empty one takes it away.
     pub note: Option<Note>,
+    /// The fence of the hold is to be this one at least. Of a request for one key alone.
+    pub min_fence: Option<Fence>,
 }
 
 /// To run a command, which the caller does if it is granted, in the same step of the server: hold for writing.
@@ -281,6 +297,8 @@ pub enum Refusal {
     FencesUsedUp,
     /// A client's fence lies more than a year ahead.
     FenceFarAhead,
+    /// The fence that the hold is to have at least is further ahead than a client may carry the fence clock.
+    MinFenceAhead,
     /// A client's hold would stand beside another that excludes it, or share its fence.
     BreaksLock,
     /// The owner waits for one of these keys in this mode already, and this is no RETRY.

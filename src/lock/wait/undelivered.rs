@@ -245,6 +245,7 @@ mod tests {
             session: Some(session(client)),
             queue: None,
             share: None,
+            min_fence: None,
         };
         let waiters: Vec<WaiterId> = (0..1_000)
             .map(|n| {
@@ -282,8 +283,8 @@ mod tests {
         let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
         let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
-        let operation =
-            Acquire { mode, lease, note: None, wait, retry: None, session: Some(session(1)), queue: None, share: None };
+        let (note, retry, queue, share, min_fence) = (None, None, None, None, None);
+        let operation = Acquire { mode, lease, note, wait, retry, session: Some(session(1)), queue, share, min_fence };
         let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
         let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0));
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);

@@ -215,12 +215,12 @@ impl Waiter {
         self.operation.wait == Wait::Never
     }
 
-    /// What it asks for as a place without a client; None if it is no place. The lease, the note and the session of a
-    /// grant are those of the request that collects it.
+    /// What it asks for as a place without a client; None if it is no place. The lease, the note, the session and the
+    /// fence of a grant are those of the request that collects it.
     pub(crate) fn detached(&self) -> Option<Acquire> {
         let Acquire { mode, queue, share, .. } = self.operation;
         let (wait, retry, note, session) = (Wait::Never, Some(self.offered()), None, None);
-        Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue, share })
+        Some(Acquire { mode, lease: queue?, note, wait, retry, session, queue, share, min_fence: None })
     }
 
     /// The count of an offer of what it asks for.

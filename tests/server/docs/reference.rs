@@ -8,6 +8,7 @@ use redis_lock::command::options::Opt;
 use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
 use redis_lock::lock::model::effect::Cause;
+use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::key::{Db, KeyName};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
@@ -72,10 +73,12 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
     for spec in command::table::TABLE {
         tokens(spec.args, &mut documented);
     }
-    use Opt::{All, Block, Count, Ex, Fence, Note, Owner, Px, Queue, Read, Reset, Retry, Session, Take, To, Write};
-    let parsed = [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Retry, Session, Reset, Take]
-        .map(|known| known.word().to_owned());
-    assert_eq!(documented, parsed.into_iter().collect());
+    use Opt::{
+        All, Block, Count, Ex, Fence, MinFence, Note, Owner, Px, Queue, Read, Reset, Retry, Session, Take, To, Write,
+    };
+    let parsed =
+        [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Retry, Session, Reset, Take, MinFence];
+    assert_eq!(documented, parsed.map(|known| known.word().to_owned()).into_iter().collect());
 }
 
 /// One of each refusal. The matches make the compiler ask for new ones.
@@ -90,6 +93,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::Number { name: "limit", min: 1, max: u64::from(u32::MAX) },
         ArgError::Number { name: "TAKE", min: 1, max: 5 },
         ArgError::Number { name: "RETRY", min: 3, max: 5 },
+        ArgError::Number { name: "MINFENCE", min: 1, max: Fence::MAX.get() },
         ArgError::NoWholeSecond(Millis(500)),
         ArgError::Mode,
         ArgError::OwnerEmpty,
@@ -137,6 +141,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         Refusal::TooManyCounts,
         Refusal::FencesUsedUp,
         Refusal::FenceFarAhead,
+        Refusal::MinFenceAhead,
         Refusal::BreaksLock,
         Refusal::AlreadyWaits,
         Refusal::TooManyWaiters,
@@ -160,6 +165,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::TooManyCounts
             | Refusal::FencesUsedUp
             | Refusal::FenceFarAhead
+            | Refusal::MinFenceAhead
             | Refusal::BreaksLock
             | Refusal::AlreadyWaits
             | Refusal::TooManyWaiters
