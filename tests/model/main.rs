@@ -6,6 +6,7 @@ mod bites;
 mod codec;
 mod ends;
 mod exhaustive;
+mod fences;
 mod incoming;
 mod naive;
 mod places;

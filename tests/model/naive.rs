@@ -22,6 +22,8 @@ pub(crate) struct Row {
     pub(crate) session: Option<(u64, u64)>,
     /// Whether no client knows of it.
     pub(crate) offered: bool,
+    /// Whether this node did not grant it on its key: it gets a new fence at the next acquire. The core shows nobody.
+    pub(crate) carried: bool,
 }
 
 /// What the model answers; the same shapes as the core's outcomes.
@@ -47,15 +49,16 @@ pub(crate) enum Answer {
     QueuedUpgrade,
     Deadlock,
     Grace,
+    MinFenceAhead,
 }
 
 /// All there is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Naive {
     pub(crate) rows: Vec<Row>,
-    /// Fences of holds that this node did not grant on their key: they get a new one at the next acquire.
-    pub(crate) carried: Vec<u64>,
     pub(crate) last_fence: u64,
+    /// The highest fence ever given on each key, whatever became of the key since.
+    given: BTreeMap<(u32, u8), u64>,
     pub(crate) rules: Rules,
     skew_us: u64,
     begun: bool,
@@ -140,12 +143,39 @@ impl Naive {
         self.rows.iter().filter(|row| (row.db, row.key) == (db, key)).map(|row| u64::from(row.reads)).sum()
     }
 
-    fn next_fence(&mut self, wall_us: u64) -> u64 {
+    /// The fence of a new hold on a key.
+    fn next_fence(&mut self, at: (u32, u8), least: Option<u64>, wall_us: u64) -> u64 {
         if !self.begun {
             self.jump(wall_us);
         }
-        self.last_fence = wall_us.max(self.last_fence + 1);
-        self.last_fence
+        let fence = wall_us.max(self.last_fence + 1).max(least.unwrap_or(0));
+        self.give(at, fence)
+    }
+
+    fn give(&mut self, at: (u32, u8), fence: u64) -> u64 {
+        let highest = self.given.insert(at, fence);
+        assert!(highest.is_none_or(|highest| highest < fence), "{fence} after {highest:?} on {at:?}");
+        self.last_fence = self.last_fence.max(fence);
+        fence
+    }
+
+    /// Raises the fence of a hold to this one at least.
+    fn raise(&mut self, row: usize, least: Option<u64>, wall_us: u64) {
+        let Row { db, key, fence, carried, .. } = self.rows[row];
+        let Some(least) = least.filter(|least| *least > fence) else { return };
+        if !self.begun {
+            self.jump(wall_us);
+        }
+        // Of a hold that came from elsewhere it is not known what was given on its key.
+        let highest = if carried { self.last_fence } else { self.given[&(db, key)] };
+        let fence =
+            if least > highest { self.give((db, key), least) } else { self.next_fence((db, key), None, wall_us) };
+        (self.rows[row].fence, self.rows[row].carried) = (fence, false);
+    }
+
+    /// Whether a client may ask for this fence, if it does.
+    pub(crate) fn admits(&self, least: Option<u64>, wall_us: u64) -> bool {
+        least.is_none_or(|least| least <= self.last_fence || least <= wall_us + self.skew_us / 2)
     }
 
     /// Time passes: what is over is gone. What was bound to a connection that has closed ends with it.
@@ -173,17 +203,24 @@ impl Naive {
                 Some(at) => {
                     let row = &self.rows[at];
                     let upgrade = mode == Mode::Write && row.writes == 0;
-                    if upgrade || self.carried.contains(&row.fence) {
-                        let (old, fence) = (row.fence, self.next_fence(wall_us));
-                        self.rows[at].fence = fence;
+                    let old = row.fence;
+                    if upgrade || row.carried {
+                        let fence = self.next_fence((db, key), ask.min_fence, wall_us);
+                        (self.rows[at].fence, self.rows[at].carried) = (fence, false);
+                    } else {
+                        self.raise(at, ask.min_fence, wall_us);
+                    }
+                    let fence = self.rows[at].fence;
+                    if fence != old {
                         // Whatever was given on this hold is of the one with the new fence now.
                         let given = self.granted.iter_mut().flat_map(|granted| &mut granted.given);
-                        given.filter(|given| given.fences.contains(&old)).for_each(|given| given.fences.push(fence));
+                        let given = given.filter(|given| given.place == (db, key) && given.fences.contains(&old));
+                        given.for_each(|given| given.fences.push(fence));
                     }
                     at
                 }
                 None => {
-                    let fence = self.next_fence(wall_us);
+                    let fence = self.next_fence((db, key), ask.min_fence, wall_us);
                     self.rows.push(Row {
                         db,
                         key,
@@ -195,6 +232,7 @@ impl Naive {
                         note: None,
                         session: None,
                         offered: false,
+                        carried: false,
                     });
                     self.rows.len() - 1
                 }
@@ -311,14 +349,19 @@ impl Naive {
         (db, keys): (u32, &[u8]),
         owner: u8,
         (deadline_us, session, note): (u64, Option<(u64, u64)>, Option<Option<u8>>),
-        fence: Option<u64>,
+        (fence, min_fence): (Option<u64>, Option<u64>),
+        wall_us: u64,
     ) -> Answer {
+        if !self.admits(min_fence, wall_us) {
+            return Answer::MinFenceAhead;
+        }
         let extended = keys.iter().map(|&key| {
             let at = self.find(db, key, owner).filter(|at| !self.rows[*at].offered)?;
-            let row = &mut self.rows[at];
-            if fence.is_some_and(|fence| fence != row.fence) {
+            if fence.is_some_and(|fence| fence != self.rows[at].fence) {
                 return None;
             }
+            self.raise(at, min_fence, wall_us);
+            let row = &mut self.rows[at];
             row.deadline_us = deadline_us;
             row.session = session.or(row.session);
             row.note = note.unwrap_or(row.note);
@@ -385,7 +428,7 @@ impl Naive {
         self.delete(db, to);
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (db, from)) {
             row.key = to;
-            self.carried.push(row.fence);
+            row.carried = true;
         }
     }
 
@@ -393,7 +436,7 @@ impl Naive {
         self.follow((0, key), (1, key));
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (0, key)) {
             row.db = 1;
-            self.carried.push(row.fence);
+            row.carried = true;
         }
     }
 
@@ -402,7 +445,7 @@ impl Naive {
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (db, key)) {
             row.deadline_us = now_us + row.deadline_us.saturating_sub(now_us).div_ceil(1000) * 1000;
             row.offered = false;
-            self.carried.push(row.fence);
+            row.carried = true;
         }
     }
 
@@ -410,7 +453,7 @@ impl Naive {
         self.kept.clear();
         for row in &mut self.rows {
             row.db = 1 - row.db;
-            self.carried.push(row.fence);
+            row.carried = true;
         }
         for given in self.granted.iter_mut().flat_map(|granted| &mut granted.given) {
             given.place.0 = 1 - given.place.0;
@@ -433,6 +476,6 @@ impl Naive {
 
     pub(crate) fn promote(&mut self, wall_us: u64) {
         self.jump(wall_us);
-        self.carried.extend(self.rows.iter().map(|row| row.fence));
+        self.rows.iter_mut().for_each(|row| row.carried = true);
     }
 }

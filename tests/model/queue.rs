@@ -22,6 +22,8 @@ pub(crate) struct Ask {
     pub(crate) queue_us: Option<u64>,
     /// Of how many shares it takes how many; None if it is no LOCK.SHARE.
     pub(crate) share: Option<(u32, u32)>,
+    /// The fence that its hold is to have at least.
+    pub(crate) min_fence: Option<u64>,
 }
 
 /// What a request asks for. An owner may wait for each of them at one key.
@@ -163,7 +165,7 @@ impl Waiter {
     /// Its client waits no more. False if it ends with its client.
     pub(crate) fn detach(&mut self, now_us: u64) -> bool {
         let Some(queue_us) = self.ask.queue_us else { return false };
-        (self.ask.wait, self.ask.note, self.ask.session) = (Wait::Never, None, None);
+        (self.ask.wait, self.ask.note, self.ask.session, self.ask.min_fence) = (Wait::Never, None, None, None);
         self.keep_until(now_us + queue_us);
         true
     }
@@ -310,6 +312,13 @@ impl Naive {
             && self.hindrance(waiter, now_us, waits_for_it).is_none()
     }
 
+    /// Whether a waiter cannot be served any more, though all it waits for is free: the wall clock was set back since
+    /// it came, and the fence that it asks for is further ahead than a client may carry the clock.
+    pub(crate) fn is_too_far_ahead(&self, waiter: &Waiter, now_us: u64, wall_us: u64) -> bool {
+        let may_be_served = self.is_servable(waiter, now_us) || self.is_in_circle(waiter.ask.owner, now_us);
+        !waiter.is_detached() && may_be_served && !self.admits(waiter.ask.min_fence, wall_us)
+    }
+
     /// Whether a waiter can be served now.
     pub(crate) fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
         !waiter.is_over(now_us)
@@ -397,7 +406,8 @@ impl Naive {
         };
         let lease_us = until_us - now_us;
         let retry = Some(waiter.ask.offered_count());
-        let ask = Ask { keys: new, lease_us, note: None, session: None, retry, ..waiter.ask.clone() };
+        let (note, session, min_fence) = (None, None, None);
+        let ask = Ask { keys: new, lease_us, note, session, retry, min_fence, ..waiter.ask.clone() };
         let given = self.take(&ask, now_us, wall_us);
         self.mark_offered(&waiter.ask, keys, &held);
         given.iter().map(|given| given.fence).collect()
@@ -585,6 +595,9 @@ impl Naive {
 
     /// A request to hold: served, refused, or queued under the id that [`Naive::call_last`] gives.
     pub(crate) fn acquire(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Answer {
+        if !self.admits(ask.min_fence, wall_us) {
+            return Answer::MinFenceAhead;
+        }
         match self.decide(ask, now_us, wall_us) {
             Answer::Unavailable if self.is_in_grace(now_us) => Answer::Grace,
             answer => answer,
@@ -934,9 +947,7 @@ impl Naive {
             }
             // What else it has is of a later grant.
             let Some(before) = given.before.filter(|_| row.fence == given.fence) else { continue };
-            if self.carried.contains(&row.fence) {
-                self.carried.push(before.fence);
-            }
+            row.carried |= before.carried;
             row.fence = before.fence;
             if row.deadline_us == given.deadline_us {
                 row.deadline_us = before.deadline_us;

@@ -2,7 +2,7 @@
 //! seed is kept beside this file.
 
 use crate::queue::Rules;
-use crate::world::{Bound, Named, Op, RULES, World};
+use crate::world::{Bound, Least, Named, Op, RULES, World};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -107,6 +107,36 @@ fn request() -> impl Strategy<Value = Op> {
             }),
         2 => guard(),
     ]
+}
+
+/// Which fence a hold is to have at least: about those that decide what it gets.
+fn least() -> impl Strategy<Value = Least> {
+    let by = || prop_oneof![3 => -2..=2i64, 1 => -5_000..5_000i64];
+    prop_oneof![
+        3 => by().prop_map(Least::Last),
+        2 => by().prop_map(Least::Wall),
+        3 => by().prop_map(Least::Furthest),
+        3 => by().prop_map(Least::Highest),
+        1 => Just(Least::Max),
+    ]
+}
+
+/// The same, some of those that give fences with a least one.
+fn with_fences(op: impl Strategy<Value = Op> + 'static) -> impl Strategy<Value = Op> {
+    (op, least(), any::<bool>()).prop_map(|(op, fence, is_asked)| raise(op, fence, is_asked))
+}
+
+fn raise(op: Op, fence: Least, is_asked: bool) -> Op {
+    match op {
+        Op::Acquire { .. } | Op::Extend { .. } if is_asked => Op::AtLeast { fence, of: Box::new(op) },
+        Op::Unit { commands } => {
+            // Every other one.
+            let raised = commands.into_iter().enumerate();
+            let raised = raised.map(|(at, op)| raise(op, fence, is_asked == at.is_multiple_of(2)));
+            Op::Unit { commands: raised.collect() }
+        }
+        op => op,
+    }
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -276,6 +306,30 @@ proptest! {
     fn core_replica_and_model_agree_on_who_waits(rules in rules(), ops in vec(op_with_waiting(), 1..60)) {
         // What could go wrong: a waiter that could be served waits, or one that should wait is served; a deadlock is
         // missed, or reported where there is none.
+        let mut world = World::new(rules);
+        world.some_cannot_wait = true;
+        world.some_places_are_overdue = true;
+        for op in &ops {
+            world.step(op);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn core_replica_and_model_agree_on_fences(holders_max in 1..4usize, ops in vec(with_fences(op()), 1..80)) {
+        // What could go wrong: a fence that a client asks for goes back, or is given twice, or carries the clock away.
+        let mut world = World::new(Rules { holders_max, ..RULES });
+        for op in &ops {
+            world.step(op);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn core_replica_and_model_agree_on_fences_of_waiters(
+        rules in rules(),
+        ops in vec(with_fences(op_with_shares_and_waiting()), 1..60),
+    ) {
         let mut world = World::new(rules);
         world.some_cannot_wait = true;
         world.some_places_are_overdue = true;

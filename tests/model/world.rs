@@ -94,6 +94,11 @@ pub(crate) enum Op {
     Unit {
         commands: Vec<Op>,
     },
+    /// A request to hold, or to extend, whose fence is to be this one at least.
+    AtLeast {
+        fence: Least,
+        of: Box<Op>,
+    },
     /// The client of a waiter, or of a grant, has gone.
     Lose {
         nth: usize,
@@ -147,11 +152,21 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    /// The database of a request to hold or to extend.
+    fn db(&self) -> u32 {
+        if let Op::Acquire { db, .. } = self { *db } else { 0 }
+    }
+
     /// Whether it may be one of the commands of a transaction or a script.
     fn may_be_in_unit(&self) -> bool {
         let is_request = matches!(
             self,
-            Op::Acquire { .. } | Op::Release { .. } | Op::Extend { .. } | Op::Guard { .. } | Op::Break { .. }
+            Op::Acquire { .. }
+                | Op::Release { .. }
+                | Op::Extend { .. }
+                | Op::Guard { .. }
+                | Op::Break { .. }
+                | Op::AtLeast { .. }
         );
         let is_about_keys =
             matches!(self, Op::SetOver { .. } | Op::Delete { .. } | Op::Rename { .. } | Op::Swap | Op::Flush { .. });
@@ -166,6 +181,21 @@ pub(crate) enum Named {
     /// The one that the owner has on the first key, if it has one.
     Own,
     Other,
+}
+
+/// Which fence a hold is to have at least, by how much it is above or below another one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Least {
+    /// The last one that was given or seen.
+    Last(i64),
+    /// The wall clock.
+    Wall(i64),
+    /// The furthest ahead of the wall clock that a client may ask for.
+    Furthest(i64),
+    /// The highest fence of the holds on the key.
+    Highest(i64),
+    /// The highest there is.
+    Max,
 }
 
 /// What a hold is bound to: which of a few clients, and how many milliseconds it outlives its connection.
@@ -376,6 +406,7 @@ impl Side {
                     note: holder.note.map(|note| note[0]),
                     session: holder.session.map(|session| (session.connection.client(), session.grace.0 * 1000)),
                     offered: holder.offered,
+                    carried: false,
                 });
             }
         }
@@ -416,6 +447,8 @@ pub(crate) struct World {
     pub(crate) now: Now,
     /// By which time the commands of the transaction or script that runs are judged.
     unit: Option<Timestamp>,
+    /// The fence that the next request's hold is to have at least.
+    min_fence: Option<Fence>,
     /// Whether locks have come to other keys in it. Their queues hear of that in the background.
     carried: bool,
     /// Whether time has passed unnoticed, a connection closed, or a transaction or a script goes on.
@@ -438,6 +471,7 @@ impl World {
             naive: Naive::new(rules, SKEW.0 * 1000),
             now: Now { mono: Timestamp(5_000_000), wall: WallTime(1_000_000) },
             unit: None,
+            min_fence: None,
             carried: false,
             late: false,
             some_cannot_wait: false,
@@ -522,8 +556,10 @@ impl World {
                     share: share.and_then(|(limit, take)| {
                         Some(Share { limit: NonZeroU32::new(limit)?, take: NonZeroU32::new(take)? })
                     }),
-                    min_fence: None,
+                    // As the parser has it.
+                    min_fence: self.min_fence.filter(|_| keys.len() == 1 && share.is_none()),
                 };
+                let min_fence = ask.min_fence.map(Fence::get);
                 let (lease_us, note, keys) = (lease * 1000, *note, keys.clone());
                 let (owner_, session) = (*owner, self.bound(*session));
                 let wish = Wish {
@@ -538,6 +574,7 @@ impl World {
                     session,
                     queue_us: queue.map(|ms| ms * 1000),
                     share: *share,
+                    min_fence,
                 };
                 self.serve((*db, &keys), *owner, Operation::Acquire(ask), |naive| {
                     naive.acquire(&wish, now.mono.0, now.wall.0)
@@ -564,11 +601,12 @@ impl World {
                     session: self.session(*session),
                     fence,
                     note: note.map(|note| Note::new(note.as_slice())),
-                    min_fence: None,
+                    min_fence: self.min_fence.filter(|_| keys.len() == 1),
                 };
                 let wish = (now.mono.0 + lease * 1000, self.bound(*session), *note);
+                let fences = (fence.map(Fence::get), ask.min_fence.map(Fence::get));
                 self.serve((0, keys), *owner, Operation::Extend(ask), |naive| {
-                    naive.extend((0, keys), *owner, wish, fence.map(Fence::get))
+                    naive.extend((0, keys), *owner, wish, fences, now.wall.0)
                 });
             }
             Op::Guard { db, key, owner, fence } => {
@@ -706,6 +744,14 @@ impl World {
                 self.primary.flush(db);
                 self.replica.flush(db);
             }
+            Op::AtLeast { fence, of } => {
+                let (Op::Acquire { keys, .. } | Op::Extend { keys, .. }, db) = (&**of, of.db()) else {
+                    panic!("{of:?} gives no fence");
+                };
+                self.min_fence = self.least(*fence, (db, keys[0]));
+                self.act(of);
+                self.min_fence = None;
+            }
             Op::Unit { .. } => unreachable!("no unit is a part of another"),
             Op::Promote => {
                 self.naive.promote(now.wall.0);
@@ -725,6 +771,19 @@ impl World {
             Named::Own => own,
             Named::Other => Fence::new(1),
         }
+    }
+
+    /// The fence that is meant.
+    fn least(&self, fence: Least, at: (u32, u8)) -> Option<Fence> {
+        let rows = self.naive.rows.iter().filter(|row| (row.db, row.key) == at);
+        let (from, by) = match fence {
+            Least::Last(by) => (self.naive.last_fence, by),
+            Least::Wall(by) => (self.now.wall.0, by),
+            Least::Furthest(by) => (self.now.wall.0 + SKEW.0 * 500, by),
+            Least::Highest(by) => (rows.map(|row| row.fence).max().unwrap_or(0), by),
+            Least::Max => (Fence::MAX.get(), 0),
+        };
+        Fence::new(from.saturating_add_signed(by).max(1))
     }
 
     fn connection(&self, client: u8) -> u64 {
@@ -969,6 +1028,9 @@ impl World {
             request::WaitEnd::Refused(Refusal::HoldsShares) => {
                 let is_share = waiter.ask.kind() == Kind::Share && !waiter.is_detached();
                 is_share && self.naive.is_settled_otherwise(waiter, now)
+            }
+            request::WaitEnd::Refused(Refusal::MinFenceAhead) => {
+                self.naive.is_too_far_ahead(waiter, now, self.now.wall.0)
             }
             request::WaitEnd::HoldLost => self.naive.has_lost_its_hold(waiter),
             request::WaitEnd::WrongType => self.is_foreign(waiter.ask.db, &waiter.ask.keys),
@@ -1230,6 +1292,7 @@ impl World {
         let mut settled = self.naive.clone();
         settled.settle(now.0);
         let mut expected = settled.rows.clone();
+        expected.iter_mut().for_each(|row| row.carried = false);
         expected.sort();
         assert_eq!(self.primary.seen((now, self.judged())), expected, "primary and model");
         self.check_checks(&settled);
@@ -1378,6 +1441,7 @@ fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
         Err(Refusal::QueuedUpgrade) => Answer::QueuedUpgrade,
         Err(Refusal::Deadlock(_)) => Answer::Deadlock,
         Err(Refusal::Grace(_)) => Answer::Grace,
+        Err(Refusal::MinFenceAhead) => Answer::MinFenceAhead,
         Err(other) => panic!("not in the model: {other:?}"),
     }
 }
