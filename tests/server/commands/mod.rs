@@ -5,6 +5,7 @@ mod boundary;
 mod clients;
 mod fences;
 mod many;
+mod minfence;
 mod panic;
 mod replies;
 mod replies_hold;

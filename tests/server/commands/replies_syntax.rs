@@ -110,6 +110,15 @@ const NUMBERS: &[Row] = &[
     ("LOCK.EXTEND k a EX 86401", EX),
     ("LOCK.EXTEND k a PX 1 FENCE 0", FENCE),
     ("LOCK.EXTEND k a PX 1 FENCE 9007199254740992", FENCE),
+    ("LOCK.ACQUIRE k a MINFENCE 0", MINFENCE),
+    ("LOCK.ACQUIRE k a MINFENCE -5", MINFENCE),
+    ("LOCK.ACQUIRE k a MINFENCE 05", MINFENCE),
+    ("LOCK.ACQUIRE k a MINFENCE 9007199254740992", MINFENCE),
+    ("LOCK.ACQUIRE k a MINFENCE 9223372036854775808", MINFENCE),
+    ("LOCK.ACQUIRE k a MINFENCE PX 5", MINFENCE),
+    ("LOCK.RW k a READ MINFENCE 0", MINFENCE),
+    ("LOCK.EXTEND k a PX 1 MINFENCE 0", MINFENCE),
+    ("LOCK.EXTEND k a PX 1 MINFENCE 18446744073709551616", MINFENCE),
     ("LOCK.GUARD k a 0 PING", GUARD_FENCE),
     ("LOCK.GUARD k a 05 PING", GUARD_FENCE),
     ("LOCK.GUARD k a -5 PING", GUARD_FENCE),
@@ -142,6 +151,7 @@ const LIMIT: &str = "ERR limit must be a whole number from 1 to 4294967295";
 const TAKE: &str = "ERR TAKE must be a whole number from 1 to 5";
 const RETRY_OF_SHARES: &str = "ERR RETRY must be a whole number from 3 to 5";
 const FENCE: &str = "ERR FENCE must be a whole number from 1 to 9007199254740991";
+const MINFENCE: &str = "ERR MINFENCE must be a whole number from 1 to 9007199254740991";
 const GUARD_FENCE: &str = "ERR fence must be a whole number from 1 to 9007199254740991";
 const TO: &str = "ERR TO must be a whole number from 0 to 4294967295";
 const COUNT: &str = "ERR COUNT must be a whole number from 0 to 4294967295";
@@ -156,6 +166,15 @@ const OPTIONS: &[Row] = &[
     (r#"LOCK.ACQUIRE k a "\x00\r\n\xff""#, r#"ERR unknown option "\x00\r\n\xff""#),
     ("LOCK.ACQUIRE k a READ", r#"ERR unknown option "READ""#),
     ("LOCK.ACQUIRE k a FENCE 5", r#"ERR unknown option "FENCE""#),
+    ("LOCK.SHARE k a 5 MINFENCE 5", r#"ERR unknown option "MINFENCE""#),
+    ("LOCK.RELEASE k a MINFENCE 5", r#"ERR unknown option "MINFENCE""#),
+    ("LOCK.CHECK k a MINFENCE 5", r#"ERR unknown option "MINFENCE""#),
+    ("LOCK.ACQUIRE k a MINFENCE", "ERR MINFENCE needs a value"),
+    ("LOCK.RW k a WRITE MINFENCE", "ERR MINFENCE needs a value"),
+    ("LOCK.EXTEND k a PX 5 MINFENCE", "ERR MINFENCE needs a value"),
+    ("LOCK.EXTEND k a MINFENCE 5", "ERR PX or EX is needed"),
+    ("LOCK.ACQUIRE k a MINFENCE 5 minfence 5", "ERR MINFENCE is given twice"),
+    ("LOCK.EXTEND k a MINFENCE 5 PX 5 MINFENCE 5", "ERR MINFENCE is given twice"),
     ("LOCK.ACQUIRE k a PX 5 EXTRA", r#"ERR unknown option "EXTRA""#),
     ("LOCK.RW k a WRITE READ", r#"ERR unknown option "READ""#),
     ("LOCK.RW k a READ ALL", r#"ERR unknown option "ALL""#),
@@ -285,6 +304,9 @@ const MANY: &[Row] = &[
     ("LOCK.MACQUIRE 2 j k a BLOCK 0 PX 5 BLOCK 0", "ERR BLOCK is given twice"),
     ("LOCK.MACQUIRE 2 j k a SESSION 5 SESSION 5", "ERR SESSION is given twice"),
     ("LOCK.MACQUIRE 2 j k a FENCE 5", r#"ERR unknown option "FENCE""#),
+    ("LOCK.MACQUIRE 2 j k a MINFENCE 5", r#"ERR unknown option "MINFENCE""#),
+    ("LOCK.MACQUIRE 1 j a MINFENCE 5", r#"ERR unknown option "MINFENCE""#),
+    ("LOCK.MEXTEND 1 j a PX 5 MINFENCE 5", r#"ERR unknown option "MINFENCE""#),
     ("LOCK.MACQUIRE 2 j k a ALL", r#"ERR unknown option "ALL""#),
     ("LOCK.MACQUIRE 2 j k a COUNT 5", r#"ERR unknown option "COUNT""#),
     ("LOCK.MRELEASE 2 j k a FENCE 5", r#"ERR unknown option "FENCE""#),
