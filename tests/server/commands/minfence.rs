@@ -12,15 +12,15 @@ use crate::harness::transcript::play_in;
 use testbed::{Client, Cluster, Server, Setup, wait_for};
 
 const LEASE_MS: &str = "3600000";
-const SKEW_MS: &str = "60000";
-const HALF_US: i64 = 30_000_000;
+pub(super) const SKEW_MS: &str = "60000";
+pub(super) const HALF_US: i64 = 30_000_000;
 /// More than a test takes.
 const MARGIN_US: i64 = 10_000_000;
 
 pub(super) const TOO_FAR: &str = "ERR MINFENCE is more than half of lock.promotion-skew-ms ahead of the clock";
 
 /// A server that has given its first fence, and jumps far from then on.
-fn settled(setup: Setup) -> Server {
+pub(super) fn settled(setup: Setup) -> Server {
     let server = setup.lock_option("promotion-skew-ms", "0").start();
     let mut conn = server.connect();
     take(&mut conn, "first", "z", None);
@@ -35,7 +35,7 @@ fn asked(key: &str, owner: &str, least: Option<i64>) -> Vec<String> {
     ["LOCK.ACQUIRE", key, owner, "PX", LEASE_MS].into_iter().chain(option).map(str::to_owned).collect()
 }
 
-fn take(conn: &mut Client, key: &str, owner: &str, least: Option<i64>) -> i64 {
+pub(super) fn take(conn: &mut Client, key: &str, owner: &str, least: Option<i64>) -> i64 {
     match conn.call(&asked(key, owner, least)) {
         Ok(redis::Value::Int(fence)) => fence,
         other => panic!("{owner} at {key}: {other:?}"),
@@ -52,12 +52,12 @@ fn leave(conn: &mut Client, key: &str, owner: &str) {
     assert_eq!(conn.int(&["LOCK.RELEASE", key, owner, "ALL"]), Some(0));
 }
 
-fn fence_clock(conn: &mut Client) -> i64 {
+pub(super) fn fence_clock(conn: &mut Client) -> i64 {
     conn.info("lock", "lock_fence_clock").parse().unwrap()
 }
 
 /// The server's wall clock, in microseconds.
-fn wall(conn: &mut Client) -> i64 {
+pub(super) fn wall(conn: &mut Client) -> i64 {
     let (seconds, micros): (i64, i64) = conn.get(&["TIME"]);
     seconds * 1_000_000 + micros
 }

@@ -6,6 +6,7 @@ mod clients;
 mod fences;
 mod many;
 mod minfence;
+mod minfence_attack;
 mod panic;
 mod replies;
 mod replies_hold;
