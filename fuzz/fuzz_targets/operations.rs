@@ -11,7 +11,7 @@ use queue::Rules;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::request::{Amount, Wait};
 use redis_lock::lock::model::time::Millis;
-use world::{Bound, Named, Op, RULES, World};
+use world::{Bound, Least, Named, Op, RULES, World};
 
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../../tests/model/naive.rs"]
@@ -44,12 +44,42 @@ fn sequence(input: &mut Unstructured<'_>) -> Result<(Rules, Vec<Op>)> {
     let waiting = first & 1 == 1;
     // What was found before there were shares begins with less, and means what it meant.
     let codes = if first < 128 { 33 } else { 45 };
+    // The same of MINFENCE.
+    let fences = first >= 192;
     let rules = if waiting { rules(input)? } else { Rules { holders_max: input.int_in_range(1..=3)?, ..RULES } };
     let mut ops = Vec::new();
     while !input.is_empty() && ops.len() < OPS_MAX {
-        ops.push(op(input, waiting, codes)?);
+        let one = op(input, waiting, codes)?;
+        ops.push(if fences { raised(input, one)? } else { one });
     }
     Ok((rules, ops))
+}
+
+/// The same, at times with a fence that the hold is to have at least. In a transaction or a script each may have its
+/// own.
+fn raised(input: &mut Unstructured<'_>, op: Op) -> Result<Op> {
+    Ok(match op {
+        Op::Acquire { .. } | Op::Extend { .. } if input.arbitrary()? => {
+            Op::AtLeast { fence: least(input)?, of: Box::new(op) }
+        }
+        Op::Unit { commands } => {
+            let commands = commands.into_iter().map(|command| raised(input, command)).collect::<Result<Vec<Op>>>()?;
+            Op::Unit { commands }
+        }
+        op => op,
+    })
+}
+
+fn least(input: &mut Unstructured<'_>) -> Result<Least> {
+    let by = if input.arbitrary()? { input.int_in_range(-2..=2)? } else { input.int_in_range(-5_000..=5_000)? };
+    Ok(match input.int_in_range(0..=8u8)? {
+        0 | 1 => Least::Last(by),
+        2 => Least::Wall(by),
+        3 | 4 => Least::Furthest(by),
+        5 | 6 => Least::Highest(by),
+        7 => Least::Max,
+        _ => Least::Furthest(0),
+    })
 }
 
 fn rules(input: &mut Unstructured<'_>) -> Result<Rules> {

@@ -453,7 +453,8 @@ fn deed() -> impl Strategy<Value = Deed> {
     let least = move || option::weighted(0.8, asked());
     let mode = prop_oneof![Just(Read), Just(Write)];
     prop_oneof![
-        8 => (key(), owner(), mode, least()).prop_map(|(key, owner, mode, least)| Deed::Take { key, owner, mode, least }),
+        8 => (key(), owner(), mode, least())
+            .prop_map(|(key, owner, mode, least)| Deed::Take { key, owner, mode, least }),
         8 => (key(), owner(), least()).prop_map(|(key, owner, least)| Deed::Extend { key, owner, least }),
         4 => (key(), owner()).prop_map(|(key, owner)| Deed::Release { key, owner }),
         1 => key().prop_map(|key| Deed::Delete { key }),
