@@ -20,7 +20,7 @@ pub fn file(folder: &Path, kind: &str, version: &str, end: &str) -> PathBuf {
 }
 
 /// The date, as of UTC.
-fn today() -> String {
+pub fn today() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is set");
     date(now.as_secs() / 86_400)
 }

@@ -43,6 +43,19 @@ const GIVE: &str = "
     redis.call('set', KEYS[3], answer, 'px', ARGV[3])
     return answer";
 
+/// The same without a latch, as Redisson had it before. Lock, channel; owner, lease.
+pub const GIVE_AND_TELL: &str = "
+    if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
+        return nil
+    end
+    if redis.call('hincrby', KEYS[1], ARGV[1], -1) > 0 then
+        redis.call('pexpire', KEYS[1], ARGV[2])
+        return 0
+    end
+    redis.call('del', KEYS[1])
+    redis.call('publish', KEYS[2], '0')
+    return 1";
+
 /// The shape of its read lock: beside the hash each count of a reader has a key that lasts as long as its lease.
 /// Lock, prefix of the reader's keys; reader, lease.
 const TAKE_READ: &str = "

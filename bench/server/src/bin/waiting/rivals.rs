@@ -2,7 +2,7 @@
 
 use crate::clients::{Listeners, Requests, Ring, Then};
 use crate::driver::{Driver, PATIENCE, Workload};
-use bench::scripts::{COMPARE_AND_DELETE, TAKE, TAKE_PERMIT};
+use bench::scripts::{COMPARE_AND_DELETE, GIVE_AND_TELL, TAKE, TAKE_PERMIT};
 use bench::server::Bench;
 use redis::Cmd;
 use std::time::{Duration, Instant};
@@ -14,20 +14,6 @@ const LEASE_MS: &str = "60000";
 /// The owner that keeps the lock until the gate opens.
 const GATE: &str = "gate";
 const RETRY: Duration = Duration::from_millis(10);
-
-/// The same without a latch, as Redisson had it before: 1 when the last count was released and all subscribers were
-/// informed.
-const GIVE_AND_TELL: &str = "
-    if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
-        return nil
-    end
-    if redis.call('hincrby', KEYS[1], ARGV[1], -1) > 0 then
-        redis.call('pexpire', KEYS[1], ARGV[2])
-        return 0
-    end
-    redis.call('del', KEYS[1])
-    redis.call('publish', KEYS[2], '0')
-    return 1";
 
 /// As long as a UUID.
 fn owner(client: usize) -> String {
