@@ -16,7 +16,7 @@ env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers faults torture fuzz valgrind
-.PHONY: instructions lint bench clean
+.PHONY: instructions lint bench compare clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -111,6 +111,16 @@ bench: build ## measure locks beside what people use without the module, in ROUN
 	@$(cargo) build --release --locked --package bench --package noop
 	@$(cargo) bench --locked --package redis-lock
 	@tools/bench.sh $(ROUNDS)
+
+CONTENDERS =
+
+compare: SECONDS = 1.5
+compare: ROUNDS = 3
+compare: build ## measure locks of PostgreSQL, MariaDB, etcd, ZooKeeper, Redis beside ours, SECONDS=1.5 each; 10 minutes
+	@tools/install.sh server compare
+	@$(cargo) build --release --locked --package compare --features servers
+	target/release/compare --seconds $(SECONDS) --rounds $(ROUNDS) \
+	  $(if $(CONTENDERS),--contenders $(CONTENDERS)) --out docs --json target/compare.json
 
 clean: stop ## remove target/
 	cargo clean

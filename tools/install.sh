@@ -15,6 +15,8 @@
 #               for PHP, Ruby and C. What it cannot install it leaves out: the tests say so, and go on
 #   linters-python  ruff and mypy, for clients/python
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
+#   compare     with apt-get, the servers that make compare measures beside ours: PostgreSQL, MariaDB, etcd, ZooKeeper.
+#               Never fails: the program names what it has not found
 #   valgrind
 #   keyring     Debian's keys, to verify its packages
 #
@@ -409,6 +411,23 @@ install_fuzz() {
 install_valgrind() {
   have valgrind || package valgrind valgrind valgrind ||
     die "valgrind is missing; to install it, apt-get needs root or sudo"
+}
+
+# What cannot be installed is left out: the program says which contenders it has not run.
+install_compare() {
+  local missing=() services=() service
+  have_file /usr/lib/postgresql/*/bin/postgres || missing+=(postgresql) services+=(postgresql)
+  have_file /usr/sbin/mariadbd || missing+=(mariadb-server) services+=(mariadb)
+  have_file /usr/bin/etcd || missing+=(etcd-server) services+=(etcd)
+  have_file /usr/share/java/zookeeper.jar || missing+=(zookeeper)
+  if [ "${#missing[@]}" = 0 ]; then return; fi
+  if ! can_apt; then
+    say "compare: without apt-get as root, left out: ${missing[*]}"
+    return
+  fi
+  (package compare "${missing[*]}" "") || say "compare: left out: ${missing[*]}"
+  # The services must not start at the next boot either.
+  for service in "${services[@]}"; do as_root update-rc.d "$service" disable >>"$log" 2>&1 || true; done
 }
 
 install_keyring() {
