@@ -116,52 +116,70 @@ class _Ask:
         self.wire = wire
         self.sent: float | None = None  # when it began to be sent
         self.answered = False
+        self.wanted = True
         self.task: asyncio.Task[Any]
 
-    async def reply(self, limit: float, connecting: float) -> Any:
-        """The reply, if it comes within `limit` seconds from when it was sent, and it is sent within `connecting`."""
+    async def reply(self, limit: float) -> Any:
+        """The reply, if it comes within `limit` seconds from when it was sent."""
         begin = _now()
         while not self.task.done():
-            left = begin + connecting - _now() if self.sent is None else self.sent + limit - _now()
+            left = begin + _PATIENCE - _now() if self.sent is None else self.sent + limit - _now()
             if left <= 0:
+                self.wire.late = True
                 raise errors.TimeoutError("the server did not answer in time")
             # The clock counts suspended time, and that of the event loop does not.
-            await asyncio.wait({self.task}, timeout=min(left, _SLICE) if self.sent else min(left, _CONNECT / 10))
+            await asyncio.wait({self.task}, timeout=min(left, 0.05 if self.sent is None else _SLICE))
         if self.task.cancelled():
             raise errors.ConnectionError("the request was given up")
         return self.task.result()
 
+    def drop(self) -> None:
+        """Nobody waits for the reply any more."""
+        if self.wanted:
+            self.wanted = False
+            if self.sent is None:
+                self.task.cancel()
+            self.wire.drop()
+
 
 class _Wire:
-    """A connection to a node, for requests that it must deal with in this order."""
+    """A connection to a node, for requests that the node must deal with in this order."""
 
-    def __init__(self, server: _TaskServer, meet: Callable[[_Identity], None]) -> None:
-        self.server, self.meet = server, meet
+    def __init__(self, server: _TaskServer) -> None:
+        self.server = server
         self.connection: Any = None
+        self.opening: asyncio.Task[None] | None = None
         self.writing = asyncio.Lock()
-        self.last: asyncio.Future[None] | None = None  # done when the reply before the next one was read
-        self.open = 0  # requests whose replies were not read
-        self.broken = False
+        self.last: asyncio.Future[None] | None = None  # done when the reply to the last request was read
+        self.asks: set[_Ask] = set()  # those whose replies were not read
+        self.late = self.broken = False
 
-    def ask(self, words: Sequence[Any]) -> _Ask:
-        ask, before = _Ask(self), self.last
-        self.last = asyncio.get_running_loop().create_future()
-        self.open += 1
-        ask.task = self.server.task(self.exchange(ask, words, before, self.last))
+    @classmethod
+    def to(cls, server: _TaskServer) -> _Wire:
+        """The one that others use as well, as long as it answers in time."""
+        wire = _wires.get(server)
+        if wire is None or wire.late or wire.broken:
+            wire = _wires[server] = cls(server)
+        return wire
+
+    def ask(self, words: Sequence[Any], meet: Callable[[_Identity], None] | None = None) -> _Ask:
+        ask = _Ask(self)
+        self.asks.add(ask)
+        ask.task = self.server.task(self.exchange(ask, words, meet))
         return ask
 
-    async def exchange(
-        self, ask: _Ask, words: Sequence[Any], before: asyncio.Future[None] | None, read: asyncio.Future[None]
-    ) -> Any:
+    async def exchange(self, ask: _Ask, words: Sequence[Any], meet: Callable[[_Identity], None] | None) -> Any:
+        read: asyncio.Future[None] | None = None
         try:
             async with self.writing:
-                connection = await self.connected()
-                ask.sent = _now()
-                await connection.send_command(*words)
+                await self.connected(meet)
+                before, read = self.last, asyncio.get_running_loop().create_future()
+                self.last, ask.sent = read, _now()
+                await self.connection.send_command(*words)
             if before is not None:
                 await asyncio.shield(before)
                 self.check()
-            reply = await connection.read_response()
+            reply = await self.connection.read_response()
         except _REFUSALS:
             ask.answered = ask.sent is not None
             raise
@@ -171,22 +189,25 @@ class _Wire:
             ask.answered = True
             return reply
         finally:
-            self.open -= 1
-            self.broken = self.broken or not ask.answered
-            if not read.done():
+            self.asks.discard(ask)
+            self.broken = self.broken or (ask.sent is not None and not ask.answered)
+            if read is not None and not read.done():
                 read.set_result(None)
-            if self.broken:
-                await self.close()
-            elif self.open == 0:
-                self.give_back()
+            if not self.asks:
+                await self.end()
 
-    def check(self) -> None:
-        if self.broken:
-            raise errors.ConnectionError("the connection broke")
-
-    async def connected(self) -> Any:
+    async def connected(self, meet: Callable[[_Identity], None] | None) -> None:
         self.check()
-        if self.connection is None:
+        if self.opening is None:
+            self.opening = self.server.task(self.connect())
+        await asyncio.shield(self.opening)
+        self.check()
+        identity = _identities[self.connection]
+        if identity is not None and meet is not None:
+            meet(identity)
+
+    async def connect(self) -> None:
+        try:
             connection = await self.server.pick()
             if connection is None:
                 source = self.server.source
@@ -195,20 +216,37 @@ class _Wire:
             await connection.connect()
             if connection not in _identities:
                 _identities[connection] = await _Identity.of(connection)
-            identity = _identities[connection]
-            if identity is not None:
-                self.meet(identity)
-        return self.connection
+        except BaseException:
+            self.broken = True
+            if self.connection is not None:
+                await self.connection.disconnect(nowait=True)
+            raise
 
-    async def close(self) -> None:
-        if self.connection is not None:
-            await self.connection.disconnect(nowait=True)
+    def check(self) -> None:
+        if self.broken:
+            raise errors.ConnectionError("the connection broke")
 
-    def give_back(self) -> None:
-        """All replies are read: the connection is for anybody."""
+    def drop(self) -> None:
+        """Ends when nobody waits for a reply any more."""
+        if not any(ask.wanted for ask in self.asks):
+            for ask in self.asks:
+                ask.task.cancel()
+
+    async def end(self) -> None:
+        """All replies are read, or none comes any more."""
+        if _wires.get(self.server) is self:
+            del _wires[self.server]
+        if self.opening is not None and not self.opening.done():
+            self.opening.cancel()
+        elif self.connection is not None:
+            if self.broken or not self.connection.is_connected:
+                await self.connection.disconnect(nowait=True)
+            else:
+                self.server.give(self.connection)
         self.broken = True
-        if self.connection.is_connected:
-            self.server.give(self.connection)
+
+
+_wires: weakref.WeakKeyDictionary[_TaskServer, _Wire] = weakref.WeakKeyDictionary()
 
 
 class _Source:
@@ -361,18 +399,20 @@ class _Part:
 
     # --- requests ---
 
-    async def request(self, words: list[Any], limit: float, *, acquires: bool = False) -> tuple[Any, float]:
-        """The reply, and when the request was sent."""
+    async def request(
+        self, words: list[Any], limit: float, *, acquires: bool = False, waits: bool = False
+    ) -> tuple[Any, float]:
+        """The reply, and when the request was sent. A request that `waits` has a connection of its own."""
         if acquires and self.closed:
             raise errors.ConnectionError("it is released already")
-        ask = _Wire(self.server, self.meet).ask(words)
+        ask = (_Wire(self.server) if waits else _Wire.to(self.server)).ask(words, self.meet)
         if acquires:
             self.asking.append(ask)
         try:
-            reply = await ask.reply(limit, _PATIENCE)
+            reply = await ask.reply(limit)
         except BaseException:
             if ask.sent is None or not acquires:
-                ask.task.cancel()
+                ask.drop()
             raise
         finally:
             self.settle(ask)
@@ -422,7 +462,6 @@ class _Part:
             if not str(error).startswith("WRONGTYPE"):
                 raise
             reply, sent = None, 0
-        self.unsure = False
         self.heed(reply, sent)
 
     async def until_its_clock_follows(
@@ -432,7 +471,7 @@ class _Part:
         until = _now() + limit
         while True:
             try:
-                return await self.request(words, limit + block, acquires=acquires)
+                return await self.request(words, limit + block, acquires=acquires, waits=block > 0)
             except errors.ResponseError as error:
                 if not _late(error) or _now() >= until:
                     raise
@@ -441,10 +480,11 @@ class _Part:
     def heed(self, reply: Any, sent: float) -> None:
         """Takes note of what the node has granted, or not."""
         with _mutex:
-            if self.hold.held and (self.hold.ended or self.hold.is_lost()):
-                return
             self.refused = reply is None
-            self.fence = reply
+            over = self.hold.held and (self.hold.ended or self.hold.is_lost())
+            self.fence, self.unsure = reply, False
+            if over:
+                return  # what is lost stays lost; the fence is for the release
             self.end = -math.inf if reply is None else sent + self.spec.lease - self.spec.margin
             if reply is not None:
                 self.placed = False
@@ -492,7 +532,8 @@ class _Part:
                 self.due = _now() + next(self.pauses)
             else:
                 # It may have been somebody else's meanwhile, so the lease is not extended but asked for.
-                self.fence, self.end, self.unsure = None, -math.inf, False
+                self.unsure = self.unsure or self.fence is not None
+                self.fence, self.end = None, -math.inf
                 await self.take(hold.fence)
         except Exception as error:  # noqa: BLE001 - whatever it was: it is repeated
             hold.failure = error
@@ -517,7 +558,7 @@ class _Part:
             self.task.cancel()
         for ask in tuple(self.asking):
             if ask.sent is None:
-                ask.task.cancel()
+                ask.drop()
             self.settle(ask)
         if self.barred and not self.asking and self.fence is None:
             self.finish()
@@ -590,7 +631,7 @@ class _Part:
             self.over = True
             self.server.holds.discard(self)
             for ask in (*self.releases, *self.asking):
-                ask.task.cancel()
+                ask.drop()
             self.server.leave()
 
 
@@ -831,19 +872,26 @@ class _Hold:
     async def leave(self, but: _Part | None = None) -> dict[_Part, bool | Exception | None]:
         """Releases all nodes, or all but one. Waits for those that answer, and not for others: what they said."""
         parts = [part for part in self.parts if part is not but and not part.closed]
+        sure = [part for part in parts if part.fence is not None or part.placed]
+        silent = [part for part in parts if part not in sure and (part.asking or part.unsure)]
+        enough = len(sure)
+        if len(silent) > len(self.parts) - self.spec.quorum:
+            enough += len(silent)
+        enough = min(enough, self.spec.quorum)
         begin, said = _now(), dict[_Part, bool | Exception | None]()
         tasks = {part.server.task(part.give_back()): part for part in parts}
         patience = begin + 2 * self.spec.limit + _CONNECT  # each may be repeated once, over a new connection
         waiting = set(tasks)
         while waiting and _now() < patience:
+            if sum(part in said for part in (*sure, *silent)) >= enough:
+                patience = min(patience, begin + 3 * max(self.trip, _now() - begin) + 0.005)
+                enough = len(parts) + 1
             done, waiting = await asyncio.wait(
                 waiting, timeout=max(0, patience - _now()), return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
                 error = task.exception()
                 said[tasks[task]] = error if isinstance(error, Exception) else task.result()
-            if sum(not isinstance(one, Exception) for one in said.values()) >= min(self.spec.quorum, len(parts)):
-                patience = min(patience, begin + 3 * (_now() - begin) + 0.005)
         return said
 
     # --- while it is held ---
@@ -1138,6 +1186,10 @@ class _Call(Generic[_T]):
         self.result: _T
         self.error: BaseException | None = None
 
+    def begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        self.task = loop.create_task(self.run())
+        return self.task
+
     async def run(self) -> None:
         try:
             if self.cancelled:
@@ -1208,7 +1260,8 @@ class _Background:
                 raise RuntimeError("the event loop of the locks has ended")
 
     def run(self) -> None:
-        asyncio.run(self.serve())
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self.serve())
 
     async def serve(self) -> None:
         self.loop, self.bell = asyncio.get_running_loop(), asyncio.Event()
@@ -1218,10 +1271,9 @@ class _Background:
             while True:
                 self.bell.clear()
                 while self.calls:
-                    call = self.calls.popleft()
-                    call.task = self.loop.create_task(call.run())
-                    running.add(call.task)
-                    call.task.add_done_callback(running.discard)
+                    task = self.calls.popleft().begin(self.loop)
+                    running.add(task)
+                    task.add_done_callback(running.discard)
                 with _mutex:
                     ours = (self.pid, id(self.loop))
                     if not (running or self.calls or any(key[:2] == ours for key in _servers)):
