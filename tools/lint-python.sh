@@ -9,4 +9,4 @@ files=(clients/python cli/compare cli/tests/program tests/helpers/agents/*.py te
 
 "$python" -m ruff format --quiet --check --config clients/python/pyproject.toml "${files[@]}"
 "$python" -m ruff check --quiet clients/python
-"$python" -m mypy --strict --no-error-summary clients/python/redis_lock.py
+"$python" -m mypy --strict --no-error-summary clients/python/redis_lock.py clients/python/redis_quorum.py

@@ -405,7 +405,7 @@ class _Part:
         """The reply, and when the request was sent. A request that `waits` has a connection of its own."""
         if acquires and self.closed:
             raise errors.ConnectionError("it is released already")
-        ask = (_Wire(self.server) if waits else _Wire.to(self.server)).ask(words, self.meet)
+        ask = (_Wire(self.server) if waits else _Wire.to(self.server)).ask(words, self.meet if acquires else None)
         if acquires:
             self.asking.append(ask)
         try:
@@ -526,8 +526,8 @@ class _Part:
             if known:
                 await self.extend(hold.fence if self.fence < hold.fence else None, limit)  # type: ignore[operator]
                 if self.fence is None:
-                    hold.look()
-                    self.due = _now()
+                    self.due = _now() + next(self.pauses)
+                    hold.doubt()
             elif self.barred or self.asking:
                 self.due = _now() + next(self.pauses)
             else:
@@ -956,9 +956,9 @@ class _Hold:
         if reply is None and part.fence == fence and not part.unsure:
             with _mutex:
                 part.fence, part.end = None, -math.inf
-            self.look()
-            part.due = _now()
+                part.due = _now() + next(part.pauses)
             part.server.attend(part.due)
+            self.doubt()
         return reply is not None
 
     async def wait_lost(self, timeout: float | None) -> bool:
@@ -998,6 +998,14 @@ class _Hold:
             if self.held and not self.ended and (self.pid != os.getpid() or _now() >= self.valid_until()):
                 self.lost = True
             return self.lost
+
+    def doubt(self) -> None:
+        """A node has lost its hold. Asks the others at once, so that a majority that did is no majority again."""
+        for part in self.parts:
+            if part.fence is not None:
+                part.due = _now()
+                part.server.attend(part.due)
+        self.look()
 
     def look(self) -> None:
         """Signals a loss. In the event loop alone."""
