@@ -57,6 +57,7 @@ __all__ = ["AsyncQuorumLock", "Deadlock", "LockError", "LockLost", "LockNotAcqui
 
 _T = TypeVar("_T")
 _AHEAD = 100_000  # how far a proposed fence is ahead of the wall clock, in microseconds
+_SLOW = 0.25  # how long the first node may take until the line is at the next
 _LEAST_NODES = 3
 _CONNECT = 0.5  # the least time that a connection may take
 _REFUSALS = (
@@ -145,8 +146,8 @@ class _Ask:
 class _Wire:
     """A connection to a node, for requests that the node must deal with in this order."""
 
-    def __init__(self, server: _TaskServer) -> None:
-        self.server = server
+    def __init__(self, server: _TaskServer, *, own: bool = False) -> None:
+        self.server, self.own = server, own  # its own: that of a request that waits
         self.connection: Any = None
         self.opening: asyncio.Task[None] | None = None
         self.writing = asyncio.Lock()
@@ -400,12 +401,14 @@ class _Part:
     # --- requests ---
 
     async def request(
-        self, words: list[Any], limit: float, *, acquires: bool = False, waits: bool = False
+        self, words: list[Any], limit: float, *, acquires: bool = False, waits: bool = False, places: bool = False
     ) -> tuple[Any, float]:
         """The reply, and when the request was sent. A request that `waits` has a connection of its own."""
         if acquires and self.closed:
             raise errors.ConnectionError("it is released already")
-        ask = (_Wire(self.server) if waits else _Wire.to(self.server)).ask(words, self.meet if acquires else None)
+        ask = (_Wire(self.server, own=True) if waits else _Wire.to(self.server)).ask(
+            words, self.meet if acquires else None
+        )
         if acquires:
             self.asking.append(ask)
         try:
@@ -415,6 +418,7 @@ class _Part:
                 ask.drop()
             raise
         finally:
+            self.placed = self.placed or (places and ask.sent is not None)
             self.settle(ask)
         assert ask.sent is not None  # noqa: S101 - it was answered
         return reply, ask.sent
@@ -435,9 +439,9 @@ class _Part:
         elif identity.role == "slave":
             problem = "is a replica"
         for at, other in others.items():
-            if identity.run == other.run:
+            if problem is None and identity.run == other.run:
                 problem = f"is the same server as the one at {at}"
-            elif identity.group == other.group:
+            elif problem is None and identity.group == other.group:
                 problem = f"replicates with the one at {at}"
         if problem is not None:
             raise NoQuorum(f"{self.spec.title}: no quorum: the server at {self.at} {problem}", self.spec.name)
@@ -445,8 +449,10 @@ class _Part:
     async def take(self, least: int | None, *, block: float | None = None, queue: float | None = None) -> None:
         """Asks for the lock."""
         words = self.spec.acquire(self.owner.name, least, block, queue)
-        self.placed = self.placed or queue is not None
-        reply, sent = await self.until_its_clock_follows(words, self.spec.limit, block or 0, acquires=True)
+        places = queue is not None
+        reply, sent = await self.until_its_clock_follows(
+            words, self.spec.limit, block or 0, acquires=True, places=places
+        )
         self.heed(reply, sent)
 
     async def extend(self, least: int | None, limit: float) -> None:
@@ -465,13 +471,14 @@ class _Part:
         self.heed(reply, sent)
 
     async def until_its_clock_follows(
-        self, words: list[Any], limit: float, block: float = 0, *, acquires: bool = False
+        self, words: list[Any], limit: float, block: float = 0, *, acquires: bool = False, places: bool = False
     ) -> tuple[Any, float]:
         """Repeats a request that is refused since its fence is too far ahead of the node's clock."""
         until = _now() + limit
         while True:
             try:
-                return await self.request(words, limit + block, acquires=acquires, waits=block > 0)
+                waits = block > 0
+                return await self.request(words, limit + block, acquires=acquires, waits=waits, places=places)
             except errors.ResponseError as error:
                 if not _late(error) or _now() >= until:
                     raise
@@ -566,6 +573,7 @@ class _Part:
         fence = None if self.unsure or self.asking or self.doubt or self.placed else self.fence
         self.releases = [ask.wire.ask(self.spec.release(self.owner.name, None)) for ask in self.asking]
         pending = tuple(self.asking)
+        self.placed = self.placed or any(ask.wire.own for ask in pending)
         fresh = fence is not None or self.unsure or self.doubt or self.placed
         if not (fresh or pending):
             self.finish()
@@ -721,27 +729,31 @@ class _Hold:
 
         Returns the first node that answers: in the order of the list, since the others wait in line there.
         """
-        begin, patience = _now(), math.inf
+        begin, patience, slow = _now(), math.inf, math.inf
         deadline = begin + self.spec.lease / 3
         while True:
             self.bell.clear()
             self.look_for_errors()
-            first = next((part for part in self.parts if part.answered or part.busy), None)
+            agreed = self.is_agreed()
             if patience == math.inf and sum(part.answered for part in self.parts) >= self.spec.quorum:
                 self.trip = max(_now() - begin, 0.001)
                 patience = begin + 3 * self.trip + 0.005
-            if first is not None and not first.answered and _now() >= patience:
+                slow = max(patience, begin + min(_SLOW, self.spec.limit))
+            first = next((part for part in self.parts if part.answered or part.busy), None)
+            # A first node that is slow costs no more than two round trips where the lock is free. Where it is not,
+            # there is more time to find out at which node the others wait.
+            ends = patience if agreed else slow
+            if first is not None and not first.answered and _now() >= ends:
                 first = next((part for part in self.parts if part.answered), None)
             known = first is None or first.answered
-            if self.is_agreed() and (once or known):
+            if agreed and (once or known):
                 return first
             if known and not once and first is not None and first.refused:
                 return first
             self.level()
             if _now() >= deadline or (known and not self.is_possible()):
                 return first
-            ends = deadline if patience <= _now() else min(patience, deadline)
-            await self.ring(ends)
+            await self.ring(min(ends, deadline) if _now() < ends else deadline)
 
     async def wait_in_line(self, first: _Part, until: float) -> bool:
         """Waits at one node until it grants. False when the wait is over, or the node does not answer any more."""
@@ -757,8 +769,7 @@ class _Hold:
                 if failed or not _again(error):
                     return False
                 failed = True  # a lost connection costs no place
-                if str(error).startswith("UNBLOCKED "):
-                    await asyncio.sleep(0.1)
+                await asyncio.sleep(next(_pauses()))
                 continue
             failed, first.failure = False, None
             if first.fence is not None:

@@ -26,13 +26,14 @@ fn a_fork_of_python_has_lost_the_lock_of_its_parent() {
 #[test]
 fn the_tests_of_the_helper_for_python_pass() {
     let mut command = Command::new(python());
-    passes_on_a_server(command.args(["-m", "unittest", "discover", "-s", "clients/python/tests"]));
+    // Five, for the lock over a quorum.
+    passes_on_servers(5, command.args(["-m", "unittest", "discover", "-s", "clients/python/tests"]));
 }
 
 #[test]
 fn the_tests_of_the_helper_for_node_pass() {
     let mut command = Command::new(node());
-    passes_on_a_server(command.args(["--test", "clients/node/tests/redis-lock.test.mjs"]));
+    passes_on_servers(1, command.args(["--test", "clients/node/tests/redis-lock.test.mjs"]));
 }
 
 #[test]
@@ -40,7 +41,7 @@ fn the_tests_of_the_helper_for_go_pass() {
     Language::Go.play("own::the_tests_of_the_helper_for_go_pass", |_| {
         let mut command = Command::new(root().join("tools/go.sh"));
         // Not from its cache: the server is a new one.
-        passes_on_a_server(command.args(["test", "-count=1", "./clients/go/..."]));
+        passes_on_servers(1, command.args(["test", "-count=1", "./clients/go/..."]));
     });
 }
 
@@ -71,8 +72,9 @@ fn passes_unless_not_run(name: &str, command: &mut Command) {
     }
 }
 
-/// The command succeeds with a new server, which it finds by REDIS_LOCK_PORT.
-fn passes_on_a_server(command: &mut Command) {
-    let server = Server::new();
-    passes(command.env("REDIS_LOCK_PORT", server.port().to_string()));
+/// The command succeeds with new servers, which it finds by REDIS_LOCK_PORTS, and the first by REDIS_LOCK_PORT.
+fn passes_on_servers(count: usize, command: &mut Command) {
+    let servers: Vec<Server> = (0..count).map(|_| Server::new()).collect();
+    let ports: Vec<String> = servers.iter().map(|server| server.port().to_string()).collect();
+    passes(command.env("REDIS_LOCK_PORT", &ports[0]).env("REDIS_LOCK_PORTS", ports.join(" ")));
 }

@@ -34,7 +34,8 @@ fn the_wheel_of_python_is_built_installed_and_used() {
     let mut command = Command::new(python());
     command.args(["-c", program]).arg(&site).arg(server.port().to_string());
     took_a_lock(&server, &passes(command.env("PYTHONPATH", &site).current_dir(place.path())));
-    for program in programs("clients/python/README.md", "python", &server) {
+    let others = [Server::new(), Server::new()];
+    for program in programs("clients/python/README.md", "python", &[&server, &others[0], &others[1]]) {
         let mut command = Command::new(python());
         passes(command.args(["-c", &program]).env("PYTHONPATH", &site).current_dir(place.path()));
     }
@@ -71,7 +72,7 @@ fn the_tarball_of_node_is_built_installed_and_used() {
     fs::write(empty.join("use.mjs"), program).unwrap();
     let printed = passes(Command::new(node()).arg("use.mjs").arg(server.port().to_string()).current_dir(&empty));
     took_a_lock(&server, &printed);
-    for program in programs("clients/node/README.md", "js", &server) {
+    for program in programs("clients/node/README.md", "js", &[&server]) {
         fs::write(empty.join("use.mjs"), program).unwrap();
         let mut command = Command::new(node());
         command.arg("use.mjs").env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()));
@@ -147,12 +148,19 @@ fn the_crate_is_packaged_and_used_from_an_empty_project() {
     took_a_lock(&server, &passes(cargo().args(["run", "--quiet", "--"]).arg(url).current_dir(&own)));
 }
 
-/// The programs in a language that a page has, each for a server of its own port.
-fn programs(page: &str, language: &str, server: &Server) -> Vec<String> {
+/// The programs in a language that a page has, for these servers instead of those at the ports from 6379 on.
+fn programs(page: &str, language: &str, servers: &[&Server]) -> Vec<String> {
     let text = fs::read_to_string(root().join(page)).unwrap();
-    let (begin, port) = (format!("\n```{language}\n"), server.port().to_string());
+    let begin = format!("\n```{language}\n");
     let blocks = text.split(&begin).skip(1).map(|rest| rest.split("\n```").next().unwrap());
-    let programs: Vec<String> = blocks.map(|block| block.replace("6379", &port)).collect();
+    // By way of a name for each, since a port may look like another one of the page.
+    let named = |text: String, (at, _): (usize, _)| text.replace(&(6379 + at).to_string(), &format!("<port {at}>"));
+    let real = |text: String, (at, server): (usize, &&Server)| {
+        text.replace(&format!("<port {at}>"), &server.port().to_string())
+    };
+    let numbered = || servers.iter().enumerate();
+    let on_servers = |block: &str| numbered().fold(numbered().fold(block.to_owned(), named), real);
+    let programs: Vec<String> = blocks.map(on_servers).collect();
     assert!(!programs.is_empty(), "{page} has no program in {language}");
     programs
 }
