@@ -24,6 +24,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -74,7 +75,7 @@ class NoQuorum(LockError):
 
 def _late(error: Exception) -> bool:
     """Does the clock of this node lag too far behind the fence that it was asked for?"""
-    return isinstance(error, errors.ResponseError) and "MINFENCE" in str(error)
+    return isinstance(error, errors.ResponseError) and "MINFENCE is more than" in str(error)
 
 
 # --- Requests: connections to a node ---------------------------------------------------------------------------------
@@ -384,13 +385,13 @@ class _Part:
     def barred(self) -> bool:
         return (_bytes(self.spec.key), id(self.source)) in self.owner.doubtful
 
-    def start(self, steps: Coroutine[Any, Any, None]) -> None:
+    def start(self, steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.task = self.server.task(self.run(steps))
 
-    async def run(self, steps: Coroutine[Any, Any, None]) -> None:
+    async def run(self, steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             self.failure = None
-            await steps
+            await steps()
         except Exception as error:  # noqa: BLE001 - the acquisition judges it
             self.failure = error
         finally:
@@ -413,9 +414,11 @@ class _Part:
             self.asking.append(ask)
         try:
             reply = await ask.reply(limit)
-        except BaseException:
+        except BaseException as error:
             if ask.sent is None or not acquires:
                 ask.drop()
+            if isinstance(error, asyncio.CancelledError) and ask.answered:
+                self.unsure = True  # nobody has looked at the answer
             raise
         finally:
             self.placed = self.placed or (places and ask.sent is not None)
@@ -566,6 +569,7 @@ class _Part:
         for ask in tuple(self.asking):
             if ask.sent is None:
                 ask.drop()
+            self.unsure = self.unsure or ask.answered  # nobody has looked at the answer
             self.settle(ask)
         if self.barred and not self.asking and self.fence is None:
             self.finish()
@@ -708,7 +712,7 @@ class _Hold:
         least = self.proposal()
         for part in self.parts:
             if not part.barred:
-                part.start(part.take(least, queue=None if once or part.at else _QUEUE))
+                part.start(partial(part.take, least, queue=None if once or part.at else _QUEUE))
         first = await self.ask_all(once=once)
         if self.is_agreed() or first is None:
             return self.hold_it() if self.is_agreed() else False
@@ -787,10 +791,10 @@ class _Hold:
             if part.busy or part.barred:
                 continue
             if part.fence is not None:
-                part.start(self.raised(part, least))
+                part.start(partial(self.raised, part, least))
             elif part.failure is None:
                 part.refused = False
-                part.start(part.take(least, block=block, queue=self.spec.limit))
+                part.start(partial(part.take, least, block=block, queue=self.spec.limit))
         while True:
             self.bell.clear()
             self.look_for_errors()
@@ -818,7 +822,7 @@ class _Hold:
             if part.busy or part.failure is not None:
                 continue
             if part.stale or (part.fence or 0) < highest:
-                part.start(self.raised(part, highest))
+                part.start(partial(self.raised, part, highest))
 
     async def raised(self, part: _Part, least: int) -> None:
         """A node that cannot be raised is released, and left out."""
@@ -1201,7 +1205,8 @@ class _Call(Generic[_T]):
         self.steps = steps
         self.done = threading.Event()
         self.task: asyncio.Task[None] | None = None
-        self.cancelled = False
+        self.background: _Background | None = None
+        self.submitted = self.cancelled = False
         self.result: _T
         self.error: BaseException | None = None
 
@@ -1236,6 +1241,7 @@ class _Background:
         self.pid = os.getpid()
         self.ready = threading.Event()
         self.calls: deque[_Call[Any]] = deque()
+        self.running: set[asyncio.Task[None]] = set()
         self.thread = threading.Thread(target=self.run, name="redis-lock quorum", daemon=True)
         self.loop: asyncio.AbstractEventLoop
         self.bell: asyncio.Event
@@ -1244,14 +1250,16 @@ class _Background:
     def do(cls, steps: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Runs it in the loop, and waits for it. An interruption cancels it, and waits for its end as well."""
         call = _Call(steps)
-        background = None
         try:
             background = cls.submit(call)
             background.wait(call)
         except BaseException:
-            if background is not None and not call.done.is_set():
-                background.loop.call_soon_threadsafe(call.cancel)
-                background.wait(call)
+            call.cancelled = True  # before it begins, or while it runs
+            if call.background is not None and call.background.ready.wait(_PATIENCE):
+                with contextlib.suppress(RuntimeError):
+                    call.background.loop.call_soon_threadsafe(call.cancel)
+                if call.submitted:
+                    call.background.wait(call)
             raise
         if call.error is not None:
             raise call.error
@@ -1268,7 +1276,9 @@ class _Background:
                 background = _Background()
                 background.thread.start()
                 cls.current = background
+            call.background = background
             background.calls.append(call)
+            call.submitted = True
         background.ready.wait()
         background.loop.call_soon_threadsafe(background.bell.set)
         return background
@@ -1284,18 +1294,17 @@ class _Background:
 
     async def serve(self) -> None:
         self.loop, self.bell = asyncio.get_running_loop(), asyncio.Event()
-        running: set[asyncio.Task[None]] = set()
         self.ready.set()
         try:
             while True:
                 self.bell.clear()
                 while self.calls:
                     task = self.calls.popleft().begin(self.loop)
-                    running.add(task)
-                    task.add_done_callback(running.discard)
+                    self.running.add(task)
+                    task.add_done_callback(self.running.discard)
                 with _mutex:
                     ours = (self.pid, id(self.loop))
-                    if not (running or self.calls or any(key[:2] == ours for key in _servers)):
+                    if not (self.running or self.calls or any(key[:2] == ours for key in _servers)):
                         self.retire()
                         return
                 with contextlib.suppress(asyncio.TimeoutError):

@@ -48,9 +48,9 @@ class AsyncQuorumLockTest(Nodes, unittest.IsolatedAsyncioTestCase):
 
     async def test_a_with_statement_holds_all_nodes_under_one_fence_and_releases_them(self):
         async with self.lock() as lock:
-            await wait_for(lambda: self.fences() == [lock.fence] * 5)
+            await wait_for(lambda: self.all_hold(lock))
             self.assertTrue(await lock.check())
-        self.assertTrue(self.is_free())
+        await wait_for(self.is_free)
         self.assertFalse(await lock.check())
         self.assertFalse(lock.lost)
 
@@ -86,7 +86,7 @@ class AsyncQuorumLockTest(Nodes, unittest.IsolatedAsyncioTestCase):
                 with self.assertRaisesRegex(LockNotAcquired, text):
                     async with self.lock(wait=wait):
                         self.fail("two hold it")
-        self.assertTrue(self.is_free())
+        await wait_for(self.is_free)
 
     async def test_a_loss_is_raised_at_the_end_of_the_block(self):
         with self.assertRaises(LockLost):
@@ -97,7 +97,7 @@ class AsyncQuorumLockTest(Nodes, unittest.IsolatedAsyncioTestCase):
                     self.assertLess(time.monotonic(), give_up)
                     self.break_majority()
         self.assertTrue(lock.lost)
-        self.assertTrue(self.is_free())
+        await wait_for(self.is_free)
 
     async def test_a_task_that_is_cancelled_in_its_wait_leaves_the_queue(self):
         async with self.lock():
