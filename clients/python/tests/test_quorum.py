@@ -503,7 +503,7 @@ class QuorumLockTest(Nodes, unittest.TestCase):
         nodes = self.clients_of([wire.port, *PORTS[1:]])
         before = self.calls(0, "acquire")
         wire.hold_next = True
-        with self.lock(nodes, lease=600.0) as lock:
+        with self.lock(nodes, lease=600.0):
             wait_for(lambda: None not in self.fences()[1:])
             self.assertIsNone(self.fences()[0])
         wire.held.set()
