@@ -714,8 +714,10 @@ class _Hold:
             if not part.barred:
                 part.start(partial(part.take, least, queue=None if once or part.at else _QUEUE))
         first = await self.ask_all(once=once)
-        if self.is_agreed() or first is None:
-            return self.hold_it() if self.is_agreed() else False
+        if first is None:
+            return False
+        if self.is_agreed() and (once or not first.refused):
+            return self.hold_it()
         if once:
             return first.fence is not None and await self.take_others(first, _now() + self.spec.limit)
         if first.fence is None:
@@ -750,9 +752,9 @@ class _Hold:
             if first is not None and not first.answered and _now() >= ends:
                 first = next((part for part in self.parts if part.answered), None)
             known = first is None or first.answered
+            if not once and first is not None and first.refused:
+                return first  # others stand in line there, and go first
             if agreed and (once or known):
-                return first
-            if known and not once and first is not None and first.refused:
                 return first
             self.level()
             if _now() >= deadline or (known and not self.is_possible()):

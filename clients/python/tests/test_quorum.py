@@ -162,13 +162,26 @@ class QuorumLockTest(Nodes, unittest.TestCase):
         given = self.nodes[2].execute_command("LOCK.ACQUIRE", self.key, "x", "PX", 1000, "MINFENCE", ahead)
         self.nodes[2].execute_command("LOCK.RELEASE", self.key, "x")
         nodes = self.clients_of([*PORTS[:3], closed_port(), closed_port()])
-        with self.lock(nodes) as lock:
+        with self.answered() as answered, self.lock(nodes) as lock:
+            self.assertEqual(answered[-1].count(lock.fence), MAJORITY)
             self.assertGreater(lock.fence, given)
             self.assertEqual(self.fences()[:3], [lock.fence] * 3)
         # Another majority, with but one node in common that was not ahead.
         nodes = self.clients_of([PORTS[0], closed_port(), closed_port(), *PORTS[3:]])
         with self.lock(nodes) as other:
             self.assertGreater(other.fence, lock.fence)
+
+    @contextlib.contextmanager
+    def answered(self):
+        """What the nodes had answered when a lock was taken for held."""
+        fences, hold_it = [], redis_quorum._Hold.hold_it
+
+        def noted(hold):
+            fences.append([part.fence for part in hold.parts])
+            return hold_it(hold)
+
+        with mock.patch.object(redis_quorum._Hold, "hold_it", noted):
+            yield fences
 
     def test_a_fence_that_is_too_far_ahead_for_the_clocks_is_asked_for_again(self):
         before = self.calls(0, "acquire")
