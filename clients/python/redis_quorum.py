@@ -58,6 +58,7 @@ __all__ = ["AsyncQuorumLock", "Deadlock", "LockError", "LockLost", "LockNotAcqui
 
 _T = TypeVar("_T")
 _AHEAD = 100_000  # how far a proposed fence is ahead of the wall clock, in microseconds
+_PENDING = 3  # requests to acquire that may be without an answer at one node, over a connection each
 _SLOW = 0.25  # how long the first node may take until the line is at the next
 _LEAST_NODES = 3
 _CONNECT = 0.5  # the least time that a connection may take
@@ -538,7 +539,7 @@ class _Part:
                 if self.fence is None:
                     self.due = _now() + next(self.pauses)
                     hold.doubt()
-            elif self.barred or self.asking:
+            elif self.barred or not self.may_ask_again():
                 self.due = _now() + next(self.pauses)
             else:
                 # It may have been somebody else's meanwhile, so the lease is not extended but asked for.
@@ -553,6 +554,11 @@ class _Part:
             self.pauses = _pauses()
         elif known is False:
             self.due = min(self.due, _now() + next(self.pauses))
+
+    def may_ask_again(self) -> bool:
+        """Not while an answer may come. After a while the connection may be one that broke without a sign."""
+        newest = max((ask.sent or 0 for ask in self.asking), default=-math.inf)
+        return len(self.asking) < _PENDING and _now() - newest >= self.spec.lease / 3
 
     # --- release ---
 
@@ -578,7 +584,7 @@ class _Part:
         self.releases = [ask.wire.ask(self.spec.release(self.owner.name, None)) for ask in self.asking]
         pending = tuple(self.asking)
         self.placed = self.placed or any(ask.wire.own for ask in pending)
-        fresh = fence is not None or self.unsure or self.doubt or self.placed
+        fresh = self.fence is not None or self.unsure or self.doubt or self.placed
         if not (fresh or pending):
             self.finish()
             return None
@@ -832,9 +838,10 @@ class _Hold:
             await part.extend(least, self.spec.limit)
         except Exception:
             if not part.unsure:
-                former, part.fence, part.end = part.fence, None, -math.inf
+                former, part.fence, part.end, part.unsure = part.fence, None, -math.inf, True
                 with contextlib.suppress(Exception):
                     await part.request(self.spec.release(self.owner.name, former), self.spec.limit)
+                    part.unsure = False
             raise
 
     def agreed(self) -> int | None:

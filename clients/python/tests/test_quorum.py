@@ -432,6 +432,21 @@ class QuorumLockTest(Nodes, unittest.TestCase):
             self.assertTrue(lock.check())
         wait_for(self.is_free)
 
+    def test_a_node_that_answers_over_another_connection_is_asked_there(self):
+        wire = self.wire(0)
+        with self.lock(self.clients_of([wire.port, *PORTS[1:]]), lease=3.0) as lock:
+            wait_for(lambda: self.all_hold(lock))
+            wire.hold_next = True
+            self.nodes[0].execute_command("LOCK.BREAK", self.key)
+            wait_for(lambda: not wire.hold_next)
+            wait_for(lambda: self.all_hold(lock))
+            self.assertFalse(lock.lost)
+        wait_for(self.is_free)
+        before = self.calls(0, "acquire")
+        wire.held.set()
+        wait_for(lambda: self.calls(0, "acquire") > before)
+        wait_for(self.is_free)
+
     def test_a_majority_that_is_broken_is_a_loss_once_and_for_all(self):
         with self.assertRaises(LockLost) as caught, self.lock(lease=1.0) as lock:
             # A renewal between the first and the last of them might get the first one again.
