@@ -79,6 +79,15 @@ def _late(error: Exception) -> bool:
     return isinstance(error, errors.ResponseError) and "MINFENCE is more than" in str(error)
 
 
+async def _ring(bell: asyncio.Event, seconds: float) -> None:
+    """Until the bell rings, or the time is up. `wait_for` may swallow a cancellation, before Python 3.12."""
+    rung = asyncio.get_running_loop().create_task(bell.wait())
+    try:
+        await asyncio.wait({rung}, timeout=max(0, seconds))
+    finally:
+        rung.cancel()
+
+
 # --- Requests: connections to a node ---------------------------------------------------------------------------------
 
 
@@ -814,8 +823,7 @@ class _Hold:
             await self.ring(deadline)
 
     async def ring(self, until: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.bell.wait(), max(0, until - _now()))
+        await _ring(self.bell, until - _now())
 
     def proposal(self) -> int:
         return max(time.time_ns() // 1000 + _AHEAD, self.seen + 1)
@@ -989,8 +997,7 @@ class _Hold:
         until = math.inf if timeout is None else _now() + timeout
         while not (self.is_lost() or self.ended) and _now() < until:
             left = min(self.valid_until(), until) - _now()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.event.wait(), max(0, min(left, 1.0)))
+            await _ring(self.event, min(left, 1.0))
         return self.lost
 
     # --- the state ---
@@ -1316,8 +1323,7 @@ class _Background:
                     if not (self.running or self.calls or any(key[:2] == ours for key in _servers)):
                         self.retire()
                         return
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self.bell.wait(), _LINGER / 2)
+                await _ring(self.bell, _LINGER / 2)
         finally:
             self.retire()
 
