@@ -2,8 +2,9 @@
 //! failure, since a late reply would be taken for that of the next request. Sends nothing twice by itself.
 
 use crate::clock::Moment;
+use crate::connection::{connect, converse};
 use crate::error::Error;
-use crate::servers::{Redirection, Servers, address_of, connect, time_left};
+use crate::servers::{Redirection, Servers, address_of};
 use crate::sync::lock;
 use redis::{Cmd, Connection, ConnectionInfo, RedisError, Value};
 use std::sync::{Arc, Mutex};
@@ -90,7 +91,7 @@ impl Channel {
             Some(open) if open.is_to(server) => open,
             _ => self.connect(server, by).map_err(not_sent)?,
         };
-        match converse(&mut open.connection, requests, by) {
+        match converse(&mut open.connection, server, requests, by) {
             Ok(replies) => {
                 open.last_used = Moment::now();
                 self.open = Some(open);
@@ -249,22 +250,6 @@ impl Channel {
     }
 }
 
-fn converse(connection: &mut Connection, requests: &[Cmd], deadline: Moment) -> Result<Vec<Value>, RedisError> {
-    let packed: Vec<u8> = requests.iter().flat_map(Cmd::get_packed_command).collect();
-    connection.set_write_timeout(Some(time_left(deadline)?))?;
-    connection.send_packed_command(&packed)?;
-    let mut replies = Vec::with_capacity(requests.len());
-    while replies.len() < requests.len() {
-        connection.set_read_timeout(Some(time_left(deadline)?))?;
-        match connection.recv_response()? {
-            // Belongs to no request.
-            Value::Push { .. } => {}
-            reply => replies.push(reply),
-        }
-    }
-    Ok(replies)
-}
-
 /// Where a reply sends the request, if it does.
 fn redirection(reply: &Value) -> Option<Redirection> {
     let Value::ServerError(error) = reply else { return None };
@@ -286,7 +271,7 @@ fn is_timeout(error: &Error) -> bool {
 }
 
 fn too_many_redirections() -> RedisError {
-    (redis::ErrorKind::ClusterConnectionNotFound, "the cluster redirects in a circle, or to nowhere").into()
+    std::io::Error::other("the cluster redirects in a circle, or to nowhere").into()
 }
 
 #[cfg(test)]

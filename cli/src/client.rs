@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::renew::Renewer;
-use crate::request::{check, is_some};
+use crate::request::{check, holders_of, is_some};
 use crate::servers::Servers;
 use crate::slot::slot_of;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
@@ -144,6 +144,18 @@ impl Client {
         let request = check(key, owner, None, fence);
         let (reply, _) = self.pool.ask(slot_of(key), &request, self.timeout, Repeat::AfterIdle)?;
         Ok(is_some(&reply))
+    }
+
+    /// The owners that hold a lock, each with its note: for people.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
+    pub fn holders(&self, key: impl AsRef<[u8]>) -> Result<Vec<(String, Option<String>)>, Error> {
+        let key = key.as_ref();
+        let request = redis::cmd("LOCK.INFO").arg(key).take();
+        let (reply, _) = self.pool.ask(slot_of(key), &request, self.timeout, Repeat::AfterIdle)?;
+        Ok(holders_of(reply))
     }
 
     pub(crate) fn parts(&self) -> (Arc<Pool>, Arc<Renewer>, Duration) {

@@ -35,7 +35,7 @@ impl fmt::Display for Error {
             Error::Cancelled => f.write_str("the wait for the lock was cancelled"),
             Error::Refused(why) => f.write_str(why),
             Error::Server(error) => f.write_str(&text_of(error)),
-            Error::Connection(error) => write!(f, "no answer from the server: {error}"),
+            Error::Connection(error) => write!(f, "{error}"),
         }
     }
 }
@@ -49,12 +49,31 @@ impl std::error::Error for Error {
     }
 }
 
+/// Who is told of the errors that a wait or a renewal asks again after.
+#[derive(Clone)]
+pub(crate) struct Trouble(Arc<dyn Fn(&Error) + Send + Sync>);
+
+impl Trouble {
+    pub(crate) fn new(tell: impl Fn(&Error) + Send + Sync + 'static) -> Trouble {
+        Trouble(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, error: &Error) {
+        (self.0)(error);
+    }
+}
+
+impl fmt::Debug for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trouble")
+    }
+}
+
 impl From<RedisError> for Error {
     fn from(error: RedisError) -> Error {
         match error.code() {
             Some("DEADLOCK") => Error::Deadlock(error.detail().unwrap_or_default().to_owned()),
             Some(_) => Error::Server(error),
-            None if error.kind() == ErrorKind::AuthenticationFailed => Error::Server(error),
             None => Error::Connection(error),
         }
     }
@@ -82,8 +101,9 @@ fn failure_passes(error: &RedisError) -> bool {
     }
 }
 
-/// What the system said. TLS says `InvalidData` of all that is wrong with a certificate.
-fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
+/// What the system said. TLS says `InvalidData` of all that is wrong with a certificate, and so is said of a server that
+/// does not speak the protocol.
+pub(crate) fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
     // The library shares the causes of its errors.
     type Shared = Arc<dyn std::error::Error + Send + Sync>;
     let cause = std::error::Error::source(error)?;

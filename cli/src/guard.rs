@@ -127,6 +127,23 @@ impl Guard {
         Ok(!self.is_lost())
     }
 
+    /// Lets the lease be so long once, and renews it as usual then: whether the server would let it be so long, for
+    /// [`release_after`](Guard::release_after). Tells whether it is held.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
+    pub fn try_lease(&self, time: Duration) -> Result<bool, Error> {
+        let terms = &self.hold.terms;
+        for request in terms.shorten(&self.hold.owner, &self.hold.fences, time) {
+            if !is_some(&self.pool.ask(terms.slot(), &request, self.limit, Repeat::AfterIdle)?.0) {
+                self.hold.lose();
+                return Ok(false);
+            }
+        }
+        self.renew()
+    }
+
     /// Runs a command on the server if the lock is held in that moment, and gives its reply. Nothing can come between.
     ///
     /// The keys of the command lie beside that of the lock: in a cluster in its slot (`{report}:lock`,

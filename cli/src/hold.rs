@@ -2,6 +2,7 @@
 //! what the server said.
 
 use crate::clock::{Moment, valid_until};
+use crate::error::{Error, Trouble};
 use crate::owner::Owner;
 use crate::request::Terms;
 use crate::sync::{lock, wait};
@@ -18,6 +19,7 @@ pub(crate) struct Hold {
     pub(crate) fences: Vec<u64>,
     /// A process that was forked has the memory, but not the lock.
     pid: u32,
+    trouble: Option<Trouble>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -41,7 +43,20 @@ impl Hold {
     /// What a request that was sent at this time was granted.
     pub(crate) fn new(terms: Terms, owner: Owner, fences: Vec<u64>, sent: Moment) -> Hold {
         let state = State { valid_until: valid_until(sent, terms.lasts()), stage: Stage::Held };
-        Hold { terms, owner, fences, pid: std::process::id(), state: Mutex::new(state), changed: Condvar::new() }
+        let (pid, changed) = (std::process::id(), Condvar::new());
+        Hold { terms, owner, fences, pid, trouble: None, state: Mutex::new(state), changed }
+    }
+
+    /// The same, which tells of renewals that fail.
+    pub(crate) fn telling(self, trouble: Option<Trouble>) -> Hold {
+        Hold { trouble, ..self }
+    }
+
+    /// A renewal failed, and will be tried again.
+    pub(crate) fn not_extended(&self, error: &Error) {
+        if let Some(trouble) = self.trouble.as_ref().filter(|_| !self.is_over()) {
+            trouble.tell(error);
+        }
     }
 
     /// Until when nobody else holds it, as far as is known.

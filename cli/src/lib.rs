@@ -6,6 +6,7 @@ mod cancel;
 mod channel;
 mod client;
 mod clock;
+mod connection;
 mod courier;
 mod error;
 mod guard;

@@ -3,14 +3,12 @@
 use crate::cancel::Cancel;
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::{Error, Trouble};
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::owner::Owner;
 use crate::request::Terms;
 use crate::wait::{Asker, Granted};
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A lock with its options, which is yet to be taken. [`Client::key`] and [`Client::keys`] make one.
@@ -37,16 +35,6 @@ pub struct Lock {
     owner: Option<Owner>,
     cancel: Option<Cancel>,
     trouble: Option<Trouble>,
-}
-
-/// Who is told of the errors that a wait asks again after.
-#[derive(Clone)]
-struct Trouble(Arc<dyn Fn(&Error) + Send + Sync>);
-
-impl fmt::Debug for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Trouble")
-    }
 }
 
 impl Lock {
@@ -111,10 +99,11 @@ impl Lock {
         self
     }
 
-    /// Tells of each error after which a wait asks again, such as that the server cannot be reached. It is told on the
-    /// thread that waits.
+    /// Tells of each error after which a wait asks again, such as that the server cannot be reached, and of each after
+    /// which a renewal is tried again. [`try_lock`](Lock::try_lock) tells that no answer came, before it gives back what
+    /// it may have got. It is told on the thread that waits, or renews, which must not be kept.
     pub fn on_trouble(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Lock {
-        self.trouble = Some(Trouble(Arc::new(tell)));
+        self.trouble = Some(Trouble::new(tell));
         self
     }
 
@@ -141,7 +130,8 @@ impl Lock {
     pub fn try_lock(&self) -> Result<Option<Guard>, Error> {
         let owner = self.check()?;
         let (pool, _, limit) = self.client.parts();
-        let granted = Asker { pool: &pool, terms: &self.terms, owner: &owner }.try_once(limit)?;
+        let granted =
+            Asker { pool: &pool, terms: &self.terms, owner: &owner }.try_once(limit, &|error| self.tell(error))?;
         self.guard(owner, granted)
     }
 
@@ -159,13 +149,14 @@ impl Lock {
         let owner = self.check()?;
         let (pool, ..) = self.client.parts();
         let asker = Asker { pool: &pool, terms: &self.terms, owner: &owner };
-        let tell = |error: &Error| {
-            if let Some(Trouble(tell)) = &self.trouble {
-                tell(error);
-            }
-        };
-        let granted = asker.wait(deadline, self.cancel.as_ref(), &tell)?;
+        let granted = asker.wait(deadline, self.cancel.as_ref(), &|error| self.tell(error))?;
         self.guard(owner, granted)
+    }
+
+    fn tell(&self, error: &Error) {
+        if let Some(trouble) = &self.trouble {
+            trouble.tell(error);
+        }
     }
 
     /// The owner that asks.
@@ -179,7 +170,7 @@ impl Lock {
 
     fn guard(&self, owner: Owner, granted: Option<Granted>) -> Result<Option<Guard>, Error> {
         let Some(Granted { fences, sent, claim }) = granted else { return Ok(None) };
-        let hold = Hold::new(self.terms.clone(), owner, fences, sent);
+        let hold = Hold::new(self.terms.clone(), owner, fences, sent).telling(self.trouble.clone());
         Guard::new(hold, sent, claim, self.client.parts()).map(Some)
     }
 }

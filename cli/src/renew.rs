@@ -4,10 +4,11 @@
 use crate::backoff::Backoff;
 use crate::channel::Channel;
 use crate::clock::{Moment, renewal_interval, renewal_limit};
+use crate::error::Error;
 use crate::hold::Hold;
 use crate::servers::Servers;
 use crate::sync::{lock, wait};
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisError, Value};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
@@ -143,24 +144,24 @@ impl Renewer {
         let mut replies = replies.map(Vec::into_iter);
         for (job, requests) in jobs.iter_mut().zip(&requests) {
             let own = replies.as_mut().map(|replies| replies.by_ref().take(requests.len()).collect::<Vec<_>>());
-            match own.map(|own| outcome_of(&own)) {
-                Ok(Outcome::Redirected) => {
-                    let outcome = self.renew_elsewhere(&job.hold, requests, limit);
-                    job.settle(outcome, sent);
-                }
-                Ok(outcome) => job.settle(outcome, sent),
-                Err(_) => job.settle(Outcome::Failed, sent),
+            let outcome = match own {
+                Ok(own) => outcome_of(&own),
+                Err(failure) => Err(failure.error.clone()),
+            };
+            match outcome {
+                Ok(Outcome::Redirected) => job.settle(self.renew_elsewhere(&job.hold, requests, limit), sent),
+                outcome => job.settle(outcome, sent),
             }
         }
     }
 
     /// The slot is on its way to another server, or has arrived there.
-    fn renew_elsewhere(&self, hold: &Hold, requests: &[Cmd], limit: Duration) -> Outcome {
+    fn renew_elsewhere(&self, hold: &Hold, requests: &[Cmd], limit: Duration) -> Result<Outcome, Error> {
         let mut channel = Channel::new(&self.servers);
         let deadline = Moment::now() + limit;
         let ask = |request| channel.ask(hold.terms.slot(), request, deadline);
         let replies: Result<Vec<Value>, _> = requests.iter().map(ask).collect();
-        replies.map_or(Outcome::Failed, |replies| outcome_of(&replies))
+        outcome_of(&replies?)
     }
 }
 
@@ -174,11 +175,10 @@ enum Outcome {
     Extended,
     Lost,
     Redirected,
-    Failed,
 }
 
 /// Of the replies for all its keys. One key that is lost is the whole: nobody works under half of the locks.
-fn outcome_of(replies: &[Value]) -> Outcome {
+fn outcome_of(replies: &[Value]) -> Result<Outcome, Error> {
     let is_redirection = |reply: &Value| match reply {
         Value::ServerError(error) => ["MOVED", "ASK", "TRYAGAIN"].contains(&error.code()),
         _ => false,
@@ -186,26 +186,33 @@ fn outcome_of(replies: &[Value]) -> Outcome {
     // Something else than a lock lies at the key: it was overwritten.
     let is_overwritten = |reply: &Value| matches!(reply, Value::ServerError(error) if error.code() == "WRONGTYPE");
     if replies.iter().any(|reply| matches!(reply, Value::Nil) || is_overwritten(reply)) {
-        Outcome::Lost
-    } else if replies.iter().any(is_redirection) {
-        Outcome::Redirected
-    } else if replies.iter().all(|reply| matches!(reply, Value::Int(_))) {
-        Outcome::Extended
-    } else {
-        Outcome::Failed
+        return Ok(Outcome::Lost);
     }
+    if replies.iter().any(is_redirection) {
+        return Ok(Outcome::Redirected);
+    }
+    for reply in replies {
+        match reply.clone().extract_error()? {
+            Value::Int(_) => {}
+            _ => return Err(RedisError::from(io::Error::other("the reply to a renewal is no fence")).into()),
+        }
+    }
+    Ok(Outcome::Extended)
 }
 
 impl Job {
-    fn settle(&mut self, outcome: Outcome, sent: Moment) {
+    fn settle(&mut self, outcome: Result<Outcome, Error>, sent: Moment) {
+        if let Err(error) = &outcome {
+            self.hold.not_extended(error);
+        }
         match outcome {
-            Outcome::Extended => {
+            Ok(Outcome::Extended) => {
                 self.hold.extended(sent);
                 self.backoff.reset();
                 self.due = sent + renewal_interval(self.hold.terms.lasts());
             }
-            Outcome::Lost => self.hold.lose(),
-            Outcome::Redirected | Outcome::Failed => self.due = Moment::now() + self.backoff.pause(),
+            Ok(Outcome::Lost) => self.hold.lose(),
+            Ok(Outcome::Redirected) | Err(_) => self.due = Moment::now() + self.backoff.pause(),
         }
     }
 }
@@ -246,12 +253,13 @@ mod tests {
     #[test]
     fn what_the_server_said_decides_for_all_keys_together() {
         let error = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).expect("a reply");
-        assert_eq!(outcome_of(&[Value::Int(7), Value::Int(8)]), Outcome::Extended);
-        assert_eq!(outcome_of(&[Value::Int(7), Value::Nil]), Outcome::Lost);
-        assert_eq!(outcome_of(&[error("LOADING x"), Value::Nil]), Outcome::Lost);
-        assert_eq!(outcome_of(&[Value::Int(7), error("WRONGTYPE x")]), Outcome::Lost);
-        assert_eq!(outcome_of(&[error("MOVED 1 a:1"), Value::Int(8)]), Outcome::Redirected);
-        assert_eq!(outcome_of(&[error("LOADING x"), Value::Int(8)]), Outcome::Failed);
-        assert_eq!(outcome_of(&[Value::Okay]), Outcome::Failed);
+        let outcome_of = |replies: &[Value]| outcome_of(replies).map_err(|error| error.to_string());
+        assert_eq!(outcome_of(&[Value::Int(7), Value::Int(8)]), Ok(Outcome::Extended));
+        assert_eq!(outcome_of(&[Value::Int(7), Value::Nil]), Ok(Outcome::Lost));
+        assert_eq!(outcome_of(&[error("LOADING x"), Value::Nil]), Ok(Outcome::Lost));
+        assert_eq!(outcome_of(&[Value::Int(7), error("WRONGTYPE x")]), Ok(Outcome::Lost));
+        assert_eq!(outcome_of(&[error("MOVED 1 a:1"), Value::Int(8)]), Ok(Outcome::Redirected));
+        assert_eq!(outcome_of(&[error("LOADING x"), Value::Int(8)]), Err("LOADING x".to_owned()));
+        assert!(outcome_of(&[Value::Okay]).is_err());
     }
 }

@@ -188,6 +188,19 @@ pub(crate) fn fences_of(reply: Value) -> Result<Option<Vec<u64>>, Error> {
     fences.map(Some).map_err(|error| Error::Connection(RedisError::from(error)))
 }
 
+/// The owners and notes of the holders in a reply of LOCK.INFO. What is not understood is left out.
+pub(crate) fn holders_of(reply: Value) -> Vec<(String, Option<String>)> {
+    let Some(Value::Array(holders)) = field(&reply, "holders") else { return Vec::new() };
+    let text = |holder: &Value, name: &str| field(holder, name).and_then(|value| redis::from_redis_value(value).ok());
+    holders.iter().filter_map(|holder| Some((text(holder, "owner")?, text(holder, "note")))).collect()
+}
+
+/// A field of a map, which RESP2 sends as a flat array.
+fn field(map: &Value, name: &str) -> Option<Value> {
+    let fields = redis::from_redis_value::<Vec<(String, Value)>>(map.clone()).ok()?;
+    fields.into_iter().find(|(field, _)| field == name).map(|(_, value)| value)
+}
+
 /// Whether a reply is something else than null.
 pub(crate) fn is_some(reply: &Value) -> bool {
     !matches!(reply, Value::Nil)
@@ -277,6 +290,23 @@ mod tests {
         let session = |seconds| Terms { session: Some(seconds * SECOND), ..terms(&["k"]) }.lasts();
         assert_eq!([session(9), session(90)], [9 * SECOND, 30 * SECOND]);
         assert_eq!(terms(&["k"]).lasts(), 30 * SECOND);
+    }
+
+    #[test]
+    fn holders_are_read_in_both_protocols() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let flat =
+            |note| Value::Array(vec![text("owner"), text("a"), text("ttl_ms"), Value::Int(5), text("note"), note]);
+        let holders = vec![flat(Value::Nil), flat(text("night"))];
+        let expected = vec![("a".to_owned(), None), ("a".to_owned(), Some("night".to_owned()))];
+        let two = Value::Array(vec![text("mode"), text("READ"), text("holders"), Value::Array(holders.clone())]);
+        assert_eq!(holders_of(two), expected);
+        let maps = holders.into_iter().map(|holder| {
+            let Value::Array(flat) = holder else { panic!("made above") };
+            Value::Map(flat.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())
+        });
+        assert_eq!(holders_of(Value::Map(vec![(text("holders"), Value::Array(maps.collect()))])), expected);
+        assert_eq!(holders_of(Value::Nil), []);
     }
 
     #[test]

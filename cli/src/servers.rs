@@ -2,10 +2,9 @@
 //! cluster, as its redirections tell. Remembers what it learned, and forgets what failed. Asks only Sentinels.
 
 use crate::clock::Moment;
+use crate::connection::{connect, converse};
 use crate::sync::lock;
-use redis::{
-    ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError,
-};
+use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, Value};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Mutex;
@@ -162,45 +161,19 @@ pub(crate) fn address_of(server: &ConnectionInfo) -> String {
     server.addr().to_string()
 }
 
-/// Connects, within the time that is left.
-pub(crate) fn connect(server: &ConnectionInfo, deadline: Moment) -> Result<redis::Connection, RedisError> {
-    choose_cryptography(server);
-    // What the library says of itself costs a round trip, and a right that a user of the server may lack.
-    let settings = server.redis_settings().clone().set_skip_set_lib_name();
-    let requests = u32::from(settings.password().is_some())
-        + u32::from(settings.db() != 0)
-        + u32::from(settings.protocol() != ProtocolVersion::RESP2);
-    // The library takes its time limit for each of the requests with which it begins.
-    let limit = time_left(deadline)? / requests.max(1);
-    redis::Client::open(server.clone().set_redis_settings(settings))?.get_connection_with_timeout(limit)
-}
-
-/// The time that is left for a request. None of it is an error, since a socket takes zero for "no limit".
-pub(crate) fn time_left(deadline: Moment) -> Result<Duration, RedisError> {
-    let left = deadline.left();
-    if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut).into()) } else { Ok(left) }
-}
-
-/// Lets TLS use ring, if the program has not chosen: without a choice rustls panics.
-fn choose_cryptography(server: &ConnectionInfo) {
-    #[cfg(feature = "tls")]
-    if matches!(server.addr(), ConnectionAddr::TcpTls { .. }) && rustls::crypto::CryptoProvider::get_default().is_none()
-    {
-        // If another thread was first, that is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    #[cfg(not(feature = "tls"))]
-    let _ = server;
-}
-
 fn ask_sentinel(sentinel: &ConnectionInfo, name: &str, deadline: Moment) -> Result<(String, u16), RedisError> {
     let deadline = deadline.min(Moment::now() + SENTINEL_LIMIT.min(deadline.left() / SENTINEL_SHARE));
     let mut connection = connect(sentinel, deadline)?;
-    connection.set_read_timeout(Some(time_left(deadline)?))?;
     let request = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).take();
-    let reply = connection.req_command(&request)?.extract_error()?;
-    redis::from_redis_value::<Option<(String, u16)>>(reply)?
-        .ok_or_else(|| (ErrorKind::MasterNameNotFoundBySentinel, "the Sentinel does not know this name").into())
+    let mut replies = converse(&mut connection, sentinel, &[request], deadline)?;
+    let reply = replies.pop().unwrap_or(Value::Nil).extract_error().map_err(|error| {
+        let is_unknown = error.detail().is_some_and(|text| text.starts_with("unknown command"));
+        // It will not become one.
+        let no_sentinel = || io::Error::new(io::ErrorKind::InvalidData, format!("{} is no Sentinel", sentinel.addr()));
+        if is_unknown { no_sentinel().into() } else { error }
+    })?;
+    let address = redis::from_redis_value::<Option<(String, u16)>>(reply)?;
+    address.ok_or_else(|| io::Error::other(format!("{} knows no primary {name}", sentinel.addr())).into())
 }
 
 /// The same settings at another address; None where there are no addresses.
@@ -270,12 +243,5 @@ mod tests {
             at_address(&server("rediss://one:1"), "two:2").expect("an address").addr(),
             ConnectionAddr::TcpTls { insecure: false, .. }
         ));
-    }
-
-    #[test]
-    fn a_request_without_time_left_is_not_sent() {
-        // A socket takes zero for no limit at all.
-        assert!(time_left(Moment::now()).is_err_and(|error| error.is_timeout()));
-        assert!(time_left(Moment::now() + Duration::from_secs(9)).is_ok());
     }
 }

@@ -50,8 +50,8 @@ pub(crate) struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Asks once, within this time. Nobody waits for it.
-    pub(crate) fn try_once(&self, limit: Duration) -> Result<Option<Granted>, Error> {
+    /// Asks once, within this time. Nobody waits for it. Tells that no answer came, since to leave takes time as well.
+    pub(crate) fn try_once(&self, limit: Duration, tell: &dyn Fn(&Error)) -> Result<Option<Granted>, Error> {
         let claim = self.owner.claim(&self.terms.keys)?;
         let sent = Moment::now();
         let request = self.terms.acquire(self.owner, Queue::No);
@@ -68,8 +68,11 @@ impl Asker<'_> {
             Ok(None) => Ok(None),
             Err(error) => {
                 // A reply that did not come may have been a fence.
-                if matches!(error, Error::Connection(_)) && self.leave_line().is_err() {
-                    claim.keep();
+                if matches!(error, Error::Connection(_)) {
+                    tell(&error);
+                    if self.leave_line().is_err() {
+                        claim.keep();
+                    }
                 }
                 Err(error)
             }
