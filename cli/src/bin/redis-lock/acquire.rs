@@ -10,11 +10,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long to ask for the holder.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
+
 /// Takes the lock. Tells of errors that a wait goes on after.
-pub(crate) fn acquire(run: &Run, cancel: &Cancel, notices: &NoticeSender) -> Result<Option<Guard>, Error> {
+pub(crate) fn acquire(
+    run: &Run,
+    owner: &Owner,
+    cancel: &Cancel,
+    notices: &NoticeSender,
+) -> Result<Option<Guard>, Error> {
     let lock = client(&run.servers)?.timeout(request_limit(run)).key(run.key.as_bytes());
-    let owner = Owner::with_prefix(&run.owner_prefix);
-    let mut lock = lock.lease(run.lease).take(run.take).owner(&owner).cancelled_by(cancel);
+    let mut lock = lock.lease(run.lease).take(run.take).owner(owner).cancelled_by(cancel);
     if run.shared {
         lock = lock.shared();
     }
@@ -36,6 +43,12 @@ pub(crate) fn acquire(run: &Run, cancel: &Cancel, notices: &NoticeSender) -> Res
             Some(deadline) => lock.try_lock_for(deadline.left())?,
         };
         let Some(guard) = guard else { return Ok(None) };
+        // At the end it is too late to hear that the server does not keep it so long.
+        if let Some(time) = run.at_least.filter(|time| *time > run.lease)
+            && !guard.try_lease(time)?
+        {
+            continue;
+        }
         // A renewal that fails is no end of the wait.
         if lasts(run, &guard) || (matches!(guard.renew(), Ok(true)) && lasts(run, &guard)) {
             return Ok(Some(guard));
@@ -45,13 +58,26 @@ pub(crate) fn acquire(run: &Run, cancel: &Cancel, notices: &NoticeSender) -> Res
     }
 }
 
+/// What to say of a wait: for whom, if that may be asked. None if nobody else holds the lock, or no answer comes.
+pub(crate) fn waiting(run: &Run, owner: &Owner) -> Option<String> {
+    match client(&run.servers).ok()?.timeout(ASK_LIMIT).holders(run.key.as_bytes()) {
+        Err(Error::Server(error)) if error.code() == Some("NOPERM") => Some("waiting".to_owned()),
+        Err(_) => None,
+        Ok(holders) => {
+            let (holder, note) = holders.into_iter().find(|(holder, _)| holder != owner.as_str())?;
+            let note = note.map(|note| format!(" ({note})")).unwrap_or_default();
+            Some(format!("waiting, held by {holder}{note}"))
+        }
+    }
+}
+
 /// Whether it lasts long enough to begin: until it is renewed, and the command could be ended.
 fn lasts(run: &Run, guard: &Guard) -> bool {
     guard.valid_until().left() >= run.kill_after + run.lasts() / 3
 }
 
 /// How long a request may take, such as that of the release. It is sent twice if need be.
-fn request_limit(run: &Run) -> Duration {
+pub(crate) fn request_limit(run: &Run) -> Duration {
     (run.lasts() / 3).clamp(Duration::from_secs(1), Duration::from_secs(5))
 }
 

@@ -5,18 +5,18 @@ use crate::exit;
 use crate::group::Group;
 use crate::starter;
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, wait, waitid};
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process;
 
 pub(crate) struct Command {
     pub(crate) group: Group,
-    /// One byte through it lets the command begin.
-    gate: Option<File>,
+    /// One byte through it lets the command begin. One comes back if it cannot be run.
+    gate: UnixStream,
+    has_begun: bool,
     /// The exit code of one that was waited for already.
     reaped: Option<u8>,
 }
@@ -32,7 +32,8 @@ impl Command {
     /// Starts it in a process group of its own, behind the gate. Must be called by the main thread: the command is told
     /// when the thread dies that started it.
     pub(crate) fn start(run: &Run, owner: &str, fence: u64) -> io::Result<Command> {
-        let (gate, opener) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (gate, opener) = UnixStream::pair()?;
+        opener.set_nonblocking(true)?;
         fcntl_setfd(&gate, FdFlags::empty())?;
         let mut command = process::Command::new("/proc/self/exe");
         command.arg0("redis-lock").arg(starter::ROLE);
@@ -41,20 +42,25 @@ impl Command {
         command.env("REDIS_LOCK_FENCE", fence.to_string()).env("REDIS_LOCK_MODE", run.mode());
         let child = command.process_group(0).spawn()?;
         let group = Group::of(child.id()).ok_or(io::ErrorKind::Other)?;
-        Ok(Command { group, gate: Some(File::from(opener)), reaped: None })
+        Ok(Command { group, gate: opener, has_begun: false, reaped: None })
     }
 
     /// Lets it begin.
     pub(crate) fn begin(&mut self) {
-        if let Some(mut gate) = self.gate.take() {
+        if !std::mem::replace(&mut self.has_begun, true) {
             // It may have been killed already.
-            drop(gate.write_all(&[1]));
+            drop(self.gate.write_all(&[1]));
         }
     }
 
     /// Whether it has begun.
     pub(crate) fn has_begun(&self) -> bool {
-        self.gate.is_none()
+        self.has_begun
+    }
+
+    /// Whether it could be run, as far as that has shown.
+    pub(crate) fn has_run(&self) -> bool {
+        !matches!((&self.gate).read(&mut [0]), Ok(1))
     }
 
     /// What became of it since it was asked last. It is not reaped, so that its number stays its own.

@@ -1,6 +1,7 @@
 //! What the program says by its exit code, and to people.
 
 use redis_lock_client::Error;
+use std::ffi::OsStr;
 use std::fmt::Display;
 
 /// The command line makes no sense (EX_USAGE).
@@ -30,17 +31,37 @@ pub(crate) fn say(text: impl Display) {
     drop(std::io::stderr().write_all(format!("redis-lock: {text}\n").as_bytes()));
 }
 
+/// The same about the lock of this key.
+pub(crate) fn say_of(key: &OsStr, text: impl Display) {
+    say(format_args!("{}: {text}", key.display()));
+}
+
 /// The exit code for an error of the lock, and a text for it.
 pub(crate) fn of_error(error: &Error) -> (u8, String) {
     match error {
         Error::Refused(why) => (USAGE, why.clone()),
-        Error::Server(server) if is_unknown_command(server) => {
-            (UNAVAILABLE, format!("the server has no locks: load the module redis-lock there ({error})"))
+        Error::Server(server) => {
+            let detail = server.detail().unwrap_or_default();
+            let text = match server.code().unwrap_or_default() {
+                "WRONGPASS" => "wrong user or password".to_owned(),
+                "NOAUTH" => format!("{error} (set $REDISCLI_AUTH)"),
+                "ERR" if detail.starts_with("unknown command") => {
+                    "the server has no locks: load the module redis-lock there".to_owned()
+                }
+                // For how long a place in the queue is kept.
+                "ERR" if detail.starts_with("QUEUE must be") => {
+                    "the server needs lock.max-queue-ms of 10000 or more".to_owned()
+                }
+                _ => error.to_string(),
+            };
+            (UNAVAILABLE, text)
         }
         _ => (UNAVAILABLE, error.to_string()),
     }
 }
 
-fn is_unknown_command(error: &redis_lock_client::redis::RedisError) -> bool {
-    error.detail().is_some_and(|text| text.starts_with("unknown command"))
+/// The longest lease that the server allows, in milliseconds, if this error says that it was exceeded.
+pub(crate) fn lease_limit(error: &Error) -> Option<u128> {
+    let Error::Server(error) = error else { return None };
+    error.detail()?.strip_prefix("PX must be a whole number from 1 to ")?.parse().ok()
 }

@@ -1,7 +1,7 @@
 //! The process that has the network: it takes the lock, keeps it, gives it back. If the parent does not end the command
 //! in time, because it died or stands still, this one does.
 
-use crate::acquire::{acquire, before, watch};
+use crate::acquire::{acquire, before, request_limit, waiting, watch};
 use crate::args::Run;
 use crate::exit;
 use crate::group::Group;
@@ -10,7 +10,7 @@ use crate::notices::{Notice, NoticeReceiver, NoticeSender, notices};
 use crate::sys;
 use crate::timer::Timer;
 use crate::wire::Wire;
-use redis_lock_client::{Cancel, Error, Guard, Moment};
+use redis_lock_client::{Cancel, Error, Guard, Moment, Owner};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, setsid};
@@ -29,6 +29,12 @@ const SLACK: Duration = Duration::from_millis(250);
 
 /// How often the process group is asked for, once the command itself has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A wait that is shorter is not told.
+const WAIT_SHOWN: Duration = Duration::from_millis(200);
+
+/// How long after its time a wait may still be answered: the queue is left then.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
 
 /// How long the parent has to say that the command has ended.
 const NOTICE: Duration = Duration::from_secs(1);
@@ -53,15 +59,22 @@ struct Keeper {
     timer: Timer,
     cancel: Cancel,
     guard: Option<Arc<Guard>>,
-    /// When the lock was taken.
-    taken: Moment,
+    /// Until when --at-least keeps the lock.
+    keep_until: Option<Moment>,
     command: Option<Followed>,
     /// When the parent was found to be gone.
     orphaned: Option<Moment>,
     /// When the lock was found to be lost.
     lost: Option<Moment>,
-    /// Whether this error was told already.
-    trouble_told: bool,
+    /// What was wrong with the last request, if it was told.
+    trouble: Option<String>,
+    owner: Owner,
+    /// When the user is told that it waits.
+    waiting_at: Option<Moment>,
+    /// When the wait is over, whether or not the server has answered.
+    answer_by: Option<Moment>,
+    /// The parent knows how the wait came out; the queue is yet to be left.
+    is_over: bool,
 }
 
 /// The command, as the keeper follows it.
@@ -87,10 +100,14 @@ impl Keeper {
         rustix::stdio::dup2_stdin(&nothing)?;
         rustix::stdio::dup2_stdout(&nothing)?;
         let (sender, notices) = notices()?;
-        let (run, cancel) = (Arc::new(run), Cancel::new());
+        let (cancel, owner) = (Cancel::new(), Owner::with_prefix(&run.owner_prefix));
+        let run = Arc::new(run);
         let thread = std::thread::Builder::new().name("redis-lock-taker".to_owned());
-        let (of_thread, cancelled_by, notify) = (run.clone(), cancel.clone(), sender.clone());
-        thread.spawn(move || notify.send(Notice::Acquired(acquire(&of_thread, &cancelled_by, &notify))))?;
+        let (of_thread, name, cancelled_by, notify) = (run.clone(), owner.clone(), cancel.clone(), sender.clone());
+        thread.spawn(move || notify.send(Notice::Acquired(acquire(&of_thread, &name, &cancelled_by, &notify))))?;
+        let now = Moment::now();
+        let waits = !run.quiet && run.wait != Some(Duration::ZERO);
+        let limit = run.wait.map(|wait| if wait.is_zero() { request_limit(&run) } else { wait });
         Ok(Keeper {
             run,
             wire: Wire::new(UnixStream::from(socket))?,
@@ -100,11 +117,15 @@ impl Keeper {
             timer: Timer::new()?,
             cancel,
             guard: None,
-            taken: Moment::now(),
+            keep_until: None,
             command: None,
             orphaned: None,
             lost: None,
-            trouble_told: false,
+            trouble: None,
+            owner,
+            waiting_at: waits.then(|| now + WAIT_SHOWN),
+            answer_by: limit.map(|limit| now + limit + LAST_ANSWER),
+            is_over: false,
         })
     }
 
@@ -131,6 +152,7 @@ impl Keeper {
                 return self.release_and_end();
             }
             self.guard_command();
+            self.follow_wait();
         }
     }
 
@@ -152,8 +174,13 @@ impl Keeper {
     /// What its own threads say.
     fn on_notice(&mut self, notice: Notice) -> Option<u8> {
         match notice {
+            // What was granted after all is given back.
+            Notice::Acquired(outcome) if self.is_over => {
+                drop(outcome);
+                return Some(0);
+            }
             Notice::Acquired(Ok(Some(guard))) => {
-                self.taken = Moment::now();
+                self.keep_until = self.run.at_least.map(|time| Moment::now() + time);
                 if watch(&self.run, &guard, self.hold.clone(), self.sender.clone()).is_err()
                     || self.cancel.is_cancelled()
                 {
@@ -162,24 +189,46 @@ impl Keeper {
                 }
                 let (fence, owner) = (guard.fence(), guard.owner().to_string());
                 self.guard = Some(Arc::new(guard));
+                self.trouble = None;
                 self.wire.send(&Report::Granted { fence, owner });
             }
             Notice::Acquired(Ok(None)) => return Some(self.say(Report::Conflict)),
             Notice::Acquired(Err(Error::Cancelled)) => return Some(self.say(Report::Left)),
             Notice::Acquired(Err(error)) => {
-                let (code, text) = exit::of_error(&error);
+                let (code, text) = self.explain(&error);
                 return Some(self.say(Report::Failed(code, text)));
             }
+            Notice::Trouble(error) if self.guard.is_some() => self.not_renewed(&error),
+            // To leave takes time as well, and nobody answers.
+            Notice::Trouble(error) if self.run.wait == Some(Duration::ZERO) => {
+                let (code, text) = exit::of_error(&error);
+                self.end_wait(code, text);
+            }
             Notice::Trouble(error) => {
-                if !std::mem::replace(&mut self.trouble_told, true) {
-                    self.warn(format!("{}: it goes on waiting", exit::of_error(&error).1));
+                let text = exit::of_error(&error).1;
+                if self.trouble.is_none() {
+                    self.send_if_read(&Report::Warning(format!("{text}: it goes on waiting")));
+                }
+                self.trouble = Some(text);
+            }
+            Notice::Waiting(text) => {
+                if self.guard.is_none() && !self.is_over {
+                    self.send_if_read(&Report::Warning(text));
                 }
             }
-            Notice::Changed => {}
+            Notice::Changed => {
+                if self.trouble.is_some() && self.guard.as_ref().is_some_and(|guard| !guard.is_lost()) {
+                    self.trouble = None;
+                    self.send_if_read(&Report::RenewedAgain);
+                }
+            }
             Notice::Renewed(number, Ok(true)) => self.wire.send(&Report::Renewed(number)),
             Notice::Renewed(_, Ok(false)) => {}
             // Asked again, since the command stands still until then.
-            Notice::Renewed(number, Err(_)) => self.renew(number, Duration::from_secs(1)),
+            Notice::Renewed(number, Err(error)) => {
+                self.not_renewed(&error);
+                self.renew(number, Duration::from_secs(1));
+            }
         }
         None
     }
@@ -209,6 +258,10 @@ impl Keeper {
                 }
             }
             Order::Ended => return Some(self.release_and_end()),
+            Order::NotRun => {
+                self.keep_until = None;
+                return Some(self.release_and_end());
+            }
         }
         None
     }
@@ -286,7 +339,9 @@ impl Keeper {
     }
 
     fn next_deadline(&self) -> Option<Moment> {
-        let command = self.command.as_ref()?;
+        let Some(command) = &self.command else {
+            return [self.waiting_at, self.answer_by].into_iter().flatten().min();
+        };
         let (tell, kill) = self.limits();
         let is_past = kill.is_some_and(Moment::is_past);
         let polls = self.orphaned.is_some() || command.ended.is_some() || is_past;
@@ -312,11 +367,10 @@ impl Keeper {
                 }
             }
         };
-        let remaining = self.run.at_least.map_or(Duration::ZERO, |time| (self.taken + time).left());
-        let released =
-            if remaining < Duration::from_millis(1) { guard.release() } else { guard.release_after(remaining) };
+        let remaining = self.keep_until.map_or(Duration::ZERO, Moment::left);
+        let released = if remaining.is_zero() { guard.release() } else { guard.release_after(remaining) };
         match released {
-            Ok(()) => Report::Released,
+            Ok(()) => Report::Released(remaining),
             Err(Error::Lost) => Report::Lost,
             Err(error) => Report::Unreleased(exit::of_error(&error).1),
         }
@@ -328,11 +382,55 @@ impl Keeper {
         0
     }
 
-    /// Unless the parent does not listen.
-    fn warn(&mut self, text: String) {
+    /// Unless the parent does not read.
+    fn send_if_read(&mut self, report: &Report) {
         if !self.wire.is_full() {
-            self.wire.send(&Report::Warning(text));
+            self.wire.send(report);
         }
+    }
+
+    /// Does what is due in a wait.
+    fn follow_wait(&mut self) {
+        if self.guard.is_some() || self.is_over {
+            (self.waiting_at, self.answer_by) = (None, None);
+        }
+        if self.waiting_at.take_if(|at| at.is_past()).is_some() {
+            let (run, owner, sender) = (self.run.clone(), self.owner.clone(), self.sender.clone());
+            let thread = std::thread::Builder::new().name("redis-lock-holder".to_owned());
+            // Without a thread it is not told.
+            drop(thread.spawn(move || {
+                if let Some(text) = waiting(&run, &owner) {
+                    sender.send(Notice::Waiting(text));
+                }
+            }));
+        }
+        if self.answer_by.take_if(|at| at.is_past()).is_some() {
+            let text = self.trouble.take().unwrap_or_else(|| "no answer from the server in time".to_owned());
+            self.end_wait(exit::UNAVAILABLE, text);
+        }
+    }
+
+    /// Tells the parent how the wait came out, before the queue is left.
+    fn end_wait(&mut self, code: u8, text: String) {
+        self.is_over = true;
+        self.cancel.cancel();
+        self.wire.send(&Report::Failed(code, text));
+    }
+
+    fn not_renewed(&mut self, error: &Error) {
+        let text = exit::of_error(error).1;
+        if self.trouble.as_ref() != Some(&text) {
+            self.send_if_read(&Report::NotRenewed(text.clone()));
+            self.trouble = Some(text);
+        }
+    }
+
+    /// Exit code and text, in the words of the command line.
+    fn explain(&self, error: &Error) -> (u8, String) {
+        let (code, text) = exit::of_error(error);
+        let Some(limit) = exit::lease_limit(error) else { return (code, text) };
+        let option = if self.run.lease.as_millis() > limit { "--lease" } else { "--at-least" };
+        (code, format!("{option} is longer than the server allows: its lock.max-lease-ms is {limit}"))
     }
 }
 

@@ -1,5 +1,7 @@
 //! What parent and keeper tell each other, a line each.
 
+use std::time::Duration;
+
 /// What can be sent over a wire.
 pub(crate) trait Message: Sized {
     /// Without a line break.
@@ -21,6 +23,8 @@ pub(crate) enum Order {
     Ending,
     /// The command has ended: give the lock back.
     Ended,
+    /// There was no command: give the lock back at once.
+    NotRun,
 }
 
 /// From the keeper to the parent.
@@ -40,8 +44,12 @@ pub(crate) enum Report {
     Renewed(u64),
     /// The lock is lost.
     Lost,
-    /// The lock was given back.
-    Released,
+    /// A renewal failed, and is tried again: why.
+    NotRenewed(String),
+    /// The lock was renewed after all.
+    RenewedAgain,
+    /// The lock was given back; or it stays for so long, as --at-least has it.
+    Released(Duration),
     /// The lock was not given back: why.
     Unreleased(String),
     /// For people.
@@ -56,6 +64,7 @@ impl Message for Order {
             Order::Renew(number) => format!("renew {number}"),
             Order::Ending => "ending".to_owned(),
             Order::Ended => "ended".to_owned(),
+            Order::NotRun => "not-run".to_owned(),
         }
     }
 
@@ -66,6 +75,7 @@ impl Message for Order {
             ("renew", number) => Order::Renew(number.parse().ok()?),
             ("ending", _) => Order::Ending,
             ("ended", _) => Order::Ended,
+            ("not-run", _) => Order::NotRun,
             _ => return None,
         })
     }
@@ -81,7 +91,9 @@ impl Message for Report {
             Report::Ready => "ready".to_owned(),
             Report::Renewed(number) => format!("renewed {number}"),
             Report::Lost => "lost".to_owned(),
-            Report::Released => "released".to_owned(),
+            Report::NotRenewed(why) => format!("not-renewed {why}"),
+            Report::RenewedAgain => "renewed-again".to_owned(),
+            Report::Released(stays) => format!("released {}", stays.as_millis()),
             Report::Unreleased(why) => format!("unreleased {why}"),
             Report::Warning(text) => format!("warning {text}"),
         };
@@ -104,7 +116,9 @@ impl Message for Report {
             "ready" => Report::Ready,
             "renewed" => Report::Renewed(rest.parse().ok()?),
             "lost" => Report::Lost,
-            "released" => Report::Released,
+            "not-renewed" => Report::NotRenewed(rest.to_owned()),
+            "renewed-again" => Report::RenewedAgain,
+            "released" => Report::Released(Duration::from_millis(rest.parse().ok()?)),
             "unreleased" => Report::Unreleased(rest.to_owned()),
             "warning" => Report::Warning(rest.to_owned()),
             _ => return None,
@@ -118,7 +132,7 @@ mod tests {
 
     #[test]
     fn messages_come_out_as_they_went_in() {
-        for order in [Order::Leave, Order::Started(7), Order::Renew(8), Order::Ending, Order::Ended] {
+        for order in [Order::Leave, Order::Started(7), Order::Renew(8), Order::Ending, Order::Ended, Order::NotRun] {
             assert_eq!(Order::of(&order.line()), Some(order));
         }
         let text = || "no answer: a b".to_owned();
@@ -130,7 +144,9 @@ mod tests {
             Report::Ready,
             Report::Renewed(8),
             Report::Lost,
-            Report::Released,
+            Report::NotRenewed(text()),
+            Report::RenewedAgain,
+            Report::Released(Duration::from_millis(1500)),
             Report::Unreleased(text()),
             Report::Warning(text()),
         ] {

@@ -10,8 +10,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 pub(crate) enum Notice {
     /// The lock; None if others hold it; or why it cannot be had.
     Acquired(Result<Option<Guard>, Error>),
-    /// A wait goes on after this.
+    /// A wait or a renewal is tried again after this; or it is over, but nobody has answered.
     Trouble(Error),
+    /// It waits: what to say of that.
+    Waiting(String),
     /// The hold ends later now, or is lost.
     Changed,
     /// What came of a renewal that was asked for, by its number.

@@ -3,11 +3,12 @@
 use crate::args::Run;
 use crate::command::Command;
 use crate::events::{Event, Events};
-use crate::exit::{self, say};
+use crate::exit::{self, say_of};
 use crate::keeper;
 use crate::message::{Order, Report};
 use crate::supervise::{Ended, supervise};
 use crate::sys::{self, Signals};
+use crate::time::text;
 use crate::timer::Timer;
 use crate::wire::Wire;
 use redis_lock_client::Moment;
@@ -15,6 +16,7 @@ use rustix::process::Signal;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Program, Stdio};
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ pub(crate) fn run(run: &Run) -> u8 {
     match Parent::start(run) {
         Ok(parent) => parent.run(),
         Err(error) => {
-            say(error);
+            say_of(&run.key, error);
             exit::UNAVAILABLE
         }
     }
@@ -53,7 +55,11 @@ impl Parent<'_> {
         let hold = Timer::new()?;
         let (here, there) = UnixStream::pair()?;
         let mut keeper = Program::new("/proc/self/exe");
-        keeper.arg(keeper::ROLE).args(std::env::args_os().skip(1)).stdin(Stdio::from(OwnedFd::from(there)));
+        keeper
+            .arg0("redis-lock")
+            .arg(keeper::ROLE)
+            .args(std::env::args_os().skip(1))
+            .stdin(Stdio::from(OwnedFd::from(there)));
         keeper.stdout(Stdio::from(hold.as_fd().try_clone_to_owned()?)).stderr(Stdio::null());
         let keeper = keeper.spawn()?;
         Ok(Parent { run, events: Events::new(signals, Wire::new(here)?, hold)?, keeper })
@@ -68,8 +74,8 @@ impl Parent<'_> {
         let command = match Command::start(self.run, &grant.owner, grant.fence) {
             Ok(command) => command,
             Err(error) => {
-                say(error);
-                return self.release(Ended { code: exit::CANNOT_RUN, is_lost: false, released: None });
+                say_of(&self.run.key, error);
+                return self.release(Ended { code: exit::CANNOT_RUN, is_lost: false, has_run: false, released: None });
             }
         };
         let ended = supervise(self.run, &mut self.events, command);
@@ -97,16 +103,19 @@ impl Parent<'_> {
                 (Event::Report(Report::Left) | Event::KeeperGone, Some(code)) => return Err(code),
                 (Event::Report(Report::Granted { fence, owner }), None) => return Ok(Grant { fence, owner }),
                 (Event::Report(Report::Conflict), None) => {
-                    self.explain("others hold it");
+                    match self.run.wait {
+                        Some(wait) if !wait.is_zero() => self.warn(format_args!("not got within {}", text(wait))),
+                        _ => self.explain("others hold it"),
+                    }
                     return Err(self.run.conflict_exit);
                 }
                 (Event::Report(Report::Failed(code, text)), None) => {
-                    say(text);
+                    say_of(&self.run.key, text);
                     return Err(code);
                 }
                 (Event::Report(Report::Warning(text)), _) => self.warn(text),
                 (Event::KeeperGone, None) => {
-                    say("the process that waits for the lock has died");
+                    say_of(&self.run.key, "the process that waits for the lock has died");
                     return Err(exit::UNAVAILABLE);
                 }
                 (Event::Report(_) | Event::HoldEnds(_) | Event::Timer, _) => {}
@@ -116,15 +125,18 @@ impl Parent<'_> {
 
     /// Lets the keeper give the lock back, now that the command has ended.
     fn release(&mut self, ended: Ended) -> u8 {
-        let Ended { code, is_lost, released } = ended;
+        let Ended { code, is_lost, has_run, released } = ended;
         let stays = "it stays held until its lease ends";
         match released {
             Some(Report::Unreleased(why)) => {
                 self.warn(format_args!("the lock was not released: {stays} ({why})"));
                 return code;
             }
-            Some(_) => return code,
-            None => {}
+            Some(Report::Released(stays)) => {
+                self.explain_release(stays);
+                return code;
+            }
+            _ => {}
         }
         if self.events.keeper_is_gone() {
             if !is_lost {
@@ -132,14 +144,17 @@ impl Parent<'_> {
             }
             return code;
         }
-        self.events.tell(&Order::Ended);
+        self.events.tell(if has_run { &Order::Ended } else { &Order::NotRun });
         let limit = Moment::now() + RELEASE_LIMIT;
         self.events.wake_at(Some(limit));
         loop {
             match self.events.next() {
                 // It was for what came before.
                 Event::Timer if !limit.is_past() => {}
-                Event::Report(Report::Released) => return code,
+                Event::Report(Report::Released(stays)) => {
+                    self.explain_release(stays);
+                    return code;
+                }
                 Event::Report(Report::Lost) => {
                     if !is_lost {
                         self.warn("the lock was lost before the command ended");
@@ -168,13 +183,21 @@ impl Parent<'_> {
 
     fn warn(&self, text: impl std::fmt::Display) {
         if !self.run.quiet {
-            say(text);
+            say_of(&self.run.key, text);
+        }
+    }
+
+    fn explain_release(&self, stays: Duration) {
+        if stays.is_zero() {
+            self.explain("released");
+        } else {
+            self.explain(format_args!("stays for {} (--at-least)", text(stays)));
         }
     }
 
     fn explain(&self, text: impl std::fmt::Display) {
         if self.run.verbose {
-            say(format_args!("{}: {text}", self.run.key.display()));
+            say_of(&self.run.key, text);
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::exit;
 use crate::sys;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// The word that makes this program a starter.
@@ -19,18 +21,40 @@ pub(crate) fn start(words: &[OsString]) -> u8 {
     sys::give_back();
     // Stays with the program that is executed.
     set_parent_process_death_signal(Some(Signal::TERM)).ok();
-    let opened = File::from(sys::inherited(gate)).read_exact(&mut [0]);
+    let mut gate = File::from(sys::inherited(gate));
+    let opened = gate.read_exact(&mut [0]);
     // A parent that was killed before this asked for its signal sends none.
     if opened.is_err() || getppid().is_none_or(|pid| pid.as_raw_nonzero().get() != parent) {
         return exit::by_signal(Signal::TERM.as_raw());
     }
+    // The command does not get it.
+    fcntl_setfd(&gate, FdFlags::CLOEXEC).ok();
     let error = Command::new(program).args(&words[3..]).exec();
-    let program = program.display();
-    if error.kind() == io::ErrorKind::NotFound {
-        exit::say(format_args!("{program}: {error}"));
-        exit::NOT_FOUND
+    // The parent may be gone.
+    drop(gate.write_all(&[1]));
+    let (code, why) = if error.kind() == io::ErrorKind::NotFound {
+        (exit::NOT_FOUND, not_found(program))
     } else {
-        exit::say(format_args!("{program}: {error}"));
-        exit::CANNOT_RUN
+        (exit::CANNOT_RUN, format!("{}: {error}", program.display()))
+    };
+    exit::say_of(&std::env::var_os("REDIS_LOCK_KEY").unwrap_or_default(), why);
+    code
+}
+
+/// What may be wrong with a command that is not there.
+fn not_found(program: &OsStr) -> String {
+    let name = program.display();
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = if program.as_encoded_bytes().contains(&b'/') {
+        Path::new(program).exists()
+    } else {
+        std::env::split_paths(&paths).any(|folder| folder.join(program).exists())
+    };
+    if is_there {
+        format!("{name}: its interpreter was not found")
+    } else if program.as_encoded_bytes().contains(&b' ') {
+        format!("\"{name}\" was not found: a shell command needs -c")
+    } else {
+        format!("\"{name}\" was not found")
     }
 }

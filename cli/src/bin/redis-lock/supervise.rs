@@ -3,7 +3,7 @@
 use crate::args::Run;
 use crate::command::{Change, Command};
 use crate::events::{Event, Events};
-use crate::exit::{self, say};
+use crate::exit::{self, say_of};
 use crate::message::{Order, Report};
 use crate::sys;
 use crate::terminal::Terminal;
@@ -21,6 +21,8 @@ const SETTLED: Duration = Duration::from_millis(500);
 pub(crate) struct Ended {
     pub(crate) code: u8,
     pub(crate) is_lost: bool,
+    /// Whether the command could be run at all.
+    pub(crate) has_run: bool,
     /// What the keeper has said of the release already: while this process was stopped it did not wait.
     pub(crate) released: Option<Report>,
 }
@@ -53,6 +55,8 @@ struct Supervisor<'a> {
     /// When it is asked whether it may be signalled at all.
     check_at: Option<Moment>,
     warned_of_user: bool,
+    /// Why the last renewal failed, if it did.
+    not_renewed: Option<String>,
     /// How often the keeper's timer has run out.
     hold_ended: u64,
     /// How often a renewal was asked for.
@@ -85,6 +89,7 @@ pub(crate) fn supervise(run: &Run, events: &mut Events, command: Command) -> End
         max_at: run.max.map(|max| now + max),
         check_at: Some(now + SETTLED),
         warned_of_user: false,
+        not_renewed: None,
         hold_ended: 0,
         renewals: 0,
         released: None,
@@ -107,7 +112,9 @@ impl Supervisor<'_> {
                 // An older one says nothing of the time since.
                 Event::Report(Report::Renewed(number)) if number == self.renewals => self.resume(),
                 Event::Report(Report::Lost) => self.lost("the lock was lost"),
-                Event::Report(report @ (Report::Released | Report::Unreleased(_))) => self.released = Some(report),
+                Event::Report(report @ (Report::Released(_) | Report::Unreleased(_))) => self.released = Some(report),
+                Event::Report(Report::NotRenewed(why)) => self.not_renewed(why),
+                Event::Report(Report::RenewedAgain) => self.not_renewed = None,
                 Event::Report(Report::Warning(text)) => self.warn(&text),
                 Event::Report(_) => {}
                 Event::KeeperGone => self.keeper_gone(),
@@ -138,7 +145,8 @@ impl Supervisor<'_> {
             Supervisor { is_too_long: true, .. } => exit::TOO_LONG,
             _ => code,
         };
-        Ended { code, is_lost: self.is_lost, released: self.released.take() }
+        let has_run = self.command.has_run();
+        Ended { code, is_lost: self.is_lost, has_run, released: self.released.take() }
     }
 
     /// Asks for the next moment at which something is due.
@@ -172,11 +180,19 @@ impl Supervisor<'_> {
         self.hold_ended += times;
         // What ended before ended well.
         if self.code.is_none() || self.command.group.lives() {
-            self.lost("the lock could not be renewed in time");
+            let why = self.not_renewed.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+            self.lost(&format!("could not be renewed in time{why}"));
         }
         if self.hold_ended > 1 && !self.run.no_kill {
             self.kill();
         }
+    }
+
+    fn not_renewed(&mut self, why: String) {
+        if self.not_renewed.is_none() {
+            self.warn(&format!("not renewed: {why} (it goes on trying)"));
+        }
+        self.not_renewed = Some(why);
     }
 
     fn lost(&mut self, why: &str) {
@@ -281,7 +297,7 @@ impl Supervisor<'_> {
 
     fn warn(&self, text: &str) {
         if !self.run.quiet {
-            say(text);
+            say_of(&self.run.key, text);
         }
     }
 }

@@ -37,9 +37,36 @@ pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time in the same form.
+pub(crate) fn text(time: Duration) -> String {
+    // Of a long time nobody wants to know the milliseconds.
+    let mut ms = if time < Duration::from_secs(1) { time.as_millis() } else { (time.as_millis() + 50) / 100 * 100 };
+    let mut text = String::new();
+    for (unit, name) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m")] {
+        if ms >= unit {
+            text += &format!("{}{name}", ms / unit);
+            ms %= unit;
+        }
+    }
+    match ms {
+        0 if !text.is_empty() => text,
+        ms if ms < 1000 && text.is_empty() => format!("{ms}ms"),
+        ms if ms % 1000 == 0 => format!("{text}{}s", ms / 1000),
+        ms => format!("{text}{}.{}s", ms / 1000, ms % 1000 / 100),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_written_as_they_are_read() {
+        for written in ["1s", "1.5s", "30m", "1h30m", "2d", "500ms", "1m5s", "0ms", "1m0.5s"] {
+            assert_eq!(text(time(written).expect("a time")), written);
+        }
+        assert_eq!(text(Duration::from_micros(1_987_654)), "2s");
+    }
 
     #[test]
     fn times_are_read_as_people_write_them() {
