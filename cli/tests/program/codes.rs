@@ -25,7 +25,7 @@ fn a_command_that_cannot_be_run_or_found_is_told_as_shells_do() {
     let server = Server::new();
     let outcome = run(server.port(), &["run", "k", "/nonesuch"]);
     assert_eq!(outcome.code, Some(127));
-    assert!(outcome.err.starts_with("redis-lock: /nonesuch: No such file"), "{}", outcome.err);
+    assert!(outcome.err.starts_with("redis-lock: k: \"/nonesuch\" was not found"), "{}", outcome.err);
     assert_eq!(run(server.port(), &["run", "k", "/etc/passwd"]).code, Some(126));
     assert!(!is_held(&mut server.connect(), "k"));
 }
@@ -89,7 +89,7 @@ fn a_server_that_cannot_give_locks_is_code_69_with_the_reason() {
     conn.ok(&["CONFIG", "SET", "requirepass", "right"]);
     let url = |user: &str| format!("redis://{user}@127.0.0.1:{}", server.port());
     told(9, &["run", "-u", &url("poor:secret")], "NOPERM");
-    told(9, &["run", "-u", &url(":wrong")], "authentication failed");
+    told(9, &["run", "-u", &url(":wrong")], "wrong user or password");
     told(server.port(), &["run"], "NOAUTH");
     let port = testbed::Port::claim();
     told(port.number(), &["run", "-n"], "refused");

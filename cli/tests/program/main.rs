@@ -8,6 +8,7 @@ mod deaths;
 mod documents;
 mod harness;
 mod losses;
+mod messages;
 mod process;
 mod servers;
 mod signals;

@@ -3,6 +3,7 @@
 use crate::cli::cli;
 use crate::exit;
 use clap::ArgMatches;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -68,21 +69,64 @@ impl Run {
 
 /// Reads the command line. What makes no sense, and what only asks for help, is answered here: with an exit code.
 pub(crate) fn parse(words: Vec<OsString>) -> Result<Asked, u8> {
-    let matches = cli().try_get_matches_from(words).map_err(|error| {
-        // Help that cannot be printed is no error.
-        drop(error.print());
+    let of = match words.get(1).and_then(|word| word.to_str()) {
+        Some(word @ ("run" | "check" | "completion")) => format!(" {word}"),
+        _ => String::new(),
+    };
+    let matches = cli().try_get_matches_from(words_of_help(words)).map_err(|error| {
+        if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            exit::say(format_args!("{} (see redis-lock{of} --help)", line_of(&error)));
+        } else {
+            // Help that cannot be printed is no error.
+            drop(error.print());
+        }
         if error.use_stderr() { exit::USAGE } else { 0 }
     })?;
+    let command = matches.subcommand_name().unwrap_or("run");
     let asked = match matches.subcommand() {
-        Some(("check", matches)) => Ok(Asked::Check(check_of(matches))),
+        Some(("check", matches)) => check_of(matches).map(Asked::Check),
         Some(("completion", matches)) => Ok(Asked::Completion(*matches.get_one("shell").unwrap_or(&Shell::Bash))),
         Some((_, matches)) => run_of(matches).map(|run| Asked::Run(Box::new(run))),
         None => Err("run or check is missing".to_owned()),
     };
     asked.map_err(|why| {
-        exit::say(format_args!("{why} (see redis-lock run --help)"));
+        exit::say(format_args!("{why} (see redis-lock {command} --help)"));
         exit::USAGE
     })
+}
+
+/// `help run` is `run --help`.
+fn words_of_help(mut words: Vec<OsString>) -> Vec<OsString> {
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.remove(1);
+        words.push("--help".into());
+    }
+    words
+}
+
+/// What is wrong with the words, in one line.
+fn line_of(error: &clap::Error) -> String {
+    let value = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => texts.first().cloned(),
+        _ => None,
+    };
+    let name = value(ContextKind::InvalidArg).unwrap_or_default();
+    let name = name.split(' ').next().unwrap_or_default();
+    match (error.kind(), std::error::Error::source(error)) {
+        (ErrorKind::ValueValidation, Some(why)) => return format!("{name}: {why}"),
+        (ErrorKind::ArgumentConflict, _) if name == "-c" => return "-c takes one argument: quote the line".to_owned(),
+        _ => {}
+    }
+    // The first paragraph. What follows is the usage, and advice that would be wrong here.
+    let text = error.to_string();
+    let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
+    let line = lines.collect::<Vec<_>>().join(" ").replacen("error: ", "", 1);
+    let similar = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    match similar.into_iter().find_map(value) {
+        Some(similar) => format!("{line}; is it {similar}?"),
+        None => line,
+    }
 }
 
 fn run_of(matches: &ArgMatches) -> Result<Run, String> {
@@ -110,13 +154,14 @@ fn run_of(matches: &ArgMatches) -> Result<Run, String> {
         at_least: time("at-least"),
         max: time("max"),
         note: text("note"),
-        owner_prefix: text("owner-prefix").unwrap_or_default(),
-        conflict_exit: matches.get_one("conflict-exit").copied().unwrap_or(exit::CONFLICT),
+        owner_prefix: separated(text("owner-prefix").unwrap_or_default()),
+        conflict_exit: exit_code(matches),
         no_kill: matches.get_flag("no-kill"),
         verbose: matches.get_flag("verbose"),
         quiet: matches.get_flag("quiet"),
     };
     match &run {
+        _ if run.key.is_empty() => Err("KEY is empty"),
         _ if run.lease < Duration::from_secs(2) => Err("--lease must be at least 2s"),
         _ if run.limit.is_some_and(|limit| run.take > limit) => Err("--take must be at most --limit"),
         _ if session.is_some_and(|session| session < Duration::from_secs(1) || session < 3 * run.kill_after) => {
@@ -130,13 +175,42 @@ fn run_of(matches: &ArgMatches) -> Result<Run, String> {
     .map_err(str::to_owned)
 }
 
-fn check_of(matches: &ArgMatches) -> Check {
-    Check {
-        servers: servers_of(matches),
-        key: matches.get_one::<OsString>("key").cloned().unwrap_or_default(),
-        owner: matches.get_one::<String>("owner").cloned().unwrap_or_default(),
-        fence: matches.get_one("fence").copied().unwrap_or_default(),
+fn exit_code(matches: &ArgMatches) -> u8 {
+    let code = matches.get_one::<u32>("conflict-exit").and_then(|code| u8::try_from(*code).ok());
+    code.unwrap_or(exit::CONFLICT)
+}
+
+/// Between the prefix and the rest of the owner's name stands a colon, or what the prefix itself ends with.
+fn separated(prefix: String) -> String {
+    if prefix.ends_with(char::is_alphanumeric) { prefix + ":" } else { prefix }
+}
+
+/// Of the command line, or of the environment that `run` makes.
+fn check_of(matches: &ArgMatches) -> Result<Check, String> {
+    const OUTSIDE: &str = "not inside redis-lock run?";
+    let from_environment = !matches.contains_id("key");
+    let word = |given: Option<OsString>, name: &str| match given {
+        Some(word) if word.is_empty() => Err(format!("{name} is empty: {OUTSIDE}")),
+        Some(word) => Ok(word),
+        None if from_environment => {
+            let name = format!("REDIS_LOCK_{name}");
+            std::env::var_os(&name)
+                .filter(|word| !word.is_empty())
+                .ok_or_else(|| format!("{name} is not set: {OUTSIDE}"))
+        }
+        None => Err(format!("{name} is missing")),
+    };
+    let key = matches.get_one::<OsString>("key").cloned();
+    if key.as_ref().is_some_and(|key| key.is_empty()) {
+        return Err("KEY is empty".to_owned());
     }
+    let text = |name: &str| matches.get_one::<String>(name).map(OsString::from);
+    let (key, owner) = (word(key, "KEY")?, word(text("owner"), "OWNER")?);
+    let fence = word(text("fence"), "FENCE")?;
+    let owner = owner.into_string().map_err(|_| "OWNER is no text")?;
+    let fence = fence.to_str().and_then(|fence| fence.parse().ok());
+    let fence = fence.ok_or("FENCE must be a whole number")?;
+    Ok(Check { servers: servers_of(matches), key, owner, fence })
 }
 
 fn servers_of(matches: &ArgMatches) -> Servers {

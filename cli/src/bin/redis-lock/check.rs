@@ -12,7 +12,7 @@ pub(crate) fn check(check: &Check) -> u8 {
         Ok(false) => 1,
         Err(error) => {
             let (code, text) = exit::of_error(&error);
-            exit::say(text);
+            exit::say_of(&check.key, text);
             code
         }
     }

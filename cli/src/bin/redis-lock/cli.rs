@@ -1,7 +1,7 @@
 //! The command line: which words there are, and what help says of them. The manual page and the completion of shells
 //! are made from this, too. What the words mean together is decided in [`args`](crate::args).
 
-use crate::time::{some_time, time};
+use crate::time::{number, some_time, time};
 use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 use std::ffi::OsString;
@@ -9,31 +9,35 @@ use std::ffi::OsString;
 /// The whole command line.
 pub(crate) fn cli() -> Command {
     let key = || Arg::new("key").value_name("KEY").value_parser(value_parser!(OsString)).required(true);
-    let seconds = |arg: Arg| arg.value_parser(some_time);
+    // What is too short is told with the true minimum.
+    let any_time = |arg: Arg| arg.value_parser(time).allow_negative_numbers(true);
+    let seconds = |arg: Arg| arg.value_parser(some_time).allow_negative_numbers(true);
+    let number = |arg: Arg, range| arg.value_parser(number(range)).allow_negative_numbers(true);
     let run = Command::new("run")
         .about("Run a command while a lock is held")
         .override_usage("redis-lock run [OPTIONS] KEY [--] COMMAND [ARG ...]\n       redis-lock run [OPTIONS] KEY -c 'SHELL COMMAND'")
-        .arg(option("wait", Some('w'), "TIME", "Wait so long at most [as long as it takes]").value_parser(time))
-        .arg(flag("nonblock", Some('n'), "Do not wait").conflicts_with("wait"))
-        .arg(flag("shared", Some('s'), "Share the lock with others that do"))
-        .arg(option("limit", Some('N'), "N", "Share it with N-1 others at most")
-            .value_parser(value_parser!(u32).range(1..)).conflicts_with("shared"))
-        .arg(option("take", None, "K", "Count as K of these N [1]")
-            .value_parser(value_parser!(u32).range(1..=5)).requires("limit"))
-        .arg(seconds(option("lease", Some('t'), "TIME", "How long the lock outlives a crash [30s]")))
-        .arg(seconds(option("kill-after", Some('k'), "TIME", "From TERM to KILL if the lock is lost [5s]")))
-        .arg(seconds(option("session", None, "TIME", "Outlive a broken connection only so long")))
-        .arg(seconds(option("at-least", None, "TIME", "Keep the lock so long, even after COMMAND")))
-        .arg(seconds(option("max", None, "TIME", "End COMMAND after so long (exit 124)")))
-        .arg(option("note", None, "TEXT", "For people: LOCK.INFO and LOCK.LOG show it"))
-        .arg(option("owner-prefix", None, "TEXT", "Begin the owner's name with this"))
-        .arg(option("conflict-exit", Some('E'), "CODE", "Exit code if others hold the lock [75]")
-            .value_parser(value_parser!(u8)))
+        .arg(any_time(option("wait", Some('w'), "TIME", "Wait at most TIME [as long as it takes]")).alias("timeout"))
+        .arg(flag("nonblock", Some('n'), "Do not wait").conflicts_with("wait").alias("nb"))
+        .arg(flag("shared", Some('s'), "Share the lock with others that use -s"))
+        .arg(number(option("limit", Some('N'), "N", "Let at most N hold it at once"), 1..=u32::MAX)
+            .conflicts_with("shared"))
+        .arg(number(option("take", None, "K", "Take K of the N [1]"), 1..=5).requires("limit"))
+        .arg(any_time(option("lease", Some('t'), "TIME", "Free the lock TIME after a crash [30s]")))
+        .arg(seconds(option("kill-after", Some('k'), "TIME", "Send KILL TIME after TERM if the lock is lost [5s]")))
+        .arg(any_time(option("session", None, "TIME", "Free the lock TIME after the connection breaks")))
+        .arg(seconds(option("at-least", None, "TIME", "Keep the lock for TIME, even after COMMAND")))
+        .arg(seconds(option("max", None, "TIME", "End COMMAND after TIME (exit 124)")))
+        .arg(option("note", None, "TEXT", "Show TEXT in LOCK.INFO and LOCK.LOG"))
+        .arg(option("owner-prefix", None, "TEXT", "Begin the owner's name with TEXT"))
+        .arg(number(option("conflict-exit", Some('E'), "CODE", "Exit with CODE if others hold the lock [75]"), 0..=255)
+            .alias("conflict-exit-code"))
         .arg(flag("no-kill", None, "Let COMMAND go on when the lock is lost (exit 76)"))
-        .arg(option("shell", Some('c'), "LINE", "Run LINE with /bin/sh").long(None::<&str>)
+        .arg(option("shell", Some('c'), "LINE", "Run LINE with /bin/sh").long(None::<&str>).alias("command")
             .value_parser(value_parser!(OsString)).conflicts_with("command"))
         .arg(flag("verbose", Some('v'), "Say what happens"))
         .arg(flag("quiet", Some('q'), "Say errors only").conflicts_with("verbose"))
+        // What flock has, and does here in any case.
+        .arg(flag("exclusive", Some('x'), "").short_alias('e').conflicts_with_all(["shared", "limit"]).hide(true))
         .arg(key().hide(true))
         .arg(Arg::new("command").value_name("COMMAND").value_parser(value_parser!(OsString)).num_args(1..)
             .trailing_var_arg(true).required_unless_present("shell").hide(true))
@@ -43,11 +47,14 @@ pub(crate) fn cli() -> Command {
              69 no server or no module, 64 usage, 126 and 127 COMMAND cannot be run.");
     let check = Command::new("check")
         .about("Exit 0 if OWNER holds KEY under FENCE, else 1")
-        .override_usage("redis-lock check [OPTIONS] KEY OWNER FENCE")
-        .arg(key().hide(true))
-        .arg(Arg::new("owner").value_name("OWNER").required(true).hide(true))
-        .arg(Arg::new("fence").value_name("FENCE").value_parser(value_parser!(u64)).required(true).hide(true))
-        .after_help("Exit: 0 held, 1 not held, 69 no server or no module, 64 usage.");
+        .override_usage("redis-lock check [OPTIONS] [KEY OWNER FENCE]")
+        .arg(key().required(false).hide(true))
+        .arg(Arg::new("owner").value_name("OWNER").hide(true))
+        .arg(Arg::new("fence").value_name("FENCE").hide(true))
+        .after_help(
+            "Without KEY: those of the redis-lock run in which it is called.\n\
+             Exit: 0 held, 1 not held, 69 no server or no module, 64 usage.",
+        );
     let completion = Command::new("completion")
         .about("Print what lets a shell complete these commands")
         .arg(Arg::new("shell").value_name("SHELL").value_parser(value_parser!(Shell)).required(true));

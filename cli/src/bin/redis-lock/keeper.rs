@@ -90,6 +90,7 @@ struct Followed {
 
 impl Keeper {
     fn start(run: Run) -> io::Result<Keeper> {
+        sys::name();
         sys::ignore_all();
         sys::close_inherited();
         // It is no leader of a group, since its parent did not make it one.

@@ -9,6 +9,7 @@ const DEFAULT: &str = "redis://127.0.0.1:6379";
 /// The client for these servers: `$REDIS_LOCK_URL` where none is named, `$REDISCLI_AUTH` where no password is.
 pub(crate) fn client(servers: &Servers) -> Result<Client, Error> {
     let mut urls = servers.urls.clone();
+    let source = if urls.is_empty() { "$REDIS_LOCK_URL" } else { "--url" };
     if urls.is_empty() {
         let named = std::env::var("REDIS_LOCK_URL").unwrap_or_default();
         urls = named.split([',', ' ']).filter(|url| !url.is_empty()).map(str::to_owned).collect();
@@ -16,7 +17,7 @@ pub(crate) fn client(servers: &Servers) -> Result<Client, Error> {
     if urls.is_empty() {
         urls.push(DEFAULT.to_owned());
     }
-    let addresses = urls.iter().map(|url| address(url)).collect::<Result<Vec<_>, _>>()?;
+    let addresses = urls.iter().map(|url| address(url, source)).collect::<Result<Vec<_>, _>>()?;
     match (&servers.sentinel, &addresses[..]) {
         // It names the server by host and port, so it has to be reached by these, too.
         (Some(_), some) if some.iter().any(|address| matches!(address.addr(), ConnectionAddr::Unix(_))) => {
@@ -27,13 +28,13 @@ pub(crate) fn client(servers: &Servers) -> Result<Client, Error> {
             Client::sentinel(addresses.iter().flat_map(sentinels), name, settings)
         }
         (None, [one]) => Client::open(one.clone()),
-        _ => Err(Error::Refused("several URLs are for --sentinel".to_owned())),
+        _ => Err(Error::Refused(format!("{source}: several URLs are for --sentinel"))),
     }
 }
 
-fn address(url: &str) -> Result<ConnectionInfo, Error> {
+fn address(url: &str, source: &str) -> Result<ConnectionInfo, Error> {
     // Without the URL in the text: it may have a password.
-    let refused = || Error::Refused("a URL is redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH".to_owned());
+    let refused = || Error::Refused(format!("{source} must be redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH"));
     let address = url.into_connection_info().map_err(|_| refused())?;
     let settings = address.redis_settings();
     match std::env::var("REDISCLI_AUTH") {

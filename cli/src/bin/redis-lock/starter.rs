@@ -18,6 +18,7 @@ pub(crate) const ROLE: &str = "__command";
 pub(crate) fn start(words: &[OsString]) -> u8 {
     let number = |at: usize| words.get(at).and_then(|word| word.to_str()).and_then(|word| word.parse().ok());
     let (Some(gate), Some(parent), Some(program)) = (number(0), number(1), words.get(2)) else { return exit::USAGE };
+    sys::name();
     sys::give_back();
     // Stays with the program that is executed.
     set_parent_process_death_signal(Some(Signal::TERM)).ok();

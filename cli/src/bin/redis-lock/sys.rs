@@ -59,6 +59,12 @@ impl AsFd for Signals {
     }
 }
 
+/// Lets ps show this process as the program, however it was started.
+pub(crate) fn name() {
+    // SAFETY: the text ends with a zero byte.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"redis-lock".as_ptr()) };
+}
+
 /// Undoes what the parent did to its signals, which those that it starts inherit.
 pub(crate) fn give_back() {
     block(&set_of(&SIGNALS), libc::SIG_UNBLOCK);

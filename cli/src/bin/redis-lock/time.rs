@@ -1,10 +1,11 @@
-//! Times, as people write them on a command line.
+//! Times and numbers, as people write them on a command line.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A time as people write it: `30s`, `1.5h`, `1m30s`, `500ms`, `2d`; a number alone means seconds.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{text}\" is no time such as 30s, 500ms, 5m, 1h30m or 2d");
+    let wrong = || format!("\"{text}\" is no time (such as 30s, 500ms, 5m, 1h30m or 2d)");
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
@@ -53,6 +54,15 @@ pub(crate) fn text(time: Duration) -> String {
         ms if ms < 1000 && text.is_empty() => format!("{ms}ms"),
         ms if ms % 1000 == 0 => format!("{text}{}s", ms / 1000),
         ms => format!("{text}{}.{}s", ms / 1000, ms % 1000 / 100),
+    }
+}
+
+/// Reads a whole number of this range.
+pub(crate) fn number(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync {
+    move |text| {
+        let (min, max) = (range.start(), range.end());
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("\"{text}\" is no number from {min} to {max}"))
     }
 }
 
