@@ -17,6 +17,11 @@ impl Backoff {
         self.failures = 0;
     }
 
+    /// Whether nothing has failed since then.
+    pub(crate) fn is_new(&self) -> bool {
+        self.failures == 0
+    }
+
     /// The next pause.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = pause(self.failures, random_share());

@@ -202,7 +202,9 @@ fn outcome_of(replies: &[Value]) -> Result<Outcome, Error> {
 
 impl Job {
     fn settle(&mut self, outcome: Result<Outcome, Error>, sent: Moment) {
-        if let Err(error) = &outcome {
+        if let Err(error) = &outcome
+            && !(self.backoff.is_new() && was_cut(error))
+        {
             self.hold.not_extended(error);
         }
         match outcome {
@@ -215,6 +217,11 @@ impl Job {
             Ok(Outcome::Redirected) | Err(_) => self.due = Moment::now() + self.backoff.pause(),
         }
     }
+}
+
+/// Whether the connection broke, as one that is idle for long may: the next request makes a new one.
+fn was_cut(error: &Error) -> bool {
+    matches!(error, Error::Connection(error) if error.is_connection_dropped())
 }
 
 #[cfg(test)]

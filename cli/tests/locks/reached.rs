@@ -48,6 +48,29 @@ fn a_server_without_the_module_is_an_error_that_is_told_at_once() {
 }
 
 #[test]
+fn a_port_without_tls_is_an_error_in_time() {
+    // It waits for the end of a line that never comes.
+    let server = Server::new();
+    let url = format!("rediss://127.0.0.1:{}", server.port());
+    let client = Client::open(url.as_str()).unwrap().timeout(Duration::from_secs(1));
+    let text = format!("no answer from 127.0.0.1:{}: the TLS handshake was not answered", server.port());
+    for error in [client.check("k", "me", 1).unwrap_err(), client.try_lock("k").unwrap_err()] {
+        assert!(matches!(error, Error::Connection(_)) && error.to_string().starts_with(&text), "{error}");
+    }
+}
+
+#[test]
+fn a_renewal_that_fails_is_told() {
+    let server = Server::new();
+    let (told, errors) = std::sync::mpsc::channel();
+    let lock = client_of(&server).key("k").lease(SHORT).on_trouble(move |error| drop(told.send(error.to_string())));
+    let guard = lock.lock().unwrap();
+    server.connect().ok(&["ACL", "SETUSER", "default", "-lock.extend"]);
+    assert!(errors.recv_timeout(PATIENCE).unwrap().starts_with("NOPERM"));
+    drop(guard);
+}
+
+#[test]
 fn any_node_of_a_cluster_leads_to_all_locks() {
     let mut cluster = Cluster::start(3, 0);
     let client = client_of(&cluster.nodes[0]);

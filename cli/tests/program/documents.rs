@@ -1,6 +1,6 @@
 //! What docs/guide/command-line.md shows: its examples are run as cron, systemd, Kubernetes and a CI pipeline run them.
 
-use crate::harness::{Folder, Run, program_at, wait_held, wait_waiters};
+use crate::harness::{Folder, Run, program, program_at, wait_held, wait_waiters};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -46,6 +46,54 @@ fn of_all_machines_with_that_crontab_one_runs_the_command() {
     let outcomes: Vec<_> = runs.into_iter().map(Run::end).collect();
     assert!(outcomes.iter().all(|outcome| outcome.code == Some(0)), "{outcomes:?}");
     assert_eq!(outcomes.iter().filter(|outcome| outcome.out == "ran\n").count(), 1, "{outcomes:?}");
+}
+
+#[test]
+fn a_late_write_of_the_example_is_refused() {
+    let server = Server::new();
+    let (_, example) = PAGE.split_once("```sh\nredis-lock check").unwrap();
+    let example = format!("redis-lock check{}", example.split_once("```").unwrap().0);
+    let machine = machine(&format!("text=$1\n$2\n{}", example.replacen("\n", "\n$3\n", 1)));
+    let run =
+        |words: &str| shell(&server, &machine, &format!("redis-lock run --no-kill {{report}}:lock report {words}"));
+    assert_eq!(run("first").end().code, Some(0));
+    let lose = format!("'redis-cli -p {} LOCK.BREAK {{report}}:lock'", server.port());
+    for words in [format!("second {lose} ''"), format!("second '' {lose}")] {
+        // The lock was lost, whatever the command says.
+        let outcome = run(&words).end();
+        assert_eq!(outcome.code, Some(76), "{}", outcome.err);
+    }
+    assert_eq!(server.connect().get::<String>(&["GET", "{report}:text"]), "first");
+}
+
+#[test]
+fn the_user_of_the_page_has_all_the_rights_that_are_needed() {
+    let server = Server::new();
+    let user = PAGE.lines().find_map(|line| line.strip_prefix("ACL SETUSER ")).unwrap();
+    let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(user.split(' ')).collect();
+    let mut conn = server.connect();
+    conn.ok(&words);
+    let url = |database: &str| format!("redis://jobs:change-me@127.0.0.1:{}{database}", server.port());
+    let run = |url: &str, options: &[&str]| {
+        let mut command = program(server.port(), &[&["run", "-v"], options, &["nightly-report", "sh", "-c"]].concat());
+        command.env("REDIS_LOCK_URL", url).args(["\"$0\" check", env!("CARGO_BIN_EXE_redis-lock")]);
+        Run::of(command).end()
+    };
+    let outcome = run(&url(""), &["--at-least", "40s"]);
+    assert!(outcome.code == Some(0) && outcome.err.contains("stays for"), "{}", outcome.err);
+    conn.int(&["LOCK.BREAK", "nightly-report"]);
+    for (right, url, options) in
+        [("+lock.rw", url(""), &["-s"][..]), ("+lock.share", url(""), &["-N", "3"]), ("+select", url("/2"), &[])]
+    {
+        assert_eq!(run(&url, options).code, Some(69), "{right}");
+        conn.ok(&["ACL", "SETUSER", "jobs", right]);
+        let outcome = run(&url, options);
+        assert_eq!(outcome.code, Some(0), "{right}: {}", outcome.err);
+    }
+    // It waits, and says for whom.
+    assert!(conn.int(&["LOCK.ACQUIRE", "nightly-report", "other", "PX", "600000"]).is_some());
+    let waiting = run(&url(""), &["-w", "500ms"]);
+    assert_eq!(waiting.code, Some(75), "{}", waiting.err);
 }
 
 #[test]
