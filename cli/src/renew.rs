@@ -4,7 +4,7 @@
 use crate::backoff::Backoff;
 use crate::channel::Channel;
 use crate::clock::{Moment, renewal_interval, renewal_limit};
-use crate::error::Error;
+use crate::error::{Error, io_kind};
 use crate::hold::Hold;
 use crate::servers::Servers;
 use crate::sync::{lock, wait};
@@ -221,7 +221,9 @@ impl Job {
 
 /// Whether the connection broke, as one that is idle for long may: the next request makes a new one.
 fn was_cut(error: &Error) -> bool {
-    matches!(error, Error::Connection(error) if error.is_connection_dropped())
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let Error::Connection(error) = error else { return false };
+    matches!(io_kind(error), Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
 }
 
 #[cfg(test)]
