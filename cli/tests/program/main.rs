@@ -7,6 +7,7 @@ mod codes;
 mod deaths;
 mod documents;
 mod harness;
+mod hindered;
 mod losses;
 mod messages;
 mod process;

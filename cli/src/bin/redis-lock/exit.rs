@@ -1,5 +1,6 @@
 //! What the program says by its exit code, and to people.
 
+use crate::speaker;
 use redis_lock_client::Error;
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -24,11 +25,9 @@ pub(crate) fn by_signal(signal: i32) -> u8 {
     128_u8.wrapping_add(u8::try_from(signal).unwrap_or(0))
 }
 
-/// Says something to people. That it cannot be said is no error.
+/// Says something to people. Does not wait until they read it.
 pub(crate) fn say(text: impl Display) {
-    use std::io::Write;
-    // In one write, so that lines of several programs do not mix.
-    drop(std::io::stderr().write_all(format!("redis-lock: {text}\n").as_bytes()));
+    speaker::write(format!("redis-lock: {text}\n"));
 }
 
 /// The same about the lock of this key.

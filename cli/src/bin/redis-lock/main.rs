@@ -27,6 +27,7 @@ mod message;
 mod notices;
 mod parent;
 mod servers;
+mod speaker;
 mod starter;
 mod supervise;
 mod sys;
@@ -58,5 +59,6 @@ fn main() -> ExitCode {
             Err(code) => code,
         },
     };
+    speaker::finish();
     ExitCode::from(code)
 }

@@ -164,8 +164,8 @@ impl Supervisor<'_> {
         }
         if self.max_at.take_if(|at| at.is_past()).is_some() && self.code.is_none() {
             self.is_too_long = true;
-            self.warn("the command runs for longer than --max, and is ended");
             self.end(Reason::TooLong);
+            self.warn("the command runs for longer than --max, and is ended");
         }
         if self.code.is_some() && !self.run.no_kill && self.kill_at.is_none() && self.command.group.lives() {
             self.end(Reason::Leftovers);
@@ -202,8 +202,8 @@ impl Supervisor<'_> {
         if self.run.no_kill {
             self.warn(&format!("{why}: the command goes on (--no-kill)"));
         } else {
-            self.warn(&format!("{why}: the command is ended"));
             self.end(Reason::Lost);
+            self.warn(&format!("{why}: the command is ended"));
         }
     }
 
