@@ -1,12 +1,13 @@
 //! Something stands in the way: nobody reads what the program says, or the command hides.
 
-use crate::harness::{Folder, Run, program};
+use crate::harness::{Folder, Run, program, program_at, start};
 use rustix::process::kill_process;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
-use testbed::{Server, Signal};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testbed::{Server, Signal, file_from, say_not_run};
 
 /// Lets the standard error output of a program be full. It stays so as long as the other end lives.
 fn fill_stderr(command: &mut Command) -> UnixStream {
@@ -32,4 +33,89 @@ fn a_parent_that_cannot_speak_ends_the_command_in_time() {
     let second = folder.second_holder(server.port(), "k");
     assert!(folder.last_beat() < second);
     assert_eq!(run.end().code, Some(76));
+}
+
+/// A command that does not mind TERM, and writes the time into a file again and again.
+const EVASIVE: &str = "
+import ctypes, os, signal, sys, threading, time
+how, path = sys.argv[1:]
+file = open(path, 'a')
+def beat():
+    print(time.time_ns(), file=file, flush=True)
+def work():
+    while True:
+        beat()
+        time.sleep(0.01)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if how == 'leaves its group':
+    os.setpgid(0, os.getpgid(os.getppid()))
+elif os.fork():
+    os._exit(7)
+if how == 'runs in a thread':
+    threading.Thread(target=work).start()
+    # Ends the first thread alone.
+    ctypes.CDLL(None).pthread_exit(None)
+while how == 'is another each moment':
+    beat()
+    if os.fork():
+        os._exit(0)
+work()
+";
+
+fn evasive(how: &str, folder: &Folder, server: &Server, options: &[&str]) -> Run {
+    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+    let command = ["k", python.to_str().unwrap(), "-c", EVASIVE, how, &folder.text("beat")];
+    let run = start(server.port(), &[&["run", "-k", "500ms"], options, &command].concat());
+    folder.line("beat");
+    run
+}
+
+#[test]
+fn what_a_command_leaves_is_ended_before_the_release_however_it_hides() {
+    let server = Server::new();
+    for how in ["runs in a thread", "is another each moment"] {
+        let folder = Folder::new();
+        let run = evasive(how, &folder, &server, &[]);
+        let second = folder.second_holder(server.port(), "k");
+        assert!(folder.last_beat() < second, "{how}");
+        assert_eq!(run.end().code, Some(7), "{how}");
+    }
+}
+
+#[test]
+fn a_command_that_leaves_its_group_is_ended_before_the_lease_is_over() {
+    let server = Server::new();
+    for victim in ["keeper", "parent"] {
+        let folder = Folder::new();
+        let run = evasive("leaves its group", &folder, &server, &["-t", "2s"]);
+        match victim {
+            "keeper" => kill_process(run.keeper(), Signal::KILL).unwrap(),
+            _ => run.signal(Signal::KILL),
+        }
+        let second = folder.second_holder(server.port(), "k");
+        assert!(folder.last_beat() < second, "without its {victim}");
+        assert_eq!(run.end().code, if victim == "keeper" { Some(76) } else { None });
+    }
+}
+
+#[test]
+fn where_proc_shows_another_namespace_what_a_command_leaves_is_ended_before_the_release() {
+    let unshare = Path::new("unshare");
+    if Run::of(program_at(unshare, 0, &["--pid", "--fork", "true"])).end().code != Some(0) {
+        return say_not_run("program", "no right to make a PID namespace");
+    }
+    let server = Server::new();
+    let folder = Folder::new();
+    // The first process of the namespace lives on: with it all others would end.
+    let script = "\"$0\" run -k 500ms k sh -c \"$1\"; echo $?; read end";
+    let words = ["--pid", "--fork", "--kill-child", "sh", "-c", script, env!("CARGO_BIN_EXE_redis-lock")];
+    let mut command = program_at(unshare, server.port(), &words);
+    let leftover = format!("({}) & while [ ! -e {} ]; do :; done; exit 7", folder.stubborn(), folder.text("beat"));
+    command.arg(leftover).stdin(Stdio::piped());
+    let mut run = Run::of(command);
+    folder.line("beat");
+    let second = folder.second_holder(server.port(), "k");
+    assert!(folder.last_beat() < second);
+    drop(run.child.stdin.take());
+    assert_eq!(run.end().out, "7\n");
 }

@@ -2,7 +2,7 @@
 
 use crate::args::Run;
 use crate::exit;
-use crate::group::Group;
+use crate::group::{Group, proc_is_ours};
 use crate::starter;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, wait, waitid};
@@ -74,7 +74,13 @@ impl Command {
         if let Ok(Some(status)) = waitid(id(), ended) {
             let of_signal = || status.terminating_signal().map(exit::by_signal);
             let code = status.exit_status().and_then(|code| u8::try_from(code & 0xff).ok()).or_else(of_signal);
-            return Some(Change::Ended(code.unwrap_or(exit::UNAVAILABLE)));
+            let code = code.unwrap_or(exit::UNAVAILABLE);
+            if !proc_is_ours() {
+                // Else the kernel would count it among the living of its group, and nothing else could tell.
+                waitid(id(), WaitIdOptions::EXITED | WaitIdOptions::NOHANG).ok();
+                self.reaped = Some(code);
+            }
+            return Some(Change::Ended(code));
         }
         if getpid() == Pid::INIT {
             self.reap_orphans();

@@ -13,7 +13,7 @@ use crate::wire::Wire;
 use redis_lock_client::{Cancel, Error, Guard, Moment, Owner};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, setsid};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -86,6 +86,17 @@ struct Followed {
     ended: Option<Moment>,
     /// When it was told to end: here, or by the parent.
     told: Option<Moment>,
+}
+
+impl Followed {
+    /// Sends a signal to all of the group, and to a command that has left it for another.
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = self.process.as_ref().filter(|_| self.group.leader_has_left()) {
+            // It may have ended meanwhile.
+            pidfd_send_signal(process, signal).ok();
+        }
+        self.group.signal(signal);
+    }
 }
 
 impl Keeper {
@@ -300,7 +311,11 @@ impl Keeper {
         }
         // While the parent lives, it is asked first: it knows the exit code.
         let is_ours = self.orphaned.is_some() || command.ended.is_some_and(|ended| ended.elapsed() > NOTICE);
-        let is_over = || if no_kill { command.ended.is_some() } else { !command.group.lives() };
+        // Shown by the process: the command may have left its group.
+        let is_over = || match no_kill {
+            true => command.ended.is_some(),
+            false => command.process.is_none() && !command.group.lives(),
+        };
         is_ours && is_over()
     }
 
@@ -332,10 +347,10 @@ impl Keeper {
         let (tell, kill) = self.limits();
         let Some(command) = &mut self.command else { return };
         if kill.is_some_and(Moment::is_past) {
-            command.group.signal(Signal::KILL);
+            command.signal(Signal::KILL);
         } else if tell.is_some_and(Moment::is_past) {
             command.told = Some(Moment::now());
-            command.group.signal(Signal::TERM);
+            command.signal(Signal::TERM);
         }
     }
 

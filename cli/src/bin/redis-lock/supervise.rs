@@ -72,7 +72,7 @@ pub(crate) fn supervise(run: &Run, events: &mut Events, command: Command) -> End
     terminal.give_if_wanted(command.group);
     events.tell(&Order::Started(command.group.0.as_raw_nonzero().get().unsigned_abs()));
     if events.keeper_is_gone() {
-        command.group.signal(Signal::KILL);
+        command.group.signal_with_leader(Signal::KILL);
     }
     let now = Moment::now();
     let mut supervisor = Supervisor {
@@ -167,7 +167,8 @@ impl Supervisor<'_> {
             self.end(Reason::TooLong);
             self.warn("the command runs for longer than --max, and is ended");
         }
-        if self.code.is_some() && !self.run.no_kill && self.kill_at.is_none() && self.command.group.lives() {
+        // At once, without a look whether any lives: to all of the group together, so that none can start another.
+        if self.code.is_some() && !self.run.no_kill && self.kill_at.is_none() {
             self.end(Reason::Leftovers);
         }
         if self.kill_at.is_some_and(Moment::is_past) {
@@ -227,7 +228,10 @@ impl Supervisor<'_> {
     }
 
     fn send(&mut self, signal: Signal) {
-        if !self.command.group.signal(signal) {
+        // Its number is its own until it is reaped, which it is when it has ended at the earliest.
+        let group = self.command.group;
+        let is_ours = if self.code.is_none() { group.signal_with_leader(signal) } else { group.signal(signal) };
+        if !is_ours && (self.code.is_none() || group.lives()) {
             self.warn_of_user();
         }
     }
@@ -269,7 +273,7 @@ impl Supervisor<'_> {
         self.terminal.take_back(self.command.group);
         let group = self.command.group;
         sys::stop(false, || {
-            group.signal(Signal::TSTP);
+            group.signal_with_leader(Signal::TSTP);
         });
         self.renew();
     }
