@@ -1,13 +1,14 @@
 //! Something stands in the way: nobody reads what the program says, or the command hides.
 
-use crate::harness::{Folder, Run, program, program_at, start};
+use crate::harness::{Folder, Run, program, program_at, start, wait_waiters};
+use crate::process;
 use rustix::process::kill_process;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use testbed::{Server, Signal, file_from, say_not_run};
+use testbed::{Server, Signal, file_from, say_not_run, wait_for};
 
 /// Lets the standard error output of a program be full. It stays so as long as the other end lives.
 fn fill_stderr(command: &mut Command) -> UnixStream {
@@ -68,6 +69,37 @@ fn evasive(how: &str, folder: &Folder, server: &Server, options: &[&str]) -> Run
     let run = start(server.port(), &[&["run", "-k", "500ms"], options, &command].concat());
     folder.line("beat");
     run
+}
+
+#[test]
+fn a_second_signal_does_not_keep_the_keeper_from_leaving_the_queue() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    let mut run = start(server.port(), &["run", "k", "true"]);
+    wait_waiters(&server, "k", 1);
+    let keeper = run.keeper();
+    // So that it cannot have left before the second one comes.
+    kill_process(keeper, Signal::STOP).unwrap();
+    run.signal(Signal::HUP);
+    run.signal(Signal::TERM);
+    assert_eq!(run.code(), Some(128 + Signal::HUP.as_raw()));
+    assert!(process::lives(keeper.as_raw_nonzero().get().unsigned_abs()));
+    kill_process(keeper, Signal::CONT).unwrap();
+    wait_waiters(&server, "k", 0);
+    wait_for("the keeper to end", || run.processes().is_empty());
+    assert!(conn.info("commandstats", "cmdstat_lock.release").starts_with("calls="), "it left by itself");
+}
+
+#[test]
+fn a_wait_ends_although_the_keeper_stands_still() {
+    let server = Server::new();
+    assert!(server.connect().int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    let run = start(server.port(), &["run", "-w", "2s", "k", "true"]);
+    kill_process(run.keeper(), Signal::STOP).unwrap();
+    let outcome = run.end();
+    assert_eq!(outcome.code, Some(69), "{}", outcome.err);
+    assert!(outcome.err.contains("stands still"), "{}", outcome.err);
 }
 
 #[test]

@@ -36,6 +36,10 @@ const WAIT_SHOWN: Duration = Duration::from_millis(200);
 /// How long after its time a wait may still be answered: the queue is left then.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
+/// How long this process has once it has no command: longer than the server keeps its place in the queue, and than the
+/// requests take that give back the lock.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(20);
+
 /// How long the parent has to say that the command has ended.
 const NOTICE: Duration = Duration::from_secs(1);
 
@@ -157,6 +161,9 @@ impl Keeper {
             if self.wire.is_closed() && self.orphaned.is_none() {
                 self.orphaned = Some(Moment::now());
                 self.cancel.cancel();
+                if self.command.is_none() {
+                    end_after(ORPHAN_LIMIT);
+                }
             }
             self.wire.flush();
             self.note_loss();
@@ -367,6 +374,7 @@ impl Keeper {
 
     /// Gives the lock back, since the command has ended.
     fn release_and_end(&mut self) -> u8 {
+        end_after(ORPHAN_LIMIT);
         let report = self.release();
         self.say(report)
     }
@@ -448,6 +456,16 @@ impl Keeper {
         let option = if self.run.lease.as_millis() > limit { "--lease" } else { "--at-least" };
         (code, format!("{option} is longer than the server allows: its lock.max-lease-ms is {limit}"))
     }
+}
+
+/// Lets this process end in any case: a server that neither answers nor refuses must not keep it for ever.
+fn end_after(limit: Duration) {
+    let thread = std::thread::Builder::new().name("redis-lock-limit".to_owned());
+    // Without a thread it ends as soon as the server lets it.
+    drop(thread.spawn(move || {
+        std::thread::sleep(limit);
+        std::process::exit(i32::from(exit::UNAVAILABLE));
+    }));
 }
 
 fn is_readable(file: &OwnedFd) -> bool {

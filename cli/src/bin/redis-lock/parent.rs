@@ -23,6 +23,9 @@ use std::time::Duration;
 /// How long the keeper has to leave the wait queue.
 const LEAVE_LIMIT: Duration = Duration::from_secs(3);
 
+/// How long after the end of the wait the keeper has to say how it came out: what its last requests may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
 /// How long the keeper has to give the lock back: it asks twice if need be.
 const RELEASE_LIMIT: Duration = Duration::from_secs(11);
 
@@ -85,7 +88,8 @@ impl Parent<'_> {
     /// Waits for the lock, or for the exit code.
     fn wait(&mut self) -> Result<Grant, u8> {
         self.explain("asked for");
-        let mut leaving = None;
+        let (mut leaving, mut is_late) = (None, false);
+        self.events.wake_at(self.run.wait.map(|wait| Moment::now() + wait));
         loop {
             match (self.events.next(), leaving) {
                 (Event::Signal(Signal::CHILD | Signal::CONT | Signal::WINCH | Signal::TTOU), _) => {}
@@ -95,11 +99,21 @@ impl Parent<'_> {
                     self.events.tell(&Order::Leave);
                     self.events.wake_at(Some(Moment::now() + LEAVE_LIMIT));
                 }
-                // Once more, or too late: without leaving the queue. The server ends the place by itself.
-                (Event::Signal(_) | Event::Timer, Some(code)) => {
-                    drop(self.keeper.kill());
-                    return Err(code);
-                }
+                // Once more, or too late. The keeper leaves the queue alone, and what it is granted meanwhile.
+                (Event::Signal(_) | Event::Timer, Some(code)) => return Err(code),
+                (Event::Timer, None) => match self.run.wait {
+                    // The keeper says how the wait came out, unless the machine slept for so long. It may be stopped.
+                    Some(_) if !is_late => {
+                        is_late = true;
+                        self.events.wake_at(Some(Moment::now() + ANSWER_LIMIT));
+                    }
+                    Some(_) => {
+                        drop(self.keeper.kill());
+                        say_of(&self.run.key, "the process that waits for the lock stands still");
+                        return Err(exit::UNAVAILABLE);
+                    }
+                    None => {}
+                },
                 (Event::Report(Report::Left) | Event::KeeperGone, Some(code)) => return Err(code),
                 (Event::Report(Report::Granted { fence, owner }), None) => return Ok(Grant { fence, owner }),
                 (Event::Report(Report::Conflict), None) => {
@@ -118,7 +132,7 @@ impl Parent<'_> {
                     say_of(&self.run.key, "the process that waits for the lock has died");
                     return Err(exit::UNAVAILABLE);
                 }
-                (Event::Report(_) | Event::HoldEnds(_) | Event::Timer, _) => {}
+                (Event::Report(_) | Event::HoldEnds(_), _) => {}
             }
         }
     }
