@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use testbed::{Server, Signal, file_from, say_not_run, wait_for};
+use testbed::{Proxy, Server, Signal, file_from, say_not_run, wait_for};
 
 /// Lets the standard error output of a program be full. It stays so as long as the other end lives.
 fn fill_stderr(command: &mut Command) -> UnixStream {
@@ -100,6 +100,59 @@ fn a_wait_ends_although_the_keeper_stands_still() {
     let outcome = run.end();
     assert_eq!(outcome.code, Some(69), "{}", outcome.err);
     assert!(outcome.err.contains("stands still"), "{}", outcome.err);
+}
+
+#[test]
+fn a_command_that_ran_on_beside_the_next_holder_is_code_76_also_if_that_shows_late() {
+    let server = Server::new();
+    for victim in [Signal::KILL, Signal::STOP] {
+        let folder = Folder::new();
+        let script =
+            format!("echo up > {}; while [ ! -e {} ]; do :; done; exit 3", folder.text("up"), folder.text("go"));
+        let run = start(server.port(), &["run", "-t", "2s", "-k", "500ms", "k", "-c", &script]);
+        folder.line("up");
+        let keeper = run.keeper();
+        run.signal(Signal::STOP);
+        kill_process(keeper, victim).unwrap();
+        folder.second_holder(server.port(), "k");
+        // Its end is the first that the parent hears of when it goes on.
+        std::fs::write(folder.path("go"), "").unwrap();
+        wait_for("the command to end", || {
+            process::children(run.child.id()).iter().any(|pid| process::state(*pid) == 'Z')
+        });
+        run.signal(Signal::CONT);
+        // Then the keeper is told, and answers or is dead.
+        if victim == Signal::STOP {
+            kill_process(keeper, Signal::CONT).unwrap();
+        }
+        let outcome = run.end();
+        assert_eq!(outcome.code, Some(76), "{victim:?}: {}", outcome.err);
+    }
+}
+
+#[test]
+fn a_program_that_is_continued_all_the_time_renews_once_at_a_time() {
+    let server = Server::new();
+    let proxy = Proxy::to(server.port());
+    let folder = Folder::new();
+    let run = start(proxy.port(), &["run", "-t", "60s", "k", "-c", &folder.heartbeat(":")]);
+    folder.line("beat");
+    let keeper = run.keeper().as_raw_nonzero().get().unsigned_abs();
+    let renewals = || process::threads(keeper).iter().filter(|name| name.starts_with("redis-lock-ext")).count();
+    let mut conn = server.connect();
+    let before = conn.info_number("lock", "lock_extended");
+    proxy.freeze(true);
+    run.signal(Signal::CONT);
+    wait_for("a renewal", || renewals() > 0);
+    for _ in 0..500 {
+        run.signal(Signal::CONT);
+        assert!(renewals() <= 1);
+    }
+    proxy.freeze(false);
+    run.signal(Signal::INT);
+    assert_eq!(run.end().code, Some(130));
+    let extended = conn.info_number("lock", "lock_extended") - before;
+    assert!(extended < 100, "{extended} renewals");
 }
 
 #[test]

@@ -49,13 +49,14 @@ impl Events {
                 self.keeper_is_gone |= matches!(event, Event::KeeperGone);
                 return event;
             }
-            let mut files = vec![&self.signals as &dyn AsFdObject, &self.hold, &self.timer];
-            if !self.is_closed {
-                files.push(&self.keeper);
-            }
+            let files = [&self.signals as &dyn AsFdObject, &self.hold, &self.timer];
             let mut files: Vec<PollFd<'_>> = files.iter().map(|file| file.poll_fd()).collect();
+            if !self.is_closed {
+                files.push(self.keeper.poll_fd());
+            }
             // A signal interrupts it at most: then it looks again.
             poll(&mut files, None).ok();
+            self.keeper.flush();
             self.collect();
         }
     }
@@ -77,6 +78,16 @@ impl Events {
         if self.timer.count() > 0 {
             self.come.push_back(Event::Timer);
         }
+    }
+
+    /// The next one that has come already.
+    pub(crate) fn next_come(&mut self) -> Option<Event> {
+        if self.come.is_empty() {
+            self.collect();
+        }
+        let event = self.come.pop_front();
+        self.keeper_is_gone |= matches!(event, Some(Event::KeeperGone));
+        event
     }
 
     /// Asks for an event at this moment, instead of the one that was asked for before.

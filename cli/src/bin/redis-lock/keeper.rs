@@ -79,6 +79,9 @@ struct Keeper {
     answer_by: Option<Moment>,
     /// The parent knows how the wait came out; the queue is yet to be left.
     is_over: bool,
+    /// The number of the renewal that was asked for last, and whether a thread is at one.
+    renewal: u64,
+    is_renewing: bool,
 }
 
 /// The command, as the keeper follows it.
@@ -142,6 +145,8 @@ impl Keeper {
             waiting_at: waits.then(|| now + WAIT_SHOWN),
             answer_by: limit.map(|limit| now + limit + LAST_ANSWER),
             is_over: false,
+            renewal: 0,
+            is_renewing: false,
         })
     }
 
@@ -180,12 +185,12 @@ impl Keeper {
         self.timer.set(self.next_deadline(), Duration::ZERO);
         let process = self.command.as_ref().and_then(|command| command.process.as_ref());
         let mut files = vec![self.notices.as_fd(), self.timer.as_fd()];
-        if self.orphaned.is_none() {
-            files.push(self.wire.as_fd());
-        }
         files.extend(process.map(AsFd::as_fd));
         let mut files: Vec<PollFd<'_>> =
             files.into_iter().map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
+        if self.orphaned.is_none() {
+            files.push(self.wire.poll_fd());
+        }
         poll(&mut files, None).ok();
         self.timer.count();
     }
@@ -241,12 +246,16 @@ impl Keeper {
                     self.send_if_read(&Report::RenewedAgain);
                 }
             }
-            Notice::Renewed(number, Ok(true)) => self.wire.send(&Report::Renewed(number)),
-            Notice::Renewed(_, Ok(false)) => {}
+            Notice::Renewed(number, Ok(true)) if number == self.renewal => {
+                self.is_renewing = false;
+                self.wire.send(&Report::Renewed(number));
+            }
+            Notice::Renewed(_, Ok(true)) => self.renew(Duration::ZERO),
+            Notice::Renewed(_, Ok(false)) => self.is_renewing = false,
             // Asked again, since the command stands still until then.
-            Notice::Renewed(number, Err(error)) => {
+            Notice::Renewed(_, Err(error)) => {
                 self.not_renewed(&error);
-                self.renew(number, Duration::from_secs(1));
+                self.renew(Duration::from_secs(1));
             }
         }
         None
@@ -270,7 +279,13 @@ impl Keeper {
                     self.wire.send(&Report::Ready);
                 }
             }
-            Order::Renew(number) => self.renew(*number, Duration::ZERO),
+            Order::Renew(number) => {
+                self.renewal = *number;
+                // One at a time: the next one counts for all that came meanwhile.
+                if !std::mem::replace(&mut self.is_renewing, true) {
+                    self.renew(Duration::ZERO);
+                }
+            }
             Order::Ending => {
                 if let Some(command) = &mut self.command {
                     command.told.get_or_insert(Moment::now());
@@ -286,19 +301,20 @@ impl Keeper {
     }
 
     /// Renews the lock on a thread, so that the command is watched meanwhile.
-    fn renew(&self, number: u64, after: Duration) {
+    fn renew(&mut self, after: Duration) {
         let Some(guard) = self.guard.as_ref().map(Arc::downgrade) else { return };
-        let sender = self.sender.clone();
+        let (number, sender) = (self.renewal, self.sender.clone());
         let thread = std::thread::Builder::new().name("redis-lock-extra".to_owned());
-        // Without a thread the command stands still until it is continued once more.
-        drop(thread.spawn(move || {
+        let thread = thread.spawn(move || {
             std::thread::sleep(after);
             // It may have been released meanwhile.
             let Some(guard) = guard.upgrade() else { return };
             let renewed = guard.renew();
             drop(guard);
             sender.send(Notice::Renewed(number, renewed));
-        }));
+        });
+        // Without a thread the command stands still until it is continued once more.
+        self.is_renewing = thread.is_ok();
     }
 
     fn note_loss(&mut self) {

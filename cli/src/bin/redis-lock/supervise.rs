@@ -17,6 +17,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// After so long a command that becomes another user's has become it.
 const SETTLED: Duration = Duration::from_millis(500);
 
+/// After so long a renewal is asked for once more, if the command is continued once more.
+const RENEW_LIMIT: Duration = Duration::from_secs(1);
+
 /// How it came out.
 pub(crate) struct Ended {
     pub(crate) code: u8,
@@ -61,6 +64,9 @@ struct Supervisor<'a> {
     hold_ended: u64,
     /// How often a renewal was asked for.
     renewals: u64,
+    /// When, while it is not done; and whether it is to be done once more.
+    renew_asked: Option<Moment>,
+    renew_again: bool,
     released: Option<Report>,
     /// Whether the next stop of the command is one that came through here.
     stop_is_ours: bool,
@@ -92,6 +98,8 @@ pub(crate) fn supervise(run: &Run, events: &mut Events, command: Command) -> End
         not_renewed: None,
         hold_ended: 0,
         renewals: 0,
+        renew_asked: None,
+        renew_again: false,
         released: None,
         stop_is_ours: false,
     };
@@ -109,8 +117,7 @@ impl Supervisor<'_> {
                 Event::Signal(Signal::CONT) => self.renew(),
                 Event::Signal(signal) => self.send(signal),
                 Event::Report(Report::Ready) => self.command.begin(),
-                // An older one says nothing of the time since.
-                Event::Report(Report::Renewed(number)) if number == self.renewals => self.resume(),
+                Event::Report(Report::Renewed(number)) => self.renewed(number),
                 Event::Report(Report::Lost) => self.lost("the lock was lost"),
                 Event::Report(report @ (Report::Released(_) | Report::Unreleased(_))) => self.released = Some(report),
                 Event::Report(Report::NotRenewed(why)) => self.not_renewed(why),
@@ -134,8 +141,28 @@ impl Supervisor<'_> {
                     self.warn("some of the command could not be killed, and goes on without the lock");
                 }
                 self.terminal.take_back(self.command.group);
+                self.hear_the_rest();
                 return self.ended(code);
             }
+        }
+    }
+
+    /// What came before the end of the command was seen. This process may have been stopped for long.
+    fn hear_the_rest(&mut self) {
+        while let Some(event) = self.events.next_come() {
+            match event {
+                Event::Report(Report::Lost) => self.is_lost = true,
+                Event::Report(report @ (Report::Released(_) | Report::Unreleased(_))) => self.released = Some(report),
+                Event::Report(Report::Warning(text)) => self.warn(&text),
+                Event::HoldEnds(times) => self.hold_ended += times,
+                Event::Signal(_) | Event::Report(_) | Event::KeeperGone | Event::Timer => {}
+            }
+        }
+        // Once for TERM, if it is told, and once for the end.
+        let has_ended = self.hold_ended > u64::from(!self.run.no_kill);
+        if has_ended && !self.is_lost && !matches!(self.released, Some(Report::Released(_))) {
+            self.is_lost = true;
+            self.warn("the lock could not be renewed in time: others may have held it before the command ended");
         }
     }
 
@@ -261,8 +288,11 @@ impl Supervisor<'_> {
             || self.terminal.is_with(self.command.group.0)
         {
             sys::stop(true, || {});
-            // Back again, or there is no shell that could continue it.
-            self.renew();
+            // Back again: the signal says so. Or there is no shell that could continue it. Then what asks for the
+            // terminal stays stopped: it would ask again at once.
+            if !asks_for_terminal {
+                self.renew();
+            }
         }
     }
 
@@ -280,8 +310,23 @@ impl Supervisor<'_> {
 
     /// A command that was stopped goes on when this was done.
     fn renew(&mut self) {
+        // One at a time, however often it is continued. Once more if the keeper could not do it.
+        if self.renew_asked.is_some_and(|asked| asked.elapsed() < RENEW_LIMIT) {
+            self.renew_again = true;
+            return;
+        }
+        (self.renew_asked, self.renew_again) = (Some(Moment::now()), false);
         self.renewals += 1;
         self.events.tell(&Order::Renew(self.renewals));
+    }
+
+    fn renewed(&mut self, number: u64) {
+        if number != self.renewals {
+            return;
+        }
+        self.renew_asked = None;
+        // It says nothing of the time since it was continued again.
+        if self.renew_again { self.renew() } else { self.resume() }
     }
 
     /// The lock is held for sure: a command that was stopped may go on.

@@ -1,9 +1,10 @@
 //! The wire between parent and keeper. Neither ever waits for the other: it may be stopped.
 
 use crate::message::Message;
+use rustix::event::{PollFd, PollFlags};
 use std::io::{ErrorKind, Read, Write};
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 /// One end, which receives messages of this kind.
@@ -47,6 +48,12 @@ impl<M: Message> Wire<M> {
         !self.to_send.is_empty()
     }
 
+    /// What to wait for: messages, and room for those that are yet to be sent.
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
+        let room = if self.is_full() { PollFlags::OUT } else { PollFlags::empty() };
+        PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | room)
+    }
+
     /// The messages that have come.
     pub(crate) fn receive(&mut self) -> Vec<M> {
         let mut bytes = [0; 4096];
@@ -73,8 +80,31 @@ impl<M: Message> Wire<M> {
     }
 }
 
-impl<M> AsFd for Wire<M> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Order, Report};
+    use rustix::event::poll;
+    use rustix::time::Timespec;
+
+    #[test]
+    fn what_found_no_room_is_sent_as_soon_as_there_is_some() {
+        let (here, there) = UnixStream::pair().expect("a pair");
+        let mut here: Wire<Report> = Wire::new(here).expect("a wire");
+        let mut there: Wire<Order> = Wire::new(there).expect("a wire");
+        let mut sent = 0;
+        while !here.is_full() {
+            sent += 1;
+            here.send(&Order::Renew(sent));
+        }
+        let is_ready =
+            |wire: &Wire<Report>| poll(&mut [wire.poll_fd()], Some(&Timespec::default())).expect("a descriptor") > 0;
+        assert!(!is_ready(&here));
+        let mut received = there.receive();
+        assert!(is_ready(&here), "nothing else would wake it");
+        here.flush();
+        assert!(!here.is_full() && !is_ready(&here));
+        received.extend(there.receive());
+        assert_eq!(received.last(), Some(&Order::Renew(sent)));
     }
 }
