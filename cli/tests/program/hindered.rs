@@ -1,6 +1,6 @@
 //! Something stands in the way: nobody reads what the program says, or the command hides.
 
-use crate::harness::{Folder, Run, program, program_at, start, wait_waiters};
+use crate::harness::{Folder, Run, not_run, program, program_at, start, wait_waiters};
 use crate::process;
 use rustix::process::kill_process;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use testbed::{Proxy, Server, Signal, file_from, say_not_run, wait_for};
+use testbed::{Proxy, Server, Signal, file_from, wait_for};
 
 /// Lets the standard error output of a program be full. It stays so as long as the other end lives.
 fn fill_stderr(command: &mut Command) -> UnixStream {
@@ -187,7 +187,7 @@ fn a_command_that_leaves_its_group_is_ended_before_the_lease_is_over() {
 fn where_proc_shows_another_namespace_what_a_command_leaves_is_ended_before_the_release() {
     let unshare = Path::new("unshare");
     if Run::of(program_at(unshare, 0, &["--pid", "--fork", "true"])).end().code != Some(0) {
-        return say_not_run("program", "no right to make a PID namespace");
+        return not_run("no right to make a PID namespace");
     }
     let server = Server::new();
     let folder = Folder::new();

@@ -180,4 +180,13 @@ def closed():
         os.waitpid(each.pid, 0)
 
 
-{"keys": keys, "closed": closed}[sys.argv[1]]()
+def orphan():
+    """Its shell is gone, so that nothing can bring it to the foreground; and it reads from the terminal."""
+    terminal = Terminal()
+    terminal.type("(\"$PROGRAM\" run k sh -c 'echo up > \"$UP\"; read x < /dev/tty' &)\n")
+    terminal.prompt()
+    # Until nobody looks at it any more.
+    sys.stdin.read()
+
+
+{"keys": keys, "closed": closed, "orphan": orphan}[sys.argv[1]]()

@@ -1,14 +1,22 @@
 //! A terminal: what its keys do, and which process group has it. Played by a program behind a pseudo-terminal.
 
-use crate::harness::{Run, is_held, not_run, program_at};
+use crate::harness::{Folder, Run, is_held, not_run, program_at};
+use crate::process::state;
+use std::process::{Command, Stdio};
 use testbed::{Server, file_from, wait_for};
 
-/// What terminal.py plays in this scene.
-fn play(server: &Server, scene: &str) {
+/// The program that plays this scene.
+fn player(server: &Server, scene: &str) -> Command {
     let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/terminal.py");
     let mut command = program_at(&python, server.port(), &[script, scene]);
     command.env("PROGRAM", env!("CARGO_BIN_EXE_redis-lock"));
+    command
+}
+
+/// Plays this scene to its end.
+fn play(server: &Server, scene: &str) {
+    let command = player(server, scene);
     let outcome = Run::of(command).end();
     assert_eq!(outcome.code, Some(0), "{}{}", outcome.out, outcome.err);
     if let Some(why) = outcome.out.lines().find_map(|line| line.strip_prefix("not run: ")) {
@@ -31,4 +39,23 @@ fn a_terminal_that_is_closed_ends_the_command_and_the_wait() {
         wait_for("the release", || !is_held(&mut conn, key));
         assert!(conn.lock_info(key).is_none_or(|info| info.waiters.is_empty()), "{key}");
     }
+}
+
+#[test]
+fn a_command_that_reads_a_terminal_without_a_shell_stays_stopped() {
+    let server = Server::new();
+    let folder = Folder::new();
+    let mut command = player(&server, "orphan");
+    command.env("UP", folder.path("up")).stdin(Stdio::piped());
+    let run = Run::of(command);
+    folder.line("up");
+    let mut conn = server.connect();
+    let extended = conn.info_number("lock", "lock_extended");
+    assert!(conn.int(&["LOCK.ACQUIRE", "clock", "me", "PX", "3000"]).is_some());
+    let is_stopped = |pid: &u32| state(*pid) == 'T';
+    wait_for("it to be stopped", || run.processes().iter().any(is_stopped));
+    wait_for("three seconds", || !is_held(&mut conn, "clock"));
+    // Each time that it were continued, the lock would be renewed.
+    let extended = conn.info_number("lock", "lock_extended") - extended;
+    assert!(extended < 20, "{extended} renewals");
 }
