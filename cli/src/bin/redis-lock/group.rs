@@ -3,8 +3,10 @@
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use rustix::process::{test_kill_process, test_kill_process_group};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -44,13 +46,13 @@ impl Group {
     /// Whether any process of it may live. One that has ended and was not yet waited for does not.
     pub(crate) fn lives(self) -> bool {
         // Those that are known to have ended, besides the leader.
-        let mut known = Vec::new();
+        let (mut known, mut strangers) = (Vec::new(), HashSet::new());
         for _ in 0..LOOKS_MAX {
             // The kernel knows, but for those that were not yet waited for.
             if test_kill_process_group(self.0) == Err(Errno::SRCH) {
                 return false;
             }
-            match if proc_is_ours() { self.look() } else { Look::Alive } {
+            match if proc_is_ours() { self.look(&mut strangers) } else { Look::Alive } {
                 Look::Dead(dead) if dead == known => return false,
                 // One that ended just now may have started another, which was not seen.
                 Look::Dead(dead) => known = dead,
@@ -61,17 +63,31 @@ impl Group {
         true
     }
 
-    /// Looks at all processes.
-    fn look(self) -> Look {
+    /// Looks at all processes but the strangers, which are known to be of other groups. So the next look takes so short
+    /// a time that hardly any process vanishes meanwhile.
+    fn look(self, strangers: &mut HashSet<PathBuf>) -> Look {
         let Ok(processes) = fs::read_dir("/proc") else { return Look::Unsure };
         let (mut dead, mut is_sure) = (Vec::new(), true);
         for process in numbered(processes) {
-            match fs::read_to_string(process.join("stat")).map(|stat| self.has(&stat).then(|| look_at_member(&process)))
-            {
-                Ok(None) => {}
-                Ok(Some(Look::Alive)) => return Look::Alive,
-                Ok(Some(Look::Dead(_))) => dead.extend(self.other_than_leader(process)),
-                Ok(Some(Look::Unsure)) | Err(_) => is_sure = false,
+            if strangers.contains(&process) {
+                continue;
+            }
+            match fs::read_to_string(process.join("stat")) {
+                Ok(stat) if self.has(&stat) => {}
+                // It vanished. One that may not be read does not, and is another user's.
+                Err(error) if error.kind() != ErrorKind::PermissionDenied => {
+                    is_sure = false;
+                    continue;
+                }
+                Ok(_) | Err(_) => {
+                    strangers.insert(process);
+                    continue;
+                }
+            }
+            match look_at_member(&process) {
+                Look::Alive => return Look::Alive,
+                Look::Unsure => is_sure = false,
+                Look::Dead(_) => dead.extend(self.other_than_leader(process)),
             }
         }
         if is_sure { Look::Dead(dead) } else { Look::Unsure }
@@ -90,7 +106,7 @@ impl Group {
 }
 
 /// How often all processes are looked at, while some vanish meanwhile.
-const LOOKS_MAX: usize = 4;
+const LOOKS_MAX: usize = 8;
 
 /// What a look at processes shows.
 #[derive(Debug, Clone, PartialEq, Eq)]

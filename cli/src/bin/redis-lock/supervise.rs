@@ -134,10 +134,10 @@ impl Supervisor<'_> {
                 None => {}
             }
             self.act();
-            if let Some(code) = self.code
-                && (self.run.no_kill || !self.command.group.lives() || self.abandon_at.is_some_and(Moment::is_past))
-            {
-                if !self.run.no_kill && self.command.group.lives() {
+            let Some(code) = self.code else { continue };
+            let lives = !self.run.no_kill && self.command.group.lives();
+            if !lives || self.abandon_at.is_some_and(Moment::is_past) {
+                if lives {
                     self.warn("some of the command could not be killed, and goes on without the lock");
                 }
                 self.terminal.take_back(self.command.group);
