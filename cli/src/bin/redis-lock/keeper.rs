@@ -4,19 +4,20 @@
 use crate::acquire::{acquire, before, request_limit, waiting, watch};
 use crate::args::Run;
 use crate::exit;
+use crate::followed::Followed;
 use crate::group::Group;
 use crate::message::{Order, Report};
 use crate::notices::{Notice, NoticeReceiver, NoticeSender, notices};
 use crate::sys;
-use crate::timer::Timer;
+use crate::timer::{Timer, end_process_after};
 use crate::wire::Wire;
 use redis_lock_client::{Cancel, Error, Guard, Moment, Owner};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
+use rustix::process::{Signal, setsid};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,28 +85,6 @@ struct Keeper {
     is_renewing: bool,
 }
 
-/// The command, as the keeper follows it.
-struct Followed {
-    group: Group,
-    /// Shows its end; None where there is none, or it has ended.
-    process: Option<OwnedFd>,
-    /// When it was seen to have ended.
-    ended: Option<Moment>,
-    /// When it was told to end: here, or by the parent.
-    told: Option<Moment>,
-}
-
-impl Followed {
-    /// Sends a signal to all of the group, and to a command that has left it for another.
-    fn signal(&self, signal: Signal) {
-        if let Some(process) = self.process.as_ref().filter(|_| self.group.leader_has_left()) {
-            // It may have ended meanwhile.
-            pidfd_send_signal(process, signal).ok();
-        }
-        self.group.signal(signal);
-    }
-}
-
 impl Keeper {
     fn start(run: Run) -> io::Result<Keeper> {
         sys::name();
@@ -167,7 +146,7 @@ impl Keeper {
                 self.orphaned = Some(Moment::now());
                 self.cancel.cancel();
                 if self.command.is_none() {
-                    end_after(ORPHAN_LIMIT);
+                    end_process_after(ORPHAN_LIMIT);
                 }
             }
             self.wire.flush();
@@ -272,9 +251,7 @@ impl Keeper {
                 }
             }
             Order::Started(group) => {
-                let group = Group::of(*group)?;
-                let process = pidfd_open(group.0, PidfdFlags::empty()).ok();
-                self.command = Some(Followed { group, process, ended: None, told: None });
+                self.command = Some(Followed::new(Group::of(*group)?));
                 if self.lost.is_none() {
                     self.wire.send(&Report::Ready);
                 }
@@ -328,18 +305,10 @@ impl Keeper {
     fn command_is_over(&mut self) -> bool {
         let no_kill = self.run.no_kill;
         let Some(command) = &mut self.command else { return false };
-        if command.process.as_ref().is_some_and(is_readable) {
-            command.process = None;
-            command.ended = Some(Moment::now());
-        }
+        command.look();
         // While the parent lives, it is asked first: it knows the exit code.
         let is_ours = self.orphaned.is_some() || command.ended.is_some_and(|ended| ended.elapsed() > NOTICE);
-        // Shown by the process: the command may have left its group.
-        let is_over = || match no_kill {
-            true => command.ended.is_some(),
-            false => command.process.is_none() && !command.group.lives(),
-        };
-        is_ours && is_over()
+        is_ours && command.is_over(no_kill)
     }
 
     /// When the command is told to end, and when it is killed, as things stand.
@@ -390,7 +359,7 @@ impl Keeper {
 
     /// Gives the lock back, since the command has ended.
     fn release_and_end(&mut self) -> u8 {
-        end_after(ORPHAN_LIMIT);
+        end_process_after(ORPHAN_LIMIT);
         let report = self.release();
         self.say(report)
     }
@@ -472,19 +441,4 @@ impl Keeper {
         let option = if self.run.lease.as_millis() > limit { "--lease" } else { "--at-least" };
         (code, format!("{option} is longer than the server allows: its lock.max-lease-ms is {limit}"))
     }
-}
-
-/// Lets this process end in any case: a server that neither answers nor refuses must not keep it for ever.
-fn end_after(limit: Duration) {
-    let thread = std::thread::Builder::new().name("redis-lock-limit".to_owned());
-    // Without a thread it ends as soon as the server lets it.
-    drop(thread.spawn(move || {
-        std::thread::sleep(limit);
-        std::process::exit(i32::from(exit::UNAVAILABLE));
-    }));
-}
-
-fn is_readable(file: &OwnedFd) -> bool {
-    let mut files = [PollFd::new(file, PollFlags::IN)];
-    poll(&mut files, Some(&rustix::time::Timespec::default())).is_ok_and(|count| count > 0)
 }

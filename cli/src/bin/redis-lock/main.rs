@@ -19,6 +19,7 @@ mod command;
 mod completion;
 mod events;
 mod exit;
+mod followed;
 mod group;
 mod keeper;
 #[cfg(test)]

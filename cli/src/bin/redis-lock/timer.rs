@@ -1,5 +1,6 @@
 //! A timer on the clock that counts suspended time. Two processes can share one: each sees how often it has run out.
 
+use crate::exit;
 use redis_lock_client::Moment;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use rustix::time::{timerfd_create, timerfd_settime};
@@ -43,6 +44,16 @@ impl AsFd for Timer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Lets this process end in any case, after this time at the latest: nothing that hangs can keep it.
+pub(crate) fn end_process_after(limit: Duration) {
+    let thread = std::thread::Builder::new().name("redis-lock-limit".to_owned());
+    // Without a thread it ends when all is done.
+    drop(thread.spawn(move || {
+        std::thread::sleep(limit);
+        std::process::exit(i32::from(exit::UNAVAILABLE));
+    }));
 }
 
 fn spec(time: Duration) -> Timespec {
