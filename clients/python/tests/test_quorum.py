@@ -63,11 +63,17 @@ class Wire:
                 self.open.wait()
                 target.sendall(data)
 
-    def cut(self):
-        for end in (self.socket, *self.ends):
+    def drop(self):
+        """Ends all connections, and lets new ones come."""
+        for end in self.ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
+        self.drop()
 
     def close(self):
         self.held.set()
@@ -254,6 +260,19 @@ class QuorumLockTest(Nodes, unittest.TestCase):
             self.assertEqual(got.count(True), 1)
             next(lock for lock in locks if "held" in repr(lock)).release()
 
+    def test_one_that_tries_once_insists_where_the_first_node_has_granted(self):
+        for at in (1, 2, 3):
+            self.nodes[at].execute_command("LOCK.ACQUIRE", self.key, "rival", "PX", 60_000)
+        lock, got = self.lock(wait=0, lease=50.0), []
+        attempt = threading.Thread(target=lambda: got.append(lock.acquire()))
+        attempt.start()
+        wait_for(lambda: self.waiting(1) + self.waiting(2) + self.waiting(3) > 0 or got)
+        for at in (1, 2, 3):
+            self.nodes[at].execute_command("LOCK.RELEASE", self.key, "rival", "ALL")
+        attempt.join()
+        self.assertEqual(got, [True])
+        lock.release()
+
     def test_threads_exclude_each_other_and_fences_rise(self):
         within, most, fences = 0, 0, []
 
@@ -324,9 +343,7 @@ class QuorumLockTest(Nodes, unittest.TestCase):
             waiter.start()
             wait_for(lambda: self.waiting(0) == 1)
             owner = lock.owner
-            for end in wire.ends:
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
+            wire.drop()
             wait_for(lambda: self.calls(0, "acquire") > 0 and self.waiting(0) == 1)
         waiter.join()
         self.assertEqual(lock.owner, owner)
@@ -545,6 +562,7 @@ class QuorumLockTest(Nodes, unittest.TestCase):
             wait_for(lambda: self.all_hold(lock))
             wire.open.clear()
         wait_for(lambda: self.fences()[:2] == [None] * 2)
+        wire.drop()  # the release that was on its way is lost
         wire.open.set()
         wait_for(self.is_free, 20)
 
