@@ -12,8 +12,8 @@ use std::time::Duration;
 pub(crate) fn connect(server: &ConnectionInfo, deadline: Moment) -> Result<Connection, RedisError> {
     choose_cryptography(server);
     let limit = time_left(deadline)?;
-    // The library would take its time limit for each of the requests with which it begins. One of those says what it is,
-    // which takes a right that a user of the server may lack.
+    // The library would take its time limit for each of the requests with which it begins. One of those says what it
+    // is, which takes a right that a user of the server may lack.
     let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
     let client = redis::Client::open(server.clone().set_redis_settings(nobody))?;
     let mut connection = client.get_connection_with_timeout(limit).map_err(|error| named(server, error, limit))?;

@@ -101,8 +101,8 @@ fn failure_passes(error: &RedisError) -> bool {
     }
 }
 
-/// What the system said. TLS says `InvalidData` of all that is wrong with a certificate, and so is said of a server that
-/// does not speak the protocol.
+/// What the system said. TLS says `InvalidData` of all that is wrong with a certificate. So do errors of ours about a
+/// server that does not speak the protocol, or is no Sentinel.
 pub(crate) fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
     // The library shares the causes of its errors.
     type Shared = Arc<dyn std::error::Error + Send + Sync>;

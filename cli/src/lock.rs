@@ -100,8 +100,8 @@ impl Lock {
     }
 
     /// Tells of each error after which a wait asks again, such as that the server cannot be reached, and of each after
-    /// which a renewal is tried again. [`try_lock`](Lock::try_lock) tells that no answer came, before it gives back what
-    /// it may have got. It is told on the thread that waits, or renews, which must not be kept.
+    /// which a renewal is tried again. [`try_lock`](Lock::try_lock) tells that no answer came, before it gives back
+    /// what it may have got. It is told on the thread that waits, or renews, which must not be kept.
     pub fn on_trouble(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Lock {
         self.trouble = Some(Trouble::new(tell));
         self
