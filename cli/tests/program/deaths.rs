@@ -95,6 +95,29 @@ fn a_command_begins_only_when_the_keeper_knows_its_group() {
 }
 
 #[test]
+fn a_command_does_not_begin_when_the_lock_is_lost_before() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    for option in ["--verbose", "--no-kill"] {
+        let folder = Folder::new();
+        assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+        let run = start(server.port(), &["run", "-t", "2s", option, "k", "touch", &folder.text("begun")]);
+        wait_waiters(&server, "k", 1);
+        let keeper = number(run.keeper());
+        run.signal(Signal::STOP);
+        conn.int(&["LOCK.RELEASE", "k", "other"]);
+        let watches = || process::threads(keeper).iter().any(|name| name.starts_with("redis-lock-watc"));
+        wait_for("the keeper to have the lock", watches);
+        conn.call(&["LOCK.BREAK", "k"]).unwrap();
+        wait_for("the keeper to find out", || !watches());
+        run.signal(Signal::CONT);
+        let outcome = run.end();
+        assert_eq!(outcome.code, Some(76), "{option}: {}", outcome.err);
+        assert!(!folder.path("begun").exists(), "{option}");
+    }
+}
+
+#[test]
 fn when_the_parent_is_killed_in_the_queue_the_queue_is_left() {
     let server = Server::new();
     let mut conn = server.connect();

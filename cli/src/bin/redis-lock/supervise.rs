@@ -227,7 +227,8 @@ impl Supervisor<'_> {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
-        if self.run.no_kill {
+        // One that has not begun stands at its gate for ever.
+        if self.run.no_kill && self.command.has_begun() {
             self.warn(&format!("{why}: the command goes on (--no-kill)"));
         } else {
             self.end(Reason::Lost);
