@@ -55,7 +55,7 @@ fn a_lock_that_is_taken_away_ends_the_command_at_the_next_renewal() {
     for words in [&["LOCK.BREAK", "k"][..], &["DEL", "k"], &["FLUSHALL"]] {
         let folder = Folder::new();
         let script = folder.heartbeat("trap 'exit 0' TERM");
-        let run = start(server.port(), &["run", "-t", "2s", "k", "-c", &script]);
+        let run = start(server.port(), &["run", "-t", "6s", "-k", "500ms", "k", "-c", &script]);
         folder.line("beat");
         conn.call(words).unwrap();
         let outcome = run.end();
@@ -131,7 +131,8 @@ fn cut_connections_are_made_anew_and_cost_nothing() {
     let server = Server::new();
     let proxy = Proxy::to(server.port());
     let folder = Folder::new();
-    let run = start(proxy.port(), &["run", "-t", "3s", "k", "-c", &folder.heartbeat("trap 'exit 2' TERM")]);
+    let run =
+        start(proxy.port(), &["run", "-t", "6s", "-k", "500ms", "k", "-c", &folder.heartbeat("trap 'exit 2' TERM")]);
     folder.line("beat");
     let mut conn = server.connect();
     let fence = conn.lock_info("k").unwrap().fence;
