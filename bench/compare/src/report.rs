@@ -141,7 +141,8 @@ impl Report {
              - CPU and memory are those of all processes of the server, as the system counts them. Requests are those that the \
              clients sent.\n\
              - \"redis-py's Lock\" and \"Redisson's shape\" are their algorithms with their usual pauses, from the same Rust \
-             client. Their own clients cost more.\n\n",
+             client. Their own clients cost more. Each client stands for a process: of the threads of one process Redisson wakes \
+             one.\n\n",
             today(),
             self.command,
             Machine::this(),
