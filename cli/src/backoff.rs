@@ -30,6 +30,13 @@ impl Backoff {
     }
 }
 
+impl Backoff {
+    /// A pause for what is not wrong, but not yet right: a tenth.
+    pub(crate) fn short_pause(&mut self) -> Duration {
+        self.pause() / 10
+    }
+}
+
 /// The pause after so many failures; up to half more by chance, but never above the last.
 fn pause(failures: u32, chance: f64) -> Duration {
     let base = FIRST.saturating_mul(1 << failures.min(10)).min(LAST);

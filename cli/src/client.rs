@@ -141,7 +141,7 @@ impl Client {
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn check(&self, key: impl AsRef<[u8]>, owner: &str, fence: u64) -> Result<bool, Error> {
         let key = key.as_ref();
-        let request = check(key, owner, None, fence);
+        let request = check(key, owner, None, Some(fence));
         let (reply, _) = self.pool.ask(slot_of(key), &request, self.timeout, Repeat::AfterIdle)?;
         Ok(is_some(&reply))
     }
@@ -177,7 +177,9 @@ impl fmt::Debug for Client {
     }
 }
 
-fn addresses<T: IntoConnectionInfo>(servers: impl IntoIterator<Item = T>) -> Result<Vec<ConnectionInfo>, Error> {
+pub(crate) fn addresses<T: IntoConnectionInfo>(
+    servers: impl IntoIterator<Item = T>,
+) -> Result<Vec<ConnectionInfo>, Error> {
     let addresses: Result<Vec<ConnectionInfo>, RedisError> =
         servers.into_iter().map(IntoConnectionInfo::into_connection_info).collect();
     let addresses = addresses.map_err(|error| Error::Refused(error.to_string()))?;

@@ -64,11 +64,25 @@ impl Add<Duration> for Moment {
 /// The least that is taken off, for clocks that are read late and timers that are coarse.
 const MARGIN_MIN: Duration = Duration::from_millis(100);
 
+/// What is taken off at each node of a quorum besides.
+const NODE_MARGIN: Duration = Duration::from_millis(2);
+
 /// Until when an owner may believe that it holds a lock: counted from when it *sent* the request, since the server
 /// began to count later than that. One per cent less, since two clocks do not run at one speed.
 pub(crate) fn valid_until(sent: Moment, lease: Duration) -> Moment {
     let margin = (lease / 100).max(MARGIN_MIN);
     sent + lease.saturating_sub(margin)
+}
+
+/// The same for a lock at several servers, whose clocks are read in whole milliseconds each.
+pub(crate) fn valid_until_at_node(sent: Moment, lease: Duration) -> Moment {
+    let margin = (lease / 100 + NODE_MARGIN).max(MARGIN_MIN);
+    sent + lease.saturating_sub(margin)
+}
+
+/// How long a node of a quorum has to answer before the others go on without it.
+pub(crate) fn node_limit(lease: Duration) -> Duration {
+    lease / 20
 }
 
 /// How long a renewal may take before it counts as failed. It leaves time for more than one before validity ends.
@@ -91,6 +105,8 @@ mod tests {
         let validity = |ms| valid_until(sent, Duration::from_millis(ms)).since(sent).as_millis();
         assert_eq!([validity(1000), validity(9_999), validity(10_000)], [900, 9_899, 9_900]);
         assert_eq!([validity(30_000), validity(100_000)], [29_700, 99_000]);
+        let at_node = |ms| valid_until_at_node(sent, Duration::from_millis(ms)).since(sent).as_millis();
+        assert_eq!([at_node(1000), at_node(10_000), at_node(30_000)], [900, 9_898, 29_698]);
         // No lease is that short; still the end is not before the beginning.
         assert_eq!(validity(50), 0);
     }

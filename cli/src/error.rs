@@ -25,6 +25,8 @@ pub enum Error {
     Server(RedisError),
     /// The server could not be reached, or did not answer in time. What was asked may have been done.
     Connection(RedisError),
+    /// Too few servers of a quorum answered. The text names the others, and what each of them said.
+    NoQuorum(String),
 }
 
 impl fmt::Display for Error {
@@ -34,6 +36,7 @@ impl fmt::Display for Error {
             Error::Lost => f.write_str("the lock was lost before it was released"),
             Error::Cancelled => f.write_str("the wait for the lock was cancelled"),
             Error::Refused(why) => f.write_str(why),
+            Error::NoQuorum(why) => write!(f, "no quorum: {why}"),
             Error::Server(error) => f.write_str(&text_of(error)),
             Error::Connection(error) => write!(f, "{error}"),
         }
@@ -85,6 +88,7 @@ impl Error {
         match self {
             Error::Server(error) => reply_passes(error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
             Error::Connection(error) => failure_passes(error),
+            Error::NoQuorum(_) => true,
             _ => false,
         }
     }

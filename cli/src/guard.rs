@@ -1,19 +1,36 @@
 //! A lock that is held, for the program that works under it: gives it back, asks about it, writes under it.
 
-use crate::channel::{Pool, Repeat};
-use crate::clock::{Moment, renewal_limit};
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
-use crate::renew::Renewer;
-use crate::request::is_some;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the release of a lock that is lost may take.
-const LOST_LIMIT: Duration = Duration::from_millis(500);
+/// What speaks with the servers about a hold: with one, or with a quorum.
+pub(crate) trait Keeper: Send + Sync {
+    /// Asks whether it is held. What is found to be lost is lost.
+    fn check(&self, hold: &Hold) -> Result<bool, Error>;
+
+    /// Renews it now, and tells whether it is held.
+    fn renew(&self, hold: &Hold) -> Result<bool, Error>;
+
+    /// Runs a command if it is held, and gives the reply.
+    fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error>;
+
+    /// Renews it no more, and releases it, or lets it end after this time.
+    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>) -> Ended;
+}
+
+/// What came of a release.
+pub(crate) struct Ended {
+    /// Whether a server says that it was not held any more.
+    pub(crate) was_lost: bool,
+    /// Why it may be held still.
+    pub(crate) failure: Option<Error>,
+}
 
 /// A lock that is held. It is renewed in the background, and released when this is dropped.
 ///
@@ -24,26 +41,14 @@ const LOST_LIMIT: Duration = Duration::from_millis(500);
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct Guard {
     hold: Arc<Hold>,
-    pool: Arc<Pool>,
-    renewer: Arc<Renewer>,
-    /// How long a request may take.
-    limit: Duration,
+    keeper: Box<dyn Keeper>,
     /// None after the release.
     claim: Option<Claim>,
 }
 
 impl Guard {
-    /// Keeps a hold alive from now on.
-    pub(crate) fn new(
-        hold: Hold,
-        sent: Moment,
-        claim: Claim,
-        (pool, renewer, limit): (Arc<Pool>, Arc<Renewer>, Duration),
-    ) -> Result<Guard, Error> {
-        let guard = Guard { hold: Arc::new(hold), pool, renewer, limit, claim: Some(claim) };
-        // Where it fails, the guard is dropped, and the lock released.
-        guard.renewer.add(&guard.hold, sent).map_err(|error| Error::Connection(RedisError::from(error)))?;
-        Ok(guard)
+    pub(crate) fn new(hold: Arc<Hold>, keeper: Box<dyn Keeper>, claim: Claim) -> Guard {
+        Guard { hold, keeper, claim: Some(claim) }
     }
 
     /// The fence of the lock, or of its first key: each holder's is higher than those of all holders before. A resource
@@ -91,17 +96,7 @@ impl Guard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn check(&self) -> Result<bool, Error> {
-        let slot = self.hold.terms.slot();
-        for request in self.hold.terms.ask(&self.hold.owner, &self.hold.fences) {
-            if self.is_lost() {
-                return Ok(false);
-            }
-            if !is_some(&self.pool.ask_held(slot, &request, self.limit, Repeat::AfterIdle)?.0) {
-                self.hold.lose();
-                return Ok(false);
-            }
-        }
-        Ok(!self.is_lost())
+        self.keeper.check(&self.hold)
     }
 
     /// Renews the lease now, besides the renewals that happen anyway, and tells whether it is held.
@@ -112,19 +107,7 @@ impl Guard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn renew(&self) -> Result<bool, Error> {
-        let sent = Moment::now();
-        let (slot, limit) = (self.hold.terms.slot(), renewal_limit(self.hold.terms.lasts()));
-        for request in self.hold.terms.extend(&self.hold.owner, &self.hold.fences) {
-            if self.hold.is_over() {
-                return Ok(false);
-            }
-            if !is_some(&self.pool.ask(slot, &request, limit, Repeat::AfterIdle)?.0) {
-                self.hold.lose();
-                return Ok(false);
-            }
-        }
-        self.hold.extended(sent);
-        Ok(!self.is_lost())
+        self.keeper.renew(&self.hold)
     }
 
     /// Lets the lease be so long once, and renews it as usual then: whether the server would let it be so long, for
@@ -172,15 +155,7 @@ impl Guard {
         if self.is_lost() {
             return Err(Error::Lost);
         }
-        let request = self.hold.terms.guard(&self.hold.owner, &self.hold.fences, command);
-        let reply = match self.pool.ask(self.hold.terms.slot(), &request, self.limit, Repeat::Never)?.0 {
-            Value::Array(mut fence_and_reply) if fence_and_reply.len() == 2 => fence_and_reply.pop(),
-            _ => None,
-        };
-        let Some(reply) = reply else {
-            self.hold.lose();
-            return Err(Error::Lost);
-        };
+        let reply = self.keeper.guard(&self.hold, command)?;
         redis::from_redis_value(reply).map_err(|error| Error::Server(RedisError::from(error)))
     }
 
@@ -192,7 +167,7 @@ impl Guard {
     /// - [`Error::Connection`] or [`Error::Server`] if it was not lost as far as is known, but the server did not
     ///   release it: then it stays until its lease ends.
     pub fn release(mut self) -> Result<(), Error> {
-        self.end()
+        self.end(None)
     }
 
     /// Gives the lock up without releasing it: it ends by itself after this time. So the next holder comes no earlier.
@@ -201,16 +176,10 @@ impl Guard {
     ///
     /// As of [`release`](Guard::release).
     pub fn release_after(mut self, time: Duration) -> Result<(), Error> {
-        let requests = self.hold.terms.shorten(&self.hold.owner, &self.hold.fences, time);
-        self.end_by(&requests)
+        self.end(Some(time))
     }
 
-    fn end(&mut self) -> Result<(), Error> {
-        let requests = self.hold.terms.release(&self.hold.owner, &self.hold.fences);
-        self.end_by(&requests)
-    }
-
-    fn end_by(&mut self, requests: &[Cmd]) -> Result<(), Error> {
+    fn end(&mut self, after: Option<Duration>) -> Result<(), Error> {
         // From here on it is not renewed, and what a renewal on its way is answered does not count.
         let Some(claim) = self.claim.take() else { return Ok(()) };
         if !self.hold.is_ours() {
@@ -219,28 +188,18 @@ impl Guard {
             return Err(Error::Lost);
         }
         self.hold.begin_release();
-        self.renewer.remove(&self.hold);
-        // One that is lost may have to be released all the same, but nobody waits for that.
-        let limit = if self.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
-        let (mut lost, mut failure) = (false, None);
-        for request in requests {
-            match self.pool.ask_held(self.hold.terms.slot(), request, limit, Repeat::Once) {
-                // Null to a repeated request: the first may have done it.
-                Ok((reply, repeated)) => lost |= !is_some(&reply) && !repeated,
-                Err(error) => failure = Some(error.into()),
-            }
-        }
+        let Ended { was_lost, failure } = self.keeper.end(&self.hold, after);
         if failure.is_some() {
             claim.keep();
         }
-        if self.hold.end_release(lost) { Err(Error::Lost) } else { failure.map_or(Ok(()), Err) }
+        if self.hold.end_release(was_lost) { Err(Error::Lost) } else { failure.map_or(Ok(()), Err) }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         // Whoever wants to know uses release.
-        drop(self.end());
+        drop(self.end(None));
     }
 }
 

@@ -42,7 +42,13 @@ enum Stage {
 impl Hold {
     /// What a request that was sent at this time was granted.
     pub(crate) fn new(terms: Terms, owner: Owner, fences: Vec<u64>, sent: Moment) -> Hold {
-        let state = State { valid_until: valid_until(sent, terms.lasts()), stage: Stage::Held };
+        let until = valid_until(sent, terms.lasts());
+        Hold::until(terms, owner, fences, until)
+    }
+
+    /// What was granted until this moment.
+    pub(crate) fn until(terms: Terms, owner: Owner, fences: Vec<u64>, valid_until: Moment) -> Hold {
+        let state = State { valid_until, stage: Stage::Held };
         let (pid, changed) = (std::process::id(), Condvar::new());
         Hold { terms, owner, fences, pid, trouble: None, state: Mutex::new(state), changed }
     }
@@ -118,6 +124,14 @@ impl Hold {
             let until = valid_until(sent, self.terms.lasts());
             let mut state = lock(&self.state);
             state.valid_until = state.valid_until.max(until);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Validity ends at this moment, which may be earlier than was thought: a node of a quorum may fall away.
+    pub(crate) fn ends_at(&self, until: Moment) {
+        if !self.is_over() {
+            lock(&self.state).valid_until = until;
             self.changed.notify_all();
         }
     }

@@ -3,6 +3,8 @@
 
 mod backoff;
 mod cancel;
+mod candidate;
+mod census;
 mod channel;
 mod client;
 mod clock;
@@ -12,12 +14,19 @@ mod error;
 mod guard;
 mod hold;
 mod lock;
+mod majority;
+mod members;
+mod node;
+mod one;
 mod owner;
+mod quorum;
 mod renew;
 mod request;
 mod servers;
 mod slot;
 mod sync;
+mod tally;
+mod vote;
 mod wait;
 
 pub use cancel::Cancel;
@@ -27,5 +36,6 @@ pub use error::Error;
 pub use guard::{Guard, Loss};
 pub use lock::Lock;
 pub use owner::Owner;
+pub use quorum::Quorum;
 /// The crate whose types appear here: commands to guard, settings of connections.
 pub use redis;

@@ -1,14 +1,18 @@
 //! A lock as a program names it: which keys, and on what terms. Holds nothing.
 
 use crate::cancel::Cancel;
+use crate::candidate::Patience;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Trouble};
 use crate::guard::Guard;
 use crate::hold::Hold;
+use crate::one::OneServer;
 use crate::owner::Owner;
+use crate::quorum::Quorum;
 use crate::request::Terms;
 use crate::wait::{Asker, Granted};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A lock with its options, which is yet to be taken. [`Client::key`] and [`Client::keys`] make one.
@@ -30,16 +34,35 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 #[must_use = "it is taken by lock, try_lock or try_lock_for"]
 pub struct Lock {
-    client: Client,
+    place: Place,
     terms: Terms,
     owner: Option<Owner>,
     cancel: Option<Cancel>,
     trouble: Option<Trouble>,
 }
 
+/// Where it is kept.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    One(Client),
+    Quorum(Quorum),
+}
+
+impl From<Client> for Place {
+    fn from(client: Client) -> Place {
+        Place::One(client)
+    }
+}
+
+impl From<Quorum> for Place {
+    fn from(quorum: Quorum) -> Place {
+        Place::Quorum(quorum)
+    }
+}
+
 impl Lock {
-    pub(crate) fn new(client: Client, keys: Vec<Vec<u8>>) -> Lock {
-        Lock { client, terms: Terms::new(keys), owner: None, cancel: None, trouble: None }
+    pub(crate) fn new(place: impl Into<Place>, keys: Vec<Vec<u8>>) -> Lock {
+        Lock { place: place.into(), terms: Terms::new(keys), owner: None, cancel: None, trouble: None }
     }
 
     /// How long the lock outlives its holder: 30 s without this. At least 1 s, at most what the server allows
@@ -116,7 +139,7 @@ impl Lock {
     pub fn lock(&self) -> Result<Guard, Error> {
         loop {
             // Without a deadline there is no end of the time.
-            if let Some(guard) = self.wait(None)? {
+            if let Some(guard) = self.acquire(Patience::Endless)? {
                 return Ok(guard);
             }
         }
@@ -128,11 +151,7 @@ impl Lock {
     ///
     /// Any: also those that may pass soon, such as [`Error::Connection`], or `GRACE` after a start of the server.
     pub fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        let owner = self.check()?;
-        let (pool, _, limit) = self.client.parts();
-        let granted =
-            Asker { pool: &pool, terms: &self.terms, owner: &owner }.try_once(limit, &|error| self.tell(error))?;
-        self.guard(owner, granted)
+        self.acquire(Patience::None)
     }
 
     /// Takes the lock, and waits for it so long at most. `None` if others had it until then. With no time it is
@@ -142,15 +161,29 @@ impl Lock {
     ///
     /// Those of [`lock`](Lock::lock), and the last one that might have passed, if the time was up in it.
     pub fn try_lock_for(&self, time: Duration) -> Result<Option<Guard>, Error> {
-        if time.is_zero() { self.try_lock() } else { self.wait(Some(Moment::now() + time)) }
+        if time.is_zero() { self.try_lock() } else { self.acquire(Patience::Until(Moment::now() + time)) }
     }
 
-    fn wait(&self, deadline: Option<Moment>) -> Result<Option<Guard>, Error> {
+    fn acquire(&self, patience: Patience) -> Result<Option<Guard>, Error> {
         let owner = self.check()?;
-        let (pool, ..) = self.client.parts();
-        let asker = Asker { pool: &pool, terms: &self.terms, owner: &owner };
-        let granted = asker.wait(deadline, self.cancel.as_ref(), &|error| self.tell(error))?;
-        self.guard(owner, granted)
+        let tell = |error: &Error| self.tell(error);
+        match &self.place {
+            Place::Quorum(quorum) => quorum.take(&self.terms, &owner, patience, self.cancel.as_ref(), &tell),
+            Place::One(client) => {
+                let (pool, _, limit) = client.parts();
+                let asker = Asker { pool: &pool, terms: &self.terms, owner: &owner };
+                let claim = owner.claim(&self.terms.keys)?;
+                let tell_and_go_on = |error: &Error| {
+                    tell(error);
+                    true
+                };
+                let granted = match patience {
+                    Patience::None => asker.try_once(claim, limit, &tell),
+                    _ => asker.wait(claim, patience.deadline(), self.cancel.as_ref(), &tell_and_go_on),
+                }?;
+                self.guard(client, owner.clone(), granted)
+            }
+        }
     }
 
     fn tell(&self, error: &Error) {
@@ -168,9 +201,10 @@ impl Lock {
         Ok(self.owner.clone().unwrap_or_else(Owner::new))
     }
 
-    fn guard(&self, owner: Owner, granted: Option<Granted>) -> Result<Option<Guard>, Error> {
+    fn guard(&self, client: &Client, owner: Owner, granted: Option<Granted>) -> Result<Option<Guard>, Error> {
         let Some(Granted { fences, sent, claim }) = granted else { return Ok(None) };
-        let hold = Hold::new(self.terms.clone(), owner, fences, sent).telling(self.trouble.clone());
-        Guard::new(hold, sent, claim, self.client.parts()).map(Some)
+        let hold = Arc::new(Hold::new(self.terms.clone(), owner, fences, sent).telling(self.trouble.clone()));
+        let keeper = OneServer::keep(&hold, sent, client.parts())?;
+        Ok(Some(Guard::new(hold, Box::new(keeper), claim)))
     }
 }

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::sync::lock;
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A name that nobody else has: `host:pid:` and 128 random bits.
@@ -59,7 +60,7 @@ impl Owner {
             }
         }
         in_use.extend(keys.iter().cloned());
-        Ok(Claim { owner: self.clone(), keys: keys.to_vec() })
+        Ok(Claim(Arc::new(Claimed { owner: self.clone(), keys: keys.to_vec(), kept: AtomicBool::new(false) })))
     }
 }
 
@@ -83,24 +84,40 @@ fn random_hex() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Keys that an owner has in use until this is dropped.
-pub(crate) struct Claim {
+/// Keys that an owner has in use until this and all its clones are dropped.
+#[derive(Clone)]
+pub(crate) struct Claim(Arc<Claimed>);
+
+struct Claimed {
     owner: Owner,
     keys: Vec<Vec<u8>>,
+    kept: AtomicBool,
 }
 
 impl Claim {
+    /// A claim to nothing. Where it was given away, it tells whether it came back.
+    pub(crate) fn of_nothing(owner: &Owner) -> Claim {
+        Claim(Arc::new(Claimed { owner: owner.clone(), keys: Vec::new(), kept: AtomicBool::new(false) }))
+    }
+
+    /// Whether all clones of it are gone, and none was kept.
+    pub(crate) fn came_back(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && !self.0.kept.load(Ordering::Relaxed)
+    }
+
     /// Never gives the keys back: nobody knows what the server still has under this owner.
-    pub(crate) fn keep(mut self) {
-        self.keys.clear();
+    pub(crate) fn keep(self) {
+        self.0.kept.store(true, Ordering::Relaxed);
     }
 }
 
-impl Drop for Claim {
+impl Drop for Claimed {
     fn drop(&mut self) {
-        let mut in_use = lock(&self.owner.0.in_use);
-        for key in &self.keys {
-            in_use.remove(key);
+        if !*self.kept.get_mut() {
+            let mut in_use = lock(&self.owner.0.in_use);
+            for key in &self.keys {
+                in_use.remove(key);
+            }
         }
     }
 }

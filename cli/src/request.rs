@@ -57,6 +57,17 @@ impl Terms {
         }
     }
 
+    /// Refuses what only one server can do.
+    pub(crate) fn check_for_quorum(&self) -> Result<(), Error> {
+        match self {
+            _ if self.limit.is_some() => {
+                Err(Error::Refused("a quorum has no limit: it is taken alone or shared".into()))
+            }
+            _ if self.keys.len() != 1 => Err(Error::Refused("a quorum takes one key at a time".into())),
+            _ => Ok(()),
+        }
+    }
+
     /// Where the keys lie in a cluster. All of them lie there, or the server says CROSSSLOT.
     pub(crate) fn slot(&self) -> u16 {
         self.keys.first().map_or(0, |key| slot_of(key))
@@ -72,8 +83,8 @@ impl Terms {
         !self.shared && self.limit.is_none()
     }
 
-    /// Asks for the lock. It may be sent twice: `RETRY` lets it count once.
-    pub(crate) fn acquire(&self, owner: &Owner, queue: Queue) -> Cmd {
+    /// Asks for the lock, under a fence that is at least this one. It may be sent twice: `RETRY` lets it count once.
+    pub(crate) fn acquire(&self, owner: &Owner, queue: Queue, floor: Option<u64>) -> Cmd {
         let mut request = match (&self.keys[..], self.limit) {
             ([key], Some(limit)) => {
                 let mut share = cmd("LOCK.SHARE");
@@ -97,6 +108,9 @@ impl Terms {
         if let Some(note) = &self.note {
             option(&mut request, "NOTE", note);
         }
+        if let Some(floor) = floor {
+            option(&mut request, "MINFENCE", floor);
+        }
         request
     }
 
@@ -108,6 +122,15 @@ impl Terms {
             option(&mut request, "FENCE", fence);
             request
         })
+    }
+
+    /// Renews the lease of one key, and raises its fence.
+    pub(crate) fn raise(&self, owner: &Owner, fence: u64, floor: u64) -> Vec<Cmd> {
+        let mut requests = self.extend(owner, &[fence]);
+        for request in &mut requests {
+            option(request, "MINFENCE", floor);
+        }
+        requests
     }
 
     /// Lets what is left of each lease be so long, and no more.
@@ -131,7 +154,7 @@ impl Terms {
 
     /// Asks about each key, whether it is held as it was taken.
     pub(crate) fn ask(&self, owner: &Owner, fences: &[u64]) -> Vec<Cmd> {
-        self.of_each(owner, fences, |key, owner, fence| check(key, owner, Some(self.mode()), fence))
+        self.of_each(owner, fences, |key, owner, fence| check(key, owner, Some(self.mode()), Some(fence)))
     }
 
     /// Gives up the place in the queue, and whatever was granted meanwhile.
@@ -171,10 +194,12 @@ impl Terms {
     }
 }
 
-/// Asks whether an owner holds a key under a fence.
-pub(crate) fn check(key: &[u8], owner: &str, mode: Option<&str>, fence: u64) -> Cmd {
+/// Asks whether an owner holds a key, under a fence if one is given.
+pub(crate) fn check(key: &[u8], owner: &str, mode: Option<&str>, fence: Option<u64>) -> Cmd {
     let mut request = cmd("LOCK.CHECK").arg(key).arg(owner).arg(mode).take();
-    option(&mut request, "FENCE", fence);
+    if let Some(fence) = fence {
+        option(&mut request, "FENCE", fence);
+    }
     request
 }
 
@@ -237,23 +262,26 @@ mod tests {
     fn requests_are_those_of_the_commands() {
         let owner = Owner::new();
         let one = terms(&["k"]);
-        assert_eq!(text(&one.acquire(&owner, Queue::No), &owner), "LOCK.ACQUIRE k me PX 30000 RETRY 1");
+        assert_eq!(text(&one.acquire(&owner, Queue::No, None), &owner), "LOCK.ACQUIRE k me PX 30000 RETRY 1");
+        let expected = "LOCK.ACQUIRE k me PX 30000 RETRY 1 MINFENCE 7";
+        assert_eq!(text(&one.acquire(&owner, Queue::No, Some(7)), &owner), expected);
         let wait = Queue::Wait(10 * SECOND, Duration::from_micros(1));
         let noted =
             Terms { note: Some("night run".to_owned()), session: Some(9 * SECOND), shared: true, ..one.clone() };
         let expected = "LOCK.RW k me READ PX 30000 SESSION 9000 BLOCK 1 QUEUE 10000 RETRY 1 NOTE night run";
-        assert_eq!(text(&noted.acquire(&owner, wait), &owner), expected);
+        assert_eq!(text(&noted.acquire(&owner, wait, None), &owner), expected);
         let share = Terms { limit: Some(5), take: 2, ..one.clone() };
         let expected = "LOCK.SHARE k me 5 TAKE 2 PX 30000 QUEUE 10000 RETRY 2";
-        assert_eq!(text(&share.acquire(&owner, Queue::Place(10 * SECOND)), &owner), expected);
+        assert_eq!(text(&share.acquire(&owner, Queue::Place(10 * SECOND), None), &owner), expected);
         let two = terms(&["a", "b"]);
         let expected = "LOCK.MACQUIRE 2 a b me WRITE PX 30000 RETRY 1";
-        assert_eq!(text(&two.acquire(&owner, Queue::No), &owner), expected);
+        assert_eq!(text(&two.acquire(&owner, Queue::No, None), &owner), expected);
 
         let texts = |requests: Vec<Cmd>| requests.iter().map(|request| text(request, &owner)).collect::<Vec<_>>();
         let expected = ["LOCK.EXTEND a me PX 30000 FENCE 7", "LOCK.EXTEND b me PX 30000 FENCE 8"];
         assert_eq!(texts(two.extend(&owner, &[7, 8])), expected);
         assert_eq!(texts(noted.extend(&owner, &[7])), ["LOCK.EXTEND k me PX 30000 SESSION 9000 FENCE 7"]);
+        assert_eq!(texts(one.raise(&owner, 7, 9)), ["LOCK.EXTEND k me PX 30000 FENCE 7 MINFENCE 9"]);
         assert_eq!(texts(noted.shorten(&owner, &[7], SECOND)), ["LOCK.EXTEND k me PX 1000 FENCE 7"]);
         assert_eq!(texts(one.release(&owner, &[7])), ["LOCK.RELEASE k me FENCE 7 ALL"]);
         assert_eq!(texts(one.ask(&owner, &[7])), ["LOCK.CHECK k me WRITE FENCE 7"]);

@@ -51,10 +51,14 @@ pub(crate) struct Asker<'a> {
 
 impl Asker<'_> {
     /// Asks once, within this time. Nobody waits for it. Tells that no answer came, since to leave takes time as well.
-    pub(crate) fn try_once(&self, limit: Duration, tell: &dyn Fn(&Error)) -> Result<Option<Granted>, Error> {
-        let claim = self.owner.claim(&self.terms.keys)?;
+    pub(crate) fn try_once(
+        &self,
+        claim: Claim,
+        limit: Duration,
+        tell: &dyn Fn(&Error),
+    ) -> Result<Option<Granted>, Error> {
         let sent = Moment::now();
-        let request = self.terms.acquire(self.owner, Queue::No);
+        let request = self.terms.acquire(self.owner, Queue::No, None);
         let granted = match self.pool.ask(self.terms.slot(), &request, limit, Repeat::AfterIdle) {
             Ok((reply, _)) => fences_of(reply).and_then(|fences| match fences {
                 Some(fences) => self.confirmed(fences, sent),
@@ -79,15 +83,15 @@ impl Asker<'_> {
         }
     }
 
-    /// Waits in the line until the deadline, or without one as long as it takes. Tells of errors that it asks again
-    /// after.
+    /// Waits in the line until the deadline, or without one as long as it takes. Tells of each error that may pass, and
+    /// asks again after it if it is told to.
     pub(crate) fn wait(
         &self,
+        claim: Claim,
         deadline: Option<Moment>,
         cancel: Option<&Cancel>,
-        tell: &dyn Fn(&Error),
+        tell: &dyn Fn(&Error) -> bool,
     ) -> Result<Option<Granted>, Error> {
-        let claim = self.owner.claim(&self.terms.keys)?;
         let (events, received) = channel();
         let notified = cancel.map(|cancel| cancel.notify(events.clone(), || Event::Cancelled));
         let line =
@@ -126,7 +130,7 @@ impl Asker<'_> {
 struct Line<'a> {
     asker: &'a Asker<'a>,
     deadline: Option<Moment>,
-    tell: &'a dyn Fn(&Error),
+    tell: &'a dyn Fn(&Error) -> bool,
     events: Sender<Event>,
     received: Receiver<Event>,
     _notified: Option<Notified<'a>>,
@@ -175,10 +179,7 @@ impl Line<'_> {
                     (pause, None)
                 }
                 Ok(Answer::TimeUp) => return Ok(None),
-                Err(error) if error.passes() => {
-                    (self.tell)(&error);
-                    (backoff.pause(), Some(error))
-                }
+                Err(error) if error.passes() && (self.tell)(&error) => (backoff.pause(), Some(error)),
                 Err(error) => return Err(error),
             };
             self.rest(pause)?;
@@ -197,7 +198,7 @@ impl Line<'_> {
     fn ask_at_once(&mut self) -> Result<Answer, Error> {
         let Asker { pool, terms, owner } = self.asker;
         let limit = self.left().unwrap_or(SHORT_LIMIT).min(SHORT_LIMIT);
-        let request = terms.acquire(owner, Queue::Place(QUEUE));
+        let request = terms.acquire(owner, Queue::Place(QUEUE), None);
         let sent = Moment::now();
         let (reply, _) = pool.ask(terms.slot(), &request, limit, Repeat::AfterIdle)?;
         match fences_of(reply)? {
@@ -217,7 +218,7 @@ impl Line<'_> {
                 none.insert(started.map_err(RedisError::from)?)
             }
         };
-        courier.ask(terms.acquire(owner, Queue::Wait(QUEUE, slice)), slice + REPLY_LIMIT);
+        courier.ask(terms.acquire(owner, Queue::Wait(QUEUE, slice), None), slice + REPLY_LIMIT);
         self.asked = true;
         let sent = Moment::now();
         let time = self.left().map(|left| left.saturating_add(LAST_WORD));

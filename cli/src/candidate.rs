@@ -1,0 +1,225 @@
+//! Takes a lock at a quorum. Asks all nodes at once. Where others have it, it waits in line at the first node that
+//! answers, and then asks the others. Whatever happens, an owner that did not get it stands in no line afterwards, and
+//! holds nothing at any node, as far as that can be reached.
+
+use crate::backoff::Backoff;
+use crate::cancel::Cancel;
+use crate::clock::{Moment, node_limit};
+use crate::error::Error;
+use crate::hold::Hold;
+use crate::majority::{Change, Majority};
+use crate::members::Members;
+use crate::owner::{Claim, Owner};
+use crate::request::Terms;
+use crate::tally::{Round, Verdict};
+use crate::wait::{Asker, Granted};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How long, and how often at least, one that does not wait asks the others again, once the first node has granted it:
+/// two that ask at the same moment get in each other's way.
+const INSISTS: Duration = Duration::from_secs(1);
+const INSISTS_TIMES: u32 = 5;
+
+/// How long, at least, servers that were never reached before are waited for when the others are enough: a server that
+/// was named twice is to be found out before it counts.
+const MEETING: Duration = Duration::from_millis(100);
+
+pub(crate) struct Candidate<'a> {
+    pub(crate) members: &'a Members,
+    pub(crate) terms: &'a Terms,
+    pub(crate) owner: &'a Owner,
+    /// How long a request may take.
+    pub(crate) limit: Duration,
+    pub(crate) cancel: Option<&'a Cancel>,
+    /// Is told of the errors that it asks again after.
+    pub(crate) tell: &'a dyn Fn(&Error),
+}
+
+/// What was won.
+pub(crate) struct Won {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) majority: Arc<Majority>,
+    pub(crate) claim: Claim,
+}
+
+/// How long it waits while others have the lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Patience {
+    None,
+    Until(Moment),
+    Endless,
+}
+
+impl Patience {
+    pub(crate) fn deadline(self) -> Option<Moment> {
+        match self {
+            Patience::Until(deadline) => Some(deadline),
+            Patience::None | Patience::Endless => None,
+        }
+    }
+
+    fn is_over(self) -> bool {
+        self.deadline().is_some_and(Moment::is_past)
+    }
+}
+
+/// What came of one round.
+enum Outcome {
+    Held(Arc<Hold>),
+    Occupied(usize),
+    Split,
+    Short(Error),
+    /// And why there would be no quorum, if so few have answered.
+    TimeUp(Option<Error>),
+}
+
+impl Candidate<'_> {
+    pub(crate) fn take(&self, patience: Patience) -> Result<Option<Won>, Error> {
+        let claim = self.owner.claim(&self.terms.keys)?;
+        let nodes = self.members.nodes.clone();
+        let majority = Majority::new(nodes, self.terms.clone(), self.owner.clone(), self.limit);
+        match self.campaign(&majority, patience) {
+            Ok(Some(hold)) => Ok(Some(Won { hold, majority, claim })),
+            outcome => {
+                majority.withdraw();
+                outcome.map(|_| None)
+            }
+        }
+    }
+
+    fn campaign(&self, majority: &Arc<Majority>, patience: Patience) -> Result<Option<Arc<Hold>>, Error> {
+        let (mut granted, mut by_clock) = (None, true);
+        let mut backoff = Backoff::default();
+        loop {
+            let outcome = self.round(majority, granted.take(), by_clock, patience)?;
+            let is_too_far = majority.was_too_far();
+            self.members.saw(majority.floor(), is_too_far);
+            let failure = match outcome {
+                Outcome::Held(hold) => return Ok(Some(hold)),
+                Outcome::Short(_) if is_too_far && by_clock => {
+                    // Our own clock may be the one that is wrong.
+                    by_clock = false;
+                    majority.withdraw();
+                    continue;
+                }
+                Outcome::Occupied(_) | Outcome::Split if matches!(patience, Patience::None) => return Ok(None),
+                Outcome::Short(error) if matches!(patience, Patience::None) || !error.passes() => return Err(error),
+                Outcome::Occupied(line) => {
+                    // Not waited for: others come to the line meanwhile.
+                    majority.give_back();
+                    match self.wait_in_line(majority, line, patience) {
+                        Ok(Some(Granted { fences, sent, .. })) => {
+                            granted = Some((line, fences[0], sent));
+                            continue;
+                        }
+                        Ok(None) => None,
+                        Err(error) if error.passes() => Some(error),
+                        Err(error) => return Err(error),
+                    }
+                }
+                Outcome::Split => None,
+                Outcome::TimeUp(failure) => failure,
+                Outcome::Short(error) => Some(error),
+            };
+            majority.withdraw();
+            if let Some(error) = &failure {
+                (self.tell)(error);
+            }
+            self.rest(backoff.pause(), patience)?;
+            if patience.is_over() {
+                return failure.map_or(Ok(None), Err);
+            }
+        }
+    }
+
+    /// Asks all nodes, until it is clear what comes of it.
+    fn round(
+        &self,
+        majority: &Arc<Majority>,
+        granted: Option<(usize, u64, Moment)>,
+        by_clock: bool,
+        patience: Patience,
+    ) -> Result<Outcome, Error> {
+        let (sender, changes) = channel();
+        let _notified = self.cancel.map(|cancel| cancel.notify(sender.clone(), || Change::Cancelled));
+        let begun = Moment::now();
+        let lasts = self.terms.lasts();
+        let insists = if matches!(patience, Patience::None) { INSISTS.min(node_limit(lasts)) } else { lasts / 3 };
+        let round = Round {
+            answers_by: begun + node_limit(lasts),
+            insists_until: begun + insists,
+            insists_times: INSISTS_TIMES,
+        };
+        majority.tell(sender);
+        majority.begin(self.members.proposal(by_clock), granted)?;
+        let met_by = round.answers_by.min(begun + MEETING);
+        loop {
+            if let Some(refusal) = majority.refusal() {
+                return Err(refusal);
+            }
+            if self.members.are_known() || met_by.is_past() {
+                match majority.verdict(round) {
+                    (Verdict::Held, Some(hold)) => return Ok(Outcome::Held(hold)),
+                    (Verdict::Held | Verdict::Open, _) => {}
+                    (Verdict::Occupied(line), _) => return Ok(Outcome::Occupied(line)),
+                    (Verdict::Split, _) => return Ok(Outcome::Split),
+                    (Verdict::Short, _) => return Ok(Outcome::Short(majority.why_short())),
+                }
+            }
+            if patience.is_over() {
+                return Ok(Outcome::TimeUp((!majority.has_answers()).then(|| majority.why_short())));
+            }
+            let looks = [Some(met_by), Some(round.answers_by), Some(round.insists_until), patience.deadline()];
+            let look = looks.into_iter().flatten().filter(|look| !look.is_past()).min();
+            heard(&changes, look.map_or(node_limit(lasts), Moment::left))?;
+        }
+    }
+
+    /// Waits in the line of one node, until it is granted there or the time is up. An error that says that the node is
+    /// away ends it: the next node has the line then.
+    fn wait_in_line(&self, majority: &Majority, line: usize, patience: Patience) -> Result<Option<Granted>, Error> {
+        let node = &self.members.nodes[line];
+        let asker = Asker { pool: node.pool(), terms: self.terms, owner: self.owner };
+        let claim = Claim::of_nothing(self.owner);
+        let failures = Cell::new(0);
+        let goes_on = |error: &Error| match error {
+            Error::Server(error) => matches!(error.code(), Some("UNBLOCKED" | "LIMIT")),
+            Error::Connection(error) => failures.replace(failures.get() + 1) == 0 && !error.is_timeout(),
+            _ => false,
+        };
+        let tell = |error: &Error| {
+            let goes_on = goes_on(error);
+            if goes_on {
+                (self.tell)(error);
+            }
+            goes_on
+        };
+        let granted = asker.wait(claim.clone(), patience.deadline(), self.cancel, &tell);
+        if let Err(error) = &granted {
+            if matches!(error, Error::Connection(_)) {
+                node.fell_silent();
+            }
+            if !claim.came_back() {
+                majority.leave_out(line, error.clone());
+            }
+        }
+        granted
+    }
+
+    /// Waits so long, unless it is cancelled or the time is up.
+    fn rest(&self, pause: Duration, patience: Patience) -> Result<(), Error> {
+        let (sender, changes) = channel();
+        let _notified = self.cancel.map(|cancel| cancel.notify(sender.clone(), || Change::Cancelled));
+        heard(&changes, patience.deadline().map_or(pause, |deadline| deadline.left().min(pause)))
+    }
+}
+
+/// Waits until something has changed, or so long.
+fn heard(changes: &Receiver<Change>, time: Duration) -> Result<(), Error> {
+    let first = changes.recv_timeout(time).ok();
+    let is_cancelled = first.into_iter().chain(changes.try_iter()).any(|change| change == Change::Cancelled);
+    if is_cancelled { Err(Error::Cancelled) } else { Ok(()) }
+}
