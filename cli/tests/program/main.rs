@@ -11,6 +11,7 @@ mod hindered;
 mod losses;
 mod messages;
 mod process;
+mod quorum;
 mod servers;
 mod signals;
 mod stops;

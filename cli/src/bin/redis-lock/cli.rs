@@ -86,7 +86,7 @@ fn flag(name: &'static str, short: Option<char>, help: &'static str) -> Arg {
 }
 
 fn with_servers(command: Command) -> Command {
-    let url = "redis://, rediss://, unix:// [$REDIS_LOCK_URL]";
+    let url = "redis://, rediss://, unix://; several: a quorum [$REDIS_LOCK_URL]";
     command.arg(option("url", Some('u'), "URL", url).action(ArgAction::Append)).arg(option(
         "sentinel",
         None,

@@ -2,12 +2,13 @@
 
 use crate::args::Servers;
 use redis_lock_client::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
-use redis_lock_client::{Client, Error};
+use redis_lock_client::{Client, Error, Lock, Quorum};
+use std::time::Duration;
 
 const DEFAULT: &str = "redis://127.0.0.1:6379";
 
 /// The client for these servers: `$REDIS_LOCK_URL` where none is named, `$REDISCLI_AUTH` where no password is.
-pub(crate) fn client(servers: &Servers) -> Result<Client, Error> {
+pub(crate) fn client(servers: &Servers) -> Result<Place, Error> {
     let mut urls = servers.urls.clone();
     let source = if urls.is_empty() { "$REDIS_LOCK_URL" } else { "--url" };
     if urls.is_empty() {
@@ -25,10 +26,40 @@ pub(crate) fn client(servers: &Servers) -> Result<Client, Error> {
         }
         (Some(name), [first, ..]) => {
             let settings = first.redis_settings().clone();
-            Client::sentinel(addresses.iter().flat_map(sentinels), name, settings)
+            Client::sentinel(addresses.iter().flat_map(sentinels), name, settings).map(Place::One)
         }
-        (None, [one]) => Client::open(one.clone()),
-        _ => Err(Error::Refused(format!("{source}: several URLs are for --sentinel"))),
+        (None, [one]) => Client::open(one.clone()).map(Place::One),
+        _ => Quorum::open(addresses).map(Place::Quorum),
+    }
+}
+
+/// Where locks are kept.
+pub(crate) enum Place {
+    /// At one server, or several that act as one.
+    One(Client),
+    Quorum(Quorum),
+}
+
+impl Place {
+    pub(crate) fn timeout(self, timeout: Duration) -> Place {
+        match self {
+            Place::One(client) => Place::One(client.timeout(timeout)),
+            Place::Quorum(quorum) => Place::Quorum(quorum.timeout(timeout)),
+        }
+    }
+
+    pub(crate) fn key(&self, key: &[u8]) -> Lock {
+        match self {
+            Place::One(client) => client.key(key),
+            Place::Quorum(quorum) => quorum.key(key),
+        }
+    }
+
+    pub(crate) fn check(&self, key: &[u8], owner: &str, fence: u64) -> Result<bool, Error> {
+        match self {
+            Place::One(client) => client.check(key, owner, fence),
+            Place::Quorum(quorum) => quorum.check(key, owner, fence),
+        }
     }
 }
 
