@@ -63,7 +63,7 @@ test-servers: modules servers ## unpack the servers of make servers, and run the
 faults: ## kill servers, cut connections, set clocks, and check what clients saw: a few rounds of each program
 torture: ## the programs of make faults, for hours
 faults torture: build
-	@tools/install.sh server
+	@tools/install.sh server clients
 	@$(cargo) build --release --locked --package wallclock
 	@$(cargo) build --locked --package faults
 	@tools/faults.sh $(if $(filter torture,$@),long,short)

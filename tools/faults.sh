@@ -15,6 +15,7 @@ programs=(
   "clock 8 240"
   "limits 2 60"
   "partition 3 120"
+  "quorum 1 60"
 )
 
 length=${1:-}

@@ -13,6 +13,7 @@
 #   client-libraries
 #               those that only docs/guide/clients.md needs: valkey-py, valkey-glide, iovalkey; and with apt-get those
 #               for PHP, Ruby and C. What it cannot install it leaves out: the tests say so, and go on
+#   redlock     the Redlocks of other makers, for target/debug/quorum: pottery and redlock-py, and node-redlock
 #   linters-python  ruff and mypy, for clients/python
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   compare     with apt-get, the servers that make compare measures beside ours: PostgreSQL, MariaDB, etcd, ZooKeeper.
@@ -34,6 +35,11 @@ valkey_py=6.2.0
 glide_python=2.6.0
 iovalkey=0.4.0
 glide_node=2.5.2
+pottery=3.0.1
+redlock_py=1.0.8
+mmh3=5.3.1 # which pottery needs, as the next
+typing_extensions=4.16.0
+node_redlock=5.0.0-beta.2
 node_major_min=20 # what node-redis and ioredis ask for
 node_wheel=24.19.0
 typescript=5.9.3 # as in clients/node/package.json
@@ -385,6 +391,23 @@ install_client_libraries() {
     (package client-libraries "${missing[*]}" "") || say "client-libraries: left out: ${missing[*]}"
   else
     say "client-libraries: without apt-get as root, left out: ${missing[*]}"
+  fi
+}
+
+install_redlock() {
+  install_clients
+  local home=target/redlock
+  if [ ! -d "$home/python/pottery-$pottery.dist-info" ] ||
+    [ ! -d "$home/python/redlock_py-$redlock_py.dist-info" ]; then
+    say "redlock: pottery $pottery and redlock-py $redlock_py into $home/python"
+    rm -rf "$home/python"
+    # Beside the redis-py that is there: the folder has what that has not.
+    pip --no-deps --target "$home/python" "pottery==$pottery" "redlock-py==$redlock_py" "mmh3==$mmh3" \
+      "typing_extensions==$typing_extensions"
+  fi
+  if [ "$(version_of redlock "$home/node")" != "v$node_redlock" ]; then
+    say "redlock: node-redlock $node_redlock into $home/node"
+    npm_install "$home/node" "redlock@$node_redlock"
   fi
 }
 

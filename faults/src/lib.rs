@@ -16,6 +16,7 @@ pub mod linear;
 pub mod look;
 pub mod options;
 pub mod places;
+pub mod quorum;
 pub mod report;
 pub mod views;
 pub mod witness;

@@ -49,6 +49,17 @@ impl Options {
         (options, choice.values.iter().copied().filter(is_chosen).collect())
     }
 
+    /// The same for a program with more options of its own, which it reads and prints itself.
+    pub fn read_with(
+        program: &'static str,
+        about: &'static str,
+        rounds: &'static str,
+        more: impl IntoIterator<Item = Arg>,
+    ) -> (Options, ArgMatches) {
+        let found = command(program, about, rounds).args(more).get_matches();
+        (Options::of(&found), found)
+    }
+
     fn of(found: &ArgMatches) -> Options {
         let seed = found.get_one("seed").copied().unwrap_or_else(rand::random);
         Options { seed, rounds: *found.get_one("rounds").expect("has a default") }

@@ -20,6 +20,17 @@ impl Report {
         *self.figures.entry(figure.to_owned()).or_default() += count;
     }
 
+    /// Keeps the higher one of a figure and this.
+    pub fn most(&mut self, figure: &str, count: u64) {
+        let most = self.figures.entry(figure.to_owned()).or_default();
+        *most = count.max(*most);
+    }
+
+    /// Adds all figures of another.
+    pub fn add_all(&mut self, other: Report) {
+        other.figures.iter().for_each(|(figure, count)| self.add(figure, *count));
+    }
+
     /// What a figure is now.
     pub fn figure(&self, figure: &str) -> u64 {
         self.figures.get(figure).copied().unwrap_or_default()
@@ -48,6 +59,13 @@ impl Report {
     pub fn must_see(&mut self, figure: &str) {
         if self.figure(figure) == 0 {
             self.blind.push(figure.to_owned());
+        }
+    }
+
+    /// The run has shown nothing unless this figure is at least so high.
+    pub fn must_reach(&mut self, figure: &str, least: u64) {
+        if self.figure(figure) < least {
+            self.blind.push(format!("{figure}: {least}"));
         }
     }
 

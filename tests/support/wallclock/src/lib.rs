@@ -1,7 +1,7 @@
 //! A wall clock that tests can set. Preloaded into a server, it adds to what the C library's calls would say of the
 //! wall clock; all other clocks stay as they are. The offset is in the file that `REDIS_LOCK_WALL_OFFSET` names. It is
-//! read at each call, so that it may change while the server runs: `+90`, `-1h`; in seconds, or with one of the units
-//! m, h, d, y.
+//! read at each call, so that it may change while the server runs: `+90`, `-0.25`, `-1h`; in seconds, or with one of
+//! the units m, h, d, y.
 //!
 //! It never allocates, because allocators ask for the time before they work. It asks the kernel by itself: so it goes
 //! with every C library and allocator. libfaketime does not: the servers of Debian 13 never come up with it.
@@ -24,8 +24,14 @@ pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c
     // SAFETY: passed on as it came.
     let result = unsafe { libc::syscall(libc::SYS_clock_gettime, c_long::from(clock), to) };
     if result == 0 && matches!(clock, CLOCK_REALTIME | CLOCK_REALTIME_COARSE) {
+        let offset = offset_micros();
         // SAFETY: the kernel has just written there.
-        unsafe { (*to).tv_sec += offset_secs() };
+        let nanos = unsafe { (*to).tv_nsec } + offset % MICROS * 1_000;
+        // SAFETY: the same.
+        unsafe {
+            (*to).tv_sec += offset / MICROS + nanos.div_euclid(MICROS * 1_000);
+            (*to).tv_nsec = nanos.rem_euclid(MICROS * 1_000);
+        }
     }
     result as c_int
 }
@@ -82,8 +88,11 @@ fn now() -> timespec {
     now
 }
 
+/// In a second.
+const MICROS: i64 = 1_000_000;
+
 /// What the file says; 0 without one.
-fn offset_secs() -> i64 {
+fn offset_micros() -> i64 {
     let mut text = [0u8; 32];
     // SAFETY: the name and the variable's value end with NUL; at most the buffer is written. A server changes its
     // environment before it has threads, if at all.
@@ -103,20 +112,29 @@ fn offset_secs() -> i64 {
     text.get(..usize::try_from(len).unwrap_or(0)).map_or(0, parse)
 }
 
-/// `-1h` is -3600.
+/// `-1h` is -3600 seconds, `+0.25` a quarter of one.
 fn parse(text: &[u8]) -> i64 {
-    let mut secs = 0;
+    let mut micros = 0;
     let mut sign = 1;
+    // What the next digit counts, where it stands behind the point.
+    let mut part = None;
     for byte in text {
         match byte {
             b'-' => sign = -1,
-            b'0'..=b'9' => secs = secs * 10 + i64::from(byte - b'0'),
-            b'm' => secs *= 60,
-            b'h' => secs *= 3_600,
-            b'd' => secs *= 86_400,
-            b'y' => secs *= 31_536_000,
+            b'.' => part = Some(MICROS / 10),
+            b'0'..=b'9' => match &mut part {
+                None => micros = micros * 10 + i64::from(byte - b'0') * MICROS,
+                Some(part) => {
+                    micros += i64::from(byte - b'0') * *part;
+                    *part /= 10;
+                }
+            },
+            b'm' => micros *= 60,
+            b'h' => micros *= 3_600,
+            b'd' => micros *= 86_400,
+            b'y' => micros *= 31_536_000,
             _ => {}
         }
     }
-    sign * secs
+    sign * micros
 }
