@@ -44,12 +44,12 @@ fn pages() -> BTreeMap<String, String> {
     pages
 }
 
-/// The page of client libraries. Each of its programs stands for itself and needs a library of its own. tests/guide
-/// runs them.
-const CLIENTS: &str = "docs/guide/clients.md";
+/// Pages whose programs are run elsewhere. That of client libraries: each program stands for itself and needs a
+/// library of its own; tests/guide runs them. That of quorums: its programs need several servers; see `quorum`.
+const OTHERS: [&str; 2] = ["docs/guide/clients.md", "docs/guide/quorum.md"];
 
 /// The fenced blocks of a page: what stands behind the first fence, and the lines up to the second one.
-fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
+pub(super) fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -451,7 +451,7 @@ fn program(page: &str, language: &str, port: u16) -> Option<String> {
 /// Runs all programs in this language, each on a server of its own.
 fn run_all(language: &str, interpreter: &Path, ending: &str, prepare: impl Fn(String) -> String) {
     let mut count = 0;
-    for (path, page) in pages().into_iter().filter(|(path, _)| path != CLIENTS) {
+    for (path, page) in pages().into_iter().filter(|(path, _)| !OTHERS.contains(&path.as_str())) {
         let server = Server::new();
         let Some(text) = program(&page, language, server.port()) else { continue };
         let dir = tempfile::tempdir().unwrap();
@@ -515,7 +515,7 @@ fn with_lock<R>(
 fn every_program_in_rust_is_one_that_runs_here() {
     // What could go wrong: the code on a page is not what is compiled.
     let mut count = 0;
-    for (path, page) in pages().into_iter().filter(|(path, _)| path != CLIENTS) {
+    for (path, page) in pages().into_iter().filter(|(path, _)| !OTHERS.contains(&path.as_str())) {
         for (_, lines) in blocks(&page).into_iter().filter(|(kind, _)| *kind == "rust") {
             assert!(include_str!("documents.rs").contains(&lines.join("\n")), "{path}: {}", lines.join("\n"));
             count += 1;

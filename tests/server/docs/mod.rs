@@ -2,4 +2,5 @@
 
 mod compatibility;
 mod documents;
+mod quorum;
 mod reference;
