@@ -17,6 +17,9 @@ pub(crate) trait Keeper: Send + Sync {
     /// Renews it now, and tells whether it is held.
     fn renew(&self, hold: &Hold) -> Result<bool, Error>;
 
+    /// Lets the lease be so long once, then renews it; tells whether it is held.
+    fn try_lease(&self, hold: &Hold, time: Duration) -> Result<bool, Error>;
+
     /// Runs a command if it is held, and gives the reply.
     fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error>;
 
@@ -117,14 +120,7 @@ impl Guard {
     ///
     /// If the server does not answer, or refuses to ([`Error::Connection`], [`Error::Server`]).
     pub fn try_lease(&self, time: Duration) -> Result<bool, Error> {
-        let terms = &self.hold.terms;
-        for request in terms.shorten(&self.hold.owner, &self.hold.fences, time) {
-            if !is_some(&self.pool.ask(terms.slot(), &request, self.limit, Repeat::AfterIdle)?.0) {
-                self.hold.lose();
-                return Ok(false);
-            }
-        }
-        self.renew()
+        self.keeper.try_lease(&self.hold, time)
     }
 
     /// Runs a command on the server if the lock is held in that moment, and gives its reply. Nothing can come between.

@@ -2,14 +2,14 @@
 //! and tell it what they answered; so each is renewed, won back and released apart from the others. It waits only for
 //! the end of a renewal or a release.
 
-use crate::channel::Failure;
+use crate::channel::{Failure, Repeat};
 use crate::clock::{Moment, node_limit, renewal_limit};
 use crate::error::Error;
 use crate::guard::{Ended, Keeper};
 use crate::hold::Hold;
 use crate::node::{Next, Node, Work};
 use crate::owner::Owner;
-use crate::request::{Queue, Terms};
+use crate::request::{Queue, Terms, is_some};
 use crate::sync::lock;
 use crate::tally::{Round, Verdict, quorum_of, valid_until, verdict, why_short};
 use crate::vote::{Aim, Step, Turn, Vote, read};
@@ -325,6 +325,25 @@ impl Keeper for Arc<Majority> {
         }
     }
 
+    fn try_lease(&self, hold: &Hold, time: Duration) -> Result<bool, Error> {
+        let now = Moment::now();
+        let fences: Vec<Option<u64>> = lock(&self.state).votes.iter().map(|vote| vote.holds(now)).collect();
+        let (mut willing, mut failure) = (0, None);
+        for (node, fence) in self.nodes.iter().zip(fences) {
+            let Some(request) = fence.and_then(|fence| self.terms.shorten(&self.owner, &[fence], time).pop()) else {
+                continue;
+            };
+            match node.pool().ask(self.terms.slot(), &request, node_limit(self.terms.lasts()), Repeat::AfterIdle) {
+                Ok((reply, _)) => willing += usize::from(is_some(&reply)),
+                Err(error) => failure = Some(error),
+            }
+        }
+        match failure {
+            Some(error) if willing < quorum_of(self.nodes.len()) => Err(error.into()),
+            _ => self.renew(hold),
+        }
+    }
+
     fn guard(&self, _: &Hold, _: &Cmd) -> Result<Value, Error> {
         Err(Error::Refused("a quorum guards no data: compare the fence where the data is".to_owned()))
     }
@@ -335,7 +354,8 @@ impl Keeper for Arc<Majority> {
         self.undo(after, if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit });
         let state = lock(&self.state);
         let count = |released| state.votes.iter().filter(|vote| vote.released == Some(released)).count();
-        let free = was_free.into_iter().filter(|free| *free).count() + count(false);
+        let is_free = |(vote, was_free): &(&Vote, bool)| *was_free || vote.released == Some(false);
+        let free = state.votes.iter().zip(was_free).filter(is_free).count();
         let needed = quorum_of(self.nodes.len());
         let was_lost = self.nodes.len() - free < needed;
         let is_done = was_lost || count(true) >= needed;

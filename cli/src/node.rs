@@ -5,8 +5,9 @@
 use crate::census::{Census, Identity};
 use crate::channel::{Failure, Pool};
 use crate::clock::Moment;
+use crate::connection::{connect, time_left};
 use crate::error::Error;
-use crate::servers::{Servers, address_of, connect, time_left};
+use crate::servers::{Servers, address_of};
 use crate::sync::{lock, wait};
 use redis::{Cmd, Connection, ConnectionInfo, RedisError, Value};
 use std::collections::HashSet;

@@ -70,6 +70,16 @@ impl Keeper for OneServer {
         Ok(!hold.is_lost())
     }
 
+    fn try_lease(&self, hold: &Hold, time: Duration) -> Result<bool, Error> {
+        for request in hold.terms.shorten(&hold.owner, &hold.fences, time) {
+            if !is_some(&self.pool.ask(hold.terms.slot(), &request, self.limit, Repeat::AfterIdle)?.0) {
+                hold.lose();
+                return Ok(false);
+            }
+        }
+        self.renew(hold)
+    }
+
     fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error> {
         let request = hold.terms.guard(&hold.owner, &hold.fences, command);
         let reply = match self.pool.ask(hold.terms.slot(), &request, self.limit, Repeat::Never)?.0 {

@@ -9,7 +9,7 @@ use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::members::Members;
 use crate::owner::Owner;
-use crate::request::{Terms, check};
+use crate::request::{Terms, check, holders_of};
 use crate::slot::slot_of;
 use crate::tally::quorum_of;
 use redis::{IntoConnectionInfo, RedisError};
@@ -137,6 +137,24 @@ impl Quorum {
             }
             if free > self.members.nodes.len() - needed {
                 return Ok(false);
+            }
+        }
+        Err(Error::NoQuorum(failures.join("; ")))
+    }
+
+    /// The owners that hold a lock, each with its note: for people. As the first server says that answers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoQuorum`] if none answers.
+    pub fn holders(&self, key: impl AsRef<[u8]>) -> Result<Vec<(String, Option<String>)>, Error> {
+        let key = key.as_ref();
+        let request = redis::cmd("LOCK.INFO").arg(key).take();
+        let mut failures = Vec::new();
+        for node in &self.members.nodes {
+            match node.pool().ask(slot_of(key), &request, self.timeout, Repeat::AfterIdle) {
+                Ok((reply, _)) => return Ok(holders_of(reply)),
+                Err(error) => failures.push(format!("{}: {}", node.address(), Error::from(error))),
             }
         }
         Err(Error::NoQuorum(failures.join("; ")))

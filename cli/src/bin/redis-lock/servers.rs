@@ -61,6 +61,14 @@ impl Place {
             Place::Quorum(quorum) => quorum.check(key, owner, fence),
         }
     }
+
+    /// Those that hold the lock, by owner, and their notes.
+    pub(crate) fn holders(&self, key: &[u8]) -> Result<Vec<(String, Option<String>)>, Error> {
+        match self {
+            Place::One(client) => client.holders(key),
+            Place::Quorum(quorum) => quorum.holders(key),
+        }
+    }
 }
 
 fn address(url: &str, source: &str) -> Result<ConnectionInfo, Error> {
