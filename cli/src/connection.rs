@@ -6,6 +6,7 @@ use redis::{
     Cmd, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError, Value,
 };
 use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// Connects and logs in, within the time that is left.
@@ -15,8 +16,8 @@ pub(crate) fn connect(server: &ConnectionInfo, deadline: Moment) -> Result<Conne
     // The library would take its time limit for each of the requests with which it begins. One of those says what it
     // is, which takes a right that a user of the server may lack.
     let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let client = redis::Client::open(server.clone().set_redis_settings(nobody))?;
-    let mut connection = client.get_connection_with_timeout(limit).map_err(|error| named(server, error, limit))?;
+    let opened = open(&server.clone().set_redis_settings(nobody), deadline);
+    let mut connection = opened.map_err(|error| named(server, error, limit))?;
     let login = login(server.redis_settings());
     if !login.is_empty() {
         for reply in converse(&mut connection, server, &login, deadline)? {
@@ -24,6 +25,27 @@ pub(crate) fn connect(server: &ConnectionInfo, deadline: Moment) -> Result<Conne
         }
     }
     Ok(connection)
+}
+
+/// Tries one address of the server's name after the other, each in its share of the time: the first may lead nowhere.
+fn open(server: &ConnectionInfo, deadline: Moment) -> Result<Connection, RedisError> {
+    let mut ways = ways_to(server)?;
+    loop {
+        let share = time_left(deadline)? / u32::try_from(ways.len()).unwrap_or(u32::MAX).max(1);
+        let way = if ways.is_empty() { server.clone() } else { ways.remove(0) };
+        match redis::Client::open(way)?.get_connection_with_timeout(share) {
+            Err(_) if !ways.is_empty() => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// The server by each of its addresses, if its name has several. With TLS the name is needed for the certificate.
+fn ways_to(server: &ConnectionInfo) -> Result<Vec<ConnectionInfo>, RedisError> {
+    let ConnectionAddr::Tcp(host, port) = server.addr() else { return Ok(Vec::new()) };
+    let addresses: Vec<IpAddr> = (host.as_str(), *port).to_socket_addrs()?.map(|address| address.ip()).collect();
+    let way = |address: &IpAddr| server.clone().set_addr(ConnectionAddr::Tcp(address.to_string(), *port));
+    Ok(if addresses.len() > 1 { addresses.iter().map(way).collect() } else { Vec::new() })
 }
 
 /// The requests with which a connection begins.

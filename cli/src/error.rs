@@ -119,7 +119,8 @@ pub(crate) fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
 fn reply_passes(code: &str, text: &str) -> bool {
     match code {
         "UNBLOCKED" | "GRACE" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "READONLY" | "LOADING"
-        | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" => true,
+        | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" | "BUSY" => true,
+        "ERR" => text.starts_with("max number of clients"),
         // The others are about this request: its texts, its owner's own places.
         "LIMIT" => ["-waiters", "lock.max-places", "lock.max-place-bytes"].iter().any(|limit| text.contains(limit)),
         _ => false,
@@ -161,6 +162,8 @@ mod tests {
             "MASTERDOWN Link with MASTER is down",
             "NOREPLICAS Not enough good replicas to write.",
             "MISCONF Errors writing to the AOF file: No space left on device",
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+            "ERR max number of clients reached",
         ] {
             assert!(reply(text).passes(), "{text}");
         }

@@ -3,7 +3,8 @@
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::slot::slot_of;
-use redis::{Cmd, RedisError, ToRedisArgs, Value, cmd};
+use redis::{Cmd, ToRedisArgs, Value, cmd};
+use std::io;
 use std::time::Duration;
 
 /// A lease below this leaves no time to renew it.
@@ -205,12 +206,17 @@ pub(crate) fn check(key: &[u8], owner: &str, mode: Option<&str>, fence: Option<u
 
 /// The fences of a grant, one for each key; None when it was not granted.
 pub(crate) fn fences_of(reply: Value) -> Result<Option<Vec<u64>>, Error> {
-    let fences = match reply {
-        Value::Nil => return Ok(None),
-        Value::Array(_) => redis::from_redis_value(reply),
-        one => redis::from_redis_value(one).map(|fence| vec![fence]),
+    let fence_of = |reply: &Value| match reply {
+        Value::Int(fence) => u64::try_from(*fence).ok().filter(|fence| *fence > 0),
+        _ => None,
     };
-    fences.map(Some).map_err(|error| Error::Connection(RedisError::from(error)))
+    let fences = match &reply {
+        Value::Nil => return Ok(None),
+        Value::Array(fences) => fences.iter().map(fence_of).collect(),
+        one => fence_of(one).map(|fence| vec![fence]),
+    };
+    let no_fence = || io::Error::new(io::ErrorKind::InvalidData, "the reply is no fence: no server with locks?");
+    fences.map(Some).ok_or_else(|| Error::Connection(no_fence().into()))
 }
 
 /// The owners and notes of the holders in a reply of LOCK.INFO. What is not understood is left out.
@@ -343,6 +349,10 @@ mod tests {
         assert_eq!(fences_of(Value::Int(7)).expect("a fence"), Some(vec![7]));
         let two = Value::Array(vec![Value::Int(7), Value::Int(8)]);
         assert_eq!(fences_of(two).expect("fences"), Some(vec![7, 8]));
-        assert!(fences_of(Value::Okay).is_err());
+        let zero = Value::Array(vec![Value::Int(7), Value::Int(0)]);
+        for other in [Value::Okay, Value::Int(0), Value::Int(-1), Value::Double(1.5), zero] {
+            // To ask again would not help.
+            assert!(fences_of(other).is_err_and(|error| !error.passes()));
+        }
     }
 }

@@ -197,10 +197,10 @@ impl Line<'_> {
     /// One request that takes a place, and is answered at once.
     fn ask_at_once(&mut self) -> Result<Answer, Error> {
         let Asker { pool, terms, owner } = self.asker;
-        let limit = self.left().unwrap_or(SHORT_LIMIT).min(SHORT_LIMIT);
         let request = terms.acquire(owner, Queue::Place(QUEUE), None);
         let sent = Moment::now();
-        let (reply, _) = pool.ask(terms.slot(), &request, limit, Repeat::AfterIdle)?;
+        // In all of its time, however short the wait is: a lock that is free is to be had.
+        let (reply, _) = pool.ask(terms.slot(), &request, SHORT_LIMIT, Repeat::AfterIdle)?;
         match fences_of(reply)? {
             Some(fences) => self.granted(self.asker.confirmed(fences, sent)?),
             None => Ok(Answer::NotYet(Duration::ZERO)),

@@ -49,6 +49,7 @@ fn the_keeper_has_no_file_of_its_starter_and_the_command_has_those_alone() {
     assert_eq!(numbers(command), numbers(sleep_of(&other)));
     assert!(numbers(command).contains(&9));
     let keeper = run.keeper().as_raw_nonzero().get().unsigned_abs();
+    assert_eq!(fs::read_link(format!("/proc/{keeper}/cwd")).unwrap(), Path::new("/"));
     for (number, to) in files(keeper) {
         let known = ["socket:", "anon_inode:", "/dev/null"];
         assert!(known.iter().any(|known| to.starts_with(known)), "{number}: {to}");

@@ -1,10 +1,14 @@
 //! Something stands in the way: nobody reads what the program says, or the command hides.
 
-use crate::harness::{Folder, Run, not_run, program, program_at, start, wait_waiters};
+use crate::harness::{self, Folder, Run, not_run, program, program_at, start, wait_waiters};
 use crate::process;
 use rustix::process::kill_process;
-use std::io::Write;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -153,6 +157,68 @@ fn a_program_that_is_continued_all_the_time_renews_once_at_a_time() {
     assert_eq!(run.end().code, Some(130));
     let extended = conn.info_number("lock", "lock_extended") - before;
     assert!(extended < 100, "{extended} renewals");
+}
+
+#[test]
+fn a_wait_goes_on_after_a_server_that_was_busy_with_a_script() {
+    let server = Server::setup().option("busy-reply-threshold", "50").start();
+    let (mut conn, mut busy) = (server.connect(), server.connect());
+    assert!(conn.int(&["LOCK.ACQUIRE", "k", "other", "PX", "600000"]).is_some());
+    let folder = Folder::new();
+    let mut command = program(server.port(), &["run", "-w", "100s", "k", "echo", "ran"]);
+    command.stderr(File::create(folder.path("err")).unwrap());
+    let run = Run::of(command);
+    wait_waiters(&server, "k", 1);
+    busy.send(&["EVAL", "while true do end", "0"]);
+    wait_for("the user to be told", || folder.read("err").contains("BUSY"));
+    conn.ok(&["SCRIPT", "KILL"]);
+    wait_for("the script to end", || conn.call(&["LOCK.RELEASE", "k", "other"]).is_ok());
+    let outcome = run.end();
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", folder.read("err"));
+}
+
+/// A server that answers all that it is asked with this.
+fn answering(reply: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            std::thread::spawn(move || {
+                let mut stream = stream.unwrap();
+                while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0)
+                    && stream.write_all(reply.as_bytes()).is_ok()
+                {}
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn what_a_server_says_controls_no_terminal() {
+    let outcome = harness::run(answering("-ERR a\u{1b}[2Jb\r\n"), &["run", "k", "true"]);
+    assert_eq!(outcome.code, Some(69));
+    assert!(outcome.err.contains("a\\u{1b}[2Jb"), "{}", outcome.err);
+}
+
+#[test]
+fn a_reply_that_is_no_fence_runs_nothing() {
+    for reply in [":-1\r\n", ":0\r\n", "+OK\r\n"] {
+        let outcome = harness::run(answering(reply), &["run", "k", "echo", "ran"]);
+        assert_eq!((outcome.code, outcome.out.as_str()), (Some(69), ""), "{reply}: {}", outcome.err);
+        assert!(outcome.err.contains("no fence"), "{}", outcome.err);
+    }
+}
+
+#[test]
+fn variables_that_name_no_server_are_a_mistake_of_typing() {
+    for (name, value) in [("REDIS_LOCK_URL", &b","[..]), ("REDIS_LOCK_URL", b"\xff"), ("REDISCLI_AUTH", b"\xff")] {
+        let mut command = program(0, &["run", "k", "true"]);
+        command.env(name, OsStr::from_bytes(value));
+        let outcome = Run::of(command).end();
+        assert_eq!(outcome.code, Some(64), "{name}: {}", outcome.err);
+        assert!(outcome.err.contains(&format!("${name}")), "{}", outcome.err);
+    }
 }
 
 #[test]

@@ -27,7 +27,12 @@ pub(crate) fn by_signal(signal: i32) -> u8 {
 
 /// Says something to people. Does not wait until they read it.
 pub(crate) fn say(text: impl Display) {
-    speaker::write(format!("redis-lock: {text}\n"));
+    // What a server sent may have sequences that control a terminal.
+    let mut line = "redis-lock: ".to_owned();
+    for char in text.to_string().chars() {
+        if char.is_control() { line.extend(char.escape_default()) } else { line.push(char) }
+    }
+    speaker::write(line + "\n");
 }
 
 /// The same about the lock of this key.

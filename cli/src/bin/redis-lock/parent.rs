@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command as Program, Stdio};
 use std::time::Duration;
 
@@ -53,6 +54,9 @@ struct Grant {
 
 impl Parent<'_> {
     fn start(run: &Run) -> io::Result<Parent<'_>> {
+        if !Path::new("/proc/self/exe").exists() {
+            return Err(io::Error::other("redis-lock needs /proc"));
+        }
         sys::wait_for_children();
         let signals = Signals::take()?;
         let hold = Timer::new()?;
@@ -64,6 +68,15 @@ impl Parent<'_> {
             .args(std::env::args_os().skip(1))
             .stdin(Stdio::from(OwnedFd::from(there)));
         keeper.stdout(Stdio::from(hold.as_fd().try_clone_to_owned()?)).stderr(Stdio::null());
+        // It keeps no file system busy. What names files for it still names them there.
+        keeper.current_dir("/");
+        for name in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
+            let paths = std::env::var_os(name).unwrap_or_default();
+            let paths = std::env::split_paths(&paths).filter_map(|path| std::path::absolute(path).ok());
+            if let Some(paths) = std::env::join_paths(paths).ok().filter(|paths| !paths.is_empty()) {
+                keeper.env(name, paths);
+            }
+        }
         let keeper = keeper.spawn()?;
         Ok(Parent { run, events: Events::new(signals, Wire::new(here)?, hold)?, keeper })
     }

@@ -12,11 +12,11 @@ pub(crate) fn client(servers: &Servers) -> Result<Place, Error> {
     let mut urls = servers.urls.clone();
     let source = if urls.is_empty() { "$REDIS_LOCK_URL" } else { "--url" };
     if urls.is_empty() {
-        let named = std::env::var("REDIS_LOCK_URL").unwrap_or_default();
+        let named = variable("REDIS_LOCK_URL")?.unwrap_or_else(|| DEFAULT.to_owned());
         urls = named.split([',', ' ']).filter(|url| !url.is_empty()).map(str::to_owned).collect();
     }
     if urls.is_empty() {
-        urls.push(DEFAULT.to_owned());
+        return Err(Error::Refused("$REDIS_LOCK_URL names no server".to_owned()));
     }
     let addresses = urls.iter().map(|url| address(url, source)).collect::<Result<Vec<_>, _>>()?;
     match (&servers.sentinel, &addresses[..]) {
@@ -71,13 +71,19 @@ impl Place {
     }
 }
 
+/// A variable of the environment; None if it is empty or not there.
+fn variable(name: &str) -> Result<Option<String>, Error> {
+    let text = std::env::var_os(name).filter(|text| !text.is_empty());
+    text.map(|text| text.into_string().map_err(|_| Error::Refused(format!("${name} is not UTF-8")))).transpose()
+}
+
 fn address(url: &str, source: &str) -> Result<ConnectionInfo, Error> {
     // Without the URL in the text: it may have a password.
     let refused = || Error::Refused(format!("{source} must be redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH"));
     let address = url.into_connection_info().map_err(|_| refused())?;
     let settings = address.redis_settings();
-    match std::env::var("REDISCLI_AUTH") {
-        Ok(password) if settings.password().is_none() && !password.is_empty() => {
+    match variable("REDISCLI_AUTH")? {
+        Some(password) if settings.password().is_none() => {
             let settings = settings.clone().set_password(password);
             Ok(address.set_redis_settings(settings))
         }
