@@ -177,6 +177,44 @@ fn a_wait_goes_on_after_a_server_that_was_busy_with_a_script() {
     assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", folder.read("err"));
 }
 
+/// Lets attempts to connect to 127.0.0.2 at this port wait for ever: more than it takes have come already.
+const BLACK_HOLE: &str = "
+import socket, sys
+port, hosts = int(sys.argv[1]), sys.argv[2]
+hole = socket.create_server(('127.0.0.2', port), backlog=0)
+clients = [socket.socket() for _ in range(4)]
+for client in clients:
+    client.setblocking(False)
+    client.connect_ex(('127.0.0.2', port))
+with open(hosts, 'w') as file:
+    print('127.0.0.2 two.test', '127.0.0.3 two.test', sep='\\n', file=file)
+sys.stdin.read()
+";
+
+#[test]
+fn a_name_whose_first_address_leads_nowhere_is_reached_by_its_second() {
+    let unshare = Path::new("unshare");
+    if Run::of(program_at(unshare, 0, &["--mount", "true"])).end().code != Some(0) {
+        return not_run("no right to make a mount namespace");
+    }
+    let server = Server::new();
+    let folder = Folder::new();
+    server.connect().ok(&["CONFIG", "SET", "bind", "127.0.0.1 127.0.0.3"]);
+    let (port, hosts) = (server.port().to_string(), folder.text("hosts"));
+    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+    let mut hole = program_at(&python, 0, &["-c", BLACK_HOLE, &port, &hosts]);
+    hole.stdin(Stdio::piped());
+    let _hole = Run::of(hole);
+    wait_for("the black hole", || folder.read("hosts").lines().count() == 2);
+    let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+    let words =
+        ["--mount", "sh", "-c", script, &hosts, env!("CARGO_BIN_EXE_redis-lock"), "run", "-w", "20s", "k", "true"];
+    let mut command = program_at(unshare, server.port(), &words);
+    command.env("REDIS_LOCK_URL", format!("redis://two.test:{port}"));
+    let outcome = Run::of(command).end();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+}
+
 /// A server that answers all that it is asked with this.
 fn answering(reply: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
