@@ -5,13 +5,14 @@ use crate::process;
 use rustix::process::kill_process;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use testbed::{Proxy, Server, Signal, file_from, wait_for};
 
 /// Lets the standard error output of a program be full. It stays so as long as the other end lives.
@@ -217,19 +218,45 @@ fn a_name_whose_first_address_leads_nowhere_is_reached_by_its_second() {
 
 /// A server that answers all that it is asked with this.
 fn answering(reply: &'static str) -> u16 {
+    serving(move |stream| stream.write_all(reply.as_bytes()))
+}
+
+/// A server that does this whenever it is asked something.
+fn serving(answer: impl Fn(&mut TcpStream) -> io::Result<()> + Send + Clone + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
+            let (mut stream, answer) = (stream.unwrap(), answer.clone());
             std::thread::spawn(move || {
-                let mut stream = stream.unwrap();
-                while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0)
-                    && stream.write_all(reply.as_bytes()).is_ok()
-                {}
+                while stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) && answer(&mut stream).is_ok() {}
             });
         }
     });
     port
+}
+
+#[test]
+fn a_short_wait_takes_a_free_lock_from_a_server_that_takes_longer() {
+    let slow = serving(|stream| {
+        std::thread::sleep(Duration::from_millis(50));
+        stream.write_all(b":5\r\n")
+    });
+    let outcome = harness::run(slow, &["run", "-w", "1ms", "k", "echo", "ran"]);
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(0), "ran\n"), "{}", outcome.err);
+}
+
+#[test]
+fn a_reply_that_never_ends_keeps_neither_process() {
+    let dripping = serving(|stream| {
+        stream.write_all(b"$1000000\r\n")?;
+        loop {
+            stream.write_all(b"x")?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    // The keeper ends later, by a limit of its own: the end is that of both.
+    assert_eq!(harness::run(dripping, &["run", "-n", "k", "true"]).code, Some(69));
 }
 
 #[test]
