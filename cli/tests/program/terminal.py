@@ -183,7 +183,7 @@ def closed():
 def orphan():
     """Its shell is gone, so that nothing can bring it to the foreground; and it reads from the terminal."""
     terminal = Terminal()
-    terminal.type("(\"$PROGRAM\" run k sh -c 'echo up > \"$UP\"; read x < /dev/tty' &)\n")
+    terminal.type("($PROGRAM run k sh -c 'echo up > $UP; read x < /dev/tty' &)\n")
     terminal.prompt()
     # Until nobody looks at it any more.
     sys.stdin.read()
