@@ -46,7 +46,9 @@ fn the_keeper_has_no_file_of_its_starter_and_the_command_has_those_alone() {
     // It has what it has without the program before it.
     let other = with_files(&["sleep", "1000"]);
     let numbers = |pid: u32| files(pid).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
-    assert_eq!(numbers(command), numbers(sleep_of(&other)));
+    let (other, same) = (sleep_of(&other), "the files to be the same");
+    // While a program is loaded it has one more.
+    wait_for(same, || numbers(command) == numbers(other));
     assert!(numbers(command).contains(&9));
     let keeper = run.keeper().as_raw_nonzero().get().unsigned_abs();
     assert_eq!(fs::read_link(format!("/proc/{keeper}/cwd")).unwrap(), Path::new("/"));
