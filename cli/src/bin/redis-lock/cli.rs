@@ -42,6 +42,7 @@ pub(crate) fn cli() -> Command {
         .arg(Arg::new("command").value_name("COMMAND").value_parser(value_parser!(OsString)).num_args(1..)
             .trailing_var_arg(true).required_unless_present("shell").hide(true))
         .after_help("TIME: 30s, 500ms, 5m, 1h30m; a number is seconds. Password: $REDISCLI_AUTH.\n\
+             Several URLs without --sentinel are those of a quorum.\n\
              COMMAND sees REDIS_LOCK_KEY, _OWNER, _FENCE and _MODE (READ or WRITE).\n\
              Exit: COMMAND's own, 128+n for signal n; 75 not got, 76 lost, 124 --max,\n\
              69 no server or no module, 64 usage, 126 and 127 COMMAND cannot be run.");
@@ -86,7 +87,7 @@ fn flag(name: &'static str, short: Option<char>, help: &'static str) -> Arg {
 }
 
 fn with_servers(command: Command) -> Command {
-    let url = "redis://, rediss://, unix://; several: a quorum [$REDIS_LOCK_URL]";
+    let url = "redis://, rediss://, unix:// [$REDIS_LOCK_URL]";
     command.arg(option("url", Some('u'), "URL", url).action(ArgAction::Append)).arg(option(
         "sentinel",
         None,

@@ -35,7 +35,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const WAIT_SHOWN: Duration = Duration::from_millis(200);
 
 /// How long after its time a wait may still be answered: the queue is left then.
-const LAST_ANSWER: Duration = Duration::from_secs(1);
+const LAST_ANSWER: Duration = Duration::from_secs(2);
 
 /// How long this process has once it has no command: longer than the server keeps its place in the queue, and than the
 /// requests take that give back the lock.
