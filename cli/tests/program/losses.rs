@@ -111,9 +111,10 @@ fn a_loss_that_only_the_release_shows_is_code_76() {
 fn without_killing_the_command_goes_on_and_the_code_tells_the_loss() {
     let server = Server::new();
     let folder = Folder::new();
-    let script = "trap 'echo told' TERM; while [ ! -e \"$0\" ]; do sleep 0.01; done; echo whole; exit 0";
-    let run = start(server.port(), &["run", "-t", "2s", "--no-kill", "k", "sh", "-c", script, &folder.text("go")]);
-    wait_held(&server, "k");
+    let script = "trap 'echo told' TERM; : >\"$1\"; while [ ! -e \"$0\" ]; do sleep 0.01; done; echo whole; exit 0";
+    let [go, begun] = ["go", "begun"].map(|name| folder.text(name));
+    let run = start(server.port(), &["run", "-t", "2s", "--no-kill", "k", "sh", "-c", script, &go, &begun]);
+    wait_for("the command to begin", || folder.path("begun").exists());
     server.connect().call(&["LOCK.BREAK", "k"]).unwrap();
     assert_eq!(crate::harness::run(server.port(), &["run", "k", "touch", &folder.text("second")]).code, Some(0));
     // Another two leases.

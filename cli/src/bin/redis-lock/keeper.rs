@@ -252,6 +252,7 @@ impl Keeper {
             }
             Order::Started(group) => {
                 self.command = Some(Followed::new(Group::of(*group)?));
+                self.note_loss();
                 if self.lost.is_none() {
                     self.wire.send(&Report::Ready);
                 }
