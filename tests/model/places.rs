@@ -21,6 +21,14 @@ impl World {
         self.last.clone().expect("was answered")
     }
 
+    /// An owner is offered a key, which it has to collect still.
+    pub(crate) fn is_offered(&mut self, owner: u8, mode: Mode, key: u8) {
+        self.holds(b'x', Write, &[key]);
+        assert_eq!(self.polls(owner, mode, &[key], 50), Answer::Placed);
+        self.release(b'x', &[key]);
+        assert_eq!(self.offered(key), [owner]);
+    }
+
     fn offered(&self, key: u8) -> Vec<u8> {
         self.naive.rows.iter().filter(|row| row.key == key && row.offered).map(|row| row.owner).collect()
     }
@@ -212,4 +220,20 @@ fn two_offers_of_which_both_keys_are_renamed_onto_one_another_are_both_remembere
     for owner in *b"ab" {
         assert!(is_granted(&world.polls(owner, Read, b"jk", 50)));
     }
+}
+
+#[test]
+fn a_waiter_for_which_the_collection_of_an_offer_makes_room_is_not_passed_by_those_behind_it() {
+    // What could go wrong: b is served past a, since it holds the key for writing by an offer. That leaves it a read
+    // hold, beside which there is room for one holder more. c is tried behind b, since it waits for l too.
+    let mut world = World::new(Rules { holders_max: 2, ..RULES });
+    world.holds(b'h', Write, b"k");
+    world.holds(b'h', Write, b"l");
+    for owner in *b"abc" {
+        world.waits(owner, Read, b"k");
+    }
+    world.waits(b'c', Write, b"l");
+    world.is_offered(b'b', Write, b'j');
+    world.then(&Op::Rename { from: b'j', to: b'k' });
+    assert_eq!(world.at(b'k'), at(b"ab", b"c"));
 }

@@ -691,3 +691,18 @@ fn another_mode_is_told_before_another_number_of_shares() {
     world.waits(b'a', Read, b"k");
     assert_eq!(world.asks(b'a', b'k', (2, 2), POLLING), Answer::OtherMode);
 }
+
+#[test]
+fn a_share_that_fits_once_an_offer_is_replaced_goes_before_a_reader_behind_it() {
+    // What could go wrong: b is served past s, since it holds the key for writing by an offer. That leaves it a share,
+    // beside which s fits. Were the scan to go on behind b, its read would come next, and s would fit no more.
+    let mut world = world();
+    world.holds(b'h', Write, b"k");
+    world.waits_to_share(b's', b'k', (2, 1));
+    world.waits_to_share(b'b', b'k', (3, 1));
+    world.waits(b'b', Read, b"k");
+    world.is_offered(b'b', Write, b'j');
+    world.then(&Op::Rename { from: b'j', to: b'k' });
+    assert_eq!(world.at(b'k'), at(b"bs", b""));
+    assert_eq!((world.reads(b'b', b'k'), world.reads(b's', b'k')), (2, 1));
+}

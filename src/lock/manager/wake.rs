@@ -2,7 +2,8 @@
 //!
 //! A queue is scanned in every step on its key, and in the background ([`super::jobs`]) after anything else that may
 //! have made room. A scan goes in order. Behind a blocked waiter for this key alone, only those are tried that may
-//! bypass it: their owners got something since they came, or wait elsewhere too.
+//! bypass it: their owners got something since they came, or wait elsewhere too. Where a grant replaces an offer that
+//! excluded more, the scan begins anew: else those behind would take the room before the waiters that were blocked.
 
 use super::LockManager;
 use super::grant::{GrantContext, grant};
@@ -46,6 +47,12 @@ struct Scan {
 impl Scan {
     fn new(key: KeyIndex, db: Db, name: KeyName) -> Scan {
         Scan { key, db, name, behind: None, bypassing_only: false, many: Vec::new(), unfinished: false }
+    }
+
+    /// Begins anew at the head: waiters that were blocked may be served now.
+    fn restart(&mut self) {
+        (self.behind, self.bypassing_only) = (None, false);
+        self.many.clear();
     }
 }
 
@@ -91,6 +98,9 @@ impl LockManager {
                 Attempt::Grant(indices) => self.grant_to_waiter(step, &indices, id),
                 Attempt::Reject(answer) => self.end_wait(step, id, answer),
                 Attempt::Blocked(_) => {}
+            }
+            if step.is_weaker_since(before, key) {
+                scan.restart();
             }
         }
         self.update_reservation(step, &scan);

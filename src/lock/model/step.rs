@@ -1,6 +1,6 @@
 //! A step: the keys that it works on, its time, and what it has done.
 
-use super::effect::{Cause, Effects};
+use super::effect::{Cause, Effects, IndexChange};
 use super::hold::Hold;
 use super::key::KeyIndex;
 use super::keyspace::Keyspace;
@@ -50,6 +50,12 @@ impl<'k, K: Keyspace> Step<'k, K> {
         if self.effects.changes.len() == since.changes && self.effects.index_changes.len() == since.index_changes {
             self.keys.close(since.keys);
         }
+    }
+
+    /// Whether a hold on this key that was offered excludes fewer others than it did then.
+    pub(crate) fn is_weaker_since(&self, since: Savepoint, key: KeyIndex) -> bool {
+        let mut changes = self.effects.index_changes[since.index_changes..].iter();
+        changes.any(|change| matches!(change, IndexChange::LeftOffer { key: at, is_weaker: true, .. } if *at == key))
     }
 
     /// Whether this key has no hold.
