@@ -37,7 +37,7 @@ ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
 # What the tests of these programs need beside servers: it is installed and built before they are.
 NEEDS = {"guide": ("tools/install.sh", "client-libraries", "go"), "helpers": ("tools/agents.sh",)}
 # How many tests of these programs run at once: they wait even more than others.
-THREADS = {"guide": "8", "helpers": "8", "program": "14"}
+THREADS = {"guide": "8", "helpers": "8", "program": "14", "quorum": "14"}
 # Which part of the output of tests is shown. The log has all of it.
 ALL, RESULT, NOTHING = "all", "result", "nothing"
 # How often a test outside of tests/by-the-clock has to pass alone, after it failed, to count as unsteady.
