@@ -3,8 +3,6 @@
 
 mod backoff;
 mod cancel;
-mod candidate;
-mod census;
 mod channel;
 mod client;
 mod clock;
@@ -14,9 +12,6 @@ mod error;
 mod guard;
 mod hold;
 mod lock;
-mod majority;
-mod members;
-mod node;
 mod one;
 mod owner;
 mod quorum;
@@ -25,8 +20,6 @@ mod request;
 mod servers;
 mod slot;
 mod sync;
-mod tally;
-mod vote;
 mod wait;
 
 pub use cancel::Cancel;

@@ -1,7 +1,6 @@
 //! A lock as a program names it: which keys, and on what terms. Holds nothing.
 
 use crate::cancel::Cancel;
-use crate::candidate::Patience;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Trouble};
@@ -10,6 +9,7 @@ use crate::hold::Hold;
 use crate::one::OneServer;
 use crate::owner::Owner;
 use crate::quorum::Quorum;
+use crate::quorum::candidate::Patience;
 use crate::request::Terms;
 use crate::wait::{Asker, Granted};
 use std::sync::Arc;

@@ -2,11 +2,11 @@
 //! locks ask of the node goes over that connection, in order, also after a reply that did not come in time: so no
 //! release overtakes the request that it undoes. Knows nothing of fences.
 
-use crate::census::{Census, Identity};
 use crate::channel::{Failure, Pool};
 use crate::clock::Moment;
 use crate::connection::{connect, time_left};
 use crate::error::Error;
+use crate::quorum::census::{Census, Identity};
 use crate::servers::{Servers, address_of};
 use crate::sync::{lock, wait};
 use redis::{Cmd, Connection, ConnectionInfo, RedisError, Value};

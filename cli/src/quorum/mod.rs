@@ -1,17 +1,28 @@
 //! Several servers that know nothing of each other, of which more than half have to grant a lock.
+//!
+//! A [`Quorum`] names its [members]; a [candidate] asks them for one owner. What each [node] answers is a [vote], the
+//! [tally] counts votes, and a [majority] keeps what was got. The [census] tells servers that are no quorum.
 
+pub(crate) mod candidate;
+mod census;
+mod majority;
+mod members;
+mod node;
+mod tally;
+mod vote;
+
+use self::candidate::{Candidate, Patience, Won};
+use self::members::Members;
+use self::tally::quorum_of;
 use crate::cancel::Cancel;
-use crate::candidate::{Candidate, Patience, Won};
 use crate::channel::Repeat;
 use crate::client::addresses;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
-use crate::members::Members;
 use crate::owner::Owner;
 use crate::request::{Terms, check, holders_of};
 use crate::slot::slot_of;
-use crate::tally::quorum_of;
 use redis::{IntoConnectionInfo, RedisError};
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The servers of a quorum, in the order in which all clients name them, and the highest fence that they gave.
 
-use crate::census::Census;
 use crate::error::Error;
-use crate::node::Node;
+use crate::quorum::census::Census;
+use crate::quorum::node::Node;
 use crate::servers::address_of;
 use redis::ConnectionInfo;
 use std::sync::Arc;

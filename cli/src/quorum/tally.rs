@@ -2,7 +2,7 @@
 
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::vote::{Answer, Vote};
+use crate::quorum::vote::{Answer, Vote};
 
 /// How many of so many nodes are a quorum: any two have one in common.
 pub(crate) fn quorum_of(nodes: usize) -> usize {
@@ -117,7 +117,7 @@ pub(crate) fn why_short(votes: &[Vote], address: impl Fn(usize) -> String) -> Er
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vote::{Reply, Step};
+    use crate::quorum::vote::{Reply, Step};
     use redis::{ErrorKind, RedisError};
     use std::time::Duration;
 
