@@ -35,7 +35,7 @@ const COMMANDS: &[Shown] = &[
         flags: TAKES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
     },
     Shown {
         name: "lock.rw",
@@ -43,7 +43,7 @@ const COMMANDS: &[Shown] = &[
         flags: TAKES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
     },
     Shown {
         name: "lock.share",
@@ -67,7 +67,7 @@ const COMMANDS: &[Shown] = &[
         flags: CHANGES,
         keys: Keys::First,
         key: &["RW", "access", "delete"],
-        args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence? NOTE:note?",
+        args: "key owner (PX:milliseconds|EX:seconds) SESSION:milliseconds? FENCE:fence? NOTE:note? MINFENCE:fence?",
     },
     Shown {
         name: "lock.check",
