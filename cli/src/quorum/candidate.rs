@@ -152,6 +152,7 @@ impl Candidate<'_> {
             answers_by: begun + node_limit(lasts),
             insists_until: begun + insists,
             insists_times: INSISTS_TIMES,
+            by_clock,
         };
         majority.tell(sender);
         majority.begin(self.members.proposal(by_clock), granted)?;

@@ -213,13 +213,14 @@ impl Majority {
 
 impl State {
     /// The fence that all shall have, after an answer of this node. It is the highest that was granted. If that is too
-    /// high for the clocks of others, and fewer than a quorum have it, those are left out: with them there would be
-    /// none.
+    /// high for the clocks of others, those that have it are left out, provided that the others can be a quorum. If they
+    /// cannot, they are asked until their clocks get there.
     fn agree(&mut self, node: usize, now: Moment) {
         let top = |votes: &[Vote]| votes.iter().filter_map(|vote| vote.holds(now)).max().unwrap_or_default();
         let is_top = |vote: &Vote, floor| vote.holds(now) == Some(floor);
         let is_ahead = self.votes[node].was_too_far() && self.floor > self.proposal;
-        if is_ahead && self.votes.iter().filter(|vote| is_top(vote, self.floor)).count() < quorum_of(self.votes.len()) {
+        let others = self.votes.iter().filter(|vote| !is_top(vote, self.floor) && vote.may_grant());
+        if is_ahead && others.count() >= quorum_of(self.votes.len()) {
             let error = self.votes[node].failure().cloned();
             for vote in self.votes.iter_mut().filter(|vote| is_top(vote, self.floor)) {
                 vote.bar(error.clone());

@@ -18,6 +18,8 @@ pub(crate) struct Round {
     pub(crate) insists_until: Moment,
     /// And so often at least, if they answer in time.
     pub(crate) insists_times: u32,
+    /// Whether the fence that all were asked for is by the own wall clock, and not one that a node has given.
+    pub(crate) by_clock: bool,
 }
 
 /// What the votes of one round say.
@@ -49,14 +51,18 @@ pub(crate) fn verdict(
     let holders = all.clone().filter(|number| votes[*number].holds(now).is_some()).count();
     let is_awaited = |number: usize| match votes[number].answer {
         Answer::None => now < round.answers_by && !is_silent(number),
-        // If none has granted it, the clock here is ahead, and not the one there behind.
-        Answer::TooFar(_) => now < round.answers_by && holders > 0,
+        // If none has granted it, the own clock may be ahead, and not the one there behind.
+        Answer::TooFar(_) => now < round.answers_by && (holders > 0 || !round.by_clock),
         _ => false,
     };
     let awaited = all.clone().filter(|number| is_awaited(*number)).count();
     let nulls = all.clone().filter(is_null).count();
     let is_told_off = |vote: &Vote| !matches!(vote.answer, Answer::Null) || vote.nulls >= round.insists_times;
+    // A node whose fence is ahead of the others' clocks is out for this round. The next one is over sooner.
+    let is_hopeless =
+        votes.iter().any(Vote::is_barred) && votes.iter().filter(|vote| vote.may_grant()).count() < needed;
     let insists = now < round.insists_until || (now < round.answers_by && !votes.iter().all(is_told_off));
+    let insists = insists && !is_hopeless;
     let line = all.clone().find(|number| is_awaited(*number) || is_null(number) || votes[*number].holds(now).is_some());
     let Some(line) = line else { return Verdict::Short };
     let at_line = votes[line].holds(now).is_some();
@@ -149,7 +155,7 @@ mod tests {
     }
 
     fn judged(letters: &str, silent: Option<usize>, now: u64) -> String {
-        let round = Round { answers_by: later(110), insists_until: later(120), insists_times: 2 };
+        let round = Round { answers_by: later(110), insists_until: later(120), insists_times: 2, by_clock: true };
         let is_silent = |number| Some(number) == silent;
         format!("{:?}", verdict(&votes(letters), is_silent, 7, round, later(now)))
     }
@@ -193,6 +199,33 @@ mod tests {
         assert_eq!(judged("7nx", None, 121), "Short", "one that says null is no quorum");
         // Its leases are over.
         assert_eq!(judged("777", None, 140), "Short");
+    }
+
+    #[test]
+    fn a_round_without_hope_is_over_when_a_node_is_ahead_of_the_others() {
+        let now = later(100);
+        let refusal = || {
+            let text = "MINFENCE is more than half of lock.promotion-skew-ms ahead of the clock";
+            Error::Server(RedisError::from((ErrorKind::Extension, "ERR", text.to_owned())))
+        };
+        let judge = |votes: &[Vote], by_clock| {
+            let round = Round { answers_by: later(110), insists_until: later(120), insists_times: 2, by_clock };
+            format!("{:?}", verdict(votes, |_| false, 7, round, later(101)))
+        };
+        let mut three = votes("77x");
+        three[0].bar(Some(refusal()));
+        assert_eq!(judge(&three, true), "Short");
+        // Others have it at one more: that may pass.
+        three[2] = votes("n").remove(0);
+        assert_eq!(judge(&three, true), "Open");
+        // The clocks of those that refuse the fence get there, if a node has given it.
+        let mut ahead = votes("7--");
+        ahead[0].bar(Some(refusal()));
+        for vote in &mut ahead[1..] {
+            vote.settle(Step::Acquire { floor: 7 }, Reply::Error(refusal()), now, now, LEASE);
+        }
+        assert_eq!(judge(&ahead, true), "Short");
+        assert_eq!(judge(&ahead, false), "Open");
     }
 
     #[test]

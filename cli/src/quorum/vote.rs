@@ -166,6 +166,16 @@ impl Vote {
         self.answer = error.map_or(Answer::None, Answer::Failed);
     }
 
+    /// Whether it has granted it in this round, or may do so.
+    pub(crate) fn may_grant(&self) -> bool {
+        !self.barred && !self.left_out && (self.failure().is_none() || self.was_too_far())
+    }
+
+    /// Whether it is out for this round.
+    pub(crate) fn is_barred(&self) -> bool {
+        self.barred
+    }
+
     /// It was asked for too much, and is asked for less.
     pub(crate) fn ask_anew(&mut self, now: Moment) {
         if self.barred || self.left_out {

@@ -115,3 +115,18 @@ fn a_node_that_is_down_from_the_start_is_taken_in_when_it_comes() {
     guard.release().unwrap();
     servers.await_free("k");
 }
+
+#[test]
+fn a_server_whose_fences_are_ahead_after_a_restart_holds_up_nobody_for_long() {
+    // The others refuse its first fence, until their clocks have caught up with half of the skew: half a second.
+    let mut servers = Servers((0..3).map(|_| Server::new()).collect());
+    let fresh = servers.quorum().key("k").lease(LONG);
+    fresh.try_lock().unwrap().expect("nobody has it").release().unwrap();
+    servers.0[2].stop(true);
+    servers.0[0].stop(true);
+    servers.0[0].start();
+    let since = Instant::now();
+    servers.quorum().key("k").lease(LONG).lock().unwrap().release().unwrap();
+    // A round in which it insists takes a third of the lease.
+    assert!(since.elapsed() < LONG / 4, "{:?}", since.elapsed());
+}
