@@ -275,6 +275,8 @@ class _Source:
         kwargs = dict(pool.connection_kwargs)
         self.connection_class = self.classes.get(pool.connection_class)
         if self.connection_class is None:
+            if isinstance(pool, redis.asyncio.ConnectionPool):
+                raise ValueError("clients of asyncio are for AsyncQuorumLock")
             raise ValueError(f"clients with {pool.connection_class.__name__} are no nodes of a quorum")
         for name in ("redis_connect_func", "parser_class", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"):
             if kwargs.pop(name, None):
@@ -290,6 +292,11 @@ class _Source:
             if pool not in cls.known:
                 cls.known[pool] = cls(pool)
             return cls.known[pool]
+
+
+def _address(source: Any) -> str:
+    settings = source.connection_kwargs
+    return settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
 
 
 # --- The contract ---------------------------------------------------------------------------------------------------
@@ -453,11 +460,12 @@ class _Part:
             problem = "is a replica"
         for at, other in others.items():
             if problem is None and identity.run == other.run:
-                problem = f"is the same server as the one at {at}"
+                problem = f"is the same server as {_address(self.spec.sources[at])}"
             elif problem is None and identity.group == other.group:
-                problem = f"replicates with the one at {at}"
+                problem = f"replicates with {_address(self.spec.sources[at])}"
         if problem is not None:
-            raise NoQuorum(f"{self.spec.title}: no quorum: the server at {self.at} {problem}", self.spec.name)
+            text = f"{self.spec.title}: no quorum: {_address(self.source)} {problem}"
+            raise NoQuorum(text, self.spec.name)
 
     async def take(self, least: int | None, *, block: float | None = None, queue: float | None = None) -> None:
         """Asks for the lock."""
@@ -1082,9 +1090,10 @@ class _QuorumLock:
         note: str | None = None,
         within: _QuorumLock | None = None,
     ) -> None:
-        clients = tuple(clients)
-        if any(hasattr(client, "nodes_manager") for client in clients):
+        if isinstance(clients, Sequence) and any(hasattr(client, "nodes_manager") for client in clients):
             raise ValueError("clients must be servers, and no clusters: their nodes are no quorum")
+        if not isinstance(clients, Sequence) or not all(hasattr(client, "connection_pool") for client in clients):
+            raise ValueError("clients must be a list of clients of redis-py, one for each server")
         pools = [client.connection_pool for client in clients]
         if len(pools) < _LEAST_NODES:
             raise ValueError("clients must be three or more: a majority of fewer survives no failure")
