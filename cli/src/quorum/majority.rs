@@ -230,6 +230,23 @@ impl State {
         self.floor = self.proposal.max(top(&self.votes));
     }
 
+    /// A node that lost its hold may be the first to tell that all have: of LOCK.BREAK, say. So the others are asked at
+    /// once, and it is won back when they hold the lock still: else another owner could have held it in between, unseen.
+    /// Tells whether there is something to ask.
+    fn doubt(&mut self, node: usize, now: Moment) -> bool {
+        if self.votes[node].doubted() == Some(now) {
+            self.votes.iter_mut().filter(|vote| vote.fence.is_some()).for_each(|vote| vote.at_once(now));
+            return true;
+        }
+        let asked_since = |vote: &Vote, since| vote.fence.is_none() || vote.sent() >= since;
+        let is_believed = |since: Moment| self.votes.iter().all(|vote| asked_since(vote, since));
+        let believed: Vec<bool> = self.votes.iter().map(|vote| vote.doubted().is_some_and(is_believed)).collect();
+        for (vote, _) in self.votes.iter_mut().zip(&believed).filter(|(_, is_believed)| **is_believed) {
+            vote.believe(now);
+        }
+        believed.contains(&true)
+    }
+
     /// Tells the hold what the votes say of it.
     fn judge(&self) {
         let Some(hold) = &self.hold else { return };
@@ -279,15 +296,19 @@ impl Work for Majority {
             state.votes[node].ask_anew(now);
         }
         let floor = state.floor;
+        let mut is_doubted = false;
         match state.aim {
             Aim::Take => state.agree(node, now),
-            Aim::Keep => state.judge(),
+            Aim::Keep => {
+                is_doubted = state.doubt(node, now);
+                state.judge();
+            }
             Aim::Undo(_) => {}
         }
         state.listeners.retain(|listener| listener.send(Change::Voted).is_ok());
         let is_new = state.floor != floor;
         drop(state);
-        if is_new {
+        if is_new || is_doubted {
             self.wake();
         }
     }

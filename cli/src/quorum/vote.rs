@@ -114,6 +114,8 @@ pub(crate) struct Vote {
     release_lost: bool,
     left_out: bool,
     due: Moment,
+    /// When it said that a hold was gone that was to be kept. It is not won back before the others were asked.
+    doubted: Option<Moment>,
     /// When a release is repeated that failed.
     release_due: Moment,
     backoff: Backoff,
@@ -134,6 +136,7 @@ impl Vote {
             release_lost: false,
             left_out: false,
             due: now,
+            doubted: None,
             release_due: now,
             backoff: Backoff::default(),
         }
@@ -145,7 +148,7 @@ impl Vote {
             self.answer = Answer::None;
         }
         self.stale = self.may_hold(now);
-        (self.nulls, self.barred) = (0, false);
+        (self.nulls, self.barred, self.doubted) = (0, false, None);
         self.at_once(now);
     }
 
@@ -215,6 +218,17 @@ impl Vote {
         self.backoff.reset();
     }
 
+    /// When it said that its hold was gone, if it is to be won back.
+    pub(crate) fn doubted(&self) -> Option<Moment> {
+        self.doubted
+    }
+
+    /// The others still hold the lock: it is won back at once.
+    pub(crate) fn believe(&mut self, now: Moment) {
+        self.doubted = None;
+        self.at_once(now);
+    }
+
     /// Whether the node may hold something for the owner.
     pub(crate) fn may_hold(&self, now: Moment) -> bool {
         self.gone_by.is_some_and(|gone_by| gone_by > now)
@@ -269,8 +283,11 @@ impl Vote {
                 self.answer = Answer::Null;
                 self.nulls += 1;
                 self.forget(now);
-                if matches!(step, Step::Acquire { .. }) {
-                    self.due = now + AGAIN + self.backoff.short_pause();
+                match step {
+                    Step::Acquire { .. } => self.due = now + AGAIN + self.backoff.short_pause(),
+                    // By then each of the others was asked once more.
+                    Step::Renew { .. } => (self.due, self.doubted) = (now + renewal_interval(lease), Some(now)),
+                    _ => {}
                 }
             }
             // Null to a repeated request: the first may have done it.

@@ -102,3 +102,20 @@ fn without_a_quorum_it_is_an_error_that_names_the_servers() {
         assert_eq!(servers.fences_of_running("k", guard.owner()), 2);
     });
 }
+
+#[test]
+fn a_lock_that_was_broken_everywhere_is_not_won_back_past_another_owner() {
+    let servers = Servers::start(3);
+    let guard = servers.quorum().key("k").lease(SHORT).lock().unwrap();
+    // A renewal fails there and is repeated: from then on that server is renewed at other times than the others.
+    servers.0[0].signal(Signal::STOP);
+    thread::sleep(SHORT * 7 / 12);
+    servers.0[0].signal(Signal::CONT);
+    for server in &servers.0 {
+        server.connect().call(&["LOCK.BREAK", "k"]).unwrap();
+    }
+    let rival = servers.quorum().key("k").lease(LONG).try_lock().unwrap().expect("it was broken");
+    assert!(rival.fence() > guard.fence());
+    rival.release().unwrap();
+    assert!(guard.wait_lost(SHORT), "it was held by another meanwhile");
+}
