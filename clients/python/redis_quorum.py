@@ -377,6 +377,7 @@ class _Part:
         self.fence: int | None = None  # that of its hold there
         self.end = -math.inf  # until when the node surely keeps it
         self.due = math.inf  # when its renewer looks at it again
+        self.missed: float | None = None  # when its hold was found to be gone, and is not won back yet
         self.pauses = _pauses()
         self.task: asyncio.Task[Any] | None = None  # what it does for the acquisition
         self.failure: Exception | None = None  # why the last request failed
@@ -554,8 +555,9 @@ class _Part:
             if known:
                 await self.extend(hold.fence if self.fence < hold.fence else None, limit)  # type: ignore[operator]
                 if self.fence is None:
-                    self.due = _now() + next(self.pauses)
-                    hold.doubt()
+                    self.miss()
+                else:
+                    hold.believe()
             elif self.barred or not self.may_ask_again():
                 self.due = _now() + next(self.pauses)
             else:
@@ -568,9 +570,20 @@ class _Part:
             self.due = _now() + next(self.pauses)
             return
         if self.fence is not None:
-            self.pauses = _pauses()
+            self.pauses, self.missed = _pauses(), None
         elif known is False:
             self.due = min(self.due, _now() + next(self.pauses))
+
+    def kept_since(self, moment: float) -> bool:
+        """Has it granted a request that was sent then or later?"""
+        return self.end >= moment + self.spec.lease - self.spec.margin
+
+    def miss(self) -> None:
+        """Its hold is gone. It is not won back before the others were asked, which have until then."""
+        self.missed = _now()
+        self.due = self.missed + self.spec.lease / 3
+        self.server.attend(self.due)
+        self.hold.doubt()
 
     def may_ask_again(self) -> bool:
         """Not while an answer may come. After a while the connection may be one that broke without a sign."""
@@ -996,9 +1009,7 @@ class _Hold:
         if reply is None and part.fence == fence and not part.unsure:
             with _mutex:
                 part.fence, part.end = None, -math.inf
-                part.due = _now() + next(part.pauses)
-            part.server.attend(part.due)
-            self.doubt()
+            part.miss()
         return reply is not None
 
     async def wait_lost(self, timeout: float | None) -> bool:
@@ -1045,6 +1056,18 @@ class _Hold:
                 part.due = _now()
                 part.server.attend(part.due)
         self.look()
+
+    def believe(self) -> None:
+        """Wins back what a node has lost, once all others have renewed theirs after that.
+
+        A hold that is gone at all nodes is not found so everywhere at once. If the first node were asked anew at once,
+        it would count again before the next one is found: the lock would seem held while another owner had it.
+        """
+        for part in self.parts:
+            since = part.missed
+            if since is not None and all(other.kept_since(since) for other in self.parts if other.fence is not None):
+                part.missed, part.due = None, _now()
+                part.server.attend(part.due)
 
     def look(self) -> None:
         """Signals a loss. In the event loop alone."""

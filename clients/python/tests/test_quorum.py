@@ -641,6 +641,23 @@ lock.release()
 """
         subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
 
+    def test_a_node_that_lost_its_hold_is_not_won_back_before_the_others_were_asked(self):
+        with self.lock() as lock:
+            wait_for(lambda: self.all_hold(lock))
+            try:
+                for node in self.nodes[1:]:
+                    node.client_pause(20_000, all=False)  # renewals have to wait there
+                self.nodes[0].delete(self.key)
+                self.assertTrue(lock.check())
+                asked = self.calls(0, "acquire")
+                time.sleep(1)
+                self.assertEqual((self.fences()[0], self.calls(0, "acquire")), (None, asked))
+            finally:
+                for node in self.nodes[1:]:
+                    node.client_unpause()
+            wait_for(lambda: self.all_hold(lock))
+            self.assertFalse(lock.lost)
+
     # --- what is no quorum ---
 
     def test_a_server_that_is_named_twice_is_no_quorum(self):
