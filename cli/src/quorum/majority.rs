@@ -213,8 +213,8 @@ impl Majority {
 
 impl State {
     /// The fence that all shall have, after an answer of this node. It is the highest that was granted. If that is too
-    /// high for the clocks of others, those that have it are left out, provided that the others can be a quorum. If they
-    /// cannot, they are asked until their clocks get there.
+    /// high for the clocks of others, those that have it are left out, provided that the others can be a quorum. If
+    /// they cannot, they are asked until their clocks get there.
     fn agree(&mut self, node: usize, now: Moment) {
         let top = |votes: &[Vote]| votes.iter().filter_map(|vote| vote.holds(now)).max().unwrap_or_default();
         let is_top = |vote: &Vote, floor| vote.holds(now) == Some(floor);
@@ -231,8 +231,8 @@ impl State {
     }
 
     /// A node that lost its hold may be the first to tell that all have: of LOCK.BREAK, say. So the others are asked at
-    /// once, and it is won back when they hold the lock still: else another owner could have held it in between, unseen.
-    /// Tells whether there is something to ask.
+    /// once, and it is won back when they hold the lock still: else another owner could have held it in between,
+    /// unseen. Tells whether there is something to ask.
     fn doubt(&mut self, node: usize, now: Moment) -> bool {
         if self.votes[node].doubted() == Some(now) {
             self.votes.iter_mut().filter(|vote| vote.fence.is_some()).for_each(|vote| vote.at_once(now));
