@@ -926,6 +926,16 @@ def _check_wait(seconds: float | None) -> None:
         raise ValueError("wait must be 0 or more, or None for as long as it takes")
 
 
+def _wait_of(wait: float | None, blocking: bool | None, blocking_timeout: float | None) -> float | None:
+    """How long an acquisition waits: as the lock says, but for what the call says."""
+    _check_wait(blocking_timeout)
+    if blocking is False:
+        return 0.0
+    if blocking_timeout is not None:
+        return blocking_timeout
+    return None if blocking and wait == 0 else wait
+
+
 def _bytes(key: _Key) -> bytes:
     return key.encode() if isinstance(key, str) else key
 
@@ -1013,15 +1023,7 @@ class _Lock:
 
     def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[_Hold, float | None]:
         """A new acquisition, and how long to wait for it."""
-        _check_wait(blocking_timeout)
-        wait = self._wait
-        if blocking is False:
-            wait = 0.0
-        elif blocking_timeout is not None:
-            wait = blocking_timeout
-        elif blocking and wait == 0:
-            wait = None
-        return self._probe(), wait
+        return self._probe(), _wait_of(self._wait, blocking, blocking_timeout)
 
     def _probe(self) -> _Hold:
         if self._within is None:

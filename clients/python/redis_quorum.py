@@ -52,6 +52,7 @@ from redis_lock import (
     _pauses,
     _servers,
     _TaskServer,
+    _wait_of,
 )
 
 __all__ = ["AsyncQuorumLock", "Deadlock", "LockError", "LockLost", "LockNotAcquired", "NoQuorum", "QuorumLock"]
@@ -1167,14 +1168,7 @@ class _QuorumLock:
 
     def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[_Hold, float | None]:
         """A new acquisition, and how long to wait for it."""
-        _check_wait(blocking_timeout)
-        wait = self._wait
-        if blocking is False:
-            wait = 0.0
-        elif blocking_timeout is not None:
-            wait = blocking_timeout
-        elif blocking and wait == 0:
-            wait = None
+        wait = _wait_of(self._wait, blocking, blocking_timeout)
         outer = None
         if self._within is not None:
             hold = self._within._held()
