@@ -385,3 +385,40 @@ impl Keeper for Arc<Majority> {
         Ended { was_lost, failure: (!is_done).then(failure) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quorum::vote::Reply;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn what_a_node_has_lost_is_won_back_when_all_others_were_renewed_since() {
+        let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
+        let mut votes: Vec<Vote> = (0..3).map(|_| Vote::new(at(100))).collect();
+        votes.iter_mut().for_each(|vote| vote.granted(7, at(100), at(100), LEASE));
+        let mut state = State {
+            aim: Aim::Keep,
+            proposal: 7,
+            floor: 7,
+            votes,
+            under_way: vec![None; 3],
+            listed: vec![true; 3],
+            listeners: Vec::new(),
+            hold: None,
+        };
+        let renew = Step::Renew { fence: 7 };
+        let next = |state: &State, node: usize, now| state.votes[node].next(Aim::Keep, 7, now);
+        state.votes[0].settle(renew, Reply::Null, at(105), at(105), LEASE);
+        assert!(state.doubt(0, at(105)), "the others are asked");
+        assert_eq!([1, 2].map(|node| next(&state, node, at(105))), [Turn::Ask(renew); 2]);
+        assert_eq!(next(&state, 0, at(106)), Turn::At(at(115)));
+        // A reply to what was sent before says nothing of the time since.
+        for (node, sent, is_enough) in [(1, 106, false), (2, 104, false), (2, 106, true)] {
+            state.votes[node].settle(renew, Reply::Fence(7), at(sent), at(107), LEASE);
+            assert_eq!(state.doubt(node, at(107)), is_enough, "{node}");
+        }
+        assert_eq!(next(&state, 0, at(107)), Turn::Ask(Step::Acquire { floor: 7 }));
+    }
+}
