@@ -37,7 +37,7 @@ ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
 # What the tests of these programs need beside servers: it is installed and built before they are.
 NEEDS = {"guide": ("tools/install.sh", "client-libraries", "go"), "helpers": ("tools/agents.sh",)}
 # How many tests of these programs run at once: they wait even more than others.
-THREADS = {"guide": "8", "helpers": "8", "program": "14", "quorum": "14"}
+THREADS = {"guide": "8", "helpers": "8", "program": "14", "quorum": "14", "server": "10"}
 # Which part of the output of tests is shown. The log has all of it.
 ALL, RESULT, NOTHING = "all", "result", "nothing"
 # How often a test outside of tests/by-the-clock has to pass alone, after it failed, to count as unsteady.
@@ -216,6 +216,11 @@ def run(command, folder, log, echo, **variables):
     return count
 
 
+def threads(target):
+    """The variables that say how many tests of this program run at once."""
+    return {"RUST_TEST_THREADS": THREADS[target.name]} if target.name in THREADS else {}
+
+
 def outputs_of(failures, lines):
     """The output of each failed test, from the lines between the first "failures:" and the result."""
     # A test may print such a heading, too, but not one with the name of another failed test.
@@ -322,8 +327,8 @@ def test(name, every, modules, with_examples):
     with open(TARGET / "test.log", "w") as log:
         for target in some:
             print(f"\n     Running {target.package}: {target.source.relative_to(ROOT)}", flush=True)
-            threads = {"RUST_TEST_THREADS": THREADS[target.name]} if target.name in THREADS else {}
-            count.add(run([target.program, *([name] if name else [])], target.folder, log, ALL, **threads))
+            command = [target.program, *([name] if name else [])]
+            count.add(run(command, target.folder, log, ALL, **threads(target)))
         # Of every program: make check runs a few of them only.
         unknown = sorted(set(clock_table()).difference(*map(names_of, some))) if with_examples else []
         if unknown:
@@ -392,7 +397,8 @@ def test_servers():
         with open(f"{folder}.log", "w") as log:
             print(f"     Running the server tests on {what}", flush=True)
             command = [server_tests.program, *which]
-            count = run(command, server_tests.folder, log, RESULT, REDIS_LOCK_SERVER=server)
+            more = threads(server_tests)
+            count = run(command, server_tests.folder, log, RESULT, REDIS_LOCK_SERVER=server, **more)
             repeat_failed(count, log, REDIS_LOCK_SERVER=server)
             if count.not_run:
                 # A test of the list must fail here, else it does not belong in the list.
