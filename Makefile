@@ -97,6 +97,7 @@ lint: ## run no test: check format, clippy, docs, links, file lengths, layers of
 	tools/lengths.py
 	tools/links.py
 	tools/rust_version.py
+	tools/version.py --check
 	tools/test_rules.py --quiet
 	tools/lint-python.sh
 	tools/lint-node.sh

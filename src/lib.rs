@@ -19,14 +19,27 @@ use std::ffi::CStr;
 #[global_allocator]
 static ALLOCATOR: ServerAlloc = ServerAlloc;
 
+/// What MODULE LIST shows: major, minor and patch of Cargo.toml with two digits each. 1.2.3 is 10203.
+const VERSION: i32 = 10_000 * part(env!("CARGO_PKG_VERSION_MAJOR"))
+    + 100 * part(env!("CARGO_PKG_VERSION_MINOR"))
+    + part(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// A part of the version. One above 99 would not fit its two digits: then nothing compiles.
+const fn part(digits: &str) -> i32 {
+    match digits.as_bytes() {
+        [one] => (*one - b'0') as i32,
+        [ten, one] => 10 * (*ten - b'0') as i32 + (*one - b'0') as i32,
+        _ => panic!("a part of the version has more than two digits"),
+    }
+}
+
 /// The module `lock`.
 #[derive(Debug)]
 pub struct LockModule;
 
 impl Module for LockModule {
     const NAME: &'static CStr = c"lock";
-    /// Major, minor and patch as two digits each: 0.1.0.
-    const VERSION: i32 = 100;
+    const VERSION: i32 = VERSION;
 
     fn load(loader: &mut Loader<'_>) -> Result<(), LoadError> {
         loader.data_type(&keyspace::LOCK)?;

@@ -36,7 +36,7 @@ from redis import exceptions as errors
 from redis.exceptions import LockError, LockNotOwnedError
 
 __all__ = ["AsyncLock", "Deadlock", "Lock", "LockError", "LockLost", "LockNotAcquired"]
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 _T = TypeVar("_T")
 _Key = str | bytes

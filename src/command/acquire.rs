@@ -48,7 +48,7 @@ impl Command for LockAcquire {
             c"Takes a lock for one owner alone, or waits for it. Replies with the fence, or null when others hold it.",
         complexity: c"O(log(N)) where N is the number of holders and waiters of the lock; \
                       to begin to wait also O(M) where M is the number of owners who wait for locks of each other",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE, MINFENCE],
     };
 

@@ -22,7 +22,7 @@ impl Command for LockBreak {
         summary: c"Ends the hold of an owner, or all holds of a lock, whoever holds it; the next in line has it then. \
                    Replies with the number of holds ended.",
         complexity: c"O(N*log(N)) where N is the number of holders of the lock",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[KEY, OWNER.optional()],
     };
 

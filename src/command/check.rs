@@ -24,7 +24,7 @@ impl Command for LockCheck {
         summary: c"Tells whether an owner holds a lock now. \
                    Replies with the fence, or null when it does not.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE).optional(), FENCE],
     };
 

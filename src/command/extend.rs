@@ -30,7 +30,7 @@ impl Command for LockExtend {
         summary: c"Lets the lease end that long from now, be it earlier or later than before. \
                    Replies with the fence, or null when the owner held nothing.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[KEY, OWNER, ArgSpec::new(c"lease", LEASE), SESSION, FENCE, NOTE, MINFENCE],
     };
 
@@ -56,7 +56,7 @@ impl Command for LockMextend {
         summary: c"Lets several leases end that long from now, in one step. \
                    Replies for each key with the fence, or null where the owner held nothing.",
         complexity: c"O(K*log(N)) where K is the number of keys and N that of their holders",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[NUMKEYS, KEYS, OWNER, ArgSpec::new(c"lease", LEASE), SESSION],
     };
 

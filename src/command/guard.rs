@@ -32,7 +32,7 @@ impl Command for LockGuard {
         summary: c"Runs a command if an owner holds a lock for writing, under this fence. \
                    Replies with the fence and the command's reply, or null when it does not hold it.",
         complexity: c"O(log(N)) where N is the number of holders of the lock, and what the command costs",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[
             KEY,
             OWNER,

@@ -27,7 +27,7 @@ impl Command for LockHold {
         keys: KeyArgs::First(KeyUse::Create),
         summary: c"Internal: sets one owner's hold to a state, as replicas and the AOF receive it.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[
             KEY,
             OWNER,

@@ -32,7 +32,7 @@ impl Command for LockInfo {
         summary: c"Shows who holds a lock and who waits for it, in which mode and for how long still. \
                    Replies with null when nobody does.",
         complexity: c"O(N) where N is the number of holders and waiters shown",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[KEY, ArgSpec::option(c"OWNER", c"owner", ArgKind::String), COUNT],
     };
 

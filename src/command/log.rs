@@ -27,7 +27,7 @@ impl Command for LockLog {
             c"Shows the holds that their owners lost last, by a lapse, a break or a closed session, the latest first; \
                    or forgets them.",
         complexity: c"O(N) where N is the number of holds shown",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[ArgSpec::new(c"action", ACTION).optional()],
     };
 

@@ -29,7 +29,7 @@ impl Command for LockRelease {
         summary: c"Gives one count of a lock back, or more. \
                    Replies with the counts left, or null when the owner held nothing.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE).optional(), ArgSpec::new(c"amount", AMOUNT).optional(), FENCE],
     };
 
@@ -55,7 +55,7 @@ impl Command for LockMrelease {
         summary: c"Gives one count of several locks back in one step, or more. \
                    Replies for each key with the counts left, or null where the owner held nothing.",
         complexity: c"O(K*log(N)) where K is the number of keys and N that of their holders",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[
             NUMKEYS,
             KEYS,

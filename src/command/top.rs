@@ -31,7 +31,7 @@ impl Command for LockTop {
         keys: KeyArgs::None,
         summary: c"Shows the requests of this node that have waited longest, and the keys that most wait for.",
         complexity: c"O(N) where N is the number of waiters of the node",
-        since: c"0.1.0",
+        since: c"1.0.0",
         args: &[COUNT],
     };
 

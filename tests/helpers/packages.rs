@@ -88,8 +88,8 @@ fn the_module_of_go_is_used_by_another() {
         let own = place.path().join("own");
         fs::create_dir_all(&own).unwrap();
         let module = format!(
-            "module own\n\ngo 1.21\n\nrequire (\n\tredis-lock.example v0.1.0\n\tgithub.com/gomodule/redigo v1.8.3\n)\n\n\
-            replace redis-lock.example v0.1.0 => {}\n\nreplace github.com/gomodule/redigo => {}\n",
+            "module own\n\ngo 1.21\n\nrequire (\n\tredis-lock.example v0.0.0\n\tgithub.com/gomodule/redigo v1.8.3\n)\n\n\
+            replace redis-lock.example v0.0.0 => {}\n\nreplace github.com/gomodule/redigo => {}\n",
             from.display(),
             root().join("target/redigo").display(),
         );
@@ -124,7 +124,7 @@ fn the_crate_is_packaged_and_used_from_an_empty_project() {
     // The program below builds it.
     let package = ["package", "--quiet", "--locked", "--allow-dirty", "--no-verify", "--package", "redis-lock-client"];
     passes(cargo().args(package));
-    let name = format!("redis-lock-client-{}", version_in(&root().join("cli/Cargo.toml"), "version = "));
+    let name = format!("redis-lock-client-{}", version_in(&root().join("Cargo.toml"), "version = "));
     let tar = target.join("package").join(format!("{name}.crate"));
     passes(Command::new("tar").arg("-xzf").arg(&tar).arg("-C").arg(place.path()));
 

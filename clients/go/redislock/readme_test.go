@@ -85,8 +85,8 @@ func TestAModuleElsewhereCanUseIt(t *testing.T) {
 				}
 				run("sh", "-ec", strings.ReplaceAll(string(commands[1]), "/path/to/redis-lock/clients/go", here))
 			} else {
-				run("go", "mod", "edit", "-require", "redis-lock.example@v0.1.0", "-replace",
-					"redis-lock.example@v0.1.0="+here)
+				run("go", "mod", "edit", "-require", "redis-lock.example@v0.0.0", "-replace",
+					"redis-lock.example@v0.0.0="+here)
 			}
 			run("go", "build", "-o", os.DevNull, ".")
 			run("go", "vet", "./...")

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Prints, checks or sets the version, which stands in Cargo.toml under [workspace.package].
+
+    tools/version.py                prints it: 1.0.0-rc.1
+    tools/version.py --debian       as Debian writes it: 1.0.0~rc.1
+    tools/version.py --notes        prints its section of CHANGELOG.md: the notes of a release
+    tools/version.py --tag v1.0.0   fails unless this tag names the version
+    tools/version.py --check        fails with one line for each place that has another version
+    tools/version.py --set 1.0.0    writes it to Cargo.toml and to each place that --check compares
+
+The module, the program redis-lock and the packages take the version from Cargo.toml when they are built. What is not
+built by cargo repeats it: the lock files, the helpers for Python and Node.js, and the changelog.
+A command has the version that first had it (since). That is a release of the changelog, or the one in the making.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = r"\d+\.\d+\.\d+(?:-rc\.\d+)?"
+SOURCE = ("Cargo.toml", rf'^\[workspace\.package\]\nversion = "({VERSION})"$')
+HEADING = r"^## (\S+)(?: - \d{4}-\d\d-\d\d)?$"
+
+
+def whole(version):
+    """The release that a candidate leads to: 1.0.0 of 1.0.0-rc.1."""
+    return version.split("-")[0]
+
+
+def python(version):
+    """As PEP 440 writes it: 1.0.0rc1."""
+    return version.replace("-rc.", "rc")
+
+
+def debian(version):
+    """The tilde sorts a candidate before its release."""
+    return version.replace("-", "~")
+
+
+# File, pattern whose first group is the version, how the version is written there.
+REPEATED = [
+    ("Cargo.lock", r'^name = "redis-lock"\nversion = "(.*)"$', str),
+    ("Cargo.lock", r'^name = "redis-lock-client"\nversion = "(.*)"$', str),
+    ("fuzz/Cargo.lock", r'^name = "redis-lock"\nversion = "(.*)"$', str),
+    ("clients/python/redis_lock.py", r'^__version__ = "(.*)"$', python),
+    ("clients/node/package.json", r'^  "version": "(.*)",$', str),
+]
+# While CHANGELOG.md has a section "Unreleased", it says which release that becomes.
+BECOMES = ("CHANGELOG.md", r"this section becomes (\d+\.\d+\.\d+)\.", whole)
+INHERITED = ["Cargo.toml", "cli/Cargo.toml"]
+
+
+def text_of(name):
+    return (ROOT / name).read_text()
+
+
+def place(name, pattern):
+    """Where the version stands in a file. It must stand there once."""
+    found = list(re.finditer(pattern, text_of(name), re.M))
+    if len(found) != 1:
+        sys.exit(f"version: {name} has {len(found)} lines like {pattern}")
+    return found[0]
+
+
+def version():
+    return place(*SOURCE).group(1)
+
+
+def repeated():
+    unreleased = re.search(BECOMES[1], text_of("CHANGELOG.md"))
+    return [*REPEATED, BECOMES] if unreleased else REPEATED
+
+
+def wrong():
+    """A line for each place that has another version."""
+    ours = version()
+    for name, pattern, how in repeated():
+        found = place(name, pattern).group(1)
+        if found != how(ours):
+            yield f"{name} says {found}, and Cargo.toml {ours}: here that is {how(ours)}"
+    for name in INHERITED:
+        if not re.search(r"^version\.workspace = true$", text_of(name), re.M):
+            yield f"{name} has a version of its own: say version.workspace = true"
+    headings = re.findall(HEADING, text_of("CHANGELOG.md"), re.M)
+    if ours not in headings and "Unreleased" not in headings:
+        yield f"CHANGELOG.md has neither {ours} nor Unreleased"
+    # Candidates are no releases.
+    released = {heading for heading in headings if re.fullmatch(r"\d+\.\d+\.\d+", heading)} | {whole(ours)}
+    for file in sorted((ROOT / "src/command").glob("*.rs")):
+        for since in re.findall(r'\bsince: c"(.*?)"', file.read_text()):
+            if since not in released:
+                yield f"{file.relative_to(ROOT)} has a command since {since}, which is no release of CHANGELOG.md"
+
+
+def set_version(new):
+    if not re.fullmatch(VERSION, new) or any(len(part) > 2 for part in whole(new).split(".")):
+        sys.exit(f"version: {new} is not like 1.0.0 or 1.0.0-rc.1, with two digits a part at most")
+    for name, pattern, how in [(*SOURCE, str), *repeated()]:
+        text, found = text_of(name), place(name, pattern)
+        (ROOT / name).write_text(text[: found.start(1)] + how(new) + text[found.end(1) :])
+
+
+def notes():
+    """The section of this version, or else of what is not released yet."""
+    sections = re.split(r"^## ", text_of("CHANGELOG.md"), flags=re.M)[1:]
+    by_name = {section.split()[0]: section.partition("\n")[2].strip() for section in sections}
+    for name in (version(), whole(version()), "Unreleased"):
+        if name in by_name:
+            return by_name[name]
+    sys.exit(f"version: CHANGELOG.md has neither {version()} nor Unreleased")
+
+
+def main(arguments):
+    match arguments:
+        case []:
+            print(version())
+        case ["--debian"]:
+            print(debian(version()))
+        case ["--notes"]:
+            print(notes())
+        case ["--tag", tag]:
+            if tag != f"v{version()}":
+                sys.exit(f"version: the tag {tag} is not v{version()}, as Cargo.toml has it")
+        case ["--check"]:
+            lines = list(wrong())
+            print("".join(f"version: {line}\n" for line in lines), end="")
+            sys.exit(1 if lines else 0)
+        case ["--set", new]:
+            set_version(new)
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
