@@ -89,6 +89,20 @@ class Target:
         return ["--package", self.package, *which, *features]
 
 
+class Recipes:
+    """What an operator types, from docs/operations. No program of Rust, but one that speaks as they do."""
+
+    package, kind, name = "redis-lock", "recipes", "operations"
+    folder, source = ROOT, ROOT / "tests/operations/recipes"
+    program = str(source)
+
+    def may_have(self, name):
+        return any(name in test for test in names_of(self))
+
+    def needs_servers(self):
+        return True
+
+
 class Count:
     """How many tests passed, and which failed, were unsteady, did not run or were repeated."""
 
@@ -142,6 +156,9 @@ def targets():
 def build(some):
     """Builds the programs of these targets, all at once."""
     command = ["cargo", "test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]
+    some = [target for target in some if isinstance(target, Target)]
+    if not some:
+        return
     flags = dict.fromkeys(tuple(flag) for target in some for flag in pairs(target.flags()))
     command += [word for flag in flags for word in flag]
     sys.stdout.flush()
@@ -435,6 +452,6 @@ if __name__ == "__main__":
         test("", [target for target in targets() if target.package == "redis-lock"], debug_modules, False)
     elif len(arguments) <= 1 and not any(argument.startswith("-") for argument in arguments):
         name = "".join(arguments)
-        test(name, targets(), release_modules, not name)
+        test(name, [*targets(), Recipes()], release_modules, not name)
     else:
         sys.exit(__doc__)

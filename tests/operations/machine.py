@@ -63,9 +63,10 @@ exec "$@"
 """
 # As the units of Debian: start waits until the server says that it is ready, and fails if it exits before.
 SYSTEMCTL = """#!/bin/bash
-action= units=()
+action= units=() signal=TERM
 for word in "$@"; do
   case "$word" in
+    --signal=*) signal=${word#*=} ;;
     -*) ;;
     *) if [ -z "$action" ]; then action=$word; else units+=("${word%.service}"); fi ;;
   esac
@@ -101,7 +102,7 @@ start() {
 }
 stop() {
   alive || return 0
-  kill -TERM "$(cat "$pid")"
+  kill -s "$1" "$(cat "$pid")"
   while alive; do sleep 0.05; done
   rm -f "$pid"
 }
@@ -110,8 +111,9 @@ for unit in "${units[@]}"; do
   pid=$RECIPE_ROOT/run/$unit.pid
   case "$action" in
     start) start || code=$? ;;
-    stop) stop ;;
-    restart) stop; start || code=$? ;;
+    stop) stop TERM ;;
+    kill) stop "$signal" ;;
+    restart) stop TERM; start || code=$? ;;
     is-active) if alive; then echo active; else echo inactive; code=3; fi ;;
     daemon-reload | enable | disable | reset-failed) ;;
     *) echo "Unknown command verb $action." >&2; code=1 ;;
