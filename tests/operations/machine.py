@@ -123,6 +123,17 @@ exit $code
 """
 
 
+# What was exported stays so in the terminal of a machine.
+SESSION = """\
+if [ -f "$RECIPE_ROOT/session" ]; then . "$RECIPE_ROOT/session"; fi
+trap 'export -p >"$RECIPE_ROOT/session"' EXIT
+"""
+# Only hostname -I.
+HOSTNAME = """#!/bin/sh
+echo "$RECIPE_ADDRESS "
+"""
+
+
 class NotHere(Exception):
     """This machine or this server cannot run the recipe; says why."""
 
@@ -202,6 +213,7 @@ class Stage:
                 self.program(f"{family}-{what}", text)
         self.program("sudo", SUDO)
         self.program("systemctl", SYSTEMCTL)
+        self.program("hostname", HOSTNAME)
         ours = Path(os.environ.get("REDIS_LOCK_PROGRAM") or ROOT / "target/release/redis-lock")
         if ours.exists():
             (folder / "redis-lock").symlink_to(ours)
@@ -226,7 +238,7 @@ class Stage:
     def logs(self):
         """The ends of the logs of all servers."""
         found = sorted(self.folder.glob("10.*/var/log/redis/*.log"))
-        return "\n".join(f"---- {path.relative_to(self.folder)}\n{path.read_text()[-2500:]}" for path in found)
+        return "\n".join(f"---- {path.relative_to(self.folder)}\n{path.read_text()[-1200:]}" for path in found)
 
     def __enter__(self):
         return self
@@ -330,7 +342,7 @@ class Machine:
         modes[1] &= ~termios.OPOST
         termios.tcsetattr(slave, termios.TCSANOW, modes)
         process = subprocess.Popen(
-            ["bash", "-e", "-o", "pipefail", "-c", self.typed(text)],
+            ["bash", "-e", "-o", "pipefail", "-c", SESSION + self.typed(text)],
             cwd=self.folder / "home",
             env=environment,
             stdin=subprocess.DEVNULL,
