@@ -13,7 +13,7 @@ pub mod module;
 
 use ffi::alloc::ServerAlloc;
 use ffi::{LoadError, Loader, Module};
-use module::{config, grace, info, keyspace, server_events};
+use module::{config, eviction, grace, info, keyspace, server_events};
 use std::ffi::CStr;
 
 #[global_allocator]
@@ -48,6 +48,7 @@ impl Module for LockModule {
         server_events::load(loader)?;
         loader.info::<info::Section>()?;
         grace::on_start();
+        eviction::warn_if_locks_may_go();
         // Last: nothing takes it back if the load fails.
         loader.peers::<server_events::PeerMessages>();
         Ok(())

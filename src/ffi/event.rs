@@ -45,6 +45,8 @@ pub enum ServerEvent {
     /// This node serves slots that were moved to it as a whole. Redis reports it from 8.4 on, Valkey from 9.0 on. No
     /// server reports it of slots that are moved key by key.
     SlotsGained,
+    /// An operator has set `maxmemory-policy`, and it is in force.
+    EvictionPolicySet,
     /// The server's regular tick.
     Tick,
     /// The server has forked a child, which saves the present data set to disk or for a replica.
@@ -88,6 +90,7 @@ impl Loader<'_> {
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             raw::REDISMODULE_EVENT_CRON_LOOP,
             raw::REDISMODULE_EVENT_FORK_CHILD,
+            raw::REDISMODULE_EVENT_CONFIG,
         ];
         if let Some(id) = events.into_iter().find(|id| !self.subscribe::<L>(*id)) {
             return Err(LoadError(format!("the server refused a subscription to its event {id}")));
@@ -199,6 +202,16 @@ unsafe fn read_event(id: u64, subevent: u64, data: *mut c_void) -> Option<Server
         (raw::REDISMODULE_EVENT_FORK_CHILD, raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN) => Some(ServerEvent::Forked),
         (raw::REDISMODULE_EVENT_EVENTLOOP, raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP) => {
             Some(ServerEvent::BeforeSleep)
+        }
+        (raw::REDISMODULE_EVENT_CONFIG, raw::REDISMODULE_SUBEVENT_CONFIG_CHANGE) => {
+            // SAFETY: the caller passes the data of this event, which has this type and lives for its callback: as many
+            // names as it says, each a text that ends with NUL.
+            let is_policy = unsafe {
+                let change = &*data.cast::<raw::RedisModuleConfigChange>();
+                (0..change.num_changes as usize)
+                    .any(|at| CStr::from_ptr(*change.config_names.add(at)) == c"maxmemory-policy")
+            };
+            is_policy.then_some(ServerEvent::EvictionPolicySet)
         }
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
             // SAFETY: the caller passes the data of this event, which has this type and lives for its callback.

@@ -1,4 +1,4 @@
-//! The module's section of INFO.
+//! The module's section of INFO, and the sections of the server.
 
 use super::guard::guard;
 use super::load::{LoadError, Loader};
@@ -25,6 +25,20 @@ impl Loader<'_> {
         } else {
             Err(LoadError("the server refused the INFO section".to_owned()))
         }
+    }
+}
+
+/// A field of a section of the server's INFO.
+#[must_use]
+pub fn server_field(section: &CStr, field: &CStr) -> Option<String> {
+    // SAFETY: the context may be null. Both names end with NUL and outlive the calls. The module owns what the server
+    // returns, copies the text that lies in it, and frees it once at the end.
+    unsafe {
+        let info = api!(RedisModule_GetServerInfo(ptr::null_mut(), section.as_ptr()));
+        let text = api!(RedisModule_ServerInfoGetFieldC(info, field.as_ptr()));
+        let copy = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
+        api!(RedisModule_FreeServerInfo(ptr::null_mut(), info));
+        copy
     }
 }
 

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod data_type;
+pub mod eviction;
 pub mod grace;
 pub mod guarded;
 pub mod info;

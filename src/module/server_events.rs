@@ -3,7 +3,7 @@
 use super::keyspace::LOCK;
 use super::scheduler::Callbacks;
 use super::shell::{shell, with_manager};
-use super::{background, blocked_clients, grace};
+use super::{background, blocked_clients, eviction, grace};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::peers::Peer;
 use crate::ffi::{Access, Ctx, Flags, Keys, LoadError, Loader, OwnedStr, Str};
@@ -64,6 +64,7 @@ impl Listener for ServerEvents {
                 blocked_clients::dismiss();
             }
             ServerEvent::SlotsGained => with_manager(|manager| manager.gain_slots(shell.clock.now().wall)),
+            ServerEvent::EvictionPolicySet => eviction::warn_if_locks_may_go(),
             ServerEvent::Tick => on_tick(ctx),
             ServerEvent::BeforeSleep => {
                 shell.clock.end_unit();

@@ -347,3 +347,29 @@ fn lines_of_the_configuration_file_are_in_force_and_survive_a_rewrite() {
     server.stop();
     expect(&mut server.start(), &after);
 }
+
+#[test]
+fn the_log_warns_of_a_policy_that_evicts_locks() {
+    // What could go wrong: a lock is taken from a holder that does not know it, and no operator was told of it.
+    let warning =
+        |policy: &str| format!("<module> maxmemory-policy is {policy}: at maxmemory the server drops locks while they");
+    let policies = ["allkeys-lru", "allkeys-lfu", "allkeys-random"];
+    for policy in policies {
+        let server = Server::setup().option("maxmemory-policy", policy).start();
+        assert_eq!(server.log().matches(&warning(policy)).count(), 1, "{}", server.log());
+    }
+    let server = Server::new();
+    let mut conn = server.connect();
+    let warned = || policies.map(|policy| server.log().matches(&warning(policy)).count());
+    for policy in ["noeviction", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
+        conn.ok(&["CONFIG", "SET", "maxmemory-policy", policy]);
+    }
+    conn.ok(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu", "maxmemory-samples", "7"]);
+    assert_eq!(warned(), [0, 1, 0]);
+    // What has to do with something else, or is refused, adds none.
+    conn.ok(&["CONFIG", "SET", "maxmemory-samples", "6"]);
+    conn.error(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "lock.max-lease-ms", "5"]);
+    assert_eq!(warned(), [0, 1, 0]);
+    conn.ok(&["CONFIG", "SET", "maxmemory-samples", "5", "maxmemory-policy", "allkeys-random"]);
+    assert_eq!(warned(), [0, 1, 1]);
+}
