@@ -1,5 +1,6 @@
 # The tasks of this repository. Before a task starts, tools/install.sh checks the compiler and installs what is missing.
-# No task writes outside the repository, except through the package managers that tools/install.sh calls.
+# No task writes outside the repository, except make install and uninstall, and the package managers that
+# tools/install.sh calls.
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
@@ -17,6 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers faults torture fuzz valgrind
 .PHONY: instructions lint bench compare clean
+.PHONY: package install uninstall tarball deb image oldest reproducible notes
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -122,6 +124,46 @@ compare: build ## measure locks of PostgreSQL, MariaDB, etcd, ZooKeeper, Redis b
 	@$(cargo) build --release --locked --package compare --features servers
 	target/release/compare --seconds $(SECONDS) --rounds $(ROUNDS) \
 	  $(if $(CONTENDERS),--contenders $(CONTENDERS)) --out docs --json target/compare.json
+
+# --- packages ---
+
+# The folder with a module and a program that are built: the words below then build nothing, and need no Rust. After
+# make package, as a user, sudo make install BUILT=target/package/release.
+export BUILT =
+export PREFIX = /usr
+export DESTDIR =
+
+package: ## build module and program for packages, in target/package/release: the same bytes on every machine
+	@tools/install.sh rust libclang
+	@$(env) tools/package.sh build
+
+install: ## install module, program, manual, completions, an example and symbols, below DESTDIR= PREFIX=/usr
+uninstall: ## remove what make install put there, with the same DESTDIR and PREFIX
+tarball: ## pack what make install installs, with its symbols apart and SHA256SUMS, into target/dist
+deb: ## pack the same for Debian: redis-lock-module, redis-lock, redis-lock-dbgsym, into target/dist
+image: ## pack a server of Debian with the module as an OCI image, without a daemon, into target/dist; needs root
+install tarball deb image: $(if $(BUILT),,package)
+install uninstall tarball:
+	@tools/package.sh $@
+
+deb:
+	@tools/install.sh dpkg-dev
+	@tools/package.sh deb
+
+image: deb
+	@tools/install.sh image
+	@tools/image.sh
+
+oldest: ## build as make package does in a root of Debian 11, for older systems: target/oldest/release; needs root
+	@tools/install.sh rust debootstrap
+	@tools/oldest.sh
+
+reproducible: ## build the tarball twice, in different folders, and compare the bytes; ten minutes
+	@tools/install.sh rust libclang
+	@$(env) tools/reproducible.sh
+
+notes: ## print what the changelog says of this version
+	@tools/version.py --notes
 
 clean: stop ## remove target/
 	cargo clean

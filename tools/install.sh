@@ -20,6 +20,9 @@
 #               Never fails: the program names what it has not found
 #   valgrind
 #   keyring     Debian's keys, to verify its packages
+#   dpkg-dev    with apt-get: dpkg-shlibdeps, for make deb
+#   debootstrap the same, for roots of Debian: tools/root.sh
+#   image       the same: debootstrap and buildah, for make image
 #
 # The script uses apt-get or brew, else it installs into target/. It prints nothing when nothing is missing. It never
 # replaces what the machine has and never leaves a service running. Only the package managers write outside target/.
@@ -456,6 +459,24 @@ install_compare() {
 install_keyring() {
   [ -r /usr/share/keyrings/debian-archive-keyring.gpg ] || package keyring debian-archive-keyring "" ||
     die "debian-archive-keyring is missing; to install it, apt-get needs root or sudo"
+}
+
+install_dpkg_dev() {
+  have dpkg-deb || die "dpkg-deb is missing: packages of Debian are made on Debian. make tarball works everywhere"
+  have dpkg-shlibdeps || package dpkg-dev dpkg-dev "" ||
+    die "dpkg-shlibdeps is missing; to install dpkg-dev, apt-get needs root or sudo"
+}
+
+install_debootstrap() {
+  install_keyring
+  have debootstrap || have_file /usr/sbin/debootstrap || package debootstrap debootstrap "" ||
+    die "debootstrap is missing; to install it, apt-get needs root or sudo"
+}
+
+install_image() {
+  install_debootstrap
+  have buildah || package image buildah "" ||
+    die "buildah is missing; to install it, apt-get needs root or sudo"
 }
 
 for what in "$@"; do

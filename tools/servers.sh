@@ -41,13 +41,8 @@ there() { grep -qsx "$1 [^ ]* from Debian $2" "$out/$1"-*/version; }
 
 # --- apt, with settings of its own ---
 
-# mirror_of ARCHIVE: prints where the apt of this machine gets debian or debian-security.
-mirror_of() {
-  local found
-  found=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
-    sed -nE "s#^(deb|URIs:) (.* )?(https?://[^ ]+/$1)/?( .*)?\$#\\3#p" | sed -n 1p || true)
-  echo "${found:-http://deb.debian.org/$1}"
-}
+# shellcheck source=tools/mirror.sh
+. tools/mirror.sh
 
 # apt_for SUITE...: fetches the verified lists of these suites, and writes the settings for them to $apt/apt.conf.
 apt_for() {
