@@ -72,7 +72,7 @@ for word in "$@"; do
   esac
 done
 alive() {
-  [ -s "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null && ! grep -q '^State:.Z' "/proc/$(cat "$pid")/status"
+  [ -s "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null && ! grep -qs '^State:.Z' "/proc/$(cat "$pid")/status"
 }
 start() {
   alive && return
@@ -229,11 +229,19 @@ class Stage:
         for machine in self.machines.values():
             machine.must("systemctl start redis-server")
 
-    def loaded(self, conf=""):
+    def add(self, address):
+        """A machine that the page does not name."""
+        self.machines[address] = Machine(self, address)
+
+    def loaded(self, conf="", only=None):
         """The beginning of most recipes: the servers run with the module, and with these lines besides."""
-        for machine in self.machines.values():
+        for machine in only or self.machines.values():
             machine.write("/etc/redis/redis.conf", LOAD + conf, add=True)
             machine.must("systemctl start redis-server")
+
+    def follow(self, page, heading):
+        """Does on the first machine what another section says. The runner of recipes sets this."""
+        raise NotImplementedError
 
     def logs(self):
         """The ends of the logs of all servers."""
