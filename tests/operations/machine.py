@@ -2,7 +2,7 @@
 
 A machine 10.0.0.N has what Debian's package makes: /etc/redis/redis.conf, /var/lib/redis, /var/log/redis; and the
 module in /usr/lib/redis/modules/libredis_lock.so. `systemctl start redis-server` starts a server with that file, and
-redis-cli without -h talks to it. sudo is left out. These paths lie in a folder of the machine, 10.0.0.N and 127.0.0.1
+redis-cli without -h talks to it. sudo, and the owners of `install`, are left out. These paths lie in a folder of the machine, 10.0.0.N and 127.0.0.1
 are addresses of their own on the loopback network, and 6379 and its like are free ports: what is typed is changed so,
 and what is printed is changed back.
 """
@@ -60,6 +60,17 @@ while [ $# -gt 0 ]; do
   esac
 done
 exec "$@"
+"""
+# Without the owner and the group, which the machine may not have.
+INSTALL = """#!/bin/bash
+words=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -o | -g) shift 2 ;;
+    *) words+=("$1"); shift ;;
+  esac
+done
+exec {install} "${{words[@]}}"
 """
 # As the units of Debian: start waits until the server says that it is ready, and fails if it exits before.
 SYSTEMCTL = """#!/bin/bash
@@ -212,6 +223,7 @@ class Stage:
             for what, text in texts.items():
                 self.program(f"{family}-{what}", text)
         self.program("sudo", SUDO)
+        self.program("install", INSTALL.format(install=shutil.which("install")))
         self.program("systemctl", SYSTEMCTL)
         self.program("hostname", HOSTNAME)
         ours = Path(os.environ.get("REDIS_LOCK_PROGRAM") or ROOT / "target/release/redis-lock")
