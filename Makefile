@@ -16,7 +16,7 @@ export RUST_TEST_THREADS ?= 4
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build modules run demo stop check test servers test-servers faults torture fuzz valgrind
+.PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
 .PHONY: instructions lint bench compare clean
 .PHONY: package install uninstall tarball deb image oldest reproducible notes
 
@@ -61,6 +61,10 @@ servers: ## unpack the Redis and Valkey servers of several Debian suites under t
 test-servers: modules servers ## unpack the servers of make servers, and run the server tests on each
 	@tools/install.sh clients
 	@$(env) tools/test.py --servers
+
+roll: build ## upgrade from older modules and back as docs/operations/upgrading.md says; builds them, which takes minutes
+	@tools/install.sh server
+	@$(env) tools/roll.sh
 
 faults: ## kill servers, cut connections, set clocks, and check what clients saw: a few rounds of each program
 torture: ## the programs of make faults, for hours

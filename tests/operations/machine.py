@@ -2,9 +2,10 @@
 
 A machine 10.0.0.N has what Debian's package makes: /etc/redis/redis.conf, /var/lib/redis, /var/log/redis; and the
 module in /usr/lib/redis/modules/libredis_lock.so. `systemctl start redis-server` starts a server with that file, and
-redis-cli without -h talks to it. sudo, and the owners of `install`, are left out. These paths lie in a folder of the machine, 10.0.0.N and 127.0.0.1
-are addresses of their own on the loopback network, and 6379 and its like are free ports: what is typed is changed so,
-and what is printed is changed back.
+redis-cli without -h talks to it. sudo, and the owners of `install`, are left out.
+
+These paths lie in a folder of the machine. 10.0.0.N and 127.0.0.1 are addresses of their own on the loopback network,
+and 6379 and its like are free ports. So what is typed is changed, and what is printed is changed back.
 """
 
 import fcntl
@@ -301,7 +302,14 @@ class Machine:
         # Its address, and its 127.0.0.1: a server may listen on both.
         self.real = f"127.{one}.{two}.{last}"
         self.local = f"127.{one}.{two}.{int(last) + 100}"
-        for path in ("etc/redis", "var/lib/redis", "var/log/redis", "var/backups", "run/redis", "usr/lib/redis/modules"):
+        for path in (
+            "etc/redis",
+            "var/lib/redis",
+            "var/log/redis",
+            "var/backups",
+            "run/redis",
+            "usr/lib/redis/modules",
+        ):
             (self.folder / path).mkdir(parents=True)
         (self.folder / "home").mkdir()
         shutil.copy(module(), self.folder / "usr/lib/redis/modules/libredis_lock.so")
@@ -342,9 +350,9 @@ class Machine:
         """A file of this machine, as the page would show it."""
         return self.shown(self.path(path).read_text())
 
-    def bash(self, text):
-        """Types into a terminal. Gives the status, and what was printed there."""
-        environment = {
+    def environment(self):
+        """The variables of what runs on this machine."""
+        return {
             "PATH": f"{self.stage.folder}/bin:{os.environ['PATH']}",
             "HOME": str(self.folder / "home"),
             "TERM": "dumb",
@@ -355,6 +363,15 @@ class Machine:
             "RECIPE_ADDRESS": self.real,
             "RECIPE_PORT": str(self.stage.ports[6379]),
         }
+
+    def ask(self, *words):
+        """What redis-cli prints, beside what is typed meanwhile: to be called from any thread."""
+        command = [self.stage.folder / "bin/redis-cli", *words]
+        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False).stdout.strip()
+
+    def bash(self, text):
+        """Types into a terminal. Gives the status, and what was printed there."""
+        environment = self.environment()
         master, slave = pty.openpty()
         # Wide, so that no line is wrapped; and without \r before \n.
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 500, 0, 0))

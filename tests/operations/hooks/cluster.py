@@ -11,11 +11,15 @@ def before_add_a_node(stage):
     nodes = " ".join(f"10.0.0.{number}:6379" for number in (1, 2, 3))
     stage.first.must(f"redis-cli --cluster create {nodes} --cluster-yes")
     deadline = time.monotonic() + 60
-    while any("cluster_state:ok" not in machine.cli("CLUSTER", "INFO") for machine in list(stage.machines.values())[:3]):
+    while any(
+        "cluster_state:ok" not in machine.cli("CLUSTER", "INFO") for machine in list(stage.machines.values())[:3]
+    ):
         assert time.monotonic() < deadline, "the cluster is not ready"
         time.sleep(0.05)
     # Many, so that some of them move.
-    take = "for key in $(seq 1 200); do echo LOCK.ACQUIRE k$key bob PX 600000; done | redis-cli -c | grep -E '^[0-9]{16}$'"
+    take = (
+        "for key in $(seq 1 200); do echo LOCK.ACQUIRE k$key bob PX 600000; done | redis-cli -c | grep -E '^[0-9]{16}$'"
+    )
     stage.taken = stage.first.must(f"({take}) | cat").split()
     assert len(stage.taken) == 200, len(stage.taken)
 

@@ -1,8 +1,8 @@
 """What the recipes of docs/operations/upgrading.md begin with, and what an older version has saved and sent.
 
-REDIS_LOCK_OLD_MODULE names the module from which the recipes upgrade; make roll builds it from an older commit. Without
-it they are typed with the same module before and after. make test reads instead what an older one wrote:
-fixtures/COMMIT has an RDB file and an append-only file, which is also what a primary sends.
+REDIS_LOCK_OLD_MODULE names the module from which the recipes upgrade, and to which they go back; make roll builds it
+from an older commit. Without it they are typed with the same module before and after. make test reads instead what an
+older one wrote: fixtures/COMMIT has an RDB file and an append-only file, which is also what a primary sends.
 """
 
 import os
@@ -15,7 +15,11 @@ from pathlib import Path
 from machine import Stage, module
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-HELD = ["LOCK.ACQUIRE report alice PX 600000 NOTE here", "LOCK.RW page one READ PX 600000", "LOCK.RW page two READ PX 600000"]
+HELD = [
+    "LOCK.ACQUIRE report alice PX 600000 NOTE here",
+    "LOCK.RW page one READ PX 600000",
+    "LOCK.RW page two READ PX 600000",
+]
 
 
 def install(machine, library):
@@ -46,8 +50,7 @@ def before_a_primary_and_its_replicas(stage):
     stage.loaded()
     await_true("the replica follows", lambda: "master_link_status:up" in replica.cli("INFO", "replication"))
     stage.holds = [(command.split(), primary.cli(*command.split())) for command in HELD]
-    # Something that ends while the versions are mixed, too.
-    primary.cli("LOCK.ACQUIRE", "ended", "alice", "PX", "600000")
+    stage.load = Load(stage)
 
 
 def after_a_primary_and_its_replicas(stage):
@@ -56,13 +59,61 @@ def after_a_primary_and_its_replicas(stage):
     for command, fence in stage.holds:
         kind = ["READ"] if "READ" in command else []
         assert primary.cli("LOCK.CHECK", command[1], command[2], *kind) == fence, command
-    assert primary.cli("LOCK.RELEASE", "ended", "alice") == "0"
-    later = primary.cli("LOCK.ACQUIRE", "ended", "bob", "PX", "600000")
-    assert int(later) > max(int(fence) for _, fence in stage.holds)
-    # The roles stay over another restart, and the former primary has all, also what came after.
+    granted = stage.load.stop()
+    last = primary.cli("LOCK.ACQUIRE", "last", "bob", "PX", "600000")
+    assert int(last) > max(int(fence) for fence in granted.values())
+    # The roles stay over another restart, and the former primary has all, also what was granted in between.
     former.must("systemctl restart redis-server")
-    await_true("the former primary has it", lambda: "owner\nbob" in former.cli("LOCK.INFO", "ended"))
+    await_true("the former primary has it", lambda: "owner\nbob" in former.cli("LOCK.INFO", "last"))
     assert "note\nhere" in former.cli("LOCK.INFO", "report")
+    for machine in (primary, former):
+        missing = [key for key in granted if machine.ask("EXISTS", key) != "1"]
+        assert not missing, f"{machine.address} lacks {missing} of {len(granted)}"
+        assert machine.ask("DBSIZE") == str(len(granted) + 3), "a lock that was released is there"
+
+
+class Load:
+    """Takes locks on whichever machine is the primary, and releases every second one, while an operator upgrades."""
+
+    def __init__(self, stage):
+        self.machines, self.granted, self.stopped = list(stage.machines.values()), {}, threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        number = 0
+        while not self.stopped.wait(0.02):
+            number += 1
+            for machine in self.machines:
+                fence = machine.ask("LOCK.ACQUIRE", f"load:{number}", "load", "PX", "600000")
+                if fence.isdigit():
+                    if number % 2 == 0 and machine.ask("LOCK.RELEASE", f"load:{number}", "load") == "0":
+                        break
+                    self.granted[f"load:{number}"] = fence
+                    break
+
+    def stop(self):
+        """The locks that are held, with their fences."""
+        self.stopped.set()
+        self.thread.join()
+        assert len(self.granted) > 3, self.granted
+        return self.granted
+
+
+def before_the_way_back(stage):
+    # From the module that is tested, with an append-only file, to the older one.
+    library = os.environ.get("REDIS_LOCK_OLD_MODULE") or module()
+    shutil.copy(library, stage.first.folder / "home/libredis_lock.so")
+    stage.loaded("appendonly yes\nlock.grace-ms 0\n")
+    stage.first.must("redis-cli SET before kept; redis-cli LOCK.ACQUIRE ended bob; redis-cli LOCK.RELEASE ended bob")
+    stage.held = stage.first.cli("LOCK.ACQUIRE", "report", "alice", "PX", "600000")
+
+
+def after_the_way_back(stage):
+    stage.first.must("systemctl restart redis-server")
+    # The older one has no LOCK.CHECK.
+    assert f"fence\n{stage.held}\n" in stage.first.cli("LOCK.INFO", "report")
+    assert stage.first.cli("MGET", "before", "ended") == "kept"
 
 
 def await_true(what, there):
