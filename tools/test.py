@@ -32,6 +32,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
 COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
+# Recipes of docs/operations that are about each server. make test runs all recipes.
+ON_EACH_SERVER = ["operations::backup::", "operations::removing::", "operations::upgrading::"]
 # These tests do not depend on the server, so they run on the first server only.
 ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
 # What the tests of these programs need beside servers: it is installed and built before they are.
@@ -416,6 +418,9 @@ def test_servers():
             command = [server_tests.program, *which]
             more = threads(server_tests)
             count = run(command, server_tests.folder, log, RESULT, REDIS_LOCK_SERVER=server, **more)
+            if what != tested:
+                command = [Recipes.program, *ON_EACH_SERVER]
+                count.add(run(command, Recipes.folder, log, RESULT, REDIS_LOCK_SERVER=server))
             repeat_failed(count, log, REDIS_LOCK_SERVER=server)
             if count.not_run:
                 # A test of the list must fail here, else it does not belong in the list.

@@ -367,7 +367,9 @@ class Machine:
     def ask(self, *words):
         """What redis-cli prints, beside what is typed meanwhile: to be called from any thread."""
         command = [self.stage.folder / "bin/redis-cli", *words]
-        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            command, env=self.environment(), capture_output=True, text=True, check=False
+        ).stdout.strip()
 
     def bash(self, text):
         """Types into a terminal. Gives the status, and what was printed there."""
