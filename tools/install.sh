@@ -18,6 +18,8 @@
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   compare     with apt-get, the servers that make compare measures beside ours: PostgreSQL, MariaDB, etcd, ZooKeeper.
 #               Never fails: the program names what it has not found
+#   prometheus  Prometheus and redis_exporter of Debian, into target/prometheus, for the tests of docs/operations; if it
+#               cannot, target/prometheus/is-missing says why
 #   valgrind
 #   keyring     Debian's keys, to verify its packages
 #   dpkg-dev    with apt-get: dpkg-shlibdeps, for make deb
@@ -454,6 +456,28 @@ install_compare() {
   (package compare "${missing[*]}" "") || say "compare: left out: ${missing[*]}"
   # The services must not start at the next boot either.
   for service in "${services[@]}"; do as_root update-rc.d "$service" disable >>"$log" 2>&1 || true; done
+}
+
+# Downloading needs no root, and nothing is installed: the packages would start services.
+install_prometheus() {
+  local home=$PWD/target/prometheus packages=(prometheus prometheus-redis-exporter) package
+  if [ -x "$home/usr/bin/prometheus" ] && [ -x "$home/usr/bin/prometheus-redis-exporter" ]; then return; fi
+  rm -rf "$home"
+  mkdir -p "$home"
+  if ! have apt-get || ! have dpkg-deb; then
+    echo "Prometheus comes from packages of Debian, which only Debian and its derivatives have" >"$home/is-missing"
+    return
+  fi
+  say "prometheus: ${packages[*]} of Debian into target/prometheus"
+  (cd "$home" && quietly apt-get -q download "${packages[@]}") || {
+    { is_root || sudo -n true 2>/dev/null; } && quietly as_root apt-get -q update &&
+      (cd "$home" && quietly apt-get -q download "${packages[@]}")
+  } || {
+    echo "apt-get cannot download ${packages[*]}: see $log" >"$home/is-missing"
+    return
+  }
+  for package in "$home"/*.deb; do dpkg-deb -x "$package" "$home"; done
+  rm -f "$home"/*.deb
 }
 
 install_keyring() {

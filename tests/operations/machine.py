@@ -27,10 +27,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATHS = re.compile(
-    r"(?<![\w./}$])/(?=(?:etc/redis|etc/valkey|etc/systemd|usr/lib/redis|usr/lib/valkey|usr/lib/systemd|var/lib/redis"
-    r"|var/lib/valkey|var/log/redis|var/log/valkey|var/backups|run/redis)\b)"
+    r"(?<![\w./}$])/(?=(?:etc/redis|etc/valkey|etc/default|etc/prometheus|etc/systemd|usr/lib/redis|usr/lib/valkey"
+    r"|usr/lib/systemd|var/lib/redis|var/lib/valkey|var/log/redis|var/log/valkey|var/backups|run/redis)\b)"
 )
-PORTS = [6379, *range(6380, 6392), 26379, 9121, 6300]
+PORTS = [6379, *range(6380, 6392), 26379, 9090, 9121, 6300]
 PORT = re.compile(r"(?<![\d.])(1?(?:" + "|".join(map(str, PORTS)) + r"))(?![\d.]\d|\d)")
 # How long a block may take.
 PATIENCE_S = 180
