@@ -17,8 +17,8 @@ env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
-.PHONY: instructions lint bench compare clean
-.PHONY: package install uninstall tarball deb image oldest reproducible notes
+.PHONY: instructions lint bench compare clean package install uninstall tarball deb image oldest reproducible
+.PHONY: notes sizing
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -118,6 +118,11 @@ bench: build ## measure locks beside what people use without the module, in ROUN
 	@$(cargo) build --release --locked --package bench --package noop
 	@$(cargo) bench --locked --package redis-lock
 	@tools/bench.sh $(ROUNDS)
+
+sizing: build ## measure what locks and waiters take of a server's memory, and write it into docs/operations/sizing.md
+	@tools/install.sh server
+	@tools/servers.sh || echo "sizing: without the newest servers"
+	@tools/sizing.py --write
 
 CONTENDERS =
 
