@@ -18,7 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
 .PHONY: instructions lint bench compare clean package install uninstall tarball deb image oldest reproducible
-.PHONY: notes sizing
+.PHONY: notes sizing example
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,12 @@ run demo:
 	@tools/install.sh rust any-server
 	@$(MAKE) --no-print-directory build
 	@tools/$@.sh
+
+PORT = 8080
+
+example: ## a job queue with a page that shows its locks, at PORT=8080; beside the server of make run, which it starts
+	@tools/install.sh redis-py
+	@tools/example.sh $(PORT)
 
 stop: ## stop the server that make run or make demo left running
 	@tools/stop.sh

@@ -5,7 +5,10 @@
 #   libclang    for bindgen, at build time
 #   server      redis-server and redis-cli in PATH
 #   any-server  the same, or a server that make servers unpacked
+#   redis-py    into target/venv
 #   clients     redis-py, and node-redis and ioredis on Node.js
+#   browser     Chromium with apt-get or brew, or another one that is here; playwright-core and axe-core, to test pages
+#               with it. Never fails: if it cannot, target/browser/missing says why
 #   go          Go, and redigo of Debian, into target/; if it cannot, target/helpers/go-is-missing says why
 #   linters-go  the same: gofmt and go vet come with Go
 #   node-helper compiles the helper in clients/node into target/helpers/node
@@ -45,6 +48,8 @@ redlock_py=1.0.8
 mmh3=5.3.1 # which pottery needs, as the next
 typing_extensions=4.16.0
 node_redlock=5.0.0-beta.2
+playwright_core=1.64.1
+axe_core=4.11.0
 node_major_min=20 # what node-redis and ioredis ask for
 node_wheel=24.19.0
 typescript=5.9.3 # as in clients/node/package.json
@@ -243,13 +248,15 @@ npm_install() {
     --no-fund --silent "$@" || die "npm install $* failed: see $log"
 }
 
-install_clients() {
+install_redis_py() {
   venv
-  if ! target/venv/bin/python -c "import redis; assert redis.__version__ == '$redis_py'" 2>/dev/null; then
-    say "clients: redis-py $redis_py into target/venv"
-    pip "redis==$redis_py"
-  fi
+  if target/venv/bin/python -c "import redis; assert redis.__version__ == '$redis_py'" 2>/dev/null; then return; fi
+  say "redis-py: redis-py $redis_py into target/venv"
+  pip "redis==$redis_py"
+}
 
+install_clients() {
+  install_redis_py
   local home=target/node wheel major=0
   local node=$home/bin/node
   # A link, so that the tests find any Node.js under one name.
@@ -271,6 +278,30 @@ install_clients() {
     say "clients: node-redis $node_redis and ioredis $ioredis into $home"
     npm_install "$home" "redis@$node_redis" "ioredis@$ioredis"
   fi
+}
+
+# An optional part: a machine without a browser runs all other tests.
+install_browser() {
+  local home=target/browser found name
+  install_clients
+  mkdir -p "$home"
+  if [ "$(version_of playwright-core $home) $(version_of axe-core $home)" != "$playwright_core $axe_core" ]; then
+    say "browser: playwright-core $playwright_core and axe-core $axe_core into $home"
+    npm_install "$home" "playwright-core@$playwright_core" "axe-core@$axe_core"
+  fi
+  if [ -x "$home/program" ]; then return; fi
+  for attempt in there installed; do
+    for name in chromium chromium-browser google-chrome \
+      "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"; do
+      found=$(command -v "$name") || continue
+      ln -sfn "$found" "$home/program"
+      rm -f "$home/missing"
+      return
+    done
+    if [ "$attempt" = there ]; then (package browser chromium "--cask chromium") || true; fi
+  done
+  echo "there is no Chromium, and it cannot be installed" >"$home/missing"
+  say "browser: $(cat "$home/missing")" >&2
 }
 
 # no_go WHY: the tests of the helper for Go count as not run.

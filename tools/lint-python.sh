@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 
 python=${REDIS_LOCK_PYTHON:-$PWD/target/venv/bin/python}
 files=(clients/python cli/compare cli/tests/program tests/helpers/agents/*.py tests/helpers/suites faults/agents
-  tests/operations/recipes tests/operations)
+  tests/operations/recipes tests/operations examples)
 
 "$python" -m ruff format --quiet --check --config clients/python/pyproject.toml "${files[@]}"
 "$python" -m ruff check --quiet clients/python
+"$python" -m ruff check --quiet --config clients/python/pyproject.toml --ignore T201,PLR2004,D102,D103,N802 examples
 "$python" -m mypy --strict --no-error-summary clients/python/redis_lock.py clients/python/redis_quorum.py

@@ -1,0 +1,33 @@
+//! Runs the scripts beside this file: each opens a page in a browser, and says what it saw.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use testbed::{file_from, say_not_run};
+
+/// The root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+pub(crate) fn python() -> PathBuf {
+    file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python")
+}
+
+/// Whether this machine has what `tools/install.sh` brings for these tests. Counts the test as not run if it has not.
+pub(crate) fn is_here(test: &str, file_with_reason: &str) -> bool {
+    let Ok(why) = std::fs::read_to_string(root().join(file_with_reason)) else { return true };
+    say_not_run(test, why.trim());
+    false
+}
+
+/// What tools/install.sh writes when it cannot bring a browser.
+pub(crate) const NO_BROWSER: &str = "target/browser/missing";
+
+/// Runs a script with these arguments. It must find the page as it should be.
+pub(crate) fn see(script: &str, args: &[&str]) {
+    let path = Path::new("tests/browser").join(script);
+    let mut command = Command::new(file_from("REDIS_LOCK_NODE", "target/node/bin/node"));
+    let output = command.arg(path).args(args).current_dir(root()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script} {args:?}:\n{said}");
+}

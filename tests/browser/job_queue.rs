@@ -1,0 +1,93 @@
+//! examples/job-queue: its page beside a real server, with workers that are killed and frozen by its buttons.
+
+use crate::browser::{NO_BROWSER, is_here, python, root, see};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use testbed::{Server, Signal, signal, spawn};
+
+/// The running example, and its server.
+struct Example {
+    server: Server,
+    process: Child,
+    url: String,
+    /// Kept open, since the workers print what befalls them.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Example {
+    fn start(args: &[&str]) -> Example {
+        let server = Server::new();
+        let mut command = Command::new(python());
+        command.stdout(Stdio::piped()).arg(root().join("examples/job-queue/app.py")).args(["--port", "0", "--redis"]);
+        command.arg(format!("redis://127.0.0.1:{}", server.port())).args(args);
+        let mut process = spawn(command).unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let url = line.split_whitespace().find(|word| word.starts_with("http://"));
+        let url = url.unwrap_or_else(|| panic!("the example did not start: {line}")).to_owned();
+        Example { server, process, url, _output: output }
+    }
+}
+
+impl Drop for Example {
+    /// It ends its workers, also those that are frozen.
+    fn drop(&mut self) {
+        signal(&self.process, Signal::TERM);
+        self.process.wait().unwrap();
+    }
+}
+
+const APPLES: &str = "example:{apples}:lock";
+
+#[test]
+fn the_page_shows_the_holder_the_waiters_in_their_order_and_the_hand_off() {
+    let test = "job_queue::the_page_shows_the_holder_the_waiters_in_their_order_and_the_hand_off";
+    if !is_here(test, NO_BROWSER) {
+        return;
+    }
+    // Without workers, so that the test alone decides what there is to be seen.
+    let example = Example::start(&["--workers", "0"]);
+    let mut conn = example.server.connect();
+    assert!(conn.int(&["LOCK.ACQUIRE", APPLES, "alice", "PX", "600000"]).is_some());
+    for waiter in ["bob", "carol"] {
+        assert_eq!(conn.int(&["LOCK.ACQUIRE", APPLES, waiter, "PX", "600000", "QUEUE", "60000"]), None);
+    }
+    see("job_queue.mjs", &[&example.url, "shows", "apples", "alice", "bob,carol"]);
+    assert_eq!(conn.int(&["LOCK.RELEASE", APPLES, "alice"]), Some(0));
+    assert!(conn.int(&["LOCK.ACQUIRE", APPLES, "bob", "PX", "600000", "QUEUE", "60000"]).is_some());
+    see("job_queue.mjs", &[&example.url, "shows", "apples", "bob", "carol"]);
+    assert_eq!(conn.get::<i64>(&["LOCK.BREAK", APPLES]), 1);
+    see("job_queue.mjs", &[&example.url, "lost", "apples", "bob", "break"]);
+}
+
+#[test]
+fn after_a_kill_the_lease_ends_and_the_next_worker_holds_the_lock() {
+    if is_here("job_queue::after_a_kill_the_lease_ends_and_the_next_worker_holds_the_lock", NO_BROWSER) {
+        let example = Example::start(&["--lease", "3", "--work", "8"]);
+        see("job_queue.mjs", &[&example.url, "kill"]);
+    }
+}
+
+#[test]
+fn the_late_write_of_a_frozen_worker_is_refused_and_no_update_is_lost() {
+    if is_here("job_queue::the_late_write_of_a_frozen_worker_is_refused_and_no_update_is_lost", NO_BROWSER) {
+        let example = Example::start(&["--lease", "3", "--work", "6"]);
+        see("job_queue.mjs", &[&example.url, "freeze"]);
+    }
+}
+
+#[test]
+fn the_page_fits_a_phone_and_is_accessible_in_light_and_dark() {
+    if is_here("job_queue::the_page_fits_a_phone_and_is_accessible_in_light_and_dark", NO_BROWSER) {
+        let example = Example::start(&["--work", "1"]);
+        // An owner as long as the module allows, without a space.
+        let mut conn = example.server.connect();
+        let long = "x".repeat(256);
+        for _ in 0..2 {
+            conn.int(&["LOCK.ACQUIRE", APPLES, &long, "PX", "600000", "QUEUE", "60000"]);
+            see("job_queue.mjs", &[&example.url, "fits"]);
+            conn.get::<i64>(&["LOCK.BREAK", APPLES]);
+        }
+    }
+}
