@@ -18,7 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
 .PHONY: instructions lint bench compare clean package install uninstall tarball deb image oldest reproducible
-.PHONY: notes sizing example
+.PHONY: notes sizing example soak
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,16 @@ faults torture: build
 	@$(cargo) build --release --locked --package wallclock
 	@$(cargo) build --locked --package faults
 	@tools/faults.sh $(if $(filter torture,$@),long,short)
+
+MINUTES = 60
+OLD =
+
+soak: build ## run clients of all kinds over TLS, MINUTES=60, while servers fail over and are upgraded, from module OLD=path
+	@tools/install.sh server clients openssl
+	@$(cargo) build --locked --package faults --bin soak
+	@$(cargo) build --release --locked --package redis-lock-client --features cli --bin redis-lock
+	@REDIS_LOCK_PROGRAM=$${REDIS_LOCK_PROGRAM:-target/release/redis-lock} \
+	  target/debug/soak --minutes $(MINUTES) $(if $(OLD),--old '$(OLD)')
 
 SECONDS = 60
 

@@ -24,6 +24,7 @@
 #   prometheus  Prometheus and redis_exporter of Debian, into target/prometheus, for the tests of docs/operations; if it
 #               cannot, target/prometheus/is-missing says why
 #   valgrind
+#   openssl     for the certificates of make soak
 #   keyring     Debian's keys, to verify its packages
 #   dpkg-dev    with apt-get: dpkg-shlibdeps, for make deb
 #   debootstrap the same, for roots of Debian: tools/root.sh
@@ -509,6 +510,10 @@ install_prometheus() {
   }
   for package in "$home"/*.deb; do dpkg-deb -x "$package" "$home"; done
   rm -f "$home"/*.deb
+}
+
+install_openssl() {
+  have openssl || package openssl openssl openssl || die "openssl is missing"
 }
 
 install_keyring() {

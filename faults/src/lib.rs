@@ -9,6 +9,7 @@ pub mod audit;
 pub mod breaks;
 pub mod caller;
 pub mod chain;
+pub mod claims;
 pub mod crowd;
 pub mod history;
 pub mod judge;
