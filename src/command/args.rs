@@ -90,6 +90,11 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         Some(arg)
     }
 
+    /// The next argument, which is yet to be taken.
+    pub(super) fn peek(&self) -> Option<&'a [u8]> {
+        self.args.get(self.at).map(Into::into)
+    }
+
     /// The next argument.
     ///
     /// # Errors

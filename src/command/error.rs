@@ -3,6 +3,7 @@
 use crate::ffi::Ctx;
 use crate::lock::model::key::Db;
 use crate::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
+use crate::lock::model::state::StateError;
 use crate::lock::model::time::Millis;
 use crate::module::ServeError;
 use std::borrow::Cow;
@@ -63,6 +64,8 @@ pub enum ArgError {
     },
     /// LOCK.HOLD from a client, without `lock.allow-hold`.
     HoldRefused,
+    /// The state of a LOCK.HOLD.
+    State(StateError),
 }
 
 impl fmt::Display for ArgError {
@@ -103,7 +106,22 @@ impl fmt::Display for ArgError {
             ArgError::HoldRefused => {
                 write!(f, "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)")
             }
+            ArgError::State(StateError::Mark) => {
+                write!(f, "ERR state must begin with V1, the form that this version reads")
+            }
+            ArgError::State(StateError::Parts) => {
+                write!(f, "ERR state must be V1[R<n>][W<n>]F<n>D<ms>L<ms>, or V1[F<n>] for an end")
+            }
+            ArgError::State(StateError::Number { part, min, max }) => {
+                write!(f, "ERR {part} of state must be a whole number from {min} to {max}")
+            }
         }
+    }
+}
+
+impl From<StateError> for ArgError {
+    fn from(error: StateError) -> ArgError {
+        ArgError::State(error)
     }
 }
 

@@ -10,10 +10,11 @@ use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::limits::{Bounds, SAVED_BYTES_CEILING};
 use crate::lock::model::record::{HoldRecord, Origin};
+use crate::lock::model::state::State;
 use crate::lock::model::time::{Millis, WallTime};
 use crate::module::{ServeError, apply, config};
 
-/// `LOCK.HOLD key owner reads writes [fence [wall-deadline-ms [remaining-ms [note]]]]`
+/// `LOCK.HOLD key owner state [note]`
 #[derive(Debug)]
 pub struct LockHold;
 
@@ -23,21 +24,12 @@ impl Command for LockHold {
         // Not deny-oom: a replica must take every record of its primary, and so must a server that loads its AOF.
         flags: c"write fast",
         acl: Acl { known: "write fast admin dangerous", own: CATEGORY },
-        arity: -5,
+        arity: -4,
         keys: KeyArgs::First(KeyUse::Create),
         summary: c"Internal: sets one owner's hold to a state, as replicas and the AOF receive it.",
         complexity: c"O(log(N)) where N is the number of holders of the lock",
         since: c"1.0.0",
-        args: &[
-            KEY,
-            OWNER,
-            ArgSpec::new(c"reads", ArgKind::Integer),
-            ArgSpec::new(c"writes", ArgKind::Integer),
-            ArgSpec::new(c"fence", ArgKind::Integer).optional(),
-            ArgSpec::new(c"wall-deadline-ms", ArgKind::Integer).optional(),
-            ArgSpec::new(c"remaining-ms", ArgKind::Integer).optional(),
-            ArgSpec::new(c"note", ArgKind::String).optional(),
-        ],
+        args: &[KEY, OWNER, ArgSpec::new(c"state", ArgKind::String), ArgSpec::new(c"note", ArgKind::String).optional()],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -86,6 +78,18 @@ fn origin(flags: Flags) -> Result<Origin, ArgError> {
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, HoldRecord), ArgError> {
     let key = parser.need("key")?;
     let owner = parser.new_owner()?;
+    let is_number = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
+    let state = match parser.peek() {
+        Some(word) if is_number(word) => parse_numbers(&mut parser)?,
+        _ => State::read(parser.need_bytes("state")?)?,
+    };
+    let note = parser.note()?;
+    parser.done()?;
+    Ok((key, HoldRecord::new(owner, state, note)))
+}
+
+/// Reads the form that was written before there were words: `reads writes [fence [wall-deadline-ms [remaining-ms]]]`.
+fn parse_numbers<'a, A: Arguments<'a>>(parser: &mut Parser<A>) -> Result<State, ArgError> {
     let reads = parser.number("reads", 0, u64::from(u32::MAX))? as u32;
     let writes = parser.number("writes", 0, u64::from(u32::MAX))? as u32;
     // The end of a hold may stop here, or after any of the arguments that follow.
@@ -97,7 +101,5 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Ho
     let fence = number("fence", 1, Fence::MAX.get())?.and_then(Fence::new);
     let wall_deadline = WallTime::from_millis(number("wall-deadline-ms", 0, i64::MAX as u64)?.unwrap_or(0));
     let left = Millis(number("remaining-ms", 0, i64::MAX as u64)?.unwrap_or(0));
-    let note = parser.note()?;
-    parser.done()?;
-    Ok((key, HoldRecord { owner, reads, writes, fence, wall_deadline, left, note }))
+    Ok(State { reads, writes, fence, wall_deadline, left })
 }

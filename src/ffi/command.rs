@@ -26,7 +26,7 @@ extern "C" fn call<C: Command>(
     let args = unsafe { Args::lent(argv, argc) };
     guard(|| {
         // SAFETY: the server passes the context of a command, for this call; this is the only Ctx made of it (rule 3).
-        let mut ctx = unsafe { Ctx::of_command(ctx) };
+        let mut ctx = unsafe { Ctx::of_command(ctx, args) };
         if guard(|| serve::<C>(&mut ctx, args)).is_none() {
             ctx.reply_panic();
         }

@@ -2,6 +2,8 @@
 //!
 //! Other files add to it what they are for: replies, replication, access control, timers, blocking.
 
+use super::args::Args;
+use super::string::Str;
 use bitflags::bitflags;
 use redis_module::raw;
 use std::cell::OnceCell;
@@ -15,8 +17,8 @@ pub struct Ctx<'a> {
     raw: NonNull<raw::RedisModuleCtx>,
     /// Whether a reply was begun, or will come later. Then a panic must not add another.
     replied: bool,
-    /// Whether a command is called, so that a client expects a reply.
-    command: bool,
+    /// The arguments of the command that is called, if one is. Then a client expects a reply.
+    args: Option<Args<'a>>,
     /// Does not change within one call; asked for at its first use.
     flags: OnceCell<Flags>,
     lent: PhantomData<&'a mut raw::RedisModuleCtx>,
@@ -52,14 +54,14 @@ impl<'a> Ctx<'a> {
     /// The server must have passed `raw` to a call that lasts for `'a`, and no other `Ctx` may be made of it (rule 3).
     pub(super) unsafe fn lent(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
         let raw = NonNull::new(raw).expect("the server passes a context");
-        Ctx { raw, replied: false, command: false, flags: OnceCell::new(), lent: PhantomData }
+        Ctx { raw, replied: false, args: None, flags: OnceCell::new(), lent: PhantomData }
     }
 
     /// # Safety
-    /// As for `lent`, and the call must be that of a command.
-    pub(super) unsafe fn of_command(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
+    /// As for `lent`, and the call must be that of a command with these arguments.
+    pub(super) unsafe fn of_command(raw: *mut raw::RedisModuleCtx, args: Args<'a>) -> Ctx<'a> {
         // SAFETY: the caller keeps the contract of `lent`.
-        Ctx { command: true, ..unsafe { Ctx::lent(raw) } }
+        Ctx { args: Some(args), ..unsafe { Ctx::lent(raw) } }
     }
 
     pub(super) fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
@@ -71,7 +73,15 @@ impl<'a> Ctx<'a> {
     }
 
     pub(super) fn is_command(&self) -> bool {
-        self.command
+        self.args.is_some()
+    }
+
+    /// An argument of the command with these bytes, behind its key. Looks at few: owners mostly come first.
+    pub(super) fn argument(&self, bytes: &[u8]) -> Option<Str<'a>> {
+        const FIRST: usize = 2;
+        const LAST: usize = 16;
+        let args = self.args?;
+        (FIRST..args.len().min(LAST)).filter_map(|at| args.get(at)).find(|arg| arg.as_bytes() == bytes)
     }
 
     pub(super) fn has_replied(&self) -> bool {

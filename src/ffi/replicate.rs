@@ -49,13 +49,32 @@ impl Ctx<'_> {
 
     /// Sends a record of the selected database to replicas and the AOF.
     pub fn replicate(&mut self, key: Str<'_>, record: Record<'_>) {
-        let command = record.command.as_ptr();
-        let (ctx, key) = (self.as_ptr(), key.as_ptr());
-        // SAFETY: the context lives for this call (rule 2), and so does the key's name. The arguments live until
-        // the closure returns. The format describes a string, an array of strings and its length.
-        record.with_args(|args| unsafe {
-            api!(RedisModule_Replicate(ctx, command, c"sv".as_ptr(), key, args.as_ptr(), args.len()))
-        });
+        let Record { command, name, word, text } = record;
+        let (ctx, command, key) = (self.as_ptr(), command.as_ptr(), key.as_ptr());
+        let (word, word_len) = (word.as_ptr(), word.len());
+        // The server counts one more user of a string of its own, and makes a copy of any other bytes.
+        let lent = self.argument(name).map(Str::as_ptr);
+        let (name, name_len) = (name.as_ptr(), name.len());
+        // SAFETY: the context lives for this call (rule 2), and so do the key's name and the command's arguments. The
+        // formats describe what follows: each `s` a string, each `b` bytes and their length, which the server copies.
+        unsafe {
+            match (lent, text.map(|text| (text.as_ptr(), text.len()))) {
+                (Some(name), None) => {
+                    api!(RedisModule_Replicate(ctx, command, c"ssb".as_ptr(), key, name, word, word_len))
+                }
+                (Some(name), Some((text, len))) => {
+                    api!(RedisModule_Replicate(ctx, command, c"ssbb".as_ptr(), key, name, word, word_len, text, len))
+                }
+                (None, None) => {
+                    let format = c"sbb".as_ptr();
+                    api!(RedisModule_Replicate(ctx, command, format, key, name, name_len, word, word_len))
+                }
+                (None, Some((text, len))) => {
+                    let format = c"sbbb".as_ptr();
+                    api!(RedisModule_Replicate(ctx, command, format, key, name, name_len, word, word_len, text, len))
+                }
+            }
+        };
     }
 
     /// Sends to replicas and the AOF when a key's time to live ends, in milliseconds of the wall clock.

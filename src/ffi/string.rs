@@ -1,7 +1,6 @@
 //! The server's strings, lent and owned. They may hold any bytes, NUL and 0xFF too.
 
 use redis_module::raw;
-use std::cell::OnceCell;
 use std::ptr::{self, NonNull};
 use std::slice;
 
@@ -49,11 +48,6 @@ impl<'a> From<Str<'a>> for &'a [u8] {
     }
 }
 
-thread_local! {
-    /// 0 and 1 as strings, which live for ever.
-    static SHARED: [OnceCell<*mut raw::RedisModuleString>; 2] = const { [const { OnceCell::new() }; 2] };
-}
-
 /// A string of the server's kind that the module owns. Freed on drop.
 #[derive(Debug)]
 pub struct OwnedStr(NonNull<raw::RedisModuleString>);
@@ -64,23 +58,6 @@ impl OwnedStr {
     pub fn new(bytes: &[u8]) -> OwnedStr {
         // SAFETY: the server copies the bytes. Without a context, the module owns the string until it frees it.
         let raw = unsafe { api!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())) };
-        OwnedStr(NonNull::new(raw).expect("the server aborts when memory runs out"))
-    }
-
-    /// A number in decimal digits. 0 and 1, which most counts are, are made once and shared.
-    pub(super) fn of_number(number: i64) -> OwnedStr {
-        // SAFETY: without a context, the module owns the string until it frees it.
-        let make = |number| unsafe { api!(RedisModule_CreateStringFromLongLong(ptr::null_mut(), number)) };
-        let raw = match number {
-            0 | 1 => SHARED.with(|shared| {
-                let raw = *shared[number as usize].get_or_init(|| make(number));
-                // SAFETY: a shared string keeps its first owner for ever. Here the server counts one more, which `drop`
-                // will subtract.
-                unsafe { api!(RedisModule_RetainString(ptr::null_mut(), raw)) };
-                raw
-            }),
-            _ => make(number),
-        };
         OwnedStr(NonNull::new(raw).expect("the server aborts when memory runs out"))
     }
 

@@ -195,12 +195,23 @@ extern "C" fn aof_rewrite<V: Value>(
         // SAFETY: the server passes a value of this type, which lives for this call (rule 2).
         let value = unsafe { value_of::<V>(value) };
         value.rewrite(&mut |record| {
-            let command = record.command.as_ptr();
-            // SAFETY: the server passes `aof` and `key` for this call (rule 2). The format describes a string, an array
-            // of strings and its length.
-            record.with_args(|args| unsafe {
-                api!(RedisModule_EmitAOF(aof, command, c"sv".as_ptr(), key, args.as_ptr(), args.len()))
-            });
+            let Record { command, name, word, text } = record;
+            let (command, name, name_len) = (command.as_ptr(), name.as_ptr(), name.len());
+            let (word, word_len) = (word.as_ptr(), word.len());
+            // SAFETY: the server passes `aof` and `key` for this call (rule 2). The formats describe what follows: `s`
+            // a string, each `b` bytes and their length, which the server copies.
+            unsafe {
+                match text.map(|text| (text.as_ptr(), text.len())) {
+                    None => {
+                        let format = c"sbb".as_ptr();
+                        api!(RedisModule_EmitAOF(aof, command, format, key, name, name_len, word, word_len));
+                    }
+                    Some((text, len)) => {
+                        let format = c"sbbb".as_ptr();
+                        api!(RedisModule_EmitAOF(aof, command, format, key, name, name_len, word, word_len, text, len));
+                    }
+                }
+            }
         });
     });
 }

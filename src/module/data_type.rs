@@ -11,8 +11,9 @@ use crate::lock::manager::LockManager;
 use crate::lock::model::fence::Fence;
 use crate::lock::model::key::Db;
 use crate::lock::model::lock::Lock;
-use crate::lock::model::record::{HoldRecord, Origin};
+use crate::lock::model::record::Origin;
 use crate::lock::model::session::UnlinkedLock;
+use crate::lock::model::state::State;
 use std::ffi::CStr;
 
 impl Value for Lock {
@@ -45,7 +46,7 @@ impl Value for Lock {
     fn rewrite(&self, each: &mut dyn FnMut(Record<'_>)) {
         let now = shell().clock.now();
         for (owner, hold) in self.holds.iter() {
-            replication::with_record(&HoldRecord::of(owner, hold, now), &mut *each);
+            replication::with_record(owner, State::of(hold, now), hold.note(), &mut *each);
         }
     }
 

@@ -4,7 +4,8 @@
 use crate::ffi::record::Record;
 use crate::ffi::{Ctx, Flags, Name, Str};
 use crate::lock::model::effect::Change;
-use crate::lock::model::record::HoldRecord;
+use crate::lock::model::owner::{Note, Owner};
+use crate::lock::model::state::State;
 use crate::lock::model::time::Now;
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -62,24 +63,16 @@ impl Stream {
 
 /// Sends the record of one change.
 pub(crate) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
+    let Change { owner, hold, .. } = change;
     if change.ended {
-        // `key owner 0 0 fence`
-        let numbers = [0, 0, change.hold.fence.get() as i64];
-        ctx.replicate(key, Record { command: COMMAND, name: change.owner.as_bytes(), numbers: &numbers, text: None });
+        with_record(owner, State::end(Some(hold.fence)), None, |record| ctx.replicate(key, record));
     } else {
-        with_record(&HoldRecord::of(&change.owner, &change.hold, now), |line| ctx.replicate(key, line));
+        with_record(owner, State::of(hold, now), hold.note(), |record| ctx.replicate(key, record));
     }
 }
 
-/// Makes the record of a hold that stands: `key owner reads writes fence wall-deadline-ms remaining-ms [note]`.
-pub(crate) fn with_record<R>(record: &HoldRecord, each: impl FnOnce(Record<'_>) -> R) -> R {
-    let numbers = [
-        i64::from(record.reads),
-        i64::from(record.writes),
-        record.fence.map_or(0, |fence| fence.get() as i64),
-        record.wall_deadline.millis() as i64,
-        record.left.0 as i64,
-    ];
-    let text = record.note.as_ref().map(|note| &*note.0);
-    each(Record { command: COMMAND, name: record.owner.as_bytes(), numbers: &numbers, text })
+/// Makes the record of a hold: `key owner state [note]`.
+pub(crate) fn with_record(owner: &Owner, state: State, note: Option<&Note>, each: impl FnOnce(Record<'_>)) {
+    let (word, text) = (state.word(), note.map(|note| &*note.0));
+    each(Record { command: COMMAND, name: owner.as_bytes(), word: word.as_bytes(), text });
 }

@@ -14,6 +14,7 @@ mod queue;
 mod random;
 mod sessions;
 mod shares;
+mod state;
 mod units;
 mod waiting;
 mod work;

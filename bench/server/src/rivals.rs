@@ -235,7 +235,7 @@ fn extend() -> [Group; 2] {
 /// A command that runs only for the holder, beside the two commands that a script or a transaction would need.
 fn guard() -> Group {
     // No client chooses a fence, so these holds are set as a file would set them.
-    let held = Fill { count: KEYS, run: "LOCK.HOLD {key} {id} 0 1 1{n} 0 600000000 -> 1".to_owned() };
+    let held = Fill { count: KEYS, run: "LOCK.HOLD {key} {id} V1W1F1{n}D0L600000000 -> 1".to_owned() };
     let check = "LOCK.CHECK {key} {id} WRITE FENCE 1{n}";
     Group {
         name: "guard",

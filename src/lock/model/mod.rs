@@ -14,5 +14,6 @@ pub mod owner;
 pub mod record;
 pub mod request;
 pub mod session;
+pub mod state;
 pub mod step;
 pub mod time;

@@ -4,6 +4,7 @@ use super::fence::Fence;
 use super::hold::{Epoch, Hold};
 use super::limits::LEASE_CEILING;
 use super::owner::{Note, Owner};
+use super::state::State;
 use super::time::{Millis, Now, WallTime};
 use alloc::vec::Vec;
 
@@ -57,15 +58,21 @@ impl HoldRecord {
     /// The record of a hold as it stands now.
     #[must_use]
     pub fn of(owner: &Owner, hold: &Hold, now: Now) -> HoldRecord {
-        HoldRecord {
-            owner: owner.clone(),
-            reads: hold.reads,
-            writes: hold.writes,
-            fence: Some(hold.fence),
-            wall_deadline: now.wall_at(hold.deadline),
-            left: hold.deadline.left(now.mono),
-            note: hold.note().cloned(),
-        }
+        HoldRecord::new(owner.clone(), State::of(hold, now), hold.note().cloned())
+    }
+
+    /// The record of a hold in this state.
+    #[must_use]
+    pub fn new(owner: Owner, state: State, note: Option<Note>) -> HoldRecord {
+        let State { reads, writes, fence, wall_deadline, left } = state;
+        HoldRecord { owner, reads, writes, fence, wall_deadline, left, note }
+    }
+
+    /// The state that the hold is in.
+    #[must_use]
+    pub fn state(&self) -> State {
+        let HoldRecord { reads, writes, fence, wall_deadline, left, .. } = *self;
+        State { reads, writes, fence, wall_deadline, left }
     }
 
     /// The hold that this record describes, carried here now; None for a removal.

@@ -144,11 +144,11 @@ const COMMANDS: &[Shown] = &[
     },
     Shown {
         name: "lock.hold",
-        arity: -5,
+        arity: -4,
         flags: CHANGES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner reads writes fence? wall-deadline-ms? remaining-ms? note?",
+        args: "key owner state note?",
     },
 ];
 
@@ -248,6 +248,7 @@ fn command_getkeys_finds_the_one_key() {
         "LOCK.INFO key",
         "LOCK.BREAK key owner",
         "LOCK.HOLD key owner 0 0",
+        "LOCK.HOLD key owner V1",
     ] {
         let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
         assert_eq!(conn.get::<Vec<String>>(&words), ["key"], "{command}");

@@ -67,11 +67,16 @@ const ROWS: &[Row] = &[
     ("LOCK.RELEASE k a ALL", "0"),
     ("LOCK.HOLD k @257 0 1 #1 0 60000", "LIMIT owner is longer than lock.max-owner-bytes (256)"),
     ("LOCK.HOLD k a 0 1 #1 0 60000 @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
-    // Syntax.
-    ("LOCK.HOLD k a 0", "ERR wrong number of arguments for 'lock.hold' command"),
+];
+
+/// The form with an argument for each number.
+const NUMBERS: &[Row] = &[
+    ("LOCK.HOLD k a", "ERR wrong number of arguments for 'lock.hold' command"),
+    ("LOCK.HOLD k a 0", "ERR writes needs a value"),
     (r#"LOCK.HOLD k "" 0 0"#, "ERR owner must not be empty"),
     ("LOCK.HOLD k * 0 0", "ERR owner * can only acquire: use the owner that the server made"),
-    ("LOCK.HOLD k a -1 0", "ERR reads must be a whole number from 0 to 4294967295"),
+    ("LOCK.HOLD k a 4294967296 0", "ERR reads must be a whole number from 0 to 4294967295"),
+    ("LOCK.HOLD k a 0 -1", "ERR writes must be a whole number from 0 to 4294967295"),
     ("LOCK.HOLD k a 0 4294967296", "ERR writes must be a whole number from 0 to 4294967295"),
     ("LOCK.HOLD k a 0 1", "ERR fence needs a value"),
     ("LOCK.HOLD k a 0 1 0 0 5", "ERR fence must be a whole number from 1 to 9007199254740991"),
@@ -86,6 +91,39 @@ const ROWS: &[Row] = &[
     ("EXISTS k", "0"),
 ];
 
+/// The form with one word.
+const STATES: &[Row] = &[
+    (r#"LOCK.HOLD k "" V1"#, "ERR owner must not be empty"),
+    ("LOCK.HOLD k * V1", "ERR owner * can only acquire: use the owner that the server made"),
+    (r#"LOCK.HOLD k a """#, MARK),
+    ("LOCK.HOLD k a -1 0", MARK),
+    ("LOCK.HOLD k a v1", MARK),
+    ("LOCK.HOLD k a V2W1F#1D0L60000", MARK),
+    ("LOCK.HOLD k a V10W1F#1D0L60000", MARK),
+    ("LOCK.HOLD k a W1F#1D0L60000", MARK),
+    ("LOCK.HOLD k a note 0 1 #1 0 60000", MARK),
+    ("LOCK.HOLD k a V1W1", PARTS),
+    ("LOCK.HOLD k a V1W1F#1L60000", PARTS),
+    ("LOCK.HOLD k a V1W1F#1D0", PARTS),
+    ("LOCK.HOLD k a V1F#1D0L60000", PARTS),
+    ("LOCK.HOLD k a V1W1R1F#1D0L60000", PARTS),
+    ("LOCK.HOLD k a V1W1F#1D0L60000X", PARTS),
+    (r#"LOCK.HOLD k a "V1W1F5D0L60000 ""#, PARTS),
+    ("LOCK.HOLD k a V1W0F#1D0L60000", "ERR W of state must be a whole number from 1 to 4294967295"),
+    ("LOCK.HOLD k a V1R4294967296F#1D0L60000", "ERR R of state must be a whole number from 1 to 4294967295"),
+    ("LOCK.HOLD k a V1W01F#1D0L60000", "ERR W of state must be a whole number from 1 to 4294967295"),
+    ("LOCK.HOLD k a V1W+1F#1D0L60000", "ERR W of state must be a whole number from 1 to 4294967295"),
+    ("LOCK.HOLD k a V1W1F0D0L60000", "ERR F of state must be a whole number from 1 to 9007199254740991"),
+    ("LOCK.HOLD k a V1F9007199254740992", "ERR F of state must be a whole number from 1 to 9007199254740991"),
+    ("LOCK.HOLD k a V1W1F#1D-1L5", "ERR D of state must be a whole number from 0 to 18446744073709552"),
+    ("LOCK.HOLD k a V1W1F#1D0L", "ERR L of state must be a whole number from 0 to 18446744073709551615"),
+    ("LOCK.HOLD k a V1W1F#1D0L5 note more", r#"ERR unknown option "more""#),
+    ("LOCK.HOLD k a V1W1F#1D0L5 0 60000", r#"ERR unknown option "60000""#),
+    ("EXISTS k", "0"),
+];
+
+const MARK: &str = "ERR state must begin with V1, the form that this version reads";
+const PARTS: &str = "ERR state must be V1[R<n>][W<n>]F<n>D<ms>L<ms>, or V1[F<n>] for an end";
 const CONFLICT: &str = "ERR hold conflicts with another owner's hold on the key";
 
 #[test]
@@ -96,10 +134,40 @@ fn a_client_that_may_send_facts_cannot_break_a_lock_with_them() {
     let mut player = Player::new(&mut wire, Way::Plain);
     player.play(FENCES);
     player.go_on(ROWS);
-    player.go_on(&[
-        ("SET s text", "OK"),
-        ("LOCK.HOLD s a 0 1 #1 0 60000", "WRONGTYPE Operation against a key holding the wrong kind of value"),
-    ]);
+    player.go_on(NUMBERS);
+    player.go_on(&[("SET s text", "OK"), ("LOCK.HOLD s a 0 1 #1 0 60000", WRONG_TYPE)]);
+}
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// A command whose numbers are put into one word.
+fn in_one_word(command: &'static str) -> String {
+    let Some(rest) = command.strip_prefix("LOCK.HOLD ") else { return command.to_owned() };
+    let words: Vec<&str> = rest.split(' ').collect();
+    let is_end = words[2..4] == ["0", "0"];
+    let part = |(at, letter): (usize, &&str)| {
+        let number = words.get(at + 2)?;
+        let is_left_out = *number == "0" && (is_end || at < 2);
+        (!is_left_out).then(|| format!("{letter}{number}"))
+    };
+    let state: String = ["R", "W", "F", "D", "L"].iter().enumerate().filter_map(part).collect();
+    let (key, owner) = (words[0], words[1]);
+    let note = words.get(7).map_or(String::new(), |note| format!(" {note}"));
+    format!("LOCK.HOLD {key} {owner} V1{state}{note}")
+}
+
+#[test]
+fn the_two_forms_of_a_record_do_and_refuse_the_same() {
+    // What an older primary or file says must not come to something else than the same said in today's form.
+    let server = server();
+    let mut wire = Connection::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(FENCES);
+    let rows: Vec<Row> = ROWS.iter().map(|(command, reply)| (&*in_one_word(command).leak(), *reply)).collect();
+    assert!(rows.iter().filter(|(command, _)| command.contains(" V1")).count() > 15, "{rows:?}");
+    player.go_on(&rows);
+    player.go_on(STATES);
+    player.go_on(&[("SET s text", "OK"), ("LOCK.HOLD s a V1W1F#1D0L60000", WRONG_TYPE)]);
 }
 
 #[test]
@@ -139,6 +207,10 @@ fn a_fact_with_the_longest_lease_there_is_harms_nothing() {
         ("LOCK.RELEASE k a ALL", "0"),
         // And one that is over as it comes: it is gone when any command reads it.
         ("LOCK.HOLD k a 0 1 #3 0 0", "1"),
+        ("LOCK.INFO k", "nil"),
+        ("LOCK.HOLD k a V1W1F#3D18446744073709552L18446744073709551615", "1"),
+        ("LOCK.ACQUIRE k b", "nil"),
+        ("LOCK.HOLD k a V1W1F#3D0L0", "1"),
         ("LOCK.INFO k", "nil"),
         ("LOCK.ACQUIRE k b", "#4"),
     ]);

@@ -12,6 +12,7 @@ use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::key::{Db, KeyName};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
+use redis_lock::lock::model::state::StateError;
 use redis_lock::lock::model::time::Millis;
 use redis_lock::module::config::TABLE;
 use redis_lock::module::{ServeError, step};
@@ -101,6 +102,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::OwnerTooLong(256),
         ArgError::NoteTooLong(256),
         ArgError::HoldRefused,
+        ArgError::State(StateError::Mark),
+        ArgError::State(StateError::Parts),
+        ArgError::State(StateError::Number { part: "W", min: 1, max: u64::from(u32::MAX) }),
         ArgError::RetryGenerated,
         ArgError::QueueGenerated,
         ArgError::SessionNowhere,
@@ -126,6 +130,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | ArgError::OwnerTooLong(_)
             | ArgError::NoteTooLong(_)
             | ArgError::HoldRefused
+            | ArgError::State(StateError::Mark | StateError::Parts | StateError::Number { .. })
             | ArgError::RetryGenerated
             | ArgError::QueueGenerated
             | ArgError::SessionNowhere

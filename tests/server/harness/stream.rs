@@ -1,7 +1,7 @@
 //! What a primary sends to its replicas, word by word: a connection that asks for it as a replica does.
 
 use crate::harness::connection::{Connection, Reply};
-use testbed::Server;
+use testbed::{Server, spelled_out};
 
 /// A replication link that only reads.
 pub(crate) struct Stream {
@@ -33,7 +33,8 @@ impl Stream {
         }
     }
 
-    /// Everything sent since the last call, each command as its arguments, but for what keeps the link alive.
+    /// Everything sent since the last call, each command as its arguments, but for what keeps the link alive. Records
+    /// are [spelled out](spelled_out).
     pub(crate) fn commands(&mut self, server: &Server) -> Vec<Vec<String>> {
         self.marks += 1;
         // Goes to replicas behind all that was sent before, and changes nothing.
@@ -52,7 +53,7 @@ impl Stream {
         let passed_on = |command: &Vec<String>| {
             !["SELECT", "PING", "REPLCONF", "PUBLISH"].iter().any(|other| command[0].eq_ignore_ascii_case(other))
         };
-        commands.into_iter().filter(passed_on).collect()
+        commands.into_iter().filter(passed_on).map(spelled_out).collect()
     }
 }
 

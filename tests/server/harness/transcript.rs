@@ -100,9 +100,17 @@ impl Names {
             .map(|(word, quoted)| match word.first() {
                 Some(b'@') if !quoted => vec![b'o'; String::from_utf8_lossy(&word[1..]).parse().unwrap()],
                 Some(b'#') if !quoted => self.fence(&String::from_utf8_lossy(&word)).to_string().into_bytes(),
+                Some(b'V') if !quoted => self.state(&String::from_utf8_lossy(&word)).into_bytes(),
                 _ => word,
             })
             .collect()
+    }
+
+    /// The state of a hold as LOCK.HOLD takes it, in which a fence may stand by its name: `V1W1F#1D0L5`.
+    fn state(&self, word: &str) -> String {
+        let Some((before, behind)) = word.split_once('#') else { return word.to_owned() };
+        let len = behind.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(behind.len());
+        format!("{before}{}{}", self.fence(&behind[..len]), &behind[len..])
     }
 
     /// A reply in one line: `nil`, `7`, `#1`, `word`, `"\xff"`, `[a b]`; errors as they are. `~` stands for a time or a

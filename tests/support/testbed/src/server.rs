@@ -1,7 +1,7 @@
 //! A server process: how it is started, stopped, and what it leaves behind.
 
 use crate::client::{Client, text_of};
-use crate::{PATIENCE, Port, commands::parse_commands, module, spawn, wait_for};
+use crate::{PATIENCE, Port, module, parse_commands, spawn, spelled_out, wait_for};
 use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::ffi::OsString;
@@ -371,7 +371,7 @@ impl Server {
     }
 
     /// The commands in the append-only file, in order, each as its arguments; without SELECT.
-    pub fn aof_tail(&self) -> Vec<Vec<String>> {
+    pub fn raw_aof_tail(&self) -> Vec<Vec<String>> {
         self.await_aof();
         let mut files: Vec<PathBuf> = fs::read_dir(self.dir().join("appendonlydir"))
             .unwrap()
@@ -381,6 +381,11 @@ impl Server {
         files.sort();
         let bytes: Vec<u8> = files.iter().flat_map(|path| fs::read(path).unwrap()).collect();
         parse_commands(&bytes).into_iter().filter(|command| command[0] != "SELECT").collect()
+    }
+
+    /// The same, with records [spelled out](spelled_out).
+    pub fn aof_tail(&self) -> Vec<Vec<String>> {
+        self.raw_aof_tail().into_iter().map(spelled_out).collect()
     }
 }
 
