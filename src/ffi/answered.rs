@@ -86,13 +86,13 @@ pub(super) fn client_gone(client_id: u64) {
 
 /// The server has slept: all clients that are still here have been sent their replies.
 pub(super) fn after_sleep() {
+    if TURN.with_borrow(|turn| turn.clients.is_empty()) {
+        return;
+    }
     let mut clients = TURN.with_borrow_mut(|turn| {
         turn.is_sorted = true;
         std::mem::take(&mut turn.clients)
     });
-    if clients.is_empty() {
-        return;
-    }
     for (client, _) in &clients {
         guard(|| (client.done)(client.ticket));
     }

@@ -129,10 +129,13 @@ impl Ctx<'_> {
 
     /// Blocks the client on its keys, without a time-out. Null if the server refuses.
     fn park<P: Parked>(&mut self, keys: &[Str<'_>], kept: *mut c_void) -> *mut raw::RedisModuleBlockedClient {
-        let stand_in = keeps_refused_client().then(|| stand_in_of(keys[0]));
-        let mut keys: SmallVec<[_; 4]> = match &stand_in {
-            Some(name) => smallvec![name.as_ptr()],
-            None => keys.iter().map(|key| key.as_ptr()).collect(),
+        let mut of_slot = None;
+        let mut keys: SmallVec<[_; 4]> = if !keeps_refused_client() {
+            keys.iter().map(|key| key.as_ptr()).collect()
+        } else if self.flags().contains(Flags::CLUSTER) {
+            smallvec![of_slot.insert(stand_in_of(keys[0])).as_ptr()]
+        } else {
+            smallvec![STAND_IN.with(|name| name.as_ptr())]
         };
         // SAFETY: the context lives for this call (rule 2) and is that of a command whose client may be blocked, as
         // `block` has checked. The server copies the names. It keeps `kept` until it passes it to `done` (rule 4).
@@ -163,13 +166,21 @@ fn keeps_refused_client() -> bool {
     Moment::of_server() == Moment::BeforeSleep
 }
 
+thread_local! {
+    /// What nobody knows.
+    static MARK: String = format!("{:016x}", RandomState::new().hash_one(0));
+    /// What all clients are blocked on in place of their keys, where there are no slots. Never freed.
+    static STAND_IN: &'static OwnedStr = Box::leak(Box::new(stand_in(b"")));
+}
+
 /// What a client is blocked on in place of this key: a name that nobody creates, since nobody knows it. The server
 /// redirects the client by the slot of the name alone, so one name stands for all keys of a request.
 fn stand_in_of(key: Str<'_>) -> OwnedStr {
-    thread_local! {
-        static MARK: u64 = RandomState::new().hash_one(0);
-    }
-    OwnedStr::new(&slot::stand_in(key.as_bytes(), MARK.with(|mark| *mark)))
+    stand_in(key.as_bytes())
+}
+
+fn stand_in(key: &[u8]) -> OwnedStr {
+    MARK.with(|mark| OwnedStr::new(&slot::stand_in(key, mark)))
 }
 
 impl Blocked {
@@ -237,10 +248,19 @@ pub(super) fn before_sleep() {
 }
 
 fn unblock_put_off() {
-    for blocked in PUT_OFF.take() {
-        blocked.0.unblock();
+    let mut put_off = PUT_OFF.take();
+    put_off.drain(..).for_each(|blocked| blocked.0.unblock());
+    // The list is kept for the next turn, unless it has grown.
+    if put_off.capacity() <= PUT_OFF_KEPT {
+        PUT_OFF.with_borrow_mut(|others| {
+            put_off.append(others);
+            *others = put_off;
+        });
     }
 }
+
+/// A list with room for more is freed.
+const PUT_OFF_KEPT: usize = 64;
 
 impl Parking {
     fn unblock(&self) {

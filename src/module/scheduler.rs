@@ -92,15 +92,19 @@ impl Scheduler {
         matches!(self.timer.get(), TimerState::Ringing { .. })
     }
 
+    /// Whether the timer is to be set, so that it rings by this moment.
+    pub(crate) fn is_late_for(&self, next: Option<Timestamp>) -> bool {
+        next.is_some_and(|next| match self.timer.get() {
+            TimerState::Off => true,
+            TimerState::Set(at, _) => next < at,
+            TimerState::Ringing { .. } => false,
+        })
+    }
+
     /// Sets the timer, if it is not set for an earlier moment. On a primary alone: leases are the primary's to end.
     pub(crate) fn set_timer(&self, ctx: &mut Ctx<'_>, next: Option<Timestamp>, now: Timestamp) {
-        let set = match self.timer.get() {
-            TimerState::Off => None,
-            TimerState::Set(at, _) => Some(at),
-            TimerState::Ringing { .. } => return,
-        };
         if let Some(next) = next
-            && set.is_none_or(|at| next < at)
+            && self.is_late_for(Some(next))
             && ctx.flags().contains(Flags::PRIMARY)
         {
             self.stop_timer(ctx);

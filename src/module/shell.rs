@@ -191,7 +191,9 @@ impl Shell {
         if must_watch {
             self.scheduler.watch_event_loop(ctx);
         }
-        let now = self.clock.mono();
-        self.scheduler.set_timer(ctx, if at_once { Some(now) } else { next }, now);
+        if at_once || self.scheduler.is_late_for(next) {
+            let now = self.clock.mono();
+            self.scheduler.set_timer(ctx, if at_once { Some(now) } else { next }, now);
+        }
     }
 }
