@@ -18,7 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
 .PHONY: instructions lint bench compare clean package install uninstall tarball deb image oldest reproducible
-.PHONY: notes sizing example soak
+.PHONY: notes sizing example soak figures
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -128,12 +128,17 @@ lint: ## run no test: check format, clippy, docs, links, file lengths, layers of
 lint: export RUSTDOCFLAGS := -D warnings
 
 ROUNDS = 5
+ROWS = all
 
-bench: build ## measure locks beside what people use without the module, in ROUNDS=5, to bench/results; half an hour
+bench: build ## measure locks beside what people use without the module: half an hour; ROUNDS=1 ROWS=bounds: 5 minutes
 	@tools/install.sh server valgrind
 	@$(cargo) build --release --locked --package bench --package noop
-	@$(cargo) bench --locked --package redis-lock
-	@tools/bench.sh $(ROUNDS)
+	@[ $(ROWS) != all ] || $(cargo) bench --locked --package redis-lock
+	@tools/bench.sh $(ROUNDS) $(ROWS)
+
+figures: ## write the figures that make bench has left in bench/results into docs/performance.md and README.md
+	@tools/install.sh rust
+	@$(cargo) run --quiet --release --locked --package bench --bin figures -- --write
 
 sizing: build ## measure what locks and waiters take of a server's memory, and write it into docs/operations/sizing.md
 	@tools/install.sh server

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# tools/bench.sh ROUNDS: measures what locks cost, beside what people use without the module. The servers are the
-# redis-server in PATH, and the newest Redis and Valkey under target/servers. Each program writes a file and a picture
-# for each server to bench/results, named by the day and the processor. What it wrote earlier that day is replaced.
+# tools/bench.sh ROUNDS all|bounds: measures what locks cost, beside what people use without the module. The servers are
+# the redis-server in PATH, and the newest Redis and Valkey under target/servers. Each program writes a file and a
+# picture for each server to bench/results, named by the day and the processor. What it wrote earlier that day is
+# replaced. With "bounds" it measures only what has a bound, among fewer locks: some minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rounds=${1:?usage: tools/bench.sh ROUNDS}
+usage="usage: tools/bench.sh ROUNDS all|bounds"
+rounds=${1:?$usage} rows=${2:?$usage}
 
 programs=(redis-server)
 # These servers come from Debian's packages. On other systems the server in PATH must do.
@@ -15,22 +17,40 @@ for family in redis valkey; do
   if [ -n "$newest" ]; then programs+=("$newest/$family-server"); fi
 done
 
+results=(--results bench/results)
+case $rows in
+  # With 10,000 clients some servers take minutes to serve a list.
+  all) rivals=() counted=() sizes=2,16,128,1000 ;;
+  bounds)
+    rivals=(--rows pair,aof,refused,again,extend,memory --held 200000)
+    counted=(--rows pair)
+    sizes=16,1000
+    ;;
+  *)
+    echo "$usage" >&2
+    exit 2
+    ;;
+esac
+
 for program in "${programs[@]}"; do
   echo
   echo "== $program"
-  target/release/rivals --server "$program" --rounds "$rounds"
+  target/release/rivals --server "$program" --rounds "$rounds" "${rivals[@]}" "${results[@]}"
   echo
-  target/release/server_instructions --server "$program"
-  # With 10,000 clients some servers take minutes to serve a list.
-  target/release/waiting --server "$program" --rows handoff --sizes 2,16,128,1000 --rounds "$rounds" \
-    --results bench/results
-  echo
-  target/release/places --server "$program" --rounds "$rounds" --results bench/results
+  target/release/server_instructions --server "$program" "${counted[@]}" "${results[@]}"
+  target/release/waiting --server "$program" --rows handoff --sizes "$sizes" --rounds "$rounds" "${results[@]}"
+  if [ "$rows" = all ]; then
+    target/release/waiting --server "$program" --rows profile --sizes 16,1000 "${results[@]}"
+    echo
+    target/release/places --server "$program" --rounds "$rounds" "${results[@]}"
+  fi
 done
 
+if [ "$rows" = all ]; then
+  echo
+  echo "== waiting, all of it, on ${programs[0]}"
+  target/release/waiting --server "${programs[0]}" --rounds "$rounds" "${results[@]}"
+fi
 echo
-echo "== waiting, all of it, on ${programs[0]}"
-target/release/waiting --server "${programs[0]}" --rounds "$rounds" --results bench/results
-echo
-echo "bench: results are in $PWD/bench/results:"
-find bench/results -type f | sort
+echo "bench: results are in $PWD/bench/results. Beside their bounds:"
+target/release/figures

@@ -42,14 +42,22 @@ impl Counter {
 
     /// The instructions that a process runs while something is done.
     pub fn count<T, E: From<io::Error>>(&mut self, pid: u32, work: impl FnOnce() -> Result<T, E>) -> Result<u64, E> {
+        let text = self.counts(pid, work)?;
+        let summary = text.lines().find_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
+        Ok(summary.ok_or_else(|| io::Error::other("callgrind has left no summary"))?)
+    }
+
+    /// The same, as callgrind writes it.
+    pub fn counts<T, E: From<io::Error>>(
+        &mut self,
+        pid: u32,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<String, E> {
         tell(pid, "zero")?;
         work()?;
         tell(pid, "dump")?;
         self.dumps += 1;
-        let file = self.file(&format!("{pid}.{}", self.dumps));
-        let text = fs::read_to_string(&file)?;
-        let summary = text.lines().find_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
-        Ok(summary.ok_or_else(|| io::Error::other(format!("no summary in {}", file.display())))?)
+        Ok(fs::read_to_string(self.file(&format!("{pid}.{}", self.dumps)))?)
     }
 }
 

@@ -4,10 +4,13 @@
 //! throughput, and ratios of the same round are steadier than either.
 
 pub mod driver;
+pub mod goals;
 pub mod instructions;
 pub mod machine;
 pub mod measure;
+pub mod page;
 pub mod plot;
+pub mod profile;
 pub mod ratio;
 pub mod reply;
 pub mod results;

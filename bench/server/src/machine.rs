@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use std::fmt::{Display, Formatter};
 use std::fs;
+use std::sync::OnceLock;
 
 /// A machine, as far as it matters for times.
 #[derive(Clone, Debug)]
@@ -13,8 +14,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The one that this runs on.
+    /// The one that this runs on. The processors are those that it may use when this is asked first.
     pub fn this() -> Machine {
+        static THIS: OnceLock<Machine> = OnceLock::new();
+        THIS.get_or_init(Machine::found).clone()
+    }
+
+    fn found() -> Machine {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
         let system = rustix::system::uname();

@@ -1,6 +1,5 @@
-//! What is measured beside what, under which circumstances, and what it is to be.
+//! What is measured beside what, and under which circumstances. What it is to be says [`crate::goals`].
 
-use crate::row::Goal;
 use std::path::PathBuf;
 
 /// Whether the server writes an append-only file, and how often it waits for the disk.
@@ -43,8 +42,6 @@ pub struct Comparison {
     pub what: usize,
     /// The other.
     pub with: usize,
-    /// What the ratio of their costs is to be.
-    pub goal: Option<Goal>,
 }
 
 /// Locks that are there before, one for each number: so many, taken by this sequence.
@@ -69,8 +66,8 @@ pub struct Group {
     pub contestants: Vec<Contestant>,
     /// What is compared.
     pub comparisons: Vec<Comparison>,
-    /// The ratio of the dearest of the first so many to the cheapest: that must be flat.
-    pub flat: Option<(usize, Goal)>,
+    /// How many of the first are to cost the same: the dearest is compared with the cheapest.
+    pub flat: Option<usize>,
 }
 
 /// How many keys the locks that are taken and given back have.
@@ -94,7 +91,8 @@ pub const HELD: [&str; 3] = [
 
 /// Nothing is saved, and the server is kept busy: where not said otherwise.
 pub const BUSY: Environment = Environment { aof: Aof::Off, replica: false, pipeline: 16 };
-const REPLICATED: Environment = Environment { aof: Aof::Everysec, replica: true, ..BUSY };
+const LOGGED: Environment = Environment { aof: Aof::Everysec, ..BUSY };
+const REPLICATED: Environment = Environment { replica: true, ..LOGGED };
 const READERS: [usize; 4] = [10, 100, 1_000, 10_000];
 /// Redisson's shape costs more the more readers there are: among 10,000 a slice would take minutes.
 const READERS_BY_SCRIPT: usize = 3;
@@ -143,25 +141,22 @@ fn contestant(name: &str, run: &str) -> Contestant {
     Contestant { name: name.to_owned(), run: run.to_owned(), needs: None }
 }
 
-fn goal(at_most: f64, aim: f64) -> Option<Goal> {
-    Some(Goal { at_most, aim: Some(aim) })
-}
-
-/// The first beside each other one, with these goals.
-fn first_to_others(goals: &[Option<Goal>]) -> Vec<Comparison> {
-    goals.iter().enumerate().map(|(place, goal)| Comparison { what: 0, with: place + 1, goal: *goal }).collect()
+/// The first beside each other one.
+fn first_to_others(contestants: &[Contestant]) -> Vec<Comparison> {
+    (1..contestants.len()).map(|with| Comparison { what: 0, with }).collect()
 }
 
 /// Everything but memory and what depends on how many locks are held.
 pub fn groups() -> Vec<Group> {
-    let mut groups = vec![pairs("pair", BUSY), pairs("replicated", REPLICATED)];
+    let named = [("pair", BUSY), ("aof", LOGGED), ("replicated", REPLICATED)];
+    let mut groups: Vec<Group> = named.map(|(name, environment)| pairs(name, environment)).into();
     groups.extend([refused(), again(), extend()].into_iter().flatten());
     groups.extend([guard(), readers(), shares()]);
     for pipeline in [16, 1] {
         for aof in [Aof::Off, Aof::Everysec, Aof::Always] {
             for replica in [false, true] {
                 let environment = Environment { aof, replica, pipeline };
-                if ![BUSY, REPLICATED].contains(&environment) {
+                if ![BUSY, LOGGED, REPLICATED].contains(&environment) {
                     groups.push(pairs("matrix", environment));
                 }
             }
@@ -188,28 +183,19 @@ fn pairs(name: &'static str, environment: Environment) -> Group {
         contestant("two empty module commands", "NOOP {key} {owner} PX 600000; NOOP {key} {owner}"),
         contestant("two PINGs", "PING; PING"),
     ];
-    let mut goals = [None; 8];
-    if environment == BUSY {
-        goals[0] = goal(1.3, 1.0);
-        goals[1] = goal(1.3, 1.0);
-        goals[2] = goal(0.7, 0.5);
-        goals[4] = goal(0.27, 0.2);
-    }
-    if environment == REPLICATED {
-        goals[5] = goal(1.8, 1.3);
-    }
-    Group { name, environment, fills: Vec::new(), contestants, comparisons: first_to_others(&goals), flat: None }
+    let comparisons = first_to_others(&contestants);
+    Group { name, environment, fills: Vec::new(), contestants, comparisons, flat: None }
 }
 
 /// Two contestants on locks that are held, and on strings as many: with and without a pipeline.
-fn on_held(name: &'static str, contestants: [Contestant; 2], goal: Option<Goal>) -> [Group; 2] {
+fn on_held(name: &'static str, contestants: [Contestant; 2]) -> [Group; 2] {
     let fills = HELD[..2].iter().map(|run| Fill { count: KEYS, run: (*run).to_owned() });
     [16, 1].map(|pipeline| Group {
         name,
         environment: Environment { pipeline, ..BUSY },
         fills: fills.clone().collect(),
         contestants: contestants.to_vec(),
-        comparisons: first_to_others(&[goal]),
+        comparisons: first_to_others(&contestants),
         flat: None,
     })
 }
@@ -217,19 +203,19 @@ fn on_held(name: &'static str, contestants: [Contestant; 2], goal: Option<Goal>)
 fn refused() -> [Group; 2] {
     let ours = contestant("refused LOCK.ACQUIRE", "LOCK.ACQUIRE {key} {owner} PX 600000 -> null");
     let theirs = contestant("SET NX PX on a held key", "SET str:{n} {owner} NX PX 600000 -> null");
-    on_held("refused", [ours, theirs], goal(1.25, 1.0))
+    on_held("refused", [ours, theirs])
 }
 
 fn again() -> [Group; 2] {
     let ours = "LOCK.ACQUIRE {key} {id} PX 600000; LOCK.RELEASE {key} {id} -> 1";
     let ours = contestant("LOCK.ACQUIRE again + LOCK.RELEASE", ours);
-    on_held("again", [ours, contestant("two GETs", "GET str:{n}; GET str:{n}")], goal(1.4, 1.25))
+    on_held("again", [ours, contestant("two GETs", "GET str:{n}; GET str:{n}")])
 }
 
 fn extend() -> [Group; 2] {
     let ours = contestant("LOCK.EXTEND", "LOCK.EXTEND {key} {id} PX 600000");
     let theirs = contestant("PEXPIRE", "PEXPIRE str:{n} 600000 -> 1");
-    on_held("extend", [ours, theirs], Some(Goal { at_most: 1.3, aim: None }))
+    on_held("extend", [ours, theirs])
 }
 
 /// A command that runs only for the holder, beside the two commands that a script or a transaction would need.
@@ -247,7 +233,7 @@ fn guard() -> Group {
             contestant("LOCK.CHECK", check),
             contestant("GET", "GET data:{n}"),
         ],
-        comparisons: [(0, 1), (2, 3)].map(|(what, with)| Comparison { what, with, goal: None }).into(),
+        comparisons: [(0, 1), (2, 3)].map(|(what, with)| Comparison { what, with }).into(),
         flat: None,
     }
 }
@@ -276,7 +262,7 @@ fn readers() -> Group {
         count: readers,
         run: format!("EVALSHA {{take_read}} 2 hash:{readers} until:{readers}:{{id}} {{id}} 600000 -> null"),
     });
-    let beside = |what, with| Comparison { what, with, goal: None };
+    let beside = |what, with| Comparison { what, with };
     Group {
         name: "readers",
         environment: BUSY,
@@ -290,7 +276,7 @@ fn readers() -> Group {
             .map(|place| beside(place, 0))
             .chain((0..READERS_BY_SCRIPT).map(|place| beside(place, READERS.len() + place)))
             .collect(),
-        flat: Some((READERS.len(), Goal { at_most: 1.3, aim: None })),
+        flat: Some(READERS.len()),
     }
 }
 
@@ -325,26 +311,13 @@ fn shares() -> Group {
             .map(|&count| lock(count))
             .chain(READERS.iter().map(|&count| script(count)))
             .collect(),
-        comparisons: (0..READERS.len())
-            .map(|place| Comparison { what: place, with: READERS.len() + place, goal: None })
-            .collect(),
-        flat: Some((READERS.len(), Goal { at_most: 2.0, aim: None })),
+        comparisons: (0..READERS.len()).map(|place| Comparison { what: place, with: READERS.len() + place }).collect(),
+        flat: Some(READERS.len()),
     }
 }
 
 /// What clients without a lock run: what it costs them that the module is loaded.
 pub const OTHERS: [(&str, &str); 2] = [("PING", "PING"), (SET_DEL_NAME, SET_DEL)];
 
-/// What a held lock may cost in memory, to a string with the same owner: newer servers need less for a string.
-pub fn memory_goal(kind: &str, version: &str) -> Goal {
-    if kind == "redis" && version.starts_with("7.") {
-        Goal { at_most: 1.5, aim: Some(1.3) }
-    } else {
-        Goal { at_most: 1.9, aim: Some(1.5) }
-    }
-}
-
-/// What a lock taken and given back may cost among very many held ones, to what it costs among few.
-pub const HELD_GOAL: Goal = Goal { at_most: 1.5, aim: None };
-/// Few.
+/// Locks that are held where the same is measured among very many.
 pub const HELD_FEW: usize = 1_000;

@@ -68,12 +68,12 @@ impl Display for Goal {
 }
 
 impl Verdict {
-    /// In a word.
+    /// In words.
     pub fn word(self) -> &'static str {
         match self {
-            Verdict::Aim => "aim",
-            Verdict::Reached => "reached",
-            Verdict::Missed => "MISSED",
+            Verdict::Aim => "within the aim",
+            Verdict::Reached => "within the bound",
+            Verdict::Missed => "above the bound",
         }
     }
 }
@@ -115,7 +115,7 @@ mod tests {
         let goal = Goal { at_most: 1.3, aim: Some(1.0) };
         assert_eq!(
             [0.9, 1.0, 1.01, 1.3, 1.31].map(|ratio| goal.verdict(ratio).word()),
-            ["aim", "aim", "reached", "reached", "MISSED"]
+            ["within the aim", "within the aim", "within the bound", "within the bound", "above the bound"]
         );
         assert_eq!(Goal { at_most: 1.5, aim: None }.verdict(0.1), Verdict::Reached);
     }

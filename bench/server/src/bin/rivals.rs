@@ -5,11 +5,11 @@ use bench::driver::{Driver, Load};
 use bench::machine::{Machine, keep_on_one_processor};
 use bench::measure::{self, Bed, Lane, Sample, Shape, Slice};
 use bench::ratio::Spread;
-use bench::rivals::{self, Fill, Group, HELD, HELD_FEW, HELD_GOAL, KEYS, LOCK, LOCK_NAME, SET_DEL, SET_DEL_NAME};
+use bench::rivals::{self, Fill, Group, HELD, HELD_FEW, KEYS, LOCK, LOCK_NAME, SET_DEL, SET_DEL_NAME};
 use bench::row::Row;
 use bench::server::Plan;
 use bench::template::Sequence;
-use bench::{plot, results, scripts};
+use bench::{goals, plot, results, scripts};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::{Value, json};
@@ -20,8 +20,9 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const ROWS: [&str; 12] = [
+const ROWS: [&str; 13] = [
     "pair",
+    "aof",
     "replicated",
     "refused",
     "again",
@@ -46,6 +47,8 @@ fn main() -> ExitCode {
 /// What was chosen.
 struct Choice {
     server: Option<PathBuf>,
+    /// Its kind and its version.
+    found: (&'static str, String),
     rounds: usize,
     slice: Slice,
     held: usize,
@@ -53,15 +56,17 @@ struct Choice {
 
 fn run(options: &ArgMatches) -> Outcome<()> {
     let number = |name: &str| options.get_one::<usize>(name).copied();
+    let program = options.get_one::<PathBuf>("server").cloned();
+    let (kind, version, module) = Plan { program: program.clone(), ..Plan::default() }.start().versions();
     let choice = Choice {
-        server: options.get_one::<PathBuf>("server").cloned(),
+        server: program,
+        found: (kind, version.clone()),
         rounds: number("rounds").expect("has a default").max(1),
         slice: number("count").map_or(Slice::Cpu(SLICE_CPU, SLICE_TIME), Slice::Count),
         held: number("held").expect("has a default"),
     };
     let chosen = |row: &str| options.get_many::<String>("rows").is_none_or(|mut rows| rows.any(|chosen| chosen == row));
 
-    let (kind, version, module) = choice.plan().start().versions();
     let machine = Machine::this();
     let command: Vec<String> = std::env::args().collect();
     println!("{}", command.join(" "));
@@ -75,7 +80,7 @@ fn run(options: &ArgMatches) -> Outcome<()> {
         rows.extend(choice.held()?);
     }
     if chosen("memory") {
-        rows.extend(choice.memory(kind, &version)?);
+        rows.extend(choice.memory()?);
     }
     // The last, since it keeps this thread on one processor.
     if chosen("loaded") {
@@ -103,6 +108,15 @@ impl Choice {
 
     fn shape(&self, pipeline: usize) -> Shape {
         Shape { pipeline, keys: KEYS, slice: self.slice, rounds: self.rounds }
+    }
+
+    /// Prints rows, each with the verdict on it if it has a bound.
+    fn judge(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        for row in &mut rows {
+            row.goal = goals::of_row(row.group, &row.environment, &row.with, (self.found.0, &self.found.1));
+            println!("{row}");
+        }
+        rows
     }
 
     /// A group, on a server of its own.
@@ -137,11 +151,11 @@ impl Choice {
             if let (Some(what), Some(with)) = (places[comparison.what], places[comparison.with]) {
                 let names = [comparison.what, comparison.with].map(|place| group.contestants[place].name.clone());
                 let mut row = by_cpu(group.name, names, &samples[what], &samples[with]);
-                (row.environment, row.goal) = (environment.to_string(), comparison.goal);
+                row.environment = environment.to_string();
                 rows.push(row);
             }
         }
-        if let Some((count, goal)) = group.flat {
+        if let Some(count) = group.flat {
             let medians = samples[..count].iter().map(|samples| Spread::of(measure::cpu_us(samples)).median);
             let medians = Spread::of(medians);
             rows.push(Row {
@@ -153,11 +167,10 @@ impl Choice {
                 ours: Spread::of([medians.max]),
                 theirs: Spread::of([medians.min]),
                 ratio: Spread::of([medians.max / medians.min]),
-                goal: Some(goal),
+                goal: None,
             });
         }
-        rows.iter().for_each(|row| println!("{row}"));
-        Ok(rows)
+        Ok(self.judge(rows))
     }
 
     /// The pair while very many locks are held, and while few are: two servers, in turn.
@@ -178,14 +191,13 @@ impl Choice {
 
         headline("held", &environment.to_string(), CPU);
         let mut rows = Vec::new();
-        for (((name, _), samples), goal) in pairs.iter().zip(samples.chunks(2)).zip([Some(HELD_GOAL), None]) {
-            let names = [format!("{name} among {}", self.held), format!("the same among {HELD_FEW}")];
+        for ((name, _), samples) in pairs.iter().zip(samples.chunks(2)) {
+            let names = [format!("{name} among {}", self.held), format!("{name} among {HELD_FEW}")];
             let mut row = by_cpu("held", names, &samples[0], &samples[1]);
-            (row.environment, row.goal) = (environment.to_string(), goal);
-            println!("{row}");
+            row.environment = environment.to_string();
             rows.push(row);
         }
-        Ok(rows)
+        Ok(self.judge(rows))
     }
 
     /// What others run on a server with the module and on one without it, in turn. Each sends one command at a time, so
@@ -213,13 +225,11 @@ impl Choice {
             let names = [format!("{name} with the module"), "without it".to_owned()];
             Row { environment: environment.to_owned(), ..by_cpu("loaded", names, &samples[0], &samples[1]) }
         });
-        let rows: Vec<Row> = rows.collect();
-        rows.iter().for_each(|row| println!("{row}"));
-        Ok(rows)
+        Ok(self.judge(rows.collect()))
     }
 
     /// What many held locks take of the server's memory, each: one measurement of each kind, on a server of its own.
-    fn memory(&self, kind: &str, version: &str) -> Outcome<Vec<Row>> {
+    fn memory(&self) -> Outcome<Vec<Row>> {
         let environment = format!("{} held locks, owners of 36 bytes", self.held);
         let mut bytes = Vec::new();
         for run in HELD {
@@ -233,9 +243,8 @@ impl Choice {
             bytes.push(Spread::of([(server.memory() - before) / self.held as f64]));
         }
         headline("memory", &environment, "bytes each");
-        let goals = [Some(rivals::memory_goal(kind, version)), None];
         let names = ["SET NX PX", "a hash in Redisson's shape"];
-        let rows = bytes[1..].iter().zip(names).zip(goals).map(|((theirs, name), goal)| Row {
+        let rows = bytes[1..].iter().zip(names).map(|(theirs, name)| Row {
             group: "memory",
             environment: environment.clone(),
             what: "LOCK.ACQUIRE".to_owned(),
@@ -244,11 +253,9 @@ impl Choice {
             ours: bytes[0],
             theirs: *theirs,
             ratio: Spread::of_ratios(&[bytes[0].median], &[theirs.median]),
-            goal,
+            goal: None,
         });
-        let rows: Vec<Row> = rows.collect();
-        rows.iter().for_each(|row| println!("{row}"));
-        Ok(rows)
+        Ok(self.judge(rows.collect()))
     }
 }
 

@@ -2,11 +2,14 @@
 //! machine.
 
 use bench::driver::{Driver, Load};
+use bench::goals::{self, Measured};
 use bench::instructions::Counter;
+use bench::profile::Profile;
 use bench::rivals::{self, Group};
 use bench::server::Plan;
 use bench::template::Sequence;
 use bench::{results, scripts};
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::{Value, json};
 use std::error::Error;
@@ -16,6 +19,9 @@ use std::process::ExitCode;
 const GROUPS: [&str; 4] = ["pair", "refused", "again", "extend"];
 /// Few, to fill them soon: a server is fifty times slower here.
 const KEYS: usize = 1_000;
+
+/// The module's file.
+const MODULE: &str = "libredis_lock.so";
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -35,9 +41,12 @@ fn run(options: &ArgMatches) -> Outcome<()> {
     );
     let mut found = Vec::new();
     let groups = rivals::groups();
-    let counted = |group: &&Group| GROUPS.contains(&group.name) && group.environment == rivals::BUSY;
+    let chosen = |row: &str| options.get_many::<String>("rows").is_none_or(|mut rows| rows.any(|chosen| chosen == row));
+    let counted =
+        |group: &&Group| GROUPS.contains(&group.name) && chosen(group.name) && group.environment == rivals::BUSY;
+    println!("{:<36} {:>10} {:>16}", "", "all", "the module's own");
     for group in groups.iter().filter(counted) {
-        found.extend(measure(&server, group, count)?);
+        found.extend(measure(&server, (kind, &version), group, count)?);
     }
     let found = json!({ "module": module, "connections": 1, "pipeline": rivals::BUSY.pipeline, "commands": found });
     let folder = options.get_one::<PathBuf>("results").cloned().unwrap_or_else(results::folder);
@@ -46,7 +55,7 @@ fn run(options: &ArgMatches) -> Outcome<()> {
     Ok(())
 }
 
-fn measure(program: &Path, group: &Group, count: usize) -> Outcome<Vec<Value>> {
+fn measure(program: &Path, on: goals::Server<'_>, group: &Group, count: usize) -> Outcome<Vec<Value>> {
     let mut counter = Counter::new(program)?;
     let mut options = group.environment.options();
     options.push(("loadmodule".to_owned(), rivals::noop().to_string_lossy().into_owned()));
@@ -67,13 +76,26 @@ fn measure(program: &Path, group: &Group, count: usize) -> Outcome<Vec<Value>> {
         let sequence = Sequence::parse(&contestant.run, &names)?;
         // Warm, so that no table grows and no buffer is allocated for the first time.
         driver.run(&sequence, load(KEYS))?;
-        let mut total =
-            |count| counter.count(server.pid(), || driver.run(&sequence, load(count)).map_err(Box::<dyn Error>::from));
+        let mut profile = |count| -> Outcome<Profile> {
+            let run = || driver.run(&sequence, load(count)).map_err(Box::<dyn Error>::from);
+            Ok(Profile::parse(&counter.counts(server.pid(), run)?))
+        };
         // What the counting itself takes is in both.
-        let (once, twice) = (total(count)?, total(2 * count)?);
-        let each = twice.saturating_sub(once) as f64 / count as f64;
-        println!("{:<36} {each:>10.0}", contestant.name);
-        found.push(json!({ "group": group.name, "name": contestant.name, "instructions": each }));
+        let (once, twice) = (profile(count)?, profile(2 * count)?);
+        let each = twice.since(&once, count as f64);
+        let (all, own) = (each.sum(|_, _| true).instructions, each.sum(|file, _| file == MODULE).instructions);
+        let is_bounded = (group.name, &contestant.name[..]) == ("pair", rivals::LOCK_NAME);
+        let goal = |measured| goals::of(measured, on).filter(|_| is_bounded);
+        let (all_text, all_judged) = goals::judged(goal(Measured::Instructions), all);
+        let (own_text, own_judged) = goals::judged(goal(Measured::Own), own);
+        println!("{:<36} {all:>10.0} {own:>16.0}   {all_text}", contestant.name);
+        if !own_text.is_empty() {
+            println!("{:<36} {:>27}   {own_text}", "", "of these the module's own");
+        }
+        found.push(json!({
+            "group": group.name, "name": contestant.name, "instructions": all, "own": own, "judged": all_judged,
+            "own_judged": own_judged,
+        }));
     }
     Ok(found)
 }
@@ -86,6 +108,13 @@ fn options() -> ArgMatches {
         .about("Instructions that a server runs for a command; needs valgrind")
         .arg(path("server", "The program of the server"))
         .arg(path("results", "The folder to write to; without it bench/results"))
+        .arg(
+            Arg::new("rows")
+                .long("rows")
+                .value_delimiter(',')
+                .value_parser(PossibleValuesParser::new(GROUPS))
+                .help("What to count; without this everything"),
+        )
         .arg(
             Arg::new("count")
                 .long("count")

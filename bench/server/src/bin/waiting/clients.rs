@@ -89,6 +89,11 @@ impl Ring {
         self.requests.len()
     }
 
+    /// How often a client was granted what it asked for, since the tally was cleared.
+    pub(crate) fn granted(&self) -> u64 {
+        self.tally.grants.iter().sum()
+    }
+
     fn ask(&mut self, client: usize, now: Instant, lines: &mut Lines) {
         self.phases[client] = Phase::Asks;
         self.tally.asks(client, now);

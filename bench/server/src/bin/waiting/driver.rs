@@ -36,6 +36,10 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
+    pub(crate) fn len(&self) -> usize {
+        self.streams.len()
+    }
+
     /// A client has at most a request or two under way: they always fit into the socket's buffer.
     pub(crate) fn send(&mut self, conn: usize, request: &[u8]) {
         self.streams[conn].write_all(request).expect("a request fits into the socket's buffer");

@@ -5,6 +5,7 @@ use crate::clients::Then;
 use crate::driver::Driver;
 use crate::rivals::{Line, list, locks};
 use crate::sample::{Sample, ratio, spread};
+use bench::goals::{self, Measured};
 use bench::ratio::Spread;
 use bench::server::Bench;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ const CROWDED: usize = 16;
 
 /// Measures it, and returns what was found for other programs.
 pub(crate) fn table(server: &mut Bench, sizes: &[usize], rounds: usize, time: Duration) -> Value {
+    let (kind, version) = server.version();
     println!("\nhand-offs of one lock: LOCK.ACQUIRE BLOCK 0 + LOCK.RELEASE beside BLPOP 0 + LPUSH");
     println!(
         "{:>8} {:>10} {:>10} {:>20}   {:>10} {:>10} {:>20}",
@@ -34,15 +36,17 @@ pub(crate) fn table(server: &mut Bench, sizes: &[usize], rounds: usize, time: Du
         let (lock_cpu, list_cpu) = (spread(&ours, |sample| sample.cpu_us), spread(&theirs, |sample| sample.cpu_us));
         let rate_ratio = ratio(&ours, &theirs, |sample| sample.rate);
         let cpu_ratio = ratio(&ours, &theirs, |sample| sample.cpu_us);
+        let goal = goals::of(Measured::HandOff(size), (kind, &version));
+        let (verdict, judged) = goals::judged(goal, cpu_ratio.median);
         println!(
-            "{size:>8} {:>10.0} {:>10.0} {rate_ratio:>20}   {:>10.2} {:>10.2} {cpu_ratio:>20}",
+            "{size:>8} {:>10.0} {:>10.0} {rate_ratio:>20}   {:>10.2} {:>10.2} {cpu_ratio:>20}   {verdict}",
             lock_rate.median, list_rate.median, lock_cpu.median, list_cpu.median
         );
         found.push(json!({
             "clients": size,
             "lock": { "rate": lock_rate.json(), "cpu_us": lock_cpu.json() },
             "list": { "rate": list_rate.json(), "cpu_us": list_cpu.json() },
-            "ratio": { "rate": rate_ratio.json(), "cpu": cpu_ratio.json() },
+            "ratio": { "rate": rate_ratio.json(), "cpu": cpu_ratio.json() }, "judged": judged,
         }));
         if size >= CROWDED {
             lock_rates.push(lock_rate.median);

@@ -7,6 +7,7 @@ mod fairness;
 mod handoff;
 mod many;
 mod pings;
+mod profile;
 mod rivals;
 mod sample;
 mod semaphore;
@@ -47,17 +48,24 @@ fn main() {
     let all = sizes.iter().copied().chain(contenders.iter().map(|size| 2 * size)).chain([crowd]).max().unwrap();
     let all = (all + 100).to_string();
     let limits = ["maxclients", "lock.max-waiters", "lock.max-waiters-per-key"];
-    let limits = limits.map(|name| (name.to_owned(), all.clone())).into();
+    let limits: Vec<_> = limits.map(|name| (name.to_owned(), all.clone())).into();
     let program = options.get_one::<PathBuf>("server").cloned();
-    let mut server = Plan { program, options: limits, ..Plan::default() }.start();
+    let mut server = Plan { program: program.clone(), options: limits.clone(), ..Plan::default() }.start();
     let (kind, version) = server.version();
     println!("{kind} {version}, nothing saved, no replica; the clients are one thread");
-    if chosen("handoff") {
-        let found = handoff::table(&mut server, &sizes, rounds, seconds("seconds"));
+    let write = |section: &str, found| {
         if let Some(folder) = options.get_one::<PathBuf>("results") {
-            let file = results::write(folder, kind, &version, "handoff", found).unwrap();
+            let file = results::write(folder, kind, &version, section, found).unwrap();
             println!("results: {}", file.display());
         }
+    };
+    if chosen("handoff") {
+        write("handoff", handoff::table(&mut server, &sizes, rounds, seconds("seconds")));
+    }
+    if chosen("profile") {
+        let program = program.or_else(|| std::env::var_os("REDIS_LOCK_SERVER").map(Into::into));
+        let program = program.unwrap_or_else(|| "redis-server".into());
+        write("profile", profile::table(&program, &limits, &sizes, number("count")));
     }
     if chosen("fairness") {
         fairness::table(&mut server, &contenders, rounds, seconds("seconds-fairness"));
@@ -116,6 +124,7 @@ fn options() -> ArgMatches {
                 "many",
                 "shoppers",
                 "sessions",
+                "profile",
             ])
             .into(),
             "What to measure",
@@ -123,6 +132,7 @@ fn options() -> ArgMatches {
         .arg(option("sizes", "2,16,128,1000,10000", count(), "Clients of the hand-offs"))
         .arg(option("contenders", "128,1000", count(), "Clients of fairness"))
         .arg(one(option("crowd", "10000", count(), "Clients of readers and fill, holds of sessions")))
+        .arg(one(option("count", "5000", count(), "Hand-offs of profile; counted once, and again with twice as many")))
         .arg(one(option("rounds", "5", count(), "Rounds; all are measured in each, in turn")))
         .arg(one(option("seconds", "1", value_parser!(f64).into(), "Of each measurement of hand-offs")))
         .arg(one(option("seconds-fairness", "2", value_parser!(f64).into(), "Of each measurement of fairness")))

@@ -1,0 +1,35 @@
+//! Says how the figures in bench/results stand to their bounds, or writes them into the pages.
+
+use bench::page::{PAGES, blocks, filled, machines, top};
+use bench::results;
+use clap::{Arg, ArgAction, Command};
+use std::error::Error;
+use std::fs;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bench::finish(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let options = Command::new("figures")
+        .about("How the figures in bench/results stand to their bounds")
+        .arg(Arg::new("write").long("write").action(ArgAction::SetTrue).help("Write them into the pages instead"))
+        .get_matches();
+    let machines = machines(&results::folder())?;
+    if !options.get_flag("write") {
+        let newest = machines
+            .iter()
+            .find(|machine| machine.has_figures())
+            .ok_or("bench/results has no figures: run make bench")?;
+        println!("{}", newest.verdicts());
+        return Ok(());
+    }
+    let blocks = blocks(&machines);
+    for page in PAGES {
+        let path = top().join(page);
+        fs::write(&path, filled(&fs::read_to_string(&path)?, &blocks)?)?;
+        println!("figures: written to {page}");
+    }
+    Ok(())
+}
