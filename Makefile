@@ -68,7 +68,7 @@ test-servers: modules servers ## unpack the servers of make servers, and run the
 	@tools/install.sh clients
 	@$(env) tools/test.py --servers
 
-roll: build ## upgrade from older modules and back as docs/operations/upgrading.md says; builds them, which takes minutes
+roll: build ## upgrade from older modules and back, as docs/operations/upgrading.md says; builds them, in minutes
 	@tools/install.sh server
 	@$(env) tools/roll.sh
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Shows to each rule of tools/lengths.py and tools/layers.py a file that breaks it, and one that just keeps it.
 
-Shows to tools/test.py programs of tests that fail, to check which it repeats and which fail the run.
+Shows to tools/test.py programs of tests that fail, to check which it repeats and which fail the run. Shows pages and
+output to tests/operations/recipes.
 """
 
 import contextlib
+import importlib.machinery
+import importlib.util
 import io
 import tempfile
 import unittest
@@ -146,6 +149,76 @@ class Repeated(unittest.TestCase):
         output = ["failures:", "    x", "---- x stdout ----", "end"]
         lines = ["failures:", "", "---- a stdout ----", *output, "", "failures:"]
         self.assertEqual(test.outputs_of(["a"], lines), {"a": output})
+
+
+def recipes():
+    """tests/operations/recipes as a module."""
+    loader = importlib.machinery.SourceFileLoader("recipes", str(test.Recipes.source))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("recipes", loader))
+    loader.exec_module(module)
+    return module
+
+
+PAGE = """# Page
+Text about `10.0.0.9`.
+## One
+On `10.0.0.2` and `10.0.0.3`:
+```sh
+a
+b
+```
+It prints, until it prints it:
+```text
+c
+```
+Text. Then on `10.0.0.1` type, and repeat this until 10.0.0.4 does it:
+```sh
+d
+```
+## Two
+```redis
+> PING
+```
+"""
+
+
+class Recipes(unittest.TestCase):
+    def test_a_page_is_read_as_its_reader_does(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "page.md"
+            page.write_text(PAGE)
+            [recipe] = recipes().recipes_of(page)
+        self.assertEqual(recipe.name, "operations::page::one")
+        kinds = [(block.kind, block.text, block.machines()) for block in recipe.blocks]
+        first = ("sh", "a\nb", ["10.0.0.2", "10.0.0.3"])
+        self.assertEqual(kinds, [first, ("text", "c", []), ("sh", "d", ["10.0.0.1"])])
+
+    def test_what_is_printed_must_be_what_is_shown(self):
+        agrees = recipes().agrees
+        for shown, said in (
+            ("a\nb", "a\nb\n"),
+            ("...\nb", "b"),
+            ("...\nb", "x\ny\nb"),
+            ("a ... z", "a b c z"),
+            ("left 12345", "left 987654"),
+            ("1795254138291343\n1795254138291343", "1795254138299999\n1795254138299999"),
+            ("a", "a\n(0.72s)"),
+        ):
+            self.assertTrue(agrees(shown, said, {}), (shown, said))
+        for shown, said in (
+            ("a\nb", "a"),
+            ("a", "a\nb"),
+            ("...\nb", "x\nbb"),
+            ("a.c", "abc"),
+            ("left 12345", "left 0"),
+            ("left 1234", "left 1235"),
+            ("1795254138291343\n1795254138291343", "1795254138299999\n1795254138299998"),
+        ):
+            self.assertFalse(agrees(shown, said, {}), (shown, said))
+        # A fence stays the same from one block to the next.
+        fences = {}
+        self.assertTrue(agrees("1795254138291343", "1795254138299999", fences))
+        self.assertFalse(agrees("1795254138291343", "1795254138299998", fences))
 
 
 if __name__ == "__main__":

@@ -182,9 +182,9 @@ class Stage:
 
     def __init__(self, name, addresses):
         self.name = name
-        self.folder = Path(tempfile.mkdtemp(prefix="recipe-"))
         self.server, self.family = real_server()
         self.net, self.ports = self.place()
+        self.folder = Path(tempfile.mkdtemp(prefix="recipe-"))
         self.fences = {}  # those that the page shows, and those that were printed
         self.programs()
         self.machines = {address: Machine(self, address) for address in addresses}
@@ -192,6 +192,8 @@ class Stage:
 
     def place(self):
         """A part of the loopback network and ports of our own."""
+        if not Path("/proc/self/environ").exists():
+            raise NotHere("it needs Linux: the whole of 127.0.0.0/8, and /proc")
         for _ in range(200):
             net, base = (random.randrange(2, 250), random.randrange(0, 250)), random.randrange(11000, 21000, 20)
             with Stage.guard:

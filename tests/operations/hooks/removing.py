@@ -48,6 +48,7 @@ def assert_filled(machine):
 def assert_free(machine):
     """Each of its files loads without the module."""
     assert_filled(machine)
+    assert machine.path("/var/lib/redis/dump.rdb").exists(), "no RDB file was written anew"
     machine.must("systemctl restart redis-server")
     assert_filled(machine)
     machine.must("systemctl stop redis-server; rm -rf /var/lib/redis/appendonlydir")
