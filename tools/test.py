@@ -37,8 +37,12 @@ ON_EACH_SERVER = ["operations::backup::", "operations::removing::", "operations:
 # These tests do not depend on the server, so they run on the first server only.
 ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
 # What the tests of these programs need beside servers: it is installed and built before they are.
-NEEDS = {"guide": ("tools/install.sh", "client-libraries", "go"), "helpers": ("tools/agents.sh",)}
-NEEDS["browser"] = ("tools/install.sh", "browser")
+NEEDS = {
+    "guide": ("tools/install.sh", "client-libraries", "go"),
+    "helpers": ("tools/agents.sh",),
+    "operations": ("tools/recipes.sh",),
+    "browser": ("tools/install.sh", "browser"),
+}
 # How many tests of these programs run at once: they wait even more than others.
 THREADS = {"guide": "8", "helpers": "8", "program": "14", "quorum": "14", "server": "10"}
 # Which part of the output of tests is shown. The log has all of it.

@@ -229,7 +229,7 @@ class Stage:
         self.program("install", INSTALL.format(install=shutil.which("install")))
         self.program("systemctl", SYSTEMCTL)
         self.program("hostname", HOSTNAME)
-        ours = Path(os.environ.get("REDIS_LOCK_PROGRAM") or ROOT / "target/release/redis-lock")
+        ours = Path(os.environ.get("REDIS_LOCK_PROGRAM") or ROOT / "target/debug/redis-lock")
         if ours.exists():
             (folder / "redis-lock").symlink_to(ours)
 
