@@ -3,7 +3,8 @@
 
 use crate::commands::watch::has_own_categories;
 use crate::harness::connection::{Connection, Reply};
-use testbed::Server;
+use std::collections::BTreeSet;
+use testbed::{Server, wait_for};
 
 /// What every user of locks needs, on keys of its own.
 const LOCKING: &[&str] = &[
@@ -39,20 +40,37 @@ const CONNECTING: &[&str] = &[
 /// The password in the lines of docs/operations/acl.md.
 pub(crate) const PASSWORD: &str = "change-me";
 
+const PAGE: &str = include_str!("../../../docs/operations/acl.md");
+
 /// Lines of that page that make a user of this name, in order: the servers they are for, and the line.
 fn page_lines(user: &str) -> Vec<(&'static str, &'static str)> {
-    let lines: Vec<&str> = include_str!("../../../docs/operations/acl.md").lines().collect();
+    let lines: Vec<&str> = PAGE.lines().collect();
     let pairs = lines.windows(2).filter(|pair| pair[1].starts_with(&format!("ACL SETUSER {user} ")));
     pairs.map(|pair| (pair[0].rsplit_once(": ").expect("for which servers").1, pair[1])).collect()
 }
 
-/// The lines of that page by which an application's user is made on this server.
+/// The same, for this server.
+fn page_lines_here(server: &Server, user: &str) -> Vec<&'static str> {
+    let mut wire = Connection::resp2(server);
+    let by_category = has_own_categories(&mut wire);
+    let [no_touch] = &wire.say("COMMAND INFO client|no-touch").items()[..] else { panic!("one command") };
+    let no_touch = !matches!(no_touch, Reply::Null | Reply::Other(_));
+    let is_for = |servers| match servers {
+        "Redis from 7.4 on, Valkey" => by_category,
+        "Redis from 7.2 on, Valkey" => no_touch,
+        // Where there are categories, commands can be named as well.
+        "any server" | "Redis 7.0 and 7.2" | "Redis 7.0" => true,
+        other => panic!("which servers are meant by {other}?"),
+    };
+    let lines: Vec<&str> =
+        page_lines(user).into_iter().filter(|(servers, _)| is_for(servers)).map(|(_, line)| line).collect();
+    assert!(!lines.is_empty(), "no line of {user} is for this server");
+    lines
+}
+
+/// The lines by which an application's user is made on this server.
 pub(crate) fn application_lines(server: &Server) -> Vec<&'static str> {
-    let lines = page_lines("app");
-    let [(newer, by_category), (older, by_name)] = lines[..] else { panic!("{lines:?}") };
-    assert_eq!((newer, older), ("Redis from 7.4 on, Valkey", "Redis 7.0 and 7.2"));
-    // Where there are categories, commands can be named as well.
-    if has_own_categories(&mut Connection::resp2(server)) { vec![by_category, by_name] } else { vec![by_name] }
+    page_lines_here(server, "app")
 }
 
 /// A connection of the user that a line of that page makes.
@@ -129,8 +147,7 @@ fn users_of_the_page_can_do_what_they_are_for_and_no_more() {
 fn the_operator_of_the_page_can_look_at_everything_and_break_a_lock() {
     // What could go wrong: the operator on call at night may not do what the page says.
     let server = Server::new();
-    let lines = page_lines("operator");
-    let [("any server", line)] = lines[..] else { panic!("{lines:?}") };
+    let [line] = page_lines_here(&server, "operator")[..] else { panic!("one line") };
     let mut wire = user_of_page(&server, line);
     let mut admin = Connection::resp2(&server);
     assert!(admin.say("LOCK.ACQUIRE k a").int() > 0);
@@ -169,6 +186,146 @@ fn the_operator_of_the_page_can_look_at_everything_and_break_a_lock() {
     assert!(matches!(wire.say("CLIENT NO-TOUCH ON"), Reply::Error(_)));
     not_refused(&mut wire, "SUBSCRIBE __keyevent@0__:lock.lapse");
     not_refused(&mut wire, "PSUBSCRIBE __keyevent@*__:lock.lapse");
+}
+
+/// A user of the page but those of applications and operators, what it may do and what it may not.
+struct Role {
+    name: &'static str,
+    may: &'static [&'static str],
+    may_not: &'static [&'static str],
+}
+
+const ROLES: &[Role] = &[
+    Role {
+        name: "admin",
+        may: &["CONFIG SET lock.max-keys 5", "SET s x", "DEL s", "LOCK.ACQUIRE k b", "LOCK.BREAK k", "LOCK.LOG RESET", "ACL LIST"],
+        may_not: &["LOCK.HOLD k a 0 0", "CLIENT UNBLOCK 1"],
+    },
+    Role {
+        name: "writer",
+        may: &[
+            "LOCK.ACQUIRE lock:w a",
+            "LOCK.GUARD lock:w a FENCE SET data:w x",
+            "LOCK.GUARD lock:w a FENCE GET data:w",
+            "LOCK.EXTEND lock:w a PX 5000",
+            "LOCK.RELEASE lock:w a",
+            "GET data:w",
+        ],
+        may_not: &["LOCK.GUARD lock:w a 1 DEL data:w", "LOCK.GUARD lock:w a 1 SET s x", "LOCK.BREAK lock:k", "SET s x"],
+    },
+    Role {
+        name: "jobs",
+        may: &[
+            "LOCK.ACQUIRE lock:nightly a",
+            "LOCK.CHECK lock:nightly a",
+            "LOCK.EXTEND lock:nightly a PX 5000",
+            "LOCK.INFO lock:nightly",
+            "LOCK.RELEASE lock:nightly a",
+            "LOCK.RW lock:nightly a READ",
+            "LOCK.RELEASE lock:nightly a",
+            "LOCK.SHARE lock:nightly a 3",
+            "LOCK.RELEASE lock:nightly a",
+        ],
+        may_not: &["LOCK.ACQUIRE lock:k b", "LOCK.BREAK lock:nightly", "LOCK.GUARD lock:nightly a 1 GET data:w", "GET data:w"],
+    },
+    Role {
+        name: "waiter",
+        may: &["LOCK.ACQUIRE lock:w a BLOCK 10 QUEUE 1000", "LOCK.RELEASE lock:w a"],
+        may_not: &["LOCK.EXTEND lock:k a PX 5000", "LOCK.INFO lock:k", "LOCK.RW lock:w a READ", "LOCK.BREAK lock:k", "LOCK.ACQUIRE k b"],
+    },
+    Role {
+        name: "watcher",
+        may: &["LOCK.INFO lock:k", "PING"],
+        may_not: &["LOCK.ACQUIRE lock:w a", "LOCK.RELEASE lock:k a", "LOCK.INFO k", "LOCK.TOP", "PSUBSCRIBE *", "SUBSCRIBE secrets"],
+    },
+    Role {
+        name: "resource",
+        may: &["LOCK.CHECK lock:k a"],
+        may_not: &["LOCK.CHECK k a", "LOCK.INFO lock:k", "LOCK.RELEASE lock:k a", "LOCK.ACQUIRE lock:w a", "GET data:w"],
+    },
+    Role {
+        name: "monitor",
+        may: &["INFO lock", "INFO ALL", "PING"],
+        may_not: &["LOCK.INFO lock:k", "LOCK.TOP", "GET data:w", "SET s x", "CONFIG GET lock.max-keys", "EVAL_RO return_1 0"],
+    },
+    Role {
+        name: "replica",
+        may: &["PING", "REPLCONF capa eof"],
+        may_not: &["LOCK.ACQUIRE lock:w a", "LOCK.INFO lock:k", "GET data:w", "INFO lock", "CONFIG GET dir"],
+    },
+];
+
+#[test]
+fn each_user_of_the_page_may_do_what_it_is_for_and_no_more() {
+    // What could go wrong: a line that this server refuses, or that gives a program more than the page says.
+    let server = Server::new();
+    let mut admin = Connection::resp2(&server);
+    for Role { name, may, may_not } in ROLES {
+        for line in page_lines_here(&server, name) {
+            assert!(admin.say("LOCK.ACQUIRE lock:k a").int() > 0);
+            let mut wire = user_of_page(&server, line);
+            let mut fence = 0;
+            for command in *may {
+                let reply = wire.say(&command.replace("FENCE", &fence.to_string()));
+                assert!(!matches!(reply, Reply::Error(_)), "{name}: {command}: {reply:?}");
+                if command.starts_with("LOCK.ACQUIRE") {
+                    fence = reply.int();
+                }
+            }
+            for command in *may_not {
+                let reply = wire.say(command);
+                let refused = matches!(&reply, Reply::Error(text) if text.starts_with("NOPERM "));
+                assert!(refused, "{name}: {command}: {reply:?}");
+            }
+            assert_eq!(admin.say("LOCK.BREAK lock:k").int(), 1, "{name} has taken the lock away");
+            assert_eq!(admin.say(&format!("ACL DELUSER {name}")).int(), 1);
+        }
+    }
+}
+
+#[test]
+fn every_user_of_the_page_is_tried() {
+    // What could go wrong: a line that is never typed before an operator does.
+    let there: BTreeSet<&str> =
+        PAGE.lines().filter_map(|line| line.strip_prefix("ACL SETUSER ")?.split(' ').next()).collect();
+    let tried: BTreeSet<&str> = ROLES.iter().map(|role| role.name).chain(["app", "operator"]).collect();
+    assert_eq!(there, tried);
+}
+
+#[test]
+fn a_watcher_of_the_page_hears_that_a_lock_is_free_and_a_monitor_runs_the_script() {
+    let server = Server::new();
+    let mut admin = Connection::resp2(&server);
+    for user in ["watcher", "monitor", "replica"] {
+        assert_eq!(admin.say(page_lines_here(&server, user)[0]).text(), "OK");
+    }
+    let mut watcher = Connection::resp2(&server);
+    assert_eq!(watcher.say(&format!("AUTH watcher {PASSWORD}")).text(), "OK");
+    not_refused(&mut watcher, "PSUBSCRIBE __keyevent@*__:lock.*");
+    not_refused(&mut watcher, "SUBSCRIBE __keyevent@0__:lock.release");
+
+    let log_in = format!("AUTH monitor {PASSWORD}");
+    let mut conn = server.connect();
+    conn.ok(&log_in.split(' ').collect::<Vec<_>>());
+    let script = include_str!("../../../contrib/redis_exporter/lock.lua");
+    let pairs: Vec<String> = conn.get(&["EVAL", script, "0"]);
+    assert!(pairs.contains(&"lock_leases".to_owned()));
+    // A script gives it no command that it has not.
+    let stolen = conn.call(&["EVAL", "return redis.call('GET', 'k')", "0"]);
+    assert!(stolen.is_err(), "{stolen:?}");
+
+    let replica = Server::new();
+    for (name, value) in [("masteruser", "replica"), ("masterauth", PASSWORD)] {
+        replica.connect().ok(&["CONFIG", "SET", name, value]);
+    }
+    // Nobody gets in without a name.
+    assert_eq!(admin.say("ACL SETUSER default resetpass").text(), "OK");
+    replica.connect().ok(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    let mut follower = replica.connect();
+    wait_for("the link", || {
+        let text: String = follower.get(&["INFO", "replication"]);
+        text.contains("master_link_status:up")
+    });
 }
 
 #[test]

@@ -156,6 +156,33 @@ fn every_alert_asks_for_a_field_and_says_why_it_is_there() {
 }
 
 #[test]
+fn every_alert_leads_to_its_section_of_the_page_and_back() {
+    // What could go wrong: an operator is woken, and follows a link to nowhere.
+    let page = include_str!("../../../docs/operations/alerts.md");
+    let text = file("alerts.yml");
+    let rules: Vec<&str> = text.split("      - alert: ").skip(1).collect();
+    let named: Vec<&str> = rules.iter().map(|rule| rule.lines().next().unwrap()).collect();
+    let headings: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(headings, named);
+    for (name, rule) in named.iter().zip(&rules) {
+        let anchor = name.to_lowercase();
+        let link = format!("          runbook_url: docs/operations/alerts.md#{anchor}\n");
+        assert!(rule.contains(&link), "{name} has no such line: {link}");
+        let severity = rule.split_once("severity: ").unwrap().1.lines().next().unwrap();
+        assert!(page.contains(&format!("| [{name}](#{anchor}) | {severity} |")), "{name} is not in the table");
+        let section = page.split_once(&format!("\n## {name}\n")).unwrap().1.split("\n## ").next().unwrap();
+        for part in ["**What it means.** ", "**What to type.**", "```sh\nredis-cli ", "**What to do.**"] {
+            assert!(section.contains(part), "{name} lacks {part}");
+        }
+        // A threshold that the rule and the page give alike.
+        for limit in rule.split("} > ").skip(1).filter_map(|rest| rest.lines().next()).filter(|limit| limit.len() > 3) {
+            let written = format!("{},{}", &limit[..limit.len() - 3], &limit[limit.len() - 3..]);
+            assert!(section.contains(&format!("More than {written} ")), "{name}: the page does not say {written}");
+        }
+    }
+}
+
+#[test]
 fn the_script_for_redis_exporter_returns_every_field_of_info_lock() {
     // What could go wrong: a field that the pattern does not take, or a number that Lua rounds: fences have 16 digits.
     let script = file("redis_exporter/lock.lua");
