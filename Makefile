@@ -140,7 +140,7 @@ figures: ## write the figures that make bench has left in bench/results into doc
 	@tools/install.sh rust
 	@$(cargo) run --quiet --release --locked --package bench --bin figures -- --write
 
-sizing: build ## measure what locks and waiters take of a server's memory, and write it into docs/operations/sizing.md
+sizing: build ## measure what locks and waiters take of a server's memory; write it into docs/operations/sizing.md
 	@tools/install.sh server
 	@tools/servers.sh || echo "sizing: without the newest servers"
 	@tools/sizing.py --write

@@ -45,7 +45,9 @@ def before_with_redis_exporter(stage):
     home = stage.first
     folder = stage.folder / "bin"
     (folder / "systemctl").rename(folder / "systemctl-of-servers")
-    stage.program("systemctl", SYSTEMCTL.replace("PROGRAMS", str(PROGRAMS)).replace("WEB", home.typed("127.0.0.1:9090")))
+    stage.program(
+        "systemctl", SYSTEMCTL.replace("PROGRAMS", str(PROGRAMS)).replace("WEB", home.typed("127.0.0.1:9090"))
+    )
     stage.program("apt-get", APT)
     (folder / "promtool").symlink_to(PROGRAMS / "usr/bin/promtool")
     home.path("/etc/prometheus").mkdir(parents=True)
@@ -111,7 +113,10 @@ def alerts():
     """The names of the rules, and their expressions. The limits are a hundredth: thousands of clients are too many."""
     text = (CONTRIB / "alerts.yml").read_text()
     rules = re.findall(r"- alert: (\w+)\n\s+expr:(?: >-)?(.*?)\n\s+(?:for|labels):", text, re.S)
-    return {name: re.sub(r"> (8000|80000)$", lambda found: f"> {int(found[1]) // 100}", expr.strip()) for name, expr in rules}
+    return {
+        name: re.sub(r"> (8000|80000)$", lambda found: f"> {int(found[1]) // 100}", expr.strip())
+        for name, expr in rules
+    }
 
 
 def panels():
@@ -165,10 +170,16 @@ def test_promtool_finds_the_rules_right_and_their_tests_see_what_is_wrong():
         home.must("promtool check rules alerts.yml && promtool check config prometheus.yml")
         home.must("promtool test rules alerts_test.yml")
         right = (CONTRIB / "alerts.yml").read_text()
-        wrong_ones = [right.replace(f'"{field}"', '"lock_leases"') for field in re.findall(r'key="(\w+)"\}\[10m\]\) > 0', right)]
+        wrong_ones = [
+            right.replace(f'"{field}"', '"lock_leases"') for field in re.findall(r'key="(\w+)"\}\[10m\]\) > 0', right)
+        ]
         wrong_ones += [right.replace(f"> {limit}\n", f"> {limit + 1}\n") for limit in (8000, 80000)]
-        wrong_ones += [right.replace("0.1 *", "0.2 *"), right.replace("0.1 *", "0.05 *"), right.replace("for: 5m", "for: 9m")]
-        wrong_ones += [right.replace("ignoring (key) ", ""), right.replace("_left_ms\"} > 0", "_left_ms\"} >= 0")]
+        wrong_ones += [
+            right.replace("0.1 *", "0.2 *"),
+            right.replace("0.1 *", "0.05 *"),
+            right.replace("for: 5m", "for: 9m"),
+        ]
+        wrong_ones += [right.replace("ignoring (key) ", ""), right.replace('_left_ms"} > 0', '_left_ms"} >= 0')]
         for wrong in wrong_ones:
             assert wrong != right
             (folder / "alerts.yml").write_text(wrong)

@@ -46,7 +46,7 @@ def before_a_server_with_tls(stage):
 def after_a_server_with_tls(stage):
     # What could go wrong: the port still answers without TLS, without a password, or to another authority's friends.
     home = stage.first
-    assert "NOAUTH" in home.bash("redis-cli --tls --cacert ca.crt PING")[1]
+    assert "NOAUTH" in home.bash("env -u REDISCLI_AUTH redis-cli --tls --cacert ca.crt PING")[1]
     assert home.bash("REDISCLI_AUTH=change-me redis-cli PING")[0] != 0
     code, said = home.bash("REDISCLI_AUTH=change-me redis-cli --tls --cacert /etc/ssl/certs/ca-certificates.crt PING")
     assert code != 0 and "PONG" not in said, said
@@ -70,7 +70,9 @@ def after_a_replica_over_tls(stage):
 def before_a_new_certificate(stage):
     before(stage)
     home = stage.first
-    stage.old = home.must("openssl s_client -connect 127.0.0.1:6379 </dev/null 2>/dev/null | openssl x509 -serial -noout")
+    stage.old = home.must(
+        "openssl s_client -connect 127.0.0.1:6379 </dev/null 2>/dev/null | openssl x509 -serial -noout"
+    )
     lines = [block.text for block in first_recipe().blocks if block.kind == "sh"][0]
     home.must(lines[lines.index("openssl req -newkey") :])
 
@@ -181,7 +183,8 @@ def test_the_program_in_go_waits_and_holds_over_tls():
         raise recipes.NotHere(missing.read_text().strip())
 
     def play(stage):
-        command = f'file=$PWD/main.go && home=$PWD && cd {ROOT}/clients/go && {ROOT}/tools/go.sh build -o "$home/program" "$file"'
+        build = f'{ROOT}/tools/go.sh build -o "$home/program" "$home/main.go"'
+        command = f"home=$PWD && cd {ROOT}/clients/go && {build}"
         (stage.first.folder / "home/main.go").write_text(stage.first.typed(block_of("Go", "go")))
         stage.first.must(command)
         runs_over_tls(stage, "main.go", block_of("Go", "go"), "./program")

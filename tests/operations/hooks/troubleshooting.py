@@ -15,7 +15,11 @@ CLI = ROOT / "cli/src/bin/redis-lock"
 STRING = r'"((?:[^"\\]|\\.)*)"'
 FORMATTED = rf"(?:&?(?:format|format_args)!\(\s*)?{STRING}"
 # The module fills in its own names.
-NAMES = {"a saved {} was": "a saved redislock was", "what {} saved": "what redislock saved", "module {} is": "module lock is"}
+NAMES = {
+    "a saved {} was": "a saved redislock was",
+    "what {} saved": "what redislock saved",
+    "module {} is": "module lock is",
+}
 
 
 def section(heading):
@@ -68,7 +72,9 @@ def test_the_page_has_every_reason_for_which_the_module_is_not_loaded():
 def test_the_page_has_every_code_and_every_limit_of_the_page_of_errors():
     errors = (ROOT / "docs/reference/errors.md").read_text()
     codes = set(re.findall(r"^\| `([A-Z]+) ", errors, re.M))
-    codes |= set(re.findall(r"\b[A-Z]{3,}\b", errors.split("The server's other errors pass through: ")[1].split(".")[0]))
+    codes |= set(
+        re.findall(r"\b[A-Z]{3,}\b", errors.split("The server's other errors pass through: ")[1].split(".")[0])
+    )
     shown = {code.split(" ")[0] for code in first_cells(section("Errors").split("The texts of LIMIT")[0])}
     assert codes <= shown, f"not on the page: {sorted(codes - shown)}"
     there = {re.sub(r"\(\d+\)", "(...)", text) for text in re.findall(r"^\| `LIMIT ([^`]+)`", errors, re.M)}
@@ -133,7 +139,11 @@ def test_servers_write_the_lines_that_the_page_shows():
         copy = folder / "libredis_lock.so"
         copy.write_bytes(machine.module().read_bytes())
         copy.chmod(0o644)
-        writes(log_of(folder, server, conf=f"loadmodule {copy}"), "failed to load: It does not have execute permissions.", theirs)
+        writes(
+            log_of(folder, server, conf=f"loadmodule {copy}"),
+            "failed to load: It does not have execute permissions.",
+            theirs,
+        )
         said = log_of(folder, server, conf="lock.max-keys 64")
         writes(said, "Module Configuration detected without loadmodule directive", theirs)
 
