@@ -33,7 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
 COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 # Recipes of docs/operations that are about each server. make test runs all recipes.
-ON_EACH_SERVER = ["operations::backup::", "operations::removing::", "operations::upgrading::"]
+ON_EACH_SERVER = [
+    *("operations::backup::", "operations::removing::", "operations::upgrading::"),
+    *("operations::acl::put_users", "operations::tls::a_", "operations::troubleshooting::servers_"),
+]
 # These tests do not depend on the server, so they run on the first server only.
 ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
 # What the tests of these programs need beside servers: it is installed and built before they are.
