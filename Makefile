@@ -18,7 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
 .PHONY: instructions lint bench compare clean package install uninstall tarball deb image oldest reproducible
-.PHONY: notes sizing example soak figures
+.PHONY: notes sizing example soak figures docs
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -118,6 +118,7 @@ lint: ## run no test: check format, clippy, docs, links, file lengths, layers of
 	tools/layers.py
 	tools/lengths.py
 	tools/links.py
+	tools/docs.py --check
 	tools/rust_version.py
 	tools/version.py --check
 	tools/test_rules.py --quiet
@@ -126,6 +127,10 @@ lint: ## run no test: check format, clippy, docs, links, file lengths, layers of
 	@[ -f target/helpers/go-is-missing ] || { echo tools/lint-go.sh; tools/lint-go.sh; }
 	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run
 lint: export RUSTDOCFLAGS := -D warnings
+
+docs: ## build the documents as a site with search, and check its links: target/docs/index.html
+	@tools/install.sh docs
+	@target/venv/bin/python tools/docs.py
 
 ROUNDS = 5
 ROWS = all

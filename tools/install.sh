@@ -9,6 +9,8 @@
 #   clients     redis-py, and node-redis and ioredis on Node.js
 #   browser     Chromium with apt-get or brew, or another one that is here; playwright-core and axe-core, to test pages
 #               with it. Never fails: if it cannot, target/browser/missing says why
+#   docs        Sphinx, MyST and Furo into target/venv, for make docs. Never fails: if it cannot, target/docs-missing
+#               says why
 #   go          Go, and redigo of Debian, into target/; if it cannot, target/helpers/go-is-missing says why
 #   linters-go  the same: gofmt and go vet come with Go
 #   node-helper compiles the helper in clients/node into target/helpers/node
@@ -51,6 +53,9 @@ typing_extensions=4.16.0
 node_redlock=5.0.0-beta.2
 playwright_core=1.64.1
 axe_core=4.11.0
+sphinx=9.0.4
+myst_parser=5.2.0
+furo=2025.12.19
 node_major_min=20 # what node-redis and ioredis ask for
 node_wheel=24.19.0
 typescript=5.9.3 # as in clients/node/package.json
@@ -303,6 +308,24 @@ install_browser() {
   done
   echo "there is no Chromium, and it cannot be installed" >"$home/missing"
   say "browser: $(cat "$home/missing")" >&2
+}
+
+# An optional part, too.
+install_docs() {
+  venv
+  local found
+  found=$(target/venv/bin/python -c 'from importlib.metadata import version as v
+print(v("sphinx"), v("myst-parser"), v("furo"))' 2>/dev/null) || true
+  if [ "$found" != "$sphinx $myst_parser $furo" ]; then
+    say "docs: Sphinx $sphinx, MyST $myst_parser and Furo $furo into target/venv"
+    quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "sphinx==$sphinx" \
+      "myst-parser==$myst_parser" "furo==$furo" || {
+      echo "pip has no Sphinx $sphinx for this machine: it needs Python 3.11 or newer" >target/docs-missing
+      say "docs: $(cat target/docs-missing)" >&2
+      return
+    }
+  fi
+  rm -f target/docs-missing
 }
 
 # no_go WHY: the tests of the helper for Go count as not run.

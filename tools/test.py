@@ -44,7 +44,7 @@ NEEDS = {
     "guide": ("tools/install.sh", "client-libraries", "go"),
     "helpers": ("tools/agents.sh",),
     "operations": ("tools/recipes.sh",),
-    "browser": ("tools/install.sh", "browser"),
+    "browser": ("tools/install.sh", "browser", "docs"),
 }
 # How many tests of these programs run at once: they wait even more than others.
 THREADS = {"guide": "8", "helpers": "8", "program": "14", "quorum": "14", "server": "10"}

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Shows to each rule of tools/lengths.py and tools/layers.py a file that breaks it, and one that just keeps it.
+"""Shows to each rule of tools/lengths.py, tools/layers.py and tools/docs.py a file that breaks it.
+
+It also shows one that just keeps the rule.
 
 Shows to tools/test.py programs of tests that fail, to check which it repeats and which fail the run. Shows pages and
 output to tests/operations/recipes.
@@ -11,8 +13,10 @@ import importlib.util
 import io
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
+import docs
 import layers
 import lengths
 import test
@@ -45,6 +49,48 @@ class Lengths(unittest.TestCase):
         long = "x" * 121
         self.check("docs/a.md", f"{long}\n```\nLOCK.ACQUIRE {long}\n> EVAL {long}\n```\n{long}\n")
         self.check("docs/a.md", f"```python\n{long}\n```\n", ":2: 121 characters, of at most 120")
+
+
+class Docs(unittest.TestCase):
+    """The navigation of make docs."""
+
+    def navigation(self, files):
+        files = dict.fromkeys(docs.PARTS.values(), "") | files
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(docs, "ROOT", Path(folder)):
+            for name, text in files.items():
+                (docs.ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+                (docs.ROOT / name).write_text(text)
+            return docs.navigation(set(files))
+
+    def test_a_page_that_its_folder_does_not_name_is_refused(self):
+        page = {"docs/guide/a.md": "", "docs/guide/README.md": "[A](a.md)"}
+        self.assertEqual(self.navigation(page)[1], [])
+        self.assertEqual(self.navigation({"docs/guide/a.md": ""})[1], ["docs/guide/a.md"])
+        elsewhere = {"docs/guide/a.md": "", "docs/operations/README.md": "[A](../guide/a.md)"}
+        self.assertEqual(self.navigation(elsewhere)[1], ["docs/guide/a.md"])
+        # A link in code is none.
+        for text in ("`[A](a.md)`", "```\n[A](a.md)\n```"):
+            self.assertEqual(self.navigation({"docs/guide/a.md": "", "docs/guide/README.md": text})[1], list(page)[:1])
+
+    def test_pages_stand_in_the_order_of_the_links(self):
+        guide = "[B](b.md) [A](a.md#x) [Help](../../help.md) [B](b.md)"
+        files = {"docs/guide/README.md": guide, "docs/guide/a.md": "", "docs/guide/b.md": "", "help.md": ""}
+        parts, _ = self.navigation(files)
+        expected = ["docs/guide/README.md", "docs/guide/b.md", "docs/guide/a.md", "help.md"]
+        self.assertEqual(parts["Guide"], expected)
+
+    def test_a_link_of_the_site_that_leads_nowhere_is_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            site = Path(folder).resolve()
+            good = '<p id="x"><a href="#x"></a><a href="b.html#y"></a><a href="https://c"></a></p>'
+            (site / "a.html").write_text(good)
+            (site / "b.html").write_text('<p id="y"><img src="a.html"></p>')
+            self.assertEqual(list(docs.dead_links(site)), [])
+            (site / "b.html").write_text('<a href="../c.html"></a><a href="d.html"></a><a href="a.html#z"></a>')
+            found = "\n".join(docs.dead_links(site))
+            expected = {"b.html#y": "heading", "../c.html": "out of", "d.html": "page", "a.html#z": "heading"}
+            for link, why in expected.items():
+                self.assertRegex(found, f"{link}: .*{why}")
 
 
 class Layers(unittest.TestCase):

@@ -59,7 +59,8 @@ def do_one_job(client: redis.Redis, store: Store, stock: str, name: str, *, leas
 
 def end_with_parent() -> None:
     """Ends this process when app.py is gone: its end of the pipe is closed then."""
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 1):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

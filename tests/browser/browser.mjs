@@ -8,7 +8,7 @@ const HOME = fileURLToPath(new URL('../../target/browser/', import.meta.url));
 const { chromium } = createRequire(HOME)('playwright-core');
 
 // As long as a busy machine may take; it ends early when all is well.
-export const PATIENCE = 60_000;
+export const PATIENCE = 120_000;
 
 // Pages that are too narrow, as people see them on a phone.
 export const PHONES = [320, 390];

@@ -20,8 +20,9 @@ pub(crate) fn is_here(test: &str, file_with_reason: &str) -> bool {
     false
 }
 
-/// What tools/install.sh writes when it cannot bring a browser.
+/// What tools/install.sh writes when it cannot bring a browser, or what builds the site.
 pub(crate) const NO_BROWSER: &str = "target/browser/missing";
+pub(crate) const NO_SITE: &str = "target/docs-missing";
 
 /// Runs a script with these arguments. It must find the page as it should be.
 pub(crate) fn see(script: &str, args: &[&str]) {

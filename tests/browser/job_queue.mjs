@@ -5,9 +5,10 @@
 //   job_queue.mjs URL kill                               kills a holder; the next one in the queue holds the lock
 //   job_queue.mjs URL freeze                             freezes a holder; its late write is refused
 //   job_queue.mjs URL fits                               on a phone; light and dark; with a keyboard
+//   job_queue.mjs URL wide OWNER OWNER                   these are seen, on a phone, too
 //   job_queue.mjs URL picture FILE                       freezes a holder, and then takes the picture for the documents
 import assert from 'node:assert/strict';
-import { fits, isAccessible, PHONES, withBrowser } from './browser.mjs';
+import { fits, isAccessible, PATIENCE, PHONES, withBrowser } from './browser.mjs';
 
 const [url, what, ...args] = process.argv.slice(2);
 
@@ -23,7 +24,7 @@ const readCard = (page, stock) =>
 // Reads until the condition holds, and returns what was read then.
 const until = async (page, read, holds, title) => {
   let last;
-  for (const end = Date.now() + 60_000; Date.now() < end; ) {
+  for (const end = Date.now() + PATIENCE; Date.now() < end; ) {
     last = await read();
     if (holds(last)) return last;
     await page.waitForTimeout(20);
@@ -127,6 +128,14 @@ const fitsEverywhere = async (open) => {
   }
 };
 
+const wide = async (page, ...owners) => {
+  for (const owner of owners) await page.locator('main').getByText(owner).first().waitFor();
+  for (const width of PHONES) {
+    await page.setViewportSize({ width, height: 800 });
+    await fits(page);
+  }
+};
+
 const picture = async (page, file) => {
   await freeze(page);
   await press(page, 'Kill', 'killed');
@@ -138,6 +147,6 @@ await withBrowser(async (open) => {
   const page = await open();
   await page.goto(url);
   await page.locator('.card[data-stock="pears"]').waitFor();
-  const steps = { shows, kill, freeze, picture, lost: (...words) => row(words[0], 'lost', ...words.slice(1)) };
+  const steps = { shows, kill, freeze, wide, picture, lost: (...words) => row(words[0], 'lost', ...words.slice(1)) };
   await steps[what](page, ...args);
 });
