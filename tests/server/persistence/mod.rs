@@ -1,5 +1,6 @@
 //! What is saved, restored and kept in memory.
 
+mod earlier;
 mod memory;
 mod payloads;
 mod payloads_mutated;
