@@ -18,7 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
 .PHONY: instructions lint bench compare clean package install uninstall tarball deb image oldest reproducible
-.PHONY: notes sizing example soak figures docs
+.PHONY: notes sizing example soak figures docs profile
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -149,6 +149,15 @@ sizing: build ## measure what locks and waiters take of a server's memory; write
 	@tools/install.sh server
 	@tools/servers.sh || echo "sizing: without the newest servers"
 	@tools/sizing.py --write
+
+SERVER = redis-server
+
+profile: ## count instructions by function of the module on SERVER=redis-server, to bench/results
+	@tools/install.sh rust libclang server valgrind
+	@$(cargo) build --profile profiling --locked --package redis-lock
+	@$(cargo) build --release --locked --package bench --package noop
+	@REDIS_LOCK_MODULE=$(CURDIR)/target/profiling/libredis_lock.so \
+	  target/release/profile --server $(SERVER) --results bench/results
 
 CONTENDERS =
 

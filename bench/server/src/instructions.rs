@@ -19,10 +19,20 @@ pub struct Counter {
 impl Counter {
     /// For a server whose program this is.
     pub fn new(server: &Path) -> io::Result<Counter> {
+        Counter::with(server, "")
+    }
+
+    /// The same, with the counts of each instruction by itself: [`crate::callgrind::Counts`].
+    pub fn of_each_instruction(server: &Path) -> io::Result<Counter> {
+        Counter::with(server, "--dump-instr=yes --compress-strings=no --compress-pos=no")
+    }
+
+    fn with(server: &Path, options: &str) -> io::Result<Counter> {
         let dir = tempfile::tempdir()?;
         let counter = Counter { dir, dumps: 0 };
         let text = format!(
-            "#!/bin/sh\nexec valgrind --quiet --tool=callgrind --trace-children=yes --callgrind-out-file='{}' '{}' \"$@\"\n",
+            "#!/bin/sh\nexec valgrind --quiet --tool=callgrind --trace-children=yes {options} \
+             --callgrind-out-file='{}' '{}' \"$@\"\n",
             counter.file("%p").display(),
             located(server).display()
         );

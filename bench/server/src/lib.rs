@@ -3,6 +3,7 @@
 //! Server CPU is the server's own account of its user and system time. On a noisy machine it is steadier than
 //! throughput, and ratios of the same round are steadier than either.
 
+pub mod callgrind;
 pub mod driver;
 pub mod goals;
 pub mod instructions;
