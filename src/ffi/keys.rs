@@ -1,6 +1,7 @@
 //! Open keys and the values under them.
 
 use super::context::Ctx;
+use super::few::Few;
 use super::serving::{Serving, answering};
 use super::string::{OwnedStr, Str};
 use super::value::{DataType, Value};
@@ -38,7 +39,7 @@ pub enum Unopened {
 /// Open keys, closed on drop. They borrow the context exclusively, so that no value is open twice (rule 3).
 #[derive(Debug)]
 pub struct Keys<'k, 'n, V: Value> {
-    open: SmallVec<[Open<'n, V>; 1]>,
+    open: Few<Open<'n, V>>,
     /// Where each key is, by its name, once there are many.
     index: Option<Box<Index>>,
     data_type: &'k DataType<V>,
@@ -88,9 +89,21 @@ struct Open<'n, V> {
     is_fresh: bool,
 }
 
+/// The names of keys that were open, in the same order.
+#[derive(Debug)]
+pub struct Names<'n>(Few<Name<'n>>);
+
+impl Names<'_> {
+    /// The name of the key at this place.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Str<'_> {
+        self.0.at(at).as_str()
+    }
+}
+
 /// The name of an open key.
 #[derive(Debug)]
-pub enum Name<'n> {
+enum Name<'n> {
     /// An argument of the command.
     Lent(Str<'n>),
     /// A name that the module made.
@@ -98,9 +111,7 @@ pub enum Name<'n> {
 }
 
 impl Name<'_> {
-    /// Lends the name.
-    #[must_use]
-    pub fn as_str(&self) -> Str<'_> {
+    fn as_str(&self) -> Str<'_> {
         match self {
             Name::Lent(name) => *name,
             Name::Owned(name) => name.as_str(),
@@ -120,9 +131,10 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         access: Access,
     ) -> Result<Keys<'k, 'n, V>, WrongType> {
         // A key that is open twice would give two exclusive references to one value.
-        assert!(names.iter().enumerate().all(|(n, name)| names[..n].iter().all(|o| o.as_bytes() != name.as_bytes())));
+        let is_other = |(n, name): (usize, &Str<'_>)| names[..n].iter().all(|o| o.as_bytes() != name.as_bytes());
+        assert!(names.len() == 1 || names.iter().enumerate().all(is_other));
         let (db, raw) = (ctx.db(), ctx.as_non_null());
-        let mut keys = Keys { open: SmallVec::new(), index: None, data_type, db, ctx: raw, lent: PhantomData };
+        let mut keys = Keys { open: Few::new(), index: None, data_type, db, ctx: raw, lent: PhantomData };
         for name in names {
             keys.push(Name::Lent(*name), access)?;
         }
@@ -150,10 +162,11 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
 
     /// Closes the keys that were opened last, so that `left` of them stay open.
     pub fn close_last(&mut self, left: usize) {
-        let left = left.min(self.open.len());
-        for (at, open) in (left..).zip(self.open.drain(left..)) {
+        while self.open.len() > left
+            && let Some(open) = self.open.pop()
+        {
             if let Some(index) = &mut self.index {
-                index.remove(open.name.as_str().as_bytes(), at);
+                index.remove(open.name.as_str().as_bytes(), self.open.len());
             }
             open.close();
         }
@@ -192,7 +205,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
-        let is_it = |at: &usize| self.open[*at].name.as_str().as_bytes() == name;
+        let is_it = |at: &usize| self.open.at(*at).name.as_str().as_bytes() == name;
         match &self.index {
             Some(index) => index.find(name).iter().copied().find(is_it),
             None => (0..self.open.len()).find(is_it),
@@ -249,7 +262,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         match &mut self.index {
             Some(index) => {
                 let at = self.open.len() - 1;
-                index.add(self.open[at].name.as_str().as_bytes(), at);
+                index.add(self.open.at(at).name.as_str().as_bytes(), at);
             }
             None if self.open.len() > FEW => {
                 let mut index = Box::<Index>::default();
@@ -263,8 +276,8 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     }
 
     /// Closes all keys, and returns their names.
-    pub fn close(mut self) -> SmallVec<[Name<'n>; 1]> {
-        self.open.drain(..).map(Open::close).collect()
+    pub fn close(mut self) -> Names<'n> {
+        Names(self.open.take().map(Open::close))
     }
 
     /// The database of the open keys.
@@ -282,18 +295,18 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     /// Whether no key is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open.len() == 0
     }
 
     /// The name of the key at this place.
     #[must_use]
     pub fn name(&self, at: usize) -> Str<'_> {
-        self.open[at].name.as_str()
+        self.open.at(at).name.as_str()
     }
 
     /// The name of a key, and its value to change.
     pub fn entry(&mut self, at: usize) -> (Str<'_>, Option<&mut V>) {
-        let open = &mut self.open[at];
+        let open = self.open.at_mut(at);
         // SAFETY: as in `get_mut`.
         (open.name.as_str(), open.value.as_mut().map(|value| unsafe { value.as_mut() }))
     }
@@ -303,18 +316,18 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     pub fn get(&self, at: usize) -> Option<&V> {
         // SAFETY: the value lives while its key is open. The borrow of `self` excludes `get_mut`, and that of the
         // context excludes other `Keys` (rule 3).
-        self.open[at].value.map(|value| unsafe { value.as_ref() })
+        self.open.at(at).value.map(|value| unsafe { value.as_ref() })
     }
 
     /// The value of a key, to change.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut V> {
         // SAFETY: as in `get`; the borrow is exclusive.
-        self.open[at].value.as_mut().map(|value| unsafe { value.as_mut() })
+        self.open.at_mut(at).value.as_mut().map(|value| unsafe { value.as_mut() })
     }
 
     /// Sets the value of a key that has none and was opened to be written.
     pub fn insert(&mut self, at: usize, value: V) -> &mut V {
-        let open = &mut self.open[at];
+        let open = self.open.at_mut(at);
         assert!(open.value.is_none() && !open.key.is_null(), "it was opened to be written, and has no value");
         let value = Box::into_raw(Box::new(value));
         // SAFETY: a key that is open to be written and has no value. The server owns the value from here on, and passes
@@ -328,7 +341,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
 
     /// Deletes a key.
     pub fn delete(&mut self, at: usize) {
-        let open = &mut self.open[at];
+        let open = self.open.at_mut(at);
         assert!(!open.key.is_null(), "it was opened to be written");
         open.value = None;
         // SAFETY: a key that is open to be written. `self` is borrowed exclusively, so no reference to its value is
@@ -339,7 +352,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     /// The end of a key's time to live, in milliseconds of the wall clock, if a client gave it one.
     #[must_use]
     pub fn expires_at(&self, at: usize) -> Option<i64> {
-        let key = self.open[at].key;
+        let key = self.open.at(at).key;
         if key.is_null() {
             return None;
         }
@@ -350,7 +363,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
 
     /// Removes a key's time to live, if a client gave it one.
     pub fn persist(&mut self, at: usize) {
-        let Open { key, is_fresh, .. } = self.open[at];
+        let Open { key, is_fresh, .. } = *self.open.at(at);
         assert!(!key.is_null(), "it was opened to be written");
         if is_fresh {
             return;
@@ -366,7 +379,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
 
 impl<V: Value> Drop for Keys<'_, '_, V> {
     fn drop(&mut self) {
-        for open in self.open.drain(..) {
+        while let Some(open) = self.open.pop() {
             open.close();
         }
     }

@@ -3,14 +3,13 @@
 use super::shell::shell;
 use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
-use crate::ffi::{Access, Ctx, Keys, Name, Str, WrongType};
+use crate::ffi::{Access, Ctx, Keys, Names, Str, WrongType};
 use crate::lock::model::effect::Change;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::request::{RedirectReason, WaitEnd};
 use crate::lock::model::session::UnlinkedLock;
-use smallvec::SmallVec;
 
 /// The type `redislock`.
 pub static LOCK: DataType<Lock> = DataType::new();
@@ -32,7 +31,7 @@ impl<'k, 'n> OpenLocks<'k, 'n> {
     /// the time to live that a client may have set by EXPIRE: only leases end holds.
     ///
     /// Closes the keys and returns their names. There may be more than at first.
-    pub fn tidy(mut self, changes: &[Change]) -> SmallVec<[Name<'n>; 1]> {
+    pub fn tidy(mut self, changes: &[Change]) -> Names<'n> {
         for change in changes {
             let at = usize::from(change.key.0);
             match self.0.get(at) {

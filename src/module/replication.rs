@@ -2,7 +2,7 @@
 //! that hold. It is idempotent and decides nothing.
 
 use crate::ffi::record::Record;
-use crate::ffi::{Ctx, Flags, Name, Str};
+use crate::ffi::{Ctx, Flags, Names, Str};
 use crate::lock::model::effect::Change;
 use crate::lock::model::owner::{Note, Owner};
 use crate::lock::model::state::State;
@@ -48,7 +48,7 @@ impl Stream {
     }
 
     /// Sends the changes of a step.
-    pub(crate) fn publish(&self, ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) {
+    pub(crate) fn publish(&self, ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
         if changes.is_empty() {
             return;
         }
@@ -56,7 +56,7 @@ impl Stream {
             return ctx.mark_dirty(COMMAND);
         }
         for change in changes {
-            send(ctx, names[usize::from(change.key.0)].as_str(), change, now);
+            send(ctx, names.get(usize::from(change.key.0)), change, now);
         }
     }
 }

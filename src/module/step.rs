@@ -6,7 +6,7 @@
 use super::blocked_clients;
 use super::keyspace::OpenLocks;
 use super::shell::shell;
-use crate::ffi::{Access, Ctx, Name, Str, WrongType};
+use crate::ffi::{Access, Ctx, Names, Str, WrongType};
 use crate::lock::manager::LockManager;
 use crate::lock::model::effect::{Cause, Change};
 use crate::lock::model::step::Step;
@@ -90,11 +90,11 @@ fn run_at<'n, R>(
 }
 
 /// Replicates the changes, then notifies watchers and subscribers.
-fn publish(ctx: &mut Ctx<'_>, names: &[Name<'_>], changes: &[Change], now: Now) {
+fn publish(ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
     let shell = shell();
     shell.stream.publish(ctx, names, changes, now);
     for change in changes {
-        let name = names[usize::from(change.key.0)].as_str();
+        let name = names.get(usize::from(change.key.0));
         shell.metrics.count_change(change);
         shell.lost_holds.note(ctx, name.as_bytes(), change, now);
         ctx.signal_modified(name);
