@@ -8,7 +8,7 @@ use super::keyspace::OpenLocks;
 use super::shell::shell;
 use crate::ffi::{Access, Ctx, Names, Str, WrongType};
 use crate::lock::manager::LockManager;
-use crate::lock::model::effect::{Cause, Change};
+use crate::lock::model::effect::{Cause, Change, Effects};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Now, Timestamp};
 use std::ffi::CStr;
@@ -74,9 +74,10 @@ fn run_at<'n, R>(
     decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
 ) -> Result<Done<R>, WrongType> {
     let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
-    let mut step = Step::new(&mut locks, now);
+    let mut effects = Effects::new();
+    let mut step = Step::new(&mut locks, now, &mut effects);
     let result = shell().with_manager(|manager| decide(manager, &mut step));
-    let (mut effects, judged) = (step.effects, step.judged);
+    let judged = step.judged;
     let done = Done { result, now: now.mono, judged, ended: effects.wait_ends.len(), needs_rearm: effects.needs_rearm };
     if effects.is_empty() {
         return Ok(done);
@@ -84,7 +85,9 @@ fn run_at<'n, R>(
     let opened = locks.tidy(&effects.changes);
     if publish_to == Publish::All {
         publish(ctx, &opened, &effects.changes, now);
-        blocked_clients::wake(effects.wait_ends.drain(..), now.mono);
+        if !effects.wait_ends.is_empty() {
+            blocked_clients::wake(effects.wait_ends.drain(..), now.mono);
+        }
     }
     Ok(done)
 }

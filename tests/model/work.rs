@@ -104,8 +104,8 @@ impl Crowd {
     fn serve(&mut self, owner: &str, names: &[KeyName], ask: Operation) -> Step {
         let request = Request { owner: Owner::new(owner.as_bytes()), operation: ask };
         let (outcome, effects) = self.on(names, |manager, keys| {
-            let mut step = step::Step::new(keys, NOW);
-            (manager.serve(&mut step, &request), step.effects)
+            let mut effects = Effects::new();
+            (manager.serve(&mut step::Step::new(keys, NOW, &mut effects), &request), effects)
         });
         Step { outcome, effects, opened: self.keys.opened, peeked: self.keys.peeked }
     }
@@ -135,12 +135,13 @@ impl Crowd {
         let work = self.manager.next_job()?;
         let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let effects = self.on(std::slice::from_ref(name), |manager, keys| {
-            let mut step = step::Step::new(keys, NOW);
+            let mut effects = Effects::new();
+            let mut step = step::Step::new(keys, NOW, &mut effects);
             match work {
                 Job::Check(waiter, ..) => manager.check_waiter(&mut step, waiter),
                 _ => manager.serve_ready_queue(&mut step, KeyIndex(0)),
             }
-            step.effects
+            effects
         });
         Some(Step { outcome: Ok(Outcome::Unavailable), effects, opened: self.keys.opened, peeked: self.keys.peeked })
     }
@@ -280,7 +281,10 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
     }
     let mut taken = 0;
     while let Some(Job::RevokeUndelivered(waiter, ..)) = crowd.manager.next_job() {
-        crowd.on(&[], |manager, keys| manager.revoke_undelivered(&mut step::Step::new(keys, NOW), waiter, Db(0)));
+        crowd.on(&[], |manager, keys| {
+            let mut effects = Effects::new();
+            manager.revoke_undelivered(&mut step::Step::new(keys, NOW, &mut effects), waiter, Db(0));
+        });
         taken += 1;
     }
     assert_eq!((taken, crowd.keys.locks.len()), (50, 0), "{:?}", crowd.keys.locks.keys());

@@ -294,8 +294,8 @@ impl Side {
         work: impl FnOnce(&mut LockManager, &mut step::Step<'_, Side>) -> R,
     ) -> Step<R> {
         self.on(db, keys, |manager, side| {
-            let mut step = step::Step::new(side, now);
-            Step { outcome: work(manager, &mut step), effects: step.effects }
+            let mut effects = Effects::new();
+            Step { outcome: work(manager, &mut step::Step::new(side, now, &mut effects)), effects }
         })
     }
 

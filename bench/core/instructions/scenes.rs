@@ -3,6 +3,7 @@
 
 use crate::world::crowd::{Crowd, names};
 use crate::world::{OWNER, acquire_or, release};
+use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::{Mode, Session};
 use redis_lock::lock::model::key::{KeyIndex, KeyName};
 use redis_lock::lock::model::request::{Operation, Outcome, Wait};
@@ -188,7 +189,8 @@ pub(crate) fn finish(crowd: &mut Crowd) {
         let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let now = crowd.now;
         crowd.on(std::slice::from_ref(name), |manager, keys| {
-            let mut step = step::Step::new(keys, now);
+            let mut effects = Effects::new();
+            let mut step = step::Step::new(keys, now, &mut effects);
             match work {
                 Job::Check(waiter, ..) => manager.check_waiter(&mut step, waiter),
                 _ => manager.serve_ready_queue(&mut step, KeyIndex(0)),

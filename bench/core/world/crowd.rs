@@ -72,8 +72,8 @@ impl Crowd {
     pub(crate) fn serve(&mut self, keys: &[KeyName], request: &Request) -> (Result<Outcome, Refusal>, Effects) {
         let now = self.now;
         self.on(keys, |manager, keys| {
-            let mut step = step::Step::new(keys, now);
-            (manager.serve(&mut step, request), step.effects)
+            let mut effects = Effects::new();
+            (manager.serve(&mut step::Step::new(keys, now, &mut effects), request), effects)
         })
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod crowd;
 
 use redis_lock::lock::manager::LockManager;
+use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
@@ -77,9 +78,9 @@ impl World {
     }
 
     pub(crate) fn serve(&mut self, request: &Request) -> Outcome {
-        let mut step = step::Step::new(&mut self.key, self.now);
-        let outcome = self.manager.serve(&mut step, request);
-        black_box(&step.effects);
+        let mut effects = Effects::new();
+        let outcome = self.manager.serve(&mut step::Step::new(&mut self.key, self.now, &mut effects), request);
+        black_box(&effects);
         if self.key.0.as_ref().is_some_and(|lock| lock.is_free()) {
             self.key.0 = None;
         }

@@ -19,8 +19,8 @@ pub struct Step<'k, K> {
     pub now: Now,
     /// By which time it is judged what is over. Before `now` where a transaction or a script has been judged already.
     pub judged: Timestamp,
-    /// What it has done so far.
-    pub effects: Effects,
+    /// What it has done so far. Lent, since to move it costs more than to fill it.
+    pub effects: &'k mut Effects,
     /// What it may still do for waiters.
     pub(crate) budget: Budget,
 }
@@ -34,14 +34,14 @@ pub(crate) struct Savepoint {
 }
 
 impl<'k, K: Keyspace> Step<'k, K> {
-    /// A step that has done nothing.
-    pub fn new(keys: &'k mut K, now: Now) -> Step<'k, K> {
-        Step { keys, now, judged: now.mono, effects: Effects::new(), budget: Budget::new() }
+    /// A step that has done nothing, and adds what it does to these effects.
+    pub fn new(keys: &'k mut K, now: Now, effects: &'k mut Effects) -> Step<'k, K> {
+        Step { keys, now, judged: now.mono, effects, budget: Budget::new() }
     }
 
     /// What it has done until now.
     pub(crate) fn savepoint(&self) -> Savepoint {
-        let Effects { changes, index_changes, .. } = &self.effects;
+        let Effects { changes, index_changes, .. } = &*self.effects;
         Savepoint { changes: changes.len(), index_changes: index_changes.len(), keys: self.keys.count() }
     }
 
