@@ -65,7 +65,7 @@ impl LockManager {
                 hold.is_none_or(|hold| is_upgrade(hold, operation.mode)) || self.shares_wait(step, *key)
             });
         let context = GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew);
-        let given = grant(step, named, (owner, operation), context)?;
+        let fences = grant(step, named, (owner, operation), context, |given| given.fence)?;
         if is_contended {
             self.clear_reservations(step, named);
             self.confirm_grants(step, named.iter().copied(), owner);
@@ -73,7 +73,7 @@ impl LockManager {
                 self.note_new_hold(owner);
             }
         }
-        Ok(Outcome::Granted(given.into_iter().map(|given| given.fence).collect()))
+        Ok(Outcome::Granted(fences))
     }
 
     /// Lets a request wait that cannot be served now. None if it is to be granted after all, before the waiters of the

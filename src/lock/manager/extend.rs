@@ -11,20 +11,19 @@ use crate::lock::model::request::{Extend, Outcome, PerKey, Refusal};
 use crate::lock::model::step::Step;
 
 impl LockManager {
-    /// Extends the holds on the first keys of the step, each that the owner has.
+    /// Extends the holds on these keys, each that the owner has.
     pub(super) fn extend<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
-        count: u16,
+        named: &[KeyIndex],
         (owner, operation): (&Owner, &Extend),
     ) -> Result<Outcome, Refusal> {
-        let named = || (0..count).map(KeyIndex);
         let mut extended: PerKey<Option<Fence>> = PerKey::new();
-        for key in named() {
-            extended.push(self.extend_key(step, key, (owner, operation))?);
+        for key in named {
+            extended.push(self.extend_key(step, *key, (owner, operation))?);
         }
         // An owner that names a fence which it does not have, or a key that it does not hold, knows of no grant.
-        let done = named().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| key);
+        let done = named.iter().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| *key);
         self.confirm_grants(step, done, owner);
         Ok(Outcome::Extended(extended))
     }

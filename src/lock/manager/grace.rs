@@ -10,7 +10,7 @@ use crate::lock::model::grace::Grace;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaiterId};
+use crate::lock::model::request::{Acquire, Outcome, Refusal, Wait, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Millis, Timestamp};
 use alloc::vec::Vec;
@@ -89,11 +89,9 @@ impl LockManager {
     pub(super) fn acquire_in_grace<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
-        count: u16,
+        named: &[KeyIndex],
         (owner, operation): (&Owner, &Acquire),
     ) -> Result<Outcome, Refusal> {
-        let named: PerKey<KeyIndex> = (0..count).map(KeyIndex).collect();
-        let named = &named[..];
         // A reader that asks to write can have no place.
         if operation.queue.is_some() && named.iter().any(|key| wanted_at(step.keys, *key, (owner, operation)).upgrade) {
             return self.unless_grace(Outcome::Unavailable, step.now.mono, step.judged);

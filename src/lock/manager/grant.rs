@@ -30,12 +30,6 @@ impl<'n> GrantContext<'n> {
     }
 }
 
-/// What an owner has on a key before a grant.
-struct Before {
-    hold: Option<Hold>,
-    fence: Next,
-}
-
 /// The fence of a hold after a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
@@ -47,13 +41,14 @@ enum Next {
     Raised(Fence),
 }
 
-/// Grants these keys to an owner. What each gave.
-pub(crate) fn grant<K: Keyspace>(
+/// Grants these keys to an owner. What is to be known of each grant.
+pub(crate) fn grant<K: Keyspace, R>(
     step: &mut Step<'_, K>,
     indices: &[KeyIndex],
     (owner, operation): (&Owner, &Acquire),
     mut context: GrantContext<'_>,
-) -> Result<PerKey<GrantUndo>, Refusal> {
+    known: impl Fn(GrantUndo) -> R,
+) -> Result<PerKey<R>, Refusal> {
     let wall = step.now.wall;
     // The fence of an offer rises when it is collected.
     let least = operation.min_fence.filter(|_| context.offer.is_none());
@@ -61,19 +56,19 @@ pub(crate) fn grant<K: Keyspace>(
     if least.is_some_and(|least| !context.fences.admits(least, wall, context.skew)) {
         return Err(Refusal::MinFenceAhead);
     }
-    let mut before: PerKey<Before> = PerKey::new();
-    for key in indices {
-        let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes())).cloned();
+    let (epoch, is_offer) = (context.epoch, context.offer.is_some());
+    let next = |hold: Option<&Hold>| {
         // What is there before an offer stays as it is: no client hears of the grant.
-        let is_current = |hold: &Hold| hold.granted_in() == context.epoch || context.offer.is_some();
-        let keeps = |hold: &Hold| !is_upgrade(hold, operation.mode) && is_current(hold);
-        let fence = match hold.as_ref().filter(|hold| keeps(hold)) {
+        let is_current = |hold: &Hold| hold.granted_in() == epoch || is_offer;
+        match hold.filter(|hold| !is_upgrade(hold, operation.mode) && is_current(hold)) {
             None => Next::New,
             Some(hold) => least.filter(|least| *least > hold.fence).map_or(Next::Same, Next::Raised),
-        };
-        before.push(Before { hold, fence });
+        }
+    };
+    let mut needed = 0;
+    for key in indices {
+        needed += u64::from(next(hold_of(step.keys, *key, owner)) != Next::Same);
     }
-    let needed = before.iter().filter(|before| before.fence != Next::Same).count() as u64;
     if needed > 0 {
         context.fences.begin(wall, context.skew);
     }
@@ -81,8 +76,10 @@ pub(crate) fn grant<K: Keyspace>(
         return Err(Refusal::FencesUsedUp);
     }
     let mut given = PerKey::new();
-    for (key, Before { hold, fence }) in indices.iter().zip(before) {
-        let fence = match (fence, &hold) {
+    for key in indices {
+        // Looked up again: to keep what was found for each key would cost more.
+        let hold = hold_of(step.keys, *key, owner).cloned();
+        let fence = match (next(hold.as_ref()), &hold) {
             (Next::Same, Some(hold)) => Some(hold.fence),
             (Next::Raised(least), Some(hold)) => {
                 let highest = step.keys.lock(*key).and_then(|lock| lock.fence);
@@ -91,9 +88,14 @@ pub(crate) fn grant<K: Keyspace>(
             _ => context.fences.next_from(least, wall),
         };
         let fence = fence.expect("as many are left as are needed");
-        given.push(grant_key(step, *key, (owner, operation), hold, (fence, context.epoch, context.offer)));
+        given.push(known(grant_key(step, *key, (owner, operation), hold, (fence, context.epoch, context.offer))));
     }
     Ok(given)
+}
+
+/// What an owner has on a key.
+fn hold_of<'k, K: Keyspace>(keys: &'k mut K, key: KeyIndex, owner: &Owner) -> Option<&'k Hold> {
+    keys.lock(key)?.holds.get(owner.as_bytes())
 }
 
 /// The fence of a hold that is to rise to this one at least: just this one if it is above every fence given on the key,

@@ -159,8 +159,8 @@ impl LockManager {
             return Ok(None);
         }
         let context = GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew);
-        let given = grant(step, named, (owner, operation), context)?;
-        Ok(Some(Outcome::Granted(given.into_iter().map(|given| given.fence).collect())))
+        let fences = grant(step, named, (owner, operation), context, |given| given.fence)?;
+        Ok(Some(Outcome::Granted(fences)))
     }
 
     /// Ends the holds of an offer that lie in this database, and serves their queues soon.
@@ -203,7 +203,7 @@ impl LockManager {
     pub(super) fn offers_left<K: Keyspace>(
         &self,
         step: &mut Step<'_, K>,
-        named: impl Iterator<Item = KeyIndex>,
+        named: &[KeyIndex],
         (owner, operation): (&Owner, &Release),
     ) -> Vec<(OfferId, Db)> {
         if !ends_place(operation) {
@@ -215,7 +215,7 @@ impl LockManager {
             let offer = lock?.holds.get(owner.as_bytes()).filter(is_meant)?.offer()?;
             Some((offer, db))
         };
-        named.filter_map(offer_on).collect()
+        named.iter().copied().filter_map(offer_on).collect()
     }
 
     /// An owner has given these keys back: ends its places there, and what is left of offers of which it gave a part.
@@ -223,7 +223,7 @@ impl LockManager {
     pub(super) fn leave<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
-        count: u16,
+        named: &[KeyIndex],
         (owner, operation): (&Owner, &Release),
         offers: Vec<(OfferId, Db)>,
     ) {
@@ -233,9 +233,9 @@ impl LockManager {
         if !ends_place(operation) {
             return;
         }
-        for key in (0..count).map(KeyIndex) {
+        for key in named {
             let is_meant = |waiter: &Waiter| operation.mode.is_none_or(|mode| mode == waiter.operation.mode);
-            self.leave_place(step, key, owner, is_meant);
+            self.leave_place(step, *key, owner, is_meant);
         }
     }
 

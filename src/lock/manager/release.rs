@@ -3,7 +3,7 @@
 use super::LockManager;
 use super::place::ends_place;
 use crate::lock::model::effect::Cause;
-use crate::lock::model::hold::{Hold, Mode};
+use crate::lock::model::hold::Mode;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
@@ -12,25 +12,24 @@ use crate::lock::model::step::Step;
 use alloc::vec::Vec;
 
 impl LockManager {
-    /// Releases the first keys of the step, all or none, and hands off what became free.
+    /// Releases keys, all or none, and hands off what became free.
     pub(super) fn release<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
-        count: u16,
+        named: &[KeyIndex],
         (owner, operation): (&Owner, &Release),
     ) -> Result<Outcome, Refusal> {
         let before = step.effects.changes.len();
-        let named = || (0..count).map(KeyIndex);
         let offers =
-            if self.offers.is_empty() { Vec::new() } else { self.offers_left(step, named(), (owner, operation)) };
-        let released = release(step, named(), owner, operation);
+            if self.offers.is_empty() { Vec::new() } else { self.offers_left(step, named, (owner, operation)) };
+        let released = release(step, named, owner, operation);
         if (self.wait_table.places() > 0 || !offers.is_empty()) && released.is_ok() {
-            self.leave(step, count, (owner, operation), offers);
+            self.leave(step, named, (owner, operation), offers);
         }
         // What was given back goes to the next waiter, in the same step.
         if step.effects.changes.len() > before {
-            for key in named() {
-                self.wake_waiters_in_step(step, key);
+            for key in named {
+                self.wake_waiters_in_step(step, *key);
             }
         }
         released
@@ -39,21 +38,22 @@ impl LockManager {
 
 fn release<K: Keyspace>(
     step: &mut Step<'_, K>,
-    named: impl Iterator<Item = KeyIndex> + Clone,
+    named: &[KeyIndex],
     owner: &Owner,
     operation: &Release,
 ) -> Result<Outcome, Refusal> {
     let Step { keys, effects, .. } = step;
-    let mut holds: PerKey<Option<Hold>> = PerKey::new();
-    for key in named.clone() {
-        let hold = keys.lock(key).and_then(|lock| lock.hold_of(owner, operation.fence)).cloned();
-        if operation.is_ambiguous() && hold.as_ref().is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
-            return Err(Refusal::AmbiguousRelease);
+    if operation.is_ambiguous() {
+        for key in named {
+            let hold = keys.lock(*key).and_then(|lock| lock.hold_of(owner, operation.fence));
+            if hold.is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
+                return Err(Refusal::AmbiguousRelease);
+            }
         }
-        holds.push(hold);
     }
-    let left = named.zip(holds).map(|(key, hold)| {
-        let (mut hold, lock) = (hold?, keys.lock(key)?);
+    let mut release_key = |key| {
+        let lock = keys.lock(key)?;
+        let mut hold = lock.hold_of(owner, operation.fence)?.clone();
         let before = hold.total();
         // No client knows how much was offered.
         let amount = if hold.offer().is_some() && ends_place(operation) { Amount::All } else { operation.amount };
@@ -69,6 +69,10 @@ fn release<K: Keyspace>(
             effects.commit_hold(lock, key, Cause::Release, owner, hold);
         }
         Some(total)
-    });
-    Ok(Outcome::Released(left.collect()))
+    };
+    let mut left = PerKey::new();
+    for key in named {
+        left.push(release_key(*key));
+    }
+    Ok(Outcome::Released(left))
 }

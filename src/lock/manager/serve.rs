@@ -28,15 +28,20 @@ impl LockManager {
         }
         self.settle_named(step, count);
         let owner = &request.owner;
+        let several: PerKey<KeyIndex>;
+        let named = match count {
+            1 => &[KeyIndex(0)][..],
+            _ => {
+                several = (0..count).map(KeyIndex).collect();
+                &several
+            }
+        };
         let outcome = match &request.operation {
             operation if !self.admits(operation.min_fence(), step.now.wall) => Err(Refusal::MinFenceAhead),
-            Operation::Acquire(operation) if in_grace => self.acquire_in_grace(step, count, (owner, operation)),
-            Operation::Acquire(operation) => {
-                let named: PerKey<KeyIndex> = (0..count).map(KeyIndex).collect();
-                self.acquire(step, &named, (owner, operation))
-            }
-            Operation::Release(operation) => self.release(step, count, (owner, operation)),
-            Operation::Extend(operation) => self.extend(step, count, (owner, operation)),
+            Operation::Acquire(operation) if in_grace => self.acquire_in_grace(step, named, (owner, operation)),
+            Operation::Acquire(operation) => self.acquire(step, named, (owner, operation)),
+            Operation::Release(operation) => self.release(step, named, (owner, operation)),
+            Operation::Extend(operation) => self.extend(step, named, (owner, operation)),
             Operation::Guard(operation) => Ok(self.guard(step, (owner, *operation))),
         };
         // What changed nothing has left every index as it is to be.
@@ -77,6 +82,9 @@ impl LockManager {
 
     /// Settles the first keys of the step, which the request names.
     fn settle_named<K: Keyspace>(&mut self, step: &mut Step<'_, K>, count: u16) {
+        if count == 1 {
+            return self.settle(step, KeyIndex(0));
+        }
         for _ in 0..count {
             let before = step.effects.wait_ends.len();
             for key in (0..count).map(KeyIndex) {
@@ -84,7 +92,7 @@ impl LockManager {
             }
             // A waiter that left the queue of one key for nothing may have delayed others in another's, which was
             // served before.
-            if count == 1 || step.effects.wait_ends[before..].iter().all(|(_, answer)| answer.is_grant()) {
+            if step.effects.wait_ends[before..].iter().all(|(_, answer)| answer.is_grant()) {
                 break;
             }
         }

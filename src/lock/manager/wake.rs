@@ -293,7 +293,7 @@ impl LockManager {
         let operation = detached.as_ref().unwrap_or(&waiter.operation);
         let context =
             GrantContext { offer, ..GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew) };
-        match (grant(step, indices, (&owner, operation), context), offer) {
+        match (grant(step, indices, (&owner, operation), context, |given| given), offer) {
             (Ok(given), Some((offer, _))) => self.note_offer(step, id, (offer, indices, &given)),
             (Ok(given), None) => self.note_grant(step, id, indices, given),
             (Err(refusal), _) => self.end_wait(step, id, WaitEnd::Refused(refusal)),
