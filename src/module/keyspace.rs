@@ -1,6 +1,6 @@
 //! The core's keyspace over Redis keys.
 
-use super::shell::shell;
+use super::shell::Shell;
 use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Names, Str, WrongType};
@@ -16,15 +16,22 @@ pub static LOCK: DataType<Lock> = DataType::new();
 
 /// The locks of one step, open.
 #[derive(Debug)]
-pub struct OpenLocks<'k, 'n>(Keys<'k, 'n, Lock>);
+pub struct OpenLocks<'k, 'n> {
+    keys: Keys<'k, 'n, Lock>,
+    shell: &'static Shell,
+}
 
 impl<'k, 'n> OpenLocks<'k, 'n> {
     /// Opens the keys of these names, which must differ.
     ///
     /// # Errors
     /// When one has a value of another type.
-    pub fn open(ctx: &'k mut Ctx<'_>, names: &[Str<'n>], access: Access) -> Result<OpenLocks<'k, 'n>, WrongType> {
-        Ok(OpenLocks(Keys::open(ctx, &LOCK, names, access)?))
+    pub fn open(
+        shell: &'static Shell,
+        ctx: &'k mut Ctx<'_>,
+        names: &[Str<'n>],
+    ) -> Result<OpenLocks<'k, 'n>, WrongType> {
+        Ok(OpenLocks { keys: Keys::open(ctx, &LOCK, names, Access::Write)?, shell })
     }
 
     /// Leaves the keys as a step should. A lock without a hold is deleted (I6). A lock with a new or changed hold loses
@@ -34,31 +41,31 @@ impl<'k, 'n> OpenLocks<'k, 'n> {
     pub fn tidy(mut self, changes: &[Change]) -> Names<'n> {
         for change in changes {
             let at = usize::from(change.key.0);
-            match self.0.get(at) {
-                Some(lock) if lock.is_free() => self.0.delete(at),
-                Some(_) if !change.ended => self.0.persist(at),
+            match self.keys.get(at) {
+                Some(lock) if lock.is_free() => self.keys.delete(at),
+                Some(_) if !change.ended => self.keys.persist(at),
                 _ => {}
             }
         }
-        self.0.close()
+        self.keys.close()
     }
 }
 
 impl Keyspace for OpenLocks<'_, '_> {
     fn count(&self) -> u16 {
         // The parsers of commands with many keys see to it that there are no more.
-        self.0.len() as u16
+        self.keys.len() as u16
     }
 
     fn place(&mut self, key: KeyIndex) -> Place<'_> {
         let at = usize::from(key.0);
-        let db = Db(self.0.db());
-        let (name, lock) = self.0.entry(at);
+        let db = Db(self.keys.db());
+        let (name, lock) = self.keys.entry(at);
         Place { db, name: name.as_bytes(), lock }
     }
 
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd> {
-        match self.0.open_more(name) {
+        match self.keys.open_more(name) {
             Ok(at) => Ok(KeyIndex(at as u16)),
             Err(Unopened::WrongType) => Err(WaitEnd::WrongType),
             Err(Unopened::Elsewhere) => Err(WaitEnd::Redirected(RedirectReason::SlotGone)),
@@ -66,18 +73,22 @@ impl Keyspace for OpenLocks<'_, '_> {
     }
 
     fn close(&mut self, left: u16) {
-        self.0.close_last(usize::from(left));
+        self.keys.close_last(usize::from(left));
     }
 
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
-        self.0.peek(db.0, name, read)
+        self.keys.peek(db.0, name, read)
+    }
+
+    fn has_unlinked(&self) -> bool {
+        self.shell.has_unlinked()
     }
 
     fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
-        shell().take_unlinked()
+        self.shell.take_unlinked()
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
-        self.0.insert(usize::from(key.0), Lock::default())
+        self.keys.insert(usize::from(key.0), Lock::default())
     }
 }

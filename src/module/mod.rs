@@ -72,18 +72,48 @@ pub fn serve(
     request: &Request,
     reply: Option<Reply>,
 ) -> Result<Outcome, ServeError> {
+    let shell = shell();
     // The server keeps clients from writing to a replica, unless it is configured not to.
-    if !shell().role.is_primary(ctx) {
+    if !shell.role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
-    let step = step::run_request(ctx, names, |manager, step| manager.serve(step, request))?;
+    let step = step::run_request(shell, ctx, names, |manager, step| manager.serve(step, request))?;
+    let (mut outcome, now, judged) = (step.result, step.now, step.judged);
     // Whether this is a wait that was counted when it began.
     let mut goes_on = false;
-    let outcome = match (step.result, &request.operation) {
-        (Ok(Outcome::Queued(waiter)), _) => {
+    if let Ok(began @ (Outcome::Queued(_) | Outcome::Placed(_) | Outcome::Repeats(_))) = outcome {
+        let waits;
+        (waits, goes_on) = begin_wait(ctx, names, request, reply, (began, now));
+        outcome = Ok(waits);
+    }
+    if !goes_on {
+        shell.metrics.count_outcome(&request.operation, &outcome);
+    }
+    // Null would be the answer to these.
+    if let Ok(null @ (Outcome::Unavailable | Outcome::Placed(_))) = outcome {
+        outcome = shell.with_manager(|manager| manager.unless_grace(null, now, judged));
+    }
+    if step.needs_rearm || !shell.scheduler.is_set() {
+        shell.schedule(ctx);
+    }
+    outcome.map_err(ServeError::Refused)
+}
+
+/// Lets the client of a request wait that begins to, or that repeats one. What it came to, and whether that goes on
+/// which was counted when it began.
+#[cold]
+fn begin_wait(
+    ctx: &mut Ctx<'_>,
+    names: &[Str<'_>],
+    request: &Request,
+    reply: Option<Reply>,
+    (outcome, now): (Outcome, Timestamp),
+) -> (Outcome, bool) {
+    match (outcome, &request.operation) {
+        (Outcome::Queued(waiter), _) => {
             let parked = reply.and_then(|reply| blocked_clients::park(ctx, names, reply, request, || waiter));
             // A place goes on without a client.
-            let place = parked.is_none().then(|| with_manager(|manager| manager.cancel(waiter, step.now))).flatten();
+            let place = parked.is_none().then(|| with_manager(|manager| manager.cancel(waiter, now))).flatten();
             let place = place.and_then(|end| match end {
                 WaitEnd::Detached(place) => Some(place),
                 WaitEnd::InGrace { place, .. } => place,
@@ -92,50 +122,34 @@ pub fn serve(
             if parked.is_some() || place.is_some() {
                 step::announce_wait(ctx, names);
             }
-            Ok(place.map_or_else(|| queued(ctx, parked), Outcome::Placed))
+            (place.map_or_else(|| queued(ctx, parked), Outcome::Placed), false)
         }
-        (Ok(Outcome::Placed(place)), _) => {
+        (Outcome::Placed(place), _) => {
             step::announce_wait(ctx, names);
             check_in_cluster(ctx, place);
-            Ok(Outcome::Placed(place))
+            (Outcome::Placed(place), false)
         }
-        (Ok(Outcome::Repeats(old)), Operation::Acquire(operation)) => {
+        (Outcome::Repeats(old), Operation::Acquire(operation)) => {
             // A client that cannot wait leaves the place to the one that can. What was published above may have made
             // others end that wait.
             let there = reply.filter(|_| with_manager(|manager| manager.waits(old)));
             let mut answer = None;
             let take_over = || {
-                let taken_over = with_manager(|manager| manager.take_over(old, operation, step.now));
+                let taken_over = with_manager(|manager| manager.take_over(old, operation, now));
                 let (waiter, end) = taken_over.expect("it waits, seen above");
                 answer = Some(end);
                 waiter
             };
             let parked = there.and_then(|reply| blocked_clients::park(ctx, names, reply, request, take_over));
+            let goes_on = answer == Some(WaitEnd::TakenOver);
             match answer {
-                Some(end) => {
-                    goes_on = end == WaitEnd::TakenOver;
-                    blocked_clients::wake([(old, end)], step.now);
-                }
-                None => drop(with_manager(|manager| manager.renew(old, operation, step.now))),
+                Some(end) => blocked_clients::wake([(old, end)], now),
+                None => drop(with_manager(|manager| manager.renew(old, operation, now))),
             }
-            Ok(queued(ctx, parked))
+            (queued(ctx, parked), goes_on)
         }
-        (outcome, _) => outcome,
-    };
-    if !goes_on {
-        shell().metrics.count_outcome(&request.operation, &outcome);
+        (outcome, _) => (outcome, false),
     }
-    // Null would be the answer to these.
-    let outcome = match outcome {
-        Ok(outcome @ (Outcome::Unavailable | Outcome::Placed(_))) => {
-            with_manager(|manager| manager.unless_grace(outcome, step.now, step.judged))
-        }
-        outcome => outcome,
-    };
-    if step.needs_rearm {
-        shell().schedule(ctx);
-    }
-    outcome.map_err(ServeError::Refused)
 }
 
 /// What a request came to whose client is parked now. If the server does not let it wait, it has tried once.
@@ -171,11 +185,12 @@ pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Orig
 /// # Errors
 /// With nothing changed.
 pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> Result<usize, ServeError> {
-    if !shell().role.is_primary(ctx) {
+    let shell = shell();
+    if !shell.role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
-    let step = step::run_request(ctx, &[name], |manager, step| manager.break_holds(step, KeyIndex(0), owner))?;
-    shell().schedule(ctx);
+    let step = step::run_request(shell, ctx, &[name], |manager, step| manager.break_holds(step, KeyIndex(0), owner))?;
+    shell.schedule(ctx);
     Ok(step.result)
 }
 

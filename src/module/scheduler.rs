@@ -113,6 +113,11 @@ impl Scheduler {
         }
     }
 
+    /// Whether the timer is set.
+    pub(crate) fn is_set(&self) -> bool {
+        matches!(self.timer.get(), TimerState::Set(..))
+    }
+
     /// Stops the timer, if it is set.
     pub(crate) fn stop_timer(&self, ctx: &mut Ctx<'_>) {
         if let TimerState::Set(_, timer) = self.timer.get() {

@@ -134,12 +134,17 @@ impl Shell {
     pub fn with_manager<R>(&self, work: impl FnOnce(&mut LockManager) -> R) -> R {
         let mut manager = self.manager.borrow_mut();
         let result = work(&mut manager);
-        if !self.unlinked.borrow().is_empty() {
+        if self.has_unlinked() {
             for (db, name, unlinked) in self.unlinked.take() {
                 manager.on_unlinked(db, &name, &unlinked);
             }
         }
         result
+    }
+
+    /// Whether there are locks that left their keys while the manager was at work.
+    pub(crate) fn has_unlinked(&self) -> bool {
+        !self.unlinked.borrow().is_empty()
     }
 
     /// The locks that left their keys while the manager was at work, and that it has not heard of yet.

@@ -5,8 +5,8 @@
 
 use super::blocked_clients;
 use super::keyspace::OpenLocks;
-use super::shell::shell;
-use crate::ffi::{Access, Ctx, Names, Str, WrongType};
+use super::shell::{Shell, shell};
+use crate::ffi::{Ctx, Names, Str, WrongType};
 use crate::lock::manager::LockManager;
 use crate::lock::model::effect::{Cause, Change, Effects};
 use crate::lock::model::step::Step;
@@ -39,13 +39,14 @@ pub(crate) struct Done<R> {
 
 /// Runs a step of a client's request: [`run`], judged by the time of the unit that the command is a part of.
 pub(crate) fn run_request<'n, R>(
+    shell: &'static Shell,
     ctx: &mut Ctx<'_>,
     names: &[Str<'n>],
     decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
 ) -> Result<Done<R>, WrongType> {
-    let now = shell().clock.now();
-    let judged = shell().judged(ctx, now.mono);
-    run_at(ctx, names, Publish::All, now, |manager, step| {
+    let now = shell.clock.now();
+    let judged = shell.judged(ctx, now.mono);
+    run_at((shell, now), ctx, names, Publish::All, |manager, step| {
         step.judged = judged;
         decide(manager, step)
     })
@@ -63,20 +64,21 @@ pub(crate) fn run<'n, R>(
     publish_to: Publish,
     decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
 ) -> Result<Done<R>, WrongType> {
-    run_at(ctx, names, publish_to, shell().clock.now(), decide)
+    let shell = shell();
+    run_at((shell, shell.clock.now()), ctx, names, publish_to, decide)
 }
 
 fn run_at<'n, R>(
+    (shell, now): (&'static Shell, Now),
     ctx: &mut Ctx<'_>,
     names: &[Str<'n>],
     publish_to: Publish,
-    now: Now,
     decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
 ) -> Result<Done<R>, WrongType> {
-    let mut locks = OpenLocks::open(ctx, names, Access::Write)?;
+    let mut locks = OpenLocks::open(shell, ctx, names)?;
     let mut effects = Effects::new();
     let mut step = Step::new(&mut locks, now, &mut effects);
-    let result = shell().with_manager(|manager| decide(manager, &mut step));
+    let result = shell.with_manager(|manager| decide(manager, &mut step));
     let judged = step.judged;
     let done = Done { result, now: now.mono, judged, ended: effects.wait_ends.len(), needs_rearm: effects.needs_rearm };
     if effects.is_empty() {
@@ -84,7 +86,7 @@ fn run_at<'n, R>(
     }
     let opened = locks.tidy(&effects.changes);
     if publish_to == Publish::All {
-        publish(ctx, &opened, &effects.changes, now);
+        publish(shell, ctx, &opened, &effects.changes, now);
         if !effects.wait_ends.is_empty() {
             blocked_clients::wake(effects.wait_ends.drain(..), now.mono);
         }
@@ -93,8 +95,7 @@ fn run_at<'n, R>(
 }
 
 /// Replicates the changes, then notifies watchers and subscribers.
-fn publish(ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
-    let shell = shell();
+fn publish(shell: &Shell, ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
     shell.stream.publish(ctx, names, changes, now);
     for change in changes {
         let name = names.get(usize::from(change.key.0));

@@ -60,8 +60,13 @@ impl Index {
 
     /// The next moment at which [`Index::poll_leases`] is worth calling; None when there is no lease.
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        let placed = self.wakeups.first().map(|(at, _)| *at);
-        placed.into_iter().chain(self.unplaced.as_ref().and_then(|leases| leases.next_deadline())).min()
+        let unplaced = self.unplaced.as_ref().and_then(|leases| leases.next_deadline());
+        self.first_wakeup().into_iter().chain(unplaced).min()
+    }
+
+    /// When the databases are to be polled next. The timer may have to ring earlier when that has changed.
+    pub(crate) fn first_wakeup(&self) -> Option<Timestamp> {
+        self.wakeups.first().map(|(at, _)| *at)
     }
 
     fn all(&self) -> impl Iterator<Item = &Leases> {

@@ -243,11 +243,13 @@ impl LockManager {
         let Step { keys, now, effects, .. } = step;
         // Before what the step put in their places: it may be bound just as they were.
         self.clean_up_unlinked(*keys);
+        let wakeup = self.leases.first_wakeup();
         for key in keys.all() {
             if let Place { db, name, lock: Some(lock) } = keys.place(key) {
-                effects.needs_rearm |= self.follow_lock(db, name, lock, now.mono);
+                self.follow_lock(db, name, lock, now.mono);
             }
         }
+        effects.needs_rearm |= self.leases.first_wakeup() != wakeup;
         effects.needs_rearm |= !effects.index_changes.is_empty();
         if self.wait_table.waiting() > 0 {
             for change in effects.changes.iter().filter(|change| change.ended) {
@@ -289,33 +291,31 @@ impl LockManager {
 
     /// Forgets locks that left their keys because the step opened them.
     pub(crate) fn clean_up_unlinked<K: Keyspace>(&mut self, keys: &mut K) {
-        for (db, name, unlinked) in keys.take_unlinked() {
-            self.on_unlinked(db, &name, &unlinked);
+        if keys.has_unlinked() {
+            for (db, name, unlinked) in keys.take_unlinked() {
+                self.on_unlinked(db, &name, &unlinked);
+            }
         }
     }
 
     /// Keeps I4. An entry that stands early enough stays: moving it at every re-entry would cost more than one poll too
     /// many.
-    ///
-    /// Whether an entry stands where none stood.
-    pub(crate) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) -> bool {
+    pub(crate) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         let earliest = lock.holds.earliest().map(|(deadline, _)| deadline);
         match (lock.lease, earliest) {
-            (Some(id), Some(deadline)) if self.leases.keeps(db, id, deadline, now) => false,
-            (Some(id), Some(deadline)) if self.leases.rearm(db, id, deadline) => true,
+            (Some(id), Some(deadline)) if self.leases.keeps(db, id, deadline, now) => {}
+            (Some(id), Some(deadline)) if self.leases.rearm(db, id, deadline) => {}
             (was, Some(deadline)) => {
                 lock.lease = Some(self.leases.arm(Some(db), name, deadline, &mut self.generations));
                 if let Some(was) = was {
                     self.leases.disarm_unplaced(was);
                 }
-                true
             }
             (Some(id), None) => {
                 self.leases.disarm(db, id);
                 lock.lease = None;
-                false
             }
-            (None, None) => false,
+            (None, None) => {}
         }
     }
 }
