@@ -49,6 +49,7 @@ mod reply;
 mod serving;
 mod slot;
 pub mod string;
+pub mod time;
 pub mod timer;
 pub mod value;
 

@@ -1,8 +1,9 @@
 //! The only place that reads the time.
 
+use crate::ffi::time::monotonic_us;
 use crate::lock::model::time::{Now, Timestamp, WallTime};
 use std::cell::Cell;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How far the wall clock is ahead of the monotonic one is read anew after so long. To read both clocks each time would
 /// cost as much as finding a key.
@@ -12,7 +13,7 @@ const WALL_KEPT_US: u64 = 1_000;
 #[derive(Debug)]
 pub struct Clock {
     /// Where monotonic time begins.
-    origin: Instant,
+    origin: u64,
     /// When both clocks were read last, and how far the wall clock was ahead.
     wall_ahead: Cell<Option<(Timestamp, u64)>>,
     /// The time of the first command of the transaction or script that may go on.
@@ -22,7 +23,7 @@ pub struct Clock {
 impl Clock {
     /// A clock whose monotonic time begins now.
     pub(crate) fn new() -> Clock {
-        Clock { origin: Instant::now(), wall_ahead: Cell::new(None), unit: Cell::new(None) }
+        Clock { origin: monotonic_us(), wall_ahead: Cell::new(None), unit: Cell::new(None) }
     }
 
     /// The present on both clocks. A wall clock that is set is followed after a millisecond.
@@ -60,6 +61,6 @@ impl Clock {
 
     /// The present on the monotonic clock.
     pub(crate) fn mono(&self) -> Timestamp {
-        Timestamp(self.origin.elapsed().as_micros() as u64)
+        Timestamp(monotonic_us() - self.origin)
     }
 }
