@@ -244,10 +244,10 @@ fn decimal(bytes: &[u8]) -> Option<u64> {
     match bytes {
         b"0" => Some(0),
         b"" | [b'0', ..] => None,
-        _ => bytes.iter().try_fold(0_u64, |number, byte| {
-            let digit = char::from(*byte).to_digit(10)?;
-            number.checked_mul(10)?.checked_add(u64::from(digit))
-        }),
+        _ if !bytes.iter().all(u8::is_ascii_digit) => None,
+        // So few digits always fit.
+        _ if bytes.len() < 20 => Some(bytes.iter().fold(0, |number, byte| number * 10 + u64::from(byte - b'0'))),
+        _ => str::from_utf8(bytes).ok()?.parse().ok(),
     }
 }
 

@@ -156,8 +156,15 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// If one is unknown, given twice, lacks its value, is out of range, or excludes another.
-    pub fn options(mut self, taken: &[Opt]) -> Result<Options<'a>, ArgError> {
+    #[inline]
+    pub fn options(self, taken: &[Opt]) -> Result<Options<'a>, ArgError> {
         let mut options = Options::default();
+        self.read_options(taken, &mut options)?;
+        Ok(options)
+    }
+
+    /// Fills them in where they are to be: they are too many to be moved about.
+    fn read_options(mut self, taken: &[Opt], options: &mut Options<'a>) -> Result<(), ArgError> {
         let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();
@@ -170,9 +177,9 @@ impl<'a, A: Arguments<'a>> Parser<A> {
                 return Err(ArgError::Exclude(other.word(), opt.word()));
             }
             seen.add(opt);
-            self.value(opt, &mut options)?;
+            self.value(opt, options)?;
         }
-        Ok(options)
+        Ok(())
     }
 
     fn value(&mut self, opt: Opt, options: &mut Options<'a>) -> Result<(), ArgError> {
