@@ -161,13 +161,16 @@ pub struct Parsed<W> {
 }
 
 fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
-    let Parsed { keys, request, generated } = match parse(Parser::new(args, config::bounds()), ctx, form) {
+    // Read where it lies: it is large.
+    let parsed = parse(Parser::new(args, config::bounds()), ctx, form);
+    let Parsed { keys, request, generated } = match &parsed {
         Ok(parsed) => parsed,
-        Err(error) => return reply_arg_error(ctx, &error),
+        Err(error) => return reply_arg_error(ctx, error),
     };
+    let generated = *generated;
     let reply_grant = if form == Form::Many { reply_fences } else { reply_fence };
     let write = if form == Form::Many { reply_wait_end_many } else { reply_wait_end_one };
-    match serve(ctx, &keys, &request, Some(Reply { generated, write })) {
+    match serve(ctx, keys, request, Some(Reply { generated, write })) {
         Ok(Outcome::Granted(fences)) => reply_grant(ctx, &fences, generated.then_some(&request.owner)),
         // The reply follows when the wait ends.
         Ok(Outcome::Queued(_)) => {}

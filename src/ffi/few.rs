@@ -50,7 +50,10 @@ impl<T> Few<T> {
     }
 
     pub(super) fn map<U>(self, mut each: impl FnMut(T) -> U) -> Few<U> {
-        Few { first: self.first.map(&mut each), rest: self.rest.into_iter().map(each).collect() }
+        let first = self.first.map(&mut each);
+        // The iterator of a vector costs as much as all else here.
+        let rest = if self.rest.is_empty() { Vec::new() } else { self.rest.into_iter().map(each).collect() };
+        Few { first, rest }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
