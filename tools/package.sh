@@ -167,9 +167,10 @@ tarball() {
 # abi FILE: the newest version of the C library that the file must have, and its other libraries.
 abi() {
   local version libraries
-  version=$(objdump -T "$1" | awk '$3 != "w" && $2 != "w"' | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
+  # The loader looks at the versions of the file, even where a symbol is weak.
+  version=$(readelf -VW "$1" | sed -n 's/.*Name: GLIBC_\([0-9.]*\) *Flags: none.*/\1/p' | sort -Vu | tail -n 1)
   libraries=$(objdump -p "$1" | sed -n 's/^ *NEEDED *//p' | sort | paste -sd ' ')
-  echo "$(basename "$1"): glibc ${version#GLIBC_} or newer; $libraries"
+  echo "$(basename "$1"): glibc $version or newer; $libraries"
 }
 
 # For Debian: see tools/deb.sh.
