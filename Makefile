@@ -18,7 +18,7 @@ cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
 .PHONY: instructions lint bench compare clean package install uninstall tarball deb image oldest reproducible
-.PHONY: notes sizing example soak figures docs profile
+.PHONY: notes sizing example soak figures docs profile version
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -72,13 +72,15 @@ roll: build ## upgrade from older modules and back, as docs/operations/upgrading
 	@tools/install.sh server
 	@$(env) tools/roll.sh
 
+PERCENT = 100
+
 faults: ## kill servers, cut connections, set clocks, and check what clients saw: a few rounds of each program
-torture: ## the programs of make faults, for hours
+torture: ## the programs of make faults, for hours; PERCENT=10 of the rounds take about one
 faults torture: build
 	@tools/install.sh server clients
 	@$(cargo) build --release --locked --package wallclock
 	@$(cargo) build --locked --package faults
-	@tools/faults.sh $(if $(filter torture,$@),long,short)
+	@tools/faults.sh $(if $(filter torture,$@),long $(PERCENT),short)
 
 MINUTES = 60
 OLD =
@@ -108,7 +110,7 @@ instructions: ## count processor instructions per command; fail at 5 % more than
 	@$(cargo) bench --quiet --locked --bench instructions -- $(if $(RECORD),--record)
 
 lint: ## run no test: check format, clippy, docs, links, file lengths, layers of the code, helpers, scripts
-	@tools/install.sh rust libclang linters-python linters-node linters-go
+	@tools/install.sh rust libclang linters-python linters-node linters-go linters-workflows
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@$(cargo) clippy --workspace --all-targets --all-features --locked -- -D warnings
@@ -121,6 +123,8 @@ lint: ## run no test: check format, clippy, docs, links, file lengths, layers of
 	tools/docs.py --check
 	tools/rust_version.py
 	tools/version.py --check
+	tools/workflows.py
+	tools/lint-workflows.sh
 	tools/test_rules.py --quiet
 	tools/lint-python.sh
 	tools/lint-node.sh
@@ -205,6 +209,11 @@ oldest: ## build as make package does in a root of Debian 11, for older systems:
 reproducible: ## build the tarball twice, in different folders, and compare the bytes; ten minutes
 	@tools/install.sh rust libclang
 	@$(env) tools/reproducible.sh
+
+TAG =
+
+version: ## print the version; fail if TAG= does not name it
+	@tools/version.py $(if $(TAG),--tag '$(TAG)')
 
 notes: ## print what the changelog says of this version
 	@tools/version.py --notes

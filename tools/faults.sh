@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/faults.sh short|long: runs the programs of faults one after the other, each with the rounds of the table below,
-# on the server that REDIS_LOCK_SERVER names. Fails if a program found a violation, or could not have found one.
+# tools/faults.sh short|long [PERCENT]: runs the programs of faults one after the other, each with the rounds of the
+# table below, or so many percent of the long ones, on the server that REDIS_LOCK_SERVER names. Fails if a program found a violation, or could not have found one.
 # The output goes to the terminal and to target/faults/PROGRAM.log. Its first line is the command that repeats the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,8 +19,9 @@ programs=(
 )
 
 length=${1:-}
+percent=${2:-100}
 case $length in short | long) ;; *)
-  echo "usage: tools/faults.sh short|long" >&2
+  echo "usage: tools/faults.sh short|long [PERCENT]" >&2
   exit 2
   ;;
 esac
@@ -30,7 +31,7 @@ failed=()
 for row in "${programs[@]}"; do
   read -r program short long <<<"$row"
   rounds=$short
-  if [ "$length" = long ]; then rounds=$long; fi
+  if [ "$length" = long ]; then rounds=$(((long * percent + 99) / 100)); fi
   echo "== $program"
   "target/debug/$program" --rounds "$rounds" 2>&1 | tee "target/faults/$program.log" || failed+=("$program")
 done

