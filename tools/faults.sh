@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tools/faults.sh short|long [PERCENT]: runs the programs of faults one after the other, each with the rounds of the
-# table below, or so many percent of the long ones, on the server that REDIS_LOCK_SERVER names. Fails if a program found a violation, or could not have found one.
+# table below, or so many percent of the long ones, on the server that REDIS_LOCK_SERVER names. Fails if a program found
+# a violation, or could not have found one.
 # The output goes to the terminal and to target/faults/PROGRAM.log. Its first line is the command that repeats the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."

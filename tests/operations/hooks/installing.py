@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 LIBRARY = "/usr/lib/redis/modules/libredis_lock.so"
 UNITS = ("lib/systemd/system/redis-server.service", "etc/systemd/system/redis-server.service.d")
 PATIENCE_S = 60
+# Prints the process of the server. The root has no pgrep.
+SERVERS = "cd /proc && grep -lx redis-server [0-9]*/comm | cut -d/ -f1"
 ONCE = threading.Lock()
 MADE = {}
 # Mounts, brings the loopback network up, and stays: the namespaces live as long as this shell.
@@ -206,7 +208,7 @@ class Debian:
         if action != "restart":
             return 1, f"Unknown command verb {action}.\n"
         if self.server is not None:
-            self.server.terminate()
+            self.chroot(f"kill $({SERVERS})")
             self.server.wait(PATIENCE_S)
         # As RuntimeDirectory= of the unit.
         self.chroot("install -d -o redis -g redis -m 2755 /run/redis")
@@ -259,11 +261,12 @@ def works(stage, library=LIBRARY):
     assert library in debian.cli("MODULE", "LIST"), debian.cli("MODULE", "LIST")
     assert "lock_holders" in debian.cli("INFO", "lock") or "# lock" in debian.cli("INFO", "lock")
     assert "granted" in debian.must("redis-lock run check -- echo granted")
-    status = debian.chroot("grep -h ^Uid: /proc/$(pgrep -x redis-server 2>/dev/null || cat /run/redis/*.pid)/status")[1]
+    status = debian.must(f"grep -h ^Uid: /proc/$({SERVERS})/status")
     assert status.split()[1] != "0", f"the server runs as root: {status}"
     mode = debian.chroot(f"stat -c '%a %U' {library}")[1].split()
     assert mode == ["755", "root"], mode
-    debian.must("cat /usr/share/man/man1/redis-lock.1* /usr/local/share/man/man1/redis-lock.1* 2>&1 | grep -qa .")
+    prefix = library.split("/lib/")[0]
+    debian.must(f"test -s {prefix}/share/man/man1/redis-lock.1 || test -s {prefix}/share/man/man1/redis-lock.1.gz")
 
 
 def before_packages_for_debian(stage):
