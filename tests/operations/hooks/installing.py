@@ -324,7 +324,7 @@ def after_loading_the_module(stage):
     # In an included file, the line comes twice.
     debian.must("mkdir /etc/redis/more; sed -n /^loadmodule/p /etc/redis/redis.conf >/etc/redis/more/lock.conf")
     debian.must("sed -i 's|^loadmodule .*|include /etc/redis/more/lock.conf|' /etc/redis/redis.conf")
-    debian.must("chmod -R a+rX /etc/redis; systemctl restart redis-server")
+    debian.must("chmod -R a+rX /etc/redis\nsystemctl restart redis-server")
     debian.cli("CONFIG", "REWRITE")
     assert debian.bash("systemctl restart redis-server")[0] != 0, "the page warns of what does no harm"
     debian.must("sed -i '/^include/d' /etc/redis/redis.conf")
