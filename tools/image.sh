@@ -64,5 +64,5 @@ grep -qx redis "$place/said" || die "the server of the image does not run as the
 
 rm -f target/dist/redis-lock-*-image-"$arch".tar
 "${buildah[@]}" push --quiet "redis-lock:$version" "oci-archive:$out:redis-lock:$version"
-(cd target/dist && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
+(cd target/dist && rm -f SHA256SUMS && sha256sum -- * >.sums && mv .sums SHA256SUMS)
 echo "image: $out"

@@ -142,7 +142,7 @@ pack() {
 }
 
 sums() {
-  (cd $dist && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS)
+  (cd $dist && rm -f SHA256SUMS && sha256sum -- * >.sums && mv .sums SHA256SUMS)
 }
 
 tarball() {
