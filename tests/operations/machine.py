@@ -178,6 +178,7 @@ class Stage:
     """The machines of one recipe."""
 
     taken = set()
+    open = set()
     guard = threading.Lock()
 
     def __init__(self, name, addresses):
@@ -264,9 +265,11 @@ class Stage:
         return "\n".join(f"---- {path.relative_to(self.folder)}\n{path.read_text()[-1200:]}" for path in found)
 
     def __enter__(self):
+        Stage.open.add(self)
         return self
 
     def __exit__(self, *_):
+        Stage.open.discard(self)
         # Whatever was started here has this folder in its environment.
         mark = f"RECIPE_STAGE={self.folder}".encode()
         for _ in range(50):
@@ -283,6 +286,15 @@ class Stage:
             print(f"{self.name}: {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def end(number, _):
+    """Ends what was started, when the run is told to end."""
+    stages = list(Stage.open)
+    # Twice: the threads go on meanwhile, and may write once more.
+    for stage in stages * 2:
+        stage.__exit__()
+    os._exit(128 + number)
 
 
 def environment(pid):
