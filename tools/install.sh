@@ -290,7 +290,7 @@ install_clients() {
 
 # An optional part: a machine without a browser runs all other tests.
 install_browser() {
-  local home=target/browser found name
+  local home=target/browser found name attempt
   install_clients
   mkdir -p "$home"
   if [ "$(version_of playwright-core $home) $(version_of axe-core $home)" != "$playwright_core $axe_core" ]; then
