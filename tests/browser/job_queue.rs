@@ -3,7 +3,7 @@
 use crate::browser::{NO_BROWSER, is_here, python, root, see};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use testbed::{Server, Signal, signal, spawn};
+use testbed::{Client, Server, Signal, WaiterInfo, signal, spawn, wait_for};
 
 /// The running example, and its server.
 struct Example {
@@ -40,6 +40,16 @@ impl Drop for Example {
 
 const APPLES: &str = "example:{apples}:lock";
 
+/// A client that waits for the lock of the apples.
+fn waits(server: &Server, owner: &str) -> Client {
+    let mut client = server.connect();
+    client.send(&["LOCK.ACQUIRE", APPLES, owner, "PX", "600000", "BLOCK", "0"]);
+    let mut conn = server.connect();
+    let is_owner = |waiter: &WaiterInfo| waiter.owner == owner.as_bytes();
+    wait_for("the wait to begin", || conn.lock_info(APPLES).unwrap().waiters.iter().any(is_owner));
+    client
+}
+
 #[test]
 fn the_page_shows_the_holder_the_waiters_in_their_order_and_the_hand_off() {
     let test = "job_queue::the_page_shows_the_holder_the_waiters_in_their_order_and_the_hand_off";
@@ -50,12 +60,10 @@ fn the_page_shows_the_holder_the_waiters_in_their_order_and_the_hand_off() {
     let example = Example::start(&["--workers", "0"]);
     let mut conn = example.server.connect();
     assert!(conn.int(&["LOCK.ACQUIRE", APPLES, "alice", "PX", "600000"]).is_some());
-    for waiter in ["bob", "carol"] {
-        assert_eq!(conn.int(&["LOCK.ACQUIRE", APPLES, waiter, "PX", "600000", "QUEUE", "60000"]), None);
-    }
+    let _bob = waits(&example.server, "bob");
+    let _carol = waits(&example.server, "carol");
     see("job_queue.mjs", &[&example.url, "shows", "apples", "alice", "bob,carol"]);
     assert_eq!(conn.int(&["LOCK.RELEASE", APPLES, "alice"]), Some(0));
-    assert!(conn.int(&["LOCK.ACQUIRE", APPLES, "bob", "PX", "600000", "QUEUE", "60000"]).is_some());
     see("job_queue.mjs", &[&example.url, "shows", "apples", "bob", "carol"]);
     assert_eq!(conn.get::<i64>(&["LOCK.BREAK", APPLES]), 1);
     see("job_queue.mjs", &[&example.url, "lost", "apples", "bob", "break"]);
@@ -85,8 +93,8 @@ fn the_page_fits_a_phone_and_is_accessible_in_light_and_dark() {
         // Owners as long as the module allows, without a space.
         let mut conn = example.server.connect();
         let (one, two) = ("x".repeat(256), "y".repeat(256));
-        conn.int(&["LOCK.ACQUIRE", APPLES, &one, "PX", "600000", "QUEUE", "60000"]);
-        conn.int(&["LOCK.ACQUIRE", APPLES, &two, "PX", "600000", "QUEUE", "60000"]);
+        assert!(conn.int(&["LOCK.ACQUIRE", APPLES, &one, "PX", "600000", "BLOCK", "0"]).is_some());
+        let _two = waits(&example.server, &two);
         see("job_queue.mjs", &[&example.url, "wide", &one, &two]);
     }
 }
