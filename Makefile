@@ -85,7 +85,7 @@ faults torture: build
 MINUTES = 60
 OLD =
 
-soak: build ## run clients of all kinds over TLS, MINUTES=60, while servers fail over and are upgraded, from module OLD=path
+soak: build ## let all kinds of clients work, MINUTES=60, while servers fail over and are upgraded (OLD=module)
 	@tools/install.sh server clients openssl
 	@$(cargo) build --locked --package faults --bin soak
 	@$(cargo) build --release --locked --package redis-lock-client --features cli --bin redis-lock

@@ -78,6 +78,7 @@ class Agent:
             until = self.take()
         except Exception as error:  # whatever the library raises
             say("failed", why=self.name_of(error))
+            time.sleep(0.1)
             return
         if until is None:
             say("failed", why=IN_USE)
@@ -96,7 +97,9 @@ class Agent:
 
     @staticmethod
     def name_of(error):
-        return type(error).__name__
+        """Its type; of an error reply the first words."""
+        is_reply = isinstance(error, redis.ResponseError | Refused)
+        return " ".join(str(error).split()[:6]) if is_reply else type(error).__name__
 
     def work(self, number, ends):
         """Writes until then, or until the lock is lost."""
@@ -296,10 +299,6 @@ class Cli(Plain):
         if done.returncode != 0:
             raise Refused(done.stdout + done.stderr)
         return done.stdout.removesuffix("\n").split("\n")
-
-    @staticmethod
-    def name_of(error):
-        return (str(error).split() or ["nothing"])[0] if isinstance(error, Refused) else type(error).__name__
 
 
 if __name__ == "__main__":

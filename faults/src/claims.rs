@@ -3,7 +3,7 @@
 //!
 //! A claim is one answer of a server on which a client relies: a grant or an extension. Failovers lose the last
 //! answers of a primary. Which ones, the servers' own order says: a heart writes numbered beats to the primary all the
-//! time. The beats that the successor has are a prefix, and what was answered before the last of them was sent survived.
+//! time. The beats that the successor has are a prefix: what was answered before the last of them was sent survived.
 //! From there to the moment when the former primary surely granted nothing more, answers may be lost: a window.
 
 use std::collections::BTreeMap;

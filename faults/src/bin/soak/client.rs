@@ -79,7 +79,10 @@ pub fn rust(config: &str) {
         match lock.try_lock_for(Duration::from_millis(task.wait_ms)) {
             Ok(Some(guard)) => hold(&config, number, task, guard, asked),
             Ok(None) => say(&json!({"event": "failed", "why": "in use"})),
-            Err(error) => say(&json!({"event": "failed", "why": kind(&error)})),
+            Err(error) => {
+                say(&json!({"event": "failed", "why": kind(&error)}));
+                thread::sleep(Duration::from_millis(100));
+            }
         }
     });
 }
@@ -179,6 +182,9 @@ pub fn starter(config: &str) {
             }
         }
         let code = child.wait().expect("a child").code();
+        if code != Some(0) {
+            thread::sleep(Duration::from_millis(100));
+        }
         say(&json!({"event": "exit", "code": code}));
     });
 }
@@ -234,7 +240,10 @@ fn kind(error: &Error) -> String {
         Error::Deadlock(_) => "deadlock".to_owned(),
         Error::Lost => "lost".to_owned(),
         Error::Server(error) => error.code().unwrap_or("error").to_owned(),
-        Error::Connection(_) => "connection".to_owned(),
+        // Without numbers of ports.
+        Error::Connection(error) => {
+            error.to_string().split(' ').filter(|word| !word.contains(':')).collect::<Vec<_>>().join(" ")
+        }
         other => other.to_string(),
     }
 }

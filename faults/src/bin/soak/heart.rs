@@ -12,16 +12,18 @@ use std::time::Duration;
 /// The key of the beats.
 const BEAT: &str = "data:beat";
 const PAUSE: Duration = Duration::from_millis(50);
+/// A former primary that comes back so soon may have a replica that was not told yet of the new one.
+const SOON_US: u64 = 2_000_000;
 
 /// The process of a server: which one, and how often it was started before.
 type Process = (usize, u64);
 
-/// A time in which a process said that it was primary.
+/// A time in which a process was a primary that grants.
 #[derive(Clone, Copy, Debug)]
 struct Reign {
     process: Process,
     began: u64,
-    /// When it said otherwise, or was gone.
+    /// When it was none any more, or was gone.
     ended: Option<u64>,
 }
 
@@ -93,11 +95,18 @@ impl Heart {
         }
     }
 
+    /// For how long, in all, answers may have been lost, in milliseconds.
+    pub fn window_ms(&self) -> u64 {
+        self.windows().iter().map(|window| (window.end - window.start) / 1_000).sum()
+    }
+
     /// When answers may have been lost. One that is not over yet has no end.
     pub fn windows(&self) -> Vec<Window> {
         let noticed = self.noticed();
         let of = |change: &Change| {
-            let soon = change.noticed + 10_000_000;
+            // One that comes back later says that it is primary until a Sentinel corrects it. But it has no replica, so
+            // it grants nothing.
+            let soon = change.noticed + SOON_US;
             let concerns = |reign: &&Reign| {
                 let overlaps = reign.began <= soon && reign.ended.is_none_or(|ended| ended >= change.survived);
                 overlaps && reign.process != change.to
@@ -122,7 +131,7 @@ impl Heart {
             }
             let Some(line) = &mut conn else { continue };
             let asked = boot_us();
-            match ask(line, &["ROLE"]).as_ref().map(is_master) {
+            match ask(line, &["ROLE"]).as_ref().map(grants) {
                 Ok(true) if node.starts() == starts => self.is_primary((number, starts), asked),
                 Ok(false) => self.is_gone(number, boot_us()),
                 _ => conn = None,
@@ -190,6 +199,13 @@ impl Heart {
         let survived = there.and_then(|number| noticed.beats.get(number)).copied().unwrap_or_default();
         noticed.changes.push(Change { survived, noticed: boot_us().max(asked), to: process });
     }
+}
+
+/// Whether it is a primary with a replica: without one, min-replicas-to-write lets it grant nothing. A Sentinel takes
+/// ten seconds and more to tell a primary that it is deposed.
+fn grants(role: &Value) -> bool {
+    let Value::Array(fields) = role else { return false };
+    is_master(role) && fields.iter().any(|field| matches!(field, Value::Array(replicas) if !replicas.is_empty()))
 }
 
 fn is_master(role: &Value) -> bool {

@@ -1,6 +1,6 @@
 //! Everything at once, as an operator has it: a primary and two replicas under three Sentinels, all over TLS, with an
-//! AOF and `min-replicas-to-write 1`. Clients in Python (the helper with threads and with asyncio, redis-py, redis-cli),
-//! in Rust, and `redis-lock run` take locks of all kinds. Meanwhile servers are upgraded one by one, primaries fail
+//! AOF and `min-replicas-to-write 1`. Clients in Python (the helper with threads and asyncio, redis-py, redis-cli), in
+//! Rust, and `redis-lock run` take locks of all kinds. Meanwhile servers are upgraded one by one, primaries fail
 //! over or are killed, clients are killed or stopped, connections, users, configuration and certificates change.
 //!
 //! Nothing is held twice but where a failover explains it (`faults::claims`), no resource takes a late write, and at
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use testbed::file_from;
 
 /// What the end takes, at least: the last leases run out, and the servers are looked at.
-const ENDING: Duration = Duration::from_secs(45);
+const ENDING: Duration = Duration::from_secs(30);
 /// A failover that is not known yet explains nothing. So what is judged is older than this until all is over.
 const KNOWN_US: u64 = 60_000_000;
 /// So much longer it may take until all has been seen that must be.
@@ -139,8 +139,10 @@ impl Run<'_> {
     fn play(&self, stage: &Arc<Stage>) -> u64 {
         let servers = &stage.servers;
         let (heart, goes_on) = (Heart::default(), AtomicBool::new(true));
+        // A long run also has servers that live long: what grows slowly is seen there.
+        let calm = Duration::from_secs((self.minutes * 3).saturating_sub(15));
         let diary = Mutex::new(File::create(servers.dir.join("diary")).expect("a directory of our own"));
-        let operator = Operator { stage, heart: &heart, modules: self.modules.clone(), diary };
+        let operator = Operator { stage, heart: &heart, modules: self.modules.clone(), diary, calm };
         let (waits, clients) = (Mutex::new(BTreeMap::new()), Mutex::new(Vec::new()));
         thread::scope(|scope| {
             for number in 0..servers.nodes.len() {
@@ -162,17 +164,26 @@ impl Run<'_> {
                 let (operator, clients) = (&operator, &clients);
                 move || operator.harass(clients, &mut second, &on)
             });
-            self.wait(stage, &heart, &waits);
+            self.wait(stage, &heart, &waits, &|| works.is_finished() || harasses.is_finished());
             goes_on.store(false, Ordering::Relaxed);
-            works.join().expect("the operator does not panic");
-            harasses.join().expect("nor does what befalls clients");
+            for thread in [works, harasses] {
+                if thread.join().is_err() {
+                    stage.record().violation("the operator could not go on: see above".to_owned());
+                }
+            }
             self.end(stage, &heart, &mut clients.lock().expect("nobody panics with it"));
         });
         waits.into_inner().expect("nobody panics with it").values().sum()
     }
 
     /// Waits until the time is up; says how it goes, once a minute.
-    fn wait(&self, stage: &Stage, heart: &Heart, waits: &Mutex<BTreeMap<(usize, u64), u64>>) {
+    fn wait(
+        &self,
+        stage: &Stage,
+        heart: &Heart,
+        waits: &Mutex<BTreeMap<(usize, u64), u64>>,
+        gave_up: &dyn Fn() -> bool,
+    ) {
         let ends = self.begun + Duration::from_secs(self.minutes * 60).saturating_sub(ENDING);
         let mut said = 0;
         loop {
@@ -197,7 +208,7 @@ impl Run<'_> {
             let record = stage.record();
             let is_over =
                 Instant::now() >= ends && (self.unseen(&record).is_empty() || Instant::now() >= ends + LONGER);
-            if is_over || record.violations() > 0 {
+            if is_over || record.violations() > 0 || gave_up() {
                 return;
             }
         }
@@ -226,7 +237,9 @@ impl Run<'_> {
         }
         heart.stop();
         judge_until(stage, heart, u64::MAX);
-        stage.record().counts.insert("changes of the primary".to_owned(), heart.changes() as u64);
+        let mut record = stage.record();
+        record.counts.insert("changes of the primary".to_owned(), heart.changes() as u64);
+        record.counts.insert("windows of failovers together, in ms".to_owned(), heart.window_ms());
     }
 }
 

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// So many beats after a client has died, the server has surely seen that its connection is closed.
 const BEATS: u64 = 100;
@@ -40,6 +40,8 @@ pub struct Operator<'s> {
     /// Modules to install, the first first. The last one stays.
     pub modules: Vec<&'s Path>,
     pub diary: Mutex<File>,
+    /// For so long no server is restarted when all that is done to them was done once.
+    pub calm: Duration,
 }
 
 impl Operator<'_> {
@@ -85,6 +87,10 @@ impl Operator<'_> {
                     Work::KillAndRestart => self.kill_and_restart(),
                 }
                 thread::sleep(Duration::from_millis(dice.random_range(500..2_500)));
+            }
+            let calm = Instant::now() + self.calm;
+            while Instant::now() < calm && goes_on() {
+                thread::sleep(Duration::from_millis(200));
             }
         }
     }
@@ -150,8 +156,12 @@ impl Operator<'_> {
             thread::sleep(Duration::from_millis(50));
             is_over()
         });
-        // It has its successor's replica as well then: as a primary it could find one for itself.
-        self.servers().wait_primary();
+        // Until then the other replica may still look for the old one, and would let it grant.
+        let successor = self.servers().wait_primary();
+        testbed::wait_so_long(crate::servers::PATIENCE, "the successor's replica", || {
+            thread::sleep(Duration::from_millis(50));
+            self.servers().replicas(successor) > 0
+        });
         self.servers().run(primary);
         self.servers().wait_until_whole();
         self.note("failovers by a kill");

@@ -65,6 +65,7 @@ impl Task {
             }
             45..52 | 82..100 if kind == Kind::RedisPy => {
                 (task.keys, task.session_ms, task.lease_ms) = (vec![one_of("n", 2)], Some(0), SESSION_LEASE_MS);
+                task.hold_ms = dice.random_range(0..3_000);
             }
             _ => task.keys = vec![one_of("x", 3)],
         }
