@@ -37,7 +37,7 @@ const ENDING: Duration = Duration::from_secs(30);
 /// A failover that is not known yet explains nothing. So what is judged is older than this until all is over.
 const KNOWN_US: u64 = 60_000_000;
 /// So much longer it may take until all has been seen that must be.
-const LONGER: Duration = Duration::from_secs(180);
+const LONGER: Duration = Duration::from_secs(600);
 
 /// The run has shown nothing unless these are above zero.
 const MUST_SEE: [&str; 9] = [

@@ -187,6 +187,9 @@ impl Operator<'_> {
             let has_session = |client: &Process| self.stage.record().session_of(client.client).is_some();
             let number = clients.iter().position(has_session).filter(|_| dice.random_bool(0.3)).unwrap_or(any);
             let (client, kind) = (clients[number].client, clients[number].kind);
+            if !self.stage.record().is_at_work(client) {
+                continue;
+            }
             if kind == Kind::Program {
                 self.hit_program(&clients[number], dice);
             } else if dice.random_bool(0.5) {

@@ -153,6 +153,8 @@ pub struct Record {
     tasks: BTreeMap<u64, Task>,
     current: BTreeMap<u64, Current>,
     idle: BTreeSet<u64>,
+    /// Those that had a lock at some time.
+    at_work: BTreeSet<u64>,
     /// Of each write to the data beside a lock that was sent: its fence.
     pub guarded: BTreeMap<String, i64>,
 }
@@ -201,6 +203,11 @@ impl Record {
     pub fn is_gone(&mut self, client: u64) {
         self.idle.remove(&client);
         self.current.remove(&client);
+    }
+
+    /// Whether a client had a lock yet. On a busy machine it takes a while to start.
+    pub fn is_at_work(&self, client: u64) -> bool {
+        self.at_work.contains(&client)
     }
 
     /// What the client has by a session now.
@@ -260,6 +267,7 @@ impl Record {
         when: (u64, u64, u64),
     ) {
         let (asked, at, until) = when;
+        self.at_work.insert(client);
         let task = self.tasks[&client].clone();
         let mut current = Current { holds: Vec::new(), number, owner, at };
         let until = if is_proven(kind, &task) { at } else { until };
