@@ -324,8 +324,14 @@ impl Names {
     /// The words of a command, with what was given in place of what the page shows.
     fn words(&self, command: &str) -> Vec<Vec<u8>> {
         let given = |word: Vec<u8>| {
-            let known = std::str::from_utf8(&word).ok().and_then(|word| self.0.get(word));
-            known.map_or(word, |given| given.clone().into_bytes())
+            let Ok(text) = std::str::from_utf8(&word) else { return word };
+            // In the state of a hold the fence is a part of the word.
+            let state = || {
+                text.starts_with("V1")
+                    .then(|| self.0.iter().fold(text.to_owned(), |text, (shown, given)| text.replace(shown, given)))
+            };
+            let known = self.0.get(text).cloned().or_else(state);
+            known.map_or_else(|| text.as_bytes().to_vec(), String::into_bytes)
         };
         split(command).into_iter().map(|(word, _)| given(word)).collect()
     }
