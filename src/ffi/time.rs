@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// Microseconds since some moment before this process began. [`std::time::Instant`] reads the same clock, but to compare
-/// and to convert what it says takes three times as many instructions.
+/// Microseconds since some moment before this process began. [`std::time::Instant`] reads the same clock. To compare
+/// and to convert what that says takes three times as many instructions.
 #[must_use]
 pub fn monotonic_us() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
