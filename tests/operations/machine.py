@@ -8,6 +8,7 @@ These paths lie in a folder of the machine. 10.0.0.N and 127.0.0.1 are addresses
 and 6379 and its like are free ports. So what is typed is changed, and what is printed is changed back.
 """
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -32,6 +33,8 @@ PATHS = re.compile(
 )
 PORTS = [6379, *range(6380, 6392), 26379, 9090, 9121, 6300]
 PORT = re.compile(r"(?<![\d.])(1?(?:" + "|".join(map(str, PORTS)) + r"))(?![\d.]\d|\d)")
+# What the processes of this run are known by.
+RUN = f"{os.getpid()}-{time.time_ns()}"
 # How long a block may take.
 PATIENCE_S = 180
 CONF = """\
@@ -271,21 +274,40 @@ class Stage:
     def __exit__(self, *_):
         Stage.open.discard(self)
         # Whatever was started here has this folder in its environment.
-        mark = f"RECIPE_STAGE={self.folder}".encode()
-        for _ in range(50):
-            left = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in environment(pid)]
-            for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            if not left:
-                break
-            time.sleep(0.05)
+        kill_all(f"RECIPE_STAGE={self.folder}")
         if os.environ.get("REDIS_LOCK_KEEP"):
             print(f"{self.name}: {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kill_all(variable):
+    """Kills the processes that have this in their environment, until there is none."""
+    for _ in range(50):
+        pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+        left = [pid for pid in pids if variable.encode() in environment(pid)]
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            break
+        time.sleep(0.05)
+
+
+def guard():
+    """Starts a process that sees to it that no server outlives this run, also if the run is killed."""
+    ours, run = os.pipe()
+    if os.fork():
+        os.close(ours)
+        return
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in range(3):
+        os.dup2(nothing, file)
+    os.close(run)
+    os.read(ours, 1)  # ends when the run does: it alone has the other end
+    kill_all(f"RECIPE_RUN={RUN}")
+    os._exit(0)
 
 
 def end(number, _):
@@ -372,6 +394,7 @@ class Machine:
             "TERM": "dumb",
             "LC_ALL": "C.UTF-8",
             "RECIPE_STAGE": str(self.stage.folder),
+            "RECIPE_RUN": RUN,
             "RECIPE_ROOT": str(self.folder),
             "RECIPE_LOCAL": self.local,
             "RECIPE_ADDRESS": self.real,
