@@ -117,8 +117,13 @@ start() {
 }
 stop() {
   alive || return 0
-  kill -s "$1" "$(cat "$pid")"
-  while alive; do sleep 0.05; done
+  # A server that writes its first append-only file refuses once, and an operator types the stop again.
+  local tries=0
+  while alive; do
+    [ $((tries % 60)) -ne 0 ] || kill -s "$1" "$(cat "$pid")" 2>/dev/null
+    tries=$((tries + 1))
+    sleep 0.05
+  done
   rm -f "$pid"
 }
 code=0
