@@ -61,6 +61,7 @@ impl Clock {
 
     /// The present on the monotonic clock.
     pub(crate) fn mono(&self) -> Timestamp {
-        Timestamp(monotonic_us() - self.origin)
+        // If the system's clock went back, as after a restored snapshot of a machine, time stands still.
+        Timestamp(monotonic_us().saturating_sub(self.origin))
     }
 }

@@ -22,9 +22,9 @@ pub trait Keyspace {
     fn close(&mut self, left: u16);
     /// Reads the lock of any key of any database, without making it one of the step's.
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R>;
-    /// Whether locks left their keys because the step opened them.
+    /// Whether locks may have left their keys because the step opened them.
     fn has_unlinked(&self) -> bool {
-        false
+        true
     }
     /// Takes the locks that left their keys because the step opened them: the server deletes what has expired.
     fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
