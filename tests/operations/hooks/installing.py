@@ -124,7 +124,10 @@ def lower():
         raise NotHere("what is built here needs a newer C library than that of Debian 13")
     with ONCE:
         if "lower" not in MADE:
-            MADE["lower"] = run(ROOT / "tools/root.sh", "trixie", "redis-server").strip()
+            try:
+                MADE["lower"] = run(ROOT / "tools/root.sh", "trixie", "redis-server").strip()
+            except RuntimeError as error:
+                raise NotHere(str(error).strip().rsplit("\n", 1)[-1]) from error
         return MADE["lower"]
 
 
