@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 use testbed::{Port, Signal, wait_for};
 
@@ -369,8 +370,14 @@ impl Node {
     pub fn stop(&self, at_once: bool) -> u64 {
         let taken = self.child().take();
         if let Some(mut child) = taken {
-            testbed::signal(&child, if at_once { Signal::KILL } else { Signal::TERM });
-            child.wait().expect("a child");
+            // A server refuses to end while it writes its first append-only file, and has to be told again.
+            while child.try_wait().expect("a child").is_none() {
+                testbed::signal(&child, if at_once { Signal::KILL } else { Signal::TERM });
+                let told = Instant::now();
+                while told.elapsed() < Duration::from_secs(2) && child.try_wait().expect("a child").is_none() {
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
         }
         boot_us()
     }
