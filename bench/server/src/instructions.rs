@@ -1,7 +1,12 @@
 //! Counts the instructions that a server runs, under valgrind's callgrind: the same from run to run, however busy the
 //! machine.
 
-use crate::server::located;
+use crate::driver::{Driver, Load};
+use crate::rivals::{self, Group};
+use crate::scripts;
+use crate::server::{Bench, Plan, located};
+use crate::template::Sequence;
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +19,37 @@ use tempfile::TempDir;
 pub struct Counter {
     dir: TempDir,
     dumps: usize,
+}
+
+/// A server for the rows of a group whose instructions are counted.
+pub struct Counted {
+    /// The server, with the empty commands too.
+    pub server: Bench,
+    /// One client of it.
+    pub driver: Driver,
+    /// What its scripts are called.
+    pub names: Vec<(String, String)>,
+}
+
+impl Counted {
+    /// Starts it under a counter, and fills these many keys as the group says.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or a reply is not the one expected.
+    pub fn start(counter: &Counter, group: &Group, keys: usize) -> Result<Counted, Box<dyn Error>> {
+        let mut options = group.environment.options();
+        options.push(("loadmodule".to_owned(), rivals::noop().to_string_lossy().into_owned()));
+        // What the server does ten times a second by itself is not what is counted.
+        options.extend([("hz", "1"), ("dynamic-hz", "no")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let mut server = Plan { program: Some(counter.program()), options, ..Plan::default() }.start();
+        let names = scripts::load(&mut server);
+        let mut driver = Driver::connect(server.address(), 1)?;
+        for fill in &group.fills {
+            let load = Load { pipeline: group.environment.pipeline, keys, count: keys };
+            driver.run(&Sequence::parse(&fill.run, &names)?, load)?;
+        }
+        Ok(Counted { server, driver, names })
+    }
 }
 
 impl Counter {

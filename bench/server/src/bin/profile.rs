@@ -2,13 +2,13 @@
 //! they call. Writes a table for each server to bench/results.
 
 use bench::callgrind::{At, Counts, functions};
-use bench::driver::{Driver, Load};
-use bench::instructions::Counter;
+use bench::driver::Load;
+use bench::instructions::{Counted, Counter};
 use bench::machine::Machine;
+use bench::results;
 use bench::rivals::{self, Group};
 use bench::server::Plan;
 use bench::template::Sequence;
-use bench::{results, scripts};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -66,17 +66,8 @@ fn run(options: &ArgMatches) -> Outcome<()> {
 /// What so many runs of the first contestant take more than none.
 fn profile(program: &Path, group: &Group, count: usize) -> Outcome<Counts> {
     let mut counter = Counter::of_each_instruction(program)?;
-    let mut options = group.environment.options();
-    options.push(("loadmodule".to_owned(), rivals::noop().to_string_lossy().into_owned()));
-    // What the server does ten times a second by itself is not what is counted.
-    options.extend([("hz", "1"), ("dynamic-hz", "no")].map(|(name, value)| (name.to_owned(), value.to_owned())));
-    let mut server = Plan { program: Some(counter.program()), options, ..Plan::default() }.start();
-    let names = scripts::load(&mut server);
-    let mut driver = Driver::connect(server.address(), 1)?;
+    let Counted { server, mut driver, names } = Counted::start(&counter, group, KEYS)?;
     let load = |count| Load { pipeline: group.environment.pipeline, keys: KEYS, count };
-    for fill in &group.fills {
-        driver.run(&Sequence::parse(&fill.run, &names)?, load(KEYS))?;
-    }
     let sequence = Sequence::parse(&group.contestants[0].run, &names)?;
     driver.run(&sequence, load(KEYS))?;
     let mut counts =

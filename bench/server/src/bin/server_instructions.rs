@@ -1,14 +1,14 @@
 //! Instructions that a server runs for the commands that `rivals` times, so that a change can be judged on a noisy
 //! machine.
 
-use bench::driver::{Driver, Load};
+use bench::driver::Load;
 use bench::goals::{self, Measured};
-use bench::instructions::Counter;
+use bench::instructions::{Counted, Counter};
 use bench::profile::Profile;
+use bench::results;
 use bench::rivals::{self, Group};
 use bench::server::Plan;
 use bench::template::Sequence;
-use bench::{results, scripts};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::{Value, json};
@@ -57,17 +57,8 @@ fn run(options: &ArgMatches) -> Outcome<()> {
 
 fn measure(program: &Path, on: goals::Server<'_>, group: &Group, count: usize) -> Outcome<Vec<Value>> {
     let mut counter = Counter::new(program)?;
-    let mut options = group.environment.options();
-    options.push(("loadmodule".to_owned(), rivals::noop().to_string_lossy().into_owned()));
-    // What the server does ten times a second by itself is not what is counted.
-    options.extend([("hz", "1"), ("dynamic-hz", "no")].map(|(name, value)| (name.to_owned(), value.to_owned())));
-    let mut server = Plan { program: Some(counter.program()), options, ..Plan::default() }.start();
-    let names = scripts::load(&mut server);
-    let mut driver = Driver::connect(server.address(), 1)?;
+    let Counted { mut server, mut driver, names } = Counted::start(&counter, group, KEYS)?;
     let load = |count| Load { pipeline: group.environment.pipeline, keys: KEYS, count };
-    for fill in &group.fills {
-        driver.run(&Sequence::parse(&fill.run, &names)?, load(KEYS))?;
-    }
     let mut found = Vec::new();
     for contestant in &group.contestants {
         if contestant.needs.is_some_and(|command| !server.knows(command)) {
