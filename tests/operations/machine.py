@@ -263,6 +263,16 @@ class Stage:
             machine.write("/etc/redis/redis.conf", LOAD + conf, add=True)
             machine.must("systemctl start redis-server")
 
+    def replicated(self):
+        """The beginning of some: 10.0.0.2 is a replica of 10.0.0.1, and both run. Gives the two."""
+        primary, replica = self.machines["10.0.0.1"], self.machines["10.0.0.2"]
+        for machine in self.machines.values():
+            text = f"bind 127.0.0.1 {machine.address}\nprotected-mode no\nrepl-diskless-sync-delay 0\n"
+            machine.write("/etc/redis/redis.conf", text, add=True)
+        replica.write("/etc/redis/redis.conf", "replicaof 10.0.0.1 6379\n", add=True)
+        self.loaded()
+        return primary, replica
+
     def follow(self, page, heading):
         """Does on the first machine what another section says. The runner of recipes sets this."""
         raise NotImplementedError

@@ -43,12 +43,7 @@ def before_one_server(stage):
 
 def before_a_primary_and_its_replicas(stage, old=None):
     before(stage, old)
-    primary, replica = stage.machines["10.0.0.1"], stage.machines["10.0.0.2"]
-    for machine in stage.machines.values():
-        text = f"bind 127.0.0.1 {machine.address}\nprotected-mode no\nrepl-diskless-sync-delay 0\n"
-        machine.write("/etc/redis/redis.conf", text, add=True)
-    replica.write("/etc/redis/redis.conf", "replicaof 10.0.0.1 6379\n", add=True)
-    stage.loaded()
+    primary, replica = stage.replicated()
     await_true("the replica follows", lambda: "master_link_status:up" in replica.cli("INFO", "replication"))
     stage.holds = [(command.split(), primary.cli(*command.split())) for command in HELD]
     stage.load = Load(stage)
