@@ -167,7 +167,7 @@ fn keeps_refused_client() -> bool {
 }
 
 thread_local! {
-    /// What nobody knows.
+    /// A random part of names, so that no client can guess them.
     static MARK: String = format!("{:016x}", RandomState::new().hash_one(0));
     /// What all clients are blocked on in place of their keys, where there are no slots. Never freed.
     static STAND_IN: &'static OwnedStr = Box::leak(Box::new(stand_in(b"")));
