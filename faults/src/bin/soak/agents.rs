@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testbed::file_from;
 
 /// A kind of client.
@@ -180,14 +180,7 @@ impl Process {
 
     /// Waits until it has ended by itself; false if that takes too long, or if it failed.
     pub fn ends_within(&mut self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status.success();
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        false
+        testbed::ends_within(&mut self.child, patience)
     }
 
     /// Kills it; it is gone when this returns.

@@ -28,6 +28,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a condition may take to come true before a test gives up. Generous, for a machine that others use: it ends
@@ -64,6 +65,18 @@ pub fn wait_so_long(patience: Duration, what: &str, mut condition: impl FnMut() 
 /// Sends a process that this one has started a signal.
 pub fn signal(process: &Child, signal: Signal) {
     kill_process(Pid::from_child(process), signal).unwrap();
+}
+
+/// Waits until a process that this one has started ends by itself; false if that takes too long, or if it failed.
+pub fn ends_within(process: &mut Child, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
+        if let Some(status) = process.try_wait().expect("a child") {
+            return status.success();
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    false
 }
 
 /// Says that a test, or a part of it, is left out, and why. It says so where tools/test.py finds it: in the file that
