@@ -82,15 +82,14 @@ faults torture: build
 	@$(cargo) build --locked --package faults
 	@tools/faults.sh $(if $(filter torture,$@),long $(PERCENT),short)
 
-MINUTES = 60
+MINUTES = 5
 OLD =
 
-soak: build ## let all kinds of clients work, MINUTES=60, while servers fail over and are upgraded (OLD=module)
+soak: build ## let all kinds of clients work, MINUTES=5, while servers fail over and are upgraded (OLD=module)
 	@tools/install.sh server clients openssl
 	@$(cargo) build --locked --package faults --bin soak
-	@$(cargo) build --release --locked --package redis-lock-client --features cli --bin redis-lock
-	@REDIS_LOCK_PROGRAM=$${REDIS_LOCK_PROGRAM:-target/release/redis-lock} \
-	  target/debug/soak --minutes $(MINUTES) $(if $(OLD),--old '$(OLD)')
+	@$(cargo) build --locked --package redis-lock-client --features cli --bin redis-lock
+	@target/debug/soak --minutes $(MINUTES) $(if $(OLD),--old '$(OLD)')
 
 SECONDS = 60
 

@@ -89,11 +89,15 @@ class Agent:
             self.work(number, at + task["hold_ms"] * 1000)
         except Exception as error:  # the same
             say("trouble", why=self.name_of(error))
+        self.look(number)
         say("releasing", hold=number, at=now())
         try:
             say("released", hold=number, ok=self.release() is not False)
         except Exception as error:  # the same
             say("trouble", why=self.name_of(error))
+
+    def look(self, number):
+        """Says whether a library believes in a lock after its validity."""
 
     @staticmethod
     def name_of(error):
@@ -107,6 +111,7 @@ class Agent:
         for step in itertools.count(1):
             if now() >= ends:
                 return
+            self.look(number)
             asked = now()
             until = self.until()
             checked = now()
@@ -128,7 +133,8 @@ class Agent:
         data = f"data:{self.task['keys'][0]}"
         if parent is None:
             last = self.guard("LINDEX", data, "-1")
-            parent = "-" if last is None else (last.decode() if isinstance(last, bytes) else last).split(":")[0]
+            # redis-cli prints an empty line for null.
+            parent = (last.decode() if isinstance(last, bytes) else last).split(":")[0] if last else "-"
         say("guarding", hold=number, name=name)
         self.guard("RPUSH", data, f"{name}:{parent}:{self.fences[0]}")
         say("guarded")
@@ -168,6 +174,13 @@ class Helper(Agent):
         # Nothing that a program needs: it asks `lost`. Here it is what is judged.
         until = self.lock._hold.valid_until
         return None if self.lock.lost else int(until * 1e6)
+
+    def look(self, number):
+        at, lost = now(), self.lock.lost
+        # Each renewal moves it on, so it was no later when the helper looked.
+        until = int(self.lock._hold.valid_until * 1e6)
+        if not lost and at > until:
+            say("believes", hold=number, at=at, until=until)
 
     def guard(self, *command):
         return self.wait(self.lock.guard(*command))

@@ -77,8 +77,17 @@ pub fn wrong(holds: &[Hold], claims: &[Claim], windows: &[Window]) -> Vec<String
         fences_back(holds, claims, &sure, &mut found);
         claims.retain(|claim| sure(claim.asked, claim.told));
         held_twice(holds, claims, &mut found);
+        held_after_a_later_one(holds, claims, &sure, &mut found);
     }
     found
+}
+
+/// Holds that were gone before their leases were over, in words. Each is the last claim of a hold, `told` when its
+/// release was refused, within its validity. Only a failover since then explains it.
+pub fn gone(holds: &[Hold], refused: &[Claim], windows: &[Window]) -> Vec<String> {
+    let since = |claim: &Claim| windows.iter().any(|window| window.touches(claim.asked, claim.told));
+    let wrong = refused.iter().filter(|claim| claim.told < claim.until && !since(claim));
+    wrong.map(|claim| format!("gone before its time: {}", at(&holds[claim.hold], claim))).collect()
 }
 
 /// Claims that no failover explains, and that exclude each other.
@@ -137,6 +146,33 @@ fn fences_back(holds: &[Hold], claims: &[&Claim], sure: &dyn Fn(u64, u64) -> boo
     }
 }
 
+/// Answers to holders that were asked for after a hold which excludes theirs was granted later, under a higher fence.
+fn held_after_a_later_one(holds: &[Hold], claims: &[&Claim], sure: &dyn Fn(u64, u64) -> bool, found: &mut Vec<String>) {
+    let mut granted: Vec<usize> = claims.iter().map(|claim| claim.hold).collect();
+    granted.sort_by_key(|number| holds[*number].granted.1);
+    granted.retain(|number| sure(holds[*number].granted.0, holds[*number].granted.1));
+    let mut granted = granted.into_iter().map(|number| &holds[number]).peekable();
+    let mut claims = claims.to_vec();
+    claims.sort_by_key(|claim| claim.asked);
+    let (mut highest, mut highest_writer): (Option<&Hold>, Option<&Hold>) = (None, None);
+    let mut told = std::collections::BTreeSet::new();
+    for claim in claims {
+        while let Some(next) = granted.next_if(|next| next.granted.1 <= claim.asked) {
+            highest = Some(next).into_iter().chain(highest).max_by_key(|hold| hold.fence);
+            if next.mode == Mode::Write {
+                highest_writer = Some(next).into_iter().chain(highest_writer).max_by_key(|hold| hold.fence);
+            }
+        }
+        let hold = &holds[claim.hold];
+        let later = if hold.mode == Mode::Write { highest } else { highest_writer };
+        if let Some(later) = later.filter(|later| later.fence > hold.fence)
+            && told.insert(claim.hold)
+        {
+            found.push(format!("held after a later one: {}, and before it {later:?}", at(hold, claim)));
+        }
+    }
+}
+
 fn at(hold: &Hold, claim: &Claim) -> String {
     let Claim { asked, told, from, until, .. } = claim;
     format!("{hold:?} (answer asked {asked}, told {told}; relied on from {from} until {until})")
@@ -178,6 +214,33 @@ mod tests {
         let claims = [claim(0, 10, 20, 50), claim(1, 30, 40, 80), claim(0, 60, 61, 90), claim(1, 62, 63, 95)];
         let window = Window { start: 15, end: 45 };
         assert_eq!(wrong(&holds, &claims, &[window]).len(), 1, "both were extended by the same server");
+    }
+
+    #[test]
+    fn a_hold_that_goes_on_after_a_later_one_is_seen_though_they_never_overlap() {
+        let after = |first, second, asked, windows: &[Window]| {
+            let holds = [hold(first, 1, (10, 20)), hold(second, 2, (30, 40))];
+            let claims = [claim(0, 10, 20, 25), claim(1, 30, 40, 50), claim(0, asked, 80, 90)];
+            wrong(&holds, &claims, windows).len()
+        };
+        assert_eq!(after(Mode::Write, Mode::Write, 70, &[]), 1);
+        assert_eq!((after(Mode::Read, Mode::Write, 70, &[]), after(Mode::Write, Mode::Read, 70, &[])), (1, 1));
+        assert_eq!(
+            (after(Mode::Read, Mode::Read, 70, &[]), after(Mode::Share(1, 2), Mode::Share(2, 2), 70, &[])),
+            (0, 0)
+        );
+        assert_eq!(after(Mode::Write, Mode::Write, 35, &[]), 0, "the server may have answered before the other grant");
+        let deposed = Window { start: 35, end: 45 };
+        assert_eq!(after(Mode::Write, Mode::Write, 70, &[deposed]), 0, "a deposed primary granted the other one");
+    }
+
+    #[test]
+    fn a_hold_that_is_gone_within_its_validity_is_seen_unless_a_failover_came_since() {
+        let holds = [hold(Mode::Write, 1, (10, 20))];
+        let gone = |told, windows: &[Window]| gone(&holds, &[claim(0, 10, told, 90)], windows).len();
+        assert_eq!((gone(80, &[]), gone(90, &[])), (1, 0));
+        let window = |start, end| gone(80, &[Window { start, end }]);
+        assert_eq!((window(5, 9), window(5, 15), window(40, 50), window(81, 85)), (1, 0, 0, 1));
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn hold(config: &Config, number: u64, task: &Task, guard: Guard, asked: u64) {
         if asked >= ends {
             break;
         }
-        if guard.is_lost() {
+        if is_lost(number, &guard) {
             say(&json!({"event": "lost", "hold": number, "at": asked}));
             break;
         }
@@ -129,12 +129,25 @@ fn hold(config: &Config, number: u64, task: &Task, guard: Guard, asked: u64) {
             break;
         }
     }
+    is_lost(number, &guard);
     say(&json!({"event": "releasing", "hold": number, "at": boot_us()}));
     match guard.release() {
         Ok(()) => say(&json!({"event": "released", "hold": number, "ok": true})),
         Err(Error::Lost) => say(&json!({"event": "released", "hold": number, "ok": false})),
         Err(error) => say(&json!({"event": "trouble", "why": kind(&error)})),
     }
+}
+
+/// Whether it is lost, as the library says, which may not say no once validity is over.
+fn is_lost(number: u64, guard: &Guard) -> bool {
+    let at = boot_us();
+    let is_lost = guard.is_lost();
+    // Each renewal moves it on, so it was no later when the library looked.
+    let until = us(guard.valid_until());
+    if !is_lost && at > until {
+        say(&json!({"event": "believes", "hold": number, "at": at, "until": until}));
+    }
+    is_lost
 }
 
 /// Appends to the data beside the lock what was computed from the last entry.

@@ -4,7 +4,7 @@ use crate::agents::Stage;
 use crate::record::{GUARDED, Record};
 use crate::servers::{Info, Node, Servers, ask};
 use faults::chain::{self, Update};
-use redis::Value;
+use redis::{RedisError, Value};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -112,6 +112,33 @@ fn guarded_data_are_whole(stage: &Stage, primary: &Node) {
             record.violation(format!("{key}: there more than once: {update}"));
         }
     }
+}
+
+/// Whether all replicas have the end of a lease that was moved, as soon as they have acknowledged it.
+pub fn replicas_have_the_lease(stage: &Stage, primary: &Node) -> Result<bool, RedisError> {
+    let (servers, key) = (&stage.servers, "lock:standing:e");
+    let mut conn = servers.connect(primary.port())?;
+    ask(&mut conn, &["LOCK.ACQUIRE", key, "e", "PX", "10000"])?;
+    let before = Instant::now();
+    ask(&mut conn, &["LOCK.EXTEND", key, "e", "PX", "50000"])?;
+    // They keep the record then, whatever takes over.
+    let acknowledged: usize = redis::from_redis_value(ask(&mut conn, &["WAIT", "2", "1000"])?)?;
+    if acknowledged < 2 {
+        return Ok(false);
+    }
+    for node in servers.nodes.iter().filter(|node| node.port() != primary.port()) {
+        let info = testbed::LockInfo::from(servers.ask(node.port(), &["LOCK.INFO", key])?);
+        let passed = i64::try_from(before.elapsed().as_millis()).expect("not so long");
+        let left = info.holders.first().map(|holder| holder.ttl_ms);
+        // A second for clocks that differ.
+        if left.is_none_or(|left| left + passed < 49_000) {
+            let what =
+                format!("{} has not the lease that was extended: {left:?} ms of 50000 after {passed}", node.name);
+            stage.record().violation(what);
+        }
+    }
+    ask(&mut conn, &["LOCK.RELEASE", key, "e", "ALL"])?;
+    Ok(true)
 }
 
 /// A fresh server with the files of this one has the same locks and data, and uses about as much memory.

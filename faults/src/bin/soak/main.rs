@@ -40,10 +40,12 @@ const KNOWN_US: u64 = 60_000_000;
 const LONGER: Duration = Duration::from_secs(600);
 
 /// The run has shown nothing unless these are above zero.
-const MUST_SEE: [&str; 9] = [
+const MUST_SEE: [&str; 11] = [
     "renewals",
     "guarded writes",
     "late writes refused",
+    "losses told",
+    "extensions that replicas have",
     "rolling upgrades",
     "failovers by a kill",
     "restarts of a killed primary",
@@ -248,8 +250,10 @@ fn judge_until(stage: &Stage, heart: &Heart, moment: u64) {
     let windows = heart.windows();
     let mut record = stage.record();
     let claims: Vec<_> = record.claims.iter().filter(|claim| claim.told < moment).copied().collect();
+    let refused: Vec<_> = record.refused.iter().filter(|claim| claim.told < moment).copied().collect();
     let wrong = faults::claims::wrong(&record.holds, &claims, &windows);
-    wrong.into_iter().take(10).for_each(|what| record.violation(what));
+    let gone = faults::claims::gone(&record.holds, &refused, &windows);
+    wrong.into_iter().take(10).chain(gone.into_iter().take(10)).for_each(|what| record.violation(what));
     let lost = windows.iter().map(|window| (window.end - window.start) / 1_000).max().unwrap_or_default();
     record.counts.insert("longest window of a failover, in ms".to_owned(), lost);
 }

@@ -123,6 +123,10 @@ impl Operator<'_> {
             }
             self.restart(replica, module);
         }
+        // Its answer may fail: the primary may have changed.
+        if crate::ending::replicas_have_the_lease(self.stage, primary) == Ok(true) {
+            self.note("extensions that replicas have");
+        }
         self.fail_over(primary);
         if self.servers().wait_until_whole().port() != primary.port() {
             self.restart(primary, module);
@@ -203,11 +207,15 @@ impl Operator<'_> {
                     self.look_for(&orphan, at);
                 }
             } else {
-                let lease_ms = self.stage.record().lease_of_holder(client);
-                let Some(lease_ms) = lease_ms else { continue };
-                clients[number].signal(Signal::STOP);
+                // Whether a holder comes back too late is what is to be seen.
+                let others = clients[number..].iter().chain(&clients[..number]);
+                let holder = others
+                    .filter(|client| client.kind != Kind::Program)
+                    .find_map(|client| Some((client, self.stage.record().lease_of_holder(client.client)?)));
+                let Some((holder, lease_ms)) = holder else { continue };
+                holder.signal(Signal::STOP);
                 thread::sleep(Duration::from_millis(dice.random_range(lease_ms / 2..lease_ms * 3 / 2)));
-                clients[number].signal(Signal::CONT);
+                holder.signal(Signal::CONT);
                 self.note("clients stopped");
             }
         }

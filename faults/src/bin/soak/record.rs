@@ -100,6 +100,8 @@ pub enum Line {
     Guarded,
     /// It writes to the resource. It has checked that it holds the lock: asked, and at what moment that was known.
     Write { hold: u64, asked: u64, at: u64, until: u64 },
+    /// Its library says that it is held, at a moment after its validity.
+    Believes { hold: u64, at: u64, until: u64 },
     /// Its hold is over, though it was not released.
     Lost { hold: u64, at: u64 },
     /// It is about to release.
@@ -148,6 +150,10 @@ pub struct Record {
     pub holds: Vec<Hold>,
     pub claims: Vec<Claim>,
     pub counts: BTreeMap<String, u64>,
+    /// Holds that their servers did not know at their release: the last claim, told at the refusal.
+    pub refused: Vec<Claim>,
+    /// Of each client that releases: the number of the hold, and its last claim.
+    releasing: BTreeMap<u64, (u64, Claim)>,
     violations: Vec<String>,
     resources: BTreeMap<String, Resource>,
     tasks: BTreeMap<u64, Task>,
@@ -243,12 +249,24 @@ impl Record {
                 self.renew(client, kind, hold, (asked, at, until));
                 return Some(if self.write(client, hold) { "yes" } else { "no" }.to_owned());
             }
+            Line::Believes { hold, at, until } => {
+                let late = at.saturating_sub(until);
+                let kind = kind.name();
+                self.violation(format!("{kind} {client}, hold {hold}: it is not lost, {late} us after its validity"));
+            }
             Line::Lost { at, .. } => {
                 self.count("losses told");
                 self.give_up(client, at);
             }
-            Line::Releasing { at, .. } => self.give_up(client, at),
-            Line::Released { ok, .. } => self.count(if ok { "released" } else { "not held at the release" }),
+            Line::Releasing { hold, at } => {
+                self.note_last_claim(client, kind, hold);
+                self.give_up(client, at);
+            }
+            Line::Released { hold, ok } => {
+                self.count(if ok { "released" } else { "not held at the release" });
+                let last = self.releasing.remove(&client).filter(|(number, _)| *number == hold && !ok);
+                self.refused.extend(last.map(|(_, claim)| Claim { told: boot_us(), ..claim }));
+            }
             Line::Trouble { why } => self.count(&format!("trouble: {}: {why}", kind.name())),
             Line::Exit { code } => {
                 let code = code.map_or("a signal".to_owned(), |code| code.to_string());
@@ -312,6 +330,17 @@ impl Record {
         }
         if renewed && kind != Kind::Program {
             self.count("renewals");
+        }
+    }
+
+    /// What a client that releases relied on last.
+    fn note_last_claim(&mut self, client: u64, kind: Kind, number: u64) {
+        self.releasing.remove(&client);
+        if !is_proven(kind, &self.tasks[&client])
+            && let Some((_, claims)) = self.current(client, number).and_then(<[_]>::first)
+        {
+            let claim = self.claims[*claims.last().expect("that of the grant")];
+            self.releasing.insert(client, (number, claim));
         }
     }
 
