@@ -9,6 +9,8 @@
 summary="native locks for Redis and Valkey"
 maintainer="redis-lock maintainers <maintainers@redis-lock.invalid>"
 version=$(tools/version.py --debian)-1
+# In names of files, GitHub's releases write a dot for the tilde.
+named=${version//\~/.}
 arch=$(dpkg --print-architecture)
 # What every Debian package has in /usr/share/doc/NAME.
 date=$(date -R -u -d "@$(epoch)")
@@ -17,7 +19,8 @@ date=$(date -R -u -d "@$(epoch)")
 libraries() {
   mkdir -p "$scratch/shlibs/debian"
   echo "Source: redis-lock" >"$scratch/shlibs/debian/control"
-  (cd "$scratch/shlibs" && dpkg-shlibdeps -O "$1" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+  (cd "$scratch/shlibs" && dpkg-shlibdeps -O "$1" 2>"$scratch/shlibs/said" | sed -n 's/^shlibs:Depends=//p') ||
+    die "dpkg-shlibdeps failed: $(cat "$scratch/shlibs/said")"
 }
 
 # deb NAME SECTION DEPENDS EXTRA DESCRIPTION: makes the package of $scratch/NAME.
@@ -44,10 +47,11 @@ deb() {
   (cd "$root" && find usr -type f -printf '%P\n' | sort | sed 's|^|usr/|' | xargs -d '\n' md5sum >DEBIAN/md5sums)
   chmod 644 "$root/DEBIAN/"{control,md5sums}
   # Debian 11 can read xz, and not zstd. The symbols are compressed already.
-  local squeeze=xz
-  [[ $1 != *-dbgsym ]] || squeeze=none
-  dpkg-deb --root-owner-group -Z$squeeze --build "$root" "$dist/$1_${version}_$arch.deb" >/dev/null
-  say "$dist/$1_${version}_$arch.deb"
+  local effort=6
+  [[ $1 != *-dbgsym ]] || effort=0
+  dpkg-deb --root-owner-group -Zxz -z$effort --build "$root" "$scratch/$1.deb" >/dev/null
+  replace 644 "$scratch/$1.deb" "$dist/$1_${named}_$arch.deb"
+  say "$dist/$1_${named}_$arch.deb"
 }
 
 # move FROM TO PATH...: moves files of one package into another.
@@ -62,7 +66,6 @@ move() {
 
 SOURCE_DATE_EPOCH=$(epoch)
 export SOURCE_DATE_EPOCH
-mkdir -p "$dist"
 rm -f "$dist"/redis-lock*_"$arch".deb
 
 stage "$scratch/all/usr" /usr
@@ -91,7 +94,9 @@ END
 mkdir -p "$scratch/redis-lock-module/DEBIAN"
 install -m 755 "$scratch/prerm" "$scratch/redis-lock-module/DEBIAN/prerm"
 
-deb redis-lock-module database "$(libraries "$scratch/redis-lock-module/usr/lib/redis/modules/libredis_lock.so")" \
+module_needs=$(libraries "$scratch/redis-lock-module/usr/lib/redis/modules/libredis_lock.so")
+program_needs=$(libraries "$scratch/redis-lock/usr/bin/redis-lock")
+deb redis-lock-module database "$module_needs" \
   "Recommends: redis-server (>= 5:7.0) | valkey-server
 Suggests: redis-lock" \
   "$summary
@@ -100,7 +105,7 @@ Suggests: redis-lock" \
  .
  Installing it changes no server. /usr/share/redis-lock/redis-lock.conf has the
  lines that load the module, for redis.conf or valkey.conf."
-deb redis-lock utils "$(libraries "$scratch/redis-lock/usr/bin/redis-lock")" "Suggests: redis-lock-module" \
+deb redis-lock utils "$program_needs" "Suggests: redis-lock-module" \
   "run a command under a lock of a Redis or Valkey server
  The program redis-lock runs a command while it holds a lock, renews the lock,
  and ends the command before another client can hold it. The server needs the

@@ -91,6 +91,23 @@ quietly() {
 
 have() { command -v "$1" >/dev/null; }
 
+# Two runs in one folder would remove each other's half of an installation.
+if have flock; then
+  exec 9>target/install.lock
+  flock -n 9 || { say "waiting for another run of this script" && flock 9; }
+fi
+
+# optional FILE COMMAND...: the command may fail. FILE says then why the tests leave something out.
+optional() {
+  local missing=$1 failed=0
+  shift
+  set +e
+  (set -e && "$@")
+  failed=$?
+  set -e
+  [ "$failed" = 0 ] || { mkdir -p "$(dirname "$missing")" && echo "it cannot be installed: see $log" >"$missing"; }
+}
+
 # have_file PATTERN...: true if a file matches one of the patterns.
 have_file() {
   local pattern
@@ -289,7 +306,9 @@ install_clients() {
 }
 
 # An optional part: a machine without a browser runs all other tests.
-install_browser() {
+install_browser() { optional target/browser/missing browser_parts; }
+
+browser_parts() {
   local home=target/browser found name attempt
   install_clients
   mkdir -p "$home"
@@ -297,13 +316,13 @@ install_browser() {
     say "browser: playwright-core $playwright_core and axe-core $axe_core into $home"
     npm_install "$home" "playwright-core@$playwright_core" "axe-core@$axe_core"
   fi
+  rm -f "$home/missing"
   if [ -x "$home/program" ]; then return; fi
   for attempt in there installed; do
     for name in chromium chromium-browser google-chrome \
       "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"; do
       found=$(command -v "$name") || continue
       ln -sfn "$found" "$home/program"
-      rm -f "$home/missing"
       return
     done
     if [ "$attempt" = there ]; then (package browser chromium "--cask chromium") || true; fi
@@ -313,16 +332,20 @@ install_browser() {
 }
 
 # An optional part, too.
-install_docs() {
+install_docs() { optional target/docs-missing docs_parts; }
+
+docs_parts() {
   venv
-  local found
+  local found why="pip cannot install Sphinx $sphinx: see $log"
   found=$(target/venv/bin/python -c 'from importlib.metadata import version as v
 print(v("sphinx"), v("myst-parser"), v("furo"))' 2>/dev/null) || true
   if [ "$found" != "$sphinx $myst_parser $furo" ]; then
     say "docs: Sphinx $sphinx, MyST $myst_parser and Furo $furo into target/venv"
     quietly target/venv/bin/python -m pip install -q --disable-pip-version-check "sphinx==$sphinx" \
       "myst-parser==$myst_parser" "furo==$furo" || {
-      echo "pip has no Sphinx $sphinx for this machine: it needs Python 3.11 or newer" >target/docs-missing
+      target/venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        why="Sphinx $sphinx needs Python 3.11 or newer"
+      echo "$why" >target/docs-missing
       say "docs: $(cat target/docs-missing)" >&2
       return
     }
@@ -344,7 +367,9 @@ new_enough() {
   [ "$(printf '%s\n' "$go_min" "${version#go}" | sort -V | head -n 1)" = "$go_min" ]
 }
 
-install_go() {
+install_go() { optional target/helpers/go-is-missing go_parts; }
+
+go_parts() {
   local scratch=$PWD/target/.go found
   if ! new_enough go && ! new_enough target/go/bin/go; then
     venv
@@ -576,3 +601,5 @@ for what in "$@"; do
   declare -F "$install" >/dev/null || die "unknown: $what (the first lines of this file have the list)"
   "$install"
 done
+# A process that outlives this one, such as a cache of the compiler, may have the lock file open.
+if have flock; then flock -u 9; fi

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 suite=bullseye
+echo "oldest: in a root of Debian 11, building module and program into target/oldest/release"
 home=${CARGO_HOME:-$HOME/.cargo}
 root=$(tools/root.sh $suite libclang-dev gcc libc6-dev make python3 binutils)
 # The build in the root reads the crates that are here, and downloads nothing.
@@ -21,6 +22,6 @@ unshare --mount sh -euc '
   mount --bind . "$root/redis-lock"
   mount -t proc proc "$root/proc"
   exec chroot "$root" env -i HOME=/root PATH=/rust/bin:/usr/bin:/bin CARGO_HOME=/cargo CARGO_NET_OFFLINE=true \
-    TARGET=/redis-lock/target/oldest /redis-lock/tools/package.sh build
+    /redis-lock/tools/package.sh build /redis-lock/target/oldest
 '
 BUILT=target/oldest/release tools/package.sh abi

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
 # tools/package.sh WHAT: builds, installs and packs the module and the program redis-lock, on Linux.
 #
-#   build      builds both into target/package/release, for every processor of this architecture. No path of this
-#              machine gets into them, so that another machine builds the same bytes
+#   build [FOLDER]
+#              builds both into release of FOLDER (target/package), for every processor of this architecture. No path
+#              of this machine gets into them, so that another machine builds the same bytes
 #   install    copies them with all that belongs to them below $DESTDIR$PREFIX
 #   uninstall  removes what install copied
 #   tarball    target/dist/redis-lock-VERSION-linux-ARCH.tar.gz, the same with -debug, and SHA256SUMS
 #   deb        the same for Debian, as three packages
+#   sums       writes SHA256SUMS of what was packed
+#   epoch      prints the time that packed files have: that of the last commit
 #   abi        prints which C library and which other libraries the files need
 #
 # BUILT names the folder with libredis_lock.so and redis-lock. The default is target/package/release.
-# DESTDIR is empty and PREFIX is /usr unless they say otherwise.
+# DESTDIR is empty and PREFIX is /usr unless they say otherwise. DESTDIR may be any folder. Installed files name PREFIX.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
@@ -18,6 +21,7 @@ export LC_ALL=C
 
 built=${BUILT:-target/package/release}
 prefix=${PREFIX:-/usr}
+prefix=${prefix%/}
 dist=target/dist
 
 say() { echo "package: $*"; }
@@ -29,17 +33,32 @@ die() {
 
 [ "$(uname)" = Linux ] || die "packages are for Linux. On this system: make build, and load the module from there"
 
+# The scratch folder, and a file that is not whole yet, are gone when the script ends or is interrupted.
+scratch=$(mktemp -d)
+unfinished=
+trap 'rm -rf "$scratch" ${unfinished:+"$unfinished"}' EXIT
+
+# alone: waits until no other run of this script or of make image packs.
+alone() {
+  mkdir -p $dist
+  exec 9>target/packages.lock
+  flock -n 9 || { say "waiting for another run that packs" && flock 9; }
+}
+
 # --- build ---
 
+# build FOLDER
 build() {
   local home=${CARGO_HOME:-$HOME/.cargo} flags
   # In this form the flags replace those of the environment: a processor of this machine's kind would get in by them.
   flags=$(printf '%s\037' "--remap-path-prefix=$PWD=/redis-lock" "--remap-path-prefix=$home=/cargo")
-  export CARGO_ENCODED_RUSTFLAGS=${flags%$'\037'} CARGO_TARGET_DIR=${TARGET:-$PWD/target/package}
-  export CFLAGS="-ffile-prefix-map=$PWD=/redis-lock -ffile-prefix-map=$home=/cargo"
+  export CARGO_ENCODED_RUSTFLAGS=${flags%$'\037'} CARGO_TARGET_DIR=$1
+  # In quotes, which the crate cc reads so: a folder may have a space in its name.
+  export CC_SHELL_ESCAPED_FLAGS=1 CFLAGS="'-ffile-prefix-map=$PWD=/redis-lock' '-ffile-prefix-map=$home=/cargo'"
   cargo build --release --locked
   cargo build --release --locked --package redis-lock-client --features cli
-  tools/licences.py >"$CARGO_TARGET_DIR/release/THIRD-PARTY-LICENCES"
+  tools/licences.py >"$scratch/licences"
+  replace 644 "$scratch/licences" "$1/release/THIRD-PARTY-LICENCES"
 }
 
 # --- what is installed ---
@@ -50,6 +69,15 @@ check_built() {
     [ -f "$built/$file" ] || die "$built has no $file: build it first, or leave out BUILT"
   done
   command -v objcopy >/dev/null || die "objcopy is missing: install binutils"
+}
+
+# replace MODE FROM TO: a new file under the name, since a server may have the old one in memory.
+replace() {
+  unfinished=$3.new.$$
+  mkdir -p "$(dirname "$3")"
+  install -m "$1" "$2" "$unfinished"
+  mv -fT "$unfinished" "$3"
+  unfinished=
 }
 
 build_id() { readelf -n "$1" | sed -n 's/^ *Build ID: //p'; }
@@ -63,10 +91,8 @@ strip_to() {
   mkdir -p "$(dirname "$symbols")" "$(dirname "$2")"
   objcopy --only-keep-debug --compress-debug-sections "$1" "$symbols"
   chmod 644 "$symbols"
-  # A new file under the name: a server may have the old one in memory.
-  objcopy --strip-unneeded --add-gnu-debuglink="$symbols" "$1" "$2.new"
-  chmod 755 "$2.new"
-  mv -f "$2.new" "$2"
+  objcopy --strip-unneeded --add-gnu-debuglink="$symbols" "$1" "$2"
+  chmod 755 "$2"
 }
 
 # file MODE FROM TO
@@ -101,28 +127,58 @@ stage() {
     file 644 "$built/THIRD-PARTY-LICENCES" "$root/share/doc/redis-lock/THIRD-PARTY-LICENCES"
 }
 
+# check_prefix: redis.conf and the unit of systemd name it, as a word of their own.
+check_prefix() {
+  case $prefix in
+    '' | /*) ;;
+    *) die "PREFIX is $prefix, and should be a full path, such as /usr/local" ;;
+  esac
+  [[ $prefix != *[!A-Za-z0-9/._+@=,-]* ]] ||
+    die "PREFIX is $prefix: it may have letters, digits and /._+@=,- alone, since redis.conf names it"
+}
+
+# remove_symbols ROOT: those of the module and the program that are installed there.
+remove_symbols() {
+  local name id
+  for name in lib/redis/modules/libredis_lock.so bin/redis-lock; do
+    [ -f "$1/$name" ] || continue
+    id=$(build_id "$1/$name" 2>/dev/null) || say "without readelf of binutils, the symbols of $name stay" >&2
+    [ -n "$id" ] || continue
+    rm -f "$1/lib/debug/.build-id/${id:0:2}/${id:2}.debug"
+    rmdir "$1/lib/debug/.build-id/${id:0:2}" 2>/dev/null || true
+  done
+}
+
 install_all() {
-  stage "${DESTDIR:-}$prefix" "$prefix"
-  say "installed below ${DESTDIR:-}$prefix; share/redis-lock/redis-lock.conf has the lines that load the module"
+  local root=${DESTDIR:-}$prefix name mode
+  check_prefix
+  stage "$scratch/all" "$prefix"
+  remove_symbols "$root"
+  while read -r mode name; do replace "$mode" "$scratch/all/$name" "$root/$name"; done \
+    < <(cd "$scratch/all" && find . -type f -printf '%m %P\n' | sort -k 2)
+  say "installed below $root; share/redis-lock/redis-lock.conf has the lines that load the module"
 }
 
 uninstall() {
-  local root=${DESTDIR:-}$prefix name id
-  for name in lib/redis/modules/libredis_lock.so bin/redis-lock; do
-    [ -f "$root/$name" ] || continue
-    id=$(build_id "$root/$name")
-    rm -f "$root/$name" "$root/lib/debug/.build-id/${id:0:2}/${id:2}.debug"
-    rmdir "$root/lib/debug/.build-id/${id:0:2}" 2>/dev/null || true
+  local root=${DESTDIR:-}$prefix name folders=()
+  check_prefix
+  remove_symbols "$root"
+  for name in lib/redis/modules/libredis_lock.so bin/redis-lock share/man/man1/redis-lock.1 \
+    share/bash-completion/completions/redis-lock share/zsh/site-functions/_redis-lock \
+    share/fish/vendor_completions.d/redis-lock.fish share/redis-lock/redis{,-lock,-lock-paths}.conf \
+    share/doc/redis-lock/{LICENSE,CHANGELOG.md,THIRD-PARTY-LICENCES}; do
+    rm -f "$root/$name"
   done
-  rm -f "$root/share/man/man1/redis-lock.1" "$root/share/bash-completion/completions/redis-lock" \
-    "$root/share/zsh/site-functions/_redis-lock" "$root/share/fish/vendor_completions.d/redis-lock.fish"
-  rm -rf "${root:?}/share/redis-lock" "$root/share/doc/redis-lock"
   # Of the folders only those that are empty now: others may have files there.
-  for name in lib/redis/modules lib/redis lib/debug/.build-id lib/debug share/man/man1 share/man \
-    share/bash-completion/completions share/bash-completion share/zsh/site-functions share/zsh \
-    share/fish/vendor_completions.d share/fish share/doc share lib bin; do
-    rmdir "$root/$name" 2>/dev/null || true
-  done
+  folders=(share/redis-lock share/doc/redis-lock lib/redis/modules lib/redis lib/debug/.build-id lib/debug
+    share/bash-completion/completions share/bash-completion share/zsh/site-functions share/zsh
+    share/fish/vendor_completions.d share/fish)
+  # Those that the system has anyway, empty or not, stay.
+  case $prefix in
+    '' | /usr | /usr/local) ;;
+    *) folders+=(share/man/man1 share/man share/doc share lib bin) ;;
+  esac
+  for name in "${folders[@]}"; do rmdir "$root/$name" 2>/dev/null || true; done
   say "removed from $root. A redis.conf that loads the module does not start without it"
 }
 
@@ -138,11 +194,14 @@ needs_licences() {
 # pack FOLDER OUT: one folder of the scratch place, the same bytes whenever and wherever.
 pack() {
   tar -C "$scratch" --sort=name --mtime="@$(epoch)" --owner=0 --group=0 --numeric-owner --format=gnu -cf - "$1" |
-    gzip -9n >"$2"
+    gzip -9n >"$scratch/$1.packed"
+  replace 644 "$scratch/$1.packed" "$2"
 }
 
 sums() {
-  (cd $dist && rm -f SHA256SUMS && sha256sum -- * >.sums && mv .sums SHA256SUMS)
+  (cd $dist && find . -maxdepth 1 -type f -name 'redis-lock*' ! -name '*.new.*' -printf '%P\0' | sort -z |
+    xargs -0 sha256sum -- >"$scratch/sums")
+  replace 644 "$scratch/sums" "$dist/SHA256SUMS"
 }
 
 tarball() {
@@ -150,7 +209,8 @@ tarball() {
   arch=$(uname -m)
   name=redis-lock-$(tools/version.py)-linux-$arch
   needs_licences
-  mkdir -p $dist "$scratch/$name-debug"
+  alone
+  mkdir -p "$scratch/$name-debug"
   stage "$scratch/$name" /usr
   mv "$scratch/$name/lib/debug" "$scratch/$name-debug/debug"
   mkdir "$scratch/$name-debug/lib"
@@ -174,18 +234,19 @@ abi() {
 }
 
 # For Debian: see tools/deb.sh.
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 case ${1:-} in
-  build) build ;;
+  build) build "${2:-$PWD/target/package}" ;;
   install) install_all ;;
   uninstall) uninstall ;;
   tarball) tarball ;;
   deb)
     needs_licences
+    alone
     # shellcheck source=tools/deb.sh
     . tools/deb.sh
     ;;
+  sums) sums ;;
+  epoch) epoch ;;
   abi) for name in libredis_lock.so redis-lock; do abi "$built/$name"; done ;;
   *) die "unknown: ${1:-} (the first lines of this file have the list)" ;;
 esac

@@ -195,7 +195,7 @@ class Debian:
         if typed == ["package"]:
             built()
             return 0, ""
-        if typed == ["image"]:
+        if typed[0] == "image":
             return 0, make("image")
         typed = [word for word in typed if not word.startswith("BUILT=")]
         # From inside of the namespace, where the root is mounted.
@@ -248,7 +248,10 @@ def fresh(stage, *files):
 
 def packages(stage):
     version = run(ROOT / "tools/version.py", "--debian").strip()
-    files = [file for file in dist().glob(f"redis-lock*_{version}-1_*.deb") if "dbgsym" not in file.name]
+    files = [
+        file for file in dist().glob("redis-lock*.deb")
+        if "dbgsym" not in file.name and f"_{version.replace('~', '.')}-1_" in file.name
+    ]  # fmt: skip
     assert len(files) == 2, files
     return fresh(stage, *files)
 
@@ -365,7 +368,9 @@ def before_a_container_image(stage):
 
 def after_a_container_image(stage):
     version = run(ROOT / "tools/version.py").strip()
-    assert list((ROOT / "target/dist").glob(f"redis-lock-{version}-image-*.tar"))
+    [archive] = (ROOT / "target/dist").glob(f"redis-lock-{version}-image-*.tar")
+    # The page runs it by this name.
+    assert f'"redis-lock:{version}"' in run("tar", "-xOf", str(archive), "index.json")
 
 
 def before_is_it_right(stage):
@@ -416,3 +421,76 @@ def test_a_package_has_the_version_of_cargo():
         assert run("dpkg-deb", "--field", str(file), "Version").strip() == f"{version}-1"
         depends = run("dpkg-deb", "--field", str(file), "Depends")
         assert "dbgsym" in file.name or re.search(r"libc6 \(>= 2\.\d+\)", depends), depends
+
+
+def test_make_install_has_the_same_modes_over_any_umask_and_any_file():
+    place = Path(tempfile.mkdtemp(dir=built()))
+    root = place / "a folder" / "usr"
+
+    def modes(umask):
+        command = f"umask {umask}; make --no-print-directory install BUILT={built()} DESTDIR='{root.parent}'"
+        run("sh", "-c", command, cwd=ROOT, env=words())
+        found = {path.relative_to(root): path.stat().st_mode & 0o777 for path in root.rglob("*")}
+        return {str(path): mode for path, mode in found.items()}
+
+    first = modes("022")
+    programs = {"lib/redis/modules/libredis_lock.so", "bin/redis-lock"}
+    wrong = {name: oct(mode) for name, mode in first.items()
+             if mode != (0o755 if name in programs or (root / name).is_dir() else 0o644)}  # fmt: skip
+    assert not wrong, wrong
+    library = root / "lib/redis/modules/libredis_lock.so"
+    for path in root.rglob("*"):
+        if path.is_file():
+            path.chmod(0o600)
+    with open(library, "rb") as mapped:
+        old, size = os.fstat(mapped.fileno()).st_ino, library.stat().st_size
+        assert modes("077") == first
+        # A server has the old file in memory: it is another one, and whole.
+        assert library.stat().st_ino != old and os.fstat(mapped.fileno()).st_size == size
+
+
+def test_make_uninstall_takes_its_own_files_and_leaves_those_of_others():
+    root = Path(tempfile.mkdtemp(dir=built()))
+    others = ["usr/local/share/redis-lock/mine.conf", "usr/local/lib/redis/modules/other.so"]
+    others += ["usr/local/share/doc/redis-lock/notes", "usr/local/lib/debug/.build-id/00/1.debug"]
+    for name in others:
+        (root / name).parent.mkdir(parents=True)
+        (root / name).touch()
+    # A version before this one, with symbols of its own.
+    older = root.parent / "older"
+    shutil.copytree(built(), older, ignore=shutil.ignore_patterns("dist", "tmp*"))
+    shutil.copy(older / "redis-lock", older / "libredis_lock.so")
+    where = {"DESTDIR": str(root), "PREFIX": "/usr/local"}
+    for folder in (older, built()):
+        words_typed = [f"{name}={value}" for name, value in {**where, "BUILT": folder}.items()]
+        run("make", "--no-print-directory", "install", *words_typed, cwd=ROOT, env=words())
+    make("uninstall", *(f"{name}={value}" for name, value in where.items()))
+    left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert left == set(others), left
+    assert (root / "usr/local/bin").is_dir(), "a folder that the system has anyway is gone"
+
+
+def test_a_prefix_that_redis_conf_cannot_name_is_refused():
+    root = Path(tempfile.mkdtemp(dir=built()))
+    for prefix in ("relative", "/a folder", "/a&b", '/a"b'):
+        command = ["make", "install", f"BUILT={built()}", f"DESTDIR={root}", f"PREFIX={prefix}"]
+        done = subprocess.run(command, cwd=ROOT, env=words(), capture_output=True, text=True)
+        assert done.returncode != 0 and f"PREFIX is {prefix}" in done.stderr, done
+    assert list(root.iterdir()) == []
+
+
+def test_what_is_not_a_package_gets_no_checksum():
+    # What could go wrong: half of a file, of a run that was interrupted, is declared good.
+    with ONCE:
+        place = ROOT / "target/dist"
+        place.mkdir(parents=True, exist_ok=True)
+        names = [place / "redis-lock-1-linux-x.tar.gz.new.1", place / "notes"]
+        for name in names:
+            name.touch()
+        try:
+            run(ROOT / "tools/package.sh", "sums", cwd=ROOT, env=words())
+            listed = (place / "SHA256SUMS").read_text()
+        finally:
+            for name in names:
+                name.unlink()
+    assert not any(name.name in listed for name in names), listed
