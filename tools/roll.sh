@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # tools/roll.sh [COMMIT...]: builds the module of older commits under target/roll, and types what
 # docs/operations/upgrading.md says, from each of them to the module of target/release and back. Without a commit: the
-# one from which tests/operations/fixtures are, and the last tag. For make roll.
+# one from which tests/fixtures are, and the last tag. For make roll.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 commits=("$@")
 if [ $# = 0 ]; then
-  for fixture in tests/operations/fixtures/*/; do commits+=("$(basename "$fixture")"); done
+  for fixture in tests/fixtures/*/; do commits+=("$(basename "$fixture")"); done
   if tag=$(git describe --tags --abbrev=0 2>/dev/null); then commits+=("$tag"); fi
 fi
 roll=$PWD/target/roll
