@@ -112,24 +112,24 @@ def notes():
 
 
 def main(arguments):
-    match arguments:
-        case []:
-            print(version())
-        case ["--debian"]:
-            print(debian(version()))
-        case ["--notes"]:
-            print(notes())
-        case ["--tag", tag]:
-            if tag != f"v{version()}":
-                sys.exit(f"version: the tag {tag} is not v{version()}, as Cargo.toml has it")
-        case ["--check"]:
-            lines = list(wrong())
-            print("".join(f"version: {line}\n" for line in lines), end="")
-            sys.exit(1 if lines else 0)
-        case ["--set", new]:
-            set_version(new)
-        case _:
-            sys.exit(__doc__)
+    word, value = (arguments + [None, None])[:2]
+    if not arguments:
+        print(version())
+    elif arguments == ["--debian"]:
+        print(debian(version()))
+    elif arguments == ["--notes"]:
+        print(notes())
+    elif arguments == ["--check"]:
+        lines = list(wrong())
+        print("".join(f"version: {line}\n" for line in lines), end="")
+        sys.exit(1 if lines else 0)
+    elif word == "--tag" and len(arguments) == 2:
+        if value != f"v{version()}":
+            sys.exit(f"version: the tag {value} is not v{version()}, as Cargo.toml has it")
+    elif word == "--set" and len(arguments) == 2:
+        set_version(value)
+    else:
+        sys.exit(__doc__)
 
 
 if __name__ == "__main__":
