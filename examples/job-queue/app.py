@@ -11,9 +11,11 @@ Ends with Ctrl-C, and so do the workers. Keeps nothing but a counter of jobs, in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.server
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,7 +85,10 @@ class App:
 
     def __init__(self, args: argparse.Namespace, store_path: str) -> None:
         self.args, self.store_path = args, store_path
-        self.client = redis.Redis.from_url(args.redis, decode_responses=True, protocol=3)
+        # Owners are any bytes: the page shows those that are no UTF-8 as \xff.
+        self.client = redis.Redis.from_url(
+            args.redis, decode_responses=True, encoding_errors="backslashreplace", protocol=3
+        )
         self.client.ping()
         self.client.execute_command("LOCK.INFO", lock_of(STOCKS[0]))  # an error, if the server lacks the module
         self.start_ms = int(self.client.time()[0]) * 1000
@@ -232,6 +237,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     app: App
     protocol_version = "HTTP/1.1"
+    timeout = 30  # seconds, for a client that sends or reads nothing
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the client has gone
+            super().handle()
+
+    def parse_request(self) -> bool:
+        """No request here has a body. One that has is the last of its connection.
+
+        Else the body would be read as the next request, and another site could write X-Example into it.
+        """
+        if not super().parse_request():
+            return False
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+        return True
 
     def do_GET(self) -> None:
         if not self.is_from_here():
@@ -247,13 +268,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(404)
 
     def do_POST(self) -> None:
-        number, _, what = self.path.removeprefix("/workers/").partition("/")
+        worker = re.fullmatch(r"/workers/([0-9]{1,9})/(kill|freeze|wake)", self.path)
         if not self.is_from_here() or self.headers.get("X-Example") != "page":
             self.answer(403)
         elif self.path == "/workers":
             self.answer(204 if self.app.add() else 409)
-        elif number.isdigit() and what in ("kill", "freeze", "wake"):
-            self.answer(204 if self.app.act(int(number), what) else 404)
+        elif worker:
+            self.answer(204 if self.app.act(int(worker[1]), worker[2]) else 404)
         else:
             self.answer(404)
 
@@ -262,8 +283,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
         Nor can they send X-Example: a browser asks first, and is not answered.
         """
-        host = self.headers.get("Host", "").rpartition(":")[0]
-        return host in ("127.0.0.1", "localhost")
+        return re.fullmatch(r"(127\.0\.0\.1|localhost)(:[0-9]+)?", self.headers.get("Host", "")) is not None
 
     def answer(self, code: int, body: bytes = b"", kind: str = "text/plain") -> None:
         self.send_response(code)
@@ -275,6 +295,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "default-src 'none'; script-src 'self'; style-src 'self'; "
             "connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'",
         )
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 
@@ -311,7 +333,7 @@ def main() -> None:
         try:
             app = App(args, os.path.join(folder, "store.db"))
         except redis.RedisError as error:
-            sys.exit(f"no lock server at {args.redis}: {error}. Start one with: make run")
+            sys.exit(f"no lock server at {args.redis}: {error}\nStart one with: make run")
         Handler.app = app
         watch.Watch(app.client, app.changed).start()
         try:

@@ -22,7 +22,7 @@ TICK = 1.0
 def pid_of(owner: str) -> int | None:
     """The process of an owner of the helper: it calls itself host:pid:random."""
     parts = owner.rsplit(":", 2)
-    return int(parts[1]) if len(parts) == 3 and parts[1].isdigit() else None
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else None
 
 
 class Watch(threading.Thread):
