@@ -31,6 +31,8 @@ fn machine(script: &str) -> Folder {
 }
 
 fn shell(server: &Server, folder: &Folder, command: &str) -> Run {
+    // Packages install redis-lock in /usr/bin, a site its own programs in /usr/local/bin.
+    let command = command.replace("/usr/bin/redis-lock", &folder.text("redis-lock"));
     let words = ["-c", &command.replace("/usr/local/bin/", &folder.text(""))];
     let mut shell = program_at(Path::new("/bin/sh"), server.port(), &words);
     shell.env("PATH", format!("{}:/usr/bin:/bin", folder.text("")));
