@@ -52,7 +52,7 @@ fn check(bytes: &[u8]) {
     let mut lock = LockManager::load(&saved, Origin::Peer, NOW).expect("a peer is believed");
     assert_eq!(lock.broken_invariant(), None);
     assert!(!lock.is_free());
-    assert_eq!((lock.fence, lock.holds.len()), (saved.fence, saved.holds.len()));
+    assert_eq!((lock.fence(), lock.holds.len()), (saved.fence, saved.holds.len()));
 
     // No client could release a hold without an owner, or with one that is to be made.
     assert!(saved.holds.iter().all(|record| !matches!(record.owner.as_bytes(), b"" | b"*")));
@@ -76,7 +76,7 @@ fn check(bytes: &[u8]) {
                 assert_eq!(other.broken_invariant(), None);
                 assert!(other.holds.iter().all(|(owner, hold)| {
                     let record = saved.holds.iter().find(|record| record.owner == *owner).expect("was saved");
-                    (hold.reads, hold.writes, Some(hold.fence)) == (record.reads, record.writes, record.fence)
+                    (hold.reads(), hold.writes(), Some(hold.fence())) == (record.reads, record.writes, record.fence)
                         && hold.deadline <= lock.holds.get(owner.as_bytes()).expect("has it").deadline
                 }));
             }

@@ -243,10 +243,19 @@ impl<'a, A: Arguments<'a>> Parser<A> {
 fn decimal(bytes: &[u8]) -> Option<u64> {
     match bytes {
         b"0" => Some(0),
-        b"" | [b'0', ..] => None,
-        _ if !bytes.iter().all(u8::is_ascii_digit) => None,
+        b"" | [b'0' | b'+', ..] => None,
         // So few digits always fit.
-        _ if bytes.len() < 20 => Some(bytes.iter().fold(0, |number, byte| number * 10 + u64::from(byte - b'0'))),
+        _ if bytes.len() < 20 => {
+            let mut number = 0;
+            for byte in bytes {
+                let digit = byte.wrapping_sub(b'0');
+                if digit > 9 {
+                    return None;
+                }
+                number = number * 10 + u64::from(digit);
+            }
+            Some(number)
+        }
         _ => str::from_utf8(bytes).ok()?.parse().ok(),
     }
 }

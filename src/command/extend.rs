@@ -76,6 +76,7 @@ const OPTIONS: [Opt; 6] = [Opt::Px, Opt::Ex, Opt::Session, Opt::Fence, Opt::Note
 const OPTIONS_OF_MANY: [Opt; 3] = [Opt::Px, Opt::Ex, Opt::Session];
 
 /// Reads the arguments of LOCK.EXTEND.
+#[inline]
 pub fn parse_one<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,
@@ -91,6 +92,8 @@ pub fn parse_many<'a, A: Arguments<'a>>(
     Ok((parser.keys()?, parse(parser, caller, &OPTIONS_OF_MANY)?))
 }
 
+// The request is large: it is to be made where the command reads it.
+#[inline(always)]
 fn parse<'a, A: Arguments<'a>>(
     mut parser: Parser<A>,
     caller: &impl Caller,

@@ -108,6 +108,14 @@ impl Opt {
         }
     }
 
+    /// Whether a word begins it, in upper or lower case.
+    fn is(self, word: &[u8]) -> bool {
+        const CASE: u8 = b'a' ^ b'A';
+        let name = self.word().as_bytes();
+        // A name has nothing but capital letters, so that no other byte is taken for one of them.
+        word.len() == name.len() && word.iter().zip(name).all(|(byte, letter)| byte & !CASE == *letter)
+    }
+
     /// The option that excludes this one.
     fn excluded(self) -> Option<Opt> {
         match self {
@@ -156,7 +164,8 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// If one is unknown, given twice, lacks its value, is out of range, or excludes another.
-    #[inline]
+    // What `read_options` fills lies where the caller reads it.
+    #[inline(always)]
     pub fn options(self, taken: &[Opt]) -> Result<Options<'a>, ArgError> {
         let mut options = Options::default();
         self.read_options(taken, &mut options)?;
@@ -164,11 +173,12 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     }
 
     /// Fills them in where they are to be: they are too many to be moved about.
+    #[inline(never)]
     fn read_options(mut self, taken: &[Opt], options: &mut Options<'a>) -> Result<(), ArgError> {
         let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();
-            let opt = taken.iter().find(|opt| word.eq_ignore_ascii_case(opt.word().as_bytes()));
+            let opt = taken.iter().find(|opt| opt.is(word));
             let opt = *opt.ok_or_else(|| ArgError::UnknownOption(word.to_vec()))?;
             if seen.has(opt) {
                 return Err(ArgError::Twice(opt.word()));

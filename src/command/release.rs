@@ -84,6 +84,7 @@ const OPTIONS: [Opt; 5] = [Opt::Read, Opt::Write, Opt::All, Opt::To, Opt::Fence]
 const OPTIONS_OF_MANY: [Opt; 4] = [Opt::Read, Opt::Write, Opt::All, Opt::To];
 
 /// Reads the arguments of LOCK.RELEASE.
+#[inline]
 pub fn parse_one<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Request), ArgError> {
     Ok((parser.need("key")?, parse(parser, &OPTIONS)?))
 }
@@ -93,6 +94,8 @@ pub fn parse_many<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(Vec<A:
     Ok((parser.keys()?, parse(parser, &OPTIONS_OF_MANY)?))
 }
 
+// The request is large: it is to be made where the command reads it.
+#[inline(always)]
 fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Opt]) -> Result<Request, ArgError> {
     let owner = parser.owner()?;
     let options = parser.options(options)?;

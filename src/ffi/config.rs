@@ -78,7 +78,7 @@ impl Loader<'_> {
         }
         // SAFETY: the context of the load, which lives for it (rule 2). All configurations are registered.
         if unsafe { api!(RedisModule_LoadConfigs(self.as_ptr())) } != raw::REDISMODULE_OK as c_int {
-            return Err(LoadError("a configuration of this module is out of range".to_owned()));
+            return Err(LoadError("a configuration of this module is out of range or no number".to_owned()));
         }
         check().map_err(LoadError)
     }

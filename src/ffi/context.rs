@@ -6,7 +6,7 @@ use super::args::Args;
 use super::string::Str;
 use bitflags::bitflags;
 use redis_module::raw;
-use std::cell::OnceCell;
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -20,7 +20,7 @@ pub struct Ctx<'a> {
     /// The arguments of the command that is called, if one is. Then a client expects a reply.
     args: Option<Args<'a>>,
     /// Does not change within one call; asked for at its first use.
-    flags: OnceCell<Flags>,
+    flags: Cell<Option<Flags>>,
     lent: PhantomData<&'a mut raw::RedisModuleCtx>,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Ctx<'a> {
     /// The server must have passed `raw` to a call that lasts for `'a`, and no other `Ctx` may be made of it (rule 3).
     pub(super) unsafe fn lent(raw: *mut raw::RedisModuleCtx) -> Ctx<'a> {
         let raw = NonNull::new(raw).expect("the server passes a context");
-        Ctx { raw, replied: false, args: None, flags: OnceCell::new(), lent: PhantomData }
+        Ctx { raw, replied: false, args: None, flags: Cell::new(None), lent: PhantomData }
     }
 
     /// # Safety
@@ -96,8 +96,12 @@ impl<'a> Ctx<'a> {
     /// What the server is, and what it is doing.
     #[must_use]
     pub fn flags(&self) -> Flags {
-        // SAFETY: the context lives for this call (rule 2).
-        *self.flags.get_or_init(|| unsafe { flags_of(self.as_ptr()) })
+        self.flags.get().unwrap_or_else(|| {
+            // SAFETY: the context lives for this call (rule 2).
+            let flags = unsafe { flags_of(self.as_ptr()) };
+            self.flags.set(Some(flags));
+            flags
+        })
     }
 
     /// Whether a transaction, a script, a function or another module calls the command: the server serves no other

@@ -39,7 +39,10 @@ pub enum Unopened {
 /// Open keys, closed on drop. They borrow the context exclusively, so that no value is open twice (rule 3).
 #[derive(Debug)]
 pub struct Keys<'k, 'n, V: Value> {
-    open: Few<Open<'n, V>>,
+    /// The server keeps the name of each open key.
+    names: &'k mut Names<'n>,
+    /// In the order of their names.
+    open: Few<Open<V>>,
     /// Where each key is, by its name, once there are many.
     index: Option<Box<Index>>,
     data_type: &'k DataType<V>,
@@ -80,8 +83,7 @@ impl Index {
 const FEW: usize = 16;
 
 #[derive(Debug)]
-struct Open<'n, V> {
-    name: Name<'n>,
+struct Open<V> {
     /// Null for a key that was opened to be read and does not exist.
     key: *mut raw::RedisModuleKey,
     value: Option<NonNull<V>>,
@@ -89,33 +91,42 @@ struct Open<'n, V> {
     is_fresh: bool,
 }
 
-/// The names of keys that were open, in the same order.
+/// The names of keys that are or were open, in the same order.
 #[derive(Debug)]
-pub struct Names<'n>(Few<Name<'n>>);
+pub struct Names<'n> {
+    /// Arguments of the command.
+    lent: &'n [Str<'n>],
+    /// Those that the module made, for the keys behind. Absent in most commands: to drop nothing is cheaper than
+    /// to drop an empty list.
+    #[expect(clippy::box_collection, reason = "its absence is seen in place")]
+    made: Option<Box<Vec<OwnedStr>>>,
+}
 
-impl Names<'_> {
+impl<'n> Names<'n> {
+    /// Those of these keys.
+    #[must_use]
+    pub fn of(lent: &'n [Str<'n>]) -> Names<'n> {
+        Names { lent, made: None }
+    }
+
     /// The name of the key at this place.
     #[must_use]
     pub fn get(&self, at: usize) -> Str<'_> {
-        self.0.at(at).as_str()
-    }
-}
-
-/// The name of an open key.
-#[derive(Debug)]
-enum Name<'n> {
-    /// An argument of the command.
-    Lent(Str<'n>),
-    /// A name that the module made.
-    Owned(OwnedStr),
-}
-
-impl Name<'_> {
-    fn as_str(&self) -> Str<'_> {
-        match self {
-            Name::Lent(name) => *name,
-            Name::Owned(name) => name.as_str(),
+        match self.lent.get(at) {
+            Some(name) => *name,
+            None => self.made(at - self.lent.len()),
         }
+    }
+
+    fn drop_last_made(&mut self) {
+        if let Some(made) = &mut self.made {
+            made.pop();
+        }
+    }
+
+    #[inline(never)]
+    fn made(&self, at: usize) -> Str<'_> {
+        self.made.as_ref().expect("it was made")[at].as_str()
     }
 }
 
@@ -124,21 +135,45 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     ///
     /// # Errors
     /// If one has a value of another type. Then none is open.
-    pub fn open<'c>(
-        ctx: &'k mut Ctx<'c>,
+    pub fn open(
+        ctx: &'k mut Ctx<'_>,
         data_type: &'k DataType<V>,
-        names: &[Str<'n>],
+        names: &'k mut Names<'n>,
         access: Access,
     ) -> Result<Keys<'k, 'n, V>, WrongType> {
+        let mut keys = Keys::closed(ctx, data_type, names);
+        keys.open_named(access)?;
+        Ok(keys)
+    }
+
+    /// Keys of these names that are not open yet: [`Keys::open_named`] opens them.
+    // They are large: so they are made where the caller wants them.
+    #[inline(always)]
+    pub fn closed(ctx: &'k mut Ctx<'_>, data_type: &'k DataType<V>, names: &'k mut Names<'n>) -> Keys<'k, 'n, V> {
+        // Each key that is opened tells its database.
+        let db = if names.lent.is_empty() { ctx.db() } else { 0 };
+        let ctx = ctx.as_non_null();
+        Keys { names, open: Few::new(), index: None, data_type, db, ctx, lent: PhantomData }
+    }
+
+    /// Opens the keys of the names, which must differ. None of them is open yet.
+    ///
+    /// # Errors
+    /// If one has a value of another type. Then those before it are open.
+    #[inline(always)]
+    pub fn open_named(&mut self, access: Access) -> Result<(), WrongType> {
+        let names = self.names.lent;
         // A key that is open twice would give two exclusive references to one value.
         let is_other = |(n, name): (usize, &Str<'_>)| names[..n].iter().all(|o| o.as_bytes() != name.as_bytes());
+        assert!(self.is_empty());
         assert!(names.len() == 1 || names.iter().enumerate().all(is_other));
-        let (db, raw) = (ctx.db(), ctx.as_non_null());
-        let mut keys = Keys { open: Few::new(), index: None, data_type, db, ctx: raw, lent: PhantomData };
         for name in names {
-            keys.push(Name::Lent(*name), access)?;
+            self.push(*name, access)?;
         }
-        Ok(keys)
+        if names.len() > FEW {
+            self.index_last();
+        }
+        Ok(())
     }
 
     /// Opens one more key to be written, unless it is open already. Returns its place.
@@ -149,7 +184,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         if let Some(at) = self.find(name) {
             return Ok(at);
         }
-        self.push(Name::Owned(OwnedStr::new(name)), Access::Write).map_err(|WrongType| Unopened::WrongType)?;
+        self.push_made(name, Access::Write).map_err(|WrongType| Unopened::WrongType)?;
         let at = self.open.len() - 1;
         // The slot may be moving, and this key may have moved already: the server has checked the keys of the command
         // alone.
@@ -160,15 +195,17 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         Ok(at)
     }
 
-    /// Closes the keys that were opened last, so that `left` of them stay open.
+    /// Closes the keys that were opened last, so that `left` of them stay open: those that a command names at least.
     pub fn close_last(&mut self, left: usize) {
         while self.open.len() > left
             && let Some(open) = self.open.pop()
         {
+            let at = self.open.len();
             if let Some(index) = &mut self.index {
-                index.remove(open.name.as_str().as_bytes(), self.open.len());
+                index.remove(self.names.get(at).as_bytes(), at);
             }
             open.close();
+            self.names.drop_last_made();
         }
     }
 
@@ -192,7 +229,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
 
     /// Reads the value of a key of the selected database that is not open.
     fn glance<R>(&mut self, name: &[u8], read: impl FnOnce(&V) -> R) -> Option<R> {
-        self.push(Name::Owned(OwnedStr::new(name)), Access::Read).ok()?;
+        self.push_made(name, Access::Read).ok()?;
         let at = self.open.len() - 1;
         let result = self.get(at).map(read);
         self.close_last(at);
@@ -205,56 +242,65 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
-        let is_it = |at: &usize| self.open.at(*at).name.as_str().as_bytes() == name;
+        let is_it = |at: &usize| self.name(*at).as_bytes() == name;
         match &self.index {
             Some(index) => index.find(name).iter().copied().find(is_it),
             None => (0..self.open.len()).find(is_it),
         }
     }
 
-    /// Opens a key behind those that are open.
-    fn push(&mut self, name: Name<'n>, access: Access) -> Result<(), WrongType> {
-        let key = self.open_key(&name, access);
-        if !key.is_null() {
-            // SAFETY: `key` was opened on the line above.
-            self.db = unsafe { api!(RedisModule_GetDbIdFromModuleKey(key)) }.max(0) as u32;
-        }
-        let mut open = Open { name, key, value: None, is_fresh: false };
-        match self.value_of(key) {
-            Ok(value) => open.value = value,
-            Err(WrongType) => {
-                open.close();
-                return Err(WrongType);
-            }
-        }
-        self.open.push(open);
+    /// Opens a key that the command does not name.
+    fn push_made(&mut self, name: &[u8], access: Access) -> Result<(), WrongType> {
+        let name = OwnedStr::new(name);
+        self.push(name.as_str(), access)?;
+        self.names.made.get_or_insert_default().push(name);
         self.index_last();
         Ok(())
     }
 
-    fn open_key(&self, name: &Name<'n>, access: Access) -> *mut raw::RedisModuleKey {
+    /// Opens a key behind those that are open.
+    fn push(&mut self, name: Str<'_>, access: Access) -> Result<(), WrongType> {
         let mode = match access {
             Access::Read => raw::REDISMODULE_READ,
             Access::Write => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
         };
-        // SAFETY: the context that these keys borrow, which lives for its call (rule 2). `Open` keeps the name as long
-        // as the key.
-        unsafe { api!(RedisModule_OpenKey(self.ctx.as_ptr(), name.as_str().as_ptr(), mode as c_int)) }
+        // SAFETY: the context that these keys borrow, which lives for its call (rule 2). The server keeps the name as
+        // long as the key.
+        let key = unsafe { api!(RedisModule_OpenKey(self.ctx.as_ptr(), name.as_ptr(), mode as c_int)) };
+        let mut open = Open { key, value: None, is_fresh: false };
+        // SAFETY: the context that these keys borrow, which lives for its call (rule 2), and `key` was opened above.
+        self.db = unsafe {
+            match key.is_null() {
+                true => api!(RedisModule_GetSelectedDb(self.ctx.as_ptr())),
+                false => api!(RedisModule_GetDbIdFromModuleKey(key)),
+            }
+        }
+        .max(0) as u32;
+        if !key.is_null() {
+            match self.value_of(key) {
+                Ok(value) => open.value = value,
+                Err(WrongType) => {
+                    open.close();
+                    return Err(WrongType);
+                }
+            }
+        }
+        self.open.push(open);
+        Ok(())
     }
 
-    /// The value of a key that was just opened. A null key has none.
+    /// The value of a key that was just opened.
     fn value_of(&self, key: *mut raw::RedisModuleKey) -> Result<Option<NonNull<V>>, WrongType> {
-        // SAFETY: an open key, or null, which counts as empty.
-        let kind = unsafe { api!(RedisModule_KeyType(key)) } as isize;
-        if kind == raw::REDISMODULE_KEYTYPE_EMPTY {
-            return Ok(None);
+        // SAFETY: an open key. The server returns null unless it has a value of a module's type.
+        if self.data_type.is(unsafe { api!(RedisModule_ModuleTypeGetType(key)) }) {
+            // SAFETY: an open key with a value of the module's type, which `insert` or `rdb_load` made.
+            return Ok(NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key)) }.cast()));
         }
-        // SAFETY: an open key with a value. The server returns null unless the type is a module's.
-        if !self.data_type.is(unsafe { api!(RedisModule_ModuleTypeGetType(key)) }) {
-            return Err(WrongType);
+        // SAFETY: an open key.
+        match unsafe { api!(RedisModule_KeyType(key)) } as isize {
+            raw::REDISMODULE_KEYTYPE_EMPTY => Ok(None),
+            _ => Err(WrongType),
         }
-        // SAFETY: an open key with a value of the module's type, which `insert` or `rdb_load` made.
-        Ok(NonNull::new(unsafe { api!(RedisModule_ModuleTypeGetValue(key)) }.cast()))
     }
 
     /// Adds the last key to the index, which begins when keys become many.
@@ -262,22 +308,17 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         match &mut self.index {
             Some(index) => {
                 let at = self.open.len() - 1;
-                index.add(self.open.at(at).name.as_str().as_bytes(), at);
+                index.add(self.names.get(at).as_bytes(), at);
             }
             None if self.open.len() > FEW => {
                 let mut index = Box::<Index>::default();
-                for (at, open) in self.open.iter().enumerate() {
-                    index.add(open.name.as_str().as_bytes(), at);
+                for at in 0..self.open.len() {
+                    index.add(self.names.get(at).as_bytes(), at);
                 }
                 self.index = Some(index);
             }
             None => {}
         }
-    }
-
-    /// Closes all keys, and returns their names.
-    pub fn close(mut self) -> Names<'n> {
-        Names(self.open.take().map(Open::close))
     }
 
     /// The database of the open keys.
@@ -301,14 +342,14 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     /// The name of the key at this place.
     #[must_use]
     pub fn name(&self, at: usize) -> Str<'_> {
-        self.open.at(at).name.as_str()
+        self.names.get(at)
     }
 
     /// The name of a key, and its value to change.
     pub fn entry(&mut self, at: usize) -> (Str<'_>, Option<&mut V>) {
         let open = self.open.at_mut(at);
         // SAFETY: as in `get_mut`.
-        (open.name.as_str(), open.value.as_mut().map(|value| unsafe { value.as_mut() }))
+        (self.names.get(at), open.value.as_mut().map(|value| unsafe { value.as_mut() }))
     }
 
     /// The value of a key, to read.
@@ -385,10 +426,9 @@ impl<V: Value> Drop for Keys<'_, '_, V> {
     }
 }
 
-impl<'n, V> Open<'n, V> {
-    fn close(self) -> Name<'n> {
-        // SAFETY: opened in `open_key` and closed once, here: `self` is consumed. Null is allowed.
+impl<V> Open<V> {
+    fn close(self) {
+        // SAFETY: opened in `push` and closed once, here: `self` is consumed. Null is allowed.
         unsafe { api!(RedisModule_CloseKey(self.key)) };
-        self.name
     }
 }

@@ -105,13 +105,17 @@ pub unsafe fn on_load<M: Module>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    let err = raw::REDISMODULE_ERR as c_int;
     // First of all: whatever is allocated later comes from the server.
     // SAFETY: the server passes the context of the load, which lives for this call.
     let ready =
         unsafe { raw::Export_RedisModule_Init(ctx, M::NAME.as_ptr(), M::VERSION, raw::REDISMODULE_APIVER_1 as c_int) };
     if ready != raw::REDISMODULE_OK as c_int {
-        return err;
+        return not_loaded::<M>(&LoadError("a module of this name is loaded already".to_owned()));
+    }
+    // The last functions that came with Redis 7.0: where they are, all are that `api!` calls.
+    // SAFETY: reads a pointer to a function, written once, above.
+    if unsafe { raw::RedisModule_LoadConfigs }.is_none() {
+        return not_loaded::<M>(&LoadError("the server is older than Redis 7.0".to_owned()));
     }
     install_hook();
     // SAFETY: the server passes an array of `argc` strings, which live for this call.
@@ -120,12 +124,15 @@ pub unsafe fn on_load<M: Module>(
     loader.set_options();
     match guard(|| M::load(&mut loader)) {
         Some(Ok(())) => raw::REDISMODULE_OK as c_int,
-        Some(Err(LoadError(reason))) => {
-            log_warning(&format!("module {} is not loaded: {reason}", M::NAME.to_string_lossy()));
-            err
-        }
-        None => err,
+        Some(Err(error)) => not_loaded::<M>(&error),
+        None => raw::REDISMODULE_ERR as c_int,
     }
+}
+
+/// Writes the reason to the log. The server itself says only that the initialization failed.
+fn not_loaded<M: Module>(LoadError(reason): &LoadError) -> c_int {
+    log_warning(&format!("module {} is not loaded: {reason}", M::NAME.to_string_lossy()));
+    raw::REDISMODULE_ERR as c_int
 }
 
 /// Makes a type the [`Module`] of this library.

@@ -47,14 +47,14 @@ pub fn encode(lock: &Lock, now: Now) -> Vec<u8> {
     let mut out = Vec::with_capacity(BODY_AT + 12 + lock.holds.len() * (HOLD_BYTES_MIN + 40));
     out.push(VERSION);
     out.extend_from_slice(&[0; 8]);
-    out.extend_from_slice(&lock.fence.map_or(0, Fence::get).to_le_bytes());
+    out.extend_from_slice(&lock.fence().map_or(0, Fence::get).to_le_bytes());
     out.extend_from_slice(&(lock.holds.len() as u32).to_le_bytes());
     for (owner, hold) in lock.holds.iter() {
         let record = HoldRecord::of(owner, hold, now);
         put_bytes(&mut out, owner.as_bytes());
         out.extend_from_slice(&record.reads.to_le_bytes());
         out.extend_from_slice(&record.writes.to_le_bytes());
-        out.extend_from_slice(&hold.fence.get().to_le_bytes());
+        out.extend_from_slice(&hold.fence().get().to_le_bytes());
         out.extend_from_slice(&record.wall_deadline.millis().to_le_bytes());
         out.extend_from_slice(&record.left.0.to_le_bytes());
         out.push(u8::from(record.note.is_some()));

@@ -10,7 +10,7 @@ use super::replication;
 use super::scheduler::SLICE_MS;
 use super::shell::{shell, with_manager};
 use super::step::{self, Publish};
-use crate::ffi::{Access, Ctx, Flags, Keys, OwnedStr, Serving, Str, WrongType};
+use crate::ffi::{Access, Ctx, Flags, Keys, Names, OwnedStr, Serving, Str, WrongType};
 use crate::lock::collections::wheel::EntryId;
 use crate::lock::manager::LeasePoll;
 use crate::lock::model::effect::{self, WaitEnds};
@@ -116,7 +116,9 @@ fn send_records(ctx: &mut Ctx<'_>, end: Timestamp) {
         let name = OwnedStr::new(&name);
         ctx.select_db(db.0);
         // A value of another type lies there now, or none: there is nothing to send.
-        let Ok(keys) = Keys::open(ctx, &LOCK, &[name.as_str()], Access::Read) else { continue };
+        let names = [name.as_str()];
+        let mut names = Names::of(&names);
+        let Ok(keys) = Keys::open(ctx, &LOCK, &mut names, Access::Read) else { continue };
         let Some(lock) = keys.get(0) else { continue };
         let (records, expires_at) = (effect::all_of(lock, KeyIndex(0)), keys.expires_at(0));
         drop(keys);
@@ -342,7 +344,8 @@ fn place(ctx: &mut Ctx<'_>, entry: EntryId, name: &OwnedStr) {
 /// Whether the lock lies in this database, which is selected.
 fn place_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> bool {
     let names = [name.as_str()];
-    let Ok(mut keys) = Keys::open(ctx, &LOCK, &names, Access::Write) else { return false };
+    let mut names = Names::of(&names);
+    let Ok(mut keys) = Keys::open(ctx, &LOCK, &mut names, Access::Write) else { return false };
     let Some(lock) = keys.get_mut(0) else { return false };
-    with_manager(|manager| manager.place(db, names[0].as_bytes(), lock, entry, shell().clock.mono()))
+    with_manager(|manager| manager.place(db, name.as_str().as_bytes(), lock, entry, shell().clock.mono()))
 }

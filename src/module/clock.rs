@@ -27,18 +27,23 @@ impl Clock {
     }
 
     /// The present on both clocks. A wall clock that is set is followed after a millisecond.
+    #[inline]
     pub(crate) fn now(&self) -> Now {
         let mono = self.mono();
         let ahead = match self.wall_ahead.get() {
             Some((read, ahead)) if mono.0 < read.0 + WALL_KEPT_US => ahead,
-            _ => {
-                let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
-                let ahead = wall.saturating_sub(mono.0);
-                self.wall_ahead.set(Some((mono, ahead)));
-                ahead
-            }
+            _ => self.read_wall(mono),
         };
         Now { mono, wall: WallTime(mono.0 + ahead) }
+    }
+
+    /// Reads how far the wall clock is ahead.
+    #[inline(never)]
+    fn read_wall(&self, mono: Timestamp) -> u64 {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        let ahead = wall.saturating_sub(mono.0);
+        self.wall_ahead.set(Some((mono, ahead)));
+        ahead
     }
 
     /// By which time a command is judged that is called now. All of a transaction or a script have one time, that of

@@ -72,7 +72,7 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 10_000,
         fixed: false,
         unit: "requests",
-        reason: "how many clients may wait on this server: each keeps a connection, and the server some 30 KB for it",
+        reason: "how many clients may wait on this server: each keeps a connection, and the server some 40 KB for it",
         get: || limit(|limits| limits.waiters_max as i64),
         set: |value| set_limit(|limits| limits.waiters_max = value as usize),
     },
@@ -102,8 +102,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 100_000,
         fixed: false,
         unit: "requests",
-        reason: "how many requests with QUEUE may wait on this server, with a client or without: each takes some 650 \
-                 bytes, or 1400 where nobody else waits for the key",
+        reason: "how many requests with QUEUE may wait on this server, with a client or without: each takes some 490 \
+                 bytes, or 700 where nobody else waits for the key",
         get: || limit(|limits| limits.places_max as i64),
         set: |value| set_limit(|limits| limits.places_max = value as usize),
     },

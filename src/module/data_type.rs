@@ -63,7 +63,10 @@ impl Value for Lock {
     fn digest(&self, each: &mut DigestPart<'_>) {
         for (owner, hold) in self.holds.iter() {
             let note = hold.note().map_or(&[][..], |note| &note.0);
-            each(&[owner.as_bytes(), note], &[i64::from(hold.reads), i64::from(hold.writes), hold.fence.get() as i64]);
+            each(
+                &[owner.as_bytes(), note],
+                &[i64::from(hold.reads()), i64::from(hold.writes()), hold.fence().get() as i64],
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 use super::shell::Shell;
 use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
-use crate::ffi::{Access, Ctx, Keys, Names, Str, WrongType};
+use crate::ffi::{Access, Ctx, Keys, Names, WrongType};
 use crate::lock::model::effect::Change;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
@@ -22,23 +22,24 @@ pub struct OpenLocks<'k, 'n> {
 }
 
 impl<'k, 'n> OpenLocks<'k, 'n> {
-    /// Opens the keys of these names, which must differ.
+    /// The locks of these names, which are not open yet: [`OpenLocks::open_named`] opens them.
+    #[inline(always)]
+    pub fn closed(shell: &'static Shell, ctx: &'k mut Ctx<'_>, names: &'k mut Names<'n>) -> OpenLocks<'k, 'n> {
+        OpenLocks { keys: Keys::closed(ctx, &LOCK, names), shell }
+    }
+
+    /// Opens the keys of the names, which must differ.
     ///
     /// # Errors
     /// When one has a value of another type.
-    pub fn open(
-        shell: &'static Shell,
-        ctx: &'k mut Ctx<'_>,
-        names: &[Str<'n>],
-    ) -> Result<OpenLocks<'k, 'n>, WrongType> {
-        Ok(OpenLocks { keys: Keys::open(ctx, &LOCK, names, Access::Write)?, shell })
+    #[inline(always)]
+    pub fn open_named(&mut self) -> Result<(), WrongType> {
+        self.keys.open_named(Access::Write)
     }
 
     /// Leaves the keys as a step should. A lock without a hold is deleted (I6). A lock with a new or changed hold loses
     /// the time to live that a client may have set by EXPIRE: only leases end holds.
-    ///
-    /// Closes the keys and returns their names. There may be more than at first.
-    pub fn tidy(mut self, changes: &[Change]) -> Names<'n> {
+    pub fn tidy(&mut self, changes: &[Change]) {
         for change in changes {
             let at = usize::from(change.key.0);
             match self.keys.get(at) {
@@ -47,7 +48,6 @@ impl<'k, 'n> OpenLocks<'k, 'n> {
                 _ => {}
             }
         }
-        self.keys.close()
     }
 }
 
@@ -57,11 +57,18 @@ impl Keyspace for OpenLocks<'_, '_> {
         self.keys.len() as u16
     }
 
+    // What the caller does not want to know is not looked up then.
+    #[inline(always)]
     fn place(&mut self, key: KeyIndex) -> Place<'_> {
         let at = usize::from(key.0);
         let db = Db(self.keys.db());
         let (name, lock) = self.keys.entry(at);
         Place { db, name: name.as_bytes(), lock }
+    }
+
+    #[inline(always)]
+    fn lock(&mut self, key: KeyIndex) -> Option<&mut Lock> {
+        self.keys.get_mut(usize::from(key.0))
     }
 
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd> {

@@ -172,6 +172,12 @@ impl LostHolds {
             | Cause::Collect
             | Cause::Replicated => return,
         };
+        self.add((ctx, key), change, reason, now);
+    }
+
+    // Kept out of the way of changes by which no hold is lost.
+    #[inline(never)]
+    fn add(&self, (ctx, key): (&Ctx<'_>, &[u8]), change: &Change, reason: Reason, now: Now) {
         self.0.borrow_mut().add(|id| LostHold {
             id,
             at_ms: now.wall.0 / 1000,
@@ -180,7 +186,7 @@ impl LostHolds {
             key: Head::of(key, KEY_KEPT_MAX),
             owner: Head::of(change.owner.as_bytes(), TEXT_KEPT_MAX),
             mode: change.hold.mode(),
-            fence: change.hold.fence,
+            fence: change.hold.fence(),
             held: change.hold.since().ago(now.mono),
             note: change.hold.note().map(|note| Head::of(&note.0, TEXT_KEPT_MAX)),
         });

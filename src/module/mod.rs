@@ -26,7 +26,7 @@ pub mod server_events;
 pub mod shell;
 pub mod step;
 
-use crate::ffi::{Access, Ctx, Flags, Keys, Str, WrongType};
+use crate::ffi::{Access, Ctx, Flags, Keys, Names, Str, WrongType};
 use crate::lock::manager::LockManager;
 use crate::lock::manager::view::{self, View, ViewContext};
 use crate::lock::model::fence::Fence;
@@ -77,14 +77,20 @@ pub fn serve(
     if !shell.role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
-    let step = step::run_request(shell, ctx, names, |manager, step| manager.serve(step, request))?;
-    let (mut outcome, now, judged) = (step.result, step.now, step.judged);
+    // What a request gets that has not been served.
+    let mut outcome = Ok(Outcome::Unavailable);
+    let step = step::run_request(shell, ctx, names, |manager, step| outcome = manager.serve(step, request))?;
+    let (now, judged) = (step.now, step.judged);
     // Whether this is a wait that was counted when it began.
     let mut goes_on = false;
+    let mut needs_rearm = step.needs_rearm;
     if let Ok(began @ (Outcome::Queued(_) | Outcome::Placed(_) | Outcome::Repeats(_))) = outcome {
+        let is_new = matches!(began, Outcome::Queued(_));
         let waits;
         (waits, goes_on) = begin_wait(ctx, names, request, reply, (began, now));
         outcome = Ok(waits);
+        // A place may have been taken over or have lost its client, with another end.
+        needs_rearm |= !is_new || !matches!(outcome, Ok(Outcome::Queued(_)));
     }
     if !goes_on {
         shell.metrics.count_outcome(&request.operation, &outcome);
@@ -93,7 +99,7 @@ pub fn serve(
     if let Ok(null @ (Outcome::Unavailable | Outcome::Placed(_))) = outcome {
         outcome = shell.with_manager(|manager| manager.unless_grace(null, now, judged));
     }
-    if step.needs_rearm || !shell.scheduler.is_set() {
+    if needs_rearm || !shell.scheduler.is_set() || shell.has_jobs() {
         shell.schedule(ctx);
     }
     outcome.map_err(ServeError::Refused)
@@ -173,11 +179,12 @@ fn check_in_cluster(ctx: &Ctx<'_>, waiter: WaiterId) {
 /// With nothing changed but what settling ended.
 pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Origin) -> Result<(), ServeError> {
     let publish = if origin == Origin::Disk { Publish::Nothing } else { Publish::All };
-    let step = step::run(ctx, &[name], publish, |manager, step| manager.apply(step, KeyIndex(0), record, origin))?;
+    let mut applied = Ok(());
+    step::run(ctx, &[name], publish, |manager, step| applied = manager.apply(step, KeyIndex(0), record, origin))?;
     if origin != Origin::Disk {
         shell().schedule(ctx);
     }
-    step.result.map_err(ServeError::Refused)
+    applied.map_err(ServeError::Refused)
 }
 
 /// Ends an owner's hold on a key, or all there are. How many were ended.
@@ -189,9 +196,10 @@ pub fn break_holds(ctx: &mut Ctx<'_>, name: Str<'_>, owner: Option<&Owner>) -> R
     if !shell.role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
-    let step = step::run_request(shell, ctx, &[name], |manager, step| manager.break_holds(step, KeyIndex(0), owner))?;
+    let mut broken = 0;
+    step::run_request(shell, ctx, &[name], |manager, step| broken = manager.break_holds(step, KeyIndex(0), owner))?;
     shell.schedule(ctx);
-    Ok(step.result)
+    Ok(broken)
 }
 
 /// The connection that a command came over, if it came over one.
@@ -207,7 +215,9 @@ pub fn connection_of(ctx: &Ctx<'_>) -> Option<Connection> {
 pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) -> R) -> Result<R, ServeError> {
     let now = shell().clock.mono();
     let judged = shell().judged(ctx, now);
-    let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
+    let names = [name];
+    let mut names = Names::of(&names);
+    let keys = Keys::open(ctx, &LOCK, &mut names, Access::Read)?;
     let read = |manager: &mut LockManager| {
         let (db, name) = (Db(keys.db()), name.as_bytes());
         let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };
@@ -227,7 +237,9 @@ pub fn check(ctx: &mut Ctx<'_>, name: Str<'_>, owner: &[u8], check: Check) -> Re
     }
     let now = shell().clock.mono();
     let judged = shell().judged(ctx, now);
-    let keys = Keys::open(ctx, &LOCK, &[name], Access::Read)?;
+    let names = [name];
+    let mut names = Names::of(&names);
+    let keys = Keys::open(ctx, &LOCK, &mut names, Access::Read)?;
     let Some(lock) = keys.get(0) else { return Ok(None) };
     let (db, name) = (Db(keys.db()), name.as_bytes());
     let judge = |manager: &mut LockManager| {

@@ -55,9 +55,15 @@ impl Stream {
         if !self.has_consumers.get() {
             return ctx.mark_dirty(COMMAND);
         }
-        for change in changes {
-            send(ctx, names.get(usize::from(change.key.0)), change, now);
-        }
+        send_all(ctx, names, changes, now);
+    }
+}
+
+// Kept out of the way of servers without a consumer.
+#[inline(never)]
+fn send_all(ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
+    for change in changes {
+        send(ctx, names.get(usize::from(change.key.0)), change, now);
     }
 }
 
@@ -65,7 +71,7 @@ impl Stream {
 pub(crate) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
     let Change { owner, hold, .. } = change;
     if change.ended {
-        with_record(owner, State::end(Some(hold.fence)), None, |record| ctx.replicate(key, record));
+        with_record(owner, State::end(Some(hold.fence())), None, |record| ctx.replicate(key, record));
     } else {
         with_record(owner, State::of(hold, now), hold.note(), |record| ctx.replicate(key, record));
     }

@@ -6,7 +6,7 @@ use super::shell::{shell, with_manager};
 use super::{background, blocked_clients, eviction, grace};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::peers::Peer;
-use crate::ffi::{Access, Ctx, Flags, Keys, LoadError, Loader, OwnedStr, Str};
+use crate::ffi::{Access, Ctx, Flags, Keys, LoadError, Loader, Names, OwnedStr, Str};
 use crate::lock::manager::LockManager;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
@@ -168,7 +168,9 @@ fn keep_offers(ctx: &mut Ctx<'_>) {
     for (db, name) in with_manager(|manager| manager.offered_keys()) {
         ctx.select_db(db.0);
         let name = OwnedStr::new(&name);
-        let Ok(mut keys) = Keys::open(ctx, &LOCK, &[name.as_str()], Access::Write) else { continue };
+        let names = [name.as_str()];
+        let mut names = Names::of(&names);
+        let Ok(mut keys) = Keys::open(ctx, &LOCK, &mut names, Access::Write) else { continue };
         if let Some(lock) = keys.get_mut(0) {
             lock.keep_offers();
         }
@@ -195,7 +197,9 @@ fn placed(
     key: Str<'_>,
     tell: impl FnOnce(&mut LockManager, Db, &[u8], &mut Lock, Timestamp),
 ) -> Option<Db> {
-    let mut keys = Keys::open(ctx, &LOCK, &[key], Access::Write).ok()?;
+    let names = [key];
+    let mut names = Names::of(&names);
+    let mut keys = Keys::open(ctx, &LOCK, &mut names, Access::Write).ok()?;
     let db = Db(keys.db());
     let lock = keys.get_mut(0)?;
     with_manager(|manager| tell(manager, db, key.as_bytes(), lock, shell().clock.mono()));

@@ -173,7 +173,8 @@ impl Shell {
 
     /// Whether the background has a job that may be tried now.
     pub(crate) fn has_jobs(&self) -> bool {
-        !self.scheduler.jobs_held_back() && self.with_manager(|manager| manager.has_jobs())
+        // The manager knows of all locks that left their keys: it is not at work.
+        !self.scheduler.jobs_held_back() && self.manager.borrow().has_jobs()
     }
 
     /// Whether the module may have to do something between two turns of the event loop.

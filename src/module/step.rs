@@ -22,11 +22,9 @@ pub(crate) enum Publish {
     Nothing,
 }
 
-/// What a step came to.
+/// What a step came to, but for what the manager said: to move that once more would cost more than to write it.
 #[derive(Debug)]
-pub(crate) struct Done<R> {
-    /// What the manager said.
-    pub result: R,
+pub(crate) struct Done {
     /// When it was run.
     pub now: Timestamp,
     /// By which time it was judged.
@@ -38,12 +36,12 @@ pub(crate) struct Done<R> {
 }
 
 /// Runs a step of a client's request: [`run`], judged by the time of the unit that the command is a part of.
-pub(crate) fn run_request<'n, R>(
+pub(crate) fn run_request<'n>(
     shell: &'static Shell,
     ctx: &mut Ctx<'_>,
-    names: &[Str<'n>],
-    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
-) -> Result<Done<R>, WrongType> {
+    names: &'n [Str<'n>],
+    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>),
+) -> Result<Done, WrongType> {
     let now = shell.clock.now();
     let judged = shell.judged(ctx, now.mono);
     run_at((shell, now), ctx, names, Publish::All, |manager, step| {
@@ -58,35 +56,37 @@ pub(crate) fn run_request<'n, R>(
 ///
 /// # Errors
 /// When a key has a value of another type. Then nothing was done.
-pub(crate) fn run<'n, R>(
+pub(crate) fn run<'n>(
     ctx: &mut Ctx<'_>,
-    names: &[Str<'n>],
+    names: &'n [Str<'n>],
     publish_to: Publish,
-    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
-) -> Result<Done<R>, WrongType> {
+    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>),
+) -> Result<Done, WrongType> {
     let shell = shell();
     run_at((shell, shell.clock.now()), ctx, names, publish_to, decide)
 }
 
-fn run_at<'n, R>(
+fn run_at<'n>(
     (shell, now): (&'static Shell, Now),
     ctx: &mut Ctx<'_>,
-    names: &[Str<'n>],
+    names: &'n [Str<'n>],
     publish_to: Publish,
-    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>) -> R,
-) -> Result<Done<R>, WrongType> {
-    let mut locks = OpenLocks::open(shell, ctx, names)?;
+    decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>),
+) -> Result<Done, WrongType> {
+    let mut names = Names::of(names);
     let mut effects = Effects::new();
-    let mut step = Step::new(&mut locks, now, &mut effects);
-    let result = shell.with_manager(|manager| decide(manager, &mut step));
-    let judged = step.judged;
-    let done = Done { result, now: now.mono, judged, ended: effects.wait_ends.len(), needs_rearm: effects.needs_rearm };
-    if effects.is_empty() {
-        return Ok(done);
+    let judged;
+    {
+        let mut locks = OpenLocks::closed(shell, ctx, &mut names);
+        locks.open_named()?;
+        let mut step = Step::new(&mut locks, now, &mut effects);
+        shell.with_manager(|manager| decide(manager, &mut step));
+        judged = step.judged;
+        locks.tidy(&effects.changes);
     }
-    let opened = locks.tidy(&effects.changes);
-    if publish_to == Publish::All {
-        publish(shell, ctx, &opened, &effects.changes, now);
+    let done = Done { now: now.mono, judged, ended: effects.wait_ends.len(), needs_rearm: effects.needs_rearm };
+    if !effects.is_empty() && publish_to == Publish::All {
+        publish(shell, ctx, &names, &effects.changes, now);
         if !effects.wait_ends.is_empty() {
             blocked_clients::wake(effects.wait_ends.drain(..), now.mono);
         }

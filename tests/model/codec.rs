@@ -25,10 +25,9 @@ fn lock() -> impl Strategy<Value = Lock> {
         let holds = holds.into_iter().take(if writer { 1 } else { usize::MAX });
         for (n, (owner, (reads, writes, deadline, note))) in holds.enumerate() {
             let fence = Fence::new(1_000 + n as u64 * 7).unwrap();
-            lock.raise_fence(fence);
+            lock.holds.raise_fence(fence);
             let mut hold = Hold::new(fence, Timestamp(deadline), NOW.mono, Epoch::FIRST);
-            hold.reads = reads;
-            hold.writes = if writer { writes } else { 0 };
+            hold.set_counts(reads, if writer { writes } else { 0 });
             hold.set_note(note.map(|note| Note::new(&note)));
             lock.holds.put(&Owner::new(&owner), hold);
         }
@@ -51,9 +50,9 @@ fn holds_in_another_order_than_they_are_saved_in_are_refused() {
     let mut lock = Lock::default();
     for (n, owner) in [b"a", b"b"].into_iter().enumerate() {
         let fence = Fence::new(1 + n as u64).unwrap();
-        lock.raise_fence(fence);
+        lock.holds.raise_fence(fence);
         let mut hold = Hold::new(fence, Timestamp(9_000_000), NOW.mono, Epoch::FIRST);
-        hold.reads = 1;
+        hold.set_counts(1, 0);
         lock.holds.put(&Owner::new(owner), hold);
     }
     let saved = encode(&lock, NOW);
@@ -69,9 +68,9 @@ fn holds_in_another_order_than_they_are_saved_in_are_refused() {
 fn lock_of(owner_bytes: usize, note_bytes: usize) -> Lock {
     let mut lock = Lock::default();
     let fence = Fence::new(1).unwrap();
-    lock.raise_fence(fence);
+    lock.holds.raise_fence(fence);
     let mut hold = Hold::new(fence, Timestamp(9_000_000), NOW.mono, Epoch::FIRST);
-    hold.writes = 1;
+    hold.set_counts(0, 1);
     hold.set_note(Some(Note::new(&vec![b'n'; note_bytes])));
     lock.holds.put(&Owner::new(&vec![b'o'; owner_bytes]), hold);
     lock
@@ -102,7 +101,7 @@ proptest! {
     fn what_is_saved_comes_back(lock in lock()) {
         // What could go wrong: a field forgotten, or a time rounded down.
         let saved = decode(&encode(&lock, NOW)).unwrap();
-        prop_assert_eq!(saved.fence, lock.fence);
+        prop_assert_eq!(saved.fence, lock.fence());
         let expected: Vec<HoldRecord> = lock.holds.iter().map(|(owner, hold)| {
             let record = HoldRecord::of(owner, hold, NOW);
             HoldRecord { wall_deadline: WallTime::from_millis(record.wall_deadline.millis()), ..record }

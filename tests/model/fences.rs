@@ -367,7 +367,7 @@ fn a_hold_whose_fence_cannot_rise_any_more_is_not_extended_either() {
     ask(&mut side, b'k', b'b', acquire(Read, None), now).0.unwrap();
     side.manager.observe_fence(Fence::MAX);
     let owner = Owner::new(b"b");
-    let highest = side.locks[&(0, b'k')].holds.get(owner.as_bytes()).unwrap().fence;
+    let highest = side.locks[&(0, b'k')].holds.get(owner.as_bytes()).unwrap().fence();
     // It is given already, so that the next one is needed.
     let later = Now { mono: now.mono + Millis(1), ..now };
     for operation in [extend(Some(highest)), acquire(Read, Some(highest))] {
@@ -508,7 +508,7 @@ impl Nodes {
     }
 
     fn fence(&self, key: u8, owner: u8) -> Option<u64> {
-        Some(self.primary.locks.get(&(0, key))?.holds.get(&[owner])?.fence.get())
+        Some(self.primary.locks.get(&(0, key))?.holds.get(&[owner])?.fence().get())
     }
 
     fn least(&self, asked: Asked, key: u8) -> Option<Fence> {

@@ -146,7 +146,7 @@ impl Replica {
                     return;
                 }
                 self.side.manager.index_incoming(self.tells.then_some(Db(db)), &[key], &mut lock);
-                assert_eq!(self.side.manager.last_fence(), lock.fence, "no later fence is below it");
+                assert_eq!(self.side.manager.last_fence(), lock.fence(), "no later fence is below it");
                 incoming.insert((db, key), lock);
             }
             Op::Complete => {

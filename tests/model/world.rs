@@ -373,7 +373,7 @@ impl Side {
         let of = |(&(db, key), lock): (&(u32, u8), &Lock)| {
             let rows = lock.holds.iter();
             rows.map(|(owner, hold)| {
-                (db, key, owner.clone(), hold.reads, hold.writes, hold.fence, hold.note().cloned())
+                (db, key, owner.clone(), hold.reads(), hold.writes(), hold.fence(), hold.note().cloned())
             })
             .collect::<Vec<_>>()
         };
@@ -765,7 +765,7 @@ impl World {
     }
 
     fn named(&self, fence: Named, at: (u32, u8), owner: u8) -> Option<Fence> {
-        let own = self.primary.locks.get(&at).and_then(|lock| lock.holds.get(&[owner])).map(|hold| hold.fence);
+        let own = self.primary.locks.get(&at).and_then(|lock| lock.holds.get(&[owner])).map(|hold| hold.fence());
         match fence {
             Named::None => None,
             Named::Own => own,
@@ -1099,7 +1099,7 @@ impl World {
     fn tell(&mut self, changes: &[Change]) {
         let now = self.now;
         for change in changes {
-            let fence = change.hold.fence;
+            let fence = change.hold.fence();
             let record = match change.ended {
                 false => HoldRecord::of(&change.owner, &change.hold, now),
                 true => HoldRecord {

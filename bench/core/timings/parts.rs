@@ -83,7 +83,7 @@ fn hold(number: u64) -> Hold {
 fn held(note: Option<Note>) -> Lock {
     let mut hold = hold(17);
     hold.set_note(note);
-    let mut lock = Lock { fence: Some(hold.fence), ..Lock::default() };
+    let mut lock = Lock::default();
     lock.holds.put(&Owner::new(OWNER.as_bytes()), hold);
     lock
 }

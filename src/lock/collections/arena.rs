@@ -40,9 +40,12 @@ impl Generations {
 }
 
 /// A growing and shrinking set of slots.
+///
+/// Beside each value it can keep a part `H`. That one is aligned on its own: in one type with the value it would be
+/// filled up to the alignment of the value.
 #[derive(Debug)]
-pub struct Arena<T> {
-    chunks: Vec<Option<Box<Chunk<T>>>>,
+pub struct Arena<T, H = ()> {
+    chunks: Vec<Option<Box<Chunk<T, H>>>>,
     /// Chunks with a free slot. The lowest is filled first, so that the others can empty and be freed.
     open: BTreeSet<u32>,
     /// Places in `chunks` without a chunk.
@@ -53,30 +56,37 @@ pub struct Arena<T> {
 }
 
 #[derive(Debug)]
-struct Chunk<T> {
-    slots: Vec<Slot<T>>,
+struct Chunk<T, H> {
+    slots: Vec<Slot<T, H>>,
     free: Option<u32>,
     used: u32,
 }
 
 #[derive(Debug)]
-enum Slot<T> {
-    Used { generation: NonZeroU32, value: T },
+enum Slot<T, H> {
+    Used { generation: NonZeroU32, beside: H, value: T },
     Free { next: Option<u32> },
 }
 
 const CHUNK: u32 = 256;
 
-impl<T> Default for Arena<T> {
-    fn default() -> Arena<T> {
+impl<T, H> Default for Arena<T, H> {
+    fn default() -> Arena<T, H> {
         Arena::new()
     }
 }
 
 impl<T> Arena<T> {
+    /// Puts a value into the lowest chunk that has room.
+    pub fn insert(&mut self, value: T, generations: &mut Generations) -> Id {
+        self.insert_beside(value, (), generations)
+    }
+}
+
+impl<T, H> Arena<T, H> {
     /// Without a value.
     #[must_use]
-    pub const fn new() -> Arena<T> {
+    pub const fn new() -> Arena<T, H> {
         Arena { chunks: Vec::new(), open: BTreeSet::new(), vacant: Vec::new(), spare: None, len: 0 }
     }
 
@@ -93,7 +103,7 @@ impl<T> Arena<T> {
     }
 
     /// Bytes that one slot takes.
-    pub(crate) const SLOT: usize = size_of::<Slot<T>>();
+    pub(crate) const SLOT: usize = size_of::<Slot<T, H>>();
 
     /// Bytes that one slot costs.
     #[must_use]
@@ -105,48 +115,62 @@ impl<T> Arena<T> {
     #[must_use]
     pub fn get(&self, id: Id) -> Option<&T> {
         match self.slot(id.index)? {
-            Slot::Used { generation, value } if *generation == id.generation => Some(value),
+            Slot::Used { generation, value, .. } if *generation == id.generation => Some(value),
             _ => None,
         }
     }
 
     /// The value of this id, to change.
     pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
-        self.get(id)?;
-        self.at_mut(id.index)
+        match self.slot_mut(id.index)? {
+            Slot::Used { generation, value, .. } if *generation == id.generation => Some(value),
+            _ => None,
+        }
+    }
+
+    /// What is kept beside the value of this id, if that is still there.
+    #[must_use]
+    pub fn beside(&self, id: Id) -> Option<&H> {
+        match self.slot(id.index)? {
+            Slot::Used { generation, beside, .. } if *generation == id.generation => Some(beside),
+            _ => None,
+        }
     }
 
     /// The id and value at an index, whichever is there now.
     #[must_use]
     pub fn at(&self, index: u32) -> Option<(Id, &T)> {
         match self.slot(index)? {
-            Slot::Used { generation, value } => Some((Id { index, generation: *generation }, value)),
+            Slot::Used { generation, value, .. } => Some((Id { index, generation: *generation }, value)),
             Slot::Free { .. } => None,
         }
     }
 
-    /// As [`Arena::at`], to change.
-    pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
-        let chunk = self.chunks.get_mut((index / CHUNK) as usize)?.as_mut()?;
-        match chunk.slots.get_mut((index % CHUNK) as usize)? {
-            Slot::Used { value, .. } => Some(value),
+    /// What is kept beside the value at an index, to change.
+    pub fn beside_at_mut(&mut self, index: u32) -> Option<&mut H> {
+        match self.slot_mut(index)? {
+            Slot::Used { beside, .. } => Some(beside),
             Slot::Free { .. } => None,
         }
     }
 
-    fn slot(&self, index: u32) -> Option<&Slot<T>> {
+    fn slot(&self, index: u32) -> Option<&Slot<T, H>> {
         self.chunks.get((index / CHUNK) as usize)?.as_ref()?.slots.get((index % CHUNK) as usize)
     }
 
-    /// Puts a value into the lowest chunk that has room.
-    pub fn insert(&mut self, value: T, generations: &mut Generations) -> Id {
+    fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T, H>> {
+        self.chunks.get_mut((index / CHUNK) as usize)?.as_mut()?.slots.get_mut((index % CHUNK) as usize)
+    }
+
+    /// Puts a value into the lowest chunk that has room, and this beside it.
+    pub fn insert_beside(&mut self, value: T, beside: H, generations: &mut Generations) -> Id {
         let place = self.open.first().copied().unwrap_or_else(|| self.add_chunk());
         if self.spare == Some(place) {
             self.spare = None;
         }
         let generation = generations.next();
         let chunk = self.chunks[place as usize].as_mut().expect("an open place has a chunk");
-        let filled = Slot::Used { generation, value };
+        let filled = Slot::Used { generation, beside, value };
         let within = match chunk.free {
             Some(free) => {
                 if let Slot::Free { next } = chunk.slots[free as usize] {
@@ -170,13 +194,27 @@ impl<T> Arena<T> {
 
     /// Takes a value out, if it is still there.
     pub fn remove(&mut self, id: Id) -> Option<T> {
-        self.get(id)?;
+        let mut value = None;
+        self.free(id, |slot, freed| match core::mem::replace(slot, freed) {
+            Slot::Used { value: there, .. } => value = Some(there),
+            Slot::Free { .. } => {}
+        });
+        value
+    }
+
+    /// Drops a value where it lies; false if it was gone already.
+    pub fn discard(&mut self, id: Id) -> bool {
+        self.free(id, |slot, freed| *slot = freed)
+    }
+
+    /// Frees the slot of a value, which `empty` replaces; false if it was gone already.
+    fn free(&mut self, id: Id, empty: impl FnOnce(&mut Slot<T, H>, Slot<T, H>)) -> bool {
+        if self.get(id).is_none() {
+            return false;
+        }
         let (place, within) = (id.index / CHUNK, id.index % CHUNK);
-        let chunk = self.chunks[place as usize].as_mut()?;
-        let freed = Slot::Free { next: chunk.free };
-        let Slot::Used { value, .. } = core::mem::replace(&mut chunk.slots[within as usize], freed) else {
-            return None;
-        };
+        let Some(chunk) = self.chunks[place as usize].as_mut() else { return false };
+        empty(&mut chunk.slots[within as usize], Slot::Free { next: chunk.free });
         chunk.free = Some(within);
         if chunk.used == CHUNK {
             self.open.insert(place);
@@ -186,7 +224,7 @@ impl<T> Arena<T> {
         if chunk.used == 0 {
             self.retire_chunk(place);
         }
-        Some(value)
+        true
     }
 
     /// Gives back one chunk with all that is in it; false when there is none left. Only for an arena that is given up.

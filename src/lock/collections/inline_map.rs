@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Range;
 use core::ops::RangeBounds;
 
 /// An ordered map. It allocates nothing before its second entry.
@@ -72,18 +73,46 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
     }
 
     /// All entries, in order.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (K, V)> {
+    pub(crate) fn iter(&self) -> Iter<'_, K, V> {
         self.range(..)
     }
 
     /// The entries within a range, in order. It must not end before it begins.
-    pub(crate) fn range(&self, range: impl RangeBounds<K>) -> impl DoubleEndedIterator<Item = (K, V)> {
-        let (one, tree) = match &self.0 {
-            Entries::None => (None, None),
-            Entries::One(only, value) => (range.contains(only).then_some((*only, *value)), None),
-            Entries::Tree(tree) => (None, Some(tree.range(range))),
-        };
-        one.into_iter().chain(tree.into_iter().flatten().map(|(key, value)| (*key, *value)))
+    pub(crate) fn range(&self, range: impl RangeBounds<K>) -> Iter<'_, K, V> {
+        match &self.0 {
+            Entries::None => Iter::One(None),
+            Entries::One(only, value) => Iter::One(range.contains(only).then_some((*only, *value))),
+            Entries::Tree(tree) => Iter::Tree(tree.range(range)),
+        }
+    }
+}
+
+/// Entries in order.
+#[derive(Clone, Debug)]
+pub(crate) enum Iter<'m, K, V> {
+    /// At most one.
+    One(Option<(K, V)>),
+    /// Those of a tree.
+    Tree(Range<'m, K, V>),
+}
+
+impl<K: Copy, V: Copy> Iterator for Iter<'_, K, V> {
+    type Item = (K, V);
+
+    fn next(&mut self) -> Option<(K, V)> {
+        match self {
+            Iter::One(entry) => entry.take(),
+            Iter::Tree(entries) => entries.next().map(|(key, value)| (*key, *value)),
+        }
+    }
+}
+
+impl<K: Copy, V: Copy> DoubleEndedIterator for Iter<'_, K, V> {
+    fn next_back(&mut self) -> Option<(K, V)> {
+        match self {
+            Iter::One(entry) => entry.take(),
+            Iter::Tree(entries) => entries.next_back().map(|(key, value)| (*key, *value)),
+        }
     }
 }
 

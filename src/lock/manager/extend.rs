@@ -23,8 +23,10 @@ impl LockManager {
             extended.push(self.extend_key(step, *key, (owner, operation))?);
         }
         // An owner that names a fence which it does not have, or a key that it does not hold, knows of no grant.
-        let done = named.iter().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| *key);
-        self.confirm_grants(step, done, owner);
+        if !self.wait_table.is_empty() {
+            let done = named.iter().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| *key);
+            self.confirm_grants(step, done, owner);
+        }
         Ok(Outcome::Extended(extended))
     }
 
@@ -39,19 +41,19 @@ impl LockManager {
         // The owner of an offer does not know of it.
         let hold = lock.hold_of(owner, operation.fence).filter(|hold| hold.offer().is_none());
         let Some(mut hold) = hold.cloned() else { return Ok(None) };
-        if let Some(least) = operation.min_fence.filter(|least| *least > hold.fence) {
+        if let Some(least) = operation.min_fence.filter(|least| *least > hold.fence()) {
             let mut context = GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew);
-            hold.fence = raised(&hold, lock.fence, least, &mut context, step.now.wall).ok_or(Refusal::FencesUsedUp)?;
+            let fence = raised(&hold, lock.fence(), least, &mut context, step.now.wall);
+            hold.set_fence(fence.ok_or(Refusal::FencesUsedUp)?);
             // The fence is one that this node has given on this key.
             hold.set_granted_in(self.epoch);
-            lock.raise_fence(hold.fence);
         }
         hold.deadline = step.now.mono + operation.lease;
         hold.rebind(operation.session);
         if let Some(note) = &operation.note {
             hold.set_note(Some(note.clone()).filter(|note| !note.0.is_empty()));
         }
-        let fence = hold.fence;
+        let fence = hold.fence();
         step.effects.commit_hold(lock, key, Cause::Extend, owner, hold);
         Ok(Some(fence))
     }

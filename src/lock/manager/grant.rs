@@ -62,7 +62,7 @@ pub(crate) fn grant<K: Keyspace, R>(
         let is_current = |hold: &Hold| hold.granted_in() == epoch || is_offer;
         match hold.filter(|hold| !is_upgrade(hold, operation.mode) && is_current(hold)) {
             None => Next::New,
-            Some(hold) => least.filter(|least| *least > hold.fence).map_or(Next::Same, Next::Raised),
+            Some(hold) => least.filter(|least| *least > hold.fence()).map_or(Next::Same, Next::Raised),
         }
     };
     let mut needed = 0;
@@ -80,9 +80,9 @@ pub(crate) fn grant<K: Keyspace, R>(
         // Looked up again: to keep what was found for each key would cost more.
         let hold = hold_of(step.keys, *key, owner).cloned();
         let fence = match (next(hold.as_ref()), &hold) {
-            (Next::Same, Some(hold)) => Some(hold.fence),
+            (Next::Same, Some(hold)) => Some(hold.fence()),
             (Next::Raised(least), Some(hold)) => {
-                let highest = step.keys.lock(*key).and_then(|lock| lock.fence);
+                let highest = step.keys.lock(*key).and_then(|lock| lock.fence());
                 raised(hold, highest, least, &mut context, wall)
             }
             _ => context.fences.next_from(least, wall),
@@ -94,6 +94,7 @@ pub(crate) fn grant<K: Keyspace, R>(
 }
 
 /// What an owner has on a key.
+#[inline(always)]
 fn hold_of<'k, K: Keyspace>(keys: &'k mut K, key: KeyIndex, owner: &Owner) -> Option<&'k Hold> {
     keys.lock(key)?.holds.get(owner.as_bytes())
 }
@@ -122,7 +123,8 @@ pub(super) fn raised(
 }
 
 /// Grants one key, of which the owner has this hold already or none.
-#[inline]
+// What the caller does not want to know of it is not written then.
+#[inline(always)]
 fn grant_key<K: Keyspace>(
     step: &mut Step<'_, K>,
     key: KeyIndex,
@@ -147,10 +149,10 @@ fn grant_key<K: Keyspace>(
     let mut hold = old.unwrap_or_else(|| Hold::new(fence, deadline, step.now.mono, epoch));
     if is_collected && hold.count(operation.mode) == 0 {
         // A waiter of the owner is granted another mode. No client knows of the one that was offered.
-        (hold.reads, hold.writes) = (0, 0);
+        hold.set_counts(0, 0);
     }
     hold.set_count(operation.mode, count);
-    hold.fence = fence;
+    hold.set_fence(fence);
     hold.set_granted_in(epoch);
     hold.deadline = if is_collected { deadline } else { hold.deadline.max(deadline) };
     if is_collected || offer.is_some() {
@@ -162,7 +164,6 @@ fn grant_key<K: Keyspace>(
     hold.rebind(operation.session);
     let undo = GrantUndo { fence, latest: Some(fence), added, deadline: hold.deadline, session: hold.session(), prior };
     let lock = step.keys.lock_or_create(key);
-    lock.raise_fence(fence);
     let cause = if is_collected { Cause::Collect } else { Cause::Acquire };
     step.effects.commit_hold(lock, key, cause, owner, hold);
     undo

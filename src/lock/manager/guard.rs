@@ -16,7 +16,7 @@ impl LockManager {
     ) -> Outcome {
         let key = KeyIndex(0);
         let hold = step.keys.lock(key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-        let fence = hold.filter(|hold| Check::from(operation).admits(hold)).map(|hold| hold.fence);
+        let fence = hold.filter(|hold| Check::from(operation).admits(hold)).map(|hold| hold.fence());
         // An owner that names its fence knows of the grant.
         self.confirm_grants(step, fence.map(|_| key).into_iter(), owner);
         Outcome::Guarded(fence)

@@ -283,8 +283,11 @@ impl LockManager {
     }
 
     fn end_all(&mut self, ids: Vec<WaiterId>, answer: &WaitEnd) -> WaitEnds {
-        let end =
-            |id| Some((id, self.wait_table.remove(id).filter(Waiter::is_waiting)?)).map(|(id, _)| (id, answer.clone()));
+        let end = |id| {
+            let waits = self.waits(id);
+            self.wait_table.remove(id);
+            waits.then(|| (id, answer.clone()))
+        };
         ids.into_iter().filter_map(end).collect()
     }
 }

@@ -96,7 +96,7 @@ impl LockManager {
             lock.lease = Some(incoming.arm(db, name, deadline, &mut self.generations));
         }
         // Also if the load breaks off: a fence that was passed over does no harm.
-        if let Some(fence) = lock.fence {
+        if let Some(fence) = lock.fence() {
             self.fences.observe(fence);
         }
     }

@@ -17,10 +17,33 @@ use alloc::vec::Vec;
 pub(crate) struct Index {
     /// By the number of the database.
     placed: Vec<Option<Box<Database>>>,
-    /// When each of those is to be polled, the earliest first: a command must not go through all databases.
-    wakeups: BTreeSet<(Timestamp, u32)>,
+    wakeups: Wakeups,
     /// Those whose database is not known; None when there are none.
     unplaced: Option<Box<Leases>>,
+}
+
+/// When each database is to be polled, the earliest first: a command must not go through all databases.
+#[derive(Debug, Default)]
+struct Wakeups {
+    all: BTreeSet<(Timestamp, u32)>,
+    /// The first of them: each change to a lock asks for it twice.
+    first: Option<(Timestamp, u32)>,
+}
+
+impl Wakeups {
+    const fn new() -> Wakeups {
+        Wakeups { all: BTreeSet::new(), first: None }
+    }
+
+    fn insert(&mut self, wakeup: (Timestamp, u32)) {
+        self.all.insert(wakeup);
+        self.first = self.all.first().copied();
+    }
+
+    fn remove(&mut self, wakeup: (Timestamp, u32)) {
+        self.all.remove(&wakeup);
+        self.first = self.all.first().copied();
+    }
 }
 
 /// The leases of a database.
@@ -50,7 +73,7 @@ pub enum LeasePoll {
 impl Index {
     /// Without a lease.
     pub(crate) const fn new() -> Index {
-        Index { placed: Vec::new(), wakeups: BTreeSet::new(), unplaced: None }
+        Index { placed: Vec::new(), wakeups: Wakeups::new(), unplaced: None }
     }
 
     /// How many keys have a running lease.
@@ -66,7 +89,7 @@ impl Index {
 
     /// When the databases are to be polled next. The timer may have to ring earlier when that has changed.
     pub(crate) fn first_wakeup(&self) -> Option<Timestamp> {
-        self.wakeups.first().map(|(at, _)| *at)
+        self.wakeups.first.map(|(at, _)| at)
     }
 
     fn all(&self) -> impl Iterator<Item = &Leases> {
@@ -75,9 +98,9 @@ impl Index {
 
     /// Finds a lease that is over; does a bounded piece of work on the way.
     pub(crate) fn poll_leases(&mut self, now: Timestamp) -> LeasePoll {
-        if let Some(&(at, number)) = self.wakeups.first().filter(|(at, _)| *at <= now) {
+        if let Some((at, number)) = self.wakeups.first.filter(|(at, _)| *at <= now) {
             let Some(Some(database)) = self.placed.get_mut(number as usize) else {
-                self.wakeups.remove(&(at, number));
+                self.wakeups.remove((at, number));
                 return LeasePoll::Pending;
             };
             return match database.leases.poll(now) {
@@ -208,7 +231,7 @@ impl Index {
 impl Database {
     /// Moves the wake-up so that it is early enough for what was armed.
     #[inline]
-    fn wake_in_time(&mut self, db: Db, wakeups: &mut BTreeSet<(Timestamp, u32)>) {
+    fn wake_in_time(&mut self, db: Db, wakeups: &mut Wakeups) {
         let soonest = self.leases.soonest();
         if self.wakeup.is_none_or(|wakeup| soonest.is_some_and(|soonest| soonest < wakeup)) {
             self.set_wakeup(db, soonest, wakeups);
@@ -216,9 +239,9 @@ impl Database {
     }
 
     #[inline(never)]
-    fn set_wakeup(&mut self, Db(number): Db, wakeup: Option<Timestamp>, wakeups: &mut BTreeSet<(Timestamp, u32)>) {
+    fn set_wakeup(&mut self, Db(number): Db, wakeup: Option<Timestamp>, wakeups: &mut Wakeups) {
         if let Some(was) = self.wakeup {
-            wakeups.remove(&(was, number));
+            wakeups.remove((was, number));
         }
         if let Some(is) = wakeup {
             wakeups.insert((is, number));
@@ -239,7 +262,7 @@ mod tests {
         let at = |ms: u64| Timestamp(0) + Millis(ms);
         let ids: Vec<EntryId> =
             (0..10_000).map(|db| index.arm(Some(Db(db)), b"k", at(1_000 + u64::from(db)), &mut count)).collect();
-        assert_eq!((index.len(), index.wakeups.len()), (10_000, 10_000));
+        assert_eq!((index.len(), index.wakeups.all.len()), (10_000, 10_000));
         let (mut visits, mut found, mut now) = (0, Vec::new(), at(0));
         while found.len() < 10 {
             now = index.next_deadline().expect("there are more").max(now);
@@ -261,10 +284,10 @@ mod tests {
         // Databases that were not due yet were not visited, but for some whose entries move to a lower level of their
         // wheel.
         assert!(visits < 1_000, "{visits} visits");
-        assert_eq!((index.len(), index.wakeups.len()), (9_990, 9_990));
+        assert_eq!((index.len(), index.wakeups.all.len()), (9_990, 9_990));
         index.swap(Db(11), Db(9_999));
         assert_eq!(index.take(Some(Db(10))).count(), 1);
-        assert_eq!((index.len(), index.wakeups.len()), (9_989, 9_989));
+        assert_eq!((index.len(), index.wakeups.all.len()), (9_989, 9_989));
         assert_eq!(index.take(None).count(), 9_999);
         assert_eq!((index.len(), index.next_deadline()), (0, None));
     }

@@ -130,7 +130,7 @@ impl LockManager {
     /// [`LockManager::end_grace`] is worth calling; None when there is nothing to wait for.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let deadlines = [self.leases.next_deadline(), self.wait_table.next_deadline(), self.grace_deadline()];
+        let deadlines = [self.leases.next_deadline(), self.wait_table.soonest(), self.grace_deadline()];
         deadlines.into_iter().flatten().min()
     }
 
@@ -290,11 +290,17 @@ impl LockManager {
     }
 
     /// Forgets locks that left their keys because the step opened them.
+    #[inline(always)]
     pub(crate) fn clean_up_unlinked<K: Keyspace>(&mut self, keys: &mut K) {
         if keys.has_unlinked() {
-            for (db, name, unlinked) in keys.take_unlinked() {
-                self.on_unlinked(db, &name, &unlinked);
-            }
+            self.forget_unlinked(keys);
+        }
+    }
+
+    #[inline(never)]
+    fn forget_unlinked<K: Keyspace>(&mut self, keys: &mut K) {
+        for (db, name, unlinked) in keys.take_unlinked() {
+            self.on_unlinked(db, &name, &unlinked);
         }
     }
 

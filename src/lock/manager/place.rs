@@ -125,9 +125,9 @@ impl LockManager {
             let hold = step.keys.lock(*key).and_then(|lock| lock.holds.get(owner.as_bytes()));
             // Of shares there may be more than the one of a reader.
             let is_other = |hold: &Hold| match operation.kind() {
-                Kind::Read => hold.reads != 1,
-                Kind::Share => hold.reads == 0,
-                Kind::Write => hold.writes == 0,
+                Kind::Read => hold.reads() != 1,
+                Kind::Share => hold.reads() == 0,
+                Kind::Write => hold.writes() == 0,
             };
             hold.is_some_and(|hold| hold.offer().is_some() && is_other(hold))
         };
@@ -136,7 +136,7 @@ impl LockManager {
         }
         // Shares are of one key.
         let of_shares = named.first().filter(|_| operation.share.is_some()).and_then(|key| step.keys.lock(*key));
-        let offered = of_shares.as_ref().and_then(|lock| lock.holds.get(owner.as_bytes())).map(|hold| hold.reads);
+        let offered = of_shares.as_ref().and_then(|lock| lock.holds.get(owner.as_bytes())).map(Hold::reads);
         if offered.is_some_and(|reads| !(operation.take()..=operation.count_after(0)).contains(&reads)) {
             return Err(Refusal::OtherTake);
         }
@@ -272,7 +272,7 @@ impl LockManager {
             let Some(lock) = keys.lock(key) else { return false };
             let made = |hold: &&Hold| {
                 given.prior_fence().is_none()
-                    && hold.fence == given.fence
+                    && hold.fence() == given.fence
                     && hold.total() == u64::from(given.added)
                     && hold.deadline > now.mono
             };

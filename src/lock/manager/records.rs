@@ -68,7 +68,6 @@ impl LockManager {
         if let Some(old) = lock.holds.get(owner.as_bytes()) {
             hold.set_since(old.since());
         }
-        lock.raise_fence(hold.fence);
         step.effects.commit_hold(lock, key, Cause::Replicated, owner, hold);
     }
 
@@ -78,8 +77,11 @@ impl LockManager {
     /// # Errors
     /// When it comes from a client (RESTORE) and a fence is far ahead.
     pub fn load(saved: &DecodedLock, origin: Origin, now: Now) -> Result<Lock, Refusal> {
-        let mut lock = Lock { fence: saved.fence, ..Lock::default() };
-        if origin == Origin::Client && lock.fence.is_some_and(|fence| fence.is_far_ahead(now.wall)) {
+        let mut lock = Lock::default();
+        if let Some(fence) = saved.fence {
+            lock.holds.raise_fence(fence);
+        }
+        if origin == Origin::Client && lock.fence().is_some_and(|fence| fence.is_far_ahead(now.wall)) {
             return Err(Refusal::FenceFarAhead);
         }
         for record in &saved.holds {
@@ -92,7 +94,7 @@ impl LockManager {
 
     /// A lock that was loaded lies under its key now.
     pub fn arrive(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
-        if let Some(fence) = lock.fence {
+        if let Some(fence) = lock.fence() {
             self.fences.observe(fence);
         }
         self.wait_table.mark_ready_and_check(db, name);
@@ -110,9 +112,9 @@ fn check(lock: Option<&Lock>, record: &HoldRecord, limits: &Limits, wall: WallTi
         return Ok(());
     }
     let owner = record.owner.as_bytes();
-    let excludes =
-        record.writes > 0 || lock.holds.any().is_some_and(|(holder, hold)| holder != &record.owner && hold.writes > 0);
-    let same_fence = |(holder, hold): (&Owner, &Hold)| Some(hold.fence) == record.fence && holder != &record.owner;
+    let excludes = record.writes > 0
+        || lock.holds.any().is_some_and(|(holder, hold)| holder != &record.owner && hold.writes() > 0);
+    let same_fence = |(holder, hold): (&Owner, &Hold)| Some(hold.fence()) == record.fence && holder != &record.owner;
     if lock.held_by_other(owner) && (excludes || lock.holds.iter().any(same_fence)) {
         return Err(Refusal::BreaksLock);
     }

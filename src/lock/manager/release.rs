@@ -27,7 +27,7 @@ impl LockManager {
             self.leave(step, named, (owner, operation), offers);
         }
         // What was given back goes to the next waiter, in the same step.
-        if step.effects.changes.len() > before {
+        if self.wait_table.contended() > 0 && step.effects.changes.len() > before {
             for key in named {
                 self.wake_waiters_in_step(step, *key);
             }
@@ -45,27 +45,31 @@ fn release<K: Keyspace>(
     let Step { keys, effects, .. } = step;
     if operation.is_ambiguous() {
         for key in named {
-            let hold = keys.lock(*key).and_then(|lock| lock.hold_of(owner, operation.fence));
-            if hold.is_some_and(|hold| hold.reads > 0 && hold.writes > 0) {
+            // Asked first, as it costs less: a hold in both modes has read counts.
+            let lock = keys.lock(*key).filter(|lock| lock.holds.reads() > 0);
+            let hold = lock.and_then(|lock| lock.hold_of(owner, operation.fence));
+            if hold.is_some_and(|hold| hold.reads() > 0 && hold.writes() > 0) {
                 return Err(Refusal::AmbiguousRelease);
             }
         }
     }
     let mut release_key = |key| {
         let lock = keys.lock(key)?;
-        let mut hold = lock.hold_of(owner, operation.fence)?.clone();
+        let hold = lock.hold_of(owner, operation.fence)?;
         let before = hold.total();
         // No client knows how much was offered.
         let amount = if hold.offer().is_some() && ends_place(operation) { Amount::All } else { operation.amount };
-        for mode in [Mode::Read, Mode::Write] {
-            if operation.mode.is_none_or(|named| named == mode) {
-                hold.set_count(mode, amount.left_of(hold.count(mode)));
-            }
-        }
-        let total = hold.total();
+        let left_of = |mode| match operation.mode {
+            Some(named) if named != mode => hold.count(mode),
+            _ => amount.left_of(hold.count(mode)),
+        };
+        let (reads, writes) = (left_of(Mode::Read), left_of(Mode::Write));
+        let total = u64::from(reads) + u64::from(writes);
         if total == 0 {
             effects.commit_end(lock, key, Cause::Release, owner);
         } else if total < before {
+            let mut hold = hold.clone();
+            hold.set_counts(reads, writes);
             effects.commit_hold(lock, key, Cause::Release, owner, hold);
         }
         Some(total)

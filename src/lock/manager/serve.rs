@@ -23,6 +23,7 @@ impl LockManager {
         // Serving waiters may open more keys than the request names.
         let count = step.keys.count();
         let in_grace = self.grace.is_some() && self.goes_on_with_grace(step.judged);
+        let soonest = self.wait_table.soonest();
         if !self.wait_table.is_empty() {
             self.end_waits_that_are_over(step);
         }
@@ -50,8 +51,8 @@ impl LockManager {
         } else {
             self.follow(step);
         }
-        // While a request waits, much else has its time: the ends of waits and of reservations.
-        step.effects.needs_rearm |= !self.wait_table.is_empty();
+        // Waits and reservations end as well.
+        step.effects.needs_rearm |= self.wait_table.soonest() != soonest;
         outcome
     }
 
@@ -62,7 +63,7 @@ impl LockManager {
         // The timer does the rest, in slices.
         const AT_ONCE: usize = 16;
         let now = step.now.mono;
-        if self.wait_table.next_deadline().is_none_or(|at| at > now) {
+        if self.wait_table.soonest().is_none_or(|at| at > now) {
             return;
         }
         for _ in 0..AT_ONCE {
@@ -99,9 +100,14 @@ impl LockManager {
     }
 
     /// Ends what is over on a key, and serves its queue.
+    #[inline(always)]
     fn settle<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
         let before = step.effects.changes.len();
         step.settle(key, &self.sessions);
+        // Nobody waits for any key.
+        if self.wait_table.contended() == 0 {
+            return;
+        }
         let Place { db, name, lock } = step.keys.place(key);
         let free = lock.is_none_or(|lock| lock.is_free());
         // Else no waiter can be served (W2).

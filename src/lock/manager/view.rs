@@ -41,7 +41,7 @@ impl ViewContext<'_> {
 #[must_use]
 pub fn check(lock: &Lock, at: ViewContext<'_>, owner: &[u8], check: Check) -> Option<Fence> {
     let hold = lock.holds.get(owner).filter(|hold| !at.is_over(hold))?;
-    check.admits(hold).then_some(hold.fence)
+    check.admits(hold).then_some(hold.fence())
 }
 
 /// One holder as it is to be seen.
@@ -104,7 +104,7 @@ impl<'a> View<'a> {
     /// The highest fence given on it.
     #[must_use]
     pub fn fence(&self) -> Option<Fence> {
-        self.lock.fence
+        self.lock.fence()
     }
 
     /// The holders, in order of owner.
@@ -127,9 +127,9 @@ impl<'a> Holder<'a> {
         (!at.is_over(hold)).then(|| Holder {
             owner: owner.as_bytes(),
             mode: hold.mode(),
-            reads: hold.reads,
-            writes: hold.writes,
-            fence: hold.fence,
+            reads: hold.reads(),
+            writes: hold.writes(),
+            fence: hold.fence(),
             left: at.sessions.end_of(hold).left(at.now),
             held: hold.since().ago(at.now),
             session: at.sessions.of(at.db, at.name, owner, hold),

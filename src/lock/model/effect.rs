@@ -107,7 +107,7 @@ impl Effects {
     /// A hold that was part of an offer is about to be another one.
     #[cold]
     fn note_left_offer(&mut self, key: KeyIndex, old: &Hold, hold: &Hold) {
-        let is_weaker = hold.mode() == Mode::Read && (old.mode() == Mode::Write || hold.reads < old.reads);
+        let is_weaker = hold.mode() == Mode::Read && (old.mode() == Mode::Write || hold.reads() < old.reads());
         let left = old.offer().filter(|offer| hold.offer() != Some(*offer));
         self.index_changes.extend(left.map(|offer| IndexChange::LeftOffer { key, offer, is_weaker }));
     }
@@ -132,11 +132,16 @@ impl Effects {
         }
     }
 
+    #[inline(always)]
     fn note_binding(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
         if was != is {
-            let change = BindingChange { key, owner: owner.clone(), was, is };
-            self.index_changes.push(IndexChange::Binding(change));
+            self.note_bound(BindingChange { key, owner: owner.clone(), was, is });
         }
+    }
+
+    #[inline(never)]
+    fn note_bound(&mut self, change: BindingChange) {
+        self.index_changes.push(IndexChange::Binding(change));
     }
 }
 

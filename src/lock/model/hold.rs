@@ -69,12 +69,7 @@ pub struct Session {
 /// What an owner has on one key: counts, one lease, one fence. Valid while now < deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// How often it is held for reading.
-    pub reads: u32,
-    /// How often it is held for writing.
-    pub writes: u32,
-    /// Given with the hold; rises with each new one on the key.
-    pub fence: Fence,
+    counted: Counted,
     /// When the lease ends.
     pub deadline: Timestamp,
     granted: Granted,
@@ -100,9 +95,56 @@ impl Granted {
     }
 }
 
+/// A fence, and how often the hold is held if that is in one mode and not often: both in eight bytes.
+///
+/// From the low end: the fence in 53 bits, the count in 10, and whether it is for writing. The count is 0 where it is
+/// kept in [`Extra`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted(u64);
+
+impl Counted {
+    const FENCE_BITS: u32 = 53;
+    const MAX: u32 = (1 << 10) - 1;
+    const WRITE: u64 = 1 << 63;
+
+    fn new(fence: Fence) -> Counted {
+        Counted(fence.get())
+    }
+
+    fn fence(self) -> Fence {
+        // It always is one: nothing else is ever put there.
+        Fence::new(self.0 & Fence::MAX.get()).unwrap_or(Fence::MAX)
+    }
+
+    fn set_fence(&mut self, fence: Fence) {
+        self.0 = self.0 & !Fence::MAX.get() | fence.get();
+    }
+
+    fn count(self) -> u32 {
+        (self.0 >> Self::FENCE_BITS) as u32 & Self::MAX
+    }
+
+    /// Reads and writes.
+    fn counts(self) -> (u32, u32) {
+        let count = self.count();
+        if self.0 & Self::WRITE == 0 { (count, 0) } else { (0, count) }
+    }
+
+    /// Keeps them; false, and nothing kept, if there is no room.
+    fn keep(&mut self, reads: u32, writes: u32) -> bool {
+        let fits = (reads == 0 || writes == 0) && reads <= Self::MAX && writes <= Self::MAX;
+        let count = if fits { u64::from(reads | writes) << Self::FENCE_BITS } else { 0 };
+        let mode = if fits && writes > 0 { Self::WRITE } else { 0 };
+        self.0 = self.0 & Fence::MAX.get() | count | mode;
+        fits
+    }
+}
+
 /// What few holds have, outside of the hold itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Extra {
+    /// Reads and writes that have no room in the hold; else both are 0.
+    counts: (u32, u32),
     note: Option<Note>,
     binding: Option<Binding>,
     offer: Option<OfferId>,
@@ -121,7 +163,20 @@ impl Hold {
     /// A hold that counts nothing yet.
     #[must_use]
     pub fn new(fence: Fence, deadline: Timestamp, since: Timestamp, granted_in: Epoch) -> Hold {
-        Hold { reads: 0, writes: 0, fence, deadline, granted: Granted::new(since, granted_in), extra: None }
+        Hold { counted: Counted::new(fence), deadline, granted: Granted::new(since, granted_in), extra: None }
+    }
+
+    /// Given with the hold; rises with each new one on the key.
+    #[must_use]
+    #[inline]
+    pub fn fence(&self) -> Fence {
+        self.counted.fence()
+    }
+
+    /// It has this fence from now on.
+    #[inline]
+    pub fn set_fence(&mut self, fence: Fence) {
+        self.counted.set_fence(fence);
     }
 
     /// When it was granted, or carried here, to the millisecond.
@@ -231,33 +286,75 @@ impl Hold {
         })
     }
 
+    /// How often it is held for reading, and how often for writing.
+    #[inline]
+    fn counts(&self) -> (u32, u32) {
+        match &self.extra {
+            Some(extra) if self.counted.count() == 0 => extra.counts,
+            _ => self.counted.counts(),
+        }
+    }
+
+    /// How often it is held for reading.
+    #[must_use]
+    #[inline]
+    pub fn reads(&self) -> u32 {
+        self.counts().0
+    }
+
+    /// How often it is held for writing.
+    #[must_use]
+    #[inline]
+    pub fn writes(&self) -> u32 {
+        self.counts().1
+    }
+
     /// The count in one mode.
     #[must_use]
+    #[inline]
     pub fn count(&self, mode: Mode) -> u32 {
         match mode {
-            Mode::Read => self.reads,
-            Mode::Write => self.writes,
+            Mode::Read => self.reads(),
+            Mode::Write => self.writes(),
         }
     }
 
     /// Sets the count in one mode.
+    #[inline]
     pub fn set_count(&mut self, mode: Mode, count: u32) {
+        let (reads, writes) = self.counts();
         match mode {
-            Mode::Read => self.reads = count,
-            Mode::Write => self.writes = count,
+            Mode::Read => self.set_counts(count, writes),
+            Mode::Write => self.set_counts(reads, count),
         }
+    }
+
+    /// Sets the counts in both modes.
+    #[inline]
+    pub fn set_counts(&mut self, reads: u32, writes: u32) {
+        let fits = self.counted.keep(reads, writes);
+        if !fits || self.extra.is_some() {
+            self.keep_aside(if fits { (0, 0) } else { (reads, writes) });
+        }
+    }
+
+    #[inline(never)]
+    fn keep_aside(&mut self, counts: (u32, u32)) {
+        self.extra.get_or_insert_default().counts = counts;
+        self.drop_empty_extra();
     }
 
     /// Reads and writes together: what RELEASE answers.
     #[must_use]
     pub fn total(&self) -> u64 {
-        u64::from(self.reads) + u64::from(self.writes)
+        let (reads, writes) = self.counts();
+        u64::from(reads) + u64::from(writes)
     }
 
     /// The stronger of the modes held: a hold that writes and reads is a writer's.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        if self.writes > 0 { Mode::Write } else { Mode::Read }
+        if self.writes() > 0 { Mode::Write } else { Mode::Read }
     }
 }
 
@@ -273,6 +370,37 @@ mod tests {
             for epoch in [Epoch::CARRIED, Epoch::FIRST, last] {
                 let granted = Granted::new(Timestamp(ms * 1000 + 999), epoch);
                 assert_eq!((granted.since(), granted.epoch()), (Timestamp(ms * 1000), epoch));
+            }
+        }
+    }
+
+    #[test]
+    fn counts_and_fence_are_what_was_set_in_every_order_of_setting() {
+        let most = Counted::MAX;
+        let counts = [0, 1, 2, most - 1, most, most + 1, u32::MAX];
+        let fences = [1, 1 << 52, Fence::MAX.get()].map(|fence| Fence::new(fence).unwrap());
+        let new = |fence| Hold::new(fence, Timestamp(5), Timestamp(3), Epoch::FIRST);
+        let mut hold = new(fences[0]);
+        for before in counts.iter().flat_map(|reads| counts.map(|writes| (*reads, writes))) {
+            for (reads, writes) in counts.iter().flat_map(|reads| counts.map(|writes| (*reads, writes))) {
+                for fence in fences {
+                    hold.set_counts(before.0, before.1);
+                    hold.set_count(Mode::Write, writes);
+                    hold.set_fence(fence);
+                    hold.set_count(Mode::Read, reads);
+                    assert_eq!((hold.reads(), hold.writes(), hold.fence()), (reads, writes, fence));
+                    assert_eq!(hold.total(), u64::from(reads) + u64::from(writes));
+                    // Equal holds are kept in one way.
+                    let mut other = new(fence);
+                    other.set_counts(reads, writes);
+                    assert_eq!(hold, other);
+                    let fits = (reads == 0 || writes == 0) && reads.max(writes) <= most;
+                    assert_eq!(hold.extra.is_none(), fits, "{reads} {writes}");
+                    hold.set_note(Some(Note::new(b"a note")));
+                    assert_eq!((hold.reads(), hold.writes(), hold.fence()), (reads, writes, fence));
+                    hold.set_note(None);
+                    assert_eq!(hold, other);
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The set of holds on one key.
 
+use super::fence::Fence;
 use super::hold::Hold;
 use super::owner::Owner;
 use super::time::Timestamp;
@@ -10,20 +11,30 @@ use alloc::collections::{BTreeMap, BTreeSet};
 /// The holds on one key, by owner and by deadline.
 ///
 /// One hold, by far the most frequent case, lives in place. From the second on they move to two trees; they stay there
-/// until the last is gone, so that a reader coming and going beside another does not allocate each time.
+/// until the last is gone, so that a reader coming and going beside another does not allocate each time. A single hold
+/// whose fence is not the highest given is kept there, too.
 #[derive(Clone, Debug, Default)]
 pub struct Holds(Repr);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 enum Repr {
-    #[default]
-    None,
+    /// None now; the highest fence given before.
+    None(Option<Fence>),
+    /// Its fence is the highest given.
     One(Owner, Hold),
     Many(Box<Many>),
 }
 
+impl Default for Repr {
+    fn default() -> Repr {
+        Repr::None(None)
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Many {
+    /// The highest fence given.
+    highest: Option<Fence>,
     /// The read counts of all together.
     reads: u64,
     by_owner: BTreeMap<Owner, Hold>,
@@ -35,7 +46,7 @@ impl Holds {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Repr::None => 0,
+            Repr::None(_) => 0,
             Repr::One(..) => 1,
             Repr::Many(many) => many.by_owner.len(),
         }
@@ -45,8 +56,8 @@ impl Holds {
     #[must_use]
     pub fn reads(&self) -> u64 {
         match &self.0 {
-            Repr::None => 0,
-            Repr::One(_, hold) => u64::from(hold.reads),
+            Repr::None(_) => 0,
+            Repr::One(_, hold) => u64::from(hold.reads()),
             Repr::Many(many) => many.reads,
         }
     }
@@ -67,7 +78,7 @@ impl Holds {
     #[must_use]
     pub fn entry(&self, owner: &[u8]) -> Option<(&Owner, &Hold)> {
         match &self.0 {
-            Repr::None => None,
+            Repr::None(_) => None,
             Repr::One(holder, hold) => (holder.as_bytes() == owner).then_some((holder, hold)),
             Repr::Many(many) => many.by_owner.get_key_value(owner),
         }
@@ -82,7 +93,7 @@ impl Holds {
     /// All holds, in order of owner.
     pub fn iter(&self) -> impl Iterator<Item = (&Owner, &Hold)> {
         let (one, many) = match &self.0 {
-            Repr::None => (None, None),
+            Repr::None(_) => (None, None),
             Repr::One(owner, hold) => (Some((owner, hold)), None),
             Repr::Many(many) => (None, Some(many.by_owner.iter())),
         };
@@ -93,7 +104,7 @@ impl Holds {
     #[must_use]
     pub fn earliest(&self) -> Option<(Timestamp, &Owner)> {
         match &self.0 {
-            Repr::None => None,
+            Repr::None(_) => None,
             Repr::One(owner, hold) => Some((hold.deadline, owner)),
             Repr::Many(many) => many.by_deadline.first().map(|(deadline, owner)| (*deadline, owner)),
         }
@@ -103,29 +114,57 @@ impl Holds {
     #[must_use]
     pub fn over(&self, now: Timestamp) -> usize {
         match &self.0 {
-            Repr::None => 0,
+            Repr::None(_) => 0,
             Repr::One(_, hold) => usize::from(hold.deadline <= now),
             Repr::Many(many) => many.by_deadline.iter().take_while(|(deadline, _)| *deadline <= now).count(),
         }
     }
 
+    /// The highest fence given on this lock while it exists; None before the first.
+    #[must_use]
+    pub fn highest_fence(&self) -> Option<Fence> {
+        match &self.0 {
+            Repr::None(highest) => *highest,
+            Repr::One(_, hold) => Some(hold.fence()),
+            Repr::Many(many) => many.highest,
+        }
+    }
+
+    /// Takes note of a fence given on this lock, apart from those of the holds that are put here.
+    pub fn raise_fence(&mut self, fence: Fence) {
+        match &mut self.0 {
+            Repr::None(highest) => *highest = (*highest).max(Some(fence)),
+            Repr::One(_, hold) if hold.fence() >= fence => {}
+            Repr::One(..) => self.spread(|many| many.raise(fence)),
+            Repr::Many(many) => many.raise(fence),
+        }
+    }
+
+    /// Moves what is in place to trees, and lets these be changed.
+    #[cold]
+    fn spread<R>(&mut self, change: impl FnOnce(&mut Many) -> R) -> R {
+        let mut many = Box::<Many>::default();
+        match core::mem::take(&mut self.0) {
+            Repr::None(highest) => many.highest = highest,
+            Repr::One(owner, hold) => drop(many.put(&owner, hold)),
+            Repr::Many(same) => many = same,
+        }
+        let changed = change(&mut many);
+        self.0 = Repr::Many(many);
+        changed
+    }
+
     /// Puts an owner's hold, in place of what it held before, which is returned.
     pub fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
         match &mut self.0 {
-            Repr::None => {
+            Repr::None(highest) if *highest <= Some(hold.fence()) => {
                 self.0 = Repr::One(owner.clone(), hold);
                 None
             }
-            Repr::One(holder, old) if holder == owner => Some(core::mem::replace(old, hold)),
-            Repr::One(..) => {
-                let mut many = Box::<Many>::default();
-                if let Repr::One(first, held) = core::mem::take(&mut self.0) {
-                    many.put(&first, held);
-                }
-                let old = many.put(owner, hold);
-                self.0 = Repr::Many(many);
-                old
+            Repr::One(holder, old) if old.fence() <= hold.fence() && holder == owner => {
+                Some(core::mem::replace(old, hold))
             }
+            Repr::None(_) | Repr::One(..) => self.spread(|many| many.put(owner, hold)),
             Repr::Many(many) => many.put(owner, hold),
         }
     }
@@ -133,16 +172,19 @@ impl Holds {
     /// Takes an owner's hold away.
     pub fn take(&mut self, owner: &[u8]) -> Option<Hold> {
         match &mut self.0 {
-            Repr::None => None,
+            Repr::None(_) => None,
             Repr::One(holder, _) if holder.as_bytes() != owner => None,
-            Repr::One(..) => match core::mem::take(&mut self.0) {
-                Repr::One(_, hold) => Some(hold),
-                Repr::None | Repr::Many(_) => None,
-            },
+            Repr::One(_, hold) => {
+                let highest = Some(hold.fence());
+                match core::mem::replace(&mut self.0, Repr::None(highest)) {
+                    Repr::One(_, hold) => Some(hold),
+                    Repr::None(_) | Repr::Many(_) => None,
+                }
+            }
             Repr::Many(many) => {
                 let hold = many.take(owner);
                 if many.by_owner.is_empty() {
-                    self.0 = Repr::None;
+                    self.0 = Repr::None(many.highest);
                 }
                 hold
             }
@@ -163,7 +205,7 @@ impl Holds {
     /// Marks all as carried here at `now`.
     pub fn carry(&mut self, now: Timestamp) {
         let (one, many) = match &mut self.0 {
-            Repr::None => (None, None),
+            Repr::None(_) => (None, None),
             Repr::One(_, hold) => (Some(hold), None),
             Repr::Many(many) => (None, Some(many.by_owner.values_mut())),
         };
@@ -177,18 +219,23 @@ impl Holds {
     pub fn heap_bytes(&self) -> usize {
         let of_holds: usize = self.iter().map(|(owner, hold)| owner.heap_bytes() + hold.heap_bytes()).sum();
         match &self.0 {
-            Repr::None | Repr::One(..) => of_holds,
+            Repr::None(_) | Repr::One(..) => of_holds,
             Repr::Many(many) => of_holds + many.heap_bytes(),
         }
     }
 }
 
 impl Many {
+    fn raise(&mut self, fence: Fence) {
+        self.highest = self.highest.max(Some(fence));
+    }
+
     fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
         let deadline = hold.deadline;
-        self.reads += u64::from(hold.reads);
+        self.raise(hold.fence());
+        self.reads += u64::from(hold.reads());
         let old = self.by_owner.insert(owner.clone(), hold);
-        self.reads -= old.as_ref().map_or(0, |old| u64::from(old.reads));
+        self.reads -= old.as_ref().map_or(0, |old| u64::from(old.reads()));
         let before = old.as_ref().map(|old| old.deadline);
         if before != Some(deadline) {
             if let Some(before) = before {
@@ -201,7 +248,7 @@ impl Many {
 
     fn take(&mut self, owner: &[u8]) -> Option<Hold> {
         let (owner, hold) = self.by_owner.remove_entry(owner)?;
-        self.reads -= u64::from(hold.reads);
+        self.reads -= u64::from(hold.reads());
         self.by_deadline.remove(&(hold.deadline, owner));
         Some(hold)
     }

@@ -43,7 +43,10 @@ impl Owner {
         };
         let (words, rest) = self.0.as_chunks::<8>();
         let sum = words.iter().fold(self.0.len() as u64, |sum, word| mix(sum, u64::from_le_bytes(*word)));
-        rest.iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte)))
+        // The last word is filled up with zeros: the length is in the sum already.
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        mix(sum, u64::from_le_bytes(last))
     }
 
     /// Bytes allocated outside of the value itself.

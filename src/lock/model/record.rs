@@ -85,8 +85,7 @@ impl HoldRecord {
             Origin::Peer | Origin::Client => self.left,
         };
         let mut hold = Hold::new(self.fence?, now.mono + left.min(LEASE_CEILING), now.mono, Epoch::CARRIED);
-        hold.reads = self.reads;
-        hold.writes = self.writes;
+        hold.set_counts(self.reads, self.writes);
         hold.set_note(self.note.clone());
         Some(hold)
     }

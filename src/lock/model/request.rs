@@ -225,7 +225,7 @@ impl Check {
     #[must_use]
     pub fn admits(self, hold: &Hold) -> bool {
         self.mode.is_none_or(|mode| hold.count(mode) > 0)
-            && self.fence.is_none_or(|fence| fence == hold.fence)
+            && self.fence.is_none_or(|fence| fence == hold.fence())
             && hold.offer().is_none()
     }
 }

@@ -126,7 +126,7 @@ impl Sessions {
 
     /// Until when its closed connection leaves a hold to its owner; None when it is bound to none, or to an open one.
     pub(crate) fn end_of_grace(&self, hold: &Hold) -> Option<Timestamp> {
-        let session = hold.session().filter(|session| !self.tentative.contains(&(session.connection, hold.fence)))?;
+        let session = hold.session().filter(|session| !self.tentative.contains(&(session.connection, hold.fence())))?;
         self.closed.get(&session.connection).map(|at| *at + session.grace)
     }
 

@@ -57,9 +57,9 @@ impl State {
     #[must_use]
     pub fn of(hold: &Hold, now: Now) -> State {
         State {
-            reads: hold.reads,
-            writes: hold.writes,
-            fence: Some(hold.fence),
+            reads: hold.reads(),
+            writes: hold.writes(),
+            fence: Some(hold.fence()),
             wall_deadline: now.wall_at(hold.deadline),
             left: hold.deadline.left(now.mono),
         }

@@ -64,21 +64,28 @@ impl<'k, K: Keyspace> Step<'k, K> {
     }
 
     /// Ends what is over on a key, all of it. Keeps I5.
+    #[inline(always)]
     pub(crate) fn settle(&mut self, key: KeyIndex, sessions: &Sessions) {
-        if sessions.some_closed()
-            && let Some(lock) = self.keys.lock(key)
-        {
-            let orphan = |(owner, hold): (&Owner, &Hold)| sessions.end_of_grace(hold).is_some().then(|| owner.clone());
-            let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
-            for owner in orphans {
-                self.effects.close(lock, key, sessions, &owner, self.judged);
-            }
+        if sessions.some_closed() {
+            self.close_orphans(key, sessions);
         }
         self.lapse(key, usize::MAX);
     }
 
+    /// Ends the holds on a key whose connections have closed, or cuts their leases.
+    #[inline(never)]
+    fn close_orphans(&mut self, key: KeyIndex, sessions: &Sessions) {
+        let Some(lock) = self.keys.lock(key) else { return };
+        let orphan = |(owner, hold): (&Owner, &Hold)| sessions.end_of_grace(hold).is_some().then(|| owner.clone());
+        let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
+        for owner in orphans {
+            self.effects.close(lock, key, sessions, &owner, self.judged);
+        }
+    }
+
     /// Ends at most `most` leases that are over on a key, the earliest first. An offer that was not collected is taken
     /// back: its owner has lost nothing that it knew of.
+    #[inline]
     pub(crate) fn lapse(&mut self, key: KeyIndex, most: usize) {
         let Some(lock) = self.keys.lock(key) else { return };
         for _ in 0..most {

@@ -67,9 +67,9 @@ impl WaitTable {
 
     /// An owner has a new hold: all queues that it stands in are to be served, as far as to its position.
     pub(crate) fn mark_ready_for(&mut self, owner: &Owner) {
-        let WaitTable { waiters, queues, by_owner, ready, wakes_begun, .. } = self;
-        for id in by_owner.get(&owner.digest()).into_iter().flatten() {
-            let Some(waiter) = waiters.get_mut(*id) else { continue };
+        let WaitTable { waiters, queues, owners, ready, wakes_begun, .. } = self;
+        for id in owners.of(owner) {
+            let Some(waiter) = waiters.get_mut(id) else { continue };
             // An owner may get very many holds while it waits in very many queues: they are on the list already.
             if !waiter.is_waiting() || waiter.marked_at == *wakes_begun || waiter.owner != *owner {
                 continue;

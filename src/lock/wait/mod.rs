@@ -4,6 +4,7 @@ mod checks;
 pub mod deadlock;
 pub mod jobs;
 pub mod order;
+mod owners;
 pub mod places;
 pub mod queue;
 pub mod table;

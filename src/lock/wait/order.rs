@@ -94,7 +94,7 @@ pub(crate) fn judge(
 
 /// Whether a holder asks for more than it has.
 pub(crate) fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
-    mode == Mode::Write && hold.writes == 0
+    mode == Mode::Write && hold.writes() == 0
 }
 
 /// Whether a requester keeps a waiter for several keys from having one of them in this mode: by its own hold there,
@@ -237,7 +237,7 @@ impl Order<'_> {
             let Some(queue) = self.wait_table.queue(waiter.db, &key.name) else { continue };
             let writes = |lock: &Lock| {
                 let hold = lock.holds.get(requester.owner.as_bytes()).filter(|hold| self.stands(hold));
-                hold.map(|hold| hold.writes > 0)
+                hold.map(|hold| hold.writes() > 0)
             };
             let Some(writes) = keys.peek(waiter.db, &key.name, writes).flatten() else { continue };
             let upgrades = requester.upgrades(&key.name);

@@ -28,10 +28,10 @@ impl WaitTable {
     /// Lets a later request of the same owner have the place of an earlier one, which is forgotten.
     pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<WaiterId> {
         let waiter = self.waiters.get(old)?.clone();
-        let (db, ticket, digest, keys) = (waiter.db, waiter.ticket, waiter.owner.digest(), waiter.keys.clone());
+        let (db, ticket, owner, keys) = (waiter.db, waiter.ticket, waiter.owner.clone(), waiter.keys.clone());
         self.disarm_timer(old);
         self.uncount(old);
-        self.waiters.remove(old);
+        self.waiters.discard(old);
         let until = operation.ends(now);
         let heir = Waiter { operation: operation.clone(), until, entry: None, overdue: false, ..waiter };
         let id = self.waiters.insert(heir, &mut self.generations);
@@ -42,9 +42,7 @@ impl WaitTable {
                 queue.hand_over(Position::new(key.upgrade, ticket), id);
             }
         }
-        for there in self.by_owner.entry(digest).or_default().iter_mut().filter(|there| **there == old) {
-            *there = id;
-        }
+        self.owners.insert(&owner, ticket, id);
         Some(id)
     }
 

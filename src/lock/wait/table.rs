@@ -15,6 +15,7 @@
 //! - W4: no owner waits twice for the same of a key: to read, to write, or for shares.
 
 use super::checks::Checks;
+use super::owners::Owners;
 use super::queue::{Position, Reservation, WaitQueue};
 use super::waiter::{State, Waiter, Wanted};
 use crate::lock::collections::arena::{Arena, Generations};
@@ -25,10 +26,8 @@ use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, WaiterId};
 use crate::lock::model::time::Timestamp;
-use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use smallvec::SmallVec;
 
 /// What ends at a moment.
 #[derive(Clone, Debug)]
@@ -42,8 +41,7 @@ pub(super) enum Timer {
 pub struct WaitTable {
     pub(super) waiters: Arena<Waiter>,
     pub(super) queues: Vec<BTreeMap<KeyName, WaitQueue>>,
-    /// The waiters of each owner, by its digest, which few others share.
-    pub(super) by_owner: BTreeMap<u64, SmallVec<[WaiterId; 1]>>,
+    pub(super) owners: Owners,
     pub(super) wheel: Wheel<Timer>,
     pub(super) generations: Generations,
     pub(super) waiting: usize,
@@ -83,7 +81,7 @@ impl WaitTable {
         WaitTable {
             waiters: Arena::new(),
             queues: Vec::new(),
-            by_owner: BTreeMap::new(),
+            owners: Owners::new(),
             wheel: Wheel::new(),
             generations: Generations::new(),
             waiting: 0,
@@ -161,8 +159,8 @@ impl WaitTable {
         &'r self,
         owner: &'o Owner,
     ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
-        let ids = self.by_owner.get(&owner.digest()).into_iter().flatten();
-        ids.filter_map(|id| Some((*id, self.waiters.get(*id)?))).filter(move |(_, waiter)| waiter.owner == *owner)
+        let ids = self.owners.of(owner);
+        ids.filter_map(|id| Some((id, self.waiters.get(id)?))).filter(move |(_, waiter)| waiter.owner == *owner)
     }
 
     /// All waiters that were not granted.
@@ -220,7 +218,7 @@ impl WaitTable {
     fn seat(&mut self, waiter: Waiter) -> WaiterId {
         let Waiter { db, ticket, until, .. } = waiter;
         let (many, kind) = (waiter.is_many(), waiter.operation.kind());
-        let (digest, keys) = (waiter.owner.digest(), waiter.keys.clone());
+        let keys = waiter.keys.clone();
         let id = self.waiters.insert(waiter, &mut self.generations);
         if self.queues.len() <= db.0 as usize {
             self.queues.resize_with(db.0 as usize + 1, BTreeMap::new);
@@ -233,18 +231,19 @@ impl WaitTable {
         }
         self.arm_timer(id, until);
         self.count(id);
-        let others = self.by_owner.entry(digest).or_default();
+        let WaitTable { waiters, queues, owners, .. } = self;
+        let Some(waiter) = waiters.get(id) else { return id };
         // If there are more, they are marked already.
-        let other = others
-            .iter()
-            .filter_map(|other| self.waiters.get(*other))
-            .find(|other| other.is_waiting() && self.waiters.get(id).is_some_and(|waiter| waiter.owner == other.owner));
-        others.push(id);
-        if let (Some(other), Some(waiter)) = (other, self.waiters.get(id)) {
+        let other = {
+            let mut others = owners.of(&waiter.owner).filter_map(|other| waiters.get(other));
+            others.find(|other| other.is_waiting() && other.owner == waiter.owner)
+        };
+        if let Some(other) = other {
             for waiter in [waiter, other] {
-                mark_waits_elsewhere(&mut self.queues, waiter);
+                mark_waits_elsewhere(queues, waiter);
             }
         }
+        owners.insert(&waiter.owner, ticket, id);
         id
     }
 
@@ -256,22 +255,22 @@ impl WaitTable {
     }
 
     /// Forgets a waiter, in whatever state. If it waited, its queues are to be served.
-    pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
-        self.leave_queues(id);
-        let waiter = self.waiters.remove(id)?;
-        self.forget_prior_bindings(id, &waiter.prior_connections());
-        if let Entry::Occupied(mut ids) = self.by_owner.entry(waiter.owner.digest()) {
-            ids.get_mut().retain(|other| *other != id);
-            if ids.get().is_empty() {
-                ids.remove();
-            }
-        }
+    ///
+    /// Whether there was one.
+    pub fn remove(&mut self, id: WaiterId) -> bool {
+        self.leave_queues(id, false);
+        let Some(waiter) = self.waiters.get(id) else { return false };
+        self.owners.remove(&waiter.owner, waiter.ticket);
         if waiter.is_waiting() {
-            for key in &waiter.keys {
-                self.mark_ready(waiter.db, &key.name);
+            let (db, keys) = (waiter.db, waiter.keys.clone());
+            for key in keys {
+                self.mark_ready(db, &key.name);
             }
+        } else {
+            let prior_connections = waiter.prior_connections();
+            self.forget_prior_bindings(id, &prior_connections);
         }
-        Some(waiter)
+        self.waiters.discard(id)
     }
 
     /// Which of its keys keeps a waiter waiting.
@@ -281,7 +280,8 @@ impl WaitTable {
         }
     }
 
-    pub(super) fn leave_queues(&mut self, id: WaiterId) {
+    /// A waiter waits no more. If it was granted its keys, they are not reserved either.
+    pub(super) fn leave_queues(&mut self, id: WaiterId, granted: bool) {
         if !self.waiters.get(id).is_some_and(Waiter::is_waiting) {
             return;
         }
@@ -292,10 +292,12 @@ impl WaitTable {
         for key in &waiter.keys {
             let Some(queue) = queues.get_mut(&key.name) else { continue };
             queue.leave(Position::new(key.upgrade, waiter.ticket));
+            if (granted || queue.is_empty())
+                && let Some(Reservation { timer, .. }) = queue.reservation.take()
+            {
+                self.wheel.disarm(timer);
+            }
             if queue.is_empty() {
-                if let Some(Reservation { timer, .. }) = queue.reservation {
-                    self.wheel.disarm(timer);
-                }
                 queues.remove(&key.name);
                 self.contended -= 1;
             }
@@ -304,9 +306,9 @@ impl WaitTable {
 
     /// An owner's waiters may be exceptions from now on.
     pub(crate) fn allow_bypass(&mut self, owner: &Owner) {
-        let WaitTable { waiters, queues, by_owner, .. } = self;
-        for id in by_owner.get(&owner.digest()).into_iter().flatten() {
-            let Some(waiter) = waiters.get(*id) else { continue };
+        let WaitTable { waiters, queues, owners, .. } = self;
+        for id in owners.of(owner) {
+            let Some(waiter) = waiters.get(id) else { continue };
             let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { continue };
             if !waiter.is_waiting() || waiter.owner != *owner {
                 continue;
@@ -321,7 +323,7 @@ impl WaitTable {
 
     /// The holders of a lock that wait for something.
     pub(crate) fn waiting_holders(&self, lock: &Lock) -> Vec<Owner> {
-        if lock.holds.len() <= self.by_owner.len() {
+        if lock.holds.len() <= self.waiters.len() {
             lock.holds
                 .iter()
                 .map(|(holder, _)| holder)
@@ -336,7 +338,7 @@ impl WaitTable {
 
     /// All waiters, waiting or granted.
     pub(crate) fn everybody(&self) -> impl Iterator<Item = WaiterId> {
-        self.by_owner.values().flatten().copied()
+        self.owners.all()
     }
 
     /// The first of the invariants W1, W3 and W4 that does not hold, by its number.

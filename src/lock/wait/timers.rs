@@ -68,6 +68,11 @@ impl WaitTable {
         }
     }
 
+    /// As [`WaitTable::next_deadline`], or earlier: it costs nothing to know.
+    pub(crate) fn soonest(&self) -> Option<Timestamp> {
+        self.wheel.soonest()
+    }
+
     /// The next moment at which [`WaitTable::poll_timeouts`] is worth calling.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
@@ -95,7 +100,7 @@ impl WaitTable {
                 self.keep_until(id, now + queue);
                 false
             }
-            None => self.remove(id).is_some(),
+            None => self.remove(id),
         }
     }
 

@@ -16,9 +16,9 @@ use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 impl WaitTable {
-    /// A waiter was granted what it waited for.
+    /// A waiter was granted what it waited for. Its keys are reserved no more.
     pub(crate) fn granted(&mut self, id: WaiterId, given: PerKey<GrantUndo>) {
-        self.leave_queues(id);
+        self.leave_queues(id, true);
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.state = State::Granted(Box::new(Grant { given, confirmed: false, places: Vec::new() }));
         }
@@ -28,8 +28,8 @@ impl WaitTable {
     /// A grant has given a hold another fence. Grants of the same owner that are not known to be delivered, and that
     /// the hold was given by, are of the hold with that fence too.
     pub(crate) fn note_new_fence(&mut self, (db, name): (Db, &[u8]), owner: &Owner, old: Fence, new: Fence) {
-        for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
-            let Some(waiter) = self.waiters.get_mut(*id).filter(|waiter| waiter.owner == *owner) else { continue };
+        for id in self.owners.of(owner) {
+            let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.owner == *owner) else { continue };
             for at in 0..waiter.keys.len() {
                 let (lies_in, key) = waiter.place(at);
                 // A lock that another was renamed over has left its place to that one.
@@ -88,8 +88,8 @@ impl WaitTable {
 
     /// An owner has shown that it knows what it holds on a key.
     pub(crate) fn confirm(&mut self, db: Db, name: &[u8], owner: &Owner) {
-        for id in self.by_owner.get(&owner.digest()).into_iter().flatten() {
-            if let Some(waiter) = self.waiters.get_mut(*id)
+        for id in self.owners.of(owner) {
+            if let Some(waiter) = self.waiters.get_mut(id)
                 && waiter.owner == *owner
                 && waiter.lies_at(db, name)
                 && let State::Granted(grant) = &mut waiter.state
@@ -104,10 +104,11 @@ impl WaitTable {
         if self.waiters.len() == self.waiting {
             return;
         }
-        let WaitTable { waiters, by_owner, .. } = self;
-        let mut carry = |ids: &[WaiterId]| {
+        let WaitTable { waiters, owners, .. } = self;
+        let fewer_holders = lock.holds.len() <= waiters.len();
+        let mut carry = |ids: &mut dyn Iterator<Item = WaiterId>| {
             for id in ids {
-                let Some(waiter) = waiters.get_mut(*id) else { continue };
+                let Some(waiter) = waiters.get_mut(id) else { continue };
                 waiter.forget_given_at(to);
                 if !waiter.lies_at(from.0, from.1) {
                     continue;
@@ -122,10 +123,10 @@ impl WaitTable {
             }
         };
         // Whichever are fewer.
-        if lock.holds.len() <= by_owner.len() {
-            lock.holds.iter().filter_map(|(owner, _)| by_owner.get(&owner.digest())).for_each(|ids| carry(ids));
+        if fewer_holders {
+            lock.holds.iter().for_each(|(owner, _)| carry(&mut owners.of(owner)));
         } else {
-            by_owner.values().for_each(|ids| carry(ids));
+            carry(&mut owners.all());
         }
     }
 
@@ -134,8 +135,8 @@ impl WaitTable {
         if self.waiters.len() == self.waiting {
             return;
         }
-        for id in self.by_owner.values().flatten() {
-            let Some(waiter) = self.waiters.get_mut(*id) else { continue };
+        for id in self.owners.all() {
+            let Some(waiter) = self.waiters.get_mut(id) else { continue };
             waiter.relocate(|(db, _)| {
                 if *db == one {
                     *db = other;
@@ -256,8 +257,8 @@ mod tests {
                 // Half of them were bound to another connection before.
                 hold.bind((n % 2 == 0).then(|| session(10_000 + n)));
                 let given = GrantUndo {
-                    fence: hold.fence,
-                    latest: Some(hold.fence),
+                    fence: hold.fence(),
+                    latest: Some(hold.fence()),
                     added: 1,
                     deadline: hold.deadline,
                     session: Some(session(n)),
@@ -289,7 +290,7 @@ mod tests {
         let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0));
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
         hold.bind(Some(session(2)));
-        let (fence, deadline, prior) = (hold.fence, hold.deadline, Some(PriorHold::of(&hold)));
+        let (fence, deadline, prior) = (hold.fence(), hold.deadline, Some(PriorHold::of(&hold)));
         wait_table.granted(
             id,
             PerKey::from([GrantUndo {

@@ -140,7 +140,7 @@ impl PriorHold {
     /// What is to be known of a hold that is about to change.
     pub(crate) fn of(hold: &Hold) -> PriorHold {
         PriorHold {
-            fence: hold.fence,
+            fence: hold.fence(),
             granted_in: hold.granted_in(),
             deadline: hold.deadline,
             session: hold.session(),
@@ -168,7 +168,7 @@ impl GrantUndo {
 
     /// Whether a hold is the one that this was given on.
     pub(crate) fn is_of(&self, hold: &Hold) -> bool {
-        self.has_had(hold.fence)
+        self.has_had(hold.fence())
     }
 
     /// Whether the hold has had this fence since the grant. It may have an earlier one of these again: that of a later
@@ -183,8 +183,8 @@ impl GrantUndo {
     pub(crate) fn undo(&self, hold: &Hold, mode: Mode) -> Hold {
         let mut hold = hold.clone();
         hold.set_count(mode, hold.count(mode).saturating_sub(self.added));
-        if let Some(prior) = self.prior.filter(|_| hold.fence == self.fence) {
-            hold.fence = prior.fence;
+        if let Some(prior) = self.prior.filter(|_| hold.fence() == self.fence) {
+            hold.set_fence(prior.fence);
             // What was carried here since stays so.
             if hold.granted_in() != Epoch::CARRIED {
                 hold.set_granted_in(prior.granted_in);

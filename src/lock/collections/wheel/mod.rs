@@ -12,7 +12,8 @@ mod slots;
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
 use crate::lock::model::time::Timestamp;
-use slots::{Due, LEVELS, Level, Link, REACH, SLOT_BITS, SLOTS, Tick, level_of, slot_of, tick_of};
+use alloc::collections::BTreeMap;
+use slots::{LEVELS, Level, Link, REACH, SLOT_BITS, SLOTS, Stand, Tick, level_of, slot_of, tick_of};
 
 /// Names one entry. An old one finds nothing.
 pub type EntryId = Id;
@@ -22,8 +23,10 @@ const ITEMS_PER_POLL: usize = 64;
 /// The index.
 #[derive(Debug)]
 pub struct Wheel<T> {
-    entries: Arena<Entry<T>>,
+    entries: Arena<T, Stand>,
     levels: [Level; LEVELS],
+    /// The ticks of entries beyond the reach of the wheel, by their index. They stand within it until they are moved.
+    far: BTreeMap<u32, Tick>,
     /// All ticks before this one have been polled.
     elapsed: Tick,
     /// A slot that is being emptied: its entries belong to lower levels by now. `elapsed` stands still meanwhile.
@@ -31,14 +34,6 @@ pub struct Wheel<T> {
     /// No slot with an entry starts before this tick. Disarming an entry leaves it as it is; a poll that finds nothing
     /// corrects it.
     soonest: Tick,
-}
-
-#[derive(Debug)]
-struct Entry<T> {
-    due: Due,
-    prev: Link,
-    next: Link,
-    what: T,
 }
 
 /// What a poll of the index found.
@@ -60,19 +55,26 @@ impl<T> Default for Wheel<T> {
 
 impl<T> Wheel<T> {
     /// The size of an entry.
-    pub(crate) const ENTRY: usize = Arena::<Entry<T>>::SLOT;
+    pub(crate) const ENTRY: usize = Arena::<T, Stand>::SLOT;
 
     /// Bytes that an entry costs, without what it has outside of itself.
     #[must_use]
     pub fn entry_bytes() -> usize {
-        Arena::<Entry<T>>::slot_bytes()
+        Arena::<T, Stand>::slot_bytes()
     }
 
     /// Without an entry.
     #[must_use]
     pub const fn new() -> Wheel<T> {
         let level = Level { occupied: 0, heads: [Link::END; SLOTS] };
-        Wheel { entries: Arena::new(), levels: [level; LEVELS], elapsed: 0, emptying: None, soonest: Tick::MAX }
+        Wheel {
+            entries: Arena::new(),
+            levels: [level; LEVELS],
+            far: BTreeMap::new(),
+            elapsed: 0,
+            emptying: None,
+            soonest: Tick::MAX,
+        }
     }
 }
 
@@ -96,9 +98,8 @@ impl<T: Clone> Wheel<T> {
 
     /// Adds an entry.
     pub fn arm(&mut self, what: T, deadline: Timestamp, generations: &mut Generations) -> EntryId {
-        let entry = Entry { due: Due::at(tick_of(deadline)), prev: Link::END, next: Link::END, what };
-        let id = self.entries.insert(entry, generations);
-        self.link(id.index());
+        let id = self.entries.insert_beside(what, Stand::NOWHERE, generations);
+        self.link(id.index(), tick_of(deadline));
         id
     }
 
@@ -108,8 +109,7 @@ impl<T: Clone> Wheel<T> {
             return false;
         }
         self.unlink(id.index());
-        self.entries.remove(id);
-        true
+        self.entries.discard(id)
     }
 
     /// Moves an entry to another deadline; false if the entry is gone.
@@ -118,17 +118,17 @@ impl<T: Clone> Wheel<T> {
             return false;
         }
         self.unlink(id.index());
-        self.entry(id.index()).due = Due::at(tick_of(deadline));
-        self.link(id.index());
+        self.link(id.index(), tick_of(deadline));
         true
     }
 
     /// Whether this entry stands no later than the deadline and is not yet due: then it may stay where it is.
     #[must_use]
     pub fn covers(&self, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
-        self.entries.get(id).is_some_and(|entry| {
-            let tick = entry.due.tick();
-            tick <= tick_of(deadline) && tick > now.0 / 1000
+        self.entries.beside(id).is_some_and(|stand| {
+            let tick = self.tick(id.index(), *stand);
+            // An entry that was due when it was armed stands where the wheel stood then.
+            tick <= tick_of(deadline).max(self.elapsed) && tick > now.0 / 1000
         })
     }
 
@@ -159,8 +159,8 @@ impl<T: Clone> Wheel<T> {
             if let Some((level, slot)) = self.emptying {
                 match self.levels[level].heads[slot].index() {
                     Some(index) => {
-                        self.unlink(index);
-                        self.link(index);
+                        let tick = self.unlink(index);
+                        self.link(index, tick);
                     }
                     None => self.emptying = None,
                 }
@@ -174,8 +174,8 @@ impl<T: Clone> Wheel<T> {
                         continue;
                     }
                     let head = self.levels[0].heads[slot].index().expect("an occupied slot has a head");
-                    let (id, entry) = self.entries.at(head).expect("a linked entry is there");
-                    return Poll::Due(id, entry.what.clone());
+                    let (id, what) = self.entries.at(head).expect("a linked entry is there");
+                    return Poll::Due(id, what.clone());
                 }
                 _ => {
                     // Nothing up to now: later entries are placed as seen from here.
@@ -201,16 +201,28 @@ impl<T: Clone> Wheel<T> {
         Some((level, ((current + ahead) % SLOTS as u64) as usize, start))
     }
 
-    fn entry(&mut self, index: u32) -> &mut Entry<T> {
-        self.entries.at_mut(index).expect("a linked entry is there")
+    fn stand(&mut self, index: u32) -> &mut Stand {
+        self.entries.beside_at_mut(index).expect("a linked entry is there")
     }
 
-    fn link(&mut self, index: u32) {
+    /// The tick of the entry that stands there.
+    #[inline]
+    fn tick(&self, index: u32, stand: Stand) -> Tick {
+        match self.far.is_empty() {
+            true => stand.tick(self.elapsed),
+            false => self.far.get(&index).copied().unwrap_or_else(|| stand.tick(self.elapsed)),
+        }
+    }
+
+    #[inline]
+    fn link(&mut self, index: u32, due: Tick) {
         let elapsed = self.elapsed;
-        let entry = self.entry(index);
-        // What is due already goes into the slot that is polled next. What lies beyond the wheel's reach goes into the
-        // last one, and is moved on its way.
-        let tick = entry.due.tick().clamp(elapsed, elapsed + REACH);
+        // What is due already goes into the slot that is polled next. What lies beyond the wheel's reach goes into a
+        // slot of the highest level, and is moved on its way.
+        let tick = due.clamp(elapsed, elapsed + REACH);
+        if tick < due {
+            self.far.insert(index, due);
+        }
         let level = level_of(elapsed, tick);
         let slot = slot_of(level, tick);
         let shift = SLOT_BITS * level as u32;
@@ -218,30 +230,34 @@ impl<T: Clone> Wheel<T> {
         let head = core::mem::replace(&mut self.levels[level].heads[slot], Link::to(index));
         self.levels[level].occupied |= 1 << slot;
         if let Some(head) = head.index() {
-            self.entry(head).prev = Link::to(index);
+            self.stand(head).prev = Link::to(index);
         }
-        let entry = self.entry(index);
-        entry.due = entry.due.linked_at(level, slot);
-        entry.next = head;
-        entry.prev = Link::END;
+        *self.stand(index) = Stand::first_of(level, slot, tick, head);
     }
 
-    fn unlink(&mut self, index: u32) {
-        let entry = self.entry(index);
-        let (prev, next) = (entry.prev, entry.next);
-        let (level, slot) = entry.due.place();
+    /// Takes an entry out of its list. Its tick.
+    #[inline]
+    fn unlink(&mut self, index: u32) -> Tick {
+        let stand = *self.stand(index);
+        let tick = self.tick(index, stand);
+        if !self.far.is_empty() {
+            self.far.remove(&index);
+        }
+        let Stand { prev, next, .. } = stand;
         if let Some(next) = next.index() {
-            self.entry(next).prev = prev;
+            self.stand(next).prev = prev;
         }
         match prev.index() {
-            Some(prev) => self.entry(prev).next = next,
+            Some(prev) => self.stand(prev).next = next,
             None => {
+                let (level, slot) = prev.slot();
                 self.levels[level].heads[slot] = next;
                 if next.index().is_none() {
                     self.levels[level].occupied &= !(1 << slot);
                 }
             }
         }
+        tick
     }
 }
 
@@ -294,19 +310,25 @@ mod tests {
     fn a_deadline_beyond_the_wheels_reach_neither_spins_nor_hides_others() {
         // A damaged or foreign payload may say anything. It once went back into the slot that was being emptied, for
         // ever, and nothing else of the database was found any more.
-        for far in [REACH, REACH + 1, 1 << 42, (1 << 42) + 12_345, u64::MAX / 1000] {
+        for far in [REACH, REACH + 1, REACH + (1 << 30), 64 * REACH, 1 << 42, (1 << 42) + 12_345, u64::MAX / 1000] {
             for start in [0, 5_000, 1 << 37, (1 << 42) - 3] {
                 let (mut leases, mut count) = (Leases::default(), Generations::new());
                 assert_eq!(leases.poll(ms(start)), Poll::Idle);
-                let id = leases.arm(name(b"far"), Timestamp(ms(far).0.saturating_add(ms(start).0)), &mut count);
+                let deadline = Timestamp(ms(far).0.saturating_add(ms(start).0));
+                let id = leases.arm(name(b"far"), deadline, &mut count);
                 leases.arm(name(b"near"), ms(start + 70_000), &mut count);
                 assert_eq!(drain(&mut leases, ms(start + 69_999)).len(), 0);
                 assert_eq!(drain(&mut leases, ms(start + 70_000)).len(), 1, "{far} after {start}");
                 // It moves on as time passes, in bounded work.
-                let later = ms(start + (5 << 36));
+                let later = ms(start + far.min(5 << 36) - 1);
                 assert!((0..100).any(|_| leases.poll(later) == Poll::Idle), "{far} after {start}");
                 assert!(leases.next_deadline().unwrap() > later);
-                assert!(leases.disarm(id) && leases.is_empty());
+                assert!(leases.covers(id, deadline, later) && !leases.covers(id, later, later), "it has its own");
+                if far < 1 << 43 {
+                    assert_eq!(drain(&mut leases, Timestamp(deadline.0 - 1000)).len(), 0, "{far} after {start}");
+                    assert!(matches!(leases.poll(deadline), Poll::Due(due, _) if due == id));
+                }
+                assert!(leases.disarm(id) && leases.is_empty() && leases.far.is_empty());
             }
         }
     }

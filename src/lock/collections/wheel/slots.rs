@@ -7,50 +7,61 @@ pub(super) type Tick = u64;
 
 pub(super) const SLOT_BITS: u32 = 6;
 pub(super) const SLOTS: usize = 1 << SLOT_BITS;
-/// Seven levels of 64 slots reach 64^7 ms, 139 years, beyond the longest lease that can be configured.
-pub(super) const LEVELS: usize = 7;
-/// How far ahead an entry can be placed: one slot of the highest level less than a turn of it.
-pub(super) const REACH: Tick = (SLOTS as u64 - 1) << (SLOT_BITS * (LEVELS as u32 - 1));
+/// Six levels of 64 slots turn once in 64^6 ms, two years.
+pub(super) const LEVELS: usize = 6;
+/// How far ahead an entry can be placed: as far as its tick can be told by four bytes of it, 49 days. It is more than
+/// a slot of the highest level, and less than a turn of it by more than one.
+pub(super) const REACH: Tick = u32::MAX as Tick;
 
-/// When an entry is due, and where it is linked meanwhile, in eight bytes: the tick in 55 bits, which is enough for
-/// every deadline that there can be, the level in 3 and the slot in 6.
+/// Where an entry stands: its tick, and its neighbours in the list of its slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Due(u64);
+pub(super) struct Stand {
+    /// The last four bytes of the tick. All entries stand between `elapsed` and its reach, so that is enough.
+    tick: u32,
+    /// The entry before it, or the slot of which it is the first.
+    pub(super) prev: Link,
+    pub(super) next: Link,
+}
 
-impl Due {
-    pub(super) const PLACE_BITS: u32 = 9;
+impl Stand {
+    pub(super) const NOWHERE: Stand = Stand { tick: 0, prev: Link::END, next: Link::END };
 
-    pub(super) fn at(tick: Tick) -> Due {
-        Due(tick << Due::PLACE_BITS)
+    pub(super) fn first_of(level: usize, slot: usize, tick: Tick, next: Link) -> Stand {
+        Stand { tick: tick as u32, prev: Link::first_of(level, slot), next }
     }
 
-    pub(super) fn tick(self) -> Tick {
-        self.0 >> Due::PLACE_BITS
-    }
-
-    pub(super) fn linked_at(self, level: usize, slot: usize) -> Due {
-        Due((self.tick() << Due::PLACE_BITS) | ((level << SLOT_BITS) | slot) as u64)
-    }
-
-    pub(super) fn place(self) -> (usize, usize) {
-        let place = (self.0 % (1 << Due::PLACE_BITS)) as usize;
-        (place >> SLOT_BITS, place % SLOTS)
+    /// Its tick, which is not before `elapsed`.
+    pub(super) fn tick(self, elapsed: Tick) -> Tick {
+        elapsed + Tick::from(self.tick.wrapping_sub(elapsed as u32))
     }
 }
 
-/// The index of the next entry in a list, or its end, in four bytes.
+/// The index of a neighbour in a list, or what is at its ends, in four bytes: the slot before the first entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link(u32);
 
 impl Link {
+    /// No index: there is memory for no arena so large.
+    const NO_INDEX: u32 = u32::MAX - (LEVELS * SLOTS) as u32;
+
     pub(super) const END: Link = Link(u32::MAX);
 
     pub(super) fn to(index: u32) -> Link {
         Link(index)
     }
 
+    fn first_of(level: usize, slot: usize) -> Link {
+        Link(Link::NO_INDEX + ((level << SLOT_BITS) | slot) as u32)
+    }
+
     pub(super) fn index(self) -> Option<u32> {
-        (self.0 != u32::MAX).then_some(self.0)
+        (self.0 < Link::NO_INDEX).then_some(self.0)
+    }
+
+    /// The level and the slot whose first entry has this before it.
+    pub(super) fn slot(self) -> (usize, usize) {
+        let slot = self.0.saturating_sub(Link::NO_INDEX) as usize;
+        (slot >> SLOT_BITS, slot % SLOTS)
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) struct Held {
 
 impl Held {
     fn of(hold: &Hold) -> Held {
-        Held { writes: hold.writes > 0, reads: hold.reads }
+        Held { writes: hold.writes() > 0, reads: hold.reads() }
     }
 
     /// Whether it keeps a waiter waiting that can be served beside so many reads of a holder.
