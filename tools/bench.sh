@@ -22,7 +22,7 @@ case $rows in
   # With 10,000 clients some servers take minutes to serve a list.
   all) rivals=() counted=() sizes=2,16,128,1000 ;;
   bounds)
-    rivals=(--rows pair,aof,refused,again,extend,memory)
+    rivals=(--rows "pair,aof,refused,again,extend,memory")
     counted=(--rows pair --count 1000)
     sizes=16,1000
     ;;

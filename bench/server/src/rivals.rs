@@ -151,7 +151,7 @@ pub fn groups() -> Vec<Group> {
     let named = [("pair", BUSY), ("aof", LOGGED), ("replicated", REPLICATED)];
     let mut groups: Vec<Group> = named.map(|(name, environment)| pairs(name, environment)).into();
     groups.extend([refused(), again(), extend()].into_iter().flatten());
-    groups.extend([guard(), readers(), shares()]);
+    groups.extend([guard(), floor(), readers(), shares()]);
     for pipeline in [16, 1] {
         for aof in [Aof::Off, Aof::Everysec, Aof::Always] {
             for replica in [false, true] {
@@ -187,13 +187,17 @@ fn pairs(name: &'static str, environment: Environment) -> Group {
     Group { name, environment, fills: Vec::new(), contestants, comparisons, flat: None }
 }
 
+/// Locks that are held, and strings as many.
+fn held() -> Vec<Fill> {
+    HELD[..2].iter().map(|run| Fill { count: KEYS, run: (*run).to_owned() }).collect()
+}
+
 /// Two contestants on locks that are held, and on strings as many: with and without a pipeline.
 fn on_held(name: &'static str, contestants: [Contestant; 2]) -> [Group; 2] {
-    let fills = HELD[..2].iter().map(|run| Fill { count: KEYS, run: (*run).to_owned() });
     [16, 1].map(|pipeline| Group {
         name,
         environment: Environment { pipeline, ..BUSY },
-        fills: fills.clone().collect(),
+        fills: held(),
         contestants: contestants.to_vec(),
         comparisons: first_to_others(&contestants),
         flat: None,
@@ -222,11 +226,12 @@ fn extend() -> [Group; 2] {
 fn guard() -> Group {
     // No client chooses a fence, so these holds are set as a file would set them.
     let held = Fill { count: KEYS, run: "LOCK.HOLD {key} {id} V1W1F1{n}D0L600000000 -> 1".to_owned() };
+    let data = Fill { count: KEYS, run: "SET data:{n} {id} -> OK".to_owned() };
     let check = "LOCK.CHECK {key} {id} WRITE FENCE 1{n}";
     Group {
         name: "guard",
         environment: BUSY,
-        fills: vec![held],
+        fills: vec![held, data],
         contestants: vec![
             contestant("LOCK.GUARD of a SET", "LOCK.GUARD {key} {id} 1{n} SET data:{n} {id}"),
             contestant("LOCK.CHECK, and the SET", &format!("{check}; SET data:{{n}} {{id}} -> OK")),
@@ -236,6 +241,21 @@ fn guard() -> Group {
         comparisons: [(0, 1), (2, 3)].map(|(what, with)| Comparison { what, with }).into(),
         flat: None,
     }
+}
+
+/// What a module's command costs at least beside commands of the server: one that only opens its key and replies.
+fn floor() -> Group {
+    let open = |reply: &str| format!("NOOP.OPEN {{key}} {reply} {{id}} PX 600000");
+    let contestants = vec![
+        contestant("open a key, reply null", &format!("{} -> null", open("null"))),
+        contestant("SET NX PX on a held key", "SET str:{n} {owner} NX PX 600000 -> null"),
+        contestant("twice: open a key, reply a fence", &format!("{}; NOOP.OPEN {{key}} fence", open("fence"))),
+        contestant("two GETs", "GET str:{n}; GET str:{n}"),
+        contestant("open a key, reply a fence", &open("fence")),
+        contestant("PEXPIRE", "PEXPIRE str:{n} 600000 -> 1"),
+    ];
+    let comparisons = [(0, 1), (2, 3), (4, 5)].map(|(what, with)| Comparison { what, with });
+    Group { name: "floor", environment: BUSY, fills: held(), contestants, comparisons: comparisons.into(), flat: None }
 }
 
 /// A read lock taken and given back among few and among many other readers.

@@ -30,7 +30,9 @@ impl Plan {
     pub fn start(&self) -> Bench {
         let server = self.server(&self.options);
         let replica = self.replica.then(|| {
-            let replica = self.server(&[]);
+            // What it is sent may be of any module of its primary.
+            let modules: Vec<_> = self.options.iter().filter(|(name, _)| name == "loadmodule").cloned().collect();
+            let replica = self.server(&modules);
             replica.follow(&server);
             replica
         });

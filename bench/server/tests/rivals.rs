@@ -23,6 +23,7 @@ fn every_row_is_measured_and_told_with_its_goal() {
         "again",
         "aof",
         "extend",
+        "floor",
         "guard",
         "held",
         "loaded",

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const ROWS: [&str; 13] = [
+const ROWS: [&str; 14] = [
     "pair",
     "aof",
     "replicated",
@@ -28,6 +28,7 @@ const ROWS: [&str; 13] = [
     "again",
     "extend",
     "guard",
+    "floor",
     "readers",
     "shares",
     "matrix",
