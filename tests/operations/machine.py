@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import threading
@@ -33,8 +34,8 @@ PATHS = re.compile(
 )
 PORTS = [6379, *range(6380, 6392), 26379, 9090, 9121, 6300]
 PORT = re.compile(r"(?<![\d.])(1?(?:" + "|".join(map(str, PORTS)) + r"))(?![\d.]\d|\d)")
-# What the processes of this run are known by.
-RUN = f"{os.getpid()}-{time.time_ns()}"
+# What the processes of this run are known by: the folders of its stages begin so.
+RUN = f"{tempfile.gettempdir()}/recipe-{os.getpid()}-{time.time_ns() % 10**6}-"
 # How long a block may take.
 PATIENCE_S = 180
 CONF = """\
@@ -193,7 +194,7 @@ class Stage:
         self.name = name
         self.server, self.family = real_server()
         self.net, self.ports = self.place()
-        self.folder = Path(tempfile.mkdtemp(prefix="recipe-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=Path(RUN).name))
         self.fences = {}  # those that the page shows, and those that were printed
         self.programs()
         self.machines = {address: Machine(self, address) for address in addresses}
@@ -288,19 +289,32 @@ class Stage:
 
     def __exit__(self, *_):
         Stage.open.discard(self)
-        # Whatever was started here has this folder in its environment.
-        kill_all(f"RECIPE_STAGE={self.folder}")
+        kill_all(str(self.folder))
+        left = listeners(self.net)
         if os.environ.get("REDIS_LOCK_KEEP"):
             print(f"{self.name}: {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
+        assert not left, f"servers outlived their recipe, at {left}"
 
 
-def kill_all(variable):
-    """Kills the processes that have this in their environment, until there is none."""
+def listeners(net):
+    """The addresses of this part of the loopback network at which somebody listens."""
+    found = []
+    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_ = row.split()
+        host, port = local.split(":")
+        address = int(host, 16).to_bytes(4, sys.byteorder)
+        if state == "0A" and address.startswith(bytes((127, *net))):
+            found.append(f"{socket.inet_ntoa(address)}:{int(port, 16)}")
+    return found
+
+
+def kill_all(folder):
+    """Kills what was started in folders whose names begin so, until nothing is left of it."""
     for _ in range(50):
         pids = map(int, filter(str.isdigit, os.listdir("/proc")))
-        left = [pid for pid in pids if variable.encode() in environment(pid)]
+        left = [pid for pid in pids if works_in(folder, pid)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -321,7 +335,7 @@ def guard():
         os.dup2(nothing, file)
     os.close(run)
     os.read(ours, 1)  # ends when the run does: it alone has the other end
-    kill_all(f"RECIPE_RUN={RUN}")
+    kill_all(RUN)
     os._exit(0)
 
 
@@ -334,12 +348,14 @@ def end(number, _):
     os._exit(128 + number)
 
 
-def environment(pid):
-    """The variables of a process; none if it is another user's or has gone."""
+def works_in(folder, pid):
+    """Whether a process has such a folder in its environment, or works in it: servers write their titles over their
+    environment. False if it is another user's or has gone."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes()
+        return f"RECIPE_STAGE={folder}".encode() in variables or os.readlink(f"/proc/{pid}/cwd").startswith(folder)
     except OSError:
-        return []
+        return False
 
 
 class Machine:
@@ -409,7 +425,6 @@ class Machine:
             "TERM": "dumb",
             "LC_ALL": "C.UTF-8",
             "RECIPE_STAGE": str(self.stage.folder),
-            "RECIPE_RUN": RUN,
             "RECIPE_ROOT": str(self.folder),
             "RECIPE_LOCAL": self.local,
             "RECIPE_ADDRESS": self.real,

@@ -16,6 +16,7 @@ def before_make_a_backup(stage):
 def after_make_a_backup(stage):
     # It has the lock, and what the page says of it next is true: it does not load without the module.
     machine = stage.first
+    assert machine.must("stat -c %a /var/backups/redis.rdb").strip() == "600", "others may read the backup"
     machine.must("systemctl stop redis-server; rm -rf /var/lib/redis/appendonlydir")
     machine.must("cp /var/backups/redis.rdb /var/lib/redis/dump.rdb; sed -i /^appendonly/d /etc/redis/redis.conf")
     machine.must("systemctl start redis-server")

@@ -126,7 +126,9 @@ def test_servers_write_the_lines_that_the_page_shows():
             (f"{load} max-keys", "... lacks its value"),
             (f"{load} max-keys 500", "... is a number from ... to ..."),
             (f"{load} allow-hold maybe", "... is yes or no"),
-            (f"{load}\nlock.max-keys 500", "a configuration of this module is out of range"),
+            (f"{load}\nlock.max-keys 500", "a configuration of this module is out of range or no number"),
+            (f"{load}\nlock.max-keys 10s", "a configuration of this module is out of range or no number"),
+            (f"{load}\n{load}", "a module of this name is loaded already"),
             (f"{load}\nlock.max-lease-ms 1000", "lock.default-lease-ms must not be above lock.max-lease-ms"),
         ]:
             said = log_of(folder, server, conf=conf)
@@ -135,7 +137,7 @@ def test_servers_write_the_lines_that_the_page_shows():
             assert re.search(f"<module> module lock is not loaded: {as_pattern(reason).pattern}\n", said), said
             writes(said, "Can't load module from ...: server aborting", theirs)
         said = log_of(folder, server, conf="loadmodule /nowhere/libredis_lock.so")
-        writes(said, "failed to load: ...: cannot open shared object file", theirs)
+        writes(said, "cannot open shared object file: No such file or directory", theirs)
         copy = folder / "libredis_lock.so"
         copy.write_bytes(machine.module().read_bytes())
         copy.chmod(0o644)
@@ -144,8 +146,11 @@ def test_servers_write_the_lines_that_the_page_shows():
             "failed to load: It does not have execute permissions.",
             theirs,
         )
-        said = log_of(folder, server, conf="lock.max-keys 64")
-        writes(said, "Module Configuration detected without loadmodule directive", theirs)
+        for conf in ("lock.max-keys 64", f"{load}\nlock.max-keyz 64"):
+            said = log_of(folder, server, conf=conf)
+            writes(said, "Module Configuration detected without loadmodule directive", theirs)
+            named = re.search("lock.max-key[sz]", said) is not None
+            assert named != (machine.version()[:3] == ("redis", 7, 0)), said
 
         grace = f"{load}\nlock.grace-ms 300\nmaxmemory-policy allkeys-lru"
         said = log_of(folder, server, conf=grace, wait_for="granted again: ")
@@ -173,6 +178,22 @@ def test_servers_write_the_lines_that_the_page_shows():
             said = log_of(data, server, *options, wait_for=ready)
             for line in lines:
                 writes(said, line, theirs)
+            if options:
+                # The last record was cut off, as by a crash.
+                file = max(data.glob("appendonlydir/*.incr.aof"), key=lambda file: file.stat().st_size)
+                file.write_bytes(file.read_bytes()[:-3])
+                said = log_of(data, server, *options, conf=load, wait_for=ready)
+                writes(said, "Truncating the AOF", theirs)
+
+
+def test_what_others_cannot_read_is_read_by_sudo():
+    # What could go wrong: an operator's command ends with "Permission denied". The machines of these tests are root's.
+    for page in sorted((ROOT / "docs/operations").glob("*.md")):
+        for block in re.findall(r"(?ms)^```sh\n(.*?)^```", page.read_text()):
+            for line in block.replace("\\\n", " ").splitlines():
+                # CONFIG SET names files for the server, and /etc/prometheus may be read.
+                if re.search(r" /(var/(log|lib|backups)|etc/redis)/", line) and "CONFIG SET" not in line:
+                    assert "sudo " in line, f"{page.name}: {line}"
 
 
 def connected(path, process):
@@ -189,3 +210,24 @@ def connected(path, process):
         except (OSError, RuntimeError):
             time.sleep(0.02)
     raise AssertionError("the server does not answer")
+
+
+def before_a_damaged_append_only_file(stage):
+    if machine.version()[:3] == ("valkey", 9, 1):
+        raise machine.NotHere("valkey-check-aof of Valkey 9.1 takes good files for damaged ones")
+    home = stage.first
+    stage.loaded("appendonly yes\nappendfsync always\n")
+    for key in ("first", "damaged", "later"):
+        home.cli("LOCK.ACQUIRE", key, "alice", "PX", "600000")
+    home.must("systemctl stop redis-server")
+    home.must("sed -i 's/^damaged/!/' /var/lib/redis/appendonlydir/*.incr.aof")
+    assert home.bash("systemctl start redis-server")[0] != 0, "the server reads a damaged file"
+
+
+def after_a_damaged_append_only_file(stage):
+    # What could go wrong: the whole file is lost, or the server grants again at once what it has forgotten.
+    home = stage.first
+    assert home.cli("LOCK.CHECK", "first", "alice").isdigit()
+    assert home.cli("EXISTS", "damaged", "later") == "0"
+    assert home.cli("LOCK.ACQUIRE", "later", "bob").startswith("GRACE ")
+    home.must("ls /var/backups/appendonlydir.damaged/appendonly.aof.manifest")

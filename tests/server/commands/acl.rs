@@ -295,6 +295,20 @@ const ROLES: &[Role] = &[
         ],
     },
     Role {
+        name: "sentinel",
+        may: &["PING", "INFO", "ROLE", "PUBLISH __sentinel__:hello x", "CLIENT SETNAME sentinel-cmd"],
+        may_not: &[
+            "LOCK.ACQUIRE lock:w a",
+            "LOCK.INFO lock:k",
+            "LOCK.TOP",
+            "GET data:w",
+            "PUBLISH secrets x",
+            "CONFIG GET dir",
+            "CONFIG SET lock.max-keys 5",
+            "FLUSHALL",
+        ],
+    },
+    Role {
         name: "replica",
         may: &["PING", "REPLCONF capa eof"],
         may_not: &["LOCK.ACQUIRE lock:w a", "LOCK.INFO lock:k", "GET data:w", "INFO lock", "CONFIG GET dir"],
