@@ -48,6 +48,17 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
         }
     }
 
+    /// The first entry.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<(K, V)> {
+        match &self.0 {
+            Entries::None => None,
+            Entries::One(only, value) => Some((*only, *value)),
+            // Not by a range: that goes down to both of its ends.
+            Entries::Tree(tree) => tree.first_key_value().map(|(key, value)| (*key, *value)),
+        }
+    }
+
     /// Adds an entry, in place of the one with this key if there is one.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         match &mut self.0 {
@@ -146,6 +157,7 @@ mod tests {
                 assert_eq!(map.range(range.clone()).collect::<Vec<_>>(), expected, "{history}");
                 assert!(map.range(range).rev().eq(expected.into_iter().rev()), "{history}");
             }
+            assert_eq!(map.first(), model.first_key_value().map(|(key, value)| (*key, *value)), "{history}");
             assert!((0..3).all(|key| map.get(key) == model.get(&key).copied()), "{history}");
         }
     }

@@ -187,8 +187,10 @@ impl WaitQueue {
     /// The first waiter behind a position, or of all.
     pub(crate) fn next(&self, after: Option<Position>) -> Option<(Position, WaiterId)> {
         use core::ops::Bound::{Excluded, Unbounded};
-        let from = after.map_or(Unbounded, Excluded);
-        self.order.range((from, Unbounded)).next()
+        match after {
+            None => self.order.first(),
+            Some(after) => self.order.range((Excluded(after), Unbounded)).next(),
+        }
     }
 
     /// The writers before a position that wait for this key alone.
