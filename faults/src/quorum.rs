@@ -105,13 +105,18 @@ pub struct Written {
 impl Resource {
     /// The holder writes now.
     pub fn write(&mut self, hold: &Hold) -> Written {
-        let is_old = hold.start < self.newest;
+        let is_old = self.has_newer(hold);
         let accepted = hold.fence.is_none_or(|fence| fence >= self.highest);
         if accepted {
             self.highest = self.highest.max(hold.fence.unwrap_or_default());
             self.newest = self.newest.max(hold.start);
         }
         Written { accepted, is_old }
+    }
+
+    /// Whether a hold that began later has written.
+    pub fn has_newer(&self, hold: &Hold) -> bool {
+        hold.start < self.newest
     }
 }
 

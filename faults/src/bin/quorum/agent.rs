@@ -115,8 +115,16 @@ impl Record {
 
     /// Whether this client relies on a hold now.
     pub fn is_holding(&self, client: u64) -> bool {
-        let last = self.holds.range((client, 0)..=(client, u64::MAX)).next_back();
-        last.is_some_and(|(_, hold)| hold.gave_up.is_none() && boot_us() < hold.until)
+        self.last_hold(client).is_some_and(|hold| hold.gave_up.is_none() && boot_us() < hold.until)
+    }
+
+    /// Whether another client has written since this one got its last hold: what this one writes now comes too late.
+    pub fn is_overtaken(&self, client: u64) -> bool {
+        self.last_hold(client).is_some_and(|hold| self.resource.has_newer(hold))
+    }
+
+    fn last_hold(&self, client: u64) -> Option<&Hold> {
+        self.holds.range((client, 0)..=(client, u64::MAX)).next_back().map(|(_, hold)| hold)
     }
 
     fn write(&mut self, client: u64, number: u64) -> bool {

@@ -44,6 +44,9 @@ const CLIENTS: u64 = 5;
 /// What is under way when something is stopped depends on the machine. So a run that could not have shown a violation
 /// is repeated, so often at most.
 const ATTEMPTS: u64 = 3;
+/// A holder that is stopped stays so until another has written, but no longer than this beyond its lease: the place of
+/// a stopped client in the queue, and the lease of one that was killed with the lock.
+const OVERTAKEN_MS: u64 = QUEUE_MS + 2 * LEASE_MS;
 /// How many of them may be stopped at once.
 const STOPPED_MAX: usize = 2;
 /// How often one client alone takes the lock, where requests are counted.
@@ -231,6 +234,22 @@ fn requests(nodes: &mut Nodes, scene: &Scene, away: Option<usize>, which: &str, 
     middle
 }
 
+/// A client that is stopped.
+struct Stopped {
+    client: u64,
+    /// It stays so until then at least.
+    until: Instant,
+    /// If no other client has written by then, it goes on nevertheless.
+    at_most: Instant,
+}
+
+impl Stopped {
+    fn is_over(&self, scene: &Scene) -> bool {
+        let now = Instant::now();
+        self.at_most <= now || self.until <= now && scene.record().is_overtaken(self.client)
+    }
+}
+
 /// The processes of a round.
 struct Crew {
     scene: std::sync::Arc<Scene>,
@@ -245,15 +264,15 @@ impl Crew {
         self.started += 1;
     }
 
-    /// Stops clients beyond their leases, up to two at once, and kills some.
+    /// Stops clients beyond their leases, up to two at once, and kills some. A holder stays stopped until another client
+    /// has written: so its next write is a late one.
     fn disturb(&mut self, ends: Instant, calm: &AtomicBool, report: &mut Report) {
         let name = self.scene.library.name();
-        // By client, with the end.
-        let mut stopped: Vec<(u64, Instant)> = Vec::new();
+        let mut stopped: Vec<Stopped> = Vec::new();
         while Instant::now() < ends || !stopped.is_empty() {
             thread::sleep(Duration::from_millis(5));
-            let (over, still): (Vec<_>, Vec<_>) = stopped.into_iter().partition(|(_, end)| *end <= Instant::now());
-            over.iter().for_each(|(client, _)| self.process(*client).signal(Signal::CONT));
+            let (over, still): (Vec<_>, Vec<_>) = stopped.into_iter().partition(|one| one.is_over(&self.scene));
+            over.iter().for_each(|one| self.process(one.client).signal(Signal::CONT));
             stopped = still;
             let rests = calm.load(Ordering::Relaxed) || stopped.len() == STOPPED_MAX || Instant::now() >= ends;
             if rests || !self.dice.random_bool(0.01) {
@@ -269,7 +288,9 @@ impl Crew {
             } else {
                 self.process(client).signal(Signal::STOP);
                 let time = Duration::from_millis(LEASE_MS + self.dice.random_range(200..=1_200));
-                stopped.push((client, Instant::now() + time));
+                let until = Instant::now() + time;
+                let at_most = if holds { until + Duration::from_millis(OVERTAKEN_MS) } else { until };
+                stopped.push(Stopped { client, until, at_most });
                 report.add(&format!("{name}: clients stopped {which}"), 1);
             }
         }
@@ -280,10 +301,10 @@ impl Crew {
     }
 
     /// A client that is not stopped, and whether it has the lock: mostly one that has.
-    fn choose(&mut self, stopped: &[(u64, Instant)]) -> Option<(u64, bool)> {
+    fn choose(&mut self, stopped: &[Stopped]) -> Option<(u64, bool)> {
         let record = self.scene.record();
         let clients = self.processes.iter().map(|process| process.client);
-        let running: Vec<u64> = clients.filter(|client| stopped.iter().all(|(other, _)| other != client)).collect();
+        let running: Vec<u64> = clients.filter(|client| stopped.iter().all(|one| one.client != *client)).collect();
         let holder = running.iter().find(|client| record.is_holding(**client)).copied();
         if self.dice.random_bool(0.9) {
             return Some((holder?, true));
