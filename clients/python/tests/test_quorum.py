@@ -550,6 +550,7 @@ class QuorumLockTest(Nodes, unittest.TestCase):
         wire.hold_next = True
         with self.lock(nodes, lease=600.0):
             wait_for(lambda: None not in self.fences()[1:])
+            wait_for(lambda: not wire.hold_next)  # else the release may come before the request is on its way
             self.assertIsNone(self.fences()[0])
         wire.held.set()
         wait_for(lambda: self.calls(0, "acquire") > before)
