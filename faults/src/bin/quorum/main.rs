@@ -264,8 +264,8 @@ impl Crew {
         self.started += 1;
     }
 
-    /// Stops clients beyond their leases, up to two at once, and kills some. A holder stays stopped until another client
-    /// has written: so its next write is a late one.
+    /// Stops clients beyond their leases, up to two at once, and kills some.
+    /// A holder stays stopped until another client has written: so its next write is a late one.
     fn disturb(&mut self, ends: Instant, calm: &AtomicBool, report: &mut Report) {
         let name = self.scene.library.name();
         let mut stopped: Vec<Stopped> = Vec::new();
