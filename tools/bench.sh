@@ -41,7 +41,7 @@ for program in "${programs[@]}"; do
   target/release/waiting --server "$program" --rows handoff --sizes "$sizes" --rounds "$rounds" "${results[@]}"
   if [ "$rows" = all ]; then
     # Among 1,000 clients Valkey takes milliseconds for an element of a list, and under callgrind much longer.
-    case $program in *valkey*) profiled=16 ;; *) profiled=16,1000 ;; esac
+    case $program in */valkey-server) profiled=16 ;; *) profiled=16,1000 ;; esac
     target/release/waiting --server "$program" --rows profile --sizes "$profiled" "${results[@]}"
     echo
     target/release/places --server "$program" --rounds "$rounds" "${results[@]}"
