@@ -241,7 +241,8 @@ fn nothing_is_left_of_locks_that_were_flushed() {
 
 #[test]
 fn databases_that_are_flushed_again_and_again_leave_nothing() {
-    // Each flush once kept an index of 20 KB, to be given back later than the next one came.
+    // Each flush once kept an index of 20 KB, to be given back later than the next one came: 40 MB after all of them.
+    const MOST: u64 = 2_000_000;
     let _alone = alone();
     let server = Server::new();
     let mut conn = server.connect();
@@ -250,8 +251,12 @@ fn databases_that_are_flushed_again_and_again_leave_nothing() {
     let before = settled_memory(&mut conn);
     let rounds = (0..2_000).flat_map(|_| [words("LOCK.ACQUIRE k a"), words("FLUSHDB")]);
     send_all(&mut server.connect(), rounds);
+    // The server may not have freed the buffers of that connection yet.
     let after = conn.info_number("memory", "used_memory");
-    assert!(after <= before + 200_000, "{} bytes are kept", after - before);
+    assert!(after <= before + MOST, "{} bytes are kept", after - before);
+    wait_for(&format!("memory to be as low as {before} bytes again"), || {
+        settled_memory(&mut conn) <= before + LEFT_MAX
+    });
 }
 
 #[test]
