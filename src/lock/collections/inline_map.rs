@@ -1,9 +1,10 @@
-//! An ordered map with its only entry in place. Most queues have one waiter, and a tree takes hundreds of bytes.
+//! An ordered map with its only entry in place, and few entries in a row. Most queues have one waiter, and most others
+//! get each waiter at the end and lose it at the head: a tree takes hundreds of bytes, and hundreds of instructions.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Range;
-use core::ops::RangeBounds;
+use alloc::collections::{BTreeMap, VecDeque, vec_deque};
+use core::ops::{Bound, RangeBounds};
 
 /// An ordered map. It allocates nothing before its second entry.
 #[derive(Debug)]
@@ -12,12 +13,23 @@ pub(crate) struct InlineMap<K, V>(Entries<K, V>);
 /// A set with its only member in place.
 pub(crate) type InlineSet<K> = InlineMap<K, ()>;
 
+/// A map with more entries is a tree: to add one between others, or to take it out, moves up to half of a row.
+const ROW_MAX: usize = if cfg!(test) { 2 } else { 1_024 };
+
+/// A row keeps room for so many.
+const ROW_KEPT: usize = 16;
+
+type Row<K, V> = VecDeque<(K, V)>;
+
 #[derive(Debug)]
-#[expect(clippy::box_collection, reason = "a tree is larger than most single entries, and than a pointer")]
+#[expect(clippy::box_collection, reason = "both are larger than most single entries, and than a pointer")]
 enum Entries<K, V> {
     None,
     One(K, V),
-    /// At least one. A tree stays one until it is empty: else a map that often has one and two would often allocate.
+    /// At least one, in order. A row stays one until it is empty or too long: else a map that often has one and two
+    /// would often allocate.
+    Row(Box<Row<K, V>>),
+    /// At least one. A tree stays one until it is empty.
     Tree(Box<BTreeMap<K, V>>),
 }
 
@@ -32,6 +44,7 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
         match &self.0 {
             Entries::None => 0,
             Entries::One(..) => 1,
+            Entries::Row(row) => row.len(),
             Entries::Tree(tree) => tree.len(),
         }
     }
@@ -44,6 +57,7 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
         match &self.0 {
             Entries::None => None,
             Entries::One(only, value) => (*only == key).then_some(*value),
+            Entries::Row(row) => find(row, key).ok().map(|at| row[at].1),
             Entries::Tree(tree) => tree.get(&key).copied(),
         }
     }
@@ -54,6 +68,7 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
         match &self.0 {
             Entries::None => None,
             Entries::One(only, value) => Some((*only, *value)),
+            Entries::Row(row) => row.front().copied(),
             // Not by a range: that goes down to both of its ends.
             Entries::Tree(tree) => tree.first_key_value().map(|(key, value)| (*key, *value)),
         }
@@ -62,9 +77,19 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
     /// Adds an entry, in place of the one with this key if there is one.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         match &mut self.0 {
+            Entries::Row(row) => match find(row, key) {
+                Ok(at) => row[at].1 = value,
+                Err(at) if row.len() < ROW_MAX => row.insert(at, (key, value)),
+                Err(_) => {
+                    let tree = row.drain(..).chain([(key, value)]).collect();
+                    self.0 = Entries::Tree(Box::new(tree));
+                }
+            },
             Entries::Tree(tree) => drop(tree.insert(key, value)),
             Entries::One(only, old) if *only != key => {
-                self.0 = Entries::Tree(Box::new(BTreeMap::from([(*only, *old), (key, value)])));
+                let (old, new) = ((*only, *old), (key, value));
+                let row = if old.0 < new.0 { [old, new] } else { [new, old] };
+                self.0 = Entries::Row(Box::new(row.into()));
             }
             Entries::None | Entries::One(..) => self.0 = Entries::One(key, value),
         }
@@ -72,6 +97,16 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
 
     pub(crate) fn remove(&mut self, key: K) {
         match &mut self.0 {
+            Entries::Row(row) => {
+                if let Ok(at) = find(row, key) {
+                    row.remove(at);
+                }
+                if row.is_empty() {
+                    self.0 = Entries::None;
+                } else if row.capacity() > ROW_KEPT && row.len() < row.capacity() / 4 {
+                    row.shrink_to(row.capacity() / 2);
+                }
+            }
             Entries::Tree(tree) => {
                 tree.remove(&key);
                 if tree.is_empty() {
@@ -93,8 +128,43 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
         match &self.0 {
             Entries::None => Iter::One(None),
             Entries::One(only, value) => Iter::One(range.contains(only).then_some((*only, *value))),
+            Entries::Row(row) => {
+                let from = match range.start_bound() {
+                    Bound::Unbounded => 0,
+                    Bound::Included(from) => count_before(row, |key| key < from),
+                    Bound::Excluded(from) => count_before(row, |key| key <= from),
+                };
+                let to = match range.end_bound() {
+                    Bound::Unbounded => row.len(),
+                    Bound::Included(to) => count_before(row, |key| key <= to),
+                    Bound::Excluded(to) => count_before(row, |key| key < to),
+                };
+                Iter::Row(row.range(from..to))
+            }
             Entries::Tree(tree) => Iter::Tree(tree.range(range)),
         }
+    }
+}
+
+/// Where a key is in a row, or else where it belongs. Most are asked for at an end.
+#[inline]
+fn find<K: Ord, V>(row: &Row<K, V>, key: K) -> Result<usize, usize> {
+    match (row.front(), row.back()) {
+        (Some((first, _)), _) if *first == key => Ok(0),
+        (_, Some((last, _))) if *last < key => Err(row.len()),
+        _ => row.binary_search_by(|(at, _)| at.cmp(&key)),
+    }
+}
+
+/// How many entries of a row stand before a place. Mostly none does, the first alone, or all.
+#[inline]
+fn count_before<K, V>(row: &Row<K, V>, is_before: impl Fn(&K) -> bool) -> usize {
+    let stands_before = |at| row.get(at).is_some_and(|(key, _)| is_before(key));
+    match row.len() {
+        _ if !stands_before(0) => 0,
+        _ if !stands_before(1) => 1,
+        len if stands_before(len - 1) => len,
+        _ => row.partition_point(|(key, _)| is_before(key)),
     }
 }
 
@@ -103,6 +173,8 @@ impl<K: Copy + Ord, V: Copy> InlineMap<K, V> {
 pub(crate) enum Iter<'m, K, V> {
     /// At most one.
     One(Option<(K, V)>),
+    /// Those of a row.
+    Row(vec_deque::Iter<'m, (K, V)>),
     /// Those of a tree.
     Tree(Range<'m, K, V>),
 }
@@ -113,6 +185,7 @@ impl<K: Copy, V: Copy> Iterator for Iter<'_, K, V> {
     fn next(&mut self) -> Option<(K, V)> {
         match self {
             Iter::One(entry) => entry.take(),
+            Iter::Row(entries) => entries.next().copied(),
             Iter::Tree(entries) => entries.next().map(|(key, value)| (*key, *value)),
         }
     }
@@ -122,6 +195,7 @@ impl<K: Copy, V: Copy> DoubleEndedIterator for Iter<'_, K, V> {
     fn next_back(&mut self) -> Option<(K, V)> {
         match self {
             Iter::One(entry) => entry.take(),
+            Iter::Row(entries) => entries.next_back().copied(),
             Iter::Tree(entries) => entries.next_back().map(|(key, value)| (*key, *value)),
         }
     }
