@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 pub(super) struct Owners(Vec<InlineMap<(u64, u64), WaiterId>>);
 
 /// How many maps there are, once there was a waiter.
-const MAPS: usize = 256;
+const MAPS: usize = 1_024;
 
 impl Owners {
     pub(super) const fn new() -> Owners {
