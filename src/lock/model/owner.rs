@@ -41,12 +41,14 @@ impl Owner {
             let product = u128::from(sum ^ word) * SPREAD;
             (product as u64) ^ ((product >> 64) as u64)
         };
-        let (words, rest) = self.0.as_chunks::<8>();
-        let sum = words.iter().fold(self.0.len() as u64, |sum, word| mix(sum, u64::from_le_bytes(*word)));
-        // The last word is filled up with zeros: the length is in the sum already.
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        mix(sum, u64::from_le_bytes(last))
+        let bytes = self.as_bytes();
+        let (words, _) = bytes.as_chunks::<8>();
+        let sum = words.iter().fold(bytes.len() as u64, |sum, word| mix(sum, u64::from_le_bytes(*word)));
+        // The last eight bytes, some of them once more: the length is in the sum already.
+        match bytes.last_chunk() {
+            Some(last) => mix(sum, u64::from_le_bytes(*last)),
+            None => bytes.iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte))),
+        }
     }
 
     /// Bytes allocated outside of the value itself.
