@@ -259,6 +259,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     }
 
     /// Opens a key behind those that are open.
+    #[inline(always)]
     fn push(&mut self, name: Str<'_>, access: Access) -> Result<(), WrongType> {
         let mode = match access {
             Access::Read => raw::REDISMODULE_READ,

@@ -39,6 +39,7 @@ impl<'k, 'n> OpenLocks<'k, 'n> {
 
     /// Leaves the keys as a step should. A lock without a hold is deleted (I6). A lock with a new or changed hold loses
     /// the time to live that a client may have set by EXPIRE: only leases end holds.
+    #[inline(always)]
     pub fn tidy(&mut self, changes: &[Change]) {
         for change in changes {
             let at = usize::from(change.key.0);

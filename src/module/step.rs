@@ -95,6 +95,7 @@ fn run_at<'n>(
 }
 
 /// Replicates the changes, then notifies watchers and subscribers.
+#[inline(always)]
 fn publish(shell: &Shell, ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
     shell.stream.publish(ctx, names, changes, now);
     for change in changes {

@@ -165,6 +165,7 @@ impl LockManager {
     }
 
     /// Judges a request by the holds on one of its keys, its own included.
+    #[inline(always)]
     fn judge_newcomer<K: Keyspace>(
         &self,
         keys: &mut K,

@@ -320,7 +320,7 @@ impl Hold {
     }
 
     /// Sets the count in one mode.
-    #[inline]
+    #[inline(always)]
     pub fn set_count(&mut self, mode: Mode, count: u32) {
         let (reads, writes) = self.counts();
         match mode {

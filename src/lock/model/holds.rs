@@ -70,17 +70,19 @@ impl Holds {
 
     /// The hold of one owner.
     #[must_use]
+    #[inline(always)]
     pub fn get(&self, owner: &[u8]) -> Option<&Hold> {
         self.entry(owner).map(|(_, hold)| hold)
     }
 
     /// The hold of one owner, and the owner as it is kept here.
     #[must_use]
+    #[inline(always)]
     pub fn entry(&self, owner: &[u8]) -> Option<(&Owner, &Hold)> {
         match &self.0 {
             Repr::None(_) => None,
             Repr::One(holder, hold) => (holder.as_bytes() == owner).then_some((holder, hold)),
-            Repr::Many(many) => many.by_owner.get_key_value(owner),
+            Repr::Many(many) => many.entry(owner),
         }
     }
 
@@ -155,6 +157,7 @@ impl Holds {
     }
 
     /// Puts an owner's hold, in place of what it held before, which is returned.
+    #[inline]
     pub fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
         match &mut self.0 {
             Repr::None(highest) if *highest <= Some(hold.fence()) => {
@@ -192,12 +195,15 @@ impl Holds {
     }
 
     /// Takes away the hold that ended first, if it is over at `now`.
+    #[inline(always)]
     pub fn take_over(&mut self, now: Timestamp) -> Option<(Owner, Hold)> {
-        let (deadline, owner) = self.earliest()?;
-        if deadline > now {
-            return None;
-        }
-        let owner = owner.clone();
+        let is_over = self.earliest().is_some_and(|(deadline, _)| deadline <= now);
+        if is_over { self.take_earliest() } else { None }
+    }
+
+    #[inline(never)]
+    fn take_earliest(&mut self) -> Option<(Owner, Hold)> {
+        let owner = self.earliest()?.1.clone();
         let hold = self.take(owner.as_bytes())?;
         Some((owner, hold))
     }
@@ -226,6 +232,12 @@ impl Holds {
 }
 
 impl Many {
+    // Kept out of the way of locks with one holder.
+    #[inline(never)]
+    fn entry(&self, owner: &[u8]) -> Option<(&Owner, &Hold)> {
+        self.by_owner.get_key_value(owner)
+    }
+
     fn raise(&mut self, fence: Fence) {
         self.highest = self.highest.max(Some(fence));
     }

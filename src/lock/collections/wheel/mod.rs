@@ -214,7 +214,7 @@ impl<T: Clone> Wheel<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn link(&mut self, index: u32, due: Tick) {
         let elapsed = self.elapsed;
         // What is due already goes into the slot that is polled next. What lies beyond the wheel's reach goes into a
