@@ -75,7 +75,7 @@ fuzz_target!(|line: &[u8]| {
     }
     for bounds in [WIDE, TIGHT] {
         for connected in [Some(LockManager::new(LIMITS).sessions().connection(7)), None] {
-            let parsed = parse(spec, &words, bounds, &Someone(connected));
+            let parsed = parse(spec, &words, bounds, &mut Someone(connected));
             check(spec, &words, parsed);
         }
     }
@@ -84,7 +84,7 @@ fuzz_target!(|line: &[u8]| {
 /// What the module's parser must have made of a reading by the documented syntax.
 type Parsed = Result<Box<dyn Fn(&Reading)>, ArgError>;
 
-fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone) -> Parsed {
+fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &mut Someone) -> Parsed {
     let parser = Parser::new(words, bounds);
     let bound = someone.0;
     let form = match spec.name.to_bytes() {
@@ -93,20 +93,20 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
         b"lock.share" => Form::Share,
         b"lock.macquire" => Form::Many,
         b"lock.release" => {
-            let (key, request) = release::parse_one(parser)?;
-            return released(vec![key.to_vec()], request, bounds);
+            let (keys, request) = release::parse_one(parser, kept)?;
+            return released(keys, request, bounds);
         }
         b"lock.mrelease" => {
-            let (keys, request) = release::parse_many(parser)?;
-            return released(keys.iter().map(|key| key.to_vec()).collect(), request, bounds);
+            let (keys, request) = release::parse_many(parser, kept)?;
+            return released(keys, request, bounds);
         }
         b"lock.extend" => {
-            let (key, request) = extend::parse_one(parser, someone)?;
-            return extended(vec![key.to_vec()], request, bounds, bound);
+            let (keys, request) = extend::parse_one(parser, someone, |_, keys, request| kept(keys, request))?;
+            return extended(keys, request, bounds, bound);
         }
         b"lock.mextend" => {
-            let (keys, request) = extend::parse_many(parser, someone)?;
-            return extended(keys.iter().map(|key| key.to_vec()).collect(), request, bounds, bound);
+            let (keys, request) = extend::parse_many(parser, someone, |_, keys, request| kept(keys, request))?;
+            return extended(keys, request, bounds, bound);
         }
         b"lock.break" => {
             let (key, owner) = break_lock::parse(parser)?;
@@ -159,9 +159,11 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
         b"lock.hold" => return told(Parser::new(words, bounds)),
         other => panic!("{} is not tried", other.escape_ascii()),
     };
-    let parsed = acquire::parse(parser, someone, form)?;
-    let keys: Vec<Vec<u8>> = parsed.keys.iter().map(|key| key.to_vec()).collect();
-    let (request, generated) = (parsed.request, parsed.generated);
+    let parsed = |_: &mut Someone, parsed: acquire::Parsed<'_, &[u8]>| {
+        let (keys, request) = kept(parsed.keys, parsed.request);
+        (keys, request, parsed.generated)
+    };
+    let (keys, request, generated) = acquire::parse(parser, someone, form, parsed)?;
     let Operation::Acquire(ask) = request.operation else { panic!("{:?}", request.operation) };
     assert!(request.owner.as_bytes().len() <= bounds.owner_bytes_max.max(32));
     assert!((Millis(1)..=bounds.lease_max.max(bounds.lease_default)).contains(&ask.lease));
@@ -201,6 +203,10 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &Someone)
         };
         assert_eq!(ask.wait, if bound.is_some() { wait } else { Wait::Never });
     }))
+}
+
+fn kept(keys: &[&[u8]], request: &Request) -> (Vec<Vec<u8>>, Request) {
+    (keys.iter().map(|key| key.to_vec()).collect(), request.clone())
 }
 
 fn released(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds) -> Parsed {

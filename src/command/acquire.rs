@@ -9,7 +9,7 @@ use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MINFENCE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
 use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::Db;
@@ -150,24 +150,27 @@ pub enum Form {
 }
 
 /// A request, and what its reply depends on.
-#[derive(Debug)]
-pub struct Parsed<W> {
+#[derive(Clone, Copy, Debug)]
+pub struct Parsed<'p, W> {
     /// At least one, all different.
-    pub keys: SmallVec<[W; 1]>,
+    pub keys: &'p [W],
     /// What is asked of all the keys.
-    pub request: Request,
+    pub request: &'p Request,
     /// Whether the server made the owner, because the client sent `*`.
     pub generated: bool,
 }
 
 fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
-    // Read where it lies: it is large.
-    let parsed = parse(Parser::new(args, config::bounds()), ctx, form);
-    let Parsed { keys, request, generated } = match &parsed {
-        Ok(parsed) => parsed,
-        Err(error) => return reply_arg_error(ctx, error),
-    };
-    let generated = *generated;
+    let parsed = parse(Parser::new(args, config::bounds()), ctx, form, |ctx, parsed| answer(ctx, parsed, form));
+    if let Err(error) = parsed {
+        reply_arg_error(ctx, &error);
+    }
+}
+
+/// Serves a request and replies, or lets the client wait.
+#[inline(always)]
+fn answer(ctx: &mut Ctx<'_>, parsed: Parsed<'_, Str<'_>>, form: Form) {
+    let Parsed { keys, request, generated } = parsed;
     let reply_grant = if form == Form::Many { reply_fences } else { reply_fence };
     let write = if form == Form::Many { reply_wait_end_many } else { reply_wait_end_one };
     match serve(ctx, keys, request, Some(Reply { generated, write })) {
@@ -183,32 +186,42 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
     }
 }
 
-/// Reads the arguments of any of the commands.
-pub fn parse<'a, A: Arguments<'a>>(
+/// Reads the arguments of any of the commands, and passes on what they ask for.
+///
+/// The request is lent and not returned: to move it takes a processor about as long as to read it.
+pub fn parse<'a, A: Arguments<'a>, C: Caller, R>(
     mut parser: Parser<A>,
-    caller: &impl Caller,
+    caller: &mut C,
     form: Form,
-) -> Result<Parsed<A::Word>, ArgError> {
+    pass_on: impl FnOnce(&mut C, Parsed<'_, A::Word>) -> R,
+) -> Result<R, ArgError> {
     let lease_default = parser.bounds().lease_default;
-    let keys = if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
+    let keys: SmallVec<[A::Word; 1]> =
+        if form == Form::Many { parser.keys()?.into() } else { smallvec![parser.need("key")?] };
     let owner_arg = parser.owner_arg()?;
     let (mode, limit) = match form {
         Form::ReadWrite => (parser.mode()?, None),
         Form::Share => (Mode::Read, Some(parser.limit()?)),
         Form::Acquire | Form::Many => (Mode::Write, None),
     };
-    let options = parser.options(match form {
+    let mut options = Options::default();
+    let taken: &[Opt] = match form {
         Form::Acquire | Form::ReadWrite => &OPTIONS,
         Form::Share => &OPTIONS_OF_SHARES,
         Form::Many => &OPTIONS_OF_MANY,
-    })?;
+    };
+    parser.read_options(taken, &mut options)?;
     let share = limit.map(|limit| share(limit, &options)).transpose()?;
-    if matches!(owner_arg, OwnerArg::Generate) && options.retry.is_some() {
-        return Err(ArgError::RetryGenerated);
-    }
-    if matches!(owner_arg, OwnerArg::Generate) && options.queue.is_some() {
-        return Err(ArgError::QueueGenerated);
-    }
+    let made;
+    let (owner, generated) = match owner_arg {
+        OwnerArg::Named(owner) => (owner, false),
+        OwnerArg::Generate if options.retry.is_some() => return Err(ArgError::RetryGenerated),
+        OwnerArg::Generate if options.queue.is_some() => return Err(ArgError::QueueGenerated),
+        OwnerArg::Generate => {
+            made = generate_owner();
+            (made.as_bytes(), true)
+        }
+    };
     let operation = Operation::Acquire(lock::Acquire {
         mode: options.mode.unwrap_or(mode),
         lease: options.lease.unwrap_or(lease_default),
@@ -222,11 +235,8 @@ pub fn parse<'a, A: Arguments<'a>>(
         share,
         min_fence: options.min_fence,
     });
-    let (owner, generated) = match owner_arg {
-        OwnerArg::Named(owner) => (Owner::new(owner), false),
-        OwnerArg::Generate => (generate_owner(), true),
-    };
-    Ok(Parsed { keys, request: Request { owner, operation }, generated })
+    let request = Request::new(owner, operation);
+    Ok(pass_on(caller, Parsed { keys: &keys, request: &request, generated }))
 }
 
 /// The shares that a call asks for.
@@ -248,8 +258,8 @@ const OPTIONS_OF_MANY: [Opt; 9] =
     [Opt::Read, Opt::Write, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
 
 /// 128 random bits in 32 hexadecimal digits.
-fn generate_owner() -> Owner {
-    Owner::new(format!("{:032x}", rand::random::<u128>()).as_bytes())
+fn generate_owner() -> String {
+    format!("{:032x}", rand::random::<u128>())
 }
 
 /// Replies to a grant.

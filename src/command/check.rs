@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::Opt;
+use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, FENCE, KEY, MODE, OWNER};
 use crate::ffi::command_info::{ArgSpec, KeyArgs, KeyUse};
@@ -55,6 +55,7 @@ pub struct Wanted<'a, W> {
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, ArgError> {
     let key = parser.need("key")?;
     let owner = parser.owner()?;
-    let options = parser.options(&[Opt::Read, Opt::Write, Opt::Fence])?;
+    let mut options = Options::default();
+    parser.read_options(&[Opt::Read, Opt::Write, Opt::Fence], &mut options)?;
     Ok(Wanted { key, owner, check: Check { mode: options.mode, fence: options.fence } })
 }

@@ -2,13 +2,12 @@
 
 use super::args::{Arguments, Caller, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::Opt;
+use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, LEASE, MINFENCE, NOTE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::ffi::command_info::{ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::model::fence::Fence;
-use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{self as lock, Operation, Outcome, PerKey, Request};
 use crate::module::{ServeError, config, serve};
 
@@ -35,13 +34,13 @@ impl Command for LockExtend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (key, request) = match parse_one(Parser::new(args, config::bounds()), ctx) {
-            Ok(parsed) => parsed,
-            Err(error) => return reply_arg_error(ctx, &error),
-        };
-        match extended(serve(ctx, &[key], &request, None)) {
-            Ok(fences) => fences[0].reply(ctx),
-            Err(error) => refuse(ctx, error),
+        let answer =
+            |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request, None)) {
+                Ok(fences) => fences[0].reply(ctx),
+                Err(error) => refuse(ctx, error),
+            };
+        if let Err(error) = parse_one(Parser::new(args, config::bounds()), ctx, answer) {
+            reply_arg_error(ctx, &error);
         }
     }
 }
@@ -61,13 +60,13 @@ impl Command for LockMextend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (keys, request) = match parse_many(Parser::new(args, config::bounds()), ctx) {
-            Ok(parsed) => parsed,
-            Err(error) => return reply_arg_error(ctx, &error),
-        };
-        match extended(serve(ctx, &keys, &request, None)) {
-            Ok(fences) => fences.reply(ctx),
-            Err(error) => refuse(ctx, error),
+        let answer =
+            |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request, None)) {
+                Ok(fences) => fences.reply(ctx),
+                Err(error) => refuse(ctx, error),
+            };
+        if let Err(error) = parse_many(Parser::new(args, config::bounds()), ctx, answer) {
+            reply_arg_error(ctx, &error);
         }
     }
 }
@@ -75,36 +74,43 @@ impl Command for LockMextend {
 const OPTIONS: [Opt; 6] = [Opt::Px, Opt::Ex, Opt::Session, Opt::Fence, Opt::Note, Opt::MinFence];
 const OPTIONS_OF_MANY: [Opt; 3] = [Opt::Px, Opt::Ex, Opt::Session];
 
-/// Reads the arguments of LOCK.EXTEND.
-#[inline]
-pub fn parse_one<'a, A: Arguments<'a>>(
-    mut parser: Parser<A>,
-    caller: &impl Caller,
-) -> Result<(A::Word, Request), ArgError> {
-    Ok((parser.need("key")?, parse(parser, caller, &OPTIONS)?))
-}
-
-/// Reads the arguments of LOCK.MEXTEND.
-pub fn parse_many<'a, A: Arguments<'a>>(
-    mut parser: Parser<A>,
-    caller: &impl Caller,
-) -> Result<(Vec<A::Word>, Request), ArgError> {
-    Ok((parser.keys()?, parse(parser, caller, &OPTIONS_OF_MANY)?))
-}
-
-// The request is large: it is to be made where the command reads it.
+/// Reads the arguments of LOCK.EXTEND, and passes on what they ask for.
 #[inline(always)]
-fn parse<'a, A: Arguments<'a>>(
+pub fn parse_one<'a, A: Arguments<'a>, C: Caller, R>(
     mut parser: Parser<A>,
-    caller: &impl Caller,
-    options: &[Opt],
-) -> Result<Request, ArgError> {
+    caller: &mut C,
+    pass_on: impl FnOnce(&mut C, &[A::Word], &Request) -> R,
+) -> Result<R, ArgError> {
+    let key = parser.need("key")?;
+    parse(parser, caller, &OPTIONS, |caller, request| pass_on(caller, &[key], request))
+}
+
+/// Reads the arguments of LOCK.MEXTEND, and passes on what they ask for.
+pub fn parse_many<'a, A: Arguments<'a>, C: Caller, R>(
+    mut parser: Parser<A>,
+    caller: &mut C,
+    pass_on: impl FnOnce(&mut C, &[A::Word], &Request) -> R,
+) -> Result<R, ArgError> {
+    let keys = parser.keys()?;
+    parse(parser, caller, &OPTIONS_OF_MANY, |caller, request| pass_on(caller, &keys, request))
+}
+
+/// Reads what follows the keys. The request is lent, as in [`super::acquire::parse`].
+#[inline(always)]
+fn parse<'a, A: Arguments<'a>, C: Caller, R>(
+    mut parser: Parser<A>,
+    caller: &mut C,
+    taken: &[Opt],
+    pass_on: impl FnOnce(&mut C, &Request) -> R,
+) -> Result<R, ArgError> {
     let owner = parser.owner()?;
-    let options = parser.options(options)?;
+    let mut options = Options::default();
+    parser.read_options(taken, &mut options)?;
     let lease = options.lease.ok_or(ArgError::NoLease)?;
     let (session, fence, note, min_fence) = (options.session(caller)?, options.fence, options.note, options.min_fence);
     let operation = Operation::Extend(lock::Extend { lease, session, fence, note, min_fence });
-    Ok(Request { owner: Owner::new(owner), operation })
+    let request = Request::new(owner, operation);
+    Ok(pass_on(caller, &request))
 }
 
 fn extended(outcome: Result<Outcome, ServeError>) -> Result<PerKey<Option<Fence>>, ServeError> {

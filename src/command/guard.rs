@@ -8,7 +8,6 @@ use crate::ffi::call::{CallError, CallReply};
 use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::lock::model::fence::Fence;
-use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{self as lock, Operation, Request};
 use crate::module::config;
 use crate::module::guarded::guard;
@@ -87,7 +86,7 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Re
     if MEANINGLESS.iter().any(|name| name.eq_ignore_ascii_case(command)) {
         return Err(not_guarded(command));
     }
-    Ok((key, Request { owner: Owner::new(owner), operation: Operation::Guard(lock::Guard { fence }) }))
+    Ok((key, Request::new(owner, Operation::Guard(lock::Guard { fence }))))
 }
 
 /// Commands that run a script, in which LOCK.CHECK does what LOCK.GUARD does here.

@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::Opt;
+use super::options::{Opt, Options};
 use super::reply::{Bytes, ToReply, reply_map};
 use super::{CATEGORY, COUNT, KEY};
 use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
@@ -62,7 +62,8 @@ pub struct Wanted<'a, W> {
 /// Reads the arguments of LOCK.INFO.
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, ArgError> {
     let key = parser.need("key")?;
-    let options = parser.options(&[Opt::Owner, Opt::Count])?;
+    let mut options = Options::default();
+    parser.read_options(&[Opt::Owner, Opt::Count], &mut options)?;
     Ok(Wanted { key, owner: options.owner, count: options.count_or_default() })
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, reply_arg_error};
-use super::options::Opt;
+use super::options::{Opt, Options};
 use super::reply::{Bytes, ToReply, reply_map};
 use super::{CATEGORY, COUNT};
 use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs};
@@ -46,8 +46,9 @@ impl Command for LockLog {
 const ACTION: ArgKind = ArgKind::OneOf(&[ArgSpec { optional: false, ..COUNT }, ArgSpec::token(c"RESET", c"reset")]);
 
 /// Reads how many holds are to be shown at most; None forgets them all.
-pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<Option<usize>, ArgError> {
-    let options = parser.options(&[Opt::Count, Opt::Reset])?;
+pub fn parse<'a>(mut parser: Parser<impl Arguments<'a>>) -> Result<Option<usize>, ArgError> {
+    let mut options = Options::default();
+    parser.read_options(&[Opt::Count, Opt::Reset], &mut options)?;
     Ok((!options.reset).then(|| options.count_or_default()))
 }
 

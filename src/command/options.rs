@@ -160,21 +160,13 @@ impl Options<'_> {
 }
 
 impl<'a, A: Arguments<'a>> Parser<A> {
-    /// Reads all that is left, as options of which the command takes these. Each may be given once.
+    /// Reads all that is left, as options of which the command takes these, into `options`: they are too many to be
+    /// moved about. Each may be given once.
     ///
     /// # Errors
     /// If one is unknown, given twice, lacks its value, is out of range, or excludes another.
-    // What `read_options` fills lies where the caller reads it.
-    #[inline(always)]
-    pub fn options(self, taken: &[Opt]) -> Result<Options<'a>, ArgError> {
-        let mut options = Options::default();
-        self.read_options(taken, &mut options)?;
-        Ok(options)
-    }
-
-    /// Fills them in where they are to be: they are too many to be moved about.
     #[inline(never)]
-    fn read_options(mut self, taken: &[Opt], options: &mut Options<'a>) -> Result<(), ArgError> {
+    pub fn read_options(&mut self, taken: &[Opt], options: &mut Options<'a>) -> Result<(), ArgError> {
         let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();

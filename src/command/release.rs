@@ -2,12 +2,11 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::Opt;
+use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::model::owner::Owner;
+use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use crate::lock::model::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
 use crate::module::{ServeError, config, serve};
 
@@ -34,13 +33,12 @@ impl Command for LockRelease {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (key, request) = match parse_one(Parser::new(args, config::bounds())) {
-            Ok(parsed) => parsed,
-            Err(error) => return reply_arg_error(ctx, &error),
-        };
-        match released(serve(ctx, &[key], &request, None)) {
+        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request, None)) {
             Ok(left) => left[0].reply(ctx),
             Err(error) => refuse(ctx, error),
+        };
+        if let Err(error) = parse_one(Parser::new(args, config::bounds()), answer) {
+            reply_arg_error(ctx, &error);
         }
     }
 }
@@ -66,13 +64,12 @@ impl Command for LockMrelease {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let (keys, request) = match parse_many(Parser::new(args, config::bounds())) {
-            Ok(parsed) => parsed,
-            Err(error) => return reply_arg_error(ctx, &error),
-        };
-        match released(serve(ctx, &keys, &request, None)) {
+        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request, None)) {
             Ok(left) => left.reply(ctx),
             Err(error) => refuse(ctx, error),
+        };
+        if let Err(error) = parse_many(Parser::new(args, config::bounds()), answer) {
+            reply_arg_error(ctx, &error);
         }
     }
 }
@@ -83,29 +80,43 @@ const AMOUNT: ArgKind =
 const OPTIONS: [Opt; 5] = [Opt::Read, Opt::Write, Opt::All, Opt::To, Opt::Fence];
 const OPTIONS_OF_MANY: [Opt; 4] = [Opt::Read, Opt::Write, Opt::All, Opt::To];
 
-/// Reads the arguments of LOCK.RELEASE.
-#[inline]
-pub fn parse_one<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Request), ArgError> {
-    Ok((parser.need("key")?, parse(parser, &OPTIONS)?))
-}
-
-/// Reads the arguments of LOCK.MRELEASE.
-pub fn parse_many<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(Vec<A::Word>, Request), ArgError> {
-    Ok((parser.keys()?, parse(parser, &OPTIONS_OF_MANY)?))
-}
-
-// The request is large: it is to be made where the command reads it.
+/// Reads the arguments of LOCK.RELEASE, and passes on what they ask for.
 #[inline(always)]
-fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>, options: &[Opt]) -> Result<Request, ArgError> {
+pub fn parse_one<'a, A: Arguments<'a>, R>(
+    mut parser: Parser<A>,
+    pass_on: impl FnOnce(&[A::Word], &Request) -> R,
+) -> Result<R, ArgError> {
+    let key = parser.need("key")?;
+    parse(parser, &OPTIONS, |request| pass_on(&[key], request))
+}
+
+/// Reads the arguments of LOCK.MRELEASE, and passes on what they ask for.
+pub fn parse_many<'a, A: Arguments<'a>, R>(
+    mut parser: Parser<A>,
+    pass_on: impl FnOnce(&[A::Word], &Request) -> R,
+) -> Result<R, ArgError> {
+    let keys = parser.keys()?;
+    parse(parser, &OPTIONS_OF_MANY, |request| pass_on(&keys, request))
+}
+
+/// Reads what follows the keys. The request is lent, as in [`super::acquire::parse`].
+#[inline(always)]
+fn parse<'a, A: Arguments<'a>, R>(
+    mut parser: Parser<A>,
+    taken: &[Opt],
+    pass_on: impl FnOnce(&Request) -> R,
+) -> Result<R, ArgError> {
     let owner = parser.owner()?;
-    let options = parser.options(options)?;
+    let mut options = Options::default();
+    parser.read_options(taken, &mut options)?;
     let amount = match (options.all, options.to) {
         (true, _) => Amount::All,
         (false, Some(count)) => Amount::To(count),
         (false, None) => Amount::One,
     };
     let operation = Operation::Release(lock::Release { mode: options.mode, amount, fence: options.fence });
-    Ok(Request { owner: Owner::new(owner), operation })
+    let request = Request::new(owner, operation);
+    Ok(pass_on(&request))
 }
 
 fn released(outcome: Result<Outcome, ServeError>) -> Result<PerKey<Option<u64>>, ServeError> {

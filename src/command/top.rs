@@ -3,7 +3,7 @@
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, reply_arg_error};
 use super::info::{limit_of, take_of};
-use super::options::Opt;
+use super::options::{Opt, Options};
 use super::reply::{ToReply, reply_map};
 use super::{COUNT, OPERATOR};
 use crate::ffi::command_info::KeyArgs;
@@ -48,8 +48,10 @@ impl Command for LockTop {
 }
 
 /// Reads how many waiters and keys are to be shown at most.
-pub fn parse<'a>(parser: Parser<impl Arguments<'a>>) -> Result<usize, ArgError> {
-    parser.options(&[Opt::Count]).map(|options| options.count_or_default())
+pub fn parse<'a>(mut parser: Parser<impl Arguments<'a>>) -> Result<usize, ArgError> {
+    let mut options = Options::default();
+    parser.read_options(&[Opt::Count], &mut options)?;
+    Ok(options.count_or_default())
 }
 
 struct Row {

@@ -29,13 +29,23 @@ impl<const N: usize> Bytes<N> {
     /// A copy of these.
     #[must_use]
     pub fn from_slice(bytes: &[u8]) -> Bytes<N> {
+        let mut made = Bytes::new();
+        made.set(bytes);
+        made
+    }
+
+    /// Makes it a copy of these, where it lies: to move what was just written in other pieces stalls a processor.
+    #[inline(never)]
+    pub fn set(&mut self, bytes: &[u8]) {
         const { assert!(N <= u8::MAX as usize) };
         if bytes.len() > N {
-            return Bytes(Repr::Long(bytes.into()));
+            self.0 = Repr::Long(bytes.into());
+            return;
         }
-        let mut short = [0; N];
-        short[..bytes.len()].copy_from_slice(bytes);
-        Bytes(Repr::Short(bytes.len() as u8, short))
+        self.0 = Repr::Short(bytes.len() as u8, [0; N]);
+        if let Repr::Short(_, place) = &mut self.0 {
+            place[..bytes.len()].copy_from_slice(bytes);
+        }
     }
 
     /// Bytes of memory that so many cost outside of the value itself.

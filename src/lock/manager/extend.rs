@@ -7,7 +7,7 @@ use crate::lock::model::fence::Fence;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Extend, Outcome, PerKey, Refusal};
+use crate::lock::model::request::{Extend, Outcome, Refusal, per_key};
 use crate::lock::model::step::Step;
 
 impl LockManager {
@@ -18,10 +18,7 @@ impl LockManager {
         named: &[KeyIndex],
         (owner, operation): (&Owner, &Extend),
     ) -> Result<Outcome, Refusal> {
-        let mut extended: PerKey<Option<Fence>> = PerKey::new();
-        for key in named {
-            extended.push(self.extend_key(step, *key, (owner, operation))?);
-        }
+        let extended = per_key(named, |key| self.extend_key(step, key, (owner, operation)))?;
         // An owner that names a fence which it does not have, or a key that it does not hold, knows of no grant.
         if !self.wait_table.is_empty() {
             let done = named.iter().zip(&extended).filter(|(_, fence)| fence.is_some()).map(|(key, _)| *key);

@@ -7,7 +7,7 @@ use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, PerKey, Refusal};
+use crate::lock::model::request::{Acquire, PerKey, Refusal, per_key};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Millis, Timestamp, WallTime};
 use crate::lock::wait::order::is_upgrade;
@@ -75,22 +75,20 @@ pub(crate) fn grant<K: Keyspace, R>(
     if context.fences.left(wall) < needed {
         return Err(Refusal::FencesUsedUp);
     }
-    let mut given = PerKey::new();
-    for key in indices {
+    per_key(indices, |key| {
         // Looked up again: to keep what was found for each key would cost more.
-        let hold = hold_of(step.keys, *key, owner).cloned();
+        let hold = hold_of(step.keys, key, owner).cloned();
         let fence = match (next(hold.as_ref()), &hold) {
             (Next::Same, Some(hold)) => Some(hold.fence()),
             (Next::Raised(least), Some(hold)) => {
-                let highest = step.keys.lock(*key).and_then(|lock| lock.fence());
+                let highest = step.keys.lock(key).and_then(|lock| lock.fence());
                 raised(hold, highest, least, &mut context, wall)
             }
             _ => context.fences.next_from(least, wall),
         };
         let fence = fence.expect("as many are left as are needed");
-        given.push(known(grant_key(step, *key, (owner, operation), hold, (fence, context.epoch, context.offer))));
-    }
-    Ok(given)
+        Ok(known(grant_key(step, key, (owner, operation), hold, (fence, context.epoch, context.offer))))
+    })
 }
 
 /// What an owner has on a key.

@@ -7,7 +7,7 @@ use crate::lock::model::hold::Mode;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Amount, Outcome, PerKey, Refusal, Release};
+use crate::lock::model::request::{Amount, Outcome, Refusal, Release, per_key};
 use crate::lock::model::step::Step;
 use alloc::vec::Vec;
 
@@ -74,9 +74,5 @@ fn release<K: Keyspace>(
         }
         Some(total)
     };
-    let mut left = PerKey::new();
-    for key in named {
-        left.push(release_key(*key));
-    }
-    Ok(Outcome::Released(left))
+    per_key(named, |key| Ok(release_key(key))).map(Outcome::Released)
 }

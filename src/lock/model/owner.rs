@@ -25,6 +25,17 @@ impl Owner {
         Owner(Bytes::from_slice(bytes))
     }
 
+    /// An owner that is yet to be [`set`](Owner::set).
+    #[must_use]
+    pub(super) const fn unnamed() -> Owner {
+        Owner(Bytes::new())
+    }
+
+    /// Makes it the owner of these bytes, where it lies.
+    pub(super) fn set(&mut self, bytes: &[u8]) {
+        self.0.set(bytes);
+    }
+
     /// The bytes as the client sent them.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

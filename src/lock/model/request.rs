@@ -2,7 +2,7 @@
 
 use super::fence::Fence;
 use super::hold::{Hold, Mode, Session};
-use super::key::{Db, KeyName};
+use super::key::{Db, KeyIndex, KeyName};
 use super::lock::Lock;
 use super::owner::{Note, Owner};
 use super::time::{Millis, Timestamp};
@@ -15,6 +15,19 @@ use smallvec::SmallVec;
 /// One value per key, in the order of the keys; in place for the usual single key.
 pub type PerKey<T> = SmallVec<[T; 1]>;
 
+/// What is found for each of these keys.
+///
+/// # Errors
+/// The first that is found.
+#[inline(always)]
+pub(crate) fn per_key<T, E>(keys: &[KeyIndex], mut find: impl FnMut(KeyIndex) -> Result<T, E>) -> Result<PerKey<T>, E> {
+    match keys {
+        // To move what was just pushed stalls a processor.
+        [key] => Ok(PerKey::from_buf([find(*key)?])),
+        _ => keys.iter().map(|key| find(*key)).collect(),
+    }
+}
+
 /// A well-formed request: what it asks of all the step's keys, for one owner.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -22,6 +35,17 @@ pub struct Request {
     pub owner: Owner,
     /// What for.
     pub operation: Operation,
+}
+
+impl Request {
+    /// What an owner of these bytes asks for.
+    #[must_use]
+    #[inline(always)]
+    pub fn new(owner: &[u8], operation: Operation) -> Request {
+        let mut request = Request { owner: Owner::unnamed(), operation };
+        request.owner.set(owner);
+        request
+    }
 }
 
 /// What a request asks for.
