@@ -14,7 +14,7 @@ pub(crate) struct InlineMap<K, V>(Entries<K, V>);
 pub(crate) type InlineSet<K> = InlineMap<K, ()>;
 
 /// A map with more entries is a tree: to add one between others, or to take it out, moves up to half of a row.
-const ROW_MAX: usize = if cfg!(test) { 2 } else { 1_024 };
+const ROW_MAX: usize = if cfg!(test) { 40 } else { 1_024 };
 
 /// A row keeps room for so many.
 const ROW_KEPT: usize = 16;
@@ -206,6 +206,8 @@ mod tests {
     use super::InlineMap;
     use alloc::collections::BTreeMap;
     use alloc::vec::Vec;
+    use core::ops::Bound::{self, Excluded, Included, Unbounded};
+    use core::ops::RangeBounds;
 
     /// Adds or removes one of three keys.
     const STEPS: u32 = 6;
@@ -233,6 +235,52 @@ mod tests {
             }
             assert_eq!(map.first(), model.first_key_value().map(|(key, value)| (*key, *value)), "{history}");
             assert!((0..3).all(|key| map.get(key) == model.get(&key).copied()), "{history}");
+        }
+    }
+
+    /// As many numbers without an order as are wanted, from a seed.
+    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut state = seed;
+        move |below| {
+            // Knuth's linear congruential generator: its high bits are good.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        }
+    }
+
+    #[test]
+    fn it_is_an_ordered_map_however_many_entries_it_has() {
+        for seed in 0..200 {
+            let mut number = numbers(seed);
+            let (mut map, mut model) = (InlineMap::default(), BTreeMap::new());
+            for at in 0..400 {
+                let key = number(256);
+                // Grows to a row of some length or to a tree, is emptied, and grows again.
+                let grows = at % 200 < 120 && model.len() < 10 + seed as usize % 50;
+                if number(10) < if grows { 8 } else { 2 } {
+                    map.insert(key, at);
+                    model.insert(key, at);
+                } else {
+                    let there = model.range(key..).next().map_or(key, |(there, _)| *there);
+                    map.remove(there);
+                    model.remove(&there);
+                }
+                let first = model.first_key_value().map(|(key, value)| (*key, *value));
+                assert_eq!((map.len(), map.first()), (model.len(), first), "{seed}, {at}");
+                assert_eq!(map.get(key), model.get(&key).copied(), "{seed}, {at}");
+                let bound = |kind, key| match kind {
+                    0 => Unbounded,
+                    1 => Included(key),
+                    _ => Excluded(key),
+                };
+                let (from, to) = (number(256), number(256));
+                let range: (Bound<u64>, Bound<u64>) =
+                    (bound(number(3), from.min(to)), bound(number(3), from.max(to) + 1));
+                let expected: Vec<_> = model.iter().map(|(key, value)| (*key, *value)).collect();
+                let expected: Vec<_> = expected.into_iter().filter(|(key, _)| range.contains(key)).collect();
+                assert!(map.range(range).eq(expected.iter().copied()), "{seed}, {at}, {range:?}");
+                assert!(map.range(range).rev().eq(expected.into_iter().rev()), "{seed}, {at}, {range:?}");
+            }
         }
     }
 }
