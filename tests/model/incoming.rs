@@ -253,6 +253,44 @@ proptest! {
 }
 
 #[test]
+fn a_record_finds_a_lock_whose_entry_was_dropped() {
+    // A replica does not see a key that has expired, though its primary has just taken the time to live away. It drops
+    // the entry that it was to place. Then the record comes that says so.
+    let mut replica = Replica::new(false);
+    for op in [Op::Begin, Op::Load { db: 0, key: b'k', lease: 1_000 }, Op::Complete] {
+        replica.step(&op);
+    }
+    let unseen = std::mem::take(&mut replica.side.locks);
+    assert!(replica.place_one());
+    replica.side.locks = unseen;
+    replica.step(&Op::Hold { db: 0, key: b'k', lease: Some(60_000) });
+    replica.check();
+}
+
+#[test]
+fn an_entry_that_falls_due_on_a_replica_moves_with_the_next_record() {
+    // A promotion would find the entries of all locks that were extended on the old primary, and end none of them.
+    let mut replica = Replica::new(true);
+    let hold = |replica: &mut Replica, now: Now| {
+        let record = replica.record(Some(1_000));
+        let apply = |manager: &mut LockManager, step: &mut Step<'_, Side>| {
+            manager.apply(step, KeyIndex(0), &record, Origin::Peer)
+        };
+        replica.side.in_step(0, b"k", now, apply).outcome.unwrap();
+    };
+    hold(&mut replica, NOW);
+    let later = Now { mono: Timestamp(NOW.mono.0 + 1_500_000), wall: WallTime(NOW.wall.0 + 1_500_000) };
+    hold(&mut replica, later);
+    let found = loop {
+        match replica.side.manager.poll_leases(later.mono) {
+            LeasePoll::Pending => {}
+            found => break found,
+        }
+    };
+    assert_eq!(found, LeasePoll::Idle);
+}
+
+#[test]
 fn a_large_index_of_data_that_are_gone_is_given_back_bit_by_bit() {
     // To free a million entries at the moment when the new data are in would stall the server.
     for complete in [true, false] {

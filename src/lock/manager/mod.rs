@@ -162,6 +162,8 @@ impl LockManager {
             self.leases.disarm(db, entry);
             return;
         }
+        // The entry is due: if the lock is held on, it stands too early.
+        step.effects.check_leases = true;
         step.lapse(key, most);
         let earliest = step.keys.lock(key).and_then(|lock| lock.holds.earliest());
         if earliest.is_none_or(|(deadline, _)| deadline > step.now.mono) {
@@ -244,12 +246,10 @@ impl LockManager {
         // Before what the step put in their places: it may be bound just as they were.
         self.clean_up_unlinked(*keys);
         let wakeup = self.leases.first_wakeup();
-        // An entry that stood early enough does so still, and is not read. A step without a change may come from an
-        // entry that is due.
-        let entries_stay = !effects.moves_lease && !effects.changes.is_empty();
         for key in keys.all() {
+            // Else an entry that stood early enough does so still, and is not read.
             if let Place { db, name, lock: Some(lock) } = keys.place(key)
-                && !(entries_stay && lock.lease.is_some())
+                && (effects.check_leases || lock.lease.is_none())
             {
                 self.follow_lock(db, name, lock, now.mono);
             }

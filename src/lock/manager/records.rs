@@ -57,6 +57,9 @@ impl LockManager {
         if let Some(fence) = record.fence {
             self.fences.observe(fence);
         }
+        // A replica polls no lease, so entries fall due; and it may have dropped the entry of a lock that it did not
+        // see, since its key had expired.
+        step.effects.check_leases = true;
         let owner = &record.owner;
         let Some(mut hold) = record.hold(origin, step.now) else {
             if let Some(lock) = step.keys.lock(key) {

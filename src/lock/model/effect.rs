@@ -23,8 +23,9 @@ pub struct Effects {
     pub wait_ends: WaitEnds,
     /// Whether the timer may have to ring for something that it did not have to ring for before.
     pub needs_rearm: bool,
-    /// Whether a hold is new or gone, or its lease ends earlier than before: the index of leases must follow.
-    pub(crate) moves_lease: bool,
+    /// Whether the index of leases must follow: a hold is new or gone, its lease ends earlier than before, or its entry
+    /// may be due or lost.
+    pub(crate) check_leases: bool,
     /// What the node's own indexes beside that of leases must learn.
     pub(crate) index_changes: Vec<IndexChange>,
 }
@@ -62,7 +63,7 @@ impl Effects {
 
     /// A hold has ended.
     pub(super) fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
-        self.moves_lease = true;
+        self.check_leases = true;
         self.note_binding(key, &owner, hold.session(), None);
         if let Some(offer) = hold.offer() {
             self.index_changes.push(IndexChange::LeftOffer { key, offer, is_weaker: false });
@@ -95,7 +96,7 @@ impl Effects {
     /// Commits a hold as it is to be from now on. Cannot fail.
     pub(crate) fn commit_hold(&mut self, lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold) {
         let old = lock.holds.put(owner, hold.clone());
-        self.moves_lease |= old.as_ref().is_none_or(|old| hold.deadline < old.deadline);
+        self.check_leases |= old.as_ref().is_none_or(|old| hold.deadline < old.deadline);
         self.note_binding(key, owner, old.as_ref().and_then(Hold::session), hold.session());
         if let Some(old) = &old
             && old.offer().is_some()
