@@ -60,8 +60,8 @@ def before_a_replica_over_tls(stage):
 
 def after_a_replica_over_tls(stage):
     # What could go wrong: the link is up, and without TLS.
-    stage.first.must(LOGGED_IN + "LOCK.ACQUIRE report alice PX 60000")
-    stage.first.must(LOGGED_IN + "WAIT 1 20000")
+    # On one connection: WAIT waits for what its own has written.
+    stage.first.must("printf 'LOCK.ACQUIRE report alice PX 60000\\nWAIT 1 20000\\n' | " + LOGGED_IN)
     replica = stage.machines["10.0.0.2"]
     assert "alice" in replica.must(LOGGED_IN + "LOCK.INFO report | cat")
     assert "tls-replication yes" in replica.read("/etc/redis/redis.conf")
