@@ -16,7 +16,9 @@ use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::model::hold::{Connection, Mode, Session};
 use redis_lock::lock::model::limits::{Bounds, LEASE_CEILING, Limits};
 use redis_lock::lock::model::owner::Owner;
+use redis_lock::lock::model::record::Update;
 use redis_lock::lock::model::request::{Amount, Operation, Request, Wait};
+use redis_lock::lock::model::state::State;
 use redis_lock::lock::model::time::{Millis, WallTime};
 use std::collections::BTreeMap;
 
@@ -236,8 +238,17 @@ fn extended(keys: Vec<Vec<u8>>, request: Request, bounds: Bounds, bound: Option<
 
 fn told(parser: Parser<&[&[u8]]>) -> Parsed {
     let bounds = *parser.bounds();
-    let (key, record) = hold::parse(parser)?;
+    let (key, update) = hold::parse(parser)?;
     let key = vec![key.to_vec()];
+    let record = match update {
+        Update::State(record) => record,
+        Update::End(fence) => {
+            return Ok(Box::new(move |reading| {
+                assert_eq!((&key, None), (&reading.keys, reading.get("owner")));
+                assert_eq!(reading.get("state"), Some(State::end(Some(fence)).word().as_bytes()));
+            }));
+        }
+    };
     assert!(record.owner.as_bytes().len() <= bounds.owner_bytes_max);
     assert!(record.note.as_ref().is_none_or(|note| note.0.len() <= bounds.note_bytes_max));
     assert!(record.is_removal() || record.fence.is_some());
@@ -280,7 +291,8 @@ fn check(spec: &CommandSpec, words: &[&[u8]], parsed: Parsed) {
     assert!(!is_of_syntax || reading.is_none(), "{text}, but it is the documented syntax");
 }
 
-/// The documented syntax of a command; of LOCK.HOLD both, which the first word behind the owner tells apart.
+/// The documented syntax of a command. LOCK.HOLD has three: the number of words and the first one behind the owner tell
+/// them apart.
 fn syntax(spec: &CommandSpec, words: &[&[u8]]) -> &'static [ArgSpec] {
     const NUMBERS: &[ArgSpec] = &[
         ArgSpec::new(c"key", ArgKind::Key),
@@ -292,8 +304,14 @@ fn syntax(spec: &CommandSpec, words: &[&[u8]]) -> &'static [ArgSpec] {
         ArgSpec::new(c"remaining-ms", ArgKind::Integer).optional(),
         ArgSpec::new(c"note", ArgKind::String).optional(),
     ];
+    const END: &[ArgSpec] = &[ArgSpec::new(c"key", ArgKind::Key), ArgSpec::new(c"state", ArgKind::String)];
     let is_number = |word: &&[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
-    if spec.name == c"lock.hold" && words.get(3).is_some_and(is_number) { NUMBERS } else { spec.args }
+    match words {
+        _ if spec.name != c"lock.hold" => spec.args,
+        [_, _, _] => END,
+        [_, _, _, fourth, ..] if is_number(fourth) => NUMBERS,
+        _ => spec.args,
+    }
 }
 
 /// Arguments as the documented syntax reads them: by the name of an argument, or by the word before it.

@@ -142,8 +142,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     ///
     /// # Errors
     /// If it is empty, too long, or `*`.
-    pub fn new_owner(&mut self) -> Result<Owner, ArgError> {
-        let bytes = self.need_bytes("owner")?;
+    pub fn new_owner(&self, bytes: &[u8]) -> Result<Owner, ArgError> {
         self.check_new_owner(bytes)?;
         Ok(Owner::new(bytes))
     }

@@ -1,4 +1,4 @@
-//! LOCK.HOLD: the record that sets one hold to a state, as replicas, the new node of a slot and the AOF get it.
+//! LOCK.HOLD: the record that sets or ends one hold, as replicas, the new node of a slot and the AOF get it.
 //!
 //! A client may send it only with `lock.allow-hold yes`.
 
@@ -9,12 +9,12 @@ use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::limits::{Bounds, SAVED_BYTES_CEILING};
-use crate::lock::model::record::{HoldRecord, Origin};
+use crate::lock::model::record::{HoldRecord, Origin, Update};
 use crate::lock::model::state::State;
 use crate::lock::model::time::{Millis, WallTime};
 use crate::module::{ServeError, apply, config};
 
-/// `LOCK.HOLD key owner state [note]`
+/// `LOCK.HOLD key [owner] state [note]`
 #[derive(Debug)]
 pub struct LockHold;
 
@@ -24,12 +24,17 @@ impl Command for LockHold {
         // Not deny-oom: a replica must take every record of its primary, and so must a server that loads its AOF.
         flags: c"write fast",
         acl: Acl { known: "write fast admin dangerous", own: CATEGORY },
-        arity: -4,
+        arity: -3,
         keys: KeyArgs::First(KeyUse::Create),
         summary: c"Internal: sets one owner's hold to a state, as replicas and the AOF receive it.",
-        complexity: c"O(log(N)) where N is the number of holders of the lock",
+        complexity: c"O(log(N)) where N is the number of holders of the lock; O(N) without an owner",
         since: c"1.0.0",
-        args: &[KEY, OWNER, ArgSpec::new(c"state", ArgKind::String), ArgSpec::new(c"note", ArgKind::String).optional()],
+        args: &[
+            KEY,
+            OWNER.optional(),
+            ArgSpec::new(c"state", ArgKind::String),
+            ArgSpec::new(c"note", ArgKind::String).optional(),
+        ],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -42,7 +47,7 @@ impl Command for LockHold {
         }
         let bounds = if origin == Origin::Client { config::bounds() } else { UNBOUND };
         match parse(Parser::new(args, bounds)) {
-            Ok((key, record)) => match apply(ctx, key, &record, origin) {
+            Ok((key, update)) => match apply(ctx, key, &update, origin) {
                 Ok(()) => ctx.reply_integer(1),
                 Err(error) => refuse(ctx, error),
             },
@@ -74,10 +79,17 @@ fn origin(flags: Flags) -> Result<Origin, ArgError> {
     }
 }
 
-/// Reads the key and the record.
-pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, HoldRecord), ArgError> {
+/// Reads the key, and what is said of its holds.
+///
+/// # Errors
+/// When it is none of the forms.
+pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Update), ArgError> {
     let key = parser.need("key")?;
-    let owner = parser.new_owner()?;
+    let word = parser.need_bytes("owner")?;
+    if parser.is_done() {
+        return Ok((key, Update::End(read_end(word)?)));
+    }
+    let owner = parser.new_owner(word)?;
     let is_number = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
     let state = match parser.peek() {
         Some(word) if is_number(word) => parse_numbers(&mut parser)?,
@@ -85,7 +97,13 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<(A::Word, Ho
     };
     let note = parser.note()?;
     parser.done()?;
-    Ok((key, HoldRecord::new(owner, state, note)))
+    Ok((key, Update::State(HoldRecord::new(owner, state, note))))
+}
+
+/// Reads the end of a hold that its fence alone describes.
+fn read_end(word: &[u8]) -> Result<Fence, ArgError> {
+    let state = State::read(word)?;
+    state.fence.filter(|_| state.is_end()).ok_or(ArgError::Missing("owner"))
 }
 
 /// Reads the form that was written before there were words: `reads writes [fence [wall-deadline-ms [remaining-ms]]]`.

@@ -77,6 +77,16 @@ impl Ctx<'_> {
         };
     }
 
+    /// Sends a record of a single word: `command key word`.
+    pub fn replicate_word(&mut self, command: &CStr, key: Str<'_>, word: &[u8]) {
+        let (format, len) = (c"sb".as_ptr(), word.len());
+        // SAFETY: the context lives for this call (rule 2), and so does the key's name. The format describes a string,
+        // and bytes with their length, which the server copies.
+        unsafe {
+            api!(RedisModule_Replicate(self.as_ptr(), command.as_ptr(), format, key.as_ptr(), word.as_ptr(), len))
+        };
+    }
+
     /// Sends to replicas and the AOF when a key's time to live ends, in milliseconds of the wall clock.
     pub fn replicate_expiry(&mut self, key: Str<'_>, at_ms: i64) {
         // SAFETY: the context lives for this call (rule 2), and so does the key's name. The format describes a string

@@ -33,7 +33,7 @@ use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::owner::Owner;
-use crate::lock::model::record::{HoldRecord, Origin};
+use crate::lock::model::record::{Origin, Update};
 use crate::lock::model::request::{Check, Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
 use crate::lock::model::time::Timestamp;
 use clients::Reply;
@@ -177,10 +177,10 @@ fn check_in_cluster(ctx: &Ctx<'_>, waiter: WaiterId) {
 ///
 /// # Errors
 /// With nothing changed but what settling ended.
-pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, record: &HoldRecord, origin: Origin) -> Result<(), ServeError> {
+pub fn apply(ctx: &mut Ctx<'_>, name: Str<'_>, update: &Update, origin: Origin) -> Result<(), ServeError> {
     let publish = if origin == Origin::Disk { Publish::Nothing } else { Publish::All };
     let mut applied = Ok(());
-    step::run(ctx, &[name], publish, |manager, step| applied = manager.apply(step, KeyIndex(0), record, origin))?;
+    step::run(ctx, &[name], publish, |manager, step| applied = manager.apply(step, KeyIndex(0), update, origin))?;
     if origin != Origin::Disk {
         shell().schedule(ctx);
     }

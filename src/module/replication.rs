@@ -1,5 +1,6 @@
-//! What replicas and the AOF get: records, not requests. Every change to a hold is one LOCK.HOLD, the absolute state of
-//! that hold. It is idempotent and decides nothing.
+//! What replicas and the AOF get: records, not requests. Every change to a hold is one LOCK.HOLD: its absolute state,
+//! which is idempotent and decides nothing. Each word costs the server a thousand instructions. So the end of a hold
+//! that was alone has no owner.
 
 use crate::ffi::record::Record;
 use crate::ffi::{Ctx, Flags, Names, Str};
@@ -70,14 +71,16 @@ fn send_all(ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) 
 /// Sends the record of one change.
 pub(crate) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
     let Change { owner, hold, .. } = change;
-    if change.ended {
+    if change.ends_writer() {
+        ctx.replicate_word(COMMAND, key, State::end(Some(hold.fence())).word().as_bytes());
+    } else if change.ended {
         with_record(owner, State::end(Some(hold.fence())), None, |record| ctx.replicate(key, record));
     } else {
         with_record(owner, State::of(hold, now), hold.note(), |record| ctx.replicate(key, record));
     }
 }
 
-/// Makes the record of a hold: `key owner state [note]`.
+/// Makes the record of an owner's hold: `key owner state [note]`.
 pub(crate) fn with_record(owner: &Owner, state: State, note: Option<&Note>, each: impl FnOnce(Record<'_>)) {
     let (word, text) = (state.word(), note.map(|note| &*note.0));
     each(Record { command: COMMAND, name: owner.as_bytes(), word: word.as_bytes(), text });

@@ -5,7 +5,7 @@ use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::KeyIndex;
 use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::record::{HoldRecord, Origin};
+use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
 use redis_lock::lock::model::request::{Acquire, Operation, Outcome, Refusal, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 
@@ -51,7 +51,7 @@ fn when_the_fences_are_used_up_nothing_new_is_granted_and_what_is_held_goes_on()
 fn a_count_at_its_end_stays_there() {
     // One more would wrap to zero: the lock of the owner that holds it most often would be free.
     let mut side = Side::new(limits(RULES));
-    let record = HoldRecord {
+    let update = Update::State(HoldRecord {
         owner: Owner::new(b"a"),
         reads: u32::MAX,
         writes: 0,
@@ -59,8 +59,8 @@ fn a_count_at_its_end_stays_there() {
         wall_deadline: WallTime(0),
         left: Millis(30),
         note: None,
-    };
-    let told = side.in_step(0, b"k", NOW, |manager, step| manager.apply(step, KeyIndex(0), &record, Origin::Peer));
+    });
+    let told = side.in_step(0, b"k", NOW, |manager, step| manager.apply(step, KeyIndex(0), &update, Origin::Peer));
     assert_eq!(told.outcome, Ok(()));
     refused(&acquire(&mut side, b"k", Mode::Read), Refusal::TooManyCounts);
     // Its other count can still grow.

@@ -4,7 +4,7 @@
 use crate::naive::Answer;
 use crate::queue::Rules;
 use crate::waiting::{LONG, at, world};
-use crate::world::{Least, Named, Op, RULES, SKEW, Side, World, limits};
+use crate::world::{Least, Named, Op, RULES, SKEW, Side, World, limits, update_of};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::limits::Limits;
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::record::{HoldRecord, Origin};
+use redis_lock::lock::model::record::{Origin, Update};
 use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Refusal, Release, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::BTreeMap;
@@ -470,7 +470,7 @@ struct Nodes {
     primary: Side,
     replica: Side,
     /// What the replica has not received yet.
-    under_way: Vec<(u8, HoldRecord)>,
+    under_way: Vec<(u8, Update)>,
     now_us: u64,
     /// How far the primary's wall clock is ahead of the slowest there may be.
     wall_ahead_us: u64,
@@ -528,7 +528,7 @@ impl Nodes {
         let (now, before, least) = (self.now(), self.fence(key, owner), operation.min_fence().map(Fence::get));
         let (last, may_begin) = (self.last(), !self.begun);
         let (told, changes) = ask(&mut self.primary, key, owner, operation, now);
-        self.under_way.extend(changes.iter().map(|change| (key, record(change, now))));
+        self.under_way.extend(changes.iter().map(|change| (key, update_of(change, now))));
         let fence = match told {
             Ok(Outcome::Granted(fences)) => Some(fences[0].get()),
             Ok(Outcome::Extended(fences)) => fences[0].map(Fence::get),
@@ -580,10 +580,10 @@ impl Nodes {
         self.calm_down();
         let now = self.now();
         let count = self.under_way.len() * received as usize / 100;
-        for (key, record) in self.under_way.drain(..).take(count) {
+        for (key, update) in self.under_way.drain(..).take(count) {
             let told = self
                 .replica
-                .in_step(0, &[key], now, |manager, step| manager.apply(step, KeyIndex(0), &record, Origin::Peer));
+                .in_step(0, &[key], now, |manager, step| manager.apply(step, KeyIndex(0), &update, Origin::Peer));
             assert_eq!(told.outcome, Ok(()));
         }
         self.wall_ahead_us = wall_ahead_us;
@@ -643,11 +643,6 @@ impl Nodes {
         }
         self.resync();
     }
-}
-
-fn record(change: &Change, now: Now) -> HoldRecord {
-    let record = HoldRecord::of(&change.owner, &change.hold, now);
-    if change.ended { HoldRecord { reads: 0, writes: 0, ..record } } else { record }
 }
 
 proptest! {

@@ -11,7 +11,7 @@ use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::record::{HoldRecord, Origin};
+use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
 use redis_lock::lock::model::session::UnlinkedLock;
 use redis_lock::lock::model::step::Step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
@@ -83,9 +83,9 @@ impl Replica {
         Replica { side: Side::new(limits(rules)), incoming: None, tells, fence: 0 }
     }
 
-    fn record(&mut self, lease: Option<u64>) -> HoldRecord {
+    fn update(&mut self, lease: Option<u64>) -> Update {
         self.fence += 1;
-        HoldRecord {
+        Update::State(HoldRecord {
             owner: Owner::new(b"a"),
             reads: 0,
             writes: u32::from(lease.is_some()),
@@ -93,16 +93,16 @@ impl Replica {
             wall_deadline: WallTime(0),
             left: Millis(lease.unwrap_or(0)),
             note: None,
-        }
+        })
     }
 
     fn step(&mut self, op: &Op) {
         let manager = &mut self.side.manager;
         match *op {
             Op::Hold { db, key, lease } => {
-                let record = self.record(lease);
+                let update = self.update(lease);
                 let apply = |manager: &mut LockManager, step: &mut Step<'_, Side>| {
-                    manager.apply(step, KeyIndex(0), &record, Origin::Peer)
+                    manager.apply(step, KeyIndex(0), &update, Origin::Peer)
                 };
                 self.side.in_step(db, &[key], NOW, apply).outcome.unwrap();
             }
@@ -272,9 +272,9 @@ fn an_entry_that_falls_due_on_a_replica_moves_with_the_next_record() {
     // A promotion would find the entries of all locks that were extended on the old primary, and end none of them.
     let mut replica = Replica::new(true);
     let hold = |replica: &mut Replica, now: Now| {
-        let record = replica.record(Some(1_000));
+        let update = replica.update(Some(1_000));
         let apply = |manager: &mut LockManager, step: &mut Step<'_, Side>| {
-            manager.apply(step, KeyIndex(0), &record, Origin::Peer)
+            manager.apply(step, KeyIndex(0), &update, Origin::Peer)
         };
         replica.side.in_step(0, b"k", now, apply).outcome.unwrap();
     };

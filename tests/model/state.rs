@@ -7,7 +7,7 @@ use redis_lock::command::args::Parser;
 use redis_lock::command::hold::{UNBOUND, parse};
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::owner::{NOBODY, Note, Owner};
-use redis_lock::lock::model::record::HoldRecord;
+use redis_lock::lock::model::record::{HoldRecord, Update};
 use redis_lock::lock::model::state::{State, StateError};
 use redis_lock::lock::model::time::{Millis, WallTime};
 
@@ -55,7 +55,8 @@ fn read(key: &[u8], record: &HoldRecord, state: &[Vec<u8>]) -> HoldRecord {
     words.extend(record.note.as_ref().map(|note| &*note.0));
     let (read_key, read) = parse(Parser::new(&words[..], UNBOUND)).unwrap_or_else(|error| panic!("{words:?}: {error}"));
     assert_eq!(read_key, key);
-    read
+    let Update::State(record) = read else { panic!("{words:?}: {read:?}") };
+    record
 }
 
 proptest! {
@@ -64,6 +65,19 @@ proptest! {
         let word = record.state().word().as_bytes().to_vec();
         prop_assert_eq!(State::read(&word), Ok(record.state()));
         prop_assert_eq!(&read(b"k", &record, &[word]), &record);
+    }
+
+    #[test]
+    fn a_record_without_an_owner_is_an_end_or_refused(state in state(), key in any::<[u8; 4]>()) {
+        // A record that lost its owner must not be taken for an end: the lock would be free.
+        let word = state.word();
+        match (parse(Parser::new(&[b"LOCK.HOLD", &key[..], word.as_bytes()][..], UNBOUND)), state.fence) {
+            (Ok(read), Some(fence)) if state.is_end() => prop_assert_eq!(read, (&key[..], Update::End(fence))),
+            (Err(error), _) if !state.is_end() || state.fence.is_none() => {
+                prop_assert_eq!(error.to_string(), "ERR owner needs a value");
+            }
+            (read, _) => prop_assert!(false, "{state:?}: {read:?}"),
+        }
     }
 
     #[test]

@@ -14,12 +14,13 @@ use redis_lock::lock::model::keyspace::{Keyspace, Place};
 use redis_lock::lock::model::limits::Limits;
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{Note, Owner};
-use redis_lock::lock::model::record::{HoldRecord, Origin};
+use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
 use redis_lock::lock::model::request::{
     self, Acquire, Amount, Check, Extend, Guard, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request,
     Share, Wait, WaiterId,
 };
 use redis_lock::lock::model::session::UnlinkedLock;
+use redis_lock::lock::model::state::State;
 use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::wait::jobs::Job;
@@ -1100,22 +1101,11 @@ impl World {
         let now = self.now;
         for change in changes {
             let fence = change.hold.fence();
-            let record = match change.ended {
-                false => HoldRecord::of(&change.owner, &change.hold, now),
-                true => HoldRecord {
-                    owner: change.owner.clone(),
-                    reads: 0,
-                    writes: 0,
-                    fence: Some(fence),
-                    wall_deadline: WallTime(0),
-                    left: Millis(0),
-                    note: None,
-                },
-            };
+            let update = update_of(change, now);
             let (db, key) = self.primary.step[usize::from(change.key.0)];
             let Step { outcome: told, effects } = self
                 .replica
-                .in_step(db, &key, now, |manager, step| manager.apply(step, KeyIndex(0), &record, Origin::Peer));
+                .in_step(db, &key, now, |manager, step| manager.apply(step, KeyIndex(0), &update, Origin::Peer));
             assert_eq!(told, Ok(()));
             assert!(effects.wait_ends.is_empty());
             assert!(self.replica.manager.last_fence() >= Some(fence), "a fence that the replica may give again");
@@ -1407,6 +1397,16 @@ impl World {
             let stuck = naive.waiters.iter().find(|waiter| naive.is_in_lasting_circle(waiter.ask.owner, now.0));
             assert_eq!(stuck.map(|waiter| waiter.id), None, "in a deadlock: {naive:?}");
         }
+    }
+}
+
+/// What a replica receives of a change.
+pub(crate) fn update_of(change: &Change, now: Now) -> Update {
+    let Change { owner, hold, .. } = change;
+    match (change.ended, change.ends_writer()) {
+        (false, _) => Update::State(HoldRecord::of(owner, hold, now)),
+        (true, false) => Update::State(HoldRecord::new(owner.clone(), State::end(Some(hold.fence())), None)),
+        (true, true) => Update::End(hold.fence()),
     }
 }
 

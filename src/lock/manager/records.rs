@@ -2,20 +2,20 @@
 
 use super::LockManager;
 use crate::lock::model::effect::Cause;
+use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Hold;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::record::{DecodedLock, HoldRecord, Origin};
+use crate::lock::model::record::{DecodedLock, Origin, Update};
 use crate::lock::model::request::Refusal;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Now, Timestamp, WallTime};
 
 impl LockManager {
-    /// Does what a LOCK.HOLD says. A client's record is settled first and checked; the primary's and the disk's are
-    /// believed.
+    /// Does what a LOCK.HOLD says. A client's is settled first and checked; the primary's and the disk's are believed.
     ///
     /// # Errors
     /// Only for a client's: the fence is far ahead, or the hold would break the lock.
@@ -23,43 +23,43 @@ impl LockManager {
         &mut self,
         step: &mut Step<'_, K>,
         key: KeyIndex,
-        record: &HoldRecord,
+        update: &Update,
         origin: Origin,
     ) -> Result<(), Refusal> {
         let mut checked = Ok(());
         if origin == Origin::Client {
             step.settle(key, &self.sessions);
             self.wake_waiters(step, key, GRANTS_PER_BATCH);
-            checked = check(step.keys.lock(key).as_deref(), record, &self.limits, step.now.wall);
+            checked = check(step.keys.lock(key).as_deref(), update, &self.limits, step.now.wall);
         }
         if checked.is_ok() {
-            self.apply_record(step, key, record, origin);
+            self.apply_update(step, key, update, origin);
         }
         if origin == Origin::Client {
-            if checked.is_ok() {
+            if checked.is_ok()
+                && let Update::State(record) = update
+            {
                 self.note_new_hold(&record.owner);
             }
             self.mark_ready_for_holders(step, key);
-            // Also where the record removed a hold.
+            // Also where a hold has ended.
             self.wake_waiters(step, key, GRANTS_PER_BATCH);
         }
         self.follow(step);
         checked
     }
 
-    fn apply_record<K: Keyspace>(
-        &mut self,
-        step: &mut Step<'_, K>,
-        key: KeyIndex,
-        record: &HoldRecord,
-        origin: Origin,
-    ) {
-        if let Some(fence) = record.fence {
+    fn apply_update<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, update: &Update, origin: Origin) {
+        if let Some(fence) = update.fence() {
             self.fences.observe(fence);
         }
         // A replica polls no lease, so entries fall due; and it may have dropped the entry of a lock that it did not
         // see, since its key had expired.
         step.effects.check_leases = true;
+        let record = match update {
+            Update::State(record) => record,
+            Update::End(fence) => return end_by_fence(step, key, *fence),
+        };
         let owner = &record.owner;
         let Some(mut hold) = record.hold(origin, step.now) else {
             if let Some(lock) = step.keys.lock(key) {
@@ -105,12 +105,20 @@ impl LockManager {
     }
 }
 
-/// Whether a client's record may stand: its fence is not far ahead and it keeps I2 and I3.
-fn check(lock: Option<&Lock>, record: &HoldRecord, limits: &Limits, wall: WallTime) -> Result<(), Refusal> {
-    if record.fence.is_some_and(|fence| fence.is_far_ahead(wall)) {
+/// Ends the hold with this fence, if there is one.
+fn end_by_fence<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, fence: Fence) {
+    let Some(lock) = step.keys.lock(key) else { return };
+    if let Some(owner) = lock.holds.owner_of(fence).cloned() {
+        step.effects.commit_end(lock, key, Cause::Replicated, &owner);
+    }
+}
+
+/// Whether what a client's record says may stand: its fence is not far ahead and it keeps I2 and I3.
+fn check(lock: Option<&Lock>, update: &Update, limits: &Limits, wall: WallTime) -> Result<(), Refusal> {
+    if update.fence().is_some_and(|fence| fence.is_far_ahead(wall)) {
         return Err(Refusal::FenceFarAhead);
     }
-    let Some(lock) = lock else { return Ok(()) };
+    let (Some(lock), Update::State(record)) = (lock, update) else { return Ok(()) };
     if record.is_removal() {
         return Ok(());
     }

@@ -165,6 +165,14 @@ pub struct Change {
     pub ended: bool,
 }
 
+impl Change {
+    /// Whether it is the end of the only hold on its key: a writer holds alone (I2). Its fence says which one ended.
+    #[must_use]
+    pub fn ends_writer(&self) -> bool {
+        self.ended && self.hold.writes() > 0
+    }
+}
+
 /// What changed a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {

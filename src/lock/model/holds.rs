@@ -86,6 +86,12 @@ impl Holds {
         }
     }
 
+    /// The owner whose hold has this fence. Takes as long as there are holds.
+    #[must_use]
+    pub fn owner_of(&self, fence: Fence) -> Option<&Owner> {
+        self.iter().find(|(_, hold)| hold.fence() == fence).map(|(owner, _)| owner)
+    }
+
     /// Any one of the holds: enough to tell the mode, since holds of one key never differ in it.
     #[must_use]
     pub fn any(&self) -> Option<(&Owner, &Hold)> {

@@ -27,6 +27,15 @@ pub struct HoldRecord {
     pub note: Option<Note>,
 }
 
+/// What one LOCK.HOLD says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// An owner's hold is in this state.
+    State(HoldRecord),
+    /// The hold with this fence has ended. Two holds of a key never have the same (I3).
+    End(Fence),
+}
+
 /// A lock as it was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodedLock {
@@ -88,5 +97,16 @@ impl HoldRecord {
         hold.set_counts(self.reads, self.writes);
         hold.set_note(self.note.clone());
         Some(hold)
+    }
+}
+
+impl Update {
+    /// The fence that it names.
+    #[must_use]
+    pub fn fence(&self) -> Option<Fence> {
+        match self {
+            Update::State(record) => record.fence,
+            Update::End(fence) => Some(*fence),
+        }
     }
 }

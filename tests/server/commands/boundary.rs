@@ -144,11 +144,11 @@ const COMMANDS: &[Shown] = &[
     },
     Shown {
         name: "lock.hold",
-        arity: -4,
+        arity: -3,
         flags: CHANGES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner state note?",
+        args: "key owner? state note?",
     },
 ];
 
@@ -249,6 +249,7 @@ fn command_getkeys_finds_the_one_key() {
         "LOCK.BREAK key owner",
         "LOCK.HOLD key owner 0 0",
         "LOCK.HOLD key owner V1",
+        "LOCK.HOLD key V1F5",
     ] {
         let words: Vec<&str> = ["COMMAND", "GETKEYS"].into_iter().chain(command.split(' ')).collect();
         assert_eq!(conn.get::<Vec<String>>(&words), ["key"], "{command}");

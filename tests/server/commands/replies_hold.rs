@@ -71,7 +71,6 @@ const ROWS: &[Row] = &[
 
 /// The form with an argument for each number.
 const NUMBERS: &[Row] = &[
-    ("LOCK.HOLD k a", "ERR wrong number of arguments for 'lock.hold' command"),
     ("LOCK.HOLD k a 0", "ERR writes needs a value"),
     (r#"LOCK.HOLD k "" 0 0"#, "ERR owner must not be empty"),
     ("LOCK.HOLD k * 0 0", "ERR owner * can only acquire: use the owner that the server made"),
@@ -122,6 +121,35 @@ const STATES: &[Row] = &[
     ("EXISTS k", "0"),
 ];
 
+/// The end of the hold with a fence, whoever holds.
+const ENDS: &[Row] = &[
+    ("LOCK.HOLD k", "ERR wrong number of arguments for 'lock.hold' command"),
+    ("LOCK.HOLD k a", MARK),
+    ("LOCK.HOLD k 0", MARK),
+    ("LOCK.HOLD k V1", "ERR owner needs a value"),
+    ("LOCK.HOLD k V1W1F#1D0L60000", "ERR owner needs a value"),
+    ("LOCK.HOLD k V1F0", "ERR F of state must be a whole number from 1 to 9007199254740991"),
+    ("LOCK.HOLD k V1F9007199254740991", "ERR fence is more than a year ahead of the clock"),
+    // Where there is no lock, and on a lock whose hold has another fence.
+    ("LOCK.HOLD k V1F#1", "1"),
+    ("EXISTS k", "0"),
+    ("LOCK.HOLD k a V1W2F#2D0L60000", "1"),
+    ("LOCK.HOLD k V1F#1", "1"),
+    ("LOCK.CHECK k a", "#2"),
+    ("LOCK.HOLD k V1F#2", "1"),
+    ("EXISTS k", "0"),
+    // Of several readers it is one.
+    ("LOCK.HOLD k a V1R1F#1D0L60000", "1"),
+    ("LOCK.HOLD k b V1R2F#2D0L60000", "1"),
+    ("LOCK.HOLD k V1F#1", "1"),
+    ("LOCK.CHECK k a", "nil"),
+    ("LOCK.CHECK k b", "#2"),
+    ("LOCK.HOLD k V1F#2", "1"),
+    ("EXISTS k", "0"),
+    ("SET s text", "OK"),
+    ("LOCK.HOLD s V1F#1", WRONG_TYPE),
+];
+
 const MARK: &str = "ERR state must begin with V1, the form that this version reads";
 const PARTS: &str = "ERR state must be V1[R<n>][W<n>]F<n>D<ms>L<ms>, or V1[F<n>] for an end";
 const CONFLICT: &str = "ERR hold conflicts with another owner's hold on the key";
@@ -168,6 +196,27 @@ fn the_two_forms_of_a_record_do_and_refuse_the_same() {
     player.go_on(&rows);
     player.go_on(STATES);
     player.go_on(&[("SET s text", "OK"), ("LOCK.HOLD s a V1W1F#1D0L60000", WRONG_TYPE)]);
+}
+
+#[test]
+fn an_end_by_a_fence_ends_the_hold_with_that_fence_and_no_other() {
+    // The record of a writer's end has no owner. What it meets beside that hold must stay.
+    let server = server();
+    let mut wire = Connection::resp2(&server);
+    let mut player = Player::new(&mut wire, Way::Plain);
+    player.play(FENCES);
+    player.go_on(ENDS);
+}
+
+#[test]
+fn an_end_by_a_fence_hands_the_lock_to_the_waiter() {
+    // The server must not keep a client waiting for a lock that is free.
+    let server = server();
+    let mut conn = server.connect();
+    let fence = conn.int(&["LOCK.ACQUIRE", "k", "a"]).unwrap();
+    let mut waiter = Connection::waiting(&server, "LOCK.ACQUIRE k b BLOCK 0");
+    conn.int(&["LOCK.HOLD", "k", &format!("V1F{fence}")]);
+    assert!(waiter.read().int() > fence);
 }
 
 #[test]

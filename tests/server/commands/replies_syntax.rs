@@ -16,7 +16,7 @@ const ARITY: &[Row] = &[
     ("LOCK.GUARD k a 5", "ERR wrong number of arguments for 'lock.guard' command"),
     ("LOCK.CHECK k", "ERR wrong number of arguments for 'lock.check' command"),
     ("LOCK.INFO", "ERR wrong number of arguments for 'lock.info' command"),
-    ("LOCK.HOLD k a", "ERR wrong number of arguments for 'lock.hold' command"),
+    ("LOCK.HOLD k", "ERR wrong number of arguments for 'lock.hold' command"),
     ("LOCK.MACQUIRE", "ERR wrong number of arguments for 'lock.macquire' command"),
     ("LOCK.MACQUIRE 1 k", "ERR wrong number of arguments for 'lock.macquire' command"),
     ("LOCK.MRELEASE 1 k", "ERR wrong number of arguments for 'lock.mrelease' command"),
@@ -374,6 +374,8 @@ const FACTS: &[Row] = &[
     ("LOCK.HOLD k a x y z", HOLD),
     ("LOCK.HOLD k a V1W1F5D99999999999999L5000", HOLD),
     ("LOCK.HOLD k a V1", HOLD),
+    ("LOCK.HOLD k V1F5", HOLD),
+    ("LOCK.HOLD k a", HOLD),
 ];
 
 const HOLD: &str = "ERR LOCK.HOLD is for replication: use LOCK.ACQUIRE (or start with lock.allow-hold yes)";

@@ -1,18 +1,19 @@
 //! What a primary sends to its replicas, word by word: a connection that asks for it as a replica does.
 
 use crate::harness::connection::{Connection, Reply};
-use testbed::{Server, spelled_out};
+use testbed::{Server, Speller};
 
 /// A replication link that only reads.
 pub(crate) struct Stream {
     link: Connection,
+    speller: Speller,
     marks: u32,
 }
 
 impl Stream {
     /// Begins after a full sync, whose data are thrown away.
     pub(crate) fn of(server: &Server) -> Stream {
-        let mut stream = Stream { link: Connection::silent(server), marks: 0 };
+        let mut stream = Stream { link: Connection::silent(server), speller: Speller::default(), marks: 0 };
         stream.link.send_line("PSYNC ? -1");
         let answer = stream.line();
         assert!(answer.starts_with("+FULLRESYNC"), "{answer}");
@@ -34,7 +35,7 @@ impl Stream {
     }
 
     /// Everything sent since the last call, each command as its arguments, but for what keeps the link alive. Records
-    /// are [spelled out](spelled_out).
+    /// are [spelled out](Speller).
     pub(crate) fn commands(&mut self, server: &Server) -> Vec<Vec<String>> {
         self.marks += 1;
         // Goes to replicas behind all that was sent before, and changes nothing.
@@ -53,7 +54,7 @@ impl Stream {
         let passed_on = |command: &Vec<String>| {
             !["SELECT", "PING", "REPLCONF", "PUBLISH"].iter().any(|other| command[0].eq_ignore_ascii_case(other))
         };
-        commands.into_iter().filter(passed_on).map(spelled_out).collect()
+        self.speller.spell_all(commands.into_iter().filter(passed_on).collect())
     }
 }
 

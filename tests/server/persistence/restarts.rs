@@ -205,8 +205,10 @@ fn a_hold_that_ended_while_the_server_was_down_lapses_at_the_start_with_effect()
         assert_eq!(conn.info("lock", "lock_leases"), "1", "{how}");
         if how.contains("AOF") {
             let tail = server.aof_tail();
-            for (key, fence) in [("short", short), ("mixed", reader)] {
-                let effect = ["LOCK.HOLD", key, "a", "0", "0", &fence.to_string()];
+            // Where the grants are in the base, the tail does not tell of which owner the writer's fence was.
+            let writer = if how.contains("rewritten") { "?" } else { "a" };
+            for (key, owner, fence) in [("short", writer, short), ("mixed", "a", reader)] {
+                let effect = ["LOCK.HOLD", key, owner, "0", "0", &fence.to_string()];
                 assert!(tail.iter().any(|command| command == &effect), "{how}: no {effect:?} in {tail:?}");
             }
         }

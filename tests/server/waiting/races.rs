@@ -348,9 +348,10 @@ fn replicas_learn_of_a_lost_grant_of_its_end_and_of_the_next_in_order() {
             .map(|command| command[2..6].iter().map(String::as_str).collect())
             .collect();
         let (fence_a, fence_b, fence_c) = (scene.fence_a.to_string(), facts[1][3], fence_c.to_string());
+        // The stream begins behind the grant to a, so it does not tell of which owner that fence was.
         assert_eq!(
             facts,
-            [["a", "0", "0", &fence_a], ["b", "0", "1", fence_b], ["b", "0", "0", fence_b], ["c", "0", "1", &fence_c]]
+            [["?", "0", "0", &fence_a], ["b", "0", "1", fence_b], ["b", "0", "0", fence_b], ["c", "0", "1", &fence_c]]
         );
         // The release and the grant in one transaction, the end of the grant and the next one in another.
         let of = |at: usize| {

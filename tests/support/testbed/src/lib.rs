@@ -14,7 +14,7 @@ mod server;
 
 pub use client::{Client, text_of};
 pub use cluster::Cluster;
-pub use commands::{parse_commands, spelled_out};
+pub use commands::{Speller, parse_commands};
 pub use lock_info::{Fields, HolderInfo, LockInfo, WaiterInfo};
 pub use port::Port;
 pub use process::spawn;

@@ -1,7 +1,7 @@
 //! A server process: how it is started, stopped, and what it leaves behind.
 
 use crate::client::{Client, text_of};
-use crate::{PATIENCE, Port, module, parse_commands, spawn, spelled_out, wait_for};
+use crate::{PATIENCE, Port, Speller, module, parse_commands, spawn, wait_for};
 use redis::{Connection, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::ffi::OsString;
@@ -383,9 +383,9 @@ impl Server {
         parse_commands(&bytes).into_iter().filter(|command| command[0] != "SELECT").collect()
     }
 
-    /// The same, with records [spelled out](spelled_out).
+    /// The same, with records [spelled out](Speller).
     pub fn aof_tail(&self) -> Vec<Vec<String>> {
-        self.raw_aof_tail().into_iter().map(spelled_out).collect()
+        Speller::default().spell_all(self.raw_aof_tail())
     }
 }
 
