@@ -1,6 +1,6 @@
 //! What replicas and the AOF get: records, not requests. Every change to a hold is one LOCK.HOLD: its absolute state,
-//! which is idempotent and decides nothing. Each word costs the server a thousand instructions. So the end of a hold
-//! that was alone has no owner.
+//! which is idempotent and decides nothing. Each word costs the server a thousand instructions. So the end of a
+//! writer has no owner.
 
 use crate::ffi::record::Record;
 use crate::ffi::{Ctx, Flags, Names, Str};
