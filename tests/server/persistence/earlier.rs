@@ -164,7 +164,10 @@ fn what_a_primary_of_an_earlier_version_sends_is_read_as_it_was_meant() {
     // Replicas are upgraded first: for a while they read the earlier form.
     let expected = Expected::of("preamble.txt");
     let primary = TcpListener::bind("127.0.0.1:0").unwrap();
-    let replica = Server::setup().option("repl-timeout", "3600").start();
+    // At the time at which the files were made: the time to live of a key has its end in them.
+    let seconds = expected.seconds_to_an_hour_later() - 3_600;
+    let setup = Server::setup().wall_offset(&format!("{seconds:+}"));
+    let replica = setup.option("repl-timeout", "3600").start();
     let mut conn = replica.connect();
     conn.ok(&["REPLICAOF", "127.0.0.1", &primary.local_addr().unwrap().port().to_string()]);
     let (link, _) = primary.accept().unwrap();
