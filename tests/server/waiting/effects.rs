@@ -3,7 +3,7 @@
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::stream::Stream;
 use crate::harness::transcript::{Row, Stage};
-use testbed::Server;
+use testbed::{Server, wait_for};
 
 /// A transcript, and a stream of what the server sends meanwhile.
 pub(crate) struct Scene<'s> {
@@ -247,6 +247,8 @@ fn a_replica_holds_what_was_handed_on() {
         ("d: LOCK.RW k d WRITE BLOCK 0", "waits"),
         ("LOCK.RELEASE k c", "0"),
     ]);
+    // The connections of the stage are closed.
+    wait_for("the wait of d to end", || primary.connect().info_number("lock", "lock_waiters") == 0);
     replica.catch_up(&primary);
     let (here, there) = (primary.connect().lock_info("k").unwrap(), replica.connect().lock_info("k").unwrap());
     assert_eq!((here.holding, &here.mode, here.waiting), (1, &"read".to_owned(), 0));
