@@ -138,7 +138,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         }
     }
 
-    /// An owner that may begin to hold.
+    /// These bytes as an owner that may begin to hold.
     ///
     /// # Errors
     /// If it is empty, too long, or `*`.

@@ -86,7 +86,7 @@ impl Holds {
         }
     }
 
-    /// The owner whose hold has this fence. Takes as long as there are holds.
+    /// The owner whose hold has this fence. O(N), where N is the number of holds.
     #[must_use]
     pub fn owner_of(&self, fence: Fence) -> Option<&Owner> {
         self.iter().find(|(_, hold)| hold.fence() == fence).map(|(owner, _)| owner)
