@@ -261,7 +261,7 @@ impl LockManager {
         for (nth, at) in blocked_on.into_iter().chain(0..waiter.keys.len()).enumerate() {
             let key = step.keys.open(&waiter.keys[at].name).map_err(Attempt::Reject)?;
             step.settle(key, &self.sessions);
-            step.budget.judge();
+            step.budget.judge(&waiter.keys[at].name);
             let lock = step.keys.lock(key);
             if let Some(end) = LockManager::end_of_place(waiter, lock.as_deref()) {
                 return Err(Attempt::Reject(end));

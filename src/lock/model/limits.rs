@@ -1,6 +1,7 @@
 //! The limits that an operator may set. The server's configuration fills them; the table of names is in
 //! module/config.rs.
 
+use super::key::KeyName;
 use super::time::Millis;
 
 /// The longest lease there is, whatever is configured or claimed: ten years.
@@ -20,7 +21,7 @@ pub const KEYS_PER_BATCH: usize = 64;
 /// How many places one owner may have: a search for deadlocks begins at all of them.
 pub const PLACES_PER_OWNER: usize = 256;
 
-/// How many keys of waiters one step judges. The first queue may need more until it has answered a waiter: else no step
+/// How many keys of waiters one step judges, by the cost of their names ([`KeyName::cost`]). The first queue may need more until it has answered a waiter: else no step
 /// would come to the end of a long queue.
 const KEYS_JUDGED_PER_BATCH: usize = 256;
 
@@ -55,8 +56,8 @@ impl Budget {
     }
 
     /// A key of a waiter was judged.
-    pub(crate) fn judge(&mut self) {
-        self.judged += 1;
+    pub(crate) fn judge(&mut self, name: &KeyName) {
+        self.judged += name.cost();
     }
 
     /// A waiter is answered, and granted this many keys.
