@@ -76,7 +76,7 @@ fuzz_target!(|line: &[u8]| {
         return;
     }
     for bounds in [WIDE, TIGHT] {
-        for connected in [Some(LockManager::new(LIMITS).sessions().connection(7)), None] {
+        for connected in [Some(LockManager::new(LIMITS, |_| 0).sessions().connection(7)), None] {
             let parsed = parse(spec, &words, bounds, &mut Someone(connected));
             check(spec, &words, parsed);
         }

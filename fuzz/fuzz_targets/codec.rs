@@ -86,7 +86,7 @@ fn check(bytes: &[u8]) {
         }
     }
     // It lies under a key, and its time comes.
-    let mut manager = LockManager::new(LIMITS);
+    let mut manager = LockManager::new(LIMITS, |_| 0);
     manager.arrive(Db(0), b"k", &mut lock, NOW.mono);
     let (earliest, _) = lock.holds.earliest().expect("is held");
     assert!(manager.covers(Db(0), &lock, earliest), "I4");

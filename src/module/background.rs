@@ -14,7 +14,7 @@ use crate::ffi::{Access, Ctx, Flags, Keys, Names, OwnedStr, Serving, Str, WrongT
 use crate::lock::collections::wheel::EntryId;
 use crate::lock::manager::LeasePoll;
 use crate::lock::model::effect::{self, WaitEnds};
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::request::{PerKey, RedirectReason, WaitEnd};
 use crate::lock::model::time::Timestamp;
@@ -93,7 +93,7 @@ fn time_out_waiters(ctx: &mut Ctx<'_>, end: Timestamp) {
             WaitPoll::PlaceOver(place, db, name) => {
                 ctx.select_db(db.0);
                 let reusable = known.filter(|_| !ctx.flags().contains(Flags::CLUSTER));
-                let serving = reusable.unwrap_or_else(|| may_write(ctx, &[name]));
+                let serving = reusable.unwrap_or_else(|| may_write(ctx, &[OwnedStr::new(&name)]));
                 known = Some(serving);
                 let may_grant = serving != Serving::NotNow;
                 if with_manager(|manager| manager.end_place(place, may_grant, now)) {
@@ -160,7 +160,7 @@ enum Next {
 /// Something to do on keys of one database, for which the module needs what a client's write needs.
 struct Task {
     db: Db,
-    names: PerKey<KeyName>,
+    names: PerKey<OwnedStr>,
     work: Work,
 }
 
@@ -177,7 +177,7 @@ impl Source for Leases {
     fn next(&mut self, ctx: &mut Ctx<'_>, now: Timestamp) -> Next {
         match with_manager(|manager| manager.poll_leases(now)) {
             LeasePoll::Key(db, entry, name) => {
-                Next::Task(Task { db, names: PerKey::from([name]), work: Work::Lapse(entry) })
+                Next::Task(Task { db, names: PerKey::from([OwnedStr::new(&name)]), work: Work::Lapse(entry) })
             }
             LeasePoll::Unplaced(entry, name) => {
                 place(ctx, entry, &OwnedStr::new(&name));
@@ -204,9 +204,9 @@ impl Source for Jobs {
         let Some(job) = with_manager(|manager| manager.next_job()) else { return Next::Idle };
         let (db, names) = match &job {
             Job::ServeQueue(db, name) | Job::Check(_, db, name) | Job::EndSession(_, db, name) => {
-                (*db, PerKey::from([name.clone()]))
+                (*db, PerKey::from([OwnedStr::new(name)]))
             }
-            Job::RevokeUndelivered(_, db, names) => (*db, names.clone()),
+            Job::RevokeUndelivered(_, db, names) => (*db, names.iter().map(|name| OwnedStr::new(name)).collect()),
         };
         Next::Task(Task { db, names, work: Work::Job(job) })
     }
@@ -247,13 +247,13 @@ fn run_slice(ctx: &mut Ctx<'_>, mut source: impl Source, end: Timestamp) -> Slic
 }
 
 /// Whether a client's write to these keys of the selected database would be allowed now.
-fn may_write(ctx: &mut Ctx<'_>, names: &[KeyName]) -> Serving {
+fn may_write(ctx: &mut Ctx<'_>, names: &[OwnedStr]) -> Serving {
     let flags = ctx.flags();
     if !flags.contains(Flags::PRIMARY) || flags.contains(Flags::LOADING) || ctx.is_paused() {
         return Serving::NotNow;
     }
     for name in names {
-        let serving = ctx.serving(OwnedStr::new(name).as_str());
+        let serving = ctx.serving(name.as_str());
         if serving != Serving::Yes {
             return serving;
         }
@@ -274,7 +274,7 @@ impl Task {
     fn abandon(&self, ctx: &mut Ctx<'_>) -> usize {
         match &self.work {
             Work::Lapse(entry) => {
-                self.names.iter().for_each(|name| redirect_waiters(self.db, name));
+                self.names.iter().for_each(|name| redirect_waiters(self.db, name.as_str().as_bytes()));
                 self.lapse(ctx, *entry)
             }
             Work::Job(job) => self.abandon_job(job, &WaitEnd::Redirected(RedirectReason::SlotGone)),
@@ -282,8 +282,7 @@ impl Task {
     }
 
     fn lapse(&self, ctx: &mut Ctx<'_>, entry: EntryId) -> usize {
-        let name = OwnedStr::new(&self.names[0]);
-        let lapsed = step::run(ctx, &[name.as_str()], Publish::All, |manager, step| {
+        let lapsed = step::run(ctx, &[self.names[0].as_str()], Publish::All, |manager, step| {
             manager.lapse(step, KeyIndex(0), entry, ITEMS_PER_POLL);
         });
         match lapsed {
@@ -297,11 +296,10 @@ impl Task {
     }
 
     fn run_job(&self, ctx: &mut Ctx<'_>, job: &Job) -> usize {
-        let owned: Vec<OwnedStr> = self.names.iter().map(|name| OwnedStr::new(name)).collect();
         let lent: Vec<Str<'_>> = match job {
             // The manager opens them: one of them may be no lock any more, which must not keep the others taken.
             Job::RevokeUndelivered(..) => Vec::new(),
-            _ => owned.iter().map(OwnedStr::as_str).collect(),
+            _ => self.names.iter().map(OwnedStr::as_str).collect(),
         };
         let run = step::run(ctx, &lent, Publish::All, |manager, step| match job {
             Job::EndSession(connection, ..) => manager.end_session(step, KeyIndex(0), *connection, ITEMS_PER_POLL),
@@ -323,7 +321,10 @@ impl Task {
                 Job::EndSession(connection, db, name) => manager.abandon_session(*db, name, *connection),
                 Job::ServeQueue(..) | Job::Check(..) => {}
             }
-            self.names.iter().flat_map(|name| manager.end_waits(self.db, name, answer)).collect::<WaitEnds>()
+            self.names
+                .iter()
+                .flat_map(|name| manager.end_waits(self.db, name.as_str().as_bytes(), answer))
+                .collect::<WaitEnds>()
         });
         wake(wait_ends, shell().clock.mono());
         0

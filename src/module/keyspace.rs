@@ -5,7 +5,7 @@ use crate::ffi::keys::Unopened;
 use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Names, WrongType};
 use crate::lock::model::effect::Change;
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::key::{Db, KeyIndex, PlainName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::request::{RedirectReason, WaitEnd};
@@ -92,7 +92,7 @@ impl Keyspace for OpenLocks<'_, '_> {
         self.shell.has_unlinked()
     }
 
-    fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
+    fn take_unlinked(&mut self) -> Vec<(Db, PlainName, UnlinkedLock)> {
         self.shell.take_unlinked()
     }
 

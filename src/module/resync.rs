@@ -4,17 +4,17 @@
 //! maker. Replayed after a restart, it alone would end them early. The records cannot go out at once: what is written
 //! in a notification reaches replicas before what it follows. So the background sends them.
 
-use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::key::{Db, PlainName};
 use std::cell::RefCell;
 
 /// Locks whose records are yet to be sent.
 #[derive(Debug, Default)]
-pub struct Resync(RefCell<Vec<(Db, KeyName)>>);
+pub struct Resync(RefCell<Vec<(Db, PlainName)>>);
 
 impl Resync {
     /// A lock came by RESTORE.
     pub(crate) fn enqueue(&self, db: Db, name: &[u8]) {
-        self.0.borrow_mut().push((db, KeyName::from_slice(name)));
+        self.0.borrow_mut().push((db, PlainName::from_slice(name)));
     }
 
     /// Whether records are yet to be sent.
@@ -23,7 +23,7 @@ impl Resync {
     }
 
     /// The next lock whose records are to be sent, which is taken out.
-    pub(crate) fn pop(&self) -> Option<(Db, KeyName)> {
+    pub(crate) fn pop(&self) -> Option<(Db, PlainName)> {
         self.0.borrow_mut().pop()
     }
 

@@ -8,7 +8,7 @@ use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::peers::Peer;
 use crate::ffi::{Access, Ctx, Flags, Keys, LoadError, Loader, Names, OwnedStr, Str};
 use crate::lock::manager::LockManager;
-use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::key::{Db, PlainName};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::time::Timestamp;
 use std::ffi::CStr;
@@ -90,14 +90,14 @@ impl Listener for ServerEvents {
         let shell = shell();
         match event.to_bytes() {
             // The server says at once, one after the other, from where and to where.
-            b"rename_from" => drop(shell.renamed_from.replace(Some(KeyName::from_slice(key.as_bytes())))),
+            b"rename_from" => drop(shell.renamed_from.replace(Some(PlainName::from_slice(key.as_bytes())))),
             b"rename_to" => {
                 let from = shell.renamed_from.take().map(|name| (Db(ctx.db()), name));
                 carry(ctx, key, from);
             }
             b"move_from" => shell.moved_from.set(Some(Db(ctx.db()))),
             b"move_to" => {
-                let from = shell.moved_from.get().map(|db| (db, KeyName::from_slice(key.as_bytes())));
+                let from = shell.moved_from.get().map(|db| (db, PlainName::from_slice(key.as_bytes())));
                 carry(ctx, key, from);
                 // Valkey 8.1 selects the event's database for the client itself, and leaves it there: its next commands
                 // would go to the wrong one, and so would what replicas are told of this one.
@@ -179,7 +179,7 @@ fn keep_offers(ctx: &mut Ctx<'_>) {
 }
 
 /// A lock came from another key.
-fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, KeyName)>) {
+fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, PlainName)>) {
     let from = from.as_ref().map(|(db, name)| (*db, &name[..]));
     if let Some(db) = placed(ctx, key, |manager, db, name, lock, now| manager.carry(from, db, name, lock, now)) {
         shell().resync.follow(db, key.as_bytes());

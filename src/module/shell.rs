@@ -14,11 +14,13 @@ use super::scheduler::Scheduler;
 use crate::ffi::Ctx;
 use crate::ffi::event::LoadedFrom;
 use crate::lock::manager::LockManager;
-use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::key::{Db, PlainName};
 use crate::lock::model::limits::{Bounds, Limits};
 use crate::lock::model::session::UnlinkedLock;
 use crate::lock::model::time::{Millis, Timestamp};
 use std::cell::{Cell, RefCell};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 
 /// The limits until the table of configurations has set each, which it does before the first command.
 const NO_LIMITS: Limits = Limits {
@@ -48,7 +50,7 @@ const NO_BOUNDS: Bounds = Bounds {
 pub struct Shell {
     manager: RefCell<LockManager>,
     /// Locks that left their keys while the manager was at work.
-    unlinked: RefCell<Vec<(Db, KeyName, UnlinkedLock)>>,
+    unlinked: RefCell<Vec<(Db, PlainName, UnlinkedLock)>>,
 
     pub(crate) clock: Clock,
     pub(crate) role: Role,
@@ -83,13 +85,23 @@ pub struct Shell {
     /// The database that a key is being moved from.
     pub(crate) moved_from: Cell<Option<Db>>,
     /// The name that a key is being renamed from.
-    pub(crate) renamed_from: RefCell<Option<KeyName>>,
+    pub(crate) renamed_from: RefCell<Option<PlainName>>,
 }
 
 thread_local! {
     // The server calls a module on its main thread alone, except to free values, which needs none of this. It never
     // unloads a module that has a data type. So this is made once, and lives as long as the process.
     static SHELL: &'static Shell = Box::leak(Box::new(Shell::new()));
+}
+
+thread_local! {
+    // Drawn at random once in a process, so that no client can choose owners or names that collide.
+    static HASH_KEY: RandomState = RandomState::new();
+}
+
+/// Hashes bytes by SipHash, under the key of this process.
+fn keyed_hash(bytes: &[u8]) -> u64 {
+    HASH_KEY.with(|key| key.hash_one(bytes))
 }
 
 /// The state of the module.
@@ -106,7 +118,7 @@ pub fn with_manager<R>(work: impl FnOnce(&mut LockManager) -> R) -> R {
 impl Shell {
     fn new() -> Shell {
         Shell {
-            manager: RefCell::new(LockManager::new(NO_LIMITS)),
+            manager: RefCell::new(LockManager::new(NO_LIMITS, keyed_hash)),
             unlinked: RefCell::default(),
             clock: Clock::new(),
             role: Role::default(),
@@ -148,7 +160,7 @@ impl Shell {
     }
 
     /// The locks that left their keys while the manager was at work, and that it has not heard of yet.
-    pub(crate) fn take_unlinked(&self) -> Vec<(Db, KeyName, UnlinkedLock)> {
+    pub(crate) fn take_unlinked(&self) -> Vec<(Db, PlainName, UnlinkedLock)> {
         self.unlinked.take()
     }
 
@@ -157,7 +169,7 @@ impl Shell {
     pub(crate) fn on_unlinked(&self, db: Db, name: &[u8], unlinked: UnlinkedLock) {
         match self.manager.try_borrow_mut() {
             Ok(mut manager) => manager.on_unlinked(db, name, &unlinked),
-            Err(_) => self.unlinked.borrow_mut().push((db, KeyName::from_slice(name), unlinked)),
+            Err(_) => self.unlinked.borrow_mut().push((db, PlainName::from_slice(name), unlinked)),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::world::{RULES, limits};
 use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::{Mode, Session};
-use redis_lock::lock::model::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::model::key::{Db, KeyIndex, PlainName as KeyName};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
 use redis_lock::lock::model::limits::{GRANTS_PER_BATCH, KEYS_PER_BATCH};
 use redis_lock::lock::model::lock::Lock;
@@ -17,7 +17,9 @@ use redis_lock::lock::model::request::{
 use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::wait::jobs::Job;
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hasher};
 
 use Mode::{Read, Write};
 
@@ -82,11 +84,26 @@ struct Crowd {
     keys: Keys,
 }
 
+thread_local! {
+    /// How many bytes of owners and of long names were hashed.
+    static HASHED: Cell<usize> = const { Cell::new(0) };
+}
+
+fn keyed_hash(bytes: &[u8]) -> u64 {
+    HASHED.set(HASHED.get() + bytes.len());
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
 const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
 
 impl Crowd {
     fn new() -> Crowd {
-        Crowd { manager: LockManager::new(limits(Rules { holders_max: 9_999, ..RULES })), keys: Keys::default() }
+        Crowd {
+            manager: LockManager::new(limits(Rules { holders_max: 9_999, ..RULES }), keyed_hash),
+            keys: Keys::default(),
+        }
     }
 
     fn on<R>(&mut self, names: &[KeyName], work: impl FnOnce(&mut LockManager, &mut Keys) -> R) -> R {
@@ -134,7 +151,7 @@ impl Crowd {
     fn piece(&mut self) -> Option<Step> {
         let work = self.manager.next_job()?;
         let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
-        let effects = self.on(std::slice::from_ref(name), |manager, keys| {
+        let effects = self.on(&[KeyName::from_slice(name)], |manager, keys| {
             let mut effects = Effects::new();
             let mut step = step::Step::new(keys, NOW, &mut effects);
             match work {

@@ -5,7 +5,7 @@ use crate::world::crowd::{Crowd, names};
 use crate::world::{OWNER, acquire_or, release};
 use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::{Mode, Session};
-use redis_lock::lock::model::key::{KeyIndex, KeyName};
+use redis_lock::lock::model::key::{KeyIndex, PlainName};
 use redis_lock::lock::model::request::{Operation, Outcome, Wait};
 use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::Millis;
@@ -178,7 +178,7 @@ pub(crate) fn without_detection(crowd: &mut Crowd, set: impl FnOnce(&mut Crowd))
     crowd.manager.limits.deadlock_detection = true;
 }
 
-fn give_back(crowd: &mut Crowd, owner: &str, keys: &[KeyName]) {
+fn give_back(crowd: &mut Crowd, owner: &str, keys: &[PlainName]) {
     let (outcome, _) = crowd.serve(keys, &release(owner));
     assert!(matches!(outcome, Ok(Outcome::Released(_))), "{outcome:?}");
 }
@@ -188,7 +188,7 @@ pub(crate) fn finish(crowd: &mut Crowd) {
     while let Some(work) = crowd.manager.next_job() {
         let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let now = crowd.now;
-        crowd.on(std::slice::from_ref(name), |manager, keys| {
+        crowd.on(&[PlainName::from_slice(name)], |manager, keys| {
             let mut effects = Effects::new();
             let mut step = step::Step::new(keys, now, &mut effects);
             match work {
@@ -199,7 +199,7 @@ pub(crate) fn finish(crowd: &mut Crowd) {
     }
 }
 
-fn bound(crowd: &mut Crowd, owner: &str, client: u64, wait: Wait, keys: &[KeyName]) {
+fn bound(crowd: &mut Crowd, owner: &str, client: u64, wait: Wait, keys: &[PlainName]) {
     let mut request = acquire_or(owner, Mode::Write, wait);
     let session = Session { connection: crowd.manager.sessions().connection(client), grace: Millis(0) };
     if let Operation::Acquire(ask) = &mut request.operation {

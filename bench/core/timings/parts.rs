@@ -6,7 +6,7 @@ use redis_lock::lock::codec;
 use redis_lock::lock::collections::wheel::Generations;
 use redis_lock::lock::model::fence::{Fence, FenceClock};
 use redis_lock::lock::model::hold::{Epoch, Hold, Mode};
-use redis_lock::lock::model::key::KeyName;
+use redis_lock::lock::model::key::PlainName;
 use redis_lock::lock::model::lock::{Leases, Lock};
 use redis_lock::lock::model::owner::{Note, Owner};
 use redis_lock::lock::model::record::HoldRecord;
@@ -31,7 +31,7 @@ pub(crate) fn parts(c: &mut Criterion) {
 fn wheel(c: &mut Criterion) {
     for leases in [0, 1_000, 1_000_000] {
         let (mut wheel, mut generations) = (Leases::new(), Generations::new());
-        let name = KeyName::from_slice(NAMES[0].1);
+        let name = PlainName::from_slice(NAMES[0].1);
         let mut now = NOW.mono;
         let mut step = move || {
             now.0 += 50;
@@ -63,11 +63,10 @@ fn names(c: &mut Criterion) {
     c.bench_function("owner of 36 bytes: new", |b| b.iter(|| Owner::new(black_box(OWNER.as_bytes()))));
     c.bench_function("owner of 36 bytes: clone", |b| b.iter(|| black_box(&owner).clone()));
     c.bench_function("owner of 36 bytes: equal", |b| b.iter(|| black_box(&owner) == black_box(&same)));
-    c.bench_function("owner of 36 bytes: digest", |b| b.iter(|| black_box(&owner).digest()));
     for (len, bytes) in NAMES {
-        let name = KeyName::from_slice(bytes);
+        let name = PlainName::from_slice(bytes);
         c.bench_function(&format!("key name of {len} bytes: from a slice"), |b| {
-            b.iter(|| KeyName::from_slice(black_box(bytes)));
+            b.iter(|| PlainName::from_slice(black_box(bytes)));
         });
         c.bench_function(&format!("key name of {len} bytes: clone"), |b| b.iter(|| black_box(&name).clone()));
     }

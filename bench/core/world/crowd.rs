@@ -1,10 +1,10 @@
 //! A node where many wait for many keys, for what is measured in the pure core without a server.
 
-use super::{LIMITS, acquire, acquire_or};
+use super::{LIMITS, acquire, acquire_or, keyed_hash};
 use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::key::{Db, KeyIndex, KeyName};
+use redis_lock::lock::model::key::{Db, KeyIndex, PlainName};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::request::{Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(crate) struct Keys {
     pub(crate) db: u32,
-    pub(crate) locks: BTreeMap<(u32, KeyName), Lock>,
-    step: Vec<KeyName>,
-    open: BTreeMap<KeyName, usize>,
+    pub(crate) locks: BTreeMap<(u32, PlainName), Lock>,
+    step: Vec<PlainName>,
+    open: BTreeMap<PlainName, usize>,
 }
 
 impl Keyspace for Keys {
@@ -33,7 +33,7 @@ impl Keyspace for Keys {
     }
 
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd> {
-        let name = KeyName::from_slice(name);
+        let name = PlainName::from_slice(name);
         let at = *self.open.entry(name.clone()).or_insert(self.step.len());
         if at == self.step.len() {
             self.step.push(name);
@@ -48,7 +48,7 @@ impl Keyspace for Keys {
     }
 
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
-        self.locks.get(&(db.0, KeyName::from_slice(name))).map(read)
+        self.locks.get(&(db.0, PlainName::from_slice(name))).map(read)
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
@@ -66,10 +66,10 @@ pub(crate) struct Crowd {
 impl Crowd {
     pub(crate) fn new() -> Crowd {
         let now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
-        Crowd { manager: LockManager::new(LIMITS), keys: Keys::default(), now }
+        Crowd { manager: LockManager::new(LIMITS, keyed_hash), keys: Keys::default(), now }
     }
 
-    pub(crate) fn serve(&mut self, keys: &[KeyName], request: &Request) -> (Result<Outcome, Refusal>, Effects) {
+    pub(crate) fn serve(&mut self, keys: &[PlainName], request: &Request) -> (Result<Outcome, Refusal>, Effects) {
         let now = self.now;
         self.on(keys, |manager, keys| {
             let mut effects = Effects::new();
@@ -78,12 +78,12 @@ impl Crowd {
     }
 
     /// Owns these keys from now on, or has them again.
-    pub(crate) fn hold(&mut self, owner: &str, keys: &[KeyName]) {
+    pub(crate) fn hold(&mut self, owner: &str, keys: &[PlainName]) {
         let (outcome, _) = self.serve(keys, &acquire(owner, Mode::Write));
         assert!(matches!(outcome, Ok(Outcome::Granted(_))), "{outcome:?}");
     }
 
-    pub(crate) fn wait(&mut self, owner: &str, mode: Mode, keys: &[KeyName]) -> WaiterId {
+    pub(crate) fn wait(&mut self, owner: &str, mode: Mode, keys: &[PlainName]) -> WaiterId {
         match self.serve(keys, &acquire_or(owner, mode, Wait::For(Millis(60_000)))).0 {
             Ok(Outcome::Queued(waiter)) => waiter,
             other => panic!("{other:?}"),
@@ -91,7 +91,7 @@ impl Crowd {
     }
 
     /// A step on these keys.
-    pub(crate) fn on<R>(&mut self, names: &[KeyName], work: impl FnOnce(&mut LockManager, &mut Keys) -> R) -> R {
+    pub(crate) fn on<R>(&mut self, names: &[PlainName], work: impl FnOnce(&mut LockManager, &mut Keys) -> R) -> R {
         self.keys.close(0);
         for name in names {
             self.keys.open(name).expect("any key may be opened");
@@ -107,6 +107,6 @@ impl Crowd {
     }
 }
 
-pub(crate) fn names(prefix: &str, count: usize) -> Vec<KeyName> {
-    (0..count).map(|n| KeyName::from_slice(format!("{prefix}{n}").as_bytes())).collect()
+pub(crate) fn names(prefix: &str, count: usize) -> Vec<PlainName> {
+    (0..count).map(|n| PlainName::from_slice(format!("{prefix}{n}").as_bytes())).collect()
 }

@@ -13,6 +13,7 @@ use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
 use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
+use std::hash::{DefaultHasher, Hasher};
 use std::hint::black_box;
 
 pub(crate) const LIMITS: Limits = Limits {
@@ -26,6 +27,13 @@ pub(crate) const LIMITS: Limits = Limits {
     promotion_skew: Millis(1_000),
     grace: Millis(0),
 };
+
+/// The hash of the module, with a key that is the same each time.
+pub(crate) fn keyed_hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
 
 /// A keyspace of one key.
 #[derive(Default)]
@@ -65,7 +73,7 @@ impl World {
     /// A node on which `leases` other keys are held, and one key with `readers`.
     pub(crate) fn new(leases: u64, readers: u64) -> World {
         let now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
-        let mut world = World { manager: LockManager::new(LIMITS), key: OneKey::default(), now };
+        let mut world = World { manager: LockManager::new(LIMITS, keyed_hash), key: OneKey::default(), now };
         for n in 0..leases {
             world.now.mono.0 += 50;
             world.serve(&acquire(&format!("other-{n}"), Mode::Write));

@@ -17,10 +17,10 @@
 //! no waiter delays it ([`crate::lock::wait::order`]). A request that cannot be served waits, if it asked for that.
 
 use super::LockManager;
-use super::enqueue::{Search, wanted_at};
+use super::enqueue::Search;
 use super::grant::{GrantContext, grant};
-use crate::lock::model::key::{KeyIndex, KeyName};
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::key::KeyIndex;
+use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Cycle, Outcome, PerKey, Refusal, Wait};
 use crate::lock::model::step::Step;
@@ -87,7 +87,7 @@ impl LockManager {
     ) -> Result<Option<Outcome>, Refusal> {
         match self.enqueue(step, named, request, Search::Yes) {
             Err(Refusal::Deadlock(cycle)) if self.may_go_before(step, named, request, Some(&cycle)) == Ok(true) => {
-                self.note_passed(step.keys, named);
+                self.note_passed(step, named);
                 Ok(None)
             }
             queued => queued.map(Some),
@@ -96,15 +96,15 @@ impl LockManager {
 
     /// Whether shares of a key are waited for: then a higher count of a holder may keep a waiter waiting.
     fn shares_wait<K: Keyspace>(&self, step: &mut Step<'_, K>, key: KeyIndex) -> bool {
-        let Place { db, name, .. } = step.keys.place(key);
-        self.wait_table.queue(db, name).is_some_and(|queue| queue.shares().len() > 0)
+        let (db, name) = self.place_of(step, key);
+        self.wait_table.queue(db, &name).is_some_and(|queue| queue.shares().len() > 0)
     }
 
     /// A request goes before the waiters of these keys to open a cycle.
-    pub(super) fn note_passed<K: Keyspace>(&mut self, keys: &mut K, indices: &[KeyIndex]) {
+    pub(super) fn note_passed<K: Keyspace>(&mut self, step: &mut Step<'_, K>, indices: &[KeyIndex]) {
         for key in indices {
-            let Place { db, name, .. } = keys.place(*key);
-            self.wait_table.note_passed(db, name);
+            let (db, name) = self.place_of(step, *key);
+            self.wait_table.note_passed(db, &name);
         }
     }
 
@@ -136,29 +136,32 @@ impl LockManager {
         cycle: Option<&Cycle>,
     ) -> Result<bool, Refusal> {
         let order = self.order(step);
-        let keys = &mut *step.keys;
         // Which of them it upgrades decides which waiters it passes; for a single key that is decided already.
         let mut wanted = PerKey::new();
         // Made when it is first needed: most requests pass no waiter.
         let mut passed = cycle.map(Passed::cycle);
         for &key in named {
-            let verdict = self.judge_newcomer(keys, key, (owner, operation))?;
-            let Place { db, name, .. } = keys.place(key);
-            match verdict {
-                Verdict::Conflict | Verdict::Full => return Ok(false),
-                Verdict::More => return Ok(self.wait_table.queue(db, name).is_none()),
-                Verdict::NewHold if self.wait_table.queue(db, name).is_some() => {
-                    let name = KeyName::from_slice(name);
-                    if wanted.is_empty() && named.len() > 1 {
-                        wanted.extend(named.iter().map(|key| wanted_at(keys, *key, (owner, operation))));
-                    }
-                    let requester = Requester { owner, mode: operation.mode, wanted: &wanted };
-                    let place = self.wait_table.next_position();
-                    if order.is_delayed(keys, (db, &name), requester, place, passed.get_or_insert_default()) {
-                        return Ok(false);
-                    }
+            let verdict = self.judge_newcomer(step.keys, key, (owner, operation))?;
+            if matches!(verdict, Verdict::Conflict | Verdict::Full) {
+                return Ok(false);
+            }
+            if !matches!(verdict, Verdict::NewHold | Verdict::More) {
+                continue;
+            }
+            let (db, name) = self.place_of(step, key);
+            let is_waited_for = self.wait_table.queue(db, &name).is_some();
+            if verdict == Verdict::More {
+                return Ok(!is_waited_for);
+            }
+            if is_waited_for {
+                if wanted.is_empty() && named.len() > 1 {
+                    wanted.extend(named.iter().map(|key| self.wanted_at(step, *key, (owner, operation))));
                 }
-                Verdict::NewHold | Verdict::Upgrade | Verdict::Reentrant => {}
+                let requester = Requester { owner, mode: operation.mode, wanted: &wanted };
+                let place = self.wait_table.next_position();
+                if order.is_delayed(step.keys, (db, &name), requester, place, passed.get_or_insert_default()) {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

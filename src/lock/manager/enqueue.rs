@@ -2,7 +2,7 @@
 
 use super::LockManager;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::PLACES_PER_OWNER;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
@@ -33,7 +33,7 @@ impl LockManager {
         let now = step.now.mono;
         let in_grace = self.is_in_grace(step.judged);
         let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
-        let wanted: PerKey<Wanted> = named.iter().map(|key| wanted_at(step.keys, *key, (owner, operation))).collect();
+        let wanted: PerKey<Wanted> = named.iter().map(|key| self.wanted_at(step, *key, (owner, operation))).collect();
         if operation.queue.is_some() && wanted.iter().any(|key| key.upgrade) {
             return Err(Refusal::QueuedUpgrade);
         }
@@ -69,7 +69,7 @@ impl LockManager {
     }
 
     /// Whether another owner waits to upgrade this key.
-    fn is_upgraded_by_other(&self, db: Db, name: &[u8], owner: &Owner) -> bool {
+    fn is_upgraded_by_other(&self, db: Db, name: &KeyName, owner: &Owner) -> bool {
         self.wait_table.queue(db, name).is_some_and(|queue| {
             let mut others = queue.upgrades().filter_map(|id| self.wait_table.waiter(id));
             others.any(|other| other.owner != *owner)
@@ -83,12 +83,10 @@ impl LockManager {
         db: Db,
         wanted: &[Wanted],
     ) -> Option<(WaiterId, &Waiter)> {
-        let waits = |waiter: &Waiter| {
-            waiter.db == db
-                && waiter.operation.kind() == operation.kind()
-                && wanted.iter().any(|key| waiter.wants(db, &key.name))
-        };
-        let (id, _) = self.wait_table.waiting_of(owner).find(|(_, waiter)| waits(waiter))?;
+        self.wait_table.waiting_of(owner).next()?;
+        let names = wanted.iter().map(|key| key.name.clone()).collect();
+        let mut waiting = self.wait_table.waiting_for(owner, db, &names);
+        let (id, _) = waiting.find(|(_, waiter)| waiter.operation.kind() == operation.kind())?;
         Some((id, self.wait_table.waiter(id)?))
     }
 
@@ -117,9 +115,9 @@ impl LockManager {
     /// time still to go.
     fn reserve_free_keys<K: Keyspace>(&mut self, step: &mut Step<'_, K>, named: &[KeyIndex]) {
         for &key in named {
-            let Place { db, name, lock } = step.keys.place(key);
-            if lock.is_none_or(|lock| lock.is_free()) {
-                self.wait_table.reserve(db, name, step.now.mono, self.limits.reserve_max);
+            if step.is_free(key) {
+                let (db, name) = self.place_of(step, key);
+                self.wait_table.reserve(db, &name, step.now.mono, self.limits.reserve_max);
             }
         }
     }
@@ -135,11 +133,16 @@ impl LockManager {
         self.note_new_limit(id, before);
         Some((id, answer))
     }
-}
 
-/// A key as a request wants it.
-pub(crate) fn wanted_at<K: Keyspace>(keys: &mut K, key: KeyIndex, (owner, operation): (&Owner, &Acquire)) -> Wanted {
-    let Place { name, lock, .. } = keys.place(key);
-    let hold = lock.as_deref().and_then(|lock| lock.holds.get(owner.as_bytes()));
-    Wanted { name: KeyName::from_slice(name), upgrade: hold.is_some_and(|hold| is_upgrade(hold, operation.mode)) }
+    /// A key as a request wants it.
+    pub(super) fn wanted_at<K: Keyspace>(
+        &self,
+        step: &mut Step<'_, K>,
+        key: KeyIndex,
+        (owner, operation): (&Owner, &Acquire),
+    ) -> Wanted {
+        let hold = step.keys.lock(key).and_then(|lock| lock.holds.get(owner.as_bytes()));
+        let upgrade = hold.is_some_and(|hold| is_upgrade(hold, operation.mode));
+        Wanted { name: step.name(key, self.hash), upgrade }
+    }
 }

@@ -5,7 +5,7 @@
 //! was forgotten. All else goes on. Requests that wait are served when the grace is over.
 
 use super::LockManager;
-use super::enqueue::{Search, wanted_at};
+use super::enqueue::Search;
 use crate::lock::model::grace::Grace;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
@@ -93,7 +93,7 @@ impl LockManager {
         (owner, operation): (&Owner, &Acquire),
     ) -> Result<Outcome, Refusal> {
         // A reader that asks to write can have no place.
-        if operation.queue.is_some() && named.iter().any(|key| wanted_at(step.keys, *key, (owner, operation)).upgrade) {
+        if operation.queue.is_some() && named.iter().any(|key| self.wanted_at(step, *key, (owner, operation)).upgrade) {
             return self.unless_grace(Outcome::Unavailable, step.now.mono, step.judged);
         }
         match self.ask_again(step, named, (owner, operation))? {

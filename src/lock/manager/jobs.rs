@@ -6,7 +6,7 @@ use super::wake::Attempt;
 use crate::lock::model::effect::{Cause, WaitEnds};
 use crate::lock::model::hold::Hold;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
@@ -71,7 +71,7 @@ impl LockManager {
                 return self.note_cycle_in_grace(id);
             }
             Attempt::Grant(indices) => {
-                self.note_passed(step.keys, &indices);
+                self.note_passed(step, &indices);
                 self.grant_to_waiter(step, &indices, id);
             }
             Attempt::Blocked(_) => {
@@ -150,8 +150,7 @@ impl LockManager {
 
     /// Serves a wait queue whose key is open.
     pub fn serve_ready_queue<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
-        let Place { db, name, .. } = step.keys.place(key);
-        let name = KeyName::from_slice(name);
+        let (db, name) = self.place_of(step, key);
         let check = self.wait_table.take_pending(db, &name);
         step.settle(key, &self.sessions);
         if check {
@@ -173,7 +172,7 @@ impl LockManager {
     }
 
     /// Has the waiters of a queue checked if one of them is in a cycle since another lock lies there.
-    fn check_queue<K: Keyspace>(&mut self, step: &mut Step<'_, K>, db: Db, name: &[u8]) {
+    fn check_queue<K: Keyspace>(&mut self, step: &mut Step<'_, K>, db: Db, name: &KeyName) {
         if !self.limits.deadlock_detection {
             return;
         }
@@ -194,7 +193,7 @@ impl LockManager {
         &self,
         step: &mut Step<'_, K>,
         db: Db,
-        name: &[u8],
+        name: &KeyName,
         ids: &[WaiterId],
     ) -> Result<bool, TooMuch> {
         let waiters = ids.iter().filter_map(|id| self.wait_table.waiter(*id));
@@ -247,8 +246,8 @@ impl LockManager {
                 step.settle(key, &self.sessions);
                 self.wake_waiters(step, key, GRANTS_PER_BATCH);
             } else {
-                let Place { db, name, .. } = step.keys.place(key);
-                self.wait_table.mark_ready(db, name);
+                let (db, name) = self.place_of(step, key);
+                self.wait_table.mark_ready(db, &name);
             }
         }
         self.follow(step);
@@ -262,7 +261,8 @@ impl LockManager {
 
     /// Ends all waits for a key with this answer.
     pub fn end_waits(&mut self, db: Db, name: &[u8], answer: &WaitEnd) -> WaitEnds {
-        let ids: Vec<WaiterId> = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter()).collect();
+        let name = self.name(name);
+        let ids: Vec<WaiterId> = self.wait_table.queue(db, &name).into_iter().flat_map(|queue| queue.iter()).collect();
         self.end_all(ids, answer)
     }
 
@@ -296,7 +296,7 @@ impl LockManager {
 fn roll_back<K: Keyspace>(step: &mut Step<'_, K>, undelivered: Undelivered) {
     let Undelivered { owner, mode, given, .. } = undelivered;
     // Where something else than a lock lies now, or another node serves it, there is nothing to roll back.
-    let open = |(name, given): (KeyName, GrantUndo)| Some((step.keys.open(&name).ok()?, given));
+    let open = |(name, given): (KeyName, GrantUndo)| Some((step.open(&name).ok()?, given));
     let given: PerKey<(KeyIndex, GrantUndo)> = given.into_iter().filter_map(open).collect();
     let Step { keys, now, effects, .. } = step;
     for (key, given) in given {

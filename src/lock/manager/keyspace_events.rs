@@ -4,7 +4,7 @@
 use super::LockManager;
 use super::lease_index::Index;
 use crate::lock::collections::wheel::EntryId;
-use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::key::{Db, PlainName};
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::session::UnlinkedLock;
 use crate::lock::model::time::Timestamp;
@@ -14,20 +14,23 @@ impl LockManager {
     /// A lock came from another name or database, if it is known from where: it goes on here, carried.
     pub fn carry(&mut self, from: Option<(Db, &[u8])>, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         lock.holds.carry(now);
+        let at = self.name(name);
+        let from = from.map(|(db, name)| (db, self.name(name)));
+        let from = from.as_ref().map(|(db, name)| (*db, name));
         for (owner, hold) in lock.holds.iter() {
             if let Some(offer) = hold.offer() {
-                self.offers.carry(offer, from, (db, name));
+                self.offers.carry(offer, from, (db, &at));
             }
             if let Some(session) = hold.session() {
-                self.sessions.bind(db, name, owner, session.connection);
+                self.sessions.bind(db, &at, owner, session.connection);
             }
         }
         if let Some(from) = from {
-            self.wait_table.carried(from, (db, name), lock);
+            self.wait_table.carried(from, (db, &at), lock);
         }
         // It is not free now, though no step has seen that yet.
-        self.wait_table.clear_reservation(db, name);
-        self.wait_table.mark_ready_and_check(db, name);
+        self.wait_table.clear_reservation(db, &at);
+        self.wait_table.mark_ready_and_check(db, &at);
         self.follow_lock(db, name, lock, now);
     }
 
@@ -37,6 +40,10 @@ impl LockManager {
         if let Some(id) = unlinked.lease {
             self.leases.disarm(db, id);
         }
+        if self.wait_table.contended() == 0 && unlinked.is_plain() {
+            return;
+        }
+        let name = &self.name(name);
         self.sessions.on_unlinked(db, name, unlinked);
         for offer in &unlinked.offers {
             self.offers.leave(*offer, db, name);
@@ -119,7 +126,7 @@ impl LockManager {
 
     /// The next entry whose database is not known, and the name of its key. To be treated as
     /// [`super::LeasePoll::Unplaced`].
-    pub fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
+    pub fn next_unplaced(&mut self) -> Option<(EntryId, PlainName)> {
         self.leases.next_unplaced()
     }
 

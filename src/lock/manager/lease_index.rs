@@ -5,7 +5,7 @@
 //! entries of such keys are *unplaced* until the module has found their locks.
 
 use crate::lock::collections::wheel::{EntryId, Generations, Poll};
-use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::key::{Db, PlainName};
 use crate::lock::model::lock::Leases;
 use crate::lock::model::time::Timestamp;
 use alloc::boxed::Box;
@@ -59,11 +59,11 @@ struct Database {
 pub enum LeasePoll {
     /// A lease on this key may be over: open the key and call
     /// [`LockManager::lapse`](super::LockManager::lapse).
-    Key(Db, EntryId, KeyName),
+    Key(Db, EntryId, PlainName),
     /// A lease may be over on a key of this name, in a database that is not known yet. Search all databases, and call
     /// [`LockManager::place`](super::LockManager::place) with the lock that lies there. If it is in none of them, call
     /// [`LockManager::drop_unplaced`](super::LockManager::drop_unplaced).
-    Unplaced(EntryId, KeyName),
+    Unplaced(EntryId, PlainName),
     /// Work was done: poll again, after reading the clock.
     Pending,
     /// Nothing is due.
@@ -120,7 +120,7 @@ impl Index {
     }
 
     /// The unplaced entry that is due first, whenever that is; None when there is none.
-    pub(crate) fn next_unplaced(&mut self) -> Option<(EntryId, KeyName)> {
+    pub(crate) fn next_unplaced(&mut self) -> Option<(EntryId, PlainName)> {
         loop {
             match self.unplaced.as_mut()?.poll(Timestamp(u64::MAX)) {
                 Poll::Due(id, key) => return Some((id, key)),
@@ -143,11 +143,11 @@ impl Index {
         generations: &mut Generations,
     ) -> EntryId {
         let Some(db) = db else {
-            return self.unplaced.get_or_insert_default().arm(KeyName::from_slice(name), deadline, generations);
+            return self.unplaced.get_or_insert_default().arm(PlainName::from_slice(name), deadline, generations);
         };
         self.reach(db);
         let database = self.placed[db.0 as usize].get_or_insert_default();
-        let id = database.leases.arm(KeyName::from_slice(name), deadline, generations);
+        let id = database.leases.arm(PlainName::from_slice(name), deadline, generations);
         database.wake_in_time(db, &mut self.wakeups);
         id
     }

@@ -20,15 +20,17 @@ pub mod waiters;
 pub mod wake;
 
 use crate::lock::collections::wheel::{EntryId, Generations};
-use crate::lock::model::effect::{BindingChange, IndexChange};
+use crate::lock::model::effect::{BindingChange, Change, IndexChange};
 use crate::lock::model::fence::{Fence, FenceClock};
 use crate::lock::model::grace::Grace;
+use crate::lock::model::hashing::KeyedHash;
 use crate::lock::model::hold::{Connection, Epoch};
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::key::{Db, KeyIndex, KeyName, NameSet};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::offers::Offers;
+use crate::lock::model::request::PerKey;
 use crate::lock::model::session::Sessions;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Timestamp, WallTime};
@@ -62,26 +64,55 @@ pub struct LockManager {
     retired: Vec<Leases>,
     /// How many searches for deadlocks were given up.
     pub(crate) searches_cut: u64,
+    /// How owners and long names are hashed.
+    hash: KeyedHash,
 }
 
 impl LockManager {
-    /// A manager that has given no fence and knows no lock.
+    /// A manager that has given no fence and knows no lock. The hash has a key that no client knows.
     #[must_use]
-    pub const fn new(limits: Limits) -> LockManager {
+    pub const fn new(limits: Limits, hash: KeyedHash) -> LockManager {
         LockManager {
             limits,
             fences: FenceClock::new(),
             epoch: Epoch::FIRST,
             grace: None,
-            wait_table: WaitTable::new(),
-            sessions: Sessions::new(),
+            wait_table: WaitTable::new(hash),
+            sessions: Sessions::new(hash),
             offers: Offers::new(),
             leases: Index::new(),
             incoming: None,
             generations: Generations::new(),
             retired: Vec::new(),
             searches_cut: 0,
+            hash,
         }
+    }
+
+    /// Returns where a key of the step lies: its database and its name.
+    pub(crate) fn place_of<K: Keyspace>(&self, step: &mut Step<'_, K>, key: KeyIndex) -> (Db, KeyName) {
+        (step.keys.place(key).db, step.name(key, self.hash))
+    }
+
+    /// Returns where keys of the step lie: their database and their names.
+    pub(super) fn names_of<K: Keyspace>(
+        &self,
+        step: &mut Step<'_, K>,
+        keys: impl Iterator<Item = KeyIndex>,
+    ) -> (Db, NameSet) {
+        let mut db = Db(0);
+        let names = keys.map(|key| {
+            let name;
+            (db, name) = self.place_of(step, key);
+            name
+        });
+        let names = names.collect();
+        (db, names)
+    }
+
+    /// Makes a name of these bytes, to be looked up.
+    pub(super) fn name(&self, bytes: &[u8]) -> KeyName {
+        KeyName::new(bytes, self.hash)
     }
 
     /// This node has become the primary. All its holds are carried, and its fences skip those that the old primary may
@@ -189,8 +220,7 @@ impl LockManager {
         connection: Connection,
         most: usize,
     ) {
-        let Place { db, name, .. } = step.keys.place(key);
-        let name = KeyName::from_slice(name);
+        let (db, name) = self.place_of(step, key);
         for owner in self.sessions.owners_on(db, &name, connection, most) {
             if let Some(lock) = step.keys.lock(key) {
                 step.effects.close(lock, key, &self.sessions, &owner, step.now.mono);
@@ -205,9 +235,9 @@ impl LockManager {
     /// until the holds that are bound to them have been ended bit by bit.
     fn settle_and_wake<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
         if self.sessions.some_closed() {
-            let Place { db, name, lock } = step.keys.place(key);
-            if lock.is_some_and(|lock| lock.holds.len() > most) {
-                return self.wait_table.mark_ready(db, name);
+            if step.keys.lock(key).is_some_and(|lock| lock.holds.len() > most) {
+                let (db, name) = self.place_of(step, key);
+                return self.wait_table.mark_ready(db, &name);
             }
             step.settle(key, &self.sessions);
         }
@@ -217,8 +247,9 @@ impl LockManager {
     /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this
     /// node's any more to change, or it is no lock.
     pub fn abandon_session(&mut self, db: Db, name: &[u8], connection: Connection) {
-        for owner in self.sessions.owners_on(db, name, connection, usize::MAX) {
-            self.sessions.unbind(db, name, &owner, connection);
+        let name = self.name(name);
+        for owner in self.sessions.owners_on(db, &name, connection, usize::MAX) {
+            self.sessions.unbind(db, &name, &owner, connection);
         }
     }
 
@@ -242,9 +273,9 @@ impl LockManager {
 
     /// Lets the indexes follow what a step did.
     pub(crate) fn follow<K: Keyspace>(&mut self, step: &mut Step<'_, K>) {
-        let Step { keys, now, effects, .. } = step;
         // Before what the step put in their places: it may be bound just as they were.
-        self.clean_up_unlinked(*keys);
+        self.clean_up_unlinked(step.keys);
+        let Step { keys, now, effects, .. } = step;
         let wakeup = self.leases.first_wakeup();
         for key in keys.all() {
             // Else an entry that stood early enough does so still, and is not read.
@@ -257,40 +288,54 @@ impl LockManager {
         effects.needs_rearm |= self.leases.first_wakeup() != wakeup;
         effects.needs_rearm |= !effects.index_changes.is_empty();
         if self.wait_table.waiting() > 0 {
-            for change in effects.changes.iter().filter(|change| change.ended) {
-                let Place { db, name, .. } = keys.place(change.key);
-                // A holder that asks for its key again, with others, does not wait for that key; from now on it does.
-                if self.wait_table.waiting_of(&change.owner).any(|(_, waiter)| waiter.wants(db, name)) {
-                    self.check_for_new_hold(&change.owner);
-                }
-            }
+            self.check_ended(step);
         }
-        if effects.index_changes.is_empty() {
+        if step.effects.index_changes.is_empty() {
             return;
         }
         self.offers.forget_emptied();
-        for change in effects.index_changes.drain(..) {
+        for change in core::mem::take(&mut step.effects.index_changes) {
             match change {
-                IndexChange::Binding(binding) => self.follow_binding(*keys, &binding),
+                IndexChange::Binding(binding) => self.follow_binding(step, &binding),
                 IndexChange::LeftOffer { key, offer, is_weaker } => {
-                    let Place { db, name, .. } = keys.place(key);
-                    self.offers.leave(offer, db, name);
+                    let (db, name) = self.place_of(step, key);
+                    self.offers.leave(offer, db, &name);
                     if is_weaker {
-                        self.wait_table.mark_ready(db, name);
+                        self.wait_table.mark_ready(db, &name);
                     }
                 }
             }
         }
     }
 
+    /// Has owners checked whose holds have ended on keys that they wait for. A holder that asks for its key again, with
+    /// others, does not wait for that key; from now on it does.
+    fn check_ended<K: Keyspace>(&mut self, step: &mut Step<'_, K>) {
+        let mut begin = 0;
+        while let Some(Change { owner, .. }) = step.effects.changes.get(begin) {
+            // A request for many keys ends the holds of one owner on all of them.
+            let all = step.effects.changes[begin..].iter().take_while(|change| change.owner == *owner);
+            begin += all.clone().count();
+            let ended: PerKey<KeyIndex> = all.filter(|change| change.ended).map(|change| change.key).collect();
+            if ended.is_empty() || self.wait_table.waiting_of(owner).next().is_none() {
+                continue;
+            }
+            let owner = owner.clone();
+            let (db, names) = self.names_of(step, ended.into_iter());
+            if self.wait_table.waiting_for(&owner, db, &names).next().is_some() {
+                self.check_for_new_hold(&owner);
+            }
+        }
+    }
+
     /// Lets the index of sessions follow what happened to a hold.
-    fn follow_binding<K: Keyspace>(&mut self, keys: &mut K, binding: &BindingChange) {
-        let Place { db, name, .. } = keys.place(binding.key);
+    fn follow_binding<K: Keyspace>(&mut self, step: &mut Step<'_, K>, binding: &BindingChange) {
+        let (db, name) = self.place_of(step, binding.key);
         if let Some(was) = binding.was {
-            self.sessions.unbind(db, name, &binding.owner, was.connection);
+            self.sessions.unbind(db, &name, &binding.owner, was.connection);
         }
         if let Some(is) = binding.is {
-            self.sessions.bind(db, name, &binding.owner, is.connection);
+            self.sessions.bind(db, &name, &binding.owner, is.connection);
         }
     }
 

@@ -4,7 +4,7 @@ use super::LockManager;
 use super::waiters::Waiting;
 use crate::lock::model::effect::Cause;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::step::Step;
@@ -41,10 +41,12 @@ impl LockManager {
             }
         }
         let broken = step.effects.changes.len() - before;
-        let Place { db, name, .. } = step.keys.place(key);
-        self.wait_table.expire_reservation(db, name, owner, step.now.mono);
+        if self.wait_table.contended() > 0 {
+            let (db, name) = self.place_of(step, key);
+            self.wait_table.expire_reservation(db, &name, owner, step.now.mono);
+        }
         if let Some(owner) = owner {
-            self.leave_place(step, key, owner, |_| true);
+            self.leave_places(step, &[key], owner, None);
         }
         self.wake_waiters(step, key, GRANTS_PER_BATCH);
         self.follow(step);

@@ -6,7 +6,7 @@
 use super::LockManager;
 use super::grant::{GrantContext, grant};
 use crate::lock::model::effect::Cause;
-use crate::lock::model::hold::Hold;
+use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::lock::Lock;
@@ -32,12 +32,10 @@ impl LockManager {
         if self.wait_table.waiting_of(owner).next().is_none() {
             return Ok(None);
         }
-        let names: PerKey<KeyName> = named.iter().map(|key| KeyName::from_slice(step.keys.place(*key).name)).collect();
-        let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
+        let (db, names) = self.names_of(step, named.iter().copied());
         let (mut place, mut has_other_keys, mut has_other_take) = (None, false, false);
-        for (id, waiter) in self.wait_table.waiting_of(owner) {
-            let stands_there = waiter.db == db && names.iter().any(|name| waiter.wants(db, name));
-            if !stands_there || (!waiter.is_place() && operation.queue.is_none()) {
+        for (id, waiter) in self.wait_table.waiting_for(owner, db, &names) {
+            if !waiter.is_place() && operation.queue.is_none() {
                 continue;
             }
             // Its owner has come to hold the key in another way: it is a holder, and the place ends in the background.
@@ -53,7 +51,9 @@ impl LockManager {
                 return Err(Refusal::OtherMode);
             }
             has_other_take |= waiter.operation.take() != operation.take();
-            has_other_keys |= !waiter.keys.iter().map(|key| &key.name).eq(&names);
+            let are_same = waiter.keys.len() == named.len()
+                && waiter.keys.iter().zip(named).all(|(wanted, key)| wanted.name == step.name(*key, self.hash));
+            has_other_keys |= !are_same;
             place = Some((id, waiter.is_detached()));
         }
         if has_other_keys {
@@ -116,8 +116,8 @@ impl LockManager {
         }
         let Some(id) = named.iter().find_map(|key| offer_on(step, *key, owner)) else { return Ok(None) };
         let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
-        let names: Vec<KeyName> = named.iter().map(|key| KeyName::from_slice(step.keys.place(*key).name)).collect();
-        let claim = self.offers.claim(id, db, names.iter().map(|name| &name[..]));
+        let names: PerKey<KeyName> = named.iter().map(|key| step.name(*key, self.hash)).collect();
+        let claim = self.offers.claim(id, db, &names);
         if claim == Claim::Other {
             return Err(Refusal::OtherKeys);
         }
@@ -167,7 +167,7 @@ impl LockManager {
     fn take_back<K: Keyspace>(&mut self, step: &mut Step<'_, K>, id: OfferId, db: Db, cause: Cause, owner: &Owner) {
         for name in self.offers.keys_of(id, db) {
             // Something else than a lock lies there, or another node serves the key: there is nothing to end.
-            let Ok(key) = step.keys.open(&name) else { continue };
+            let Ok(key) = step.open(&name) else { continue };
             let Step { keys, effects, .. } = step;
             let Some(lock) = keys.lock(key) else { continue };
             if lock.holds.get(owner.as_bytes()).is_some_and(|hold| hold.offer() == Some(id)) {
@@ -177,23 +177,23 @@ impl LockManager {
         }
     }
 
-    /// The owner's place on a key ends, if there is one in this mode or in any. A client that waits there is answered.
-    pub(super) fn leave_place<K: Keyspace>(
+    /// The owner's places on these keys end, at most one on each, in this mode or in any. A client that waits there is
+    /// answered.
+    pub(super) fn leave_places<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
-        key: KeyIndex,
+        keys: &[KeyIndex],
         owner: &Owner,
-        is_meant: impl Fn(&Waiter) -> bool,
+        mode: Option<Mode>,
     ) {
-        if self.wait_table.places() == 0 {
+        if self.wait_table.places() == 0 || self.wait_table.waiting_of(owner).next().is_none() {
             return;
         }
-        let Place { db, name, .. } = step.keys.place(key);
-        let left = self
-            .wait_table
-            .waiting_of(owner)
-            .find(|(_, waiter)| waiter.is_place() && waiter.wants(db, name) && is_meant(waiter));
-        if let Some((id, _)) = left {
+        let (db, names) = self.names_of(step, keys.iter().copied());
+        let is_meant = |waiter: &Waiter| waiter.is_place() && mode.is_none_or(|mode| mode == waiter.operation.mode);
+        let all = self.wait_table.waiting_for(owner, db, &names).filter(|(_, waiter)| is_meant(waiter));
+        let left: Vec<WaiterId> = all.map(|(id, _)| id).collect();
+        for id in left {
             self.end_wait(step, id, WaitEnd::Left);
         }
     }
@@ -233,10 +233,7 @@ impl LockManager {
         if !ends_place(operation) {
             return;
         }
-        for key in named {
-            let is_meant = |waiter: &Waiter| operation.mode.is_none_or(|mode| mode == waiter.operation.mode);
-            self.leave_place(step, *key, owner, is_meant);
-        }
+        self.leave_places(step, named, owner, operation.mode);
     }
 
     /// How a place ends whose owner holds the key already, though the place was granted nothing. None if it goes on.
@@ -266,7 +263,7 @@ impl LockManager {
         let (id, owner, mode) = (self.offers.next_id(), undelivered.owner.clone(), undelivered.mode);
         let mut db = Db(0);
         let mut offer = |step: &mut Step<'_, K>, name: &KeyName, given: &GrantUndo| {
-            let Ok(key) = step.keys.open(name) else { return false };
+            let Ok(key) = step.open(name) else { return false };
             let Step { keys, now, effects, .. } = step;
             db = keys.place(key).db;
             let Some(lock) = keys.lock(key) else { return false };

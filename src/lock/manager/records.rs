@@ -100,7 +100,9 @@ impl LockManager {
         if let Some(fence) = lock.fence() {
             self.fences.observe(fence);
         }
-        self.wait_table.mark_ready_and_check(db, name);
+        if self.wait_table.contended() > 0 {
+            self.wait_table.mark_ready_and_check(db, &self.name(name));
+        }
         self.follow_lock(db, name, lock, now);
     }
 }

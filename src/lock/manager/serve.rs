@@ -6,7 +6,7 @@
 
 use super::LockManager;
 use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::request::{Operation, Outcome, PerKey, Refusal, Request, WaitEnd};
 use crate::lock::model::step::Step;
@@ -108,13 +108,12 @@ impl LockManager {
         if self.wait_table.contended() == 0 {
             return;
         }
-        let Place { db, name, lock } = step.keys.place(key);
-        let free = lock.is_none_or(|lock| lock.is_free());
         // Else no waiter can be served (W2).
-        if free
-            || step.effects.changes.len() > before
-            || self.wait_table.queue(db, name).is_some_and(WaitQueue::is_unsettled)
-        {
+        let is_unsettled = |step: &mut Step<'_, K>| {
+            let (db, name) = self.place_of(step, key);
+            self.wait_table.queue(db, &name).is_some_and(WaitQueue::is_unsettled)
+        };
+        if step.is_free(key) || step.effects.changes.len() > before || is_unsettled(step) {
             self.wake_waiters_in_step(step, key);
         }
     }
@@ -122,8 +121,8 @@ impl LockManager {
     /// Serves a queue in a client's step. While a run is being granted bit by bit, each such step grants to one waiter
     /// more: there may be many of them before the server turns to other clients.
     pub(super) fn wake_waiters_in_step<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
-        let Place { db, name, .. } = step.keys.place(key);
-        let Some(queue) = self.wait_table.queue(db, name) else { return };
+        let (db, name) = self.place_of(step, key);
+        let Some(queue) = self.wait_table.queue(db, &name) else { return };
         let most = if queue.batch_unfinished { 1 } else { GRANTS_PER_BATCH };
         self.wake_waiters(step, key, most);
     }

@@ -2,7 +2,7 @@
 
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::{Hold, Mode, Session};
-use crate::lock::model::key::Db;
+use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::Check;
@@ -14,6 +14,7 @@ use crate::lock::model::time::{Millis, Timestamp};
 pub struct View<'a> {
     lock: &'a Lock,
     at: ViewContext<'a>,
+    name: KeyName,
 }
 
 /// Where and when a lock is viewed.
@@ -73,7 +74,7 @@ impl<'a> View<'a> {
     /// The lock as it is then; None when it has no hold.
     #[must_use]
     pub fn of(lock: &'a Lock, at: ViewContext<'a>) -> Option<View<'a>> {
-        let view = View { lock, at };
+        let view = View { lock, at, name: at.sessions.name(at.name) };
         (view.holding() > 0).then_some(view)
     }
 
@@ -109,21 +110,19 @@ impl<'a> View<'a> {
 
     /// The holders, in order of owner.
     pub fn holders(&self) -> impl Iterator<Item = Holder<'a>> {
-        let at = self.at;
-        self.lock.holds.iter().filter_map(move |(owner, hold)| Holder::of(owner, hold, at))
+        self.lock.holds.iter().filter_map(|(owner, hold)| self.holder_of(owner, hold))
     }
 
     /// One owner's hold.
     #[must_use]
     pub fn holder(&self, owner: &[u8]) -> Option<Holder<'a>> {
         let (owner, hold) = self.lock.holds.entry(owner)?;
-        Holder::of(owner, hold, self.at)
+        self.holder_of(owner, hold)
     }
-}
 
-impl<'a> Holder<'a> {
     /// None when the hold is over.
-    fn of(owner: &'a Owner, hold: &'a Hold, at: ViewContext<'a>) -> Option<Holder<'a>> {
+    fn holder_of(&self, owner: &'a Owner, hold: &'a Hold) -> Option<Holder<'a>> {
+        let at = self.at;
         (!at.is_over(hold)).then(|| Holder {
             owner: owner.as_bytes(),
             mode: hold.mode(),
@@ -132,7 +131,7 @@ impl<'a> Holder<'a> {
             fence: hold.fence(),
             left: at.sessions.end_of(hold).left(at.now),
             held: hold.since().ago(at.now),
-            session: at.sessions.of(at.db, at.name, owner, hold),
+            session: at.sessions.of(at.db, &self.name, owner, hold),
             offered: hold.offer().is_some(),
             note: hold.note().map(|note| &*note.0),
         })

@@ -75,7 +75,7 @@ impl LockManager {
 
     /// The waiters for a key, in order, without places that are over.
     pub fn queue(&self, db: Db, name: &[u8], now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
-        let ids = self.wait_table.queue(db, name).into_iter().flat_map(|queue| queue.iter());
+        let ids = self.wait_table.queue(db, &self.name(name)).into_iter().flat_map(|queue| queue.iter());
         let waiting = ids.filter_map(move |id| Some(Waiting::of(id, self.wait_table.waiter(id)?, now)));
         waiting.filter(|waiting| waiting.queue_left != Some(Millis(0)))
     }
@@ -98,13 +98,13 @@ impl LockManager {
         if self.wait_table.next_deadline().is_some_and(|at| at <= now) {
             return self.queue(db, name, now).count();
         }
-        self.wait_table.queue_len(db, name)
+        self.wait_table.queue_len(db, &self.name(name))
     }
 
     /// The owner for which a free key is reserved.
     #[must_use]
     pub fn reserved_by(&self, db: Db, name: &[u8], now: Timestamp) -> Option<&Owner> {
-        let queue = self.wait_table.queue(db, name)?;
+        let queue = self.wait_table.queue(db, &self.name(name))?;
         let first = queue.iter().next().filter(|_| queue.is_reserved(now))?;
         Some(&self.wait_table.waiter(first)?.owner)
     }

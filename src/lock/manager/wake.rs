@@ -9,7 +9,7 @@ use super::LockManager;
 use super::grant::{GrantContext, grant};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Cycle, PerKey, Refusal, WaitEnd, WaiterId};
@@ -68,11 +68,11 @@ impl LockManager {
     /// Serves the wait queue of a key, as far as it can be served and the budget of the step allows: at most so many
     /// waiters. During a grace none: at its end all queues are served.
     pub(crate) fn wake_waiters<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
-        let Place { db, name, .. } = step.keys.place(key);
-        if self.is_in_grace(step.judged) {
+        if self.wait_table.contended() == 0 || self.is_in_grace(step.judged) {
             return;
         }
-        let mut scan = Scan::new(key, db, KeyName::from_slice(name));
+        let (db, name) = self.place_of(step, key);
+        let mut scan = Scan::new(key, db, name);
         let Some(is_quiet) = self.begin_scan(step, &scan) else { return };
         let is_first = step.budget.is_whole();
         while let Some((position, id)) = self.next_in(&scan) {
@@ -192,9 +192,11 @@ impl LockManager {
         scanned: Option<KeyIndex>,
         since: Savepoint,
     ) {
-        for change in step.effects.changes[since.changes..].iter().filter(|change| Some(change.key) != scanned) {
-            let Place { db, name, .. } = step.keys.place(change.key);
-            self.wait_table.mark_ready(db, name);
+        let changed = step.effects.changes[since.changes..].iter().map(|change| change.key);
+        let changed: PerKey<KeyIndex> = changed.filter(|key| Some(*key) != scanned).collect();
+        for key in &changed {
+            let (db, name) = self.place_of(step, *key);
+            self.wait_table.mark_ready(db, &name);
         }
     }
 
@@ -240,7 +242,7 @@ impl LockManager {
     /// told so, though another key blocks it as well.
     fn check_upgrades<K: Keyspace>(&self, step: &mut Step<'_, K>, waiter: &Waiter) -> Result<(), WaitEnd> {
         for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
-            let key = step.keys.open(&wanted.name)?;
+            let key = step.open(&wanted.name)?;
             step.settle(key, &self.sessions);
             if step.keys.lock(key).is_none_or(|lock| lock.holds.get(waiter.owner.as_bytes()).is_none()) {
                 return Err(WaitEnd::HoldLost);
@@ -259,7 +261,7 @@ impl LockManager {
         let blocked_on = waiter.is_many().then(|| waiter.blocked_on());
         let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
         for (nth, at) in blocked_on.into_iter().chain(0..waiter.keys.len()).enumerate() {
-            let key = step.keys.open(&waiter.keys[at].name).map_err(Attempt::Reject)?;
+            let key = step.open(&waiter.keys[at].name).map_err(Attempt::Reject)?;
             step.settle(key, &self.sessions);
             step.budget.judge(&waiter.keys[at].name);
             let lock = step.keys.lock(key);
@@ -290,7 +292,7 @@ impl LockManager {
         let mut passed = cycle.map(Passed::cycle);
         (0..verdicts.len()).find(|at| {
             let wanted = &waiter.keys[*at];
-            let (place, position) = ((waiter.db, &wanted.name[..]), waiter.position_at(wanted));
+            let (place, position) = ((waiter.db, &wanted.name), waiter.position_at(wanted));
             let verdict = verdicts[*at].1;
             if !matches!(verdict, Verdict::NewHold | Verdict::More) {
                 return false;
@@ -372,8 +374,8 @@ impl LockManager {
     ) {
         for (key, given) in indices.iter().zip(given) {
             if let Some(old) = given.prior_fence().filter(|old| *old != given.fence) {
-                let Place { db, name, .. } = step.keys.place(*key);
-                self.wait_table.note_new_fence((db, name), owner, old, given.fence);
+                let (db, name) = self.place_of(step, *key);
+                self.wait_table.note_new_fence((db, &name), owner, old, given.fence);
             }
         }
     }
@@ -401,8 +403,8 @@ impl LockManager {
     /// Keys were granted: they are reserved no more.
     pub(crate) fn clear_reservations<K: Keyspace>(&mut self, step: &mut Step<'_, K>, indices: &[KeyIndex]) {
         for key in indices {
-            let Place { db, name, .. } = step.keys.place(*key);
-            self.wait_table.clear_reservation(db, name);
+            let (db, name) = self.place_of(step, *key);
+            self.wait_table.clear_reservation(db, &name);
         }
     }
 
@@ -413,12 +415,9 @@ impl LockManager {
         indices: impl Iterator<Item = KeyIndex>,
         owner: &Owner,
     ) {
-        if self.wait_table.is_empty() {
-            return;
-        }
-        for key in indices {
-            let Place { db, name, .. } = step.keys.place(key);
-            self.wait_table.confirm(db, name, owner);
+        if self.wait_table.has_granted(owner) {
+            let (db, names) = self.names_of(step, indices);
+            self.wait_table.confirm(db, &names, owner);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Where the locks of a step lie. The core reaches them through this and nothing else.
 
-use super::key::{Db, KeyIndex, KeyName};
+use super::key::{Db, KeyIndex, PlainName};
 use super::lock::Lock;
 use super::request::WaitEnd;
 use super::session::UnlinkedLock;
@@ -27,7 +27,7 @@ pub trait Keyspace {
         true
     }
     /// Takes the locks that left their keys because the step opened them: the server deletes what has expired.
-    fn take_unlinked(&mut self) -> Vec<(Db, KeyName, UnlinkedLock)> {
+    fn take_unlinked(&mut self) -> Vec<(Db, PlainName, UnlinkedLock)> {
         Vec::new()
     }
     /// Puts a fresh lock under a key that has no value.

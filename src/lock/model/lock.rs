@@ -12,7 +12,7 @@
 use super::fence::Fence;
 use super::hold::{Hold, Mode};
 use super::holds::Holds;
-use super::key::KeyName;
+use super::key::PlainName;
 use super::owner::Owner;
 use crate::lock::collections::heap::allocated;
 use crate::lock::collections::wheel::{EntryId, Wheel};
@@ -20,7 +20,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 /// The leases of one database.
-pub type Leases = Wheel<KeyName>;
+pub type Leases = Wheel<PlainName>;
 
 /// The value of type `redislock`.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ impl Lock {
             + allocated(size_of::<Lock>())
             + self.holds.heap_bytes()
             + Leases::entry_bytes()
-            + KeyName::heap_bytes_of(key_len)
+            + PlainName::heap_bytes_of(key_len)
     }
 
     /// The first of the invariants I1 to I3 that does not hold, by its number.

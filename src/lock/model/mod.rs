@@ -3,6 +3,7 @@
 pub mod effect;
 pub mod fence;
 pub mod grace;
+pub mod hashing;
 pub mod hold;
 pub mod holds;
 pub mod key;

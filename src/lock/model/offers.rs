@@ -130,19 +130,12 @@ impl Offers {
     }
 
     /// What a request for these keys comes to, by the offer that its owner has on one of them.
-    pub(crate) fn claim<'n>(
-        &self,
-        id: OfferId,
-        db: Db,
-        names: impl ExactSizeIterator<Item = &'n [u8]> + Clone,
-    ) -> Claim {
+    pub(crate) fn claim(&self, id: OfferId, db: Db, names: &[KeyName]) -> Claim {
         // What this node does not know of any more is one key, which lies there.
         let Some(parts) = self.by_id.get(&id) else {
             return if names.len() == 1 { Claim::Whole } else { Claim::Other };
         };
-        let named_by = |name_of: fn(&Part) -> &KeyName| {
-            parts.len() == names.len() && parts.iter().zip(names.clone()).all(|(part, name)| **name_of(part) == *name)
-        };
+        let named_by = |name_of: fn(&Part) -> &KeyName| parts.iter().map(name_of).eq(names);
         let is_there = |part: &Part| part.state != PartState::Gone && part.db == db;
         match (named_by(|part| &part.name), named_by(|part| &part.asked)) {
             (true, _) if parts.iter().all(is_there) => Claim::Whole,
@@ -163,9 +156,9 @@ impl Offers {
     }
 
     /// A hold of an offer has ended or was collected, or its lock left the key.
-    pub(crate) fn leave(&mut self, id: OfferId, db: Db, name: &[u8]) {
+    pub(crate) fn leave(&mut self, id: OfferId, db: Db, name: &KeyName) {
         let Some(parts) = self.by_id.get_mut(&id) else { return };
-        for part in parts.iter_mut().filter(|part| part.stands() && part.db == db && *part.name == *name) {
+        for part in parts.iter_mut().filter(|part| part.stands() && part.db == db && part.name == *name) {
             part.state = PartState::Gone;
         }
         if !parts.iter().any(Part::stands) {
@@ -174,14 +167,14 @@ impl Offers {
     }
 
     /// A lock with an offered hold came from another key, if it is known from which.
-    pub(crate) fn carry(&mut self, id: OfferId, from: Option<(Db, &[u8])>, to: (Db, &[u8])) {
-        let here = Part::new(to.0, KeyName::from_slice(to.1), PartState::Offered, None);
+    pub(crate) fn carry(&mut self, id: OfferId, from: Option<(Db, &KeyName)>, to: (Db, &KeyName)) {
+        let here = Part::new(to.0, to.1.clone(), PartState::Offered, None);
         if id.epoch != self.epoch {
             return;
         }
         // It left the old key before. It may have been forgotten, if it was not known at once where the lock went.
         let parts = self.by_id.entry(id).or_insert_with(|| Parts::from([here.clone()]));
-        let came = |part: &&mut Part| from.is_some_and(|(db, name)| part.db == db && *part.name == *name);
+        let came = |part: &&mut Part| from.is_some_and(|(db, name)| part.db == db && part.name == *name);
         if let Some(part) = parts.iter_mut().filter(|part| part.state == PartState::Gone).find(came) {
             *part = Part { asked: part.asked.clone(), limit: part.limit, ..here };
         }

@@ -42,26 +42,6 @@ impl Owner {
         &self.0
     }
 
-    /// A number that equal owners share and others hardly ever do: quicker to search for than the owner itself.
-    #[must_use]
-    pub fn digest(&self) -> u64 {
-        // Both halves of a long product for each eight bytes, as in wyhash: a plain product loses what differs at the
-        // top.
-        const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15;
-        let mix = |sum: u64, word: u64| {
-            let product = u128::from(sum ^ word) * SPREAD;
-            (product as u64) ^ ((product >> 64) as u64)
-        };
-        let bytes = self.as_bytes();
-        let (words, _) = bytes.as_chunks::<8>();
-        let sum = words.iter().fold(bytes.len() as u64, |sum, word| mix(sum, u64::from_le_bytes(*word)));
-        // The last eight bytes, some of them once more: the length is in the sum already.
-        match bytes.last_chunk() {
-            Some(last) => mix(sum, u64::from_le_bytes(*last)),
-            None => bytes.iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte))),
-        }
-    }
-
     /// Bytes allocated outside of the value itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {

@@ -7,6 +7,7 @@
 //! - S1: every hold that is bound to an open connection is found here, and whatever is found here is such a hold.
 
 use super::fence::Fence;
+use super::hashing::KeyedHash;
 use super::hold::{Connection, Hold, Session};
 use super::key::{Db, KeyName};
 use super::lock::Lock;
@@ -38,6 +39,7 @@ pub struct Sessions {
     len: usize,
     /// The databases in which some are.
     peopled: BTreeSet<u32>,
+    hash: KeyedHash,
 }
 
 /// What is to be remembered of a lock that left its key.
@@ -65,9 +67,16 @@ impl UnlinkedLock {
     }
 }
 
+impl UnlinkedLock {
+    /// Whether no hold on it was bound to a connection, or offered.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.bound.is_empty() && self.offers.is_empty()
+    }
+}
+
 impl Sessions {
     /// No connection has any.
-    pub(crate) const fn new() -> Sessions {
+    pub(crate) const fn new(hash: KeyedHash) -> Sessions {
         Sessions {
             bound: Vec::new(),
             closed: BTreeMap::new(),
@@ -76,7 +85,14 @@ impl Sessions {
             epoch: 0,
             len: 0,
             peopled: BTreeSet::new(),
+            hash,
         }
+    }
+
+    /// Makes a name of these bytes, to be looked up.
+    #[must_use]
+    pub(crate) fn name(&self, bytes: &[u8]) -> KeyName {
+        KeyName::new(bytes, self.hash)
     }
 
     /// The connection of a client that is connected now.
@@ -109,9 +125,9 @@ impl Sessions {
     /// The session that a hold is bound by; None when it is not, or not on this node any more, or its connection has
     /// closed.
     #[must_use]
-    pub fn of(&self, db: Db, name: &[u8], owner: &Owner, hold: &Hold) -> Option<Session> {
+    pub fn of(&self, db: Db, name: &KeyName, owner: &Owner, hold: &Hold) -> Option<Session> {
         let session = hold.session().filter(|session| !self.closed.contains_key(&session.connection))?;
-        let bound = (session.connection, KeyName::from_slice(name), owner.clone());
+        let bound = (session.connection, name.clone(), owner.clone());
         self.bound.get(db.0 as usize)?.contains(&bound).then_some(session)
     }
 
@@ -137,7 +153,7 @@ impl Sessions {
     }
 
     /// A hold was bound to a connection.
-    pub(crate) fn bind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
+    pub(crate) fn bind(&mut self, db: Db, name: &KeyName, owner: &Owner, connection: Connection) {
         // What was bound before all was forgotten stays unbound, wherever it goes.
         if connection.epoch != self.epoch {
             return;
@@ -149,13 +165,18 @@ impl Sessions {
         if self.bound[at].is_empty() {
             self.peopled.insert(db.0);
         }
-        self.len += usize::from(self.bound[at].insert((connection, KeyName::from_slice(name), owner.clone())));
+        let bound = &mut self.bound[at];
+        // The holds of a connection on one key share its name.
+        let first = name.is_long().then(|| bound.range((connection, name.clone(), Owner::new(b""))..).next()).flatten();
+        let there = first.filter(|(whose, there, _)| *whose == connection && there == name);
+        let name = there.map_or(name, |(_, there, _)| there).clone();
+        self.len += usize::from(bound.insert((connection, name, owner.clone())));
     }
 
     /// A hold is bound to it no more.
-    pub(crate) fn unbind(&mut self, db: Db, name: &[u8], owner: &Owner, connection: Connection) {
+    pub(crate) fn unbind(&mut self, db: Db, name: &KeyName, owner: &Owner, connection: Connection) {
         if let Some(bound) = self.bound.get_mut(db.0 as usize)
-            && bound.remove(&(connection, KeyName::from_slice(name), owner.clone()))
+            && bound.remove(&(connection, name.clone(), owner.clone()))
         {
             self.len -= 1;
             if bound.is_empty() {
@@ -175,7 +196,7 @@ impl Sessions {
     }
 
     /// A lock left its key.
-    pub(crate) fn on_unlinked(&mut self, db: Db, name: &[u8], unlinked: &UnlinkedLock) {
+    pub(crate) fn on_unlinked(&mut self, db: Db, name: &KeyName, unlinked: &UnlinkedLock) {
         for (connection, owner) in &unlinked.bound {
             self.unbind(db, name, owner, *connection);
         }
@@ -205,15 +226,15 @@ impl Sessions {
     }
 
     fn first_of(&self, db: Db, connection: Connection) -> Option<&Bound> {
-        let from = (connection, KeyName::new(), Owner::new(b""));
+        let from = (connection, KeyName::EMPTY, Owner::new(b""));
         self.bound.get(db.0 as usize)?.range(from..).next().filter(|(whose, ..)| *whose == connection)
     }
 
     /// The owners whose holds on a key are bound to a connection, at most so many.
-    pub(crate) fn owners_on(&self, db: Db, name: &[u8], connection: Connection, most: usize) -> Vec<Owner> {
-        let from = (connection, KeyName::from_slice(name), Owner::new(b""));
+    pub(crate) fn owners_on(&self, db: Db, name: &KeyName, connection: Connection, most: usize) -> Vec<Owner> {
+        let from = (connection, name.clone(), Owner::new(b""));
         let bound = self.bound.get(db.0 as usize).into_iter().flat_map(|bound| bound.range(from.clone()..));
-        let same = bound.take_while(|(whose, key, _)| *whose == connection && **key == *name);
+        let same = bound.take_while(|(whose, key, _)| *whose == connection && key == name);
         same.take(most).map(|(_, _, owner)| owner.clone()).collect()
     }
 

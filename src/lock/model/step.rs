@@ -1,11 +1,13 @@
 //! A step: the keys that it works on, its time, and what it has done.
 
 use super::effect::{Cause, Effects, IndexChange};
+use super::hashing::KeyedHash;
 use super::hold::Hold;
-use super::key::KeyIndex;
+use super::key::{KeyIndex, KeyName};
 use super::keyspace::Keyspace;
 use super::limits::Budget;
 use super::owner::Owner;
+use super::request::WaitEnd;
 use super::session::Sessions;
 use super::time::{Now, Timestamp};
 use alloc::vec::Vec;
@@ -23,6 +25,8 @@ pub struct Step<'k, K> {
     pub effects: &'k mut Effects,
     /// What it may still do for waiters.
     pub(crate) budget: Budget,
+    /// The long ones of the names of its keys that were asked for, by the places of the keys.
+    names: Vec<Option<KeyName>>,
 }
 
 /// What a step had done at some point.
@@ -36,7 +40,7 @@ pub(crate) struct Savepoint {
 impl<'k, K: Keyspace> Step<'k, K> {
     /// A step that has done nothing, and adds what it does to these effects.
     pub fn new(keys: &'k mut K, now: Now, effects: &'k mut Effects) -> Step<'k, K> {
-        Step { keys, now, judged: now.mono, effects, budget: Budget::new() }
+        Step { keys, now, judged: now.mono, effects, budget: Budget::new(), names: Vec::new() }
     }
 
     /// What it has done until now.
@@ -49,7 +53,39 @@ impl<'k, K: Keyspace> Step<'k, K> {
     pub(crate) fn close_unchanged(&mut self, since: Savepoint) {
         if self.effects.changes.len() == since.changes && self.effects.index_changes.len() == since.index_changes {
             self.keys.close(since.keys);
+            self.names.truncate(usize::from(since.keys));
         }
+    }
+
+    /// Returns the name of a key. A long one is copied and hashed once.
+    pub(crate) fn name(&mut self, key: KeyIndex, hash: KeyedHash) -> KeyName {
+        if let Some(Some(name)) = self.names.get(usize::from(key.0)) {
+            return name.clone();
+        }
+        let name = KeyName::new(self.keys.place(key).name, hash);
+        self.keep_name(key, &name);
+        name
+    }
+
+    /// Opens a key that a waiter wants or that was granted: one of the step's from now on, by this name.
+    ///
+    /// # Errors
+    /// The answer to the waiter, where something else than a lock lies there, or another node serves the key.
+    pub(crate) fn open(&mut self, name: &KeyName) -> Result<KeyIndex, WaitEnd> {
+        let key = self.keys.open(name)?;
+        self.keep_name(key, name);
+        Ok(key)
+    }
+
+    fn keep_name(&mut self, key: KeyIndex, name: &KeyName) {
+        let at = usize::from(key.0);
+        if !name.is_long() || matches!(self.names.get(at), Some(Some(_))) {
+            return;
+        }
+        if self.names.len() <= at {
+            self.names.resize(at + 1, None);
+        }
+        self.names[at] = Some(name.clone());
     }
 
     /// Whether a hold on this key that was offered excludes fewer others than it did then.

@@ -26,19 +26,19 @@ pub enum Job {
 
 impl WaitTable {
     /// A queue is to be served, because of something that was not done by a step on its key.
-    pub fn mark_ready(&mut self, db: Db, name: &[u8]) {
+    pub fn mark_ready(&mut self, db: Db, name: &KeyName) {
         self.mark(db, name, Pending::Wake);
     }
 
     /// As [`WaitTable::mark_ready`], and the lock is another one, so that there may be a deadlock.
-    pub fn mark_ready_and_check(&mut self, db: Db, name: &[u8]) {
+    pub fn mark_ready_and_check(&mut self, db: Db, name: &KeyName) {
         self.mark(db, name, Pending::WakeAndCheck);
     }
 
-    fn mark(&mut self, db: Db, name: &[u8], pending: Pending) {
+    fn mark(&mut self, db: Db, name: &KeyName, pending: Pending) {
         let Some(queue) = self.queue_mut(db, name) else { return };
         if queue.mark(pending) {
-            self.ready.push_back((db, KeyName::from_slice(name)));
+            self.ready.push_back((db, name.clone()));
         }
     }
 
@@ -87,7 +87,7 @@ impl WaitTable {
     }
 
     /// A queue is being served now. True when its waiters are to be checked for deadlocks as well.
-    pub(crate) fn take_pending(&mut self, db: Db, name: &[u8]) -> bool {
+    pub(crate) fn take_pending(&mut self, db: Db, name: &KeyName) -> bool {
         self.wakes_begun += 1;
         self.queue_mut(db, name).and_then(WaitQueue::take_pending) == Some(Pending::WakeAndCheck)
     }

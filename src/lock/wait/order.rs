@@ -119,8 +119,8 @@ impl<'a> Requester<'a> {
     }
 
     /// Whether it asks to write a key that its owner holds for reading.
-    pub(crate) fn upgrades(self, name: &[u8]) -> bool {
-        self.wanted.iter().any(|key| key.upgrade && *key.name == *name)
+    pub(crate) fn upgrades(self, name: &KeyName) -> bool {
+        self.wanted.iter().any(|key| key.upgrade && key.name == *name)
     }
 }
 
@@ -164,7 +164,7 @@ impl Order<'_> {
     pub(crate) fn is_delayed<K: Keyspace>(
         self,
         keys: &mut K,
-        (db, name): (Db, &[u8]),
+        (db, name): (Db, &KeyName),
         requester: Requester<'_>,
         place: Position,
         passed: &mut Passed,
@@ -191,7 +191,7 @@ impl Order<'_> {
     }
 
     /// Whether one of these owners holds a key.
-    fn is_held_by<K: Keyspace>(self, keys: &mut K, (db, name): (Db, &[u8]), owners: &BTreeSet<Owner>) -> bool {
+    fn is_held_by<K: Keyspace>(self, keys: &mut K, (db, name): (Db, &KeyName), owners: &BTreeSet<Owner>) -> bool {
         let holds = |lock: &Lock| {
             let mut holds = owners.iter().filter_map(|owner| lock.holds.get(owner.as_bytes()));
             holds.any(|hold| self.stands(hold))

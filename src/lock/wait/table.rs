@@ -20,8 +20,9 @@ use super::queue::{Position, Reservation, WaitQueue};
 use super::waiter::{State, Waiter, Wanted};
 use crate::lock::collections::arena::{Arena, Generations};
 use crate::lock::collections::wheel::Wheel;
+use crate::lock::model::hashing::KeyedHash;
 use crate::lock::model::hold::Connection;
-use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::key::{Db, KeyName, NameSet};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, WaiterId};
@@ -68,20 +69,14 @@ pub struct WaitTable {
     pub(crate) grace_end: Timestamp,
 }
 
-impl Default for WaitTable {
-    fn default() -> WaitTable {
-        WaitTable::new()
-    }
-}
-
 impl WaitTable {
-    /// An empty table.
+    /// An empty table, whose owners are hashed so.
     #[must_use]
-    pub const fn new() -> WaitTable {
+    pub const fn new(hash: KeyedHash) -> WaitTable {
         WaitTable {
             waiters: Arena::new(),
             queues: Vec::new(),
-            owners: Owners::new(),
+            owners: Owners::new(hash),
             wheel: Wheel::new(),
             generations: Generations::new(),
             waiting: 0,
@@ -119,12 +114,12 @@ impl WaitTable {
 
     /// The queue of a key, if a request waits for it.
     #[must_use]
-    pub fn queue(&self, db: Db, name: &[u8]) -> Option<&WaitQueue> {
+    pub fn queue(&self, db: Db, name: &KeyName) -> Option<&WaitQueue> {
         self.queues.get(db.0 as usize)?.get(name)
     }
 
     /// How many waiters the queue of a key has.
-    pub(crate) fn queue_len(&self, db: Db, name: &[u8]) -> usize {
+    pub(crate) fn queue_len(&self, db: Db, name: &KeyName) -> usize {
         self.queue(db, name).map_or(0, WaitQueue::len)
     }
 
@@ -137,7 +132,7 @@ impl WaitTable {
         self.queues.iter().enumerate().flat_map(of)
     }
 
-    pub(crate) fn queue_mut(&mut self, db: Db, name: &[u8]) -> Option<&mut WaitQueue> {
+    pub(crate) fn queue_mut(&mut self, db: Db, name: &KeyName) -> Option<&mut WaitQueue> {
         self.queues.get_mut(db.0 as usize)?.get_mut(name)
     }
 
@@ -153,6 +148,17 @@ impl WaitTable {
         owner: &'o Owner,
     ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
         self.of(owner).filter(|(_, waiter)| waiter.is_waiting())
+    }
+
+    /// The waiters of an owner for one of these keys of a database: at most three for each key (W4). Each key of its
+    /// waiters is compared once, whatever the number of names.
+    pub(crate) fn waiting_for<'r, 'o: 'r>(
+        &'r self,
+        owner: &'o Owner,
+        db: Db,
+        names: &'o NameSet,
+    ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
+        self.waiting_of(owner).filter(move |(_, waiter)| waiter.wants_any(db, names))
     }
 
     pub(super) fn of<'r, 'o: 'r>(
@@ -206,7 +212,7 @@ impl WaitTable {
     }
 
     /// A request has gone before the waiters of a queue to open a cycle.
-    pub(crate) fn note_passed(&mut self, db: Db, name: &[u8]) {
+    pub(crate) fn note_passed(&mut self, db: Db, name: &KeyName) {
         let ids: Vec<WaiterId> = self.queue(db, name).into_iter().flat_map(WaitQueue::iter).collect();
         for id in ids {
             if let Some(waiter) = self.waiters.get_mut(id) {
@@ -215,14 +221,20 @@ impl WaitTable {
         }
     }
 
-    fn seat(&mut self, waiter: Waiter) -> WaiterId {
+    fn seat(&mut self, mut waiter: Waiter) -> WaiterId {
         let Waiter { db, ticket, until, .. } = waiter;
         let (many, kind) = (waiter.is_many(), waiter.operation.kind());
-        let keys = waiter.keys.clone();
-        let id = self.waiters.insert(waiter, &mut self.generations);
         if self.queues.len() <= db.0 as usize {
             self.queues.resize_with(db.0 as usize + 1, BTreeMap::new);
         }
+        // All waiters of a queue share its name.
+        for key in waiter.keys.iter_mut().filter(|key| key.name.is_long()) {
+            if let Some((name, _)) = self.queues[db.0 as usize].get_key_value(&key.name) {
+                key.name = name.clone();
+            }
+        }
+        let keys = waiter.keys.clone();
+        let id = self.waiters.insert(waiter, &mut self.generations);
         for key in keys {
             let position = Position::new(key.upgrade, ticket);
             let queue = self.queues[db.0 as usize].entry(key.name).or_default();

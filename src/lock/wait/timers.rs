@@ -24,21 +24,18 @@ pub enum WaitPoll {
 
 impl WaitTable {
     /// A free key is reserved for the first waiter of its queue from now on, at most so long.
-    pub(crate) fn reserve(&mut self, db: Db, name: &[u8], now: Timestamp, most: Millis) {
+    pub(crate) fn reserve(&mut self, db: Db, name: &KeyName, now: Timestamp, most: Millis) {
         let WaitTable { queues, wheel, generations, .. } = self;
         if let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) {
             queue.reservation.get_or_insert_with(|| {
                 let until = now + most;
-                Reservation {
-                    until,
-                    timer: wheel.arm(Timer::Reservation(db, KeyName::from_slice(name)), until, generations),
-                }
+                Reservation { until, timer: wheel.arm(Timer::Reservation(db, name.clone()), until, generations) }
             });
         }
     }
 
     /// A key was granted: it is reserved no more.
-    pub(crate) fn clear_reservation(&mut self, db: Db, name: &[u8]) {
+    pub(crate) fn clear_reservation(&mut self, db: Db, name: &KeyName) {
         if let Some(Reservation { timer, .. }) = self.queue_mut(db, name).and_then(|queue| queue.reservation.take()) {
             self.wheel.disarm(timer);
         }
@@ -56,7 +53,7 @@ impl WaitTable {
 
     /// A free key is reserved no longer for this owner, or for any. Waiters behind that fit may pass, as if its time
     /// were up.
-    pub(crate) fn expire_reservation(&mut self, db: Db, name: &[u8], owner: Option<&Owner>, now: Timestamp) {
+    pub(crate) fn expire_reservation(&mut self, db: Db, name: &KeyName, owner: Option<&Owner>, now: Timestamp) {
         let WaitTable { queues, waiters, .. } = self;
         let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) else { return };
         let first = queue.iter().next().and_then(|id| waiters.get(id));

@@ -6,7 +6,7 @@ use super::table::WaitTable;
 use super::waiter::{Grant, GrantUndo, State, Undelivered, Waiter};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Connection;
-use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::key::{Db, KeyName, NameSet};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{PerKey, WaiterId};
@@ -27,13 +27,14 @@ impl WaitTable {
 
     /// A grant has given a hold another fence. Grants of the same owner that are not known to be delivered, and that
     /// the hold was given by, are of the hold with that fence too.
-    pub(crate) fn note_new_fence(&mut self, (db, name): (Db, &[u8]), owner: &Owner, old: Fence, new: Fence) {
+    pub(crate) fn note_new_fence(&mut self, (db, name): (Db, &KeyName), owner: &Owner, old: Fence, new: Fence) {
         for id in self.owners.of(owner) {
-            let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.owner == *owner) else { continue };
+            let granted = self.waiters.get_mut(id).filter(|waiter| !waiter.is_waiting() && waiter.owner == *owner);
+            let Some(waiter) = granted else { continue };
             for at in 0..waiter.keys.len() {
                 let (lies_in, key) = waiter.place(at);
                 // A lock that another was renamed over has left its place to that one.
-                if (lies_in, &key[..]) == (db, name)
+                if (lies_in, key) == (db, name)
                     && let State::Granted(grant) = &mut waiter.state
                     && let Some(given) = grant.given.get_mut(at).filter(|given| given.has_had(old))
                 {
@@ -86,12 +87,17 @@ impl WaitTable {
         }
     }
 
-    /// An owner has shown that it knows what it holds on a key.
-    pub(crate) fn confirm(&mut self, db: Db, name: &[u8], owner: &Owner) {
+    /// Whether an owner was granted something whose delivery is not known.
+    pub(crate) fn has_granted(&self, owner: &Owner) -> bool {
+        self.waiters.len() > self.waiting && self.of(owner).any(|(_, waiter)| !waiter.is_waiting())
+    }
+
+    /// An owner has shown that it knows what it holds on these keys.
+    pub(crate) fn confirm(&mut self, db: Db, names: &NameSet, owner: &Owner) {
         for id in self.owners.of(owner) {
             if let Some(waiter) = self.waiters.get_mut(id)
                 && waiter.owner == *owner
-                && waiter.lies_at(db, name)
+                && waiter.lies_at_any(db, names)
                 && let State::Granted(grant) = &mut waiter.state
             {
                 grant.confirmed = true;
@@ -100,7 +106,7 @@ impl WaitTable {
     }
 
     /// A lock was renamed or moved: grants on it whose delivery is not known lie there now.
-    pub(crate) fn carried(&mut self, from: (Db, &[u8]), to: (Db, &[u8]), lock: &Lock) {
+    pub(crate) fn carried(&mut self, from: (Db, &KeyName), to: (Db, &KeyName), lock: &Lock) {
         if self.waiters.len() == self.waiting {
             return;
         }
@@ -115,8 +121,8 @@ impl WaitTable {
                 }
                 if lock.holds.get(waiter.owner.as_bytes()).is_some() {
                     waiter.relocate(|place| {
-                        if place.0 == from.0 && *place.1 == *from.1 {
-                            *place = (to.0, KeyName::from_slice(to.1));
+                        if (place.0, &place.1) == from {
+                            *place = (to.0, to.1.clone());
                         }
                     });
                 }
@@ -235,7 +241,7 @@ mod tests {
     fn a_connection_that_closes_is_told_to_grants_that_took_its_holds_over_and_to_no_other() {
         // What could go wrong: a thousand connections close at once while a thousand grants are under way, and each is
         // told to each.
-        let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
+        let (mut wait_table, sessions) = (WaitTable::new(|_| 0), Sessions::new(|_| 0));
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
         let operation = |client| Acquire {
             mode: Mode::Write,
@@ -251,7 +257,7 @@ mod tests {
         let waiters: Vec<WaiterId> = (0..1_000)
             .map(|n| {
                 let owner = Owner::new(format!("owner{n}").as_bytes());
-                let key = Wanted { name: KeyName::from_slice(format!("key{n}").as_bytes()), upgrade: false };
+                let key = Wanted { name: KeyName::new(format!("key{n}").as_bytes(), |_| 0), upgrade: false };
                 let id = wait_table.admit((&owner, &operation(n)), Db(0), PerKey::from([key]), Timestamp(0));
                 let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
                 // Half of them were bound to another connection before.
@@ -281,12 +287,12 @@ mod tests {
 
     #[test]
     fn of_a_grant_that_was_delivered_nothing_is_kept() {
-        let (mut wait_table, sessions) = (WaitTable::new(), Sessions::new());
+        let (mut wait_table, sessions) = (WaitTable::new(|_| 0), Sessions::new(|_| 0));
         let session = |client| Session { connection: sessions.connection(client), grace: Millis(5) };
         let (mode, wait, lease) = (Mode::Write, Wait::Forever, Millis(1_000));
         let (note, retry, queue, share, min_fence) = (None, None, None, None, None);
         let operation = Acquire { mode, lease, note, wait, retry, session: Some(session(1)), queue, share, min_fence };
-        let key = Wanted { name: KeyName::from_slice(b"key"), upgrade: false };
+        let key = Wanted { name: KeyName::new(b"key", |_| 0), upgrade: false };
         let id = wait_table.admit((&Owner::new(b"o"), &operation), Db(0), PerKey::from([key]), Timestamp(0));
         let mut hold = Hold::new(Fence::new(1).expect("above 0"), Timestamp(9), Timestamp(0), Epoch::FIRST);
         hold.bind(Some(session(2)));

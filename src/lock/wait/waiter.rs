@@ -17,7 +17,7 @@ use super::queue::Position;
 use crate::lock::collections::wheel::EntryId;
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::{Connection, Epoch, Hold, Mode, Session};
-use crate::lock::model::key::{Db, KeyName};
+use crate::lock::model::key::{Db, KeyName, NameSet};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, Wait};
 use crate::lock::model::time::{Millis, Timestamp};
@@ -294,16 +294,27 @@ impl Waiter {
         }
     }
 
+    /// Whether it stands in the queue of one of these keys of a database.
+    pub(crate) fn wants_any(&self, db: Db, names: &NameSet) -> bool {
+        self.db == db && self.keys.iter().any(|key| names.contains(&key.name))
+    }
+
     /// Whether one of the holds that it was given lies there now.
-    pub(super) fn lies_at(&self, db: Db, name: &[u8]) -> bool {
-        !self.is_waiting() && (0..self.keys.len()).map(|at| self.place(at)).any(|(at, key)| at == db && **key == *name)
+    pub(super) fn lies_at(&self, db: Db, name: &KeyName) -> bool {
+        !self.is_waiting() && (0..self.keys.len()).map(|at| self.place(at)).any(|place| place == (db, name))
+    }
+
+    /// As [`Waiter::lies_at`], under one of these names.
+    pub(super) fn lies_at_any(&self, db: Db, names: &NameSet) -> bool {
+        let mut places = (0..self.keys.len()).map(|at| self.place(at));
+        !self.is_waiting() && places.any(|(at, key)| at == db && names.contains(key))
     }
 
     /// What lay under this key is gone: what it was given there is of no hold any more.
-    pub(super) fn forget_given_at(&mut self, (db, name): (Db, &[u8])) {
+    pub(super) fn forget_given_at(&mut self, (db, name): (Db, &KeyName)) {
         for at in 0..self.keys.len() {
             let (lies_in, key) = self.place(at);
-            if (lies_in, &key[..]) == (db, name)
+            if (lies_in, key) == (db, name)
                 && let State::Granted(grant) = &mut self.state
                 && let Some(given) = grant.given.get_mut(at)
             {
@@ -323,8 +334,8 @@ impl Waiter {
 
     /// Whether this key is one of those that it wants.
     #[must_use]
-    pub fn wants(&self, db: Db, name: &[u8]) -> bool {
-        self.db == db && self.keys.iter().any(|key| *key.name == *name)
+    pub fn wants(&self, db: Db, name: &KeyName) -> bool {
+        self.db == db && self.keys.iter().any(|key| key.name == *name)
     }
 }
 

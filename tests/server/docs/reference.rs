@@ -161,7 +161,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         Refusal::QueuedUpgrade,
         Refusal::Grace(Millis(12_345)),
     ];
-    let hop = |owner: &[u8], key: &[u8]| Hop { owner: Owner::new(owner), db: Db(0), key: KeyName::from_slice(key) };
+    let hop = |owner: &[u8], key: &[u8]| Hop { owner: Owner::new(owner), db: Db(0), key: KeyName::new(key, |_| 0) };
     let cycle = Cycle(vec![hop(b"a", b"k1"), hop(b"b", b"k2")]);
     for refusal in &refusals {
         match refusal {

@@ -264,21 +264,21 @@ impl<T: Clone> Wheel<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::model::key::KeyName;
+    use crate::lock::model::key::PlainName;
 
-    type Leases = Wheel<KeyName>;
+    type Leases = Wheel<PlainName>;
     use alloc::vec::Vec;
 
     fn ms(n: u64) -> Timestamp {
         Timestamp(n.saturating_mul(1000))
     }
 
-    fn name(bytes: &[u8]) -> KeyName {
-        KeyName::from_slice(bytes)
+    fn name(bytes: &[u8]) -> PlainName {
+        PlainName::from_slice(bytes)
     }
 
     /// Everything due at `now`, disarmed as it comes, poll by poll.
-    fn drain(leases: &mut Leases, now: Timestamp) -> Vec<KeyName> {
+    fn drain(leases: &mut Leases, now: Timestamp) -> Vec<PlainName> {
         let mut keys = Vec::new();
         loop {
             match leases.poll(now) {
