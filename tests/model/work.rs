@@ -431,3 +431,52 @@ fn a_search_for_owners_that_may_be_in_deadlocks_is_given_up_when_it_would_take_t
     }
     assert_eq!((crowd.manager.searches_cut(), crowd.manager.waiting()), (1, 200));
 }
+
+#[test]
+fn long_names_are_hashed_once_in_a_step_whatever_else_their_owner_waits_for() {
+    // What could go wrong: each of 64 names is copied and compared again for each key of each place of the owner.
+    const LEN: usize = 2_000;
+    let mut crowd = Crowd::new();
+    let long = |from: usize| (from..from + 63).map(|n| name(&format!("{}{n:06}", "n".repeat(LEN - 6))));
+    let hashed = |crowd: &mut Crowd, keys: &[KeyName], ask: Operation| {
+        HASHED.set(0);
+        let outcome = crowd.serve("o", keys, ask).outcome;
+        // Its owner is hashed some times as well.
+        assert!(HASHED.get() < 63 * LEN + LEN / 2, "{} bytes", HASHED.get());
+        outcome
+    };
+    for place in 0..100 {
+        let held = name(&format!("held{place}"));
+        crowd.holds("h", Write, std::slice::from_ref(&held));
+        let keys: Vec<KeyName> = [held].into_iter().chain(long(place * 63)).collect();
+        let ask = Acquire { queue: Some(Millis(60_000)), ..acquire(Write, Wait::Never) };
+        let outcome = hashed(&mut crowd, &keys, Operation::Acquire(ask.clone()));
+        assert!(matches!(outcome, Ok(Outcome::Placed(_))), "{outcome:?}");
+        let outcome = hashed(&mut crowd, &keys, Operation::Acquire(ask));
+        assert_eq!(outcome, Ok(Outcome::Unavailable), "it has its place already");
+    }
+    let free: Vec<KeyName> = long(1_000_000 - 63).collect();
+    let outcome = hashed(&mut crowd, &free, Operation::Acquire(acquire(Write, Wait::Never)));
+    assert!(matches!(outcome, Ok(Outcome::Granted(_))), "{outcome:?}");
+    let release = Release { mode: None, amount: Amount::All, fence: None };
+    let outcome = hashed(&mut crowd, &free, Operation::Release(release));
+    assert!(matches!(outcome, Ok(Outcome::Released(_))), "{outcome:?}");
+}
+
+#[test]
+fn a_holder_that_may_pass_waiters_with_long_names_reads_a_bounded_part_of_their_keys() {
+    // What could go wrong: a hundred waiters stand before a holder, each for its hold and for 62 keys with long names,
+    // and to see that it may go before them it reads all of these.
+    const LEN: usize = 2_000;
+    let mut crowd = Crowd::new();
+    for n in 0..100 {
+        let held = name(&format!("held{n}"));
+        crowd.holds("o", Write, std::slice::from_ref(&held));
+        let others = (0..62).map(|at| name(&format!("{}{n}-{at}", "n".repeat(LEN))));
+        let keys: Vec<KeyName> = others.chain([name("free"), held]).collect();
+        crowd.waits(&format!("w{n}"), Write, &keys);
+    }
+    let tried = crowd.ask("o", Write, &[name("free")], Wait::Never);
+    let cost = tried.peeked * (1 + LEN / 256);
+    assert!((1_000..6_000).contains(&cost), "{} keys", tried.peeked);
+}

@@ -130,12 +130,18 @@ impl<'a> Requester<'a> {
 pub(crate) struct Passed {
     /// Keys whose locks were read for it.
     seen: BTreeSet<KeyName>,
+    /// What that has cost.
+    spent: usize,
     waiters: BTreeSet<WaiterId>,
     /// The owners of the cycle that the request would close otherwise.
     cycle: BTreeSet<Owner>,
 }
 
 impl Passed {
+    /// How much may be read for one request, by the cost of the names ([`KeyName::cost`]). Beyond that it passes no
+    /// waiter: it waits, or is refused where that closes a cycle.
+    const MOST: usize = 4_096;
+
     /// Passes the waiters of this cycle, whatever they wait for.
     pub(crate) fn cycle(cycle: &Cycle) -> Passed {
         let cycle = cycle.0.iter().map(|hop| hop.owner.clone()).collect();
@@ -233,6 +239,10 @@ impl Order<'_> {
             }
             if !passed.seen.insert(key.name.clone()) {
                 continue;
+            }
+            passed.spent += key.name.cost();
+            if passed.spent > Passed::MOST {
+                return false;
             }
             let Some(queue) = self.wait_table.queue(waiter.db, &key.name) else { continue };
             let writes = |lock: &Lock| {
