@@ -3,7 +3,7 @@
 use super::LockManager;
 use super::waiters::Waiting;
 use crate::lock::model::effect::Cause;
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::key::{Db, KeyIndex, KeyName, PlainName};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
@@ -67,7 +67,12 @@ impl LockManager {
             let waited = since.map_or(Millis(0), |since| since.ago(now));
             ContendedKey { db, name: name.clone(), waiting: queue.len(), waited }
         });
-        top(contended, most, |contended| (usize::MAX - contended.waiting, contended.db, contended.name.clone()))
+        // In the order of their names, as far as these are short: long ones may be alike but for their ends.
+        const COMPARED: usize = 64;
+        let prefix = |name: &KeyName| PlainName::from_slice(&name[..name.len().min(COMPARED)]);
+        top(contended, most, |ContendedKey { db, name, waiting, .. }| {
+            (usize::MAX - waiting, *db, prefix(name), name.clone())
+        })
     }
 }
 
