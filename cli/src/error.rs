@@ -122,7 +122,9 @@ fn reply_passes(code: &str, text: &str) -> bool {
         | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" | "BUSY" => true,
         "ERR" => text.starts_with("max number of clients"),
         // The others are about this request: its texts, its owner's own places.
-        "LIMIT" => ["-waiters", "lock.max-places", "lock.max-place-bytes"].iter().any(|limit| text.contains(limit)),
+        "LIMIT" => ["-waiters", "lock.max-places", "lock.max-place-bytes", "lock.max-waiter-bytes"]
+            .iter()
+            .any(|limit| text.contains(limit)),
         _ => false,
     }
 }
@@ -154,6 +156,7 @@ mod tests {
             "LIMIT key has lock.max-waiters-per-key waiters",
             "LIMIT server has lock.max-places places",
             "LIMIT keys and owners of places would take more than lock.max-place-bytes",
+            "LIMIT keys and owners of waiters would take more than lock.max-waiter-bytes",
             "MOVED 3999 127.0.0.1:6381",
             "READONLY You can't write against a read only replica.",
             "LOADING Redis is loading the dataset in memory",

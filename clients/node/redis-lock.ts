@@ -69,7 +69,7 @@ function codeOf(error: unknown): string | undefined {
 }
 
 const PASSING =
-  /^(UNBLOCKED|GRACE|READONLY|LOADING|CLUSTERDOWN|TRYAGAIN|MASTERDOWN|NOREPLICAS|MISCONF|LIMIT .*(waiters|places?|place-bytes))\b/;
+  /^(UNBLOCKED|GRACE|READONLY|LOADING|CLUSTERDOWN|TRYAGAIN|MASTERDOWN|NOREPLICAS|MISCONF|LIMIT .*(waiters|places?|(place|waiter)-bytes))\b/;
 
 /** What a server says that does not let the client in. */
 const REFUSALS: ReadonlySet<string | undefined> = new Set(['NOAUTH', 'WRONGPASS', 'NOPERM']);

@@ -181,6 +181,9 @@ pub fn text_of(error: &ServeError) -> Cow<'static, str> {
         ServeError::Refused(Refusal::TooManyPlaceBytes) => {
             "LIMIT keys and owners of places would take more than lock.max-place-bytes"
         }
+        ServeError::Refused(Refusal::TooManyWaiterBytes) => {
+            "LIMIT keys and owners of waiters would take more than lock.max-waiter-bytes"
+        }
         ServeError::Refused(Refusal::OtherMode) => "ERR owner stands there in another mode: release that first",
         ServeError::Refused(Refusal::OtherKeys) => "ERR owner stands there with other keys: release that first",
         ServeError::Refused(Refusal::OtherTake) => "ERR owner stands there with another TAKE: release that first",

@@ -77,6 +77,17 @@ pub static TABLE: &[ConfigSpec] = &[
         set: |value| set_limit(|limits| limits.waiters_max = value as usize),
     },
     ConfigSpec {
+        name: "max-waiter-bytes",
+        kind: ConfigKind::Number(0, 1 << 40),
+        default: 64 << 20,
+        fixed: false,
+        unit: "bytes",
+        reason: "how much memory those requests may take together in the queues, with the names of their keys and \
+                 owners: a key's name may have half a gigabyte",
+        get: || limit(|limits| limits.waiter_bytes_max as i64),
+        set: |value| set_limit(|limits| limits.waiter_bytes_max = value as usize),
+    },
+    ConfigSpec {
         name: "max-waiters-per-key",
         kind: ConfigKind::Number(0, 1_000_000),
         default: 10_000,
@@ -110,11 +121,11 @@ pub static TABLE: &[ConfigSpec] = &[
     ConfigSpec {
         name: "max-place-bytes",
         kind: ConfigKind::Number(0, 1 << 40),
-        default: 64 << 20,
+        default: 128 << 20,
         fixed: false,
         unit: "bytes",
-        reason: "how long the names of keys and owners of all those requests may be together, each further key of a \
-                 request counting 1024 more: a key's name may have half a gigabyte",
+        reason: "how much memory all those requests may take together, with the names of their keys and owners: a \
+                 key's name may have half a gigabyte",
         get: || limit(|limits| limits.place_bytes_max as i64),
         set: |value| set_limit(|limits| limits.place_bytes_max = value as usize),
     },

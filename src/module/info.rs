@@ -32,7 +32,9 @@ impl InfoFields for Section {
         each(c"shares_queued", counters.shares_queued);
         with_manager(|manager| {
             each(c"waiters", manager.parked() as u64);
+            each(c"waiter_bytes", manager.waiter_bytes() as u64);
             each(c"places", manager.places() as u64);
+            each(c"place_bytes", manager.place_bytes() as u64);
             each(c"offered", manager.offered() as u64);
             each(c"shares_waiting", manager.shares_waiting() as u64);
             each(c"contended_keys", manager.contended() as u64);

@@ -28,6 +28,7 @@ const NO_LIMITS: Limits = Limits {
     waiters_max: 0,
     places_max: 0,
     place_bytes_max: 0,
+    waiter_bytes_max: 0,
     waiters_per_key_max: 0,
     reserve_max: Millis(0),
     deadlock_detection: true,
@@ -213,5 +214,42 @@ impl Shell {
             let now = self.clock.mono();
             self.scheduler.set_timer(ctx, if at_once { Some(now) } else { next }, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keyed_hash;
+    use std::collections::BTreeSet;
+
+    /// A sum without a key, of the words of an owner of 24 bytes, as owners were told apart by once.
+    fn sum(owner: &[u8; 24]) -> u64 {
+        let (words, _) = owner.as_chunks::<8>();
+        let last = words.last().expect("three words");
+        words.iter().chain([last]).fold(24, |sum, word| mix(sum, u64::from_le_bytes(*word)))
+    }
+
+    fn mix(sum: u64, word: u64) -> u64 {
+        let product = u128::from(sum ^ word) * 0x9e37_79b9_7f4a_7c15;
+        (product as u64) ^ ((product >> 64) as u64)
+    }
+
+    /// An owner that has the same sum as every other that is made so.
+    fn colliding(n: u64) -> [u8; 24] {
+        let words = [n, mix(24, n) ^ 0x1234_5678_90ab_cdef, u64::from_le_bytes(*b"attacker")];
+        let mut owner = [0; 24];
+        owner.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(place, word)| *place = word.to_le_bytes());
+        owner
+    }
+
+    #[test]
+    fn owners_that_collide_by_arithmetic_have_hashes_of_their_own_under_each_key() {
+        // What could go wrong: one client makes fifteen thousand owners that are all looked through for each of them.
+        let hashes = || -> BTreeSet<u64> { (1..=1_000).map(|n| keyed_hash(&colliding(n))).collect() };
+        assert_eq!((1..=1_000).map(|n| sum(&colliding(n))).collect::<BTreeSet<u64>>().len(), 1);
+        // Each thread draws a key.
+        let (one, other) = (hashes(), std::thread::spawn(hashes).join().expect("it only hashes"));
+        assert_eq!((one.len(), other.len()), (1_000, 1_000));
+        assert!(one.is_disjoint(&other), "the key is the same");
     }
 }

@@ -2,7 +2,7 @@
 //! all at once.
 
 use crate::queue::Rules;
-use crate::world::{RULES, Side, Step, limits};
+use crate::world::{RULES, Side, Step, limits, name};
 use proptest::prelude::*;
 use redis_lock::lock::manager::LeasePoll;
 use redis_lock::lock::manager::view::{View, ViewContext};
@@ -215,7 +215,7 @@ impl Pair {
         for (&(_, key), lock) in &self.side.locks {
             assert_eq!(lock.broken_invariant(), None);
             let now = at(self.now * 1000).mono;
-            let sight = ViewContext { db: Db(0), name: &[key], sessions, now, judged: now };
+            let sight = ViewContext { db: Db(0), name: name(key), sessions, now, judged: now };
             let Some(view) = View::of(lock, sight) else { continue };
             assert_eq!(view.holding(), view.holders().count());
             for holder in view.holders() {

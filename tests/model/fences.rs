@@ -4,7 +4,7 @@
 use crate::naive::Answer;
 use crate::queue::Rules;
 use crate::waiting::{LONG, at, world};
-use crate::world::{Least, Named, Op, RULES, SKEW, Side, World, limits, update_of};
+use crate::world::{Least, Named, Op, RULES, SKEW, Side, World, limits, name, update_of};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -568,7 +568,7 @@ impl Nodes {
             for ((db, key), lock) in old.locks {
                 let saved = codec::decode(&codec::encode(&lock, now)).unwrap();
                 let mut lock = LockManager::load(&saved, Origin::Disk, now).unwrap();
-                self.primary.manager.arrive(Db(db), &[key], &mut lock, now.mono);
+                self.primary.manager.arrive(Db(db), name(key), &mut lock, now.mono);
                 self.primary.locks.insert((db, key), lock);
             }
         }
@@ -638,7 +638,7 @@ impl Nodes {
         lock.lease = None;
         if let Some(to) = to {
             self.primary.locks.remove(&(0, to));
-            self.primary.manager.carry(Some((Db(0), &[from])), Db(0), &[to], &mut lock, now.mono);
+            self.primary.manager.carry(Some((Db(0), name(from))), Db(0), name(to), &mut lock, now.mono);
             self.primary.locks.insert((0, to), lock);
         }
         self.resync();

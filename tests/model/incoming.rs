@@ -2,7 +2,7 @@
 //! whether the load ends well or not. It does not matter whether the server reports databases.
 
 use crate::queue::Rules;
-use crate::world::{RULES, Side, limits};
+use crate::world::{RULES, Side, limits, name};
 use proptest::prelude::*;
 use redis_lock::lock::codec;
 use redis_lock::lock::collections::wheel::EntryId;
@@ -111,9 +111,9 @@ impl Replica {
                     return;
                 }
                 if let Some(mut lock) = self.side.locks.remove(&(from, key)) {
-                    manager.on_unlinked(Db(from), &[key], &UnlinkedLock::of(&lock));
+                    manager.on_unlinked(Db(from), name(key), &UnlinkedLock::of(&lock));
                     lock.lease = None;
-                    manager.carry(Some((Db(from), &[key])), Db(to), &[key], &mut lock, NOW.mono);
+                    manager.carry(Some((Db(from), name(key))), Db(to), name(key), &mut lock, NOW.mono);
                     self.side.locks.insert((to, key), lock);
                 }
             }
@@ -145,7 +145,7 @@ impl Replica {
                 if incoming.contains_key(&(db, key)) {
                     return;
                 }
-                self.side.manager.index_incoming(self.tells.then_some(Db(db)), &[key], &mut lock);
+                self.side.manager.index_incoming(self.tells.then_some(Db(db)), name(key), &mut lock);
                 assert_eq!(self.side.manager.last_fence(), lock.fence(), "no later fence is below it");
                 incoming.insert((db, key), lock);
             }
@@ -185,7 +185,7 @@ impl Replica {
     fn place(&mut self, entry: EntryId, key: u8, now: Now) {
         for db in 0..DATABASES {
             if let Some(lock) = self.side.locks.get_mut(&(db, key))
-                && self.side.manager.place(Db(db), &[key], lock, entry, now.mono)
+                && self.side.manager.place(Db(db), name(key), lock, entry, now.mono)
             {
                 return;
             }

@@ -240,7 +240,7 @@ pub(crate) fn name(key: u8) -> &'static [u8] {
 
 /// A hash of which most owners and names have the same: nothing may come of that but more comparisons.
 pub(crate) fn weak_hash(bytes: &[u8]) -> u64 {
-    u64::from(bytes[0] / 3 % 2)
+    bytes.first().map_or(0, |first| u64::from(first / 3 % 2))
 }
 
 impl Keyspace for Side {
@@ -451,6 +451,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         waiters_per_key_max: rules.waiters_per_key_max,
         places_max: rules.places_max,
         place_bytes_max: usize::MAX,
+        waiter_bytes_max: usize::MAX,
         reserve_max: Millis(rules.reserve_us / 1000),
         deadlock_detection: rules.detects,
         promotion_skew: SKEW,

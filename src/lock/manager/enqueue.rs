@@ -9,7 +9,7 @@ use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitE
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
 use crate::lock::wait::order::is_upgrade;
-use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted, place_bytes};
+use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted};
 use alloc::boxed::Box;
 
 /// Whether to search for a deadlock that a wait would close.
@@ -94,6 +94,7 @@ impl LockManager {
         if operation.wait != Wait::Never && self.wait_table.parked() >= self.limits.waiters_max {
             return Err(Refusal::TooManyWaiters);
         }
+        let bytes = self.wait_table.bytes_of(owner, db, wanted);
         if operation.queue.is_some() {
             if self.wait_table.places() >= self.limits.places_max {
                 return Err(Refusal::TooManyPlaces);
@@ -101,9 +102,11 @@ impl LockManager {
             if self.wait_table.waiting_of(owner).filter(|(_, waiter)| waiter.is_place()).count() >= PLACES_PER_OWNER {
                 return Err(Refusal::TooManyPlacesOfOwner);
             }
-            if self.wait_table.place_bytes() + place_bytes(owner, wanted) > self.limits.place_bytes_max {
+            if self.wait_table.place_bytes() + bytes > self.limits.place_bytes_max {
                 return Err(Refusal::TooManyPlaceBytes);
             }
+        } else if self.wait_table.waiter_bytes() + bytes > self.limits.waiter_bytes_max {
+            return Err(Refusal::TooManyWaiterBytes);
         }
         if wanted.iter().any(|key| self.wait_table.queue_len(db, &key.name) >= self.limits.waiters_per_key_max) {
             return Err(Refusal::TooManyWaitersOfKey);

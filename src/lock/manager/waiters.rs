@@ -49,6 +49,18 @@ impl LockManager {
         self.wait_table.places()
     }
 
+    /// How many bytes of memory these take.
+    #[must_use]
+    pub fn place_bytes(&self) -> usize {
+        self.wait_table.place_bytes()
+    }
+
+    /// How many bytes of memory all other requests that wait take.
+    #[must_use]
+    pub fn waiter_bytes(&self) -> usize {
+        self.wait_table.waiter_bytes()
+    }
+
     /// How many grants wait for their owners to collect them.
     #[must_use]
     pub fn offered(&self) -> usize {

@@ -21,8 +21,8 @@ pub const KEYS_PER_BATCH: usize = 64;
 /// How many places one owner may have: a search for deadlocks begins at all of them.
 pub const PLACES_PER_OWNER: usize = 256;
 
-/// How many keys of waiters one step judges, by the cost of their names ([`KeyName::cost`]). The first queue may need more until it has answered a waiter: else no step
-/// would come to the end of a long queue.
+/// How many keys of waiters one step judges, by the cost of their names ([`KeyName::cost`]). The first queue may need
+/// more until it has answered a waiter: else no step would come to the end of a long queue.
 const KEYS_JUDGED_PER_BATCH: usize = 256;
 
 /// How much a step has done for waiters, on all its keys, beside what it may do.
@@ -93,8 +93,10 @@ pub struct Limits {
     pub waiters_max: usize,
     /// How many requests with QUEUE may wait, parked or not.
     pub places_max: usize,
-    /// How many bytes the names of their keys and owners may have.
+    /// How many bytes of memory these may take.
     pub place_bytes_max: usize,
+    /// How many bytes of memory all other requests that wait may take.
+    pub waiter_bytes_max: usize,
     /// How many requests may wait for one key.
     pub waiters_per_key_max: usize,
     /// How long a free key is reserved for a waiter of several keys.

@@ -335,8 +335,10 @@ pub enum Refusal {
     TooManyPlaces,
     /// The owner has as many places as one may have.
     TooManyPlacesOfOwner,
-    /// The names of keys and owners that places keep take as much memory as they may.
+    /// Places take as much memory as they may.
     TooManyPlaceBytes,
+    /// Requests that wait and are no places take as much memory as they may.
+    TooManyWaiterBytes,
     /// The owner has a place or an offer there in another mode.
     OtherMode,
     /// The owner has a place or an offer there, together with other keys or without some of these.

@@ -3,7 +3,9 @@
 
 use super::queue::Position;
 use super::table::WaitTable;
-use super::waiter::{Waiter, place_bytes};
+use super::waiter::{Waiter, Wanted, queue_bytes, seat_bytes};
+use crate::lock::model::key::Db;
+use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, WaitEnd, WaiterId};
 use crate::lock::model::time::Timestamp;
 
@@ -21,8 +23,28 @@ impl WaitTable {
     }
 
     /// How many bytes count for all of these together.
-    pub(crate) fn place_bytes(&self) -> usize {
+    #[must_use]
+    pub fn place_bytes(&self) -> usize {
         self.place_bytes
+    }
+
+    /// How many bytes count for all waiters that are no places.
+    #[must_use]
+    pub fn waiter_bytes(&self) -> usize {
+        self.waiter_bytes
+    }
+
+    /// How many bytes a waiter takes that joins the queues of these keys: its own, and those of queues that are new.
+    pub(crate) fn bytes_of(&self, owner: &Owner, db: Db, keys: &[Wanted]) -> usize {
+        let new = keys.iter().filter(|key| self.queue(db, &key.name).is_none());
+        seat_bytes(owner, keys.len()) + new.map(|key| queue_bytes(&key.name)).sum::<usize>()
+    }
+
+    /// A waiter stands in a queue whose memory counted for another one until now.
+    pub(super) fn charge(&mut self, id: WaiterId, bytes: usize) {
+        let Some(waiter) = self.waiters.get_mut(id) else { return };
+        waiter.bytes += bytes;
+        *(if waiter.is_place() { &mut self.place_bytes } else { &mut self.waiter_bytes }) += bytes;
     }
 
     /// Lets a later request of the same owner have the place of an earlier one, which is forgotten.
@@ -113,7 +135,9 @@ impl WaitTable {
         if waiter.is_place() {
             self.places += 1;
             self.detached += usize::from(waiter.is_detached());
-            self.place_bytes += place_bytes(&waiter.owner, &waiter.keys);
+            self.place_bytes += waiter.bytes;
+        } else {
+            self.waiter_bytes += waiter.bytes;
         }
     }
 
@@ -124,7 +148,9 @@ impl WaitTable {
         if waiter.is_place() {
             self.places -= 1;
             self.detached -= usize::from(waiter.is_detached());
-            self.place_bytes -= place_bytes(&waiter.owner, &waiter.keys);
+            self.place_bytes -= waiter.bytes;
+        } else {
+            self.waiter_bytes -= waiter.bytes;
         }
     }
 }

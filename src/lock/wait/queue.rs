@@ -9,7 +9,7 @@ use alloc::collections::BTreeSet;
 
 /// A position in a queue: upgrades of this key first, then by arrival. A reader that asks to write holds the key: no
 /// request that it excludes can be served before it anyway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(u64);
 
 impl Position {
@@ -49,6 +49,8 @@ pub struct WaitQueue {
     /// The reservation of the key, if it is free and reserved for the first waiter, which waits for other keys too.
     pub(crate) reservation: Option<Reservation>,
     pending: Option<Pending>,
+    /// The position of the waiter for which the memory of this queue counts.
+    payer: Position,
 }
 
 /// That a free key is reserved for the first waiter in its queue.
@@ -79,6 +81,21 @@ impl WaitQueue {
             Kind::Share => drop(self.shares.get_or_insert_default().insert(position)),
             Kind::Read => {}
         }
+    }
+
+    /// Counts for the waiter at this position from now on.
+    pub(super) fn charge(&mut self, position: Position) {
+        self.payer = position;
+    }
+
+    /// Whether it counts for the waiter at this position.
+    pub(super) fn is_paid_by(&self, position: Position) -> bool {
+        self.payer == position
+    }
+
+    /// Whether it counts for a waiter that stands in it (W5).
+    pub(super) fn has_payer(&self) -> bool {
+        self.at(self.payer).is_some()
     }
 
     /// Gives a place to another waiter.

@@ -13,11 +13,12 @@
 //! - W2: a waiter that could be served does not wait, unless its queue is on the ready list.
 //! - W3: a waiter with a time limit has an entry in the wheel.
 //! - W4: no owner waits twice for the same of a key: to read, to write, or for shares.
+//! - W5: the bytes of each waiter and of each queue count once, those of a queue for one of its waiters.
 
 use super::checks::Checks;
 use super::owners::Owners;
 use super::queue::{Position, Reservation, WaitQueue};
-use super::waiter::{State, Waiter, Wanted};
+use super::waiter::{State, Timer, Waiter, Wanted, queue_bytes, seat_bytes};
 use crate::lock::collections::arena::{Arena, Generations};
 use crate::lock::collections::wheel::Wheel;
 use crate::lock::model::hashing::KeyedHash;
@@ -29,13 +30,7 @@ use crate::lock::model::request::{Acquire, PerKey, WaiterId};
 use crate::lock::model::time::Timestamp;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-
-/// What ends at a moment.
-#[derive(Clone, Debug)]
-pub(super) enum Timer {
-    Wait(WaiterId),
-    Reservation(Db, KeyName),
-}
+use smallvec::SmallVec;
 
 /// All waiters of this node.
 #[derive(Debug)]
@@ -52,6 +47,8 @@ pub struct WaitTable {
     pub(super) detached: usize,
     /// How many bytes count for all places together.
     pub(super) place_bytes: usize,
+    /// How many count for all other waiters.
+    pub(super) waiter_bytes: usize,
     tickets: u64,
     /// Queues to be served: the ready list.
     pub(super) ready: VecDeque<(Db, KeyName)>,
@@ -83,6 +80,7 @@ impl WaitTable {
             places: 0,
             detached: 0,
             place_bytes: 0,
+            waiter_bytes: 0,
             tickets: 0,
             ready: VecDeque::new(),
             wakes_begun: 1,
@@ -201,6 +199,7 @@ impl WaitTable {
             overdue: false,
             was_passed: false,
             blocked_on: 0,
+            bytes: 0,
             marked_at: 0,
         };
         if waiter.is_detached()
@@ -233,15 +232,24 @@ impl WaitTable {
                 key.name = name.clone();
             }
         }
+        let mut bytes = seat_bytes(&waiter.owner, waiter.keys.len());
         let keys = waiter.keys.clone();
         let id = self.waiters.insert(waiter, &mut self.generations);
         for key in keys {
             let position = Position::new(key.upgrade, ticket);
+            let queue_bytes = queue_bytes(&key.name);
             let queue = self.queues[db.0 as usize].entry(key.name).or_default();
-            self.contended += usize::from(queue.is_empty());
+            if queue.is_empty() {
+                self.contended += 1;
+                queue.charge(position);
+                bytes += queue_bytes;
+            }
             queue.join(position, id, kind, many);
         }
         self.arm_timer(id, until);
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.bytes = bytes;
+        }
         self.count(id);
         let WaitTable { waiters, queues, owners, .. } = self;
         let Some(waiter) = waiters.get(id) else { return id };
@@ -299,11 +307,19 @@ impl WaitTable {
         }
         self.uncount(id);
         self.disarm_timer(id);
+        let mut left: SmallVec<[(WaiterId, usize); 1]> = SmallVec::new();
         let Some(waiter) = self.waiters.get(id) else { return };
         let Some(queues) = self.queues.get_mut(waiter.db.0 as usize) else { return };
         for key in &waiter.keys {
             let Some(queue) = queues.get_mut(&key.name) else { continue };
-            queue.leave(Position::new(key.upgrade, waiter.ticket));
+            let position = Position::new(key.upgrade, waiter.ticket);
+            queue.leave(position);
+            if queue.is_paid_by(position)
+                && let Some((heir, other)) = queue.next(None)
+            {
+                queue.charge(heir);
+                left.push((other, queue_bytes(&key.name)));
+            }
             if (granted || queue.is_empty())
                 && let Some(Reservation { timer, .. }) = queue.reservation.take()
             {
@@ -313,6 +329,9 @@ impl WaitTable {
                 queues.remove(&key.name);
                 self.contended -= 1;
             }
+        }
+        for (other, bytes) in left {
+            self.charge(other, bytes);
         }
     }
 
@@ -353,7 +372,7 @@ impl WaitTable {
         self.owners.all()
     }
 
-    /// The first of the invariants W1, W3 and W4 that does not hold, by its number.
+    /// The first of the invariants W1 and W3 to W5 that does not hold, by its number.
     #[must_use]
     pub fn broken_invariant(&self) -> Option<&'static str> {
         let mut seats = 0;
@@ -378,6 +397,13 @@ impl WaitTable {
             if !waiter.keys.iter().all(|key| asked.insert((waiter.db, key.name.clone(), waiter.owner.clone(), kind))) {
                 return Some("W4");
             }
+        }
+        let paid = |(_, name, queue): (Db, &KeyName, &WaitQueue)| queue.has_payer().then(|| queue_bytes(name));
+        let Some(queues) = self.queues().map(paid).sum::<Option<usize>>() else { return Some("W5") };
+        let waiting = self.all_waiting();
+        let own: usize = waiting.map(|waiter| seat_bytes(&waiter.owner, waiter.keys.len())).sum();
+        if own + queues != self.place_bytes + self.waiter_bytes {
+            return Some("W5");
         }
         let queues = self.queues.iter().flat_map(BTreeMap::values);
         let stand: usize = queues.clone().map(WaitQueue::len).sum();

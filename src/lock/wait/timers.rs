@@ -1,7 +1,8 @@
 //! The time limits of waits and of reservations.
 
 use super::queue::Reservation;
-use super::table::{Timer, WaitTable};
+use super::table::WaitTable;
+use super::waiter::Timer;
 use crate::lock::collections::wheel::Poll;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;

@@ -13,13 +13,15 @@
 //!
 //! A request without QUEUE is a place whose time is 0: it ends with its request.
 
-use super::queue::Position;
-use crate::lock::collections::wheel::EntryId;
+use super::queue::{Position, WaitQueue};
+use crate::lock::collections::arena::Arena;
+use crate::lock::collections::heap::{allocated, of_tree};
+use crate::lock::collections::wheel::{EntryId, Wheel};
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::{Connection, Epoch, Hold, Mode, Session};
 use crate::lock::model::key::{Db, KeyName, NameSet};
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, PerKey, Wait};
+use crate::lock::model::request::{Acquire, PerKey, Wait, WaiterId};
 use crate::lock::model::time::{Millis, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -50,8 +52,17 @@ pub struct Waiter {
     pub(super) was_passed: bool,
     /// The place among its keys of the one that kept it waiting when that was seen last.
     pub(super) blocked_on: usize,
+    /// How many bytes count for it: its own, and those of the queues that it pays for.
+    pub(super) bytes: usize,
     /// The count of scans ([`super::table::WaitTable`]) when all its queues were put on the ready list.
     pub(super) marked_at: u64,
+}
+
+/// What ends at a moment.
+#[derive(Clone, Debug)]
+pub(super) enum Timer {
+    Wait(WaiterId),
+    Reservation(Db, KeyName),
 }
 
 /// A key that is waited for.
@@ -339,9 +350,23 @@ impl Waiter {
     }
 }
 
-/// How many bytes count for a place: its names, and what it takes in the queue of each further key.
-pub(crate) fn place_bytes(owner: &Owner, keys: &[Wanted]) -> usize {
-    const QUEUE: usize = 1_024;
-    let names: usize = keys.iter().map(|key| key.name.len()).sum();
-    owner.as_bytes().len() + names + keys.len().saturating_sub(1) * QUEUE
+/// Bytes of memory that a waiter of this owner for so many keys takes, without the queues of these.
+pub(super) fn seat_bytes(owner: &Owner, keys: usize) -> usize {
+    // A position and a waiter in a list, with some of the room that is kept free beside it.
+    const SEAT: usize = 18;
+    // Its entry by the owner, with the same.
+    const BY_OWNER: usize = 40;
+    // In the order of a queue, and among its writers or among those that wait elsewhere too.
+    let seats = 2 * keys * SEAT;
+    let waiter = Arena::<Waiter>::slot_bytes() + Wheel::<Timer>::entry_bytes() + BY_OWNER;
+    let wanted = if keys > 1 { allocated(keys * size_of::<Wanted>()) } else { 0 };
+    waiter + owner.heap_bytes() + wanted + seats
+}
+
+/// Bytes of memory that the queue of a key takes, with the name that its waiters share.
+pub(super) fn queue_bytes(name: &KeyName) -> usize {
+    // An entry of a tree, as of many. They come in no order, which fills the nodes better by a tenth.
+    const MANY: usize = 1_000;
+    const QUEUE: usize = of_tree(MANY, size_of::<(KeyName, WaitQueue)>()) * 9 / (10 * MANY);
+    QUEUE + name.heap_bytes()
 }

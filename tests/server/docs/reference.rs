@@ -154,6 +154,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         Refusal::TooManyPlaces,
         Refusal::TooManyPlacesOfOwner,
         Refusal::TooManyPlaceBytes,
+        Refusal::TooManyWaiterBytes,
         Refusal::OtherMode,
         Refusal::OtherTake,
         Refusal::OtherKeys,
@@ -178,6 +179,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::TooManyPlaces
             | Refusal::TooManyPlacesOfOwner
             | Refusal::TooManyPlaceBytes
+            | Refusal::TooManyWaiterBytes
             | Refusal::OtherMode
             | Refusal::OtherTake
             | Refusal::OtherKeys

@@ -320,3 +320,46 @@ fn an_owner_that_waits_much_and_gets_much_costs_no_memory_for_that() {
     // A list of all would be 4 MB long.
     assert!(after < before + 1_500_000, "{before} bytes before, {after} after, {peak} at the most");
 }
+
+#[test]
+fn what_places_take_counts_as_they_take_it() {
+    // What could go wrong: what is counted is half of what a client takes.
+    let place = |keys: &[String], owner: String| {
+        let mut command = vec!["LOCK.MACQUIRE".to_owned(), keys.len().to_string()];
+        command.extend(keys.iter().cloned());
+        command.extend([owner, "QUEUE".to_owned(), "600000".to_owned()]);
+        command
+    };
+    let owner = |n: usize| format!("owner-{n:030}");
+    // Each waits for a key that is held, and for so many others with names of this length.
+    let shape = |places: usize, held: usize, others: usize, len: usize| {
+        let server = Server::setup().lock_option("max-queue-ms", "600000").start();
+        let mut conn = server.connect();
+        for n in 0..held {
+            conn.int(&["LOCK.ACQUIRE", &format!("held{n}"), "h", "PX", "600000"]).expect("free");
+        }
+        // What the module allocates once.
+        conn.get::<redis::Value>(&["LOCK.ACQUIRE", "held0", "o", "QUEUE", "600000"]);
+        let before = (settled_memory(&mut conn), conn.info_number("lock", "lock_place_bytes"));
+        let mut filling = server.connect();
+        let commands = (0..places).map(|n| {
+            let other = |at: usize| format!("{:0>len$}", n * others + at);
+            let keys: Vec<String> = [format!("held{}", n % held)].into_iter().chain((0..others).map(other)).collect();
+            place(&keys, owner(n))
+        });
+        for command in commands {
+            filling.get::<redis::Value>(&command.iter().map(String::as_str).collect::<Vec<&str>>());
+        }
+        drop(filling);
+        assert_eq!(conn.info_number("lock", "lock_places"), places as u64 + 1);
+        let grown = settled_memory(&mut conn) - before.0;
+        let counted = conn.info_number("lock", "lock_place_bytes") - before.1;
+        let share = counted as f64 / grown as f64;
+        assert!((0.8..1.2).contains(&share), "{places} {held} {others} {len}: {counted} of {grown}");
+    };
+    shape(10, 1, 63, 100_000);
+    shape(20_000, 1, 0, 0);
+    shape(10_000, 10_000, 0, 0);
+    shape(500, 1, 63, 12);
+    shape(500, 1, 63, 60);
+}

@@ -38,32 +38,61 @@ fn no_more_places_than_may_be() {
 fn no_more_bytes_of_places_than_may_be() {
     // The name of a key may have half a gigabyte.
     let full = "LIMIT keys and owners of places would take more than lock.max-place-bytes";
-    let server = Server::setup().lock_option("max-place-bytes", "10").start();
+    let server = Server::new();
     let mut scene = Scene::new(&server);
+    let long = "n".repeat(100);
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
-        ("LOCK.ACQUIRE long4 a", "#2"),
-        ("LOCK.ACQUIRE long4 12345 QUEUE 300", "nil"),
-        ("LOCK.ACQUIRE k b QUEUE 60000", full),
-        ("LOCK.ACQUIRE long4 12345 QUEUE 300", "nil"),
-        ("LOCK.MACQUIRE 2 k long4 b QUEUE 60000", full),
+        (&format!("LOCK.ACQUIRE {long} a"), "#2"),
+        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
     ]);
-    scene.stage.until("lock_places", 0);
+    let one = scene.number("lock_place_bytes");
     scene.play(&[
-        ("LOCK.ACQUIRE long4 123456 QUEUE 300", full),
-        ("b: LOCK.ACQUIRE long4 123456 BLOCK 0", "waits"),
+        (&format!("CONFIG SET lock.max-place-bytes {one}"), "OK"),
+        ("LOCK.ACQUIRE k c QUEUE 60000", full),
+        // What stands is kept.
+        ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
+        ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
         // It would become a place.
-        ("LOCK.ACQUIRE long4 bbb QUEUE 60000", "nil"),
-        ("LOCK.RELEASE long4 bbb", "nil"),
-        // Each further key counts 1024 bytes: it has a queue of its own.
-        ("CONFIG SET lock.max-place-bytes 1032", "OK"),
-        ("LOCK.MACQUIRE 2 k long4 bbb QUEUE 60000", full),
-        ("CONFIG SET lock.max-place-bytes 1033", "OK"),
-        ("LOCK.MACQUIRE 2 k long4 bbb QUEUE 60000", "nil"),
-        ("LOCK.MRELEASE 2 k long4 bbb", "[nil nil]"),
+        ("LOCK.ACQUIRE k c QUEUE 60000", "nil"),
+        ("LOCK.RELEASE k c", "nil"),
+        ("c:", "nil"),
+        ("LOCK.RELEASE k b", "nil"),
+    ]);
+    assert_eq!(scene.number("lock_place_bytes"), 0);
+    scene.play(&[
+        // A long name takes memory, and each further key of a request has a queue of its own.
+        (&format!("LOCK.ACQUIRE {long} b QUEUE 60000"), full),
+        ("LOCK.MACQUIRE 2 i k b QUEUE 60000", full),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
     ]);
     scene.expect("k", "a holds; b");
+}
+
+#[test]
+fn no_more_bytes_of_parked_clients_than_may_be() {
+    // Ten connections could fill the memory with names.
+    let full = "LIMIT keys and owners of waiters would take more than lock.max-waiter-bytes";
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
+    let one = scene.number("lock_waiter_bytes");
+    scene.play(&[
+        (&format!("CONFIG SET lock.max-waiter-bytes {one}"), "OK"),
+        ("c: LOCK.ACQUIRE k c BLOCK 0", full),
+        // With QUEUE it is a place, parked or not.
+        ("c: LOCK.ACQUIRE k c BLOCK 0 QUEUE 60000", "waits"),
+    ]);
+    assert_eq!(scene.number("lock_waiter_bytes"), one);
+    let place = scene.number("lock_place_bytes");
+    assert!(place > 0 && place < one, "{place} of a place in a queue that is there, and {one}");
+    scene.play(&[("LOCK.RELEASE k a", "0"), ("b:", "#2")]);
+    // The queue counts for those that are left in it.
+    assert_eq!([scene.number("lock_waiter_bytes"), scene.number("lock_place_bytes")], [0, one]);
+    let long = "n".repeat(100);
+    scene.play(&[(&format!("LOCK.ACQUIRE {long} a"), "#3"), (&format!("d: LOCK.ACQUIRE {long} d BLOCK 0"), full)]);
+    scene.play(&[("LOCK.RELEASE k b", "0"), ("c:", "#4"), ("LOCK.RELEASE k c", "0")]);
+    assert_eq!([scene.number("lock_waiter_bytes"), scene.number("lock_place_bytes")], [0, 0]);
 }
 
 #[test]
@@ -181,7 +210,7 @@ fn a_limit_at_asking_again_leaves_the_place_as_it_was() {
         ("LOCK.ACQUIRE k a", "#1"),
         ("b: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000", "waits"),
         ("c: LOCK.ACQUIRE k c BLOCK 0", "waits"),
-        ("CONFIG SET lock.max-waiters 0 lock.max-places 0 lock.max-waiters-per-key 0 lock.max-place-bytes 0", "OK"),
+        ("CONFIG SET lock.max-waiters 0 lock.max-places 0 lock.max-waiters-per-key 0 lock.max-place-bytes 0 lock.max-waiter-bytes 0", "OK"),
         // They stand already.
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
         ("b2: LOCK.ACQUIRE k b BLOCK 0 QUEUE 60000 NOTE @257", "LIMIT note is longer than lock.max-note-bytes (256)"),
