@@ -34,6 +34,11 @@ fn no_more_places_than_may_be() {
     scene.play(&[("LOCK.ACQUIRE k d QUEUE 60000", "#4"), ("LOCK.ACQUIRE k b QUEUE 60000", full)]);
 }
 
+/// A row of a scene that depends on what was seen before.
+fn row(text: String) -> &'static str {
+    text.leak()
+}
+
 #[test]
 fn no_more_bytes_of_places_than_may_be() {
     // The name of a key may have half a gigabyte.
@@ -43,12 +48,12 @@ fn no_more_bytes_of_places_than_may_be() {
     let long = "n".repeat(100);
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),
-        (&format!("LOCK.ACQUIRE {long} a"), "#2"),
+        (row(format!("LOCK.ACQUIRE {long} a")), "#2"),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
     ]);
     let one = scene.number("lock_place_bytes");
     scene.play(&[
-        (&format!("CONFIG SET lock.max-place-bytes {one}"), "OK"),
+        (row(format!("CONFIG SET lock.max-place-bytes {one}")), "OK"),
         ("LOCK.ACQUIRE k c QUEUE 60000", full),
         // What stands is kept.
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
@@ -62,7 +67,7 @@ fn no_more_bytes_of_places_than_may_be() {
     assert_eq!(scene.number("lock_place_bytes"), 0);
     scene.play(&[
         // A long name takes memory, and each further key of a request has a queue of its own.
-        (&format!("LOCK.ACQUIRE {long} b QUEUE 60000"), full),
+        (row(format!("LOCK.ACQUIRE {long} b QUEUE 60000")), full),
         ("LOCK.MACQUIRE 2 i k b QUEUE 60000", full),
         ("LOCK.ACQUIRE k b QUEUE 60000", "nil"),
     ]);
@@ -78,7 +83,7 @@ fn no_more_bytes_of_parked_clients_than_may_be() {
     scene.play(&[("LOCK.ACQUIRE k a", "#1"), ("b: LOCK.ACQUIRE k b BLOCK 0", "waits")]);
     let one = scene.number("lock_waiter_bytes");
     scene.play(&[
-        (&format!("CONFIG SET lock.max-waiter-bytes {one}"), "OK"),
+        (row(format!("CONFIG SET lock.max-waiter-bytes {one}")), "OK"),
         ("c: LOCK.ACQUIRE k c BLOCK 0", full),
         // With QUEUE it is a place, parked or not.
         ("c: LOCK.ACQUIRE k c BLOCK 0 QUEUE 60000", "waits"),
@@ -90,7 +95,10 @@ fn no_more_bytes_of_parked_clients_than_may_be() {
     // The queue counts for those that are left in it.
     assert_eq!([scene.number("lock_waiter_bytes"), scene.number("lock_place_bytes")], [0, one]);
     let long = "n".repeat(100);
-    scene.play(&[(&format!("LOCK.ACQUIRE {long} a"), "#3"), (&format!("d: LOCK.ACQUIRE {long} d BLOCK 0"), full)]);
+    scene.play(&[
+        (row(format!("LOCK.ACQUIRE {long} a")), "#3"),
+        (row(format!("d: LOCK.ACQUIRE {long} d BLOCK 0")), full),
+    ]);
     scene.play(&[("LOCK.RELEASE k b", "0"), ("c:", "#4"), ("LOCK.RELEASE k c", "0")]);
     assert_eq!([scene.number("lock_waiter_bytes"), scene.number("lock_place_bytes")], [0, 0]);
 }
