@@ -32,6 +32,7 @@ use crate::lock::model::offers::Offers;
 use crate::lock::model::session::Sessions;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Timestamp, WallTime};
+use crate::lock::wait::deadlock::Budgets;
 use crate::lock::wait::table::WaitTable;
 use alloc::vec::Vec;
 use lease_index::Index;
@@ -60,6 +61,8 @@ pub struct LockManager {
     generations: Generations,
     /// Indexes of data that are gone, whose memory is given back little by little.
     retired: Vec<Leases>,
+    /// What searches for deadlocks may cost in one step.
+    pub searches: Budgets,
     /// How many searches for deadlocks were given up.
     pub(crate) searches_cut: u64,
 }
@@ -80,6 +83,7 @@ impl LockManager {
             incoming: None,
             generations: Generations::new(),
             retired: Vec::new(),
+            searches: Budgets::new(),
             searches_cut: 0,
         }
     }

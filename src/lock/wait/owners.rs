@@ -21,7 +21,7 @@ impl Owners {
 
     /// The waiters of this owner, and those of others with its digest.
     #[inline]
-    pub(super) fn of(&self, owner: &Owner) -> impl Iterator<Item = WaiterId> + use<'_> {
+    pub(super) fn of(&self, owner: &Owner) -> impl DoubleEndedIterator<Item = WaiterId> + use<'_> {
         let digest = owner.digest();
         let found = self.0.get(place(digest)).map(|map| map.range((digest, 0)..=(digest, u64::MAX)));
         found.unwrap_or(Iter::One(None)).map(|(_, id)| id)

@@ -151,14 +151,14 @@ impl WaitTable {
     pub fn waiting_of<'r, 'o: 'r>(
         &'r self,
         owner: &'o Owner,
-    ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
+    ) -> impl DoubleEndedIterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
         self.of(owner).filter(|(_, waiter)| waiter.is_waiting())
     }
 
     pub(super) fn of<'r, 'o: 'r>(
         &'r self,
         owner: &'o Owner,
-    ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
+    ) -> impl DoubleEndedIterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
         let ids = self.owners.of(owner);
         ids.filter_map(|id| Some((id, self.waiters.get(id)?))).filter(move |(_, waiter)| waiter.owner == *owner)
     }
