@@ -2,26 +2,37 @@
 //! however many they are. Most deadlocks are of two or three owners that hold something: it finds all of those whose
 //! owners wait for few keys, whatever else waits. docs/internals/deadlocks.md has the proof.
 //!
-//! What others can make it read is bounded in three ways. Of each owner it visits few keys. Of a key with many holders
-//! it knows the requester's hold alone. And it looks for short cycles before it looks for long ones.
+//! What others can make it read is bounded in three ways. Of each owner it visits few keys, and few holders of these. Of
+//! a key with more holders it knows the requester's hold alone. And it looks for short cycles before it looks for long
+//! ones.
 
 use super::holders::{Beside, Held};
 use super::search::{Behind, Found, Search, Via, Visit};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 
-/// How many owners a short cycle has at most.
-const SHORT_CYCLE: usize = 3;
+/// How far holds are followed.
+#[derive(Clone, Copy)]
+struct Reach {
+    /// How many owners a cycle has at most.
+    owners: usize,
+    /// How many keys of each owner are visited. The requester's last request comes first: it closes the cycle, if there
+    /// is one.
+    keys: usize,
+    /// How many holders of each key are looked at.
+    holders: usize,
+    /// Whether these count as keys.
+    holders_count: bool,
+}
 
-/// How many keys of an owner are visited while short cycles are looked for.
-const FEW_KEYS: usize = 10;
+/// As many keys as a request names by default.
+const REQUEST_KEYS: usize = 64;
 
-/// How many keys of an owner are visited at all, and of the requester always: as many as a request has by default. The
-/// requester's last request comes first: it closes the cycle, if there is one.
-const MANY_KEYS: usize = 64;
+/// Far enough for cycles of two and three owners, each of which waits for few keys of writers.
+const SHORT: Reach = Reach { owners: 3, keys: 10, holders: REQUEST_KEYS, holders_count: true };
 
-/// How many holders of a key are looked at.
-const FEW_HOLDERS: usize = 128;
+/// As far as the budget goes.
+const LONG: Reach = Reach { owners: usize::MAX, keys: REQUEST_KEYS, holders: 128, holders_count: false };
 
 /// Why no more owners are to be visited.
 enum Stop<'r> {
@@ -35,9 +46,9 @@ impl<'r> Search<'r> {
     /// Follows holds from the requester, until a path leads back to it.
     pub(super) fn cycle_of_holds<K: Keyspace>(&mut self, keys: &mut K, requester: &'r Owner) -> Option<Found> {
         self.direct = true;
-        for (levels, keys_of_each) in [(SHORT_CYCLE, FEW_KEYS), (usize::MAX, MANY_KEYS)] {
+        for reach in [SHORT, LONG] {
             self.begin(requester);
-            match self.follow_holds(keys, levels, keys_of_each) {
+            match self.follow_holds(keys, reach) {
                 Ok(true) => return None,
                 Ok(false) => {}
                 Err(Stop::Found(last)) => return self.cycle(&last),
@@ -48,17 +59,11 @@ impl<'r> Search<'r> {
     }
 
     /// Visits the owners that are reached, level by level. Whether these are all that there are.
-    fn follow_holds<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        levels: usize,
-        keys_of_each: usize,
-    ) -> Result<bool, Stop<'r>> {
+    fn follow_holds<K: Keyspace>(&mut self, keys: &mut K, reach: Reach) -> Result<bool, Stop<'r>> {
         let (mut level, mut all) = (0..self.reached.len(), true);
-        for _ in 0..levels {
+        for _ in 0..reach.owners {
             for at in level.clone() {
-                let most = if at == 0 { MANY_KEYS } else { keys_of_each };
-                all &= self.follow_holds_of(keys, at, most)?;
+                all &= self.follow_holds_of(keys, at, reach)?;
             }
             level = level.end..self.reached.len();
             if level.is_empty() {
@@ -68,9 +73,10 @@ impl<'r> Search<'r> {
         Ok(false)
     }
 
-    /// Visits an owner at this many of the keys that it waits for. Whether it waits for no more.
-    fn follow_holds_of<K: Keyspace>(&mut self, keys: &mut K, at: usize, most: usize) -> Result<bool, Stop<'r>> {
-        let mut left = most;
+    /// Visits an owner at the keys that it waits for. Whether all that it waits for was reached.
+    fn follow_holds_of<K: Keyspace>(&mut self, keys: &mut K, at: usize, reach: Reach) -> Result<bool, Stop<'r>> {
+        let mut left = if at == 0 { REQUEST_KEYS } else { reach.keys };
+        let mut all = true;
         for (id, waiter) in self.graph.order.wait_table.waiting_of(self.reached[at].owner).rev() {
             if at == 0 {
                 self.note_own_wait(id);
@@ -79,24 +85,33 @@ impl<'r> Search<'r> {
                 if left == 0 {
                     return Ok(false);
                 }
-                left -= 1;
                 let node = self.graph.node_of(waiter.db, &wanted.name, nth).ok_or(Stop::Spent)?;
                 if !self.graph.budget.pay(1) {
                     return Err(Stop::Spent);
                 }
-                if let Some(last) = self.follow_holds_at(keys, Visit::of(at, waiter, wanted, node)) {
+                let most = if reach.holders_count { left } else { usize::MAX };
+                let looked_at = self.graph.learn_holders(keys, node, most.min(reach.holders));
+                all &= looked_at.is_some();
+                let counted = looked_at.filter(|_| reach.holders_count).unwrap_or(1);
+                left -= counted.max(1);
+                let visit = Visit::of(at, waiter, wanted, node);
+                if let Some(last) = self.follow_holds_at(keys, visit, looked_at.is_some()) {
                     return Err(Stop::Found(last));
                 }
             }
         }
-        Ok(true)
+        Ok(all)
     }
 
     /// Reaches the holders that keep a waiter waiting at one of its keys. The way back to the requester, if that is one
     /// of them.
-    fn follow_holds_at<K: Keyspace>(&mut self, keys: &mut K, visit: Visit<'r>) -> Option<Via<'r>> {
+    fn follow_holds_at<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        visit: Visit<'r>,
+        is_known: bool,
+    ) -> Option<Via<'r>> {
         let Visit { waiter, node, .. } = visit;
-        let is_known = self.graph.learn_holders(keys, node, FEW_HOLDERS);
         let (requesters, own) = if is_known {
             (None, self.graph.hold_of(node, &waiter.owner))
         } else {

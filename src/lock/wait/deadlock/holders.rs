@@ -60,11 +60,11 @@ impl<'r> Beside<'r> {
 impl<'r> Graph<'r> {
     /// Finds out which holders of a key wait for something, if no more than so many are to be looked at for it.
     ///
-    /// Whether that is known.
-    pub(super) fn learn_holders<K: Keyspace>(&mut self, keys: &mut K, node: usize, most: usize) -> bool {
+    /// How many were looked at now; None if these would be more.
+    pub(super) fn learn_holders<K: Keyspace>(&mut self, keys: &mut K, node: usize, most: usize) -> Option<usize> {
         let KeyNode { db, name, queue, ref mut holders, .. } = self.nodes[node];
         if holders.is_some() {
-            return true;
+            return Some(0);
         }
         let none_waits = hold_nothing(self.order, queue) && !self.late;
         let (order, requester) = (self.order, self.requester);
@@ -78,16 +78,16 @@ impl<'r> Graph<'r> {
         });
         let (waiting, looked_at) = learnt.unwrap_or_default();
         if looked_at > most {
-            return false;
+            return None;
         }
         *holders = Some(waiting);
         self.budget.pay(HOLDER_COST * looked_at);
-        true
+        Some(looked_at)
     }
 
     /// The same, however many they are. If that is too much, the search is given up.
     pub(super) fn learn_all_holders<K: Keyspace>(&mut self, keys: &mut K, node: usize) {
-        if !self.learn_holders(keys, node, usize::MAX) {
+        if self.learn_holders(keys, node, usize::MAX).is_none() {
             self.budget.take();
         }
     }
