@@ -449,11 +449,11 @@ fn assert_cycles_are_found(server: &Server, others: impl FnOnce()) {
     assert_eq!(conn.get::<String>(&["CONFIG", "SET", "lock.deadlock-detection", "no"]), "OK");
     others();
     assert_eq!(conn.get::<String>(&["CONFIG", "SET", "lock.deadlock-detection", "yes"]), "OK");
-    assert_eq!(conn.int(&["LOCK.ACQUIRE", "j", "a", "QUEUE", "600000"]), None);
-    assert_eq!(conn.error(&["LOCK.ACQUIRE", "i", "b", "QUEUE", "600000"]), "DEADLOCK b -> i -> a -> j -> b");
-    assert_eq!(conn.int(&["LOCK.ACQUIRE", "k", "b", "QUEUE", "600000"]), None);
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "j", "a", "QUEUE", "60000"]), None);
+    assert_eq!(conn.error(&["LOCK.ACQUIRE", "i", "b", "QUEUE", "60000"]), "DEADLOCK b -> i -> a -> j -> b");
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "k", "b", "QUEUE", "60000"]), None);
     let three = "DEADLOCK c -> i -> a -> j -> b -> k -> c";
-    assert_eq!(conn.error(&["LOCK.ACQUIRE", "i", "c", "QUEUE", "600000"]), three);
+    assert_eq!(conn.error(&["LOCK.ACQUIRE", "i", "c", "QUEUE", "60000"]), three);
     assert_eq!(conn.info_number("lock", "lock_searches_cut"), 0);
 }
 
@@ -468,7 +468,7 @@ fn a_cycle_of_holders_is_found_behind_70_and_600_places_of_64_keys() {
             for owner in 0..places {
                 let keys = (0..63).map(|key| format!("own-{owner}-{key}"));
                 pipe.cmd("LOCK.MACQUIRE").arg(64).arg("i").arg(keys.collect::<Vec<_>>());
-                pipe.arg(format!("m{owner}")).arg("QUEUE").arg(600_000);
+                pipe.arg(format!("m{owner}")).arg("QUEUE").arg(60_000);
             }
             let answers: Vec<Option<Vec<i64>>> = pipe.query(&mut conn.0).unwrap();
             assert!(answers.iter().all(Option::is_none));

@@ -2,7 +2,7 @@
 
 use crate::lock::model::key::KeyName;
 
-/// A number of units, of some thirty nanoseconds each, that a part of a search may still cost.
+/// A number of units, of some 25 nanoseconds each, that a part of a search may still cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget(usize);
 
@@ -22,22 +22,22 @@ pub struct Budgets {
 pub(crate) struct TooMuch;
 
 /// A key that is met first is looked up in the keyspace and in the wait table.
-const KEY_COST: usize = 32;
+const KEY_COST: usize = 64;
 
 /// To look for one hold costs less than to meet a key.
-pub(super) const PEEK_COST: usize = KEY_COST / 2;
+pub(super) const PEEK_COST: usize = 24;
 
 /// An owner that is to be checked has an entry.
 const MARK_COST: usize = 16;
 
 /// A holder is looked up in the wait table.
-pub(super) const HOLDER_COST: usize = 4;
+pub(super) const HOLDER_COST: usize = 32;
 
 impl Budgets {
     /// What a node may spend.
     #[must_use]
     pub const fn new() -> Budgets {
-        Budgets { holds: Budget(1 << 16), queues: Budget(1 << 17), waited_for: Budget(1 << 17) }
+        Budgets { holds: Budget(65_536), queues: Budget(147_456), waited_for: Budget(196_608) }
     }
 
     /// The same, with so much for the part that follows queues.

@@ -29,7 +29,7 @@ struct Reach {
 const REQUEST_KEYS: usize = 64;
 
 /// Far enough for cycles of two and three owners, each of which waits for few keys of writers.
-const SHORT: Reach = Reach { owners: 3, keys: 10, holders: REQUEST_KEYS, holders_count: true };
+const SHORT: Reach = Reach { owners: 3, keys: 8, holders: REQUEST_KEYS, holders_count: true };
 
 /// As far as the budget goes.
 const LONG: Reach = Reach { owners: usize::MAX, keys: REQUEST_KEYS, holders: 128, holders_count: false };
