@@ -1,5 +1,5 @@
-//! Which deadlocks are always found, whatever else waits, and how many locks are read for that. The naive model knows no
-//! budget, so this is the core by itself.
+//! Which deadlocks are always found, whatever else waits, and how many locks are read for that. The naive model knows
+//! no budget, so this is the core by itself.
 
 use crate::work::{Crowd, name, names};
 use redis_lock::lock::model::hold::Mode;
@@ -37,8 +37,8 @@ fn queue_behind(crowd: &mut Crowd, key: &KeyName, waiters: usize, keys: usize) {
 
 #[test]
 fn cycles_of_two_and_three_holders_are_found_whatever_stands_in_the_queues() {
-    // What could go wrong: the waiters before the requester are reached first, with all their keys. With 70 places of 64
-    // keys nothing was left for the holder, and both waited for ever.
+    // What could go wrong: the waiters before the requester are reached first, with all their keys. With 70 places of
+    // 64 keys nothing was left for the holder, and both waited for ever.
     for (waiters, keys) in [(10, 64), (70, 64), (600, 64), (10_000, 2), (9_990, 1)] {
         let mut crowd = Crowd::new();
         crowd.manager.limits.waiters_max = 99_999;
@@ -56,8 +56,8 @@ fn cycles_of_two_and_three_holders_are_found_whatever_stands_in_the_queues() {
     }
 }
 
-/// Owners that hold `key-0` and so on, each of which waits for as many keys as a request may name, each of those held by
-/// other owners that wait as much: by one to write, or by twenty to read.
+/// Owners that hold `key-0` and so on, each of which waits for as many keys as a request may name, each of those held
+/// by other owners that wait as much: by one to write, or by twenty to read.
 fn busy_holders(crowd: &mut Crowd, key: &str, count: usize) -> Vec<KeyName> {
     let held = names(&format!("{key}-"), count);
     meanwhile(crowd, |crowd| {
@@ -121,7 +121,7 @@ fn a_request_for_64_keys_that_closes_a_cycle_of_two_is_refused_whatever_else_its
 
 #[test]
 fn of_a_key_with_thousands_of_readers_that_wait_nothing_is_read_but_what_the_requester_holds() {
-    // What could go wrong: all of them are looked up, and all that they wait for, before a holder that closes the cycle.
+    // What could go wrong: all of them are looked up, and all that they wait for, before the holder in the cycle.
     const READERS: usize = 2_000;
     let mut crowd = Crowd::new();
     let [read, k, j, i] = ["read", "k", "j", "i"].map(|text| [name(text)]);
@@ -148,8 +148,8 @@ fn of_a_key_with_thousands_of_readers_that_wait_nothing_is_read_but_what_the_req
 
 #[test]
 fn a_search_is_given_up_only_for_a_requester_that_others_may_wait_for() {
-    // What could go wrong: each request behind a long queue is counted as one whose cycle may have gone unseen, though it
-    // holds nothing.
+    // What could go wrong: each request behind a long queue is counted as one whose cycle may have gone unseen, though
+    // it holds nothing.
     let mut crowd = Crowd::new();
     let [k, j] = ["k", "j"].map(|text| [name(text)]);
     crowd.holds("holder", Write, &k);

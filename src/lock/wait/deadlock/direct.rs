@@ -1,12 +1,12 @@
 //! The first part of a search: it follows holds alone, and reads no queue. So waiters cannot keep it from an end,
-//! however many they are. Most deadlocks are of two or three owners that hold something: it finds all of those whose
+//! however many they are. Most deadlocks are of two or three owners that hold something. It finds all of those whose
 //! owners wait for few keys, whatever else waits. docs/internals/deadlocks.md has the proof.
 //!
-//! What others can make it read is bounded in three ways. Of each owner it visits few keys, and few holders of these. Of
-//! a key with more holders it knows the requester's hold alone. And it looks for short cycles before it looks for long
-//! ones.
+//! What others can make it read is bounded in three ways. Of each owner it visits few keys, and few holders of these.
+//! Of a key with more holders it knows the requester's hold alone. And it looks for short cycles before it looks for
+//! long ones.
 
-use super::holders::{Beside, Held};
+use super::held::{Beside, Held};
 use super::search::{Behind, Found, Search, Via, Visit};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
@@ -105,12 +105,7 @@ impl<'r> Search<'r> {
 
     /// Reaches the holders that keep a waiter waiting at one of its keys. The way back to the requester, if that is one
     /// of them.
-    fn follow_holds_at<K: Keyspace>(
-        &mut self,
-        keys: &mut K,
-        visit: Visit<'r>,
-        is_known: bool,
-    ) -> Option<Via<'r>> {
+    fn follow_holds_at<K: Keyspace>(&mut self, keys: &mut K, visit: Visit<'r>, is_known: bool) -> Option<Via<'r>> {
         let Visit { waiter, node, .. } = visit;
         let (requesters, own) = if is_known {
             (None, self.graph.hold_of(node, &waiter.owner))

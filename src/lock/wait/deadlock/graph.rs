@@ -1,7 +1,7 @@
 //! What a search knows of the contended keys: their holders that wait, and their waiters that wait elsewhere too.
 
 use super::budget::{Budget, PEEK_COST, comparing, meeting, peeking};
-use super::holders::{Beside, Held};
+use super::held::{Beside, Held};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::keyspace::Keyspace;

@@ -10,6 +10,9 @@
 //! though not before the waiter that is visited. So only waiters that wait elsewhere too are visited one by one, and a
 //! long queue costs no more than a short one.
 //!
+//! A search has two parts. The first follows holds alone (`direct`): waiters cannot keep it from cycles of few holders.
+//! The second follows queues as well (`search`).
+//!
 //! A search costs what it reaches, however many wait for the same keys. Four things see to that:
 //!
 //! - No lock changes during a search: which holders of a key wait is asked once per key.
@@ -18,12 +21,14 @@
 //! - A requester that nobody waits for closes no cycle. The holds on the contended keys tell that, so it is asked as
 //!   soon as the search would take longer than the answer.
 //!
-//! What can be reached has no bound: requests for several keys can stand in any number of queues. So each search has a
-//! budget. A search that would exceed it finds nothing. Locks are as safe without: the wait ends by its time limit.
+//! What can be reached has no bound: requests for several keys can stand in any number of queues. So each part of a
+//! search has a budget. One that would exceed it finds nothing. Locks are as safe without: the wait ends by its time
+//! limit.
 
 mod budget;
 mod direct;
 mod graph;
+mod held;
 mod holders;
 mod search;
 
@@ -34,8 +39,8 @@ use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use alloc::vec::Vec;
 pub use budget::Budgets;
-pub(crate) use budget::TooMuch;
 use budget::HOLDER_COST;
+pub(crate) use budget::TooMuch;
 use graph::{Graph, hold_nothing};
 pub(crate) use search::Found;
 use search::Search;

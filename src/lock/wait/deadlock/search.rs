@@ -2,7 +2,7 @@
 
 use super::budget::Budget;
 use super::graph::{Graph, KeyNode, Waiting};
-use super::holders::{Beside, Held};
+use super::held::{Beside, Held};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
@@ -97,8 +97,8 @@ impl<'r> Search<'r> {
         self.reached.iter().map(|reached| reached.owner)
     }
 
-    /// Visits all waiters that can be reached from the requester, until a path leads back to it. None also if the budget
-    /// was spent.
+    /// Visits all waiters that can be reached from the requester, until a path leads back to it. None also if the
+    /// budget was spent.
     pub(super) fn cycle_through<K: Keyspace>(
         &mut self,
         keys: &mut K,
