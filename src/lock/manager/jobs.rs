@@ -178,15 +178,15 @@ impl LockManager {
             return;
         }
         let mut budgets = self.searches.clone();
-        match self.is_in_cycle(step, (db, name), &mut budgets) {
+        match self.cycle_behind(step, (db, name), &mut budgets) {
             Ok(None) => {}
             Ok(Some(cycle)) => self.check_waiters(db, name, &cycle, budgets),
             Err(TooMuch) => self.searches_cut += 1,
         }
     }
 
-    /// A cycle in which one of the waiters of a key is, or one of those that it waits for.
-    fn is_in_cycle<K: Keyspace>(
+    /// A cycle that one of the waiters of a key is in, or waits for.
+    fn cycle_behind<K: Keyspace>(
         &self,
         step: &mut Step<'_, K>,
         at: (Db, &[u8]),

@@ -144,7 +144,8 @@ impl<'r> Graph<'r> {
             return true;
         }
         wait_table.queues().any(|(db, name, _)| {
-            let holds = |lock: &Lock| lock.holds.get(self.requester.as_bytes()).is_some();
+            let own = self.requester.as_bytes();
+            let holds = |lock: &Lock| lock.holds.get(own).is_some_and(|hold| self.order.stands(hold));
             !budget.pay(peeking(name)) || keys.peek(db, name, holds).unwrap_or(false)
         })
     }
