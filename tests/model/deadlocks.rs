@@ -57,19 +57,21 @@ fn cycles_of_two_and_three_holders_are_found_whatever_stands_in_the_queues() {
 }
 
 /// Owners that hold `key-0` and so on, each of which waits for as many keys as a request may name, each of those held
-/// by other owners that wait as much: by one to write, or by twenty to read.
+/// by other owners that wait as much: by one to write, or by ten to read.
 fn busy_holders(crowd: &mut Crowd, key: &str, count: usize) -> Vec<KeyName> {
     let held = names(&format!("{key}-"), count);
     meanwhile(crowd, |crowd| {
         for (n, name) in held.iter().enumerate() {
             let (busy, wanted) = (format!("{key}-busy{n}"), names(&format!("{key}-{n}-"), 64));
+            let deep = names(&format!("{key}-{n}-deep-"), 64);
             crowd.holds(&busy, Write, std::slice::from_ref(name));
+            crowd.holds("deep", Write, &deep);
             for (m, name) in wanted.iter().enumerate() {
-                let (mode, holders) = if m % 2 == 0 { (Write, 1) } else { (Read, 20) };
+                let (mode, holders) = if m % 2 == 0 { (Write, 1) } else { (Read, 10) };
                 for holder in 0..holders {
                     let next = format!("{busy}-{m}-{holder}");
                     crowd.holds(&next, mode, std::slice::from_ref(name));
-                    crowd.waits(&next, Write, &names(&format!("{key}-{n}-{m}-"), 64));
+                    crowd.waits(&next, Write, &deep);
                 }
             }
             crowd.waits(&busy, Write, &wanted);
