@@ -105,6 +105,7 @@ fn a_cycle_of_three_owners_that_wait_for_eight_keys_each_is_found_however_much_t
 fn a_request_for_64_keys_that_closes_a_cycle_of_two_is_refused_whatever_else_its_owner_waits_for() {
     // What could go wrong: an owner with very many waits is searched from the first on.
     let mut crowd = Crowd::new();
+    crowd.manager.limits.waiters_max = 99_999;
     let (k, j) = (name("k"), name("j"));
     crowd.holds("a", Write, std::slice::from_ref(&k));
     crowd.holds("b", Write, std::slice::from_ref(&j));
