@@ -119,7 +119,7 @@ fn a_request_for_64_keys_that_closes_a_cycle_of_two_is_refused_whatever_else_its
     });
     crowd.waits("a", Write, std::slice::from_ref(&j));
     let wanted: Vec<KeyName> = wanted.into_iter().chain([k]).collect();
-    assert_refused(&mut crowd, "b", Write, &wanted, 2, 800);
+    assert_refused(&mut crowd, "b", Write, &wanted, 2, 900);
 }
 
 #[test]
