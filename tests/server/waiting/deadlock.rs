@@ -484,8 +484,9 @@ fn a_cycle_of_holders_is_found_behind_a_thousand_parked_waiters_of_several_keys(
     let mut parked = Vec::new();
     assert_cycles_are_found(&server, || {
         for n in 0..PARKED {
-            let (key, owner) = (format!("own-{n}"), format!("m{n}"));
-            parked.push(Connection::sent(&server, &["LOCK.MACQUIRE", "2", "i", &key, &owner, "BLOCK", "0"]));
+            let keys: Vec<String> = (0..7).map(|key| format!("own-{n}-{key}")).collect();
+            let command = format!("LOCK.MACQUIRE 8 i {} m{n} BLOCK 0", keys.join(" "));
+            parked.push(Connection::sent(&server, &command.split(' ').collect::<Vec<_>>()));
         }
         let mut eye = server.connect();
         wait_for("all to wait", || eye.info_number("lock", "lock_waiters") == PARKED as u64);
