@@ -4,6 +4,7 @@
 
 mod bites;
 mod codec;
+mod deadlocks;
 mod ends;
 mod exhaustive;
 mod fences;

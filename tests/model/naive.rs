@@ -80,6 +80,8 @@ pub(crate) struct Naive {
     pub(crate) lets_in: bool,
     /// Whether the core lets the next request wait: in a cycle, it may during a grace where it must not refuse it.
     pub(crate) lets_wait: bool,
+    /// Whether searches for deadlocks may be given up: then only short cycles of holds are surely found.
+    pub(crate) may_overlook: bool,
     /// When the grace that runs has begun.
     grace_begun_us: Option<u64>,
     /// When the last grace ends.

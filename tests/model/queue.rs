@@ -705,9 +705,11 @@ impl Naive {
         self.waiters.push(newcomer);
         if (contested || self.rules.detects) && self.is_in_circle(ask.owner, now_us) {
             let newcomer = self.waiters.pop().expect("pushed above");
-            if self.is_in_grace(now_us) && self.lets_wait {
+            if (self.is_in_grace(now_us) || self.may_overlook) && self.lets_wait {
                 self.waiters.push(newcomer.clone());
-                self.check_passing(&newcomer, now_us);
+                if !self.may_overlook {
+                    self.check_passing(&newcomer, now_us);
+                }
                 return if ask.wait == Wait::Never { Answer::Placed } else { Answer::Queued };
             }
             if self.lets_in {
@@ -855,6 +857,34 @@ impl Naive {
             }
         }
         false
+    }
+
+    /// A cycle of two or three owners, each of which waits for a hold of the next.
+    pub(crate) fn short_cycle_of_holds(&self, now_us: u64) -> Option<Vec<u8>> {
+        let owners: BTreeSet<u8> = self.waiters.iter().map(|waiter| waiter.ask.owner).collect();
+        let next = |at: u8| self.edges_to(at, now_us, |_| false).into_iter().map(|(_, holder)| holder);
+        for &a in &owners {
+            for b in next(a) {
+                for c in next(b) {
+                    if c == a {
+                        return Some(vec![a, b]);
+                    }
+                    if next(c).any(|back| back == a) {
+                        return Some(vec![a, b, c]);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a requester might be in a cycle: another owner waits for a key that it holds, or stands behind it.
+    pub(crate) fn may_be_waited_for(&self, owner: u8) -> bool {
+        self.contended().into_iter().any(|(db, key)| {
+            let queue = self.queue(db, key);
+            let stands = queue.iter().position(|waiter| waiter.ask.owner == owner);
+            self.row(db, key, owner).is_some() || stands.is_some_and(|at| at + 1 < queue.len())
+        })
     }
 
     /// The first hop of a false cycle: its owner does not wait there for the next.

@@ -316,6 +316,23 @@ proptest! {
     }
 
     #[test]
+    fn deadlocks_of_holders_are_found_though_queues_are_read_for_a_while_alone(
+        rules in rules(),
+        units in prop_oneof![Just(0usize), 1..200usize, 1..1_000usize],
+        ops in vec(op_with_shares_and_waiting(), 1..60),
+    ) {
+        // What could go wrong: a cycle of two or three holders is missed when a search is given up; or a search that is
+        // given up halfway finds a cycle that is none, or is counted though nobody waits for the requester.
+        let mut world = World::searching(Rules { detects: true, ..rules }, units);
+        world.some_cannot_wait = true;
+        world.some_places_are_overdue = true;
+        for op in &ops {
+            world.step(op);
+            world.check();
+        }
+    }
+
+    #[test]
     fn core_replica_and_model_agree_on_fences(holders_max in 1..4usize, ops in vec(with_fences(op()), 1..80)) {
         // What could go wrong: a fence that a client asks for goes back, or is given twice, or carries the clock away.
         let mut world = World::new(Rules { holders_max, ..RULES });

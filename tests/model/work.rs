@@ -14,6 +14,7 @@ use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{
     self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId,
 };
+use redis_lock::lock::model::session::UnlinkedLock;
 use redis_lock::lock::model::step;
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use redis_lock::lock::wait::jobs::Job;
@@ -72,15 +73,15 @@ impl Keyspace for Keys {
 }
 
 /// What a step did.
-struct Step {
-    outcome: Result<Outcome, Refusal>,
-    effects: Effects,
+pub(crate) struct Step {
+    pub(crate) outcome: Result<Outcome, Refusal>,
+    pub(crate) effects: Effects,
     opened: usize,
-    peeked: usize,
+    pub(crate) peeked: usize,
 }
 
-struct Crowd {
-    manager: LockManager,
+pub(crate) struct Crowd {
+    pub(crate) manager: LockManager,
     keys: Keys,
 }
 
@@ -99,7 +100,7 @@ fn keyed_hash(bytes: &[u8]) -> u64 {
 const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
 
 impl Crowd {
-    fn new() -> Crowd {
+    pub(crate) fn new() -> Crowd {
         Crowd {
             manager: LockManager::new(limits(Rules { holders_max: 9_999, ..RULES }), keyed_hash),
             keys: Keys::default(),
@@ -127,16 +128,16 @@ impl Crowd {
         Step { outcome, effects, opened: self.keys.opened, peeked: self.keys.peeked }
     }
 
-    fn ask(&mut self, owner: &str, mode: Mode, names: &[KeyName], wait: Wait) -> Step {
+    pub(crate) fn ask(&mut self, owner: &str, mode: Mode, names: &[KeyName], wait: Wait) -> Step {
         self.serve(owner, names, Operation::Acquire(acquire(mode, wait)))
     }
 
-    fn holds(&mut self, owner: &str, mode: Mode, names: &[KeyName]) {
+    pub(crate) fn holds(&mut self, owner: &str, mode: Mode, names: &[KeyName]) {
         let outcome = self.ask(owner, mode, names, Wait::Never).outcome;
         assert!(matches!(outcome, Ok(Outcome::Granted(_))), "{outcome:?}");
     }
 
-    fn waits(&mut self, owner: &str, mode: Mode, names: &[KeyName]) -> WaiterId {
+    pub(crate) fn waits(&mut self, owner: &str, mode: Mode, names: &[KeyName]) -> WaiterId {
         match self.ask(owner, mode, names, Wait::Forever).outcome {
             Ok(Outcome::Queued(waiter)) => waiter,
             other => panic!("{other:?}"),
@@ -147,8 +148,18 @@ impl Crowd {
         self.serve(owner, names, Operation::Release(Release { mode: None, amount: Amount::All, fence: None }))
     }
 
+    /// The lock of a key comes to another one, as by RENAME.
+    pub(crate) fn rename(&mut self, from: &KeyName, to: &KeyName) {
+        let mut lock = self.keys.locks.remove(&(0, from.clone())).expect("is held");
+        if let Some(old) = self.keys.locks.remove(&(0, to.clone())) {
+            self.manager.on_unlinked(Db(0), to, &UnlinkedLock::of(&old));
+        }
+        self.manager.carry(Some((Db(0), from)), Db(0), to, &mut lock, NOW.mono);
+        self.keys.locks.insert((0, to.clone()), lock);
+    }
+
     /// Does one piece of what is left to do. What it did; None when nothing is left.
-    fn piece(&mut self) -> Option<Step> {
+    pub(crate) fn piece(&mut self) -> Option<Step> {
         let work = self.manager.next_job()?;
         let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let effects = self.on(&[KeyName::from_slice(name)], |manager, keys| {
@@ -169,11 +180,11 @@ fn acquire(mode: Mode, wait: Wait) -> Acquire {
     Acquire { mode, lease: Millis(30_000), note, wait, retry, session, queue, share, min_fence }
 }
 
-fn name(text: &str) -> KeyName {
+pub(crate) fn name(text: &str) -> KeyName {
     KeyName::from_slice(text.as_bytes())
 }
 
-fn names(prefix: &str, count: usize) -> Vec<KeyName> {
+pub(crate) fn names(prefix: &str, count: usize) -> Vec<KeyName> {
     (0..count).map(|n| name(&format!("{prefix}{n}"))).collect()
 }
 
@@ -395,9 +406,7 @@ fn waiters_that_a_lock_puts_into_deadlocks_are_checked_one_by_one() {
         crowd.waits(&format!("w{n}"), Write, &both);
     }
     crowd.waits("o", Write, &shared);
-    let mut lock = crowd.keys.locks.remove(&(0, source[0].clone())).expect("is held");
-    crowd.manager.carry(Some((Db(0), &source[0])), Db(0), &wanted[0], &mut lock, NOW.mono);
-    crowd.keys.locks.insert((0, wanted[0].clone()), lock);
+    crowd.rename(&source[0], &wanted[0]);
     let mut refused = 0;
     while let Some(piece) = crowd.piece() {
         assert!(piece.effects.wait_ends.len() <= 1, "{} in one piece", piece.effects.wait_ends.len());
@@ -422,9 +431,7 @@ fn a_search_for_owners_that_may_be_in_deadlocks_is_given_up_when_it_would_take_t
     crowd.manager.limits.deadlock_detection = true;
     while crowd.piece().is_some() {}
     assert_eq!(crowd.manager.searches_cut(), 0);
-    let mut lock = crowd.keys.locks.remove(&(0, source[0].clone())).expect("is held");
-    crowd.manager.carry(Some((Db(0), &source[0])), Db(0), &wanted[0], &mut lock, NOW.mono);
-    crowd.keys.locks.insert((0, wanted[0].clone()), lock);
+    crowd.rename(&source[0], &wanted[0]);
     while let Some(piece) = crowd.piece() {
         assert!(piece.peeked <= 5_000, "{} locks were looked at", piece.peeked);
         assert!(piece.effects.wait_ends.is_empty(), "{:?}", piece.effects.wait_ends);

@@ -9,10 +9,10 @@ use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
+use crate::lock::model::request::{Cycle, PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
-use crate::lock::wait::deadlock::{self, Budget, Found, TooMuch};
+use crate::lock::wait::deadlock::{self, Budgets, Found, TooMuch};
 use crate::lock::wait::jobs::Job;
 use crate::lock::wait::queue::WaitQueue;
 use crate::lock::wait::timers::WaitPoll;
@@ -176,40 +176,51 @@ impl LockManager {
         if !self.limits.deadlock_detection {
             return;
         }
-        // What came here made its waiters wait for its holders. Most of those wait for nobody, and hardly ever is one
-        // of them in a cycle: only then it is worth checking each. What left a key may have made a waiter of several
-        // keys wait, too: then a cycle may lead through others.
-        let ids: Vec<WaiterId> = self.wait_table.queue(db, name).into_iter().flat_map(WaitQueue::iter).collect();
-        match self.is_in_cycle(step, db, name, &ids) {
-            // One job each, the last first: a thousand searches in one step would keep the server from its clients.
-            Ok(true) => ids.into_iter().for_each(|id| self.wait_table.mark_for_check(id, CycleCause::NewHold)),
-            Ok(false) => {}
+        let mut budgets = self.searches.clone();
+        match self.cycle_behind(step, (db, name), &mut budgets) {
+            Ok(None) => {}
+            Ok(Some(cycle)) => self.check_waiters(db, name, &cycle, budgets),
             Err(TooMuch) => self.searches_cut += 1,
         }
     }
 
-    /// Whether one of these waiters, which make up the queue of a key, is in a cycle.
-    fn is_in_cycle<K: Keyspace>(
+    /// A cycle that one of the waiters of a key is in, or waits for.
+    fn cycle_behind<K: Keyspace>(
         &self,
         step: &mut Step<'_, K>,
-        db: Db,
-        name: &KeyName,
-        ids: &[WaiterId],
-    ) -> Result<bool, TooMuch> {
-        let waiters = ids.iter().filter_map(|id| self.wait_table.waiter(*id));
-        let (order, mut budget) = (self.order(step), Budget::new());
-        let suspects = if waiters.clone().any(Waiter::is_many) {
-            let owners: Vec<Owner> = waiters.map(|waiter| waiter.owner.clone()).collect();
-            deadlock::suspects(order, step.keys, &owners, &mut budget)?
-        } else {
-            step.keys.peek(db, name, |lock| self.wait_table.waiting_holders(lock)).unwrap_or_default()
-        };
-        for owner in &suspects {
-            if deadlock::find(order, step.keys, (owner, CycleCause::NewHold), &mut budget)?.is_some() {
-                return Ok(true);
+        at: (Db, &KeyName),
+        budgets: &mut Budgets,
+    ) -> Result<Option<Cycle>, TooMuch> {
+        // What came here made its waiters wait for its holders. Most of those wait for nobody, and hardly ever is one
+        // of them in a cycle: only then it is worth checking each waiter. What left a key may have made a waiter of
+        // several keys wait, too: then a cycle may lead through others.
+        let order = self.order(step);
+        let holders = deadlock::waiting_holders(order, step.keys, at, budgets)?;
+        for owner in &holders {
+            if let Some(found) = deadlock::find_among_holds(order, step.keys, owner, budgets) {
+                return Ok(Some(found.cycle));
             }
         }
-        Ok(false)
+        let is_plain = self.wait_table.queue(at.0, at.1).is_none_or(WaitQueue::is_plain);
+        let suspects = if is_plain { holders } else { deadlock::suspects(order, step.keys, at, budgets)? };
+        for owner in &suspects {
+            if let Some(found) = deadlock::find(order, step.keys, (owner, CycleCause::NewHold), budgets)? {
+                return Ok(Some(found.cycle));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the waiters of a key checked, as far as that can be noted in one step; the owners of the cycle in any case.
+    fn check_waiters(&mut self, db: Db, name: &KeyName, cycle: &Cycle, mut budgets: Budgets) {
+        let waiters = self.wait_table.queue(db, name).into_iter().flat_map(WaitQueue::iter).rev();
+        let ids: Vec<WaiterId> = waiters.take_while(|_| budgets.pay_for_mark()).collect();
+        if ids.len() < self.wait_table.queue_len(db, name) {
+            self.searches_cut += 1;
+            cycle.0.iter().for_each(|hop| self.mark_for_check(&hop.owner, CycleCause::NewHold));
+        }
+        // One job each, the last first: a thousand searches in one step would keep the server from its clients.
+        ids.into_iter().rev().for_each(|id| self.wait_table.mark_for_check(id, CycleCause::NewHold));
     }
 
     /// Searches for a cycle through an owner.
@@ -218,7 +229,7 @@ impl LockManager {
         step: &mut Step<'_, K>,
         whose: (&Owner, CycleCause),
     ) -> Option<Found> {
-        let found = deadlock::find(self.order(step), step.keys, whose, &mut Budget::new());
+        let found = deadlock::find(self.order(step), step.keys, whose, &mut self.searches.clone());
         found.unwrap_or_else(|TooMuch| {
             self.searches_cut += 1;
             None

@@ -34,6 +34,7 @@ use crate::lock::model::request::PerKey;
 use crate::lock::model::session::Sessions;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Timestamp, WallTime};
+use crate::lock::wait::deadlock::Budgets;
 use crate::lock::wait::table::WaitTable;
 use alloc::vec::Vec;
 use lease_index::Index;
@@ -62,6 +63,8 @@ pub struct LockManager {
     generations: Generations,
     /// Indexes of data that are gone, whose memory is given back little by little.
     retired: Vec<Leases>,
+    /// What searches for deadlocks may cost in one step.
+    pub searches: Budgets,
     /// How many searches for deadlocks were given up.
     pub(crate) searches_cut: u64,
     /// How owners and long names are hashed.
@@ -84,6 +87,7 @@ impl LockManager {
             incoming: None,
             generations: Generations::new(),
             retired: Vec::new(),
+            searches: Budgets::new(),
             searches_cut: 0,
             hash,
         }

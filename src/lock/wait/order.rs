@@ -181,7 +181,7 @@ impl Order<'_> {
             let Some(waiter) = self.wait_table.waiter(id) else { continue };
             let is_in_cycle =
                 (cycle_holds && waiter.operation.mode == Mode::Write) || passed.cycle.contains(&waiter.owner);
-            if is_in_cycle && !waiter.was_passed {
+            if is_in_cycle && !self.wait_table.was_passed(waiter) {
                 continue;
             }
             let kind = (waiter.operation.kind().delays_readers(), waiter.is_many());

@@ -27,7 +27,7 @@ impl Owners {
 
     /// The waiters of this owner, and those of others with its hash.
     #[inline]
-    pub(super) fn of(&self, owner: &Owner) -> impl Iterator<Item = WaiterId> + use<'_> {
+    pub(super) fn of(&self, owner: &Owner) -> impl DoubleEndedIterator<Item = WaiterId> + use<'_> {
         let found = (self.len > 0).then(|| {
             let hash = self.hash_of(owner);
             self.maps[place(hash)].range((hash, 0)..=(hash, u64::MAX))

@@ -46,6 +46,8 @@ pub struct WaitQueue {
     may_bypass: InlineSet<Position>,
     /// Whether a run of readers is being granted, in batches.
     pub(crate) batch_unfinished: bool,
+    /// The last ticket that was given when a request went before the waiters to open a cycle; 0 if none did.
+    pub(crate) passed_until: u64,
     /// The reservation of the key, if it is free and reserved for the first waiter, which waits for other keys too.
     pub(crate) reservation: Option<Reservation>,
     pending: Option<Pending>,

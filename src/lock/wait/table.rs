@@ -144,7 +144,7 @@ impl WaitTable {
     pub fn waiting_of<'r, 'o: 'r>(
         &'r self,
         owner: &'o Owner,
-    ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
+    ) -> impl DoubleEndedIterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
         self.of(owner).filter(|(_, waiter)| waiter.is_waiting())
     }
 
@@ -162,7 +162,7 @@ impl WaitTable {
     pub(super) fn of<'r, 'o: 'r>(
         &'r self,
         owner: &'o Owner,
-    ) -> impl Iterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
+    ) -> impl DoubleEndedIterator<Item = (WaiterId, &'r Waiter)> + use<'r, 'o> {
         let ids = self.owners.of(owner);
         ids.filter_map(|id| Some((id, self.waiters.get(id)?))).filter(move |(_, waiter)| waiter.owner == *owner)
     }
@@ -197,7 +197,6 @@ impl WaitTable {
             state: State::Waiting,
             entry: None,
             overdue: false,
-            was_passed: false,
             blocked_on: 0,
             bytes: 0,
             marked_at: 0,
@@ -212,12 +211,16 @@ impl WaitTable {
 
     /// A request has gone before the waiters of a queue to open a cycle.
     pub(crate) fn note_passed(&mut self, db: Db, name: &KeyName) {
-        let ids: Vec<WaiterId> = self.queue(db, name).into_iter().flat_map(WaitQueue::iter).collect();
-        for id in ids {
-            if let Some(waiter) = self.waiters.get_mut(id) {
-                waiter.was_passed = true;
-            }
+        let last = self.tickets;
+        if let Some(queue) = self.queue_mut(db, name) {
+            queue.passed_until = last;
         }
+    }
+
+    /// Whether a request has gone before a waiter to open a cycle. No other may.
+    pub(crate) fn was_passed(&self, waiter: &Waiter) -> bool {
+        let mut queues = waiter.keys.iter().filter_map(|key| self.queue(waiter.db, &key.name));
+        queues.any(|queue| waiter.ticket <= queue.passed_until)
     }
 
     fn seat(&mut self, mut waiter: Waiter) -> WaiterId {

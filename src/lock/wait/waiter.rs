@@ -48,8 +48,6 @@ pub struct Waiter {
     pub(super) entry: Option<EntryId>,
     /// Whether its time was up while nothing could be granted.
     pub(super) overdue: bool,
-    /// Whether a request has gone before it to open a cycle. No other may.
-    pub(super) was_passed: bool,
     /// The place among its keys of the one that kept it waiting when that was seen last.
     pub(super) blocked_on: usize,
     /// How many bytes count for it: its own, and those of the queues that it pays for.

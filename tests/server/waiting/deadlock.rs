@@ -439,3 +439,56 @@ fn a_lock_that_is_moved_may_close_a_circle_and_one_of_it_is_told() {
     ]);
     assert_eq!(server.connect().info_number("lock", "lock_deadlocks"), 4);
 }
+
+/// Three owners hold i, j and k, and others wait for i. Whether a cycle of two is found, and one of three.
+fn assert_cycles_are_found(server: &Server, others: impl FnOnce()) {
+    let mut conn = server.connect();
+    for (key, owner) in [("i", "a"), ("j", "b"), ("k", "c")] {
+        conn.int(&["LOCK.ACQUIRE", key, owner, "PX", "600000"]).expect("free");
+    }
+    assert_eq!(conn.get::<String>(&["CONFIG", "SET", "lock.deadlock-detection", "no"]), "OK");
+    others();
+    assert_eq!(conn.get::<String>(&["CONFIG", "SET", "lock.deadlock-detection", "yes"]), "OK");
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "j", "a", "QUEUE", "60000"]), None);
+    assert_eq!(conn.error(&["LOCK.ACQUIRE", "i", "b", "QUEUE", "60000"]), "DEADLOCK b -> i -> a -> j -> b");
+    assert_eq!(conn.int(&["LOCK.ACQUIRE", "k", "b", "QUEUE", "60000"]), None);
+    let three = "DEADLOCK c -> i -> a -> j -> b -> k -> c";
+    assert_eq!(conn.error(&["LOCK.ACQUIRE", "i", "c", "QUEUE", "60000"]), three);
+    assert_eq!(conn.info_number("lock", "lock_searches_cut"), 0);
+}
+
+#[test]
+fn a_cycle_of_holders_is_found_behind_70_and_600_places_of_64_keys() {
+    // The search would spend itself on what the waiters before the requester wait for, and both holders wait for ever.
+    for places in [70, 600] {
+        let server = Server::new();
+        assert_cycles_are_found(&server, || {
+            let mut conn = server.connect();
+            let mut pipe = redis::pipe();
+            for owner in 0..places {
+                let keys = (0..63).map(|key| format!("own-{owner}-{key}"));
+                pipe.cmd("LOCK.MACQUIRE").arg(64).arg("i").arg(keys.collect::<Vec<_>>());
+                pipe.arg(format!("m{owner}")).arg("QUEUE").arg(60_000);
+            }
+            let answers: Vec<Option<Vec<i64>>> = pipe.query(&mut conn.0).unwrap();
+            assert!(answers.iter().all(Option::is_none));
+            assert_eq!(conn.info_number("lock", "lock_places"), places);
+        });
+    }
+}
+
+#[test]
+fn a_cycle_of_holders_is_found_behind_a_thousand_parked_waiters_of_several_keys() {
+    const PARKED: usize = 1_000;
+    let server = Server::new();
+    let mut parked = Vec::new();
+    assert_cycles_are_found(&server, || {
+        for n in 0..PARKED {
+            let keys: Vec<String> = (0..7).map(|key| format!("own-{n}-{key}")).collect();
+            let command = format!("LOCK.MACQUIRE 8 i {} m{n} BLOCK 0", keys.join(" "));
+            parked.push(Connection::sent(&server, &command.split(' ').collect::<Vec<_>>()));
+        }
+        let mut eye = server.connect();
+        wait_for("all to wait", || eye.info_number("lock", "lock_waiters") == PARKED as u64);
+    });
+}

@@ -1,7 +1,8 @@
 //! What a search knows of the contended keys: their holders that wait, and their waiters that wait elsewhere too.
 
-use super::budget::Budget;
-use crate::lock::model::hold::{Hold, Mode};
+use super::budget::{Budget, PEEK_COST, comparing, meeting, peeking};
+use super::held::{Beside, Held};
+use crate::lock::model::hold::Mode;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::lock::Lock;
@@ -9,7 +10,7 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::WaiterId;
 use crate::lock::wait::order::{Order, Requester, keeps_waiting};
 use crate::lock::wait::queue::{Position, WaitQueue};
-use crate::lock::wait::waiter::{Waiter, Wanted};
+use crate::lock::wait::waiter::Waiter;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
@@ -22,9 +23,6 @@ pub(super) struct Kind {
     /// Those of its keys, as nodes, that have a holder which waits: the waiter may not delay such a holder.
     held: SmallVec<[usize; 1]>,
 }
-
-/// A key that is met first is looked up in the keyspace and in the wait table.
-const KEY_COST: usize = 32;
 
 /// Waiters in order, with their positions.
 pub(super) type Waiting = VecDeque<(Position, WaiterId)>;
@@ -52,48 +50,11 @@ pub(super) struct KeyNode<'r> {
     pub(super) to_reach: Option<Vec<(Held, &'r Owner)>>,
 }
 
-/// How a holder holds a key: in the order of how much it keeps others waiting.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Held {
-    pub(super) writes: bool,
-    pub(super) reads: u32,
-}
-
-impl Held {
-    fn of(hold: &Hold) -> Held {
-        Held { writes: hold.writes() > 0, reads: hold.reads() }
-    }
-
-    /// Whether it keeps a waiter waiting that can be served beside so many reads of a holder.
-    pub(super) fn exceeds(self, most: u32) -> bool {
-        self.writes || self.reads > most
-    }
-}
-
-/// Beside how many reads of one holder a waiter can be served.
-#[derive(Clone, Copy)]
-pub(super) struct Beside<'r> {
-    pub(super) most: u32,
-    /// The owner of the waiter that says so, if it is another one that stands before.
-    pub(super) by: Option<&'r Owner>,
-}
-
-impl<'r> Beside<'r> {
-    /// Any reads: it reads itself.
-    pub(super) const READERS: Beside<'static> = Beside { most: u32::MAX, by: None };
-    /// None: it writes.
-    pub(super) const NOBODY: Beside<'static> = Beside { most: 0, by: None };
-
-    /// The one that leaves less room.
-    pub(super) fn stricter(self, other: Beside<'r>) -> Beside<'r> {
-        if other.most < self.most { other } else { self }
-    }
-}
-
 /// What the search knows of a waiter, by its index in the wait table.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Mark {
-    pub(super) reached: bool,
+    /// The last pass in which its owner was reached, by number from 1.
+    pub(super) reached_in: u8,
     /// Its kind, by number from 1; 0 until that is asked.
     kind: u32,
 }
@@ -104,7 +65,7 @@ pub(super) struct Graph<'r> {
     /// The requester's only wait, if that is for one key.
     plain: Option<(WaiterId, &'r Waiter)>,
     /// Whether there may be holds that came after the waiters that wait for them.
-    late: bool,
+    pub(super) late: bool,
     marks: Vec<Mark>,
     pub(super) nodes: Vec<KeyNode<'r>>,
     numbers: BTreeMap<(Db, &'r KeyName), usize>,
@@ -113,6 +74,8 @@ pub(super) struct Graph<'r> {
     pub(super) kinds: Vec<Kind>,
     kind_numbers: BTreeMap<Kind, u32>,
     pub(super) budget: Budget,
+    /// The number of the pass through the graph.
+    pub(super) pass: u8,
 }
 
 /// Whether all waiters stand in this queue, for this key alone, and hold nothing here. Only upgrades hold their key,
@@ -139,15 +102,21 @@ impl<'r> Graph<'r> {
             kinds: Vec::new(),
             kind_numbers: BTreeMap::new(),
             budget,
+            pass: 0,
         }
     }
 
-    /// What it costs to tell whether anybody waits for the requester: that reads all contended keys. None if that is
-    /// too much.
-    pub(super) fn worth_checking(&self) -> Option<usize> {
+    /// No owner counts as reached any more.
+    pub(super) fn begin_pass(&mut self) {
+        self.pass += 1;
+        self.nodes.iter_mut().for_each(|node| node.to_reach = None);
+    }
+
+    /// How long a search must be for it to be worth asking whether anybody waits for the requester: that reads all
+    /// contended keys.
+    pub(super) fn worth_checking(&self) -> usize {
         const LEAST: usize = 8;
-        // To look for one hold costs less than to meet a key.
-        Some(self.order.wait_table.contended().max(LEAST)).filter(|keys| *keys <= Budget::WHOLE / (KEY_COST / 2))
+        self.order.wait_table.contended().max(LEAST)
     }
 
     /// At most what it costs to visit a waiter at this position, by the waiters that are listed for it.
@@ -157,24 +126,35 @@ impl<'r> Graph<'r> {
         1 + listed
     }
 
-    /// Whether a waiter waits for the requester: stands behind it in a queue, or wants what it holds.
-    pub(super) fn is_waited_for<K: Keyspace>(&self, keys: &mut K) -> bool {
+    /// Whether a waiter may wait for the requester: stands behind it in a queue, or wants what it holds. True if the
+    /// answer would cost too much.
+    pub(super) fn may_be_waited_for<K: Keyspace>(&self, keys: &mut K, budget: &mut Budget) -> bool {
         let Order { wait_table, .. } = self.order;
-        let stands_before = |waiter: &Waiter, key: &Wanted| {
-            let queue = wait_table.queue(waiter.db, &key.name);
-            key.upgrade || queue.is_some_and(|queue| queue.next(Some(waiter.position_at(key))).is_some())
-        };
-        let mut waits = wait_table.waiting_of(self.requester).map(|(_, waiter)| waiter);
-        let mut held = wait_table.queues();
-        waits.any(|waiter| waiter.keys.iter().any(|key| stands_before(waiter, key)))
-            || held.any(|(db, name, _)| {
-                let holds = |lock: &Lock| lock.holds.get(self.requester.as_bytes()).is_some();
-                keys.peek(db, name, holds).unwrap_or(false)
-            })
+        for (_, waiter) in wait_table.waiting_of(self.requester) {
+            for key in &waiter.keys {
+                let queue = wait_table.queue(waiter.db, &key.name);
+                let is_followed = queue.is_some_and(|queue| queue.next(Some(waiter.position_at(key))).is_some());
+                if key.upgrade || is_followed || !budget.pay(peeking(&key.name)) {
+                    return true;
+                }
+            }
+        }
+        // Else many keys would be read without an answer.
+        if budget.affords(PEEK_COST) < wait_table.contended() {
+            return true;
+        }
+        wait_table.queues().any(|(db, name, _)| {
+            let own = self.requester.as_bytes();
+            let holds = |lock: &Lock| lock.holds.get(own).is_some_and(|hold| self.order.stands(hold));
+            !budget.pay(peeking(name)) || keys.peek(db, name, holds).unwrap_or(false)
+        })
     }
 
     /// The node of a contended key: the nth that a waiter asks for.
     pub(super) fn node_of(&mut self, db: Db, name: &'r KeyName, nth: usize) -> Option<usize> {
+        if !self.budget.pay(comparing(name)) {
+            return None;
+        }
         if let Some(hint) = self.hints.get(nth)
             && let Some(node) = self.nodes.get(*hint)
             && (node.db, node.name) == (db, name)
@@ -184,7 +164,7 @@ impl<'r> Graph<'r> {
         let number = match self.numbers.get(&(db, name)) {
             Some(number) => *number,
             None => {
-                if !self.budget.pay(KEY_COST) {
+                if !self.budget.pay(meeting(name)) {
                     return None;
                 }
                 self.nodes.push(KeyNode {
@@ -208,49 +188,6 @@ impl<'r> Graph<'r> {
         }
         self.hints[nth] = number;
         Some(number)
-    }
-
-    /// Finds out which holders of a key wait for something.
-    pub(super) fn learn_holders<K: Keyspace>(&mut self, keys: &mut K, node: usize) {
-        let KeyNode { db, name, queue, ref mut holders, .. } = self.nodes[node];
-        if holders.is_some() {
-            return;
-        }
-        let none_waits = hold_nothing(self.order, queue) && !self.late;
-        let (order, requester) = (self.order, self.requester);
-        let learnt = keys.peek(db, name, |lock: &Lock| {
-            if !none_waits {
-                return (waiting_holders(order, lock), lock.holds.len().min(order.wait_table.waiting()));
-            }
-            let hold = lock.holds.get(requester.as_bytes()).filter(|hold| order.stands(hold));
-            (hold.map(|hold| (requester, Held::of(hold))).into_iter().collect(), 0)
-        });
-        let (waiting, looked_at) = learnt.unwrap_or_default();
-        *holders = Some(waiting);
-        self.budget.pay(looked_at);
-    }
-
-    /// The next holder to be reached of those that keep a waiter waiting which can be served beside so many reads. Each
-    /// is named once.
-    pub(super) fn next_holder(&mut self, node: usize, most: u32) -> Option<(Held, &'r Owner)> {
-        let KeyNode { holders, to_reach, .. } = &mut self.nodes[node];
-        let to_reach = to_reach.get_or_insert_with(|| {
-            let all = holders.iter().flatten();
-            let mut all: Vec<(Held, &'r Owner)> = all.map(|(owner, held)| (*held, *owner)).collect();
-            all.sort_unstable_by(|(held, owner), (other, next)| held.cmp(other).then(next.cmp(owner)));
-            all
-        });
-        to_reach.pop_if(|(held, _)| held.exceeds(most))
-    }
-
-    /// How an owner that waits holds this key, whose holders are known; None if it does not.
-    pub(super) fn hold_of(&self, node: usize, owner: &Owner) -> Option<Held> {
-        self.nodes[node].holders.as_ref()?.get(owner).copied()
-    }
-
-    /// All holders that wait, of all keys whose holders are known.
-    pub(super) fn waiting_holders(&self) -> impl Iterator<Item = &'r Owner> {
-        self.nodes.iter().filter_map(|node| node.holders.as_ref()).flat_map(BTreeMap::keys).copied()
     }
 
     /// Whether everything was reached that a waiter at this position may wait for there.
@@ -300,6 +237,22 @@ impl<'r> Graph<'r> {
         writers.filter(|(_, writer)| writer.owner != waiter.owner)
     }
 
+    /// The last of these writers that does not hold the key: one that does waits for holders alone.
+    pub(super) fn last_writer(
+        &mut self,
+        node: usize,
+        position: Position,
+        waiter: &'r Waiter,
+    ) -> Option<(Position, &'r Waiter)> {
+        let mut passed_by = 0;
+        let found = self.writers(node, position, waiter).rev().find(|(_, writer)| {
+            passed_by += 1;
+            self.hold_of(node, &writer.owner).is_none()
+        });
+        self.budget.pay(passed_by);
+        found
+    }
+
     /// The last waiter for shares before a position that holds nothing there, but for those of a waiter's own owner.
     pub(super) fn last_share(&mut self, node: usize, end: Position, waiter: &Waiter) -> Option<(Position, &'r Waiter)> {
         let (wait_table, queue) = (self.order.wait_table, self.nodes[node].queue);
@@ -315,9 +268,10 @@ impl<'r> Graph<'r> {
     }
 
     /// Whether a waiter of these kinds stands before a position and was not reached.
-    pub(super) fn has_left(&self, node: usize, before: Position, of: impl Fn(&Kind) -> bool) -> bool {
+    pub(super) fn has_left(&mut self, node: usize, before: Position, of: impl Fn(&Kind) -> bool) -> bool {
         let mut waiting = self.nodes[node].waiting.iter();
         waiting.any(|(kind, those)| {
+            self.budget.pay(1);
             those.front().is_some_and(|(position, _)| *position < before) && of(&self.kinds[*kind as usize - 1])
         })
     }
@@ -350,7 +304,7 @@ impl<'r> Graph<'r> {
             }
             // A holder that asks for more shares in a grace is told when its turn comes, whatever its owner waits for.
             if let Some(waiter) = self.order.wait_table.waiter(id)
-                && !self.mark(id).reached
+                && !self.is_reached(id)
                 && !(waiter.operation.share.is_some() && self.hold_of(node, &waiter.owner).is_some())
             {
                 let kind = self.kind_of(keys, id, waiter);
@@ -389,6 +343,11 @@ impl<'r> Graph<'r> {
         &mut self.marks[at]
     }
 
+    /// Whether the owner of a waiter was reached in this pass.
+    pub(super) fn is_reached(&mut self, id: WaiterId) -> bool {
+        self.mark(id).reached_in == self.pass
+    }
+
     /// The number of a waiter's kind.
     fn kind_of<K: Keyspace>(&mut self, keys: &mut K, id: WaiterId, waiter: &'r Waiter) -> u32 {
         if self.mark(id).kind != 0 {
@@ -398,7 +357,7 @@ impl<'r> Graph<'r> {
         if waiter.is_many() {
             for (nth, key) in waiter.keys.iter().enumerate() {
                 let Some(node) = self.node_of(waiter.db, &key.name, nth) else { continue };
-                self.learn_holders(keys, node);
+                self.learn_all_holders(keys, node);
                 if self.nodes[node].holders.as_ref().is_some_and(|holders| !holders.is_empty()) {
                     held.push(node);
                 }
@@ -416,8 +375,9 @@ impl<'r> Graph<'r> {
     }
 
     /// Whether a waiter of this kind delays one that stands behind it.
-    pub(super) fn delays(&self, node: usize, kind: u32, behind: Requester<'_>) -> bool {
+    pub(super) fn delays(&mut self, node: usize, kind: u32, behind: Requester<'_>) -> bool {
         let Kind { delays_readers, many, held } = &self.kinds[kind as usize - 1];
+        self.budget.pay(held.len());
         // Of those that delay readers, only writers wait for several keys.
         let mode = if *delays_readers { Mode::Write } else { Mode::Read };
         self.order.delays((*delays_readers, *many), self.nodes[node].queue, behind.mode, || {
@@ -427,24 +387,4 @@ impl<'r> Graph<'r> {
             })
         })
     }
-}
-
-/// The holders of a lock that wait for something.
-fn waiting_holders<'r>(order: Order<'r>, lock: &Lock) -> BTreeMap<&'r Owner, Held> {
-    let wait_table = order.wait_table;
-    let stands = |hold: &&Hold| order.stands(hold);
-    if lock.holds.len() <= wait_table.waiting() {
-        let holders = lock.holds.iter().filter(|(_, hold)| stands(hold));
-        let waiting = holders.filter_map(|(owner, hold)| {
-            let id = wait_table.waiting_of(owner).map(|(id, _)| id).next()?;
-            Some((&wait_table.waiter(id)?.owner, Held::of(hold)))
-        });
-        return waiting.collect();
-    }
-    let waiting = wait_table.all_waiting().map(|waiter| &waiter.owner);
-    let holding = waiting.filter_map(|owner| {
-        let hold = lock.holds.get(owner.as_bytes()).filter(stands)?;
-        Some((owner, Held::of(hold)))
-    });
-    holding.collect()
 }

@@ -10,6 +10,9 @@
 //! though not before the waiter that is visited. So only waiters that wait elsewhere too are visited one by one, and a
 //! long queue costs no more than a short one.
 //!
+//! A search has two parts. The first follows holds alone (`direct`): waiters cannot keep it from cycles of few holders.
+//! The second follows queues as well (`search`).
+//!
 //! A search costs what it reaches, however many wait for the same keys. Four things see to that:
 //!
 //! - No lock changes during a search: which holders of a key wait is asked once per key.
@@ -18,19 +21,26 @@
 //! - A requester that nobody waits for closes no cycle. The holds on the contended keys tell that, so it is asked as
 //!   soon as the search would take longer than the answer.
 //!
-//! What can be reached has no bound: requests for several keys can stand in any number of queues. So each search has a
-//! budget. A search that would exceed it finds nothing. Locks are as safe without: the wait ends by its time limit.
+//! What can be reached has no bound: requests for several keys can stand in any number of queues. So each part of a
+//! search has a budget. One that would exceed it finds nothing. Locks are as safe without: the wait ends by its time
+//! limit.
 
 mod budget;
+mod direct;
 mod graph;
+mod held;
+mod holders;
 mod search;
 
 use super::order::Order;
 use super::waiter::{CycleCause, Waiter};
+use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use alloc::vec::Vec;
-pub(crate) use budget::{Budget, TooMuch};
+pub use budget::Budgets;
+use budget::HOLDER_COST;
+pub(crate) use budget::TooMuch;
 use graph::{Graph, hold_nothing};
 pub(crate) use search::Found;
 use search::Search;
@@ -40,7 +50,7 @@ pub(crate) fn find<K: Keyspace>(
     order: Order<'_>,
     keys: &mut K,
     (requester, cause): (&Owner, CycleCause),
-    budget: &mut Budget,
+    budgets: &mut Budgets,
 ) -> Result<Option<Found>, TooMuch> {
     let late = cause == CycleCause::NewHold;
     if !late && all_wait_in_one_queue(order, requester) {
@@ -48,29 +58,74 @@ pub(crate) fn find<K: Keyspace>(
     }
     let first = order.wait_table.waiting_of(requester).next();
     let Some((_, Waiter { owner: requester, .. })) = first else { return Ok(None) };
-    let mut search = Search::new(Graph::new(order, requester, late, budget.take()));
-    let found = search.cycle_through(keys, requester);
-    *budget = search.into_budget();
+    let mut search = Search::new(Graph::new(order, requester, late, budgets.holds.take()));
+    let of_holds = search.cycle_of_holds(keys, requester);
+    budgets.holds = search.graph.budget.take();
+    if of_holds.is_some() {
+        return Ok(of_holds);
+    }
+    search.graph.budget = budgets.queues.take();
+    let found = search.cycle_through(keys, requester, &mut budgets.waited_for);
+    budgets.queues = search.graph.budget.take();
+    if !budgets.queues.is_spent() {
+        return Ok(found);
+    }
     // What it had found by then may be wrong.
-    if budget.is_spent() { Err(TooMuch) } else { Ok(found) }
+    if search.unchecked.is_some() && !search.graph.may_be_waited_for(keys, &mut budgets.waited_for) {
+        return Ok(None);
+    }
+    Err(TooMuch)
 }
 
-/// The suspects among these owners and those that they wait for: a cycle must lead through one of them. A suspect
-/// waits more than once, or holds something that is waited for. All other owners wait only for earlier waiters.
+/// Searches for a cycle of holds alone through an owner.
+pub(crate) fn find_among_holds<K: Keyspace>(
+    order: Order<'_>,
+    keys: &mut K,
+    requester: &Owner,
+    budgets: &mut Budgets,
+) -> Option<Found> {
+    let (_, Waiter { owner: requester, .. }) = order.wait_table.waiting_of(requester).next()?;
+    let mut search = Search::new(Graph::new(order, requester, true, budgets.holds.take()));
+    let found = search.cycle_of_holds(keys, requester);
+    budgets.holds = search.graph.budget;
+    found
+}
+
+/// The holders of a key that wait for something.
+pub(crate) fn waiting_holders<K: Keyspace>(
+    order: Order<'_>,
+    keys: &mut K,
+    (db, name): (Db, &KeyName),
+    budgets: &mut Budgets,
+) -> Result<Vec<Owner>, TooMuch> {
+    let most = budgets.holds.affords(HOLDER_COST);
+    let learnt = keys.peek(db, name, |lock| holders::waiting_holders(order, lock, most));
+    let (waiting, looked_at) = learnt.unwrap_or_default();
+    if looked_at > most {
+        return Err(TooMuch);
+    }
+    budgets.holds.pay(HOLDER_COST * looked_at);
+    Ok(waiting.into_keys().cloned().collect())
+}
+
+/// The suspects among the waiters of a queue and those that they wait for: a cycle must lead through one of them. A
+/// suspect waits more than once, or holds something that is waited for. All other owners wait only for earlier waiters.
 pub(crate) fn suspects<K: Keyspace>(
     order: Order<'_>,
     keys: &mut K,
-    owners: &[Owner],
-    budget: &mut Budget,
+    (db, name): (Db, &KeyName),
+    budgets: &mut Budgets,
 ) -> Result<Vec<Owner>, TooMuch> {
+    let Some(queue) = order.wait_table.queue(db, name) else { return Ok(Vec::new()) };
     // No owner has this name, so the search ends nowhere.
     let nobody = Owner::new(b"");
-    let mut search = Search::new(Graph::new(order, &nobody, true, budget.take()));
-    for owner in owners {
-        let first = order.wait_table.waiting_of(owner).map(|(id, _)| id).next();
-        if let Some(waiter) = first.and_then(|id| order.wait_table.waiter(id)) {
-            search.reach(&waiter.owner, None);
+    let mut search = Search::new(Graph::new(order, &nobody, true, budgets.queues.take()));
+    search.graph.begin_pass();
+    for waiter in queue.iter().filter_map(|id| order.wait_table.waiter(id)) {
+        if !search.graph.budget.pay(1) {
+            break;
         }
+        search.reach(&waiter.owner, None);
     }
     search.visit_all(keys);
     let waits_twice = |owner: &Owner| order.wait_table.waiting_of(owner).nth(1).is_some();
@@ -79,8 +134,8 @@ pub(crate) fn suspects<K: Keyspace>(
     suspects.sort_unstable();
     suspects.dedup();
     let suspects = suspects.into_iter().cloned().collect();
-    *budget = search.into_budget();
-    if budget.is_spent() { Err(TooMuch) } else { Ok(suspects) }
+    budgets.queues = search.graph.budget.take();
+    if budgets.queues.is_spent() { Err(TooMuch) } else { Ok(suspects) }
 }
 
 /// Whether all waiters stand in one queue, and the requester came last: no waiter wants what it holds elsewhere.

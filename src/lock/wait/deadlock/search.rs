@@ -1,7 +1,8 @@
 //! The search itself: breadth first from owner to owner, so that the cycle which is named is a short one.
 
 use super::budget::Budget;
-use super::graph::{Beside, Graph, Held, KeyNode, Waiting};
+use super::graph::{Graph, KeyNode, Waiting};
+use super::held::{Beside, Held};
 use crate::lock::model::hold::Mode;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
@@ -21,13 +22,13 @@ pub(crate) struct Found {
 }
 
 /// An owner that was reached, and how.
-struct Reached<'r> {
-    owner: &'r Owner,
+pub(super) struct Reached<'r> {
+    pub(super) owner: &'r Owner,
     from: Option<Via<'r>>,
 }
 
 /// Waiters in a queue between two owners, without which the one would not wait for the other, the nearest first.
-type Behind<'r> = SmallVec<[&'r Owner; 2]>;
+pub(super) type Behind<'r> = SmallVec<[&'r Owner; 2]>;
 
 /// How an owner was reached: from which, and at which key that waits for it.
 #[derive(Clone)]
@@ -39,42 +40,56 @@ pub(super) struct Via<'r> {
 
 /// A waiter that is visited at one of its keys.
 #[derive(Clone, Copy)]
-struct Visit<'r> {
+pub(super) struct Visit<'r> {
     reached: usize,
-    waiter: &'r Waiter,
-    node: usize,
+    pub(super) waiter: &'r Waiter,
+    pub(super) node: usize,
     position: Position,
 }
 
 impl<'r> Visit<'r> {
-    fn of(reached: usize, waiter: &'r Waiter, wanted: &Wanted, node: usize) -> Visit<'r> {
+    pub(super) fn of(reached: usize, waiter: &'r Waiter, wanted: &Wanted, node: usize) -> Visit<'r> {
         Visit { reached, waiter, node, position: waiter.position_at(wanted) }
     }
 
-    fn via(&self, behind: Behind<'r>) -> Via<'r> {
+    pub(super) fn via(&self, behind: Behind<'r>) -> Via<'r> {
         Via { reached: self.reached, node: self.node, behind }
     }
 
-    fn reads(&self) -> bool {
+    pub(super) fn reads(&self) -> bool {
         self.waiter.operation.mode == Mode::Read
     }
 }
 
 pub(super) struct Search<'r> {
     pub(super) graph: Graph<'r>,
-    reached: Vec<Reached<'r>>,
+    pub(super) reached: Vec<Reached<'r>>,
     /// The waits of the requester, each with the number of owners that were reached before it was visited.
     own_waits: SmallVec<[(usize, WaiterId); 1]>,
+    /// How much the search may still cost before it is worth asking whether anybody waits for the requester; None once
+    /// that was asked.
+    pub(super) unchecked: Option<usize>,
+    /// Whether it follows holds alone.
+    pub(super) direct: bool,
 }
 
 impl<'r> Search<'r> {
     pub(super) fn new(graph: Graph<'r>) -> Search<'r> {
-        Search { graph, reached: Vec::new(), own_waits: SmallVec::new() }
+        let unchecked = Some(graph.worth_checking());
+        Search { graph, reached: Vec::new(), own_waits: SmallVec::new(), unchecked, direct: false }
     }
 
-    /// What is left of the budget.
-    pub(super) fn into_budget(self) -> Budget {
-        self.graph.budget
+    /// Begins at the requester, with what is known of keys.
+    pub(super) fn begin(&mut self, requester: &'r Owner) {
+        self.reached.clear();
+        self.own_waits.clear();
+        self.graph.begin_pass();
+        self.reached.push(Reached { owner: requester, from: None });
+    }
+
+    /// A wait of the requester is visited from now on.
+    pub(super) fn note_own_wait(&mut self, id: WaiterId) {
+        self.own_waits.push((self.reached.len(), id));
     }
 
     /// All owners that were reached.
@@ -82,17 +97,22 @@ impl<'r> Search<'r> {
         self.reached.iter().map(|reached| reached.owner)
     }
 
-    /// Visits all waiters that can be reached from the requester, until a path leads back to it.
-    pub(super) fn cycle_through<K: Keyspace>(&mut self, keys: &mut K, requester: &'r Owner) -> Option<Found> {
-        self.reached.push(Reached { owner: requester, from: None });
-        // How much the search may still cost before it is worth asking whether anybody waits for the requester.
-        let mut unchecked = self.graph.worth_checking();
+    /// Visits all waiters that can be reached from the requester, until a path leads back to it. None also if the
+    /// budget was spent.
+    pub(super) fn cycle_through<K: Keyspace>(
+        &mut self,
+        keys: &mut K,
+        requester: &'r Owner,
+        waited_for: &mut Budget,
+    ) -> Option<Found> {
+        self.direct = false;
+        self.begin(requester);
         let wait_table = self.graph.order.wait_table;
         let mut at = 0;
         while let Some(owner) = self.reached.get(at).map(|reached| reached.owner) {
             for (id, waiter) in wait_table.waiting_of(owner) {
                 if at == 0 {
-                    self.own_waits.push((self.reached.len(), id));
+                    self.note_own_wait(id);
                 }
                 for (nth, wanted) in waiter.keys.iter().enumerate() {
                     let Some(node) = self.graph.node_of(waiter.db, &wanted.name, nth) else { continue };
@@ -100,9 +120,9 @@ impl<'r> Search<'r> {
                         return None;
                     }
                     let visit = Visit::of(at, waiter, wanted, node);
-                    if let Some(left) = unchecked {
-                        unchecked = left.checked_sub(self.graph.price(node, visit.position));
-                        if unchecked.is_none() && !self.graph.is_waited_for(keys) {
+                    if let Some(left) = self.unchecked {
+                        self.unchecked = left.checked_sub(self.graph.price(node, visit.position));
+                        if self.unchecked.is_none() && !self.graph.may_be_waited_for(keys, waited_for) {
                             return None;
                         }
                     }
@@ -138,7 +158,7 @@ impl<'r> Search<'r> {
     /// Reaches all that a waiter waits for at one of its keys. The way back to the requester, if that is among them.
     fn visit<K: Keyspace>(&mut self, keys: &mut K, visit: Visit<'r>) -> Option<Via<'r>> {
         let Visit { waiter, node, position, .. } = visit;
-        self.graph.learn_holders(keys, node);
+        self.graph.learn_all_holders(keys, node);
         if self.graph.is_exhausted(node, position) {
             return None;
         }
@@ -164,8 +184,7 @@ impl<'r> Search<'r> {
         if let Some((_, writer)) = self.graph.writers(node, position, waiter).next() {
             return Beside { by: Some(&writer.owner), ..Beside::NOBODY };
         }
-        let own = waiter.operation.most_beside().map_or(Beside::READERS, |most| Beside { most, by: None });
-        own.stricter(self.graph.beside_shares(node, position))
+        Beside::of(waiter).stricter(self.graph.beside_shares(node, position))
     }
 
     /// Reaches the waiters before this one that wait elsewhere too, as far as it waits for them: itself, or through
@@ -191,9 +210,7 @@ impl<'r> Search<'r> {
                 return Some(via);
             }
         }
-        let mut writers = self.graph.writers(node, position, waiter).rev();
-        // A writer that holds the key waits for holders alone.
-        let (end, writer) = writers.find(|(_, writer)| self.graph.hold_of(node, &writer.owner).is_none())?;
+        let (end, writer) = self.graph.last_writer(node, position, waiter)?;
         let via = visit.via(Behind::from_slice(&[&writer.owner]));
         if self.reach_delaying(node, end, Requester::of(writer), &via) {
             return Some(via);
@@ -209,7 +226,7 @@ impl<'r> Search<'r> {
         let own = visit.waiter.owner == *self.graph.requester;
         if own || !queue.reservation_expired(order.now) {
             for (position, id) in queue.backwards(passed, end) {
-                if !self.graph.has_left(node, position, |kind| own || kind.many) {
+                if !self.graph.budget.pay(1) || !self.graph.has_left(node, position, |kind| own || kind.many) {
                     break;
                 }
                 let other = order.wait_table.waiter(id);
@@ -247,7 +264,7 @@ impl<'r> Search<'r> {
         while let Some((position, id)) = those.front().copied().filter(|(position, _)| *position < before) {
             those.pop_front();
             let Some(waiter) = self.graph.order.wait_table.waiter(id) else { continue };
-            if self.graph.mark(id).reached {
+            if self.graph.is_reached(id) {
                 continue;
             }
             if waiter.owner == *owner {
@@ -263,7 +280,7 @@ impl<'r> Search<'r> {
     }
 
     /// Reaches the holders that a waiter waits for: those that conflict with it, or with a waiter before it.
-    fn reach_holders(&mut self, visit: Visit<'r>, beside: Beside<'r>) -> Option<Via<'r>> {
+    pub(super) fn reach_holders(&mut self, visit: Visit<'r>, beside: Beside<'r>) -> Option<Via<'r>> {
         let own = visit.waiter.operation.most_beside();
         let way = |holder: &Owner, held: Held| {
             let behind = match beside.by {
@@ -293,17 +310,24 @@ impl<'r> Search<'r> {
         if *owner == *self.graph.requester {
             return;
         }
-        let mut is_new = false;
-        for (id, _) in self.graph.order.wait_table.waiting_of(owner) {
-            is_new |= !core::mem::replace(&mut self.graph.mark(id).reached, true);
+        let wait_table = self.graph.order.wait_table;
+        // All waits of an owner are reached together.
+        if wait_table.waiting_of(owner).next().is_none_or(|(id, _)| self.graph.is_reached(id)) {
+            return;
         }
-        if is_new {
-            self.reached.push(Reached { owner, from });
+        // A queue may name any of them, but none is read where holds alone are followed.
+        let marked = if self.direct { 1 } else { usize::MAX };
+        for (id, _) in wait_table.waiting_of(owner).take(marked) {
+            self.graph.mark(id).reached_in = self.graph.pass;
+            if !self.graph.budget.pay(1) {
+                return;
+            }
         }
+        self.reached.push(Reached { owner, from });
     }
 
     /// The cycle that is closed by this way back to the requester.
-    fn cycle(&self, last: &Via<'r>) -> Option<Found> {
+    pub(super) fn cycle(&self, last: &Via<'r>) -> Option<Found> {
         let mut hops = Vec::new();
         // The owner that was reached from the requester itself. If a wait of the requester leads back at once, there is
         // none: then it is the wait that is visited now.
