@@ -96,6 +96,12 @@ impl Ctx<'_> {
         };
     }
 
+    /// Sends to replicas and the AOF that a key is gone.
+    pub fn replicate_unlink(&mut self, key: Str<'_>) {
+        // SAFETY: the context lives for this call (rule 2), and so does the key's name. The format describes a string.
+        unsafe { api!(RedisModule_Replicate(self.as_ptr(), c"UNLINK".as_ptr(), c"s".as_ptr(), key.as_ptr())) };
+    }
+
     /// Tells clients that watch or track a key that it changed.
     pub fn signal_modified(&mut self, key: Str<'_>) {
         // SAFETY: the context lives for this call (rule 2), and so does the key's name.

@@ -17,10 +17,12 @@
 //! always changes the sum.
 
 use crate::lock::model::fence::Fence;
+use crate::lock::model::hold::Hold;
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::{NOBODY, Note, Owner};
 use crate::lock::model::record::{DecodedLock, HoldRecord};
-use crate::lock::model::time::{Millis, Now, WallTime};
+use crate::lock::model::state::State;
+use crate::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
@@ -44,13 +46,20 @@ const HOLD_BYTES_MIN: usize = 2 + 1 + 4 + 4 + 8 + 8 + 8 + 1;
 /// Saves a lock as it is at `now`.
 #[must_use]
 pub fn encode(lock: &Lock, now: Now) -> Vec<u8> {
+    encode_until(lock, now, |hold| hold.deadline)
+}
+
+/// Saves a lock as it is at `now`, with holds that end then.
+#[must_use]
+pub fn encode_until(lock: &Lock, now: Now, end_of: impl Fn(&Hold) -> Timestamp) -> Vec<u8> {
     let mut out = Vec::with_capacity(BODY_AT + 12 + lock.holds.len() * (HOLD_BYTES_MIN + 40));
     out.push(VERSION);
     out.extend_from_slice(&[0; 8]);
     out.extend_from_slice(&lock.fence().map_or(0, Fence::get).to_le_bytes());
     out.extend_from_slice(&(lock.holds.len() as u32).to_le_bytes());
     for (owner, hold) in lock.holds.iter() {
-        let record = HoldRecord::of(owner, hold, now);
+        let state = State::until(hold, end_of(hold), now);
+        let record = HoldRecord::new(owner.clone(), state, hold.note().cloned());
         put_bytes(&mut out, owner.as_bytes());
         out.extend_from_slice(&record.reads.to_le_bytes());
         out.extend_from_slice(&record.writes.to_le_bytes());

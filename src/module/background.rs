@@ -203,9 +203,10 @@ impl Source for Jobs {
     fn next(&mut self, _ctx: &mut Ctx<'_>, _now: Timestamp) -> Next {
         let Some(job) = with_manager(|manager| manager.next_job()) else { return Next::Idle };
         let (db, names) = match &job {
-            Job::ServeQueue(db, name) | Job::Check(_, db, name) | Job::EndSession(_, db, name) => {
-                (*db, PerKey::from([OwnedStr::new(name)]))
-            }
+            Job::ServeQueue(db, name)
+            | Job::Check(_, db, name)
+            | Job::EndSession(_, db, name)
+            | Job::AnnounceEnds(db, name) => (*db, PerKey::from([OwnedStr::new(name)])),
             Job::RevokeUndelivered(_, db, names) => (*db, names.iter().map(|name| OwnedStr::new(name)).collect()),
         };
         Next::Task(Task { db, names, work: Work::Job(job) })
@@ -303,7 +304,8 @@ impl Task {
         };
         let run = step::run(ctx, &lent, Publish::All, |manager, step| match job {
             Job::EndSession(connection, ..) => manager.end_session(step, KeyIndex(0), *connection, ITEMS_PER_POLL),
-            Job::ServeQueue(..) => manager.serve_ready_queue(step, KeyIndex(0)),
+            Job::AnnounceEnds(..) => manager.announce_ends(step, KeyIndex(0), ITEMS_PER_POLL),
+            Job::ServeQueue(..) => manager.serve_ready_queue(step, KeyIndex(0), ITEMS_PER_POLL),
             Job::Check(waiter, ..) => manager.check_waiter(step, *waiter),
             Job::RevokeUndelivered(waiter, ..) => manager.revoke_undelivered(step, *waiter, self.db),
         });
@@ -318,7 +320,14 @@ impl Task {
         let wait_ends = with_manager(|manager| {
             match job {
                 Job::RevokeUndelivered(waiter, ..) => manager.abandon(*waiter),
-                Job::EndSession(connection, db, name) => manager.abandon_session(*db, name, *connection),
+                Job::EndSession(connection, db, name) => {
+                    manager.abandon_session(*db, name, *connection, ITEMS_PER_POLL);
+                }
+                // The key's waiters wait for what lies there now.
+                Job::AnnounceEnds(db, name) => {
+                    manager.abandon_ends(*db, name, ITEMS_PER_POLL);
+                    return WaitEnds::new();
+                }
                 Job::ServeQueue(..) | Job::Check(..) => {}
             }
             self.names

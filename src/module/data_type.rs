@@ -40,13 +40,16 @@ impl Value for Lock {
     }
 
     fn save(&self) -> Vec<u8> {
-        codec::encode(self, shell().clock.now())
+        // What a closed connection has left of a hold is all that there is of it, also where its end is yet to come.
+        let now = shell().clock.now();
+        with_manager(|manager| codec::encode_until(self, now, |hold| manager.sessions().end_of(hold)))
     }
 
     fn rewrite(&self, each: &mut dyn FnMut(Record<'_>)) {
         let now = shell().clock.now();
         for (owner, hold) in self.holds.iter() {
-            replication::with_record(owner, State::of(hold, now), hold.note(), &mut *each);
+            let end = with_manager(|manager| manager.sessions().end_of(hold));
+            replication::with_record(owner, State::until(hold, end, now), hold.note(), &mut *each);
         }
     }
 

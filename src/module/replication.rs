@@ -4,7 +4,7 @@
 
 use crate::ffi::record::Record;
 use crate::ffi::{Ctx, Flags, Names, Str};
-use crate::lock::model::effect::Change;
+use crate::lock::model::effect::{Change, Record as Told};
 use crate::lock::model::owner::{Note, Owner};
 use crate::lock::model::state::State;
 use crate::lock::model::time::Now;
@@ -50,7 +50,7 @@ impl Stream {
 
     /// Sends the changes of a step.
     pub(crate) fn publish(&self, ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
-        if changes.is_empty() {
+        if changes.iter().all(|change| change.record == Told::Sent) {
             return;
         }
         if !self.has_consumers.get() {
@@ -71,7 +71,10 @@ fn send_all(ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) 
 /// Sends the record of one change.
 pub(crate) fn send(ctx: &mut Ctx<'_>, key: Str<'_>, change: &Change, now: Now) {
     let Change { owner, hold, .. } = change;
-    if change.ends_writer() {
+    if change.record == Told::Sent {
+    } else if change.record == Told::Emptied {
+        ctx.replicate_unlink(key);
+    } else if change.ends_writer() {
         ctx.replicate_word(COMMAND, key, State::end(Some(hold.fence())).word().as_bytes());
     } else if change.ended {
         with_record(owner, State::end(Some(hold.fence())), None, |record| ctx.replicate(key, record));

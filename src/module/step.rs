@@ -8,7 +8,7 @@ use super::keyspace::OpenLocks;
 use super::shell::{Shell, shell};
 use crate::ffi::{Ctx, Names, Str, WrongType};
 use crate::lock::manager::LockManager;
-use crate::lock::model::effect::{Cause, Change, Effects};
+use crate::lock::model::effect::{Cause, Change, Effects, Record};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Now, Timestamp};
 use std::ffi::CStr;
@@ -102,7 +102,10 @@ fn publish(shell: &Shell, ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Chang
         let name = names.get(usize::from(change.key.0));
         shell.metrics.count_change(change);
         shell.lost_holds.note(ctx, name.as_bytes(), change, now);
-        ctx.signal_modified(name);
+        // What was announced late has changed nothing now.
+        if change.record != Record::Sent {
+            ctx.signal_modified(name);
+        }
         if let Some(event) = event_of(change.cause, change.ended) {
             ctx.notify(event, name);
         }

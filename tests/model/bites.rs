@@ -6,6 +6,7 @@ use crate::world::{RULES, Side, Step, limits, name};
 use proptest::prelude::*;
 use redis_lock::lock::manager::LeasePoll;
 use redis_lock::lock::manager::view::{View, ViewContext};
+use redis_lock::lock::model::effect::Record;
 use redis_lock::lock::model::hold::{Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::owner::Owner;
@@ -53,8 +54,16 @@ fn work(side: &mut Side, now: Now, most: usize) -> bool {
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
             true
         }
+        Some(Job::AnnounceEnds(_, name)) => {
+            let piece =
+                side.in_step(0, &[name[0]], now, |manager, step| manager.announce_ends(step, KeyIndex(0), most));
+            let changes = piece.effects.changes;
+            assert!((1..=most).contains(&changes.len()), "{} announced in a piece of {most}", changes.len());
+            assert!(changes.iter().all(|change| change.ended && change.record == Record::Sent));
+            true
+        }
         Some(Job::ServeQueue(_, name)) => {
-            side.in_step(0, &[name[0]], now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0)));
+            side.in_step(0, &[name[0]], now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0), 64));
             true
         }
         other => {
@@ -205,8 +214,7 @@ impl Pair {
     /// Does all work that there is.
     fn finish(&mut self) {
         let now = at(self.now * 1000);
-        while work(&mut self.side, now, 2) {}
-        while lapse(&mut self.side, now, 2) {}
+        while work(&mut self.side, now, 2) || lapse(&mut self.side, now, 2) {}
     }
 
     fn check(&self) {
@@ -235,7 +243,7 @@ proptest! {
     #[test]
     fn sessions_end_as_the_model_says_however_late_the_work_is_done(ops in prop::collection::vec(op(), 1..60)) {
         let mut pair = Pair {
-            side: Side::new(limits(RULES)),
+            side: Side::new(limits(Rules { ended_max: 2, ..RULES })),
             naive: Naive::new(),
             now: 1,
             clients: [1, 2, 3],

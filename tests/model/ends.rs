@@ -1,18 +1,34 @@
 //! Where numbers end: refusals that no history of sane length meets.
 
+use crate::queue::Rules;
 use crate::world::{RULES, Side, Step, limits};
+use redis_lock::lock::manager::view::{View, ViewContext};
+use redis_lock::lock::model::effect::Record;
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::key::KeyIndex;
+use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
-use redis_lock::lock::model::request::{Acquire, Operation, Outcome, Refusal, Request, Wait};
+use redis_lock::lock::model::request::{Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
+use redis_lock::lock::wait::jobs::Job;
 
 const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };
 
 fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
-    let ask = Operation::Acquire(Acquire {
+    side.serve(0, keys, &Request { owner: Owner::new(b"a"), operation: asks(mode) }, NOW)
+}
+
+fn acquire_at(side: &mut Side, keys: &[u8], now: Now) -> Step {
+    side.serve(0, keys, &Request { owner: Owner::new(b"a"), operation: write() }, now)
+}
+
+fn write() -> Operation {
+    asks(Mode::Write)
+}
+
+fn asks(mode: Mode) -> Operation {
+    Operation::Acquire(Acquire {
         mode,
         lease: Millis(30),
         note: None,
@@ -22,9 +38,7 @@ fn acquire(side: &mut Side, keys: &[u8], mode: Mode) -> Step {
         queue: None,
         share: None,
         min_fence: None,
-    });
-    let request = Request { owner: Owner::new(b"a"), operation: ask };
-    side.serve(0, keys, &request, NOW)
+    })
 }
 
 fn refused(step: &Step, why: Refusal) {
@@ -65,4 +79,59 @@ fn a_count_at_its_end_stays_there() {
     refused(&acquire(&mut side, b"k", Mode::Read), Refusal::TooManyCounts);
     // Its other count can still grow.
     assert!(matches!(acquire(&mut side, b"k", Mode::Write).outcome, Ok(Outcome::Granted(_))));
+}
+
+fn reader(side: &mut Side, key: u8, owner: &[u8], lease: u64) {
+    let mode = Mode::Read;
+    let (note, wait, retry, session, queue, share, min_fence) = (None, Wait::Never, None, None, None, None, None);
+    let lease = Millis(lease);
+    let ask = Operation::Acquire(Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence });
+    let request = Request { owner: Owner::new(owner), operation: ask };
+    assert!(matches!(side.serve(0, &[key], &request, NOW).outcome, Ok(Outcome::Granted(_))));
+}
+
+#[test]
+fn one_step_ends_no_more_holds_than_it_may_however_many_are_over() {
+    // What could go wrong: the server stands still until the last of them has ended, or those that are left hold on.
+    const MOST: usize = 8;
+    const MANY: u8 = 100;
+    let mut side = Side::new(limits(Rules { holders_max: 999, ended_max: MOST, ..RULES }));
+    for key in *b"jk" {
+        (0..MANY).for_each(|number| reader(&mut side, key, &[b'r', number], 5));
+    }
+    reader(&mut side, b'j', b"z", 1_000);
+    let now = Now { mono: Timestamp(10_000), wall: WallTime(10_000) };
+    let nothing = Operation::Release(Release { mode: None, amount: Amount::One, fence: None });
+    let stranger = Request { owner: Owner::new(b"x"), operation: nothing };
+    let held = |side: &Side, key| {
+        let sessions = side.manager.sessions();
+        let sight = ViewContext { db: Db(0), name: &[key], sessions, now: now.mono, judged: now.mono };
+        side.locks.get(&(0, key)).and_then(|lock| View::of(lock, sight)).map_or(0, |view| view.holding())
+    };
+    assert_eq!((held(&side, b'j'), held(&side, b'k')), (1, 0));
+    let mut ended = 0;
+    for step in 0..5 {
+        let changes = side.serve(0, b"jk", &stranger, now).effects.changes;
+        // One more is the record of all that have ended together.
+        assert!((1..=MOST + 1).contains(&changes.len()), "{} in step {step}", changes.len());
+        let together = changes.iter().filter(|change| change.record == Record::Emptied).count();
+        assert_eq!(together, usize::from(step == 0), "nothing stands on one of the keys");
+        ended += changes.len() - together;
+        assert_eq!((held(&side, b'j'), held(&side, b'k')), (1, 0));
+    }
+    assert_eq!(side.locks[&(0, b'j')].holds.len(), usize::from(MANY) + 1 - ended, "the others lie there yet");
+    assert!(matches!(acquire_at(&mut side, b"k", now).outcome, Ok(Outcome::Granted(_))), "all that held it are over");
+    assert_eq!(acquire_at(&mut side, b"j", now).outcome, Ok(Outcome::Unavailable), "z holds it");
+    // The owner of the hold that stands is alone.
+    let upgrade = Request { owner: Owner::new(b"z"), operation: write() };
+    assert!(matches!(side.serve(0, b"j", &upgrade, now).outcome, Ok(Outcome::Granted(_))));
+    assert_eq!(side.locks[&(0, b'j')].holds.len(), 1);
+    let mut announced = 0;
+    while let Some(Job::AnnounceEnds(_, name)) = side.manager.next_job() {
+        let piece = side.in_step(0, &name, now, |manager, step| manager.announce_ends(step, KeyIndex(0), MOST));
+        assert!((1..=MOST).contains(&piece.effects.changes.len()));
+        announced += piece.effects.changes.len();
+    }
+    // One of each key was announced when its lock was emptied, and some of j have ended by themselves.
+    assert!(announced > usize::from(MANY) && !side.manager.has_jobs(), "{announced}");
 }

@@ -146,6 +146,8 @@ pub(crate) struct Rules {
     pub(crate) places_max: usize,
     pub(crate) reserve_us: u64,
     pub(crate) detects: bool,
+    /// How many holds that are over one step ends. The model ends all.
+    pub(crate) ended_max: usize,
 }
 
 impl Waiter {

@@ -264,8 +264,14 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
                 }
                 Job::ServeQueue(Db(0), name) => {
                     let serve =
-                        side.in_step(0, &name, NOW, |manager, step| manager.serve_ready_queue(step, KeyIndex(0)));
+                        side.in_step(0, &name, NOW, |manager, step| manager.serve_ready_queue(step, KeyIndex(0), 64));
                     (name[0], serve.effects)
+                }
+                Job::AnnounceEnds(Db(0), name) => {
+                    let piece = side.in_step(0, &name, NOW, |manager, step| {
+                        manager.announce_ends(step, KeyIndex(0), ITEMS_PER_POLL);
+                    });
+                    (name[0], piece.effects)
                 }
                 other => panic!("{other:?}"),
             };

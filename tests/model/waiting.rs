@@ -642,7 +642,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
     assert_eq!(step.effects.wait_ends.len(), 1);
     let mut slices = Vec::new();
     while let Some(Job::ServeQueue(..)) = side.manager.next_job() {
-        let step = side.in_step(0, b"k", now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0)));
+        let step = side.in_step(0, b"k", now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0), 64));
         slices.push(step.effects.wait_ends.len());
     }
     assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == GRANTS_PER_BATCH), "{slices:?}");

@@ -167,7 +167,7 @@ impl Crowd {
             let mut step = step::Step::new(keys, NOW, &mut effects);
             match work {
                 Job::Check(waiter, ..) => manager.check_waiter(&mut step, waiter),
-                _ => manager.serve_ready_queue(&mut step, KeyIndex(0)),
+                _ => manager.serve_ready_queue(&mut step, KeyIndex(0), 64),
             }
             effects
         });

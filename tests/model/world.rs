@@ -6,12 +6,12 @@ use redis_lock::lock::codec;
 use redis_lock::lock::manager::view::{self, View, ViewContext};
 use redis_lock::lock::manager::waiters::Waiting;
 use redis_lock::lock::manager::{LeasePoll, LockManager};
-use redis_lock::lock::model::effect::{Cause, Change, Effects};
+use redis_lock::lock::model::effect::{Cause, Change, Effects, Record};
 use redis_lock::lock::model::fence::Fence;
-use redis_lock::lock::model::hold::{Mode, Session};
+use redis_lock::lock::model::hold::{Hold, Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
-use redis_lock::lock::model::limits::Limits;
+use redis_lock::lock::model::limits::{HOLDS_ENDED_PER_STEP, Limits};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{Note, Owner};
 use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
@@ -443,6 +443,7 @@ pub(crate) const RULES: Rules = Rules {
     places_max: 9_999,
     reserve_us: 20_000,
     detects: true,
+    ended_max: HOLDS_ENDED_PER_STEP,
 };
 
 pub(crate) fn limits(rules: Rules) -> Limits {
@@ -457,6 +458,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         deadlock_detection: rules.detects,
         promotion_skew: SKEW,
         grace: Millis(0),
+        holds_ended_per_step: rules.ended_max,
     }
 }
 
@@ -964,6 +966,8 @@ impl World {
         }
         // A waiter that was granted may go before others now where else it waits: those queues are scanned later.
         let overlooked = self.naive.overlooked_at((db, keys), &served, now.mono.0);
+        // A waiter for a key on which holds are left that are over may be served when the last of them has ended.
+        let unsure = unsure || self.has_over((db, keys));
         assert!(unsure || self.carried || overlooked.is_none(), "settles first: {overlooked:?}");
         for key in keys {
             self.naive.looked(db, *key, now.mono.0);
@@ -1021,12 +1025,31 @@ impl World {
             }
         }
         for key in keys {
-            let over = self.primary.locks.get(&(db, *key)).map_or(0, |lock| lock.holds.over(judged_at));
-            assert_eq!(over, 0, "I5 on {key}");
-            let (lock, sessions) = (self.primary.locks.get(&(db, *key)), self.primary.manager.sessions());
-            let mut holds = lock.into_iter().flat_map(|lock| lock.holds.iter());
-            assert!(holds.all(|(_, hold)| sessions.end_of(hold) > judged_at), "a closed session holds {key}");
+            self.check_settled((db, *key), &request.owner);
         }
+    }
+
+    /// Whether holds that are over lie on one of these keys.
+    fn has_over(&self, (db, keys): (u32, &[u8])) -> bool {
+        let mut locks = keys.iter().filter_map(|key| self.primary.locks.get(&(db, *key)));
+        let sessions = self.primary.manager.sessions();
+        locks.any(|lock| lock.holds.iter().any(|(_, hold)| sessions.end_of(hold) <= self.judged()))
+    }
+
+    /// I5: what is over on a key after a step for an owner is another owner's, more than a step may end, and not all
+    /// there is; and the background comes to it.
+    fn check_settled(&mut self, (db, key): (u32, u8), owner: &Owner) {
+        if !self.has_over((db, &[key])) {
+            return;
+        }
+        let (lock, sessions) = (&self.primary.locks[&(db, key)], self.primary.manager.sessions());
+        let is_over = |hold: &Hold| sessions.end_of(hold) <= self.judged();
+        assert!(lock.holds.get(owner.as_bytes()).is_none_or(|hold| !is_over(hold)), "I5: its own on {key}");
+        assert!(self.naive.rules.ended_max < lock.holds.len() + 3, "I5 on {key}");
+        assert!(lock.holds.iter().any(|(holder, hold)| holder != owner && !is_over(hold)), "I5: all on {key}");
+        assert!(lock.holds.iter().all(|(_, hold)| hold.writes() == 0), "I5: a writer on {key}");
+        let is_due = self.primary.manager.next_deadline().is_some_and(|at| at <= self.now.mono);
+        assert!(is_due || sessions.some_closed(), "I5: {key} is forgotten");
     }
 
     /// Whether this answer is right at this moment.
@@ -1134,6 +1157,14 @@ impl World {
             let fence = change.hold.fence();
             let update = update_of(change, now);
             let (db, key) = self.primary.step[usize::from(change.key.0)];
+            match change.record {
+                Record::State => {}
+                Record::Emptied => {
+                    self.replica.delete(db, key);
+                    continue;
+                }
+                Record::Sent => continue,
+            }
             let Step { outcome: told, effects } = self
                 .replica
                 .in_step(db, &[key], now, |manager, step| manager.apply(step, KeyIndex(0), &update, Origin::Peer));
@@ -1226,7 +1257,7 @@ impl World {
                     }
                     let Step { effects, .. } = self
                         .primary
-                        .in_step(db, &[key], now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0)));
+                        .in_step(db, &[key], now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0), 1));
                     self.after_look(db, &[key], effects);
                 }
                 Job::Check(id, Db(db), name) => {
@@ -1241,7 +1272,7 @@ impl World {
                 Job::EndSession(connection, Db(db), name) => {
                     let key = name[0];
                     if self.is_foreign(db, &[key]) {
-                        self.primary.manager.abandon_session(Db(db), &name, connection);
+                        self.primary.manager.abandon_session(Db(db), &name, connection, 1);
                         continue;
                     }
                     // Pieces of several sizes.
@@ -1250,6 +1281,19 @@ impl World {
                         manager.end_session(step, KeyIndex(0), connection, most);
                     });
                     self.after_look(db, &[key], effects);
+                }
+                Job::AnnounceEnds(Db(db), name) => {
+                    let key = name[0];
+                    if self.is_foreign(db, &[key]) {
+                        self.primary.manager.abandon_ends(Db(db), &name, 1);
+                        continue;
+                    }
+                    let most = 1 + self.naive.tickets as usize % 3;
+                    let Step { effects, .. } = self
+                        .primary
+                        .in_step(db, &[key], now, |manager, step| manager.announce_ends(step, KeyIndex(0), most));
+                    assert!(effects.wait_ends.is_empty() && effects.changes.iter().all(|change| change.ended));
+                    self.tell(&effects.changes);
                 }
                 Job::RevokeUndelivered(id, Db(db), names) => {
                     let keys: Vec<u8> = names.iter().map(|name| name[0]).collect();

@@ -193,7 +193,7 @@ pub(crate) fn finish(crowd: &mut Crowd) {
             let mut step = step::Step::new(keys, now, &mut effects);
             match work {
                 Job::Check(waiter, ..) => manager.check_waiter(&mut step, waiter),
-                _ => manager.serve_ready_queue(&mut step, KeyIndex(0)),
+                _ => manager.serve_ready_queue(&mut step, KeyIndex(0), 64),
             }
         });
     }

@@ -21,8 +21,10 @@ use super::enqueue::Search;
 use super::grant::{GrantContext, grant};
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
+use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Cycle, Outcome, PerKey, Refusal, Wait};
+use crate::lock::model::settle::Over;
 use crate::lock::model::step::Step;
 use crate::lock::wait::order::{Passed, Requester, Verdict, is_upgrade, judge};
 
@@ -119,7 +121,7 @@ impl LockManager {
             return self.may_go_before(step, named, (owner, operation), None);
         }
         for &key in named {
-            if matches!(self.judge_newcomer(step.keys, key, (owner, operation))?, Verdict::Conflict | Verdict::Full) {
+            if matches!(self.judge_newcomer(step, key, (owner, operation))?, Verdict::Conflict | Verdict::Full) {
                 return Ok(false);
             }
         }
@@ -141,7 +143,7 @@ impl LockManager {
         // Made when it is first needed: most requests pass no waiter.
         let mut passed = cycle.map(Passed::cycle);
         for &key in named {
-            let verdict = self.judge_newcomer(step.keys, key, (owner, operation))?;
+            let verdict = self.judge_newcomer(step, key, (owner, operation))?;
             if matches!(verdict, Verdict::Conflict | Verdict::Full) {
                 return Ok(false);
             }
@@ -171,12 +173,14 @@ impl LockManager {
     #[inline(always)]
     fn judge_newcomer<K: Keyspace>(
         &self,
-        keys: &mut K,
+        step: &mut Step<'_, K>,
         key: KeyIndex,
         (owner, operation): (&Owner, &Acquire),
     ) -> Result<Verdict, Refusal> {
-        let lock = keys.lock(key).map(|lock| &*lock);
-        let verdict = judge(lock, owner, operation, &self.limits)?;
+        let (is_unsettled, judged) = (step.is_unsettled(key), step.judged);
+        let lock = step.keys.lock(key).map(|lock| &*lock);
+        let over = |lock: &Lock| if is_unsettled { Over::on(lock, &self.sessions, judged) } else { Over::default() };
+        let verdict = judge(lock, owner, operation, &self.limits, over)?;
         if verdict == Verdict::Reentrant && operation.retry.is_none() && operation.share.is_none() {
             let hold = lock.and_then(|lock| lock.holds.get(owner.as_bytes()));
             if hold.is_some_and(|hold| hold.count(operation.mode) == u32::MAX) {

@@ -18,6 +18,7 @@ use crate::lock::wait::queue::WaitQueue;
 use crate::lock::wait::timers::WaitPoll;
 use crate::lock::wait::waiter::{CycleCause, GrantUndo, Undelivered, Waiter};
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 impl LockManager {
@@ -130,12 +131,13 @@ impl LockManager {
     /// Whether there are jobs for the background.
     #[must_use]
     pub fn has_jobs(&self) -> bool {
-        self.wait_table.has_jobs() || self.sessions.some_closed()
+        self.wait_table.has_jobs() || self.sessions.some_closed() || !self.ended.is_empty()
     }
 
     /// The next job for the background: to be done only while a client might write to those keys. It stays the next one
     /// until it is done by [`LockManager::serve_ready_queue`], [`LockManager::check_waiter`],
-    /// [`LockManager::revoke_undelivered`], [`LockManager::end_session`] or [`LockManager::end_waits`].
+    /// [`LockManager::revoke_undelivered`], [`LockManager::end_session`], [`LockManager::announce_ends`] or
+    /// [`LockManager::end_waits`].
     #[must_use]
     pub fn next_job(&mut self) -> Option<Job> {
         if let Some(undelivered) = self.wait_table.next_undelivered() {
@@ -145,14 +147,22 @@ impl LockManager {
         if let Some((connection, db, name)) = self.sessions.next_closed() {
             return Some(Job::EndSession(connection, db, name));
         }
-        self.wait_table.next_job()
+        let announced_last = || self.ended.front().map(|(db, name, _)| Job::AnnounceEnds(*db, name.clone()));
+        self.wait_table.next_job().or_else(announced_last)
     }
 
-    /// Serves a wait queue whose key is open.
-    pub fn serve_ready_queue<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
+    /// Serves a wait queue whose key is open. If more than `most` holds are over on the key, it is served when the last
+    /// of them has ended.
+    pub fn serve_ready_queue<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
         let (db, name) = self.place_of(step, key);
         let check = self.wait_table.take_pending(db, &name);
-        step.settle(key, &self.sessions);
+        step.settle(key, None, self.settling(most));
+        if step.is_unsettled(key) {
+            if check {
+                self.wait_table.mark_ready_and_check(db, &name);
+            }
+            return self.follow(step);
+        }
         if check {
             self.mark_ready_for_holders(step, key);
         }
@@ -254,7 +264,7 @@ impl LockManager {
         let is_last = !self.wait_table.has_undelivered();
         for key in step.keys.all() {
             if is_last {
-                step.settle(key, &self.sessions);
+                step.settle(key, None, self.settling(self.limits.holds_ended_per_step));
                 self.wake_waiters(step, key, GRANTS_PER_BATCH);
             } else {
                 let (db, name) = self.place_of(step, key);
@@ -281,7 +291,9 @@ impl LockManager {
     /// [`Lock::keep_offers`](crate::lock::model::lock::Lock::keep_offers).
     #[must_use]
     pub fn offered_keys(&self) -> Vec<(Db, KeyName)> {
-        self.offers.keys().map(|(db, name)| (db, name.clone())).collect()
+        // Each once, however many have places there.
+        let keys: BTreeSet<(Db, &KeyName)> = self.offers.keys().collect();
+        keys.into_iter().map(|(db, name)| (db, name.clone())).collect()
     }
 
     /// Ends all waits and all sessions, and leaves undelivered grants as they are: this node may not roll them back any
@@ -289,6 +301,7 @@ impl LockManager {
     pub fn dismiss(&mut self) -> WaitEnds {
         self.sessions.dissolve();
         self.offers.clear();
+        self.drop_ended(None);
         let ids: Vec<WaiterId> = self.wait_table.everybody().collect();
         self.end_all(ids, &WaitEnd::Redirected(RedirectReason::Demoted))
     }

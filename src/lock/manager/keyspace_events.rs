@@ -61,6 +61,7 @@ impl LockManager {
         retire(&mut self.retired, self.leases.take(db));
         self.sessions.flush(db);
         self.offers.flush(db);
+        self.drop_ended(db);
         self.wait_table.mark_all_ready_and_check(db);
     }
 
@@ -73,6 +74,13 @@ impl LockManager {
         self.leases.swap(one, other);
         self.sessions.swap(one, other);
         self.offers.swap(one, other);
+        for (db, ..) in &mut self.ended {
+            *db = match *db {
+                db if db == one => other,
+                db if db == other => one,
+                db => db,
+            };
+        }
         self.wait_table.swapped(one, other);
         self.epoch = self.epoch.next();
         // Waiters stay with the number of their database. Which of their keys were free, and are, is not known.

@@ -20,22 +20,26 @@ pub mod waiters;
 pub mod wake;
 
 use crate::lock::collections::wheel::{EntryId, Generations};
-use crate::lock::model::effect::{BindingChange, Change, IndexChange};
+use crate::lock::model::effect::{BindingChange, Cause, Change, EndedHolds, IndexChange};
 use crate::lock::model::fence::{Fence, FenceClock};
 use crate::lock::model::grace::Grace;
 use crate::lock::model::hashing::KeyedHash;
-use crate::lock::model::hold::{Connection, Epoch};
+use crate::lock::model::hold::{Connection, Epoch, Hold};
+use crate::lock::model::holds::Holds;
 use crate::lock::model::key::{Db, KeyIndex, KeyName, NameSet};
 use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::offers::Offers;
+use crate::lock::model::owner::Owner;
 use crate::lock::model::request::PerKey;
 use crate::lock::model::session::Sessions;
+use crate::lock::model::settle::Settling;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Timestamp, WallTime};
 use crate::lock::wait::deadlock::Budgets;
 use crate::lock::wait::table::WaitTable;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use lease_index::Index;
 pub use lease_index::LeasePoll;
@@ -55,6 +59,10 @@ pub struct LockManager {
     pub(crate) sessions: Sessions,
     /// Grants that no client knows of.
     pub(crate) offers: Offers,
+    /// Holds that have ended together, and that the background is to announce.
+    ended: VecDeque<(Db, KeyName, EndedHolds)>,
+    /// Those of data that are gone, which nobody is told of: their memory is given back little by little.
+    retired_holds: Vec<Holds>,
     /// The index of leases.
     leases: Index,
     /// That of the data set that is being loaded beside the one that is served; None when none is.
@@ -83,6 +91,8 @@ impl LockManager {
             wait_table: WaitTable::new(hash),
             sessions: Sessions::new(hash),
             offers: Offers::new(),
+            ended: VecDeque::new(),
+            retired_holds: Vec::new(),
             leases: Index::new(),
             incoming: None,
             generations: Generations::new(),
@@ -176,6 +186,13 @@ impl LockManager {
 
     /// Gives back a bounded piece of the memory of indexes of data that are gone; false when there is none left.
     pub fn shed(&mut self) -> bool {
+        const HOLDS_PER_POLL: usize = 64;
+        if let Some(holds) = self.retired_holds.last_mut() {
+            if (0..HOLDS_PER_POLL).any(|_| holds.take_any().is_none()) {
+                self.retired_holds.pop();
+            }
+            return true;
+        }
         let Some(leases) = self.retired.last_mut() else { return self.sessions.shed() };
         if !leases.shed() {
             self.retired.pop();
@@ -199,11 +216,7 @@ impl LockManager {
         }
         // The entry is due: if the lock is held on, it stands too early.
         step.effects.check_leases = true;
-        step.lapse(key, most);
-        let earliest = step.keys.lock(key).and_then(|lock| lock.holds.earliest());
-        if earliest.is_none_or(|(deadline, _)| deadline > step.now.mono) {
-            self.settle_and_wake(step, key, most);
-        }
+        self.settle_and_wake(step, key, most);
         self.follow(step);
     }
 
@@ -225,7 +238,9 @@ impl LockManager {
         most: usize,
     ) {
         let (db, name) = self.place_of(step, key);
-        for owner in self.sessions.owners_on(db, &name, connection, most) {
+        step.settle(key, None, self.settling(most));
+        let left = most.saturating_sub(step.effects.changes.len());
+        for owner in self.sessions.owners_on(db, &name, connection, left) {
             if let Some(lock) = step.keys.lock(key) {
                 step.effects.close(lock, key, &self.sessions, &owner, step.now.mono);
             }
@@ -235,25 +250,74 @@ impl LockManager {
         self.follow(step);
     }
 
-    /// Settles a key, all of it, and serves its queue. Where connections have closed and it may take long, both wait
-    /// until the holds that are bound to them have been ended bit by bit.
-    fn settle_and_wake<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
-        if self.sessions.some_closed() {
-            if step.keys.lock(key).is_some_and(|lock| lock.holds.len() > most) {
-                let (db, name) = self.place_of(step, key);
-                return self.wait_table.mark_ready(db, &name);
-            }
-            step.settle(key, &self.sessions);
-        }
-        self.wake_waiters(step, key, GRANTS_PER_BATCH);
+    /// By what keys are settled in a step that may end so many holds.
+    pub(super) fn settling(&self, most: usize) -> Settling<'_> {
+        Settling { sessions: &self.sessions, most }
     }
 
-    /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this
-    /// node's any more to change, or it is no lock.
-    pub fn abandon_session(&mut self, db: Db, name: &[u8], connection: Connection) {
+    /// Settles a key, and serves its queue unless holds are left that are over: then when the last of them has ended.
+    fn settle_and_wake<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
+        step.settle(key, None, self.settling(most));
+        if !step.is_unsettled(key) {
+            self.wake_waiters(step, key, GRANTS_PER_BATCH);
+        }
+    }
+
+    /// Leaves at most so many of the holds on a key as they are that are bound to a connection which has closed: the
+    /// key is not this node's any more to change, or it is no lock.
+    pub fn abandon_session(&mut self, db: Db, name: &[u8], connection: Connection, most: usize) {
         let name = self.name(name);
-        for owner in self.sessions.owners_on(db, &name, connection, usize::MAX) {
+        for owner in self.sessions.owners_on(db, &name, connection, most) {
             self.sessions.unbind(db, &name, &owner, connection);
+        }
+    }
+
+    /// Announces at most `most` of the holds that have ended together on a key, the one of the first job.
+    pub fn announce_ends<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
+        for (owner, hold, cause) in self.take_ended(most) {
+            let again = step.keys.lock(key).and_then(|lock| lock.holds.get(owner.as_bytes()));
+            let connection = |hold: &Hold| hold.session().map(|session| session.connection);
+            let is_rebound = again.is_some_and(|again| connection(again) == connection(&hold));
+            step.effects.announce_end((key, cause), owner, hold, is_rebound);
+        }
+        self.follow(step);
+    }
+
+    /// Announces at most `most` of the same holds to nobody: the key is not this node's any more, or it is no lock.
+    pub fn abandon_ends(&mut self, db: Db, name: &[u8], most: usize) {
+        let name = self.name(name);
+        for (owner, hold, _) in self.take_ended(most) {
+            if let Some(session) = hold.session() {
+                self.sessions.unbind(db, &name, &owner, session.connection);
+            }
+            if let Some(offer) = hold.offer() {
+                self.offers.leave(offer, db, &name);
+            }
+        }
+    }
+
+    /// Takes at most `most` of the holds that have ended together first, and how each ended.
+    fn take_ended(&mut self, most: usize) -> Vec<(Owner, Hold, Cause)> {
+        let Some((_, _, ended)) = self.ended.front_mut() else { return Vec::new() };
+        let next = || {
+            let (owner, hold) = ended.holds.take_any()?;
+            let cause = ended.cause_of(&hold);
+            Some((owner, hold, cause))
+        };
+        let taken: Vec<_> = core::iter::from_fn(next).take(most).collect();
+        if self.ended.front().is_some_and(|(_, _, ended)| ended.holds.is_empty()) {
+            self.ended.pop_front();
+        }
+        taken
+    }
+
+    /// Announces no more holds that have ended together, of this database or of all.
+    fn drop_ended(&mut self, db: Option<Db>) {
+        for (of, name, ended) in core::mem::take(&mut self.ended) {
+            match db.is_none_or(|db| db == of) {
+                true => self.retired_holds.push(ended.holds),
+                false => self.ended.push_back((of, name, ended)),
+            }
         }
     }
 
@@ -290,7 +354,16 @@ impl LockManager {
             }
         }
         effects.needs_rearm |= self.leases.first_wakeup() != wakeup;
-        effects.needs_rearm |= !effects.index_changes.is_empty();
+        effects.needs_rearm |= !effects.index_changes.is_empty() || !effects.ended_together.is_empty();
+        for (key, ended) in core::mem::take(&mut step.effects.ended_together) {
+            let (db, name) = self.place_of(step, key);
+            self.ended.push_back((db, name, ended));
+        }
+        // Their waiters were judged as if all holds stood that are left.
+        for key in core::mem::take(&mut step.unsettled) {
+            let (db, name) = self.place_of(step, key);
+            self.wait_table.mark_ready(db, &name);
+        }
         if self.wait_table.waiting() > 0 {
             self.check_ended(step);
         }

@@ -30,17 +30,17 @@ impl LockManager {
     ///
     /// How many holds were ended.
     pub fn break_holds<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, owner: Option<&Owner>) -> usize {
-        step.settle(key, &self.sessions);
+        let most = self.limits.holds_ended_per_step;
+        step.settle(key, owner, self.settling(most));
         let before = step.effects.changes.len();
-        if let Some(lock) = step.keys.lock(key) {
-            let holders = lock.holds.iter().map(|(holder, _)| holder);
-            let broken: Vec<Owner> =
-                holders.filter(|holder| owner.is_none_or(|owner| owner == *holder)).cloned().collect();
-            for holder in &broken {
-                step.effects.commit_end(lock, key, Cause::Break, holder);
+        let holders = step.keys.lock(key).map_or(0, |lock| lock.holds.len());
+        let broken = match owner {
+            None if holders > most || step.is_unsettled(key) => step.end_all(key, Cause::Break, self.settling(most)),
+            _ => {
+                break_each(step, key, owner);
+                step.effects.changes.len() - before
             }
-        }
-        let broken = step.effects.changes.len() - before;
+        };
         if self.wait_table.contended() > 0 {
             let (db, name) = self.place_of(step, key);
             self.wait_table.expire_reservation(db, &name, owner, step.now.mono);
@@ -73,6 +73,18 @@ impl LockManager {
         top(contended, most, |ContendedKey { db, name, waiting, .. }| {
             (usize::MAX - waiting, *db, prefix(name), name.clone())
         })
+    }
+}
+
+/// Ends an owner's hold, or each there is.
+fn break_each<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, owner: Option<&Owner>) {
+    let Some(lock) = step.keys.lock(key) else { return };
+    let broken: Vec<Owner> = match owner {
+        Some(owner) => Vec::from([owner.clone()]),
+        None => lock.holds.iter().map(|(holder, _)| holder.clone()).collect(),
+    };
+    for holder in &broken {
+        step.effects.commit_end(lock, key, Cause::Break, holder);
     }
 }
 

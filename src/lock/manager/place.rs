@@ -13,6 +13,7 @@ use crate::lock::model::lock::Lock;
 use crate::lock::model::offers::{Claim, OfferId};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Amount, Kind, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
+use crate::lock::model::settle::Over;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::Timestamp;
 use crate::lock::wait::order::{Verdict, is_upgrade, judge};
@@ -144,14 +145,17 @@ impl LockManager {
         // offered, or a lower limit, may not fit.
         let granted_up_to = self.offers.limit_of(id);
         let has_all = named.iter().all(|key| {
+            let (is_unsettled, judged) = (step.is_unsettled(*key), step.judged);
             let Some(lock) = step.keys.lock(*key) else { return false };
+            let over =
+                |lock: &Lock| if is_unsettled { Over::on(lock, &self.sessions, judged) } else { Over::default() };
             match operation.share {
                 Some(share) => {
                     let more = operation.count_after(0) - offered.unwrap_or(0);
                     (more == 0 && granted_up_to.is_some_and(|limit| limit <= share.limit))
-                        || lock.holds.reads() + u64::from(more) <= u64::from(share.limit.get())
+                        || lock.holds.reads() - over(lock).reads + u64::from(more) <= u64::from(share.limit.get())
                 }
-                None => judge(Some(lock), owner, operation, &self.limits) == Ok(Verdict::Reentrant),
+                None => judge(Some(lock), owner, operation, &self.limits, over) == Ok(Verdict::Reentrant),
             }
         });
         if claim == Claim::Broken || !has_all {

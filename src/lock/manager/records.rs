@@ -28,7 +28,8 @@ impl LockManager {
     ) -> Result<(), Refusal> {
         let mut checked = Ok(());
         if origin == Origin::Client {
-            step.settle(key, &self.sessions);
+            let owner = if let Update::State(record) = update { Some(&record.owner) } else { None };
+            step.settle(key, owner, self.settling(self.limits.holds_ended_per_step));
             self.wake_waiters(step, key, GRANTS_PER_BATCH);
             checked = check(step.keys.lock(key).as_deref(), update, &self.limits, step.now.wall);
         }

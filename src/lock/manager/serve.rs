@@ -8,6 +8,7 @@ use super::LockManager;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::GRANTS_PER_BATCH;
+use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Operation, Outcome, PerKey, Refusal, Request, WaitEnd};
 use crate::lock::model::step::Step;
 use crate::lock::wait::queue::WaitQueue;
@@ -27,8 +28,8 @@ impl LockManager {
         if !self.wait_table.is_empty() {
             self.end_waits_that_are_over(step);
         }
-        self.settle_named(step, count);
         let owner = &request.owner;
+        self.settle_named(step, count, owner);
         let several: PerKey<KeyIndex>;
         let named = match count {
             1 => &[KeyIndex(0)][..],
@@ -82,14 +83,14 @@ impl LockManager {
     }
 
     /// Settles the first keys of the step, which the request names.
-    fn settle_named<K: Keyspace>(&mut self, step: &mut Step<'_, K>, count: u16) {
+    fn settle_named<K: Keyspace>(&mut self, step: &mut Step<'_, K>, count: u16, owner: &Owner) {
         if count == 1 {
-            return self.settle(step, KeyIndex(0));
+            return self.settle(step, KeyIndex(0), owner);
         }
         for _ in 0..count {
             let before = step.effects.wait_ends.len();
             for key in (0..count).map(KeyIndex) {
-                self.settle(step, key);
+                self.settle(step, key, owner);
             }
             // A waiter that left the queue of one key for nothing may have delayed others in another's, which was
             // served before.
@@ -99,11 +100,11 @@ impl LockManager {
         }
     }
 
-    /// Ends what is over on a key, and serves its queue.
+    /// Ends what is over on a key for the owner that asks, and serves its queue.
     #[inline(always)]
-    fn settle<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
+    fn settle<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, owner: &Owner) {
         let before = step.effects.changes.len();
-        step.settle(key, &self.sessions);
+        step.settle(key, Some(owner), self.settling(self.limits.holds_ended_per_step));
         // Nobody waits for any key.
         if self.wait_table.contended() == 0 {
             return;

@@ -7,6 +7,7 @@ use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::Check;
 use crate::lock::model::session::Sessions;
+use crate::lock::model::settle::Over;
 use crate::lock::model::time::{Millis, Timestamp};
 
 /// A lock as it is to be seen: settled, though nothing was changed.
@@ -15,6 +16,8 @@ pub struct View<'a> {
     lock: &'a Lock,
     at: ViewContext<'a>,
     name: KeyName,
+    /// What is over on it, and has not left it.
+    over: Over,
 }
 
 /// Where and when a lock is viewed.
@@ -71,29 +74,24 @@ pub struct Holder<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The lock as it is then; None when it has no hold.
+    /// The lock as it is then; None when it has no hold. O(N) where holds may be over, and N is their number.
     #[must_use]
     pub fn of(lock: &'a Lock, at: ViewContext<'a>) -> Option<View<'a>> {
-        let view = View { lock, at, name: at.sessions.name(at.name) };
+        let over = Over::on(lock, at.sessions, at.judged);
+        let view = View { lock, at, name: at.sessions.name(at.name), over };
         (view.holding() > 0).then_some(view)
     }
 
     /// How many hold it.
     #[must_use]
     pub fn holding(&self) -> usize {
-        if self.at.sessions.some_closed() {
-            return self.lock.holds.iter().filter(|(_, hold)| !self.at.is_over(hold)).count();
-        }
-        self.lock.holds.len() - self.lock.holds.over(self.at.judged)
+        self.lock.holds.len() - self.over.holds
     }
 
     /// The read counts of all holders.
     #[must_use]
     pub fn shares(&self) -> u64 {
-        if self.holding() == self.lock.holds.len() {
-            return self.lock.holds.reads();
-        }
-        self.holders().map(|holder| u64::from(holder.reads)).sum()
+        self.lock.holds.reads() - self.over.reads
     }
 
     /// The mode it is held in.

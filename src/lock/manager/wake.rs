@@ -13,6 +13,7 @@ use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Cycle, PerKey, Refusal, WaitEnd, WaiterId};
+use crate::lock::model::settle::Over;
 use crate::lock::model::step::{Savepoint, Step};
 use crate::lock::wait::order::{Order, Passed, Requester, Verdict, judge};
 use crate::lock::wait::queue::Position;
@@ -243,7 +244,7 @@ impl LockManager {
     fn check_upgrades<K: Keyspace>(&self, step: &mut Step<'_, K>, waiter: &Waiter) -> Result<(), WaitEnd> {
         for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
             let key = step.open(&wanted.name)?;
-            step.settle(key, &self.sessions);
+            step.settle(key, Some(&waiter.owner), self.settling(self.limits.holds_ended_per_step));
             if step.keys.lock(key).is_none_or(|lock| lock.holds.get(waiter.owner.as_bytes()).is_none()) {
                 return Err(WaitEnd::HoldLost);
             }
@@ -262,13 +263,14 @@ impl LockManager {
         let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
         for (nth, at) in blocked_on.into_iter().chain(0..waiter.keys.len()).enumerate() {
             let key = step.open(&waiter.keys[at].name).map_err(Attempt::Reject)?;
-            step.settle(key, &self.sessions);
+            step.settle(key, Some(&waiter.owner), self.settling(self.limits.holds_ended_per_step));
             step.budget.judge(&waiter.keys[at].name);
             let lock = step.keys.lock(key);
             if let Some(end) = LockManager::end_of_place(waiter, lock.as_deref()) {
                 return Err(Attempt::Reject(end));
             }
-            match judge(lock.as_deref(), &waiter.owner, &waiter.operation, &self.limits) {
+            // What is left on an unsettled key counts: its queue is served again when that has ended.
+            match judge(lock.as_deref(), &waiter.owner, &waiter.operation, &self.limits, |_| Over::default()) {
                 // It has come to hold the key in another way, and is answered as any holder is.
                 Ok(Verdict::Full) => return Err(Attempt::Reject(WaitEnd::Refused(Refusal::HoldsShares))),
                 // Too many holders: one of them will leave.

@@ -1,6 +1,7 @@
 //! What a step did: to holds, which replicas must learn, and to waiters, which must be answered.
 
 use super::hold::{Hold, Mode, Session};
+use super::holds::Holds;
 use super::key::KeyIndex;
 use super::lock::Lock;
 use super::offers::OfferId;
@@ -28,6 +29,38 @@ pub struct Effects {
     pub(crate) check_leases: bool,
     /// What the node's own indexes beside that of leases must learn.
     pub(crate) index_changes: Vec<IndexChange>,
+    /// Holds that have ended together, on these keys: each is yet to be announced.
+    pub(crate) ended_together: Vec<(KeyIndex, EndedHolds)>,
+}
+
+/// Holds of one lock that have ended together. Replicas know it; the background announces, counts and logs each.
+#[derive(Clone, Debug)]
+pub(crate) struct EndedHolds {
+    /// What of it was not announced yet.
+    pub(crate) holds: Holds,
+    /// When they ended: a lease that was over by then has lapsed.
+    pub(crate) at: Timestamp,
+    /// The sessions that had ended by then.
+    pub(crate) sessions: Vec<Session>,
+    /// How all others ended.
+    pub(crate) cause: Cause,
+}
+
+impl EndedHolds {
+    /// How this hold has ended.
+    pub(crate) fn cause_of(&self, hold: &Hold) -> Cause {
+        match hold.session() {
+            _ if hold.deadline <= self.at => lapse_of(hold),
+            Some(session) if self.sessions.contains(&session) => Cause::Close,
+            _ => self.cause,
+        }
+    }
+}
+
+/// How a hold ends whose lease is over. An offer that was not collected is taken back: its owner has lost nothing that
+/// it knew of.
+pub(crate) fn lapse_of(hold: &Hold) -> Cause {
+    if hold.offer().is_some() { Cause::RevokeUndelivered } else { Cause::Lapse }
 }
 
 /// What happened to a hold that an index has to follow.
@@ -58,17 +91,49 @@ impl Effects {
     /// Whether nothing was done.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.wait_ends.is_empty() && self.index_changes.is_empty()
+        self.changes.is_empty()
+            && self.wait_ends.is_empty()
+            && self.index_changes.is_empty()
+            && self.ended_together.is_empty()
     }
 
     /// A hold has ended.
     pub(super) fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
-        self.check_leases = true;
         self.note_binding(key, &owner, hold.session(), None);
+        self.note_end((key, cause, Record::State), owner, hold);
+    }
+
+    fn note_end(&mut self, (key, cause, record): (KeyIndex, Cause, Record), owner: Owner, hold: Hold) {
+        self.check_leases = true;
         if let Some(offer) = hold.offer() {
             self.index_changes.push(IndexChange::LeftOffer { key, offer, is_weaker: false });
         }
-        self.changes.push(Change { key, cause, owner, hold, ended: true });
+        self.changes.push(Change { key, cause, owner, hold, ended: true, record });
+    }
+
+    /// Ends all holds of a lock together: of each but one it is announced later. Cannot fail.
+    pub(super) fn end_together(&mut self, lock: &mut Lock, key: KeyIndex, mut ended: EndedHolds) {
+        ended.holds = lock.holds.take_all();
+        let Some((owner, hold)) = ended.holds.take_any() else { return };
+        self.note_binding(key, &owner, hold.session(), None);
+        self.note_end((key, ended.cause_of(&hold), Record::Emptied), owner, hold);
+        self.ended_together.push((key, ended));
+    }
+
+    /// Puts a hold back that was on a lock whose others have ended together. Cannot fail.
+    pub(super) fn put_back(&mut self, lock: &mut Lock, key: KeyIndex, owner: Owner, hold: Hold) {
+        lock.holds.put(&owner, hold.clone());
+        let cause = Cause::Replicated;
+        self.changes.push(Change { key, cause, owner, hold, ended: false, record: Record::State });
+    }
+
+    /// Announces the end of a hold that has ended together with others. It may be bound anew to its connection, on
+    /// another hold of the same owner.
+    pub(crate) fn announce_end(&mut self, (key, cause): (KeyIndex, Cause), owner: Owner, hold: Hold, rebound: bool) {
+        if !rebound {
+            self.note_binding(key, &owner, hold.session(), None);
+        }
+        self.note_end((key, cause, Record::Sent), owner, hold);
     }
 
     /// Cuts a lease to what the closed connection of its hold has left of it. Does nothing when it is bound to none.
@@ -106,7 +171,8 @@ impl Effects {
         if cause == Cause::Collect && self.joins_offer(key, owner, &hold) {
             return;
         }
-        self.changes.push(Change { key, cause, owner: owner.clone(), hold, ended: false });
+        let record = Record::State;
+        self.changes.push(Change { key, cause, owner: owner.clone(), hold, ended: false, record });
     }
 
     /// A hold that was part of an offer is about to be another one.
@@ -163,6 +229,19 @@ pub struct Change {
     pub hold: Hold,
     /// Whether it is gone.
     pub ended: bool,
+    /// What replicas are told of it.
+    pub record: Record,
+}
+
+/// What replicas and the AOF are told of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The state of the hold.
+    State,
+    /// That all holds on the key have ended. Changes that are [`Record::Sent`] follow for the others.
+    Emptied,
+    /// Nothing: they know it by an earlier one, and nothing lies there now that it is about.
+    Sent,
 }
 
 impl Change {
@@ -207,6 +286,7 @@ pub fn all_of(lock: &Lock, key: KeyIndex) -> SmallVec<[Change; 2]> {
         owner: owner.clone(),
         hold: hold.clone(),
         ended: false,
+        record: Record::State,
     };
     lock.holds.iter().map(replicated).collect()
 }

@@ -58,7 +58,7 @@ impl Connection {
 }
 
 /// What binds a hold to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Session {
     /// Which.
     pub connection: Connection,

@@ -1,9 +1,9 @@
 //! The set of holds on one key.
 
 use super::fence::Fence;
-use super::hold::Hold;
+use super::hold::{Connection, Hold, Session};
 use super::owner::Owner;
-use super::time::Timestamp;
+use super::time::{Millis, Timestamp};
 use crate::lock::collections::heap::{allocated, of_tree};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -39,6 +39,8 @@ struct Many {
     reads: u64,
     by_owner: BTreeMap<Owner, Hold>,
     by_deadline: BTreeSet<(Timestamp, Owner)>,
+    /// How many are bound by each session.
+    bound: BTreeMap<Session, usize>,
 }
 
 impl Holds {
@@ -116,6 +118,49 @@ impl Holds {
             Repr::One(owner, hold) => Some((hold.deadline, owner)),
             Repr::Many(many) => many.by_deadline.first().map(|(deadline, owner)| (*deadline, owner)),
         }
+    }
+
+    /// Those whose leases run on after `now`, the latest deadline first.
+    pub fn running(&self, now: Timestamp) -> impl Iterator<Item = (&Owner, &Hold)> {
+        let (one, many) = match &self.0 {
+            Repr::None(_) => (None, None),
+            Repr::One(owner, hold) => (Some((owner, hold)).filter(|(_, hold)| hold.deadline > now), None),
+            Repr::Many(many) => (None, Some(many.running(now))),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    /// The sessions that bind holds, and how many each.
+    pub fn bound(&self) -> impl Iterator<Item = (Session, usize)> {
+        let (one, many) = match &self.0 {
+            Repr::None(_) => (None, None),
+            Repr::One(_, hold) => (hold.session(), None),
+            Repr::Many(many) => (None, Some(many.bound.iter().map(|(session, count)| (*session, *count)))),
+        };
+        one.map(|session| (session, 1)).into_iter().chain(many.into_iter().flatten())
+    }
+
+    /// How many sessions bind holds.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        match &self.0 {
+            Repr::None(_) => 0,
+            Repr::One(_, hold) => usize::from(hold.session().is_some()),
+            Repr::Many(many) => many.bound.len(),
+        }
+    }
+
+    /// The sessions of one connection that bind holds, and how many each.
+    pub fn bound_to(&self, connection: Connection) -> impl Iterator<Item = (Session, usize)> {
+        let (one, many) = match &self.0 {
+            Repr::None(_) => (None, None),
+            Repr::One(_, hold) => (hold.session().filter(|session| session.connection == connection), None),
+            Repr::Many(many) => {
+                let [first, last] = [Millis(0), Millis(u64::MAX)].map(|grace| Session { connection, grace });
+                (None, Some(many.bound.range(first..=last).map(|(session, count)| (*session, *count))))
+            }
+        };
+        one.map(|session| (session, 1)).into_iter().chain(many.into_iter().flatten())
     }
 
     /// How many leases are over at `now`.
@@ -214,6 +259,17 @@ impl Holds {
         Some((owner, hold))
     }
 
+    /// Takes away any one of them.
+    pub(crate) fn take_any(&mut self) -> Option<(Owner, Hold)> {
+        self.take_earliest()
+    }
+
+    /// Takes away all of them. The highest fence given stays.
+    pub(crate) fn take_all(&mut self) -> Holds {
+        let highest = self.highest_fence();
+        core::mem::replace(self, Holds(Repr::None(highest)))
+    }
+
     /// Marks all as carried here at `now`.
     pub fn carry(&mut self, now: Timestamp) {
         let (one, many) = match &mut self.0 {
@@ -252,7 +308,12 @@ impl Many {
         let deadline = hold.deadline;
         self.raise(hold.fence());
         self.reads += u64::from(hold.reads());
+        let session = hold.session();
         let old = self.by_owner.insert(owner.clone(), hold);
+        let was = old.as_ref().and_then(Hold::session);
+        if session != was {
+            self.rebind(was, session);
+        }
         self.reads -= old.as_ref().map_or(0, |old| u64::from(old.reads()));
         let before = old.as_ref().map(|old| old.deadline);
         if before != Some(deadline) {
@@ -267,8 +328,31 @@ impl Many {
     fn take(&mut self, owner: &[u8]) -> Option<Hold> {
         let (owner, hold) = self.by_owner.remove_entry(owner)?;
         self.reads -= u64::from(hold.reads());
+        if let Some(was) = hold.session() {
+            self.rebind(Some(was), None);
+        }
         self.by_deadline.remove(&(hold.deadline, owner));
         Some(hold)
+    }
+
+    /// A hold was bound by the one session, and is by the other.
+    fn rebind(&mut self, was: Option<Session>, is: Option<Session>) {
+        if let Some(session) = is {
+            *self.bound.entry(session).or_default() += 1;
+        }
+        if let Some(session) = was
+            && let Some(count) = self.bound.get_mut(&session)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.bound.remove(&session);
+            }
+        }
+    }
+
+    fn running(&self, now: Timestamp) -> impl Iterator<Item = (&Owner, &Hold)> {
+        let running = self.by_deadline.iter().rev().take_while(move |(deadline, _)| *deadline > now);
+        running.filter_map(|(_, owner)| self.by_owner.get_key_value(owner))
     }
 
     fn heap_bytes(&self) -> usize {
@@ -276,6 +360,7 @@ impl Many {
         let deadlines = of_tree(self.by_deadline.len(), size_of::<(Timestamp, Owner)>());
         // Each deadline has its own copy of the owner.
         let spilled: usize = self.by_owner.keys().map(Owner::heap_bytes).sum();
-        allocated(size_of::<Many>()) + holds + deadlines + spilled
+        let sessions = of_tree(self.bound.len(), size_of::<(Session, usize)>());
+        allocated(size_of::<Many>()) + holds + deadlines + sessions + spilled
     }
 }

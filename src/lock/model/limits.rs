@@ -18,6 +18,10 @@ pub const GRANTS_PER_BATCH: usize = 32;
 /// told to replicas and subscribers, which costs some ten microseconds.
 pub const KEYS_PER_BATCH: usize = 64;
 
+/// How many holds that are over one step of a client ends, on all its keys: each is told to replicas and subscribers,
+/// which costs some four microseconds.
+pub const HOLDS_ENDED_PER_STEP: usize = 1_024;
+
 /// How many places one owner may have: a search for deadlocks begins at all of them.
 pub const PLACES_PER_OWNER: usize = 256;
 
@@ -107,4 +111,6 @@ pub struct Limits {
     pub promotion_skew: Millis,
     /// For how long this node grants nothing after a start or a promotion.
     pub grace: Millis,
+    /// How many holds that are over one step of a client ends.
+    pub holds_ended_per_step: usize,
 }

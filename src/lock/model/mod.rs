@@ -15,6 +15,7 @@ pub mod owner;
 pub mod record;
 pub mod request;
 pub mod session;
+pub mod settle;
 pub mod state;
 pub mod step;
 pub mod time;

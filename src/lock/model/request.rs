@@ -3,7 +3,6 @@
 use super::fence::Fence;
 use super::hold::{Hold, Mode, Session};
 use super::key::{Db, KeyIndex, KeyName};
-use super::lock::Lock;
 use super::owner::{Note, Owner};
 use super::time::{Millis, Timestamp};
 use crate::lock::collections::arena::Id;
@@ -165,10 +164,10 @@ impl Acquire {
         }
     }
 
-    /// Whether this lock has room for what it asks for. Only shares are limited.
+    /// Whether there is room for what it asks for beside so many reads of all holders. Only shares are limited.
     #[must_use]
-    pub fn fits(&self, lock: &Lock, hold: Option<&Hold>) -> bool {
-        let room = |limit: NonZeroU32| lock.holds.reads() + u64::from(self.needs(hold)) <= u64::from(limit.get());
+    pub fn fits(&self, reads: u64, hold: Option<&Hold>) -> bool {
+        let room = |limit: NonZeroU32| reads + u64::from(self.needs(hold)) <= u64::from(limit.get());
         self.share.is_none_or(|share| room(share.limit))
     }
 

@@ -146,6 +146,27 @@ impl Sessions {
         self.closed.get(&session.connection).map(|at| *at + session.grace)
     }
 
+    /// Whether what a session binds is over at this time, all of it: its connection has closed, and its grace is over.
+    /// Where a grant is not delivered yet that has bound a hold to the same connection, that is not known.
+    pub(crate) fn has_ended(&self, session: Session, now: Timestamp) -> bool {
+        let Session { connection, grace } = session;
+        let is_tentative = || {
+            let last = self.tentative.range(..=(connection, Fence::MAX)).next_back();
+            last.is_some_and(|(whose, _)| *whose == connection)
+        };
+        self.closed.get(&connection).is_some_and(|at| *at + grace <= now) && !is_tentative()
+    }
+
+    /// Whether a connection has closed to which holds are bound.
+    pub(crate) fn is_closed(&self, connection: Connection) -> bool {
+        self.closed.contains_key(&connection)
+    }
+
+    /// The connections that have closed, as long as holds are bound to them.
+    pub(crate) fn closed(&self) -> impl ExactSizeIterator<Item = Connection> {
+        self.closed.keys().copied()
+    }
+
     /// Whether there are closed connections whose holds may not have been ended yet.
     #[must_use]
     pub fn some_closed(&self) -> bool {

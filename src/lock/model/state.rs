@@ -11,7 +11,7 @@
 
 use super::fence::Fence;
 use super::hold::Hold;
-use super::time::{Millis, Now, WallTime};
+use super::time::{Millis, Now, Timestamp, WallTime};
 
 /// The form that is written, and the only one that begins with its mark.
 const MARK: &[u8] = b"V1";
@@ -56,12 +56,18 @@ impl State {
     /// The state of a hold as it stands now.
     #[must_use]
     pub fn of(hold: &Hold, now: Now) -> State {
+        State::until(hold, hold.deadline, now)
+    }
+
+    /// The state of a hold that ends then.
+    #[must_use]
+    pub fn until(hold: &Hold, end: Timestamp, now: Now) -> State {
         State {
             reads: hold.reads(),
             writes: hold.writes(),
             fence: Some(hold.fence()),
-            wall_deadline: now.wall_at(hold.deadline),
-            left: hold.deadline.left(now.mono),
+            wall_deadline: now.wall_at(end),
+            left: end.left(now.mono),
         }
     }
 

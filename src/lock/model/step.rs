@@ -1,14 +1,11 @@
 //! A step: the keys that it works on, its time, and what it has done.
 
-use super::effect::{Cause, Effects, IndexChange};
+use super::effect::{Effects, IndexChange};
 use super::hashing::KeyedHash;
-use super::hold::Hold;
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::Keyspace;
 use super::limits::Budget;
-use super::owner::Owner;
 use super::request::WaitEnd;
-use super::session::Sessions;
 use super::time::{Now, Timestamp};
 use alloc::vec::Vec;
 
@@ -27,6 +24,12 @@ pub struct Step<'k, K> {
     pub(crate) budget: Budget,
     /// The long ones of the names of its keys that were asked for, by the places of the keys.
     names: Vec<Option<KeyName>>,
+    /// How many holds settling has ended.
+    pub(super) ended: usize,
+    /// How much it has looked at to find out whether a hold stands.
+    pub(super) looks: usize,
+    /// The keys on which it has left holds that are over.
+    pub(crate) unsettled: Vec<KeyIndex>,
 }
 
 /// What a step had done at some point.
@@ -40,7 +43,8 @@ pub(crate) struct Savepoint {
 impl<'k, K: Keyspace> Step<'k, K> {
     /// A step that has done nothing, and adds what it does to these effects.
     pub fn new(keys: &'k mut K, now: Now, effects: &'k mut Effects) -> Step<'k, K> {
-        Step { keys, now, judged: now.mono, effects, budget: Budget::new(), names: Vec::new() }
+        let (budget, names) = (Budget::new(), Vec::new());
+        Step { keys, now, judged: now.mono, effects, budget, names, ended: 0, looks: 0, unsettled: Vec::new() }
     }
 
     /// What it has done until now.
@@ -97,37 +101,5 @@ impl<'k, K: Keyspace> Step<'k, K> {
     /// Whether this key has no hold.
     pub(crate) fn is_free(&mut self, key: KeyIndex) -> bool {
         self.keys.lock(key).is_none_or(|lock| lock.is_free())
-    }
-
-    /// Ends what is over on a key, all of it. Keeps I5.
-    #[inline(always)]
-    pub(crate) fn settle(&mut self, key: KeyIndex, sessions: &Sessions) {
-        if sessions.some_closed() {
-            self.close_orphans(key, sessions);
-        }
-        self.lapse(key, usize::MAX);
-    }
-
-    /// Ends the holds on a key whose connections have closed, or cuts their leases.
-    #[inline(never)]
-    fn close_orphans(&mut self, key: KeyIndex, sessions: &Sessions) {
-        let Some(lock) = self.keys.lock(key) else { return };
-        let orphan = |(owner, hold): (&Owner, &Hold)| sessions.end_of_grace(hold).is_some().then(|| owner.clone());
-        let orphans: Vec<Owner> = lock.holds.iter().filter_map(orphan).collect();
-        for owner in orphans {
-            self.effects.close(lock, key, sessions, &owner, self.judged);
-        }
-    }
-
-    /// Ends at most `most` leases that are over on a key, the earliest first. An offer that was not collected is taken
-    /// back: its owner has lost nothing that it knew of.
-    #[inline]
-    pub(crate) fn lapse(&mut self, key: KeyIndex, most: usize) {
-        let Some(lock) = self.keys.lock(key) else { return };
-        for _ in 0..most {
-            let Some((owner, hold)) = lock.holds.take_over(self.judged) else { return };
-            let cause = if hold.offer().is_some() { Cause::RevokeUndelivered } else { Cause::Lapse };
-            self.effects.ended(key, cause, owner, hold);
-        }
     }
 }

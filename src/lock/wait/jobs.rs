@@ -22,6 +22,8 @@ pub enum Job {
     Check(WaiterId, Db, KeyName),
     /// End the holds on this key that are bound to this connection, which has closed.
     EndSession(Connection, Db, KeyName),
+    /// Announce holds on this key that have ended together.
+    AnnounceEnds(Db, KeyName),
 }
 
 impl WaitTable {

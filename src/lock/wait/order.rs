@@ -44,6 +44,7 @@ use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Cycle, Refusal, WaiterId};
 use crate::lock::model::session::Sessions;
+use crate::lock::model::settle::Over;
 use crate::lock::model::time::Timestamp;
 use alloc::collections::BTreeSet;
 
@@ -64,25 +65,32 @@ pub(crate) enum Verdict {
     Conflict,
 }
 
-/// Judges by the holds on a key alone, which must be settled.
+/// Judges by the holds on a key alone, which must be settled for the owner. The last argument counts what is over of
+/// them and left on an unsettled key: that is asked only where it matters.
 pub(crate) fn judge(
     lock: Option<&Lock>,
     owner: &Owner,
     operation: &Acquire,
     limits: &Limits,
+    over: impl Fn(&Lock) -> Over,
 ) -> Result<Verdict, Refusal> {
     let Some(lock) = lock else { return Ok(Verdict::NewHold) };
     let (hold, mode) = (lock.holds.get(owner.as_bytes()), operation.mode);
     let alone = lock.holds.len() == usize::from(hold.is_some());
+    let reads = lock.holds.reads();
+    let fits = |hold| operation.fits(reads, hold) || operation.fits(reads - over(lock).reads, hold);
+    let is_full = |holds: usize| holds >= limits.holders_per_key_max;
     match hold {
         None if alone => Ok(Verdict::NewHold),
         None if mode == Mode::Write || lock.mode() == Some(Mode::Write) => Ok(Verdict::Conflict),
-        None if !operation.fits(lock, None) => Ok(Verdict::Conflict),
-        None if lock.holds.len() >= limits.holders_per_key_max => Err(Refusal::TooManyHolders),
+        None if !fits(None) => Ok(Verdict::Conflict),
+        None if is_full(lock.holds.len()) && is_full(lock.holds.len() - over(lock).holds) => {
+            Err(Refusal::TooManyHolders)
+        }
         None => Ok(Verdict::NewHold),
         Some(hold) if is_upgrade(hold, mode) => Ok(if alone { Verdict::Upgrade } else { Verdict::Conflict }),
         Some(hold) if operation.share.is_some() && operation.needs(Some(hold)) > 0 => {
-            Ok(match (operation.fits(lock, Some(hold)), hold.mode()) {
+            Ok(match (fits(Some(hold)), hold.mode()) {
                 (false, _) => Verdict::Full,
                 (true, Mode::Read) => Verdict::More,
                 (true, Mode::Write) => Verdict::Reentrant,

@@ -7,3 +7,4 @@ mod effects;
 mod nowhere;
 pub(crate) mod races;
 mod roles;
+mod together;
