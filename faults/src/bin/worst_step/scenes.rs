@@ -36,7 +36,7 @@ const PLACES: usize = 100_000;
 /// The default of `lock.max-waiters-per-key`.
 const QUEUE: usize = 10_000;
 const AOF: &[(&str, &str)] = &[("appendonly", "yes"), ("auto-aof-rewrite-percentage", "0"), ("appendfsync", "no")];
-const GRACE: &[(&str, &str)] = &[("lock.grace-ms", "6000")];
+const GRACE: &[(&str, &str)] = &[("lock.grace-ms", "3000")];
 
 const fn scene(name: &'static str, bound: Bound, build: fn(&mut Stage), act: fn(&mut Stage)) -> Scene {
     Scene { name, bound, once: false, options: &[], build, act }
@@ -50,15 +50,15 @@ pub const SCENES: &[Scene] = &[
     scene("10,000 pairs of ACQUIRE and RELEASE, one by one", Bound::Short, |_| (), |stage| _ = crate::stage::pairs_us(stage)),
     // Searches for deadlocks.
     scene("a request behind 70 places of 64 keys", Bound::Short, |stage| places_behind(stage, 70), waits),
-    scene("a request behind 1,000 places of 64 keys", Bound::Short, |stage| places_behind(stage, 1_000), waits),
+    scene("a request behind 250 places of 64 keys", Bound::Short, |stage| places_behind(stage, 250), waits),
     scene("the same by an owner that a place waits for", Bound::Short, |stage| {
-        places_behind(stage, 999);
+        places_behind(stage, 249);
         stage.ask(&format!("LOCK.ACQUIRE of-v v {HELD}"));
         stage.ask("LOCK.ACQUIRE of-v p0 QUEUE 60000");
     }, waits),
-    scene("a request for 64 keys behind 1,000 places of the same", Bound::Short, |stage| {
+    scene("a request for 64 keys behind 500 places of the same", Bound::Short, |stage| {
         stage.ask(&format!("LOCK.MACQUIRE 64 {} H {HELD}", keys("s", 64)));
-        places(stage, 1_000, |_| format!("64 {}", keys("s", 64)));
+        places(stage, 500, |_| format!("64 {}", keys("s", 64)));
     }, |stage| drop(stage.ask(&format!("LOCK.MACQUIRE 64 {} v BLOCK 1", keys("s", 64))))),
     scene("a request behind 64 places of 64 keys with names of 15 KB", Bound::Long, |stage| {
         stage.ask(&format!("LOCK.ACQUIRE k1 A {HELD}"));
@@ -76,11 +76,11 @@ pub const SCENES: &[Scene] = &[
     scene("a request for 2 keys of 65,536 readers, of which many wait, by an owner that is waited for", Bound::Short, |stage| {
         stage.ask(&format!("LOCK.ACQUIRE of-v v {HELD}"));
         readers(stage, 2, HOLDERS, "");
-        held(stage, 5_000);
-        let count = if stage.full { 5_000 } else { 0 };
+        held(stage, 300);
+        let count = if stage.full { 300 } else { 0 };
         stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE h{at} o{at} QUEUE 60000")));
-        stage.fill((0..count).map(|at| format!("LOCK.MACQUIRE 2 of-v x{at} p{at} QUEUE 60000")));
-        stage.has("places", 10_000);
+        stage.fill((0..10 * count).map(|at| format!("LOCK.MACQUIRE 2 of-v x{at} p{at} QUEUE 60000")));
+        stage.has("places", 11 * 300);
     }, |stage| drop(stage.ask("LOCK.MACQUIRE 2 k0 k1 v BLOCK 1"))),
     // Owners and names.
     once("a place and a RELEASE of an owner, 5,000 others made to collide with it", Bound::Long, |stage| {
@@ -147,13 +147,11 @@ pub const SCENES: &[Scene] = &[
     }),
     once("4 keys of 65,536 readers whose leases end together: MRELEASE", Bound::Short, |stage| {
         let count = if stage.full { 4 * HOLDERS } else { 4 };
-        stage.script("'LOCK.RW','k'..(i%4),'o'..i,'READ','PX',ms", count, Duration::from_secs(4));
+        stage.together("'LOCK.RW','k'..(i%4),'o'..i,'READ','PX',ms", count, Duration::from_secs(4));
     }, |stage| {
         await_due(stage);
-        // The background begins at once, and ends some thousand until the request comes.
-        for _ in 0..20 {
+        for _ in 0..10 {
             stage.ask(&format!("LOCK.MRELEASE 4 {} v", keys("k", 4)));
-            sleep(Duration::from_millis(1));
         }
         stage.until_keys(0);
     }),
@@ -186,6 +184,16 @@ pub const SCENES: &[Scene] = &[
         stage.ask(&format!("LOCK.MACQUIRE 64 {} H {HELD}", keys("s", 64)));
         places(stage, 256, |_| format!("64 {}", keys("s", 64)));
     }, |stage| drop(stage.ask(&format!("LOCK.MRELEASE 64 {} H", keys("s", 64))))),
+    once("a release before 10,000 places for shares that do not fit", Bound::Short, |stage| {
+        stage.fill((0..200).map(|at| format!("LOCK.SHARE k1 h{at} 1000 TAKE 5 {HELD}")));
+        stage.ask(&format!("LOCK.SHARE k1 H 1000 {HELD}"));
+        let count = if stage.full { QUEUE - 1 } else { 0 };
+        stage.fill((0..count).map(|at| format!("LOCK.SHARE k1 p{at} {} QUEUE 60000", 1 + at % 900)));
+        stage.has("places", QUEUE as u64 - 1);
+    }, |stage| {
+        stage.ask("LOCK.RELEASE k1 H");
+        stage.ask("LOCK.SHARE k1 v 700 BLOCK 1");
+    }),
     // Ends of connections.
     once("a connection with 100,000 holds closes", Bound::Short, |stage| {
         let count = if stage.full { PLACES } else { 1 };
@@ -200,16 +208,21 @@ pub const SCENES: &[Scene] = &[
         for at in 0..if stage.full { 1_000 } else { 0 } {
             stage.connections[at].int(&["LOCK.ACQUIRE", &format!("s{at}"), &format!("p{at}"), "SESSION", "0"]);
         }
-        if stage.full {
-            stage.park(|at| format!("LOCK.MACQUIRE 64 k1 {} p{at} BLOCK 0", keys("m", 63)));
-        }
+        let (full, more) = (stage.full, keys("m", 63));
+        stage.park(|at| match full {
+            true => format!("LOCK.MACQUIRE 64 k1 {more} p{at} BLOCK 0"),
+            false => format!("BLPOP list {more} 0"),
+        });
     }, |stage| {
         close(stage);
         stage.until_keys(1);
     }),
     // What is seen.
     scene("LOCK.INFO of 65,536 readers and 10,000 places", Bound::Short, crowded, |stage| drop(stage.ask("LOCK.INFO k0"))),
-    scene("MEMORY USAGE of the same", Bound::Short, crowded, |stage| drop(stage.ask("MEMORY USAGE k0"))),
+    scene("LOCK.INFO of all of the same, beyond HGETALL", Bound::Beyond, |stage| {
+        if stage.full { crowded(stage) } else { bound_readers(stage) }
+    }, |stage| drop(stage.ask(if stage.full { "LOCK.INFO k0 COUNT 65536" } else { "HGETALL k0" }))),
+    scene("MEMORY USAGE of 65,536 readers and 10,000 places", Bound::Short, crowded, |stage| drop(stage.ask("MEMORY USAGE k0"))),
     scene("INFO lock beside 100,000 places, each of another key", Bound::Short, places_everywhere, |stage| drop(stage.ask("INFO lock"))),
     scene("LOCK.TOP beside the same (for operators)", Bound::Short, places_everywhere, |stage| drop(stage.ask("LOCK.TOP"))),
     // What the server does to keys.
@@ -241,7 +254,7 @@ pub const SCENES: &[Scene] = &[
     // What ends together.
     once("100,000 leases end together", Bound::Short, |stage| {
         let count = if stage.full { PLACES } else { 1 };
-        stage.script("'LOCK.ACQUIRE','l'..i,'H','PX',ms", count, Duration::from_secs(3));
+        stage.together("'LOCK.ACQUIRE','l'..i,'H','PX',ms", count, Duration::from_secs(3));
     }, |stage| {
         await_due(stage);
         stage.until_keys(0);
@@ -249,17 +262,18 @@ pub const SCENES: &[Scene] = &[
     once("the time of 100,000 places is over together", Bound::Short, |stage| {
         held(stage, PLACES);
         let count = if stage.full { PLACES } else { 0 };
-        stage.script("'LOCK.ACQUIRE','h'..i,'p'..i,'QUEUE',ms", count, Duration::from_secs(4));
+        stage.together("'LOCK.ACQUIRE','h'..i,'p'..i,'QUEUE',ms", count, Duration::from_secs(4));
         stage.has("places", PLACES as u64);
     }, |stage| {
         await_due(stage);
-        sleep(Duration::from_millis(if stage.full { 1_500 } else { 10 }));
-        let full = std::mem::replace(&mut stage.full, true);
-        stage.has("places", 0);
-        stage.full = full;
+        sleep(Duration::from_millis(if stage.full { 1_000 } else { 10 }));
+        testbed::wait_for("the places to end", || {
+            sleep(Duration::from_millis(100));
+            stage.conn.info_number("lock", "lock_places") == 0
+        });
     }),
     Scene { options: GRACE, ..once("a grace ends before 100,000 places", Bound::Short, |stage| {
-        stage.due = Instant::now() + Duration::from_millis(6_000);
+        stage.due = Instant::now() + Duration::from_millis(3_000);
         let count = if stage.full { PLACES } else { 0 };
         stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE l{at} p{at} QUEUE 60000")));
         stage.has("places", PLACES as u64);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testbed::{Client, Server, Setup, Value, wait_for};
 
 /// A server, a client without duties, and the connections that belong to the scene.
@@ -64,16 +64,21 @@ impl Stage {
         self.connections.push(client);
     }
 
-    /// Runs a request of a script for each number below a count. In it `i` is the number, and `ms` what is left of the
-    /// time from now, which is the same moment for all.
-    pub fn script(&mut self, request: &str, count: usize, from_now: Duration) {
-        let script = format!(
-            "local n,d=tonumber(ARGV[1]),tonumber(ARGV[2]) local t,ms,e for i=0,n-1 do if i%50==0 then \
-             t=redis.call('TIME') t=t[1]*1000+math.floor(t[2]/1000) e=e or t+d ms=math.max(1,e-t) end \
-             redis.call({request}) end"
-        );
+    /// Sends a request for each number below a count, from scripts. In it `i` is the number, and `ms` what is left of a
+    /// time that ends for all of them at one moment.
+    pub fn together(&mut self, request: &str, count: usize, from_now: Duration) {
+        // Time stands still within a script.
+        const PER_SCRIPT: usize = 100;
+        let from_now = if self.full { from_now } else { Duration::from_millis(100) };
         self.due = Instant::now() + from_now;
-        let _: Value = self.conn.get(&["EVAL", &script, "0", &count.to_string(), &from_now.as_millis().to_string()]);
+        let end_ms = (SystemTime::now() + from_now).duration_since(UNIX_EPOCH).expect("later than 1970").as_millis();
+        self.fill((0..count).step_by(PER_SCRIPT).map(|from| {
+            let to = count.min(from + PER_SCRIPT) - 1;
+            format!(
+                "EVAL \"local t=redis.call('TIME') local ms=math.max(1,{end_ms}-t[1]*1000-math.floor(t[2]/1000)) \
+                 for i={from},{to} do redis.call({request}) end\" 0"
+            )
+        }));
         assert!(Instant::now() < self.due, "the machine is too slow for this scene");
     }
 
