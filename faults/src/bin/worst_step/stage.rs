@@ -122,8 +122,16 @@ impl Probe {
         let request = format!("{:width$}\r\n", "INFO cpu", width = Probe::BYTES - 2).into_bytes();
         let thread = thread::spawn(move || {
             let (mut longest, mut last, mut under_way) = (0, None, 0);
+            // So many more are sent at the end: one of them comes after all that was done.
+            let mut at_the_end = Probe::UNDER_WAY;
             loop {
-                while under_way < Probe::UNDER_WAY && !stopped.load(Ordering::Relaxed) {
+                while under_way < Probe::UNDER_WAY {
+                    if stopped.load(Ordering::Relaxed) {
+                        if at_the_end == 0 {
+                            break;
+                        }
+                        at_the_end -= 1;
+                    }
                     client.0.send_packed_command(&request).expect("the server reads");
                     under_way += 1;
                 }
