@@ -17,6 +17,7 @@ programs=(
   "limits 2 60"
   "partition 3 120"
   "quorum 1 60"
+  "worst_step 1 5"
 )
 
 length=${1:-}

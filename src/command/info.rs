@@ -64,7 +64,7 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A
     let key = parser.need("key")?;
     let mut options = Options::default();
     parser.read_options(&[Opt::Owner, Opt::Count], &mut options)?;
-    Ok(Wanted { key, owner: options.owner, count: options.count_or_default() })
+    Ok(Wanted { key, owner: options.owner, count: options.count_bounded() })
 }
 
 /// What is shown. A copy: the key is closed before the reply is written.

@@ -51,7 +51,7 @@ impl Command for LockTop {
 pub fn parse<'a>(mut parser: Parser<impl Arguments<'a>>) -> Result<usize, ArgError> {
     let mut options = Options::default();
     parser.read_options(&[Opt::Count], &mut options)?;
-    Ok(options.count_or_default())
+    Ok(options.count_bounded())
 }
 
 struct Row {

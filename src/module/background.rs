@@ -7,6 +7,7 @@ use super::blocked_clients::{redirect_waiters, wake};
 use super::grace;
 use super::keyspace::LOCK;
 use super::replication;
+use super::resync::Unsent;
 use super::scheduler::SLICE_MS;
 use super::shell::{shell, with_manager};
 use super::step::{self, Publish};
@@ -23,6 +24,8 @@ use crate::lock::wait::timers::WaitPoll;
 
 /// How many holds of one key may end between two readings of the clock.
 const ITEMS_PER_POLL: usize = 64;
+/// How many records of one lock are sent between two readings of the clock.
+const RECORDS_PER_PIECE: usize = 512;
 
 /// The timer rings.
 pub(crate) fn on_ring(ctx: &mut Ctx<'_>) {
@@ -112,18 +115,23 @@ fn time_out_waiters(ctx: &mut Ctx<'_>, end: Timestamp) {
 /// Sends the records of locks that a RESTORE has brought, until the slice ends.
 fn send_records(ctx: &mut Ctx<'_>, end: Timestamp) {
     while shell().clock.mono() < end {
-        let Some((db, name)) = shell().resync.pop() else { return };
-        let name = OwnedStr::new(&name);
+        let Some(Unsent { db, name: of, after }) = shell().resync.pop() else { return };
+        let name = OwnedStr::new(&of);
         ctx.select_db(db.0);
         // A value of another type lies there now, or none: there is nothing to send.
         let names = [name.as_str()];
         let mut names = Names::of(&names);
         let Ok(keys) = Keys::open(ctx, &LOCK, &mut names, Access::Read) else { continue };
         let Some(lock) = keys.get(0) else { continue };
-        let (records, expires_at) = (effect::all_of(lock, KeyIndex(0)), keys.expires_at(0));
+        let records = effect::records_after(lock, KeyIndex(0), after.as_ref()).take(RECORDS_PER_PIECE);
+        let (records, expires_at): (Vec<_>, _) = (records.collect(), keys.expires_at(0));
         drop(keys);
         for record in &records {
             replication::send(ctx, name.as_str(), record, shell().clock.now());
+        }
+        if let Some(last) = records.last().filter(|_| records.len() == RECORDS_PER_PIECE) {
+            shell().resync.push(Unsent { db, name: of, after: Some(last.owner.clone()) });
+            continue;
         }
         // A time to live that came with it, or was set since, ends where the records are read.
         if let Some(at_ms) = expires_at {

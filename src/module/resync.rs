@@ -5,16 +5,31 @@
 //! in a notification reaches replicas before what it follows. So the background sends them.
 
 use crate::lock::model::key::{Db, PlainName};
+use crate::lock::model::owner::Owner;
 use std::cell::RefCell;
+
+/// A lock whose records are yet to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Unsent {
+    pub(crate) db: Db,
+    pub(crate) name: PlainName,
+    /// The last owner whose record was sent: a lock of many holders is sent in pieces.
+    pub(crate) after: Option<Owner>,
+}
 
 /// Locks whose records are yet to be sent.
 #[derive(Debug, Default)]
-pub struct Resync(RefCell<Vec<(Db, PlainName)>>);
+pub struct Resync(RefCell<Vec<Unsent>>);
 
 impl Resync {
     /// A lock came by RESTORE.
     pub(crate) fn enqueue(&self, db: Db, name: &[u8]) {
-        self.0.borrow_mut().push((db, PlainName::from_slice(name)));
+        self.push(Unsent { db, name: PlainName::from_slice(name), after: None });
+    }
+
+    /// The rest of a lock is to be sent later.
+    pub(crate) fn push(&self, unsent: Unsent) {
+        self.0.borrow_mut().push(unsent);
     }
 
     /// Whether records are yet to be sent.
@@ -23,7 +38,7 @@ impl Resync {
     }
 
     /// The next lock whose records are to be sent, which is taken out.
-    pub(crate) fn pop(&self) -> Option<(Db, PlainName)> {
+    pub(crate) fn pop(&self) -> Option<Unsent> {
         self.0.borrow_mut().pop()
     }
 
@@ -41,7 +56,7 @@ impl Resync {
 
     /// Two databases changed places.
     pub(crate) fn swap(&self, one: Db, other: Db) {
-        for (db, _) in self.0.borrow_mut().iter_mut() {
+        for Unsent { db, .. } in self.0.borrow_mut().iter_mut() {
             *db = if *db == one {
                 other
             } else if *db == other {

@@ -277,10 +277,13 @@ pub enum Cause {
     Replicated,
 }
 
-/// The changes that would make a lock what it is: for a lock that came without any.
-#[must_use]
-pub fn all_of(lock: &Lock, key: KeyIndex) -> SmallVec<[Change; 2]> {
-    let replicated = |(owner, hold): (&Owner, &Hold)| Change {
+/// The records of the holds of a lock, in order, from behind that of an owner on: as if each had just been set.
+pub fn records_after<'l>(
+    lock: &'l Lock,
+    key: KeyIndex,
+    after: Option<&Owner>,
+) -> impl Iterator<Item = Change> + use<'l> {
+    let replicated = move |(owner, hold): (&Owner, &Hold)| Change {
         key,
         cause: Cause::Replicated,
         owner: owner.clone(),
@@ -288,5 +291,6 @@ pub fn all_of(lock: &Lock, key: KeyIndex) -> SmallVec<[Change; 2]> {
         ended: false,
         record: Record::State,
     };
-    lock.holds.iter().map(replicated).collect()
+    let after = after.cloned();
+    lock.holds.iter().skip_while(move |(owner, _)| after.as_ref().is_some_and(|after| *owner <= after)).map(replicated)
 }

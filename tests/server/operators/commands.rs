@@ -325,6 +325,26 @@ fn top_finds_the_few_among_many() {
     assert_eq!(keys, ["k70", "k0", "k1"]);
 }
 
+#[test]
+fn info_and_top_show_no_more_rows_than_the_server_writes_in_a_moment() {
+    // What could go wrong: a client asks for all of 65,536 holders, and all others wait for 50 ms.
+    let server = Server::new();
+    let mut conn = server.connect();
+    let fill = "for i=1,5000 do redis.call('LOCK.RW','k','o'..i,'READ') end \
+                for i=1,5000 do redis.call('LOCK.ACQUIRE','k','p'..i,'QUEUE',60000) end";
+    conn.call(&["EVAL", fill, "0"]).unwrap();
+    let mut conn = Connection::resp3(&server);
+    for (command, rows) in
+        [("LOCK.INFO k COUNT 100000", ["holders", "waiters"]), ("LOCK.TOP COUNT 100000", ["waits", "keys"])]
+    {
+        let reply = conn.say(command);
+        assert_eq!(reply.field(rows[0]).items().len(), 4_096, "{command}");
+        assert!(reply.field(rows[1]).items().len() <= 4_096, "{command}");
+    }
+    let reply = conn.say("LOCK.INFO k COUNT 1");
+    assert_eq!((reply.field("holding").int(), reply.field("waiting").int()), (5_000, 5_000));
+}
+
 /// The rows of LOCK.LOG without what depends on the time: id, reason, db, key, owner, mode, note.
 fn log(conn: &mut Connection, command: &str) -> Vec<String> {
     let row = |row: &Reply| {

@@ -123,6 +123,29 @@ fn a_restored_lease_is_not_cut_short_by_a_restart() {
 }
 
 #[test]
+fn each_holder_of_a_restored_lock_has_one_record_however_many_there_are() {
+    // The records go out in pieces, since the other clients wait meanwhile: a piece may be forgotten, or come twice.
+    let server = Server::setup().option("appendonly", "yes").option("auto-aof-rewrite-percentage", "0").start();
+    let mut conn = server.connect();
+    conn.call(&["EVAL", "for i=1,1300 do redis.call('LOCK.RW','k','o'..i,'READ','PX',600000) end", "0"]).unwrap();
+    let payload = dump(&mut conn, "k");
+    restore(&mut conn, "copy", &payload).unwrap();
+    let records = || {
+        let records = server.raw_aof_tail().into_iter();
+        let records = records.filter(|command| command[0] == "LOCK.HOLD" && command[1] == "copy");
+        records.map(|mut command| command.swap_remove(2)).collect::<Vec<_>>()
+    };
+    wait_for("the records", || records().len() >= 1_300);
+    // What comes twice comes before this.
+    conn.int(&["LOCK.ACQUIRE", "last", "a"]).unwrap();
+    wait_for("the last record", || server.raw_aof_tail().iter().any(|command| command[1] == "last"));
+    let mut owners = records();
+    owners.sort();
+    owners.dedup();
+    assert_eq!((owners.len(), records().len()), (1_300, 1_300));
+}
+
+#[test]
 fn the_facts_of_a_restored_lock_follow_it_through_a_transaction() {
     // They are sent a moment later, when the lock has another name or another database.
     let server = Server::setup().option("appendonly", "yes").start();

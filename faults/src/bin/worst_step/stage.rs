@@ -1,0 +1,178 @@
+//! A server with a scene on it, and the measure of its longest uninterrupted step.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use testbed::{Client, Server, Setup, Value, wait_for};
+
+/// A server, a client without duties, and the connections that belong to the scene.
+pub struct Stage {
+    pub server: Server,
+    pub conn: Client,
+    pub connections: Vec<Client>,
+    /// False for the same request beside an empty server, or beside plain values of the same size.
+    pub full: bool,
+    /// When what the scene waits for begins to end.
+    pub due: Instant,
+    /// What DUMP gave.
+    pub saved: Option<Value>,
+}
+
+impl Stage {
+    pub fn new(setup: Setup, full: bool) -> Stage {
+        let server = setup.start();
+        let conn = server.connect();
+        Stage { server, conn, connections: Vec::new(), full, due: Instant::now(), saved: None }
+    }
+
+    /// Sends a request of words without blanks; its reply, which is no error.
+    pub fn ask(&mut self, request: &str) -> Value {
+        self.conn.get(&request.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Opens so many connections more.
+    pub fn connect(&mut self, count: usize) {
+        let server = &self.server;
+        self.connections.extend((0..count).map(|_| server.connect()));
+    }
+
+    /// Parks a client for a request on each of the scene's connections, which get their requests by number.
+    pub fn park(&mut self, request: impl Fn(usize) -> String) {
+        let number = self.connections.len() as u64;
+        for (at, client) in self.connections.iter_mut().enumerate() {
+            client.send(&request(at).split(' ').collect::<Vec<_>>());
+        }
+        wait_for("the clients to be parked", || self.conn.info_number("clients", "blocked_clients") == number);
+    }
+
+    /// Sends requests on a connection of their own, in one piece and without replies. The connection stays open.
+    pub fn fill(&mut self, requests: impl Iterator<Item = String>) {
+        const PIECE: usize = 1 << 20;
+        let mut client = self.server.connect();
+        let mut bytes = b"CLIENT REPLY OFF\r\n".to_vec();
+        for request in requests.chain(["CLIENT REPLY ON".to_owned()]) {
+            bytes.extend(request.as_bytes());
+            bytes.extend(b"\r\n");
+            if bytes.len() > PIECE {
+                client.0.send_packed_command(&bytes).expect("the server reads");
+                bytes.clear();
+            }
+        }
+        client.0.send_packed_command(&bytes).expect("the server reads");
+        client.0.recv_response().expect("OK");
+        self.connections.push(client);
+    }
+
+    /// Sends a request for each number below a count, from scripts. In it `i` is the number, and `ms` what is left of a
+    /// time that ends for all of them at one moment.
+    pub fn together(&mut self, request: &str, count: usize, from_now: Duration) {
+        // Time stands still within a script.
+        const PER_SCRIPT: usize = 100;
+        let from_now = if self.full { from_now } else { Duration::from_millis(100) };
+        self.due = Instant::now() + from_now;
+        let end_ms = (SystemTime::now() + from_now).duration_since(UNIX_EPOCH).expect("later than 1970").as_millis();
+        self.fill((0..count).step_by(PER_SCRIPT).map(|from| {
+            let to = count.min(from + PER_SCRIPT) - 1;
+            format!(
+                "EVAL \"local t=redis.call('TIME') local ms=math.max(1,{end_ms}-t[1]*1000-math.floor(t[2]/1000)) \
+                 for i={from},{to} do redis.call({request}) end\" 0"
+            )
+        }));
+        assert!(Instant::now() < self.due, "the machine is too slow for this scene");
+    }
+
+    /// Fails unless a field of INFO lock says that the scene is as it is meant to be.
+    pub fn has(&mut self, field: &str, count: u64) {
+        if self.full {
+            assert_eq!(self.conn.info_number("lock", &format!("lock_{field}")), count, "{field}");
+        }
+    }
+
+    /// Waits until the server has so many keys.
+    pub fn until_keys(&mut self, count: i64) {
+        wait_for("keys to end", || self.conn.int(&["DBSIZE"]) == Some(count));
+    }
+
+    /// The longest uninterrupted step of the server during something and right after it, in microseconds of CPU.
+    pub fn longest_us(&mut self, act: impl FnOnce(&mut Stage)) -> u64 {
+        let probe = Probe::start(self.server.connect());
+        act(self);
+        probe.stop()
+    }
+}
+
+/// The CPU that the server uses between two requests of a client that always has one ready. INFO reads the time within
+/// the server, so this is exact: it is what the server does between two turns of its event loop.
+struct Probe {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Probe {
+    /// So many requests are under way: the server has the next one whatever becomes of this process.
+    const UNDER_WAY: usize = 128;
+    /// What a request is filled up to: a turn reads 16 KB of a connection, so each turn serves one at least.
+    const BYTES: usize = 8 << 10;
+
+    fn start(mut client: Client) -> Probe {
+        let stop = Arc::new(AtomicBool::new(false));
+        let served = Arc::new(AtomicUsize::new(0));
+        let (stopped, seen) = (stop.clone(), served.clone());
+        let request = format!("{:width$}\r\n", "INFO cpu", width = Probe::BYTES - 2).into_bytes();
+        let thread = thread::spawn(move || {
+            let (mut longest, mut last, mut under_way) = (0, None, 0);
+            // So many more are sent at the end: one of them comes after all that was done.
+            let mut at_the_end = Probe::UNDER_WAY;
+            loop {
+                while under_way < Probe::UNDER_WAY {
+                    if stopped.load(Ordering::Relaxed) {
+                        if at_the_end == 0 {
+                            break;
+                        }
+                        at_the_end -= 1;
+                    }
+                    client.0.send_packed_command(&request).expect("the server reads");
+                    under_way += 1;
+                }
+                if under_way == 0 {
+                    return longest;
+                }
+                let now = spent_us(&client.0.recv_response().expect("INFO"));
+                under_way -= 1;
+                // The first ones come together.
+                if seen.fetch_add(1, Ordering::Relaxed) > Probe::UNDER_WAY {
+                    longest = longest.max(last.map_or(0, |last| now - last));
+                }
+                last = Some(now);
+            }
+        });
+        wait_for("the probe to run", || served.load(Ordering::Relaxed) > 2 * Probe::UNDER_WAY);
+        Probe { stop, thread }
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("does not panic")
+    }
+}
+
+/// The CPU of the server's main thread, by the text of INFO.
+fn spent_us(info: &Value) -> u64 {
+    let Value::BulkString(text) = info else { panic!("{info:?}") };
+    let text = String::from_utf8_lossy(text);
+    let of = |field: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("since Redis 6.2");
+        let (seconds, micros) = line.split_once('.').expect("seconds");
+        seconds.parse::<u64>().expect("a number") * 1_000_000 + micros.parse::<u64>().expect("six digits")
+    };
+    of("used_cpu_user_main_thread:") + of("used_cpu_sys_main_thread:")
+}
+
+/// The CPU of 10,000 pairs of ACQUIRE and RELEASE that nobody contends, in microseconds.
+pub fn pairs_us(stage: &mut Stage) -> u64 {
+    let spent = |stage: &mut Stage| spent_us(&stage.ask("INFO cpu"));
+    let before = spent(stage);
+    stage.fill((0..10_000).flat_map(|_| ["LOCK.ACQUIRE pair owner".to_owned(), "LOCK.RELEASE pair owner".to_owned()]));
+    spent(stage) - before
+}
