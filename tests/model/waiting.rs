@@ -1042,3 +1042,22 @@ fn a_waiter_that_only_places_in_line_keep_in_a_circle_is_let_in_by_its_check() {
     world.holds(b'r', Write, b"j");
     assert_eq!([world.at(b'j'), world.at(b'k')], [at(b"r", b"a"), at(b"ar", b"w")]);
 }
+
+#[test]
+fn a_grant_is_carried_once_though_another_holder_has_the_hash_of_its_owner() {
+    // What could go wrong: a lock moves with two holders whose owners collide. The grant of one is carried for each of
+    // them. The second time it counts as gone, and is not rolled back when its client has left.
+    let mut world = World::new(RULES);
+    world.ask(b'a', Write, b"j");
+    assert_eq!(world.ask(b'e', Read, b"jk"), Answer::Queued);
+    world.release(b'a', b"j");
+    assert_eq!(world.naive.granted.len(), 1, "it is not known whether the client has its reply");
+    // `c` has the hash of `e` here. More requests than holders: then the holders are gone through.
+    world.ask(b'c', Read, b"k");
+    world.ask(b'a', Write, b"l");
+    world.ask(b'b', Write, b"l");
+    world.step(&Op::Move { key: b'k' });
+    world.check();
+    world.step(&Op::Lose { nth: 0 });
+    world.check();
+}

@@ -112,9 +112,11 @@ impl WaitTable {
         }
         let WaitTable { waiters, owners, .. } = self;
         let fewer_holders = lock.holds.len() <= waiters.len();
-        let mut carry = |ids: &mut dyn Iterator<Item = WaiterId>| {
+        let mut carry = |ids: &mut dyn Iterator<Item = WaiterId>, owner: Option<&Owner>| {
             for id in ids {
-                let Some(waiter) = waiters.get_mut(id) else { continue };
+                // Other owners may have the same hash. Each waiter is carried once.
+                let is_meant = |waiter: &&mut Waiter| owner.is_none_or(|owner| waiter.owner == *owner);
+                let Some(waiter) = waiters.get_mut(id).filter(is_meant) else { continue };
                 waiter.forget_given_at(to);
                 if !waiter.lies_at(from.0, from.1) {
                     continue;
@@ -130,9 +132,9 @@ impl WaitTable {
         };
         // Whichever are fewer.
         if fewer_holders {
-            lock.holds.iter().for_each(|(owner, _)| carry(&mut owners.of(owner)));
+            lock.holds.iter().for_each(|(owner, _)| carry(&mut owners.of(owner), Some(owner)));
         } else {
-            carry(&mut owners.all());
+            carry(&mut owners.all(), None);
         }
     }
 
