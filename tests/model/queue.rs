@@ -146,6 +146,8 @@ pub(crate) struct Rules {
     pub(crate) places_max: usize,
     pub(crate) reserve_us: u64,
     pub(crate) detects: bool,
+    /// Whether a step reaches its limits soon.
+    pub(crate) small_steps: bool,
 }
 
 impl Waiter {

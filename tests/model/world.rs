@@ -11,7 +11,7 @@ use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::{Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
-use redis_lock::lock::model::limits::Limits;
+use redis_lock::lock::model::limits::{Limits, StepLimits};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{Note, Owner};
 use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
@@ -220,17 +220,21 @@ pub(crate) struct Side {
     /// The database and the keys of the current step.
     db: u32,
     step: Vec<(u32, [u8; 1])>,
+    /// How many of them the step began with.
+    named: usize,
+    /// How often a key was opened in it.
+    opens: usize,
     /// How often a lock was read that is none of the step's.
     pub(crate) peeks: usize,
 }
 
 impl Keyspace for Side {
-    fn count(&self) -> u16 {
-        self.step.len() as u16
+    fn count(&self) -> usize {
+        self.step.len()
     }
 
     fn place(&mut self, key: KeyIndex) -> Place<'_> {
-        let (db, name) = &self.step[usize::from(key.0)];
+        let (db, name) = &self.step[key.0];
         Place { db: Db(*db), name, lock: self.locks.get_mut(&(*db, name[0])) }
     }
 
@@ -243,11 +247,15 @@ impl Keyspace for Side {
             self.step.push((db, [name[0]]));
             self.step.len() - 1
         });
-        Ok(KeyIndex(at as u16))
+        let most = self.named + self.manager.limits.step.keys_open + KEYS_MAX;
+        assert!(self.step.len() <= most, "{} keys are open, {} of them named", self.step.len(), self.named);
+        self.opens += 1;
+        Ok(KeyIndex(at))
     }
 
-    fn close(&mut self, left: u16) {
-        self.step.truncate(usize::from(left));
+    fn close(&mut self, key: KeyIndex) {
+        assert!(key.0 >= self.named, "a key of the request");
+        self.step.swap_remove(key.0);
     }
 
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
@@ -256,7 +264,7 @@ impl Keyspace for Side {
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
-        let (db, name) = self.step[usize::from(key.0)];
+        let (db, name) = self.step[key.0];
         assert!(!self.locks.contains_key(&(db, name[0])), "created over a lock");
         self.locks.entry((db, name[0])).or_default()
     }
@@ -265,7 +273,16 @@ impl Keyspace for Side {
 impl Side {
     pub(crate) fn new(limits: Limits) -> Side {
         let (locks, foreign) = (BTreeMap::new(), BTreeSet::new());
-        Side { manager: LockManager::new(limits), locks, foreign, db: 0, step: Vec::new(), peeks: 0 }
+        Side {
+            manager: LockManager::new(limits),
+            locks,
+            foreign,
+            db: 0,
+            step: Vec::new(),
+            named: 0,
+            opens: 0,
+            peeks: 0,
+        }
     }
 
     /// Serves a request on these keys.
@@ -302,8 +319,11 @@ impl Side {
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
     pub(crate) fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut LockManager, &mut Side) -> R) -> R {
-        let mut manager = std::mem::replace(&mut self.manager, LockManager::new(limits(Rules::default())));
+        // The limits stay for what is opened.
+        let limits = self.manager.limits;
+        let mut manager = std::mem::replace(&mut self.manager, LockManager::new(limits));
         (self.db, self.step) = (db, keys.iter().map(|key| (db, [*key])).collect());
+        (self.named, self.opens) = (keys.len(), 0);
         let result = work(&mut manager, self);
         self.manager = manager;
         self.locks.retain(|_, lock| !lock.is_free());
@@ -424,7 +444,15 @@ pub(crate) const RULES: Rules = Rules {
     places_max: 9_999,
     reserve_us: 20_000,
     detects: true,
+    small_steps: false,
 };
+
+/// The most keys that a request names here.
+const KEYS_MAX: usize = 4;
+
+/// Limits that most steps reach.
+const SMALL: StepLimits =
+    StepLimits { answers: 2, keys_granted: 1, keys_judged: 1, keys_judged_first: 2, keys_open: 1 };
 
 pub(crate) fn limits(rules: Rules) -> Limits {
     Limits {
@@ -437,6 +465,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         deadlock_detection: rules.detects,
         promotion_skew: SKEW,
         grace: Millis(0),
+        step: if rules.small_steps { SMALL } else { StepLimits::DEFAULT },
     }
 }
 
@@ -484,8 +513,18 @@ impl World {
 
     /// Does one thing in all three, works off what it leaves to do, and compares what they answer.
     pub(crate) fn step(&mut self, op: &Op) {
-        if let Op::Unit { commands } = op {
-            return self.unit(commands);
+        match op {
+            // A request is judged when its queues were served, as far as its step goes. The naive model serves all of
+            // them first, so nothing is left undone here.
+            Op::Unit { commands } if self.naive.rules.small_steps => {
+                return commands.iter().for_each(|command| self.step(command));
+            }
+            Op::Late { us } if self.naive.rules.small_steps => return self.step(&Op::Pass { us: *us }),
+            Op::Close { client, late: true } if self.naive.rules.small_steps => {
+                return self.step(&Op::Close { client: *client, late: false });
+            }
+            Op::Unit { commands } => return self.unit(commands),
+            _ => {}
         }
         self.naive.refresh_offers();
         match op {
@@ -1102,7 +1141,7 @@ impl World {
         for change in changes {
             let fence = change.hold.fence();
             let update = update_of(change, now);
-            let (db, key) = self.primary.step[usize::from(change.key.0)];
+            let (db, key) = self.primary.step[change.key.0];
             let Step { outcome: told, effects } = self
                 .replica
                 .in_step(db, &key, now, |manager, step| manager.apply(step, KeyIndex(0), &update, Origin::Peer));
@@ -1240,9 +1279,13 @@ impl World {
     }
 
     fn end_waits(&mut self, db: u32, key: u8) {
-        for (id, answer) in self.primary.manager.end_waits(Db(db), &[key], &request::WaitEnd::WrongType) {
-            assert_eq!(answer, request::WaitEnd::WrongType);
-            self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
+        while !self.naive.queue(db, key).is_empty() {
+            let ended = self.primary.manager.end_waits(Db(db), &[key], &request::WaitEnd::WrongType);
+            assert!((1..=self.primary.manager.limits.step.answers).contains(&ended.len()));
+            for (id, answer) in ended {
+                assert_eq!(answer, request::WaitEnd::WrongType);
+                self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
+            }
         }
         assert!(self.naive.queue(db, key).is_empty());
         self.naive.end_keeping();

@@ -14,6 +14,7 @@ pub mod operator;
 pub mod place;
 pub mod records;
 pub mod release;
+pub mod scan;
 pub mod serve;
 pub mod view;
 pub mod waiters;
@@ -26,7 +27,7 @@ use crate::lock::model::grace::Grace;
 use crate::lock::model::hold::{Connection, Epoch};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
-use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
+use crate::lock::model::limits::Limits;
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::offers::Offers;
 use crate::lock::model::session::Sessions;
@@ -211,7 +212,7 @@ impl LockManager {
             }
             step.settle(key, &self.sessions);
         }
-        self.wake_waiters(step, key, GRANTS_PER_BATCH);
+        self.wake_waiters(step, key, self.limits.step.answers);
     }
 
     /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this
@@ -269,18 +270,33 @@ impl LockManager {
             return;
         }
         self.offers.forget_emptied();
-        for change in effects.index_changes.drain(..) {
+        for change in &effects.index_changes {
             match change {
-                IndexChange::Binding(binding) => self.follow_binding(*keys, &binding),
+                IndexChange::Binding(binding) => self.follow_binding(*keys, binding),
                 IndexChange::LeftOffer { key, offer, is_weaker } => {
-                    let Place { db, name, .. } = keys.place(key);
-                    self.offers.leave(offer, db, name);
-                    if is_weaker {
+                    let Place { db, name, .. } = keys.place(*key);
+                    self.offers.leave(*offer, db, name);
+                    if *is_weaker {
                         self.wait_table.mark_ready(db, name);
                     }
                 }
             }
         }
+        // Not before: to follow all of them twice does no harm.
+        effects.index_changes.clear();
+    }
+
+    /// Makes up for what a step left undone that ended in a panic: lets the indexes follow, and has the queues of its
+    /// keys served if that is asked for, since a scan may have been under way.
+    ///
+    /// What the step has changed stays so, and is to be made known.
+    pub fn recover<K: Keyspace>(&mut self, step: &mut Step<'_, K>, serves: bool) {
+        for key in step.keys.all().filter(|_| serves) {
+            let Place { db, name, .. } = step.keys.place(key);
+            self.wait_table.mark_ready(db, name);
+        }
+        step.effects.check_leases = true;
+        self.follow(step);
     }
 
     /// Lets the index of sessions follow what happened to a hold.

@@ -5,7 +5,6 @@ use super::waiters::Waiting;
 use crate::lock::model::effect::Cause;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::{Keyspace, Place};
-use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Millis, Timestamp};
@@ -46,7 +45,7 @@ impl LockManager {
         if let Some(owner) = owner {
             self.leave_place(step, key, owner, |_| true);
         }
-        self.wake_waiters(step, key, GRANTS_PER_BATCH);
+        self.wake_waiters(step, key, self.limits.step.answers);
         self.follow(step);
         broken
     }

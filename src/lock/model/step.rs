@@ -21,8 +21,10 @@ pub struct Step<'k, K> {
     pub judged: Timestamp,
     /// What it has done so far. Lent, since to move it costs more than to fill it.
     pub effects: &'k mut Effects,
-    /// What it may still do for waiters.
+    /// What it has done for waiters.
     pub(crate) budget: Budget,
+    /// How many keys it had at the beginning.
+    named: usize,
 }
 
 /// What a step had done at some point.
@@ -30,13 +32,14 @@ pub struct Step<'k, K> {
 pub(crate) struct Savepoint {
     pub(crate) changes: usize,
     index_changes: usize,
-    keys: u16,
+    keys: usize,
 }
 
 impl<'k, K: Keyspace> Step<'k, K> {
     /// A step that has done nothing, and adds what it does to these effects.
     pub fn new(keys: &'k mut K, now: Now, effects: &'k mut Effects) -> Step<'k, K> {
-        Step { keys, now, judged: now.mono, effects, budget: Budget::new() }
+        let named = keys.count();
+        Step { keys, now, judged: now.mono, effects, budget: Budget::new(), named }
     }
 
     /// What it has done until now.
@@ -45,11 +48,31 @@ impl<'k, K: Keyspace> Step<'k, K> {
         Savepoint { changes: changes.len(), index_changes: index_changes.len(), keys: self.keys.count() }
     }
 
-    /// Closes the keys that were opened since then, if nothing was changed since.
+    /// How many keys it has beside those of the beginning.
+    pub(crate) fn opened(&self) -> usize {
+        self.keys.count() - self.named
+    }
+
+    /// Closes the keys that were opened since then and of which nothing was changed since.
     pub(crate) fn close_unchanged(&mut self, since: Savepoint) {
-        if self.effects.changes.len() == since.changes && self.effects.index_changes.len() == since.index_changes {
-            self.keys.close(since.keys);
+        let Effects { changes, index_changes, .. } = &mut *self.effects;
+        let (changes, index_changes) = (&mut changes[since.changes..], &mut index_changes[since.index_changes..]);
+        for key in (since.keys..self.keys.count()).rev().map(KeyIndex) {
+            if changes.iter().any(|change| change.key == key) || index_changes.iter().any(|change| change.key() == key)
+            {
+                continue;
+            }
+            self.keys.close(key);
+            // The last key has its index now. All behind it were changed.
+            let moved = KeyIndex(self.keys.count());
+            changes.iter_mut().filter(|change| change.key == moved).for_each(|change| change.key = key);
+            index_changes.iter_mut().filter(|change| change.key() == moved).for_each(|change| *change.key_mut() = key);
         }
+    }
+
+    /// Whether a hold on this key has changed.
+    pub(crate) fn has_changed(&self, key: KeyIndex) -> bool {
+        self.effects.changes.iter().any(|change| change.key == key)
     }
 
     /// Whether a hold on this key that was offered excludes fewer others than it did then.
