@@ -309,8 +309,8 @@ impl WaitQueue {
         self.unfinished.is_some() || self.pending.is_some() || self.reservation.is_some()
     }
 
-    /// Whether it was served when its reservation began, or after that was over. Since then nothing can have changed but
-    /// that a waiter's time is up.
+    /// Whether it was served when its reservation began, or after that was over. Since then nothing can have changed
+    /// but that a waiter's time is up.
     pub(crate) fn is_quiet(&self, now: Timestamp) -> bool {
         let is_served = self.reservation.is_some_and(|reservation| reservation.until > now || reservation.was_passed);
         self.unfinished.is_none() && self.pending.is_none() && is_served
