@@ -241,6 +241,7 @@ pub fn text_of_redirect(reason: RedirectReason) -> &'static str {
     match reason {
         RedirectReason::Demoted => "UNBLOCKED lock wait ended: this node is a replica now",
         RedirectReason::SlotGone => "UNBLOCKED lock wait ended: the key is served by another node now",
+        RedirectReason::Failed => "UNBLOCKED lock wait ended: internal error of the module, see the server's log",
     }
 }
 

@@ -43,6 +43,17 @@ impl<T> Few<T> {
     pub(super) fn pop(&mut self) -> Option<T> {
         self.rest.pop().or_else(|| self.first.take())
     }
+
+    /// Removes the element at this place, which must be there. The last one takes its place.
+    pub(super) fn swap_remove(&mut self, at: usize) -> T {
+        match at.checked_sub(1) {
+            None => {
+                let last = self.rest.pop();
+                core::mem::replace(&mut self.first, last).expect("there is a first one")
+            }
+            Some(at) => self.rest.swap_remove(at),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -52,12 +63,17 @@ mod tests {
     #[test]
     fn its_elements_are_where_those_of_a_vector_are() {
         let (mut few, mut model) = (Few::new(), Vec::new());
-        for step in [1, 1, 1, 0, 1, 0, 0, 0, 0, 1, 1] {
-            if step == 1 {
-                few.push(model.len());
-                model.push(model.len());
-            } else {
-                assert_eq!(few.pop(), model.pop());
+        for (number, step) in ["+", "+", "+", "-", "+", "-", "-", "-", "-", "+", "+", "+", "1", "0", "0", "+", "+"]
+            .into_iter()
+            .enumerate()
+        {
+            match step.parse() {
+                Ok(at) => assert_eq!(few.swap_remove(at), model.swap_remove(at)),
+                Err(_) if step == "+" => {
+                    few.push(number);
+                    model.push(number);
+                }
+                Err(_) => assert_eq!(few.pop(), model.pop()),
             }
             assert_eq!(few.len(), model.len());
             assert!((0..model.len()).all(|at| *few.at(at) == model[at] && *few.at_mut(at) == model[at]));

@@ -118,9 +118,10 @@ impl<'n> Names<'n> {
         }
     }
 
-    fn drop_last_made(&mut self) {
+    /// Drops the name of a key that the command does not name. The last one takes its place.
+    fn drop_made(&mut self, at: usize) {
         if let Some(made) = &mut self.made {
-            made.pop();
+            made.swap_remove(at - self.lent.len());
         }
     }
 
@@ -189,24 +190,26 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         // The slot may be moving, and this key may have moved already: the server has checked the keys of the command
         // alone.
         if self.get(at).is_none() && answering(self.ctx, self.name(at)) == Serving::Elsewhere {
-            self.close_last(at);
+            self.close(at);
             return Err(Unopened::Elsewhere);
         }
         Ok(at)
     }
 
-    /// Closes the keys that were opened last, so that `left` of them stay open: those that a command names at least.
-    pub fn close_last(&mut self, left: usize) {
-        while self.open.len() > left
-            && let Some(open) = self.open.pop()
-        {
-            let at = self.open.len();
-            if let Some(index) = &mut self.index {
-                index.remove(self.names.get(at).as_bytes(), at);
+    /// Closes a key that the command does not name. The last one takes its place.
+    pub fn close(&mut self, at: usize) {
+        assert!(at >= self.names.lent.len(), "the server keeps the names of the others");
+        let last = self.open.len() - 1;
+        if let Some(index) = &mut self.index {
+            index.remove(self.names.get(at).as_bytes(), at);
+            if at != last {
+                let name = self.names.get(last).as_bytes();
+                index.remove(name, last);
+                index.add(name, at);
             }
-            open.close();
-            self.names.drop_last_made();
         }
+        self.open.swap_remove(at).close();
+        self.names.drop_made(at);
     }
 
     /// Reads the value of a key of any database, open or not.
@@ -232,7 +235,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         self.push_made(name, Access::Read).ok()?;
         let at = self.open.len() - 1;
         let result = self.get(at).map(read);
-        self.close_last(at);
+        self.close(at);
         result
     }
 

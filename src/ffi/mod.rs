@@ -39,7 +39,7 @@ pub mod config;
 pub mod context;
 pub mod event;
 mod few;
-mod guard;
+pub mod guard;
 pub mod info;
 pub mod keys;
 pub mod load;

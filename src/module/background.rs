@@ -16,7 +16,7 @@ use crate::lock::collections::wheel::EntryId;
 use crate::lock::manager::LeasePoll;
 use crate::lock::model::effect::{self, WaitEnds};
 use crate::lock::model::key::{Db, KeyIndex};
-use crate::lock::model::limits::GRANTS_PER_BATCH;
+use crate::lock::model::limits::StepLimits;
 use crate::lock::model::request::{PerKey, RedirectReason, WaitEnd};
 use crate::lock::model::time::Timestamp;
 use crate::lock::wait::jobs::Job;
@@ -223,7 +223,7 @@ impl Source for Jobs {
     fn may_go_on(&mut self, ended: usize) -> bool {
         self.ended += ended;
         // Each answer costs the server more than the module sees here.
-        self.ended < GRANTS_PER_BATCH
+        self.ended < StepLimits::DEFAULT.answers
     }
 }
 
@@ -323,7 +323,8 @@ impl Task {
         }
     }
 
-    /// Neither grants nor revokes nor ends anything: the keys are not this node's to change. Their waits end.
+    /// Neither grants nor revokes nor ends anything: the keys are not this node's to change. Their waits end, some of
+    /// them now. How many.
     fn abandon_job(&self, job: &Job, answer: &WaitEnd) -> usize {
         let wait_ends = with_manager(|manager| {
             match job {
@@ -343,8 +344,9 @@ impl Task {
                 .flat_map(|name| manager.end_waits(self.db, name.as_str().as_bytes(), answer))
                 .collect::<WaitEnds>()
         });
+        let ended = wait_ends.len();
         wake(wait_ends, shell().clock.mono());
-        0
+        ended
     }
 }
 

@@ -64,7 +64,7 @@ impl Stream {
 #[inline(never)]
 fn send_all(ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
     for change in changes {
-        send(ctx, names.get(usize::from(change.key.0)), change, now);
+        send(ctx, names.get(change.key.0), change, now);
     }
 }
 

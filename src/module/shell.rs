@@ -15,7 +15,7 @@ use crate::ffi::Ctx;
 use crate::ffi::event::LoadedFrom;
 use crate::lock::manager::LockManager;
 use crate::lock::model::key::{Db, PlainName};
-use crate::lock::model::limits::{Bounds, HOLDS_ENDED_PER_STEP, Limits};
+use crate::lock::model::limits::{Bounds, Limits, StepLimits};
 use crate::lock::model::session::UnlinkedLock;
 use crate::lock::model::time::{Millis, Timestamp};
 use std::cell::{Cell, RefCell};
@@ -34,7 +34,7 @@ const NO_LIMITS: Limits = Limits {
     deadlock_detection: true,
     promotion_skew: Millis(0),
     grace: Millis(0),
-    holds_ended_per_step: HOLDS_ENDED_PER_STEP,
+    step: StepLimits::DEFAULT,
 };
 
 /// The bounds of arguments until the same moment.

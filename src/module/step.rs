@@ -2,13 +2,18 @@
 //!
 //! The order matters. Replicas and the AOF get a change before watchers and subscribers hear of it, and both before a
 //! client that waited for it is answered.
+//!
+//! A panic in a step undoes nothing that the manager has committed. So it is all made known before the panic goes on to
+//! the boundary of the call. If that panics too, the waits that the step has ended get an error.
 
 use super::blocked_clients;
 use super::keyspace::OpenLocks;
 use super::shell::{Shell, shell};
+use crate::ffi::guard::{Caught, catch};
 use crate::ffi::{Ctx, Names, Str, WrongType};
 use crate::lock::manager::LockManager;
-use crate::lock::model::effect::{Cause, Change, Effects, Record};
+use crate::lock::model::effect::{Cause, Change, Effects, Record, WaitEnds};
+use crate::lock::model::request::{RedirectReason, WaitEnd};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Now, Timestamp};
 use std::ffi::CStr;
@@ -44,7 +49,7 @@ pub(crate) fn run_request<'n>(
 ) -> Result<Done, WrongType> {
     let now = shell.clock.now();
     let judged = shell.judged(ctx, now.mono);
-    run_at((shell, now), ctx, names, Publish::All, |manager, step| {
+    run_at((shell, now), ctx, names, (Publish::All, true), |manager, step| {
         step.judged = judged;
         decide(manager, step)
     })
@@ -63,43 +68,87 @@ pub(crate) fn run<'n>(
     decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>),
 ) -> Result<Done, WrongType> {
     let shell = shell();
-    run_at((shell, shell.clock.now()), ctx, names, publish_to, decide)
+    run_at((shell, shell.clock.now()), ctx, names, (publish_to, false), decide)
 }
 
 fn run_at<'n>(
     (shell, now): (&'static Shell, Now),
     ctx: &mut Ctx<'_>,
     names: &'n [Str<'n>],
-    publish_to: Publish,
+    (publish_to, is_request): (Publish, bool),
     decide: impl FnOnce(&mut LockManager, &mut Step<'_, OpenLocks<'_, 'n>>),
 ) -> Result<Done, WrongType> {
     let mut names = Names::of(names);
     let mut effects = Effects::new();
-    let judged;
-    {
+    let mut judged = now.mono;
+    let decided = {
         let mut locks = OpenLocks::closed(shell, ctx, &mut names);
         locks.open_named()?;
-        let mut step = Step::new(&mut locks, now, &mut effects);
-        shell.with_manager(|manager| decide(manager, &mut step));
-        judged = step.judged;
-        locks.tidy(&effects.changes);
-    }
+        let decided = catch(|| {
+            let mut step = Step::new(&mut locks, now, &mut effects);
+            shell.with_manager(|manager| decide(manager, &mut step));
+            judged = step.judged;
+            locks.tidy(&effects.changes);
+        });
+        if decided.is_err() {
+            recover(shell, &mut locks, &mut effects, now, is_request);
+        }
+        decided
+    };
     let done = Done { now: now.mono, judged, ended: effects.wait_ends.len(), needs_rearm: effects.needs_rearm };
+    let mut published = Ok(());
     if !effects.is_empty() && publish_to == Publish::All {
-        publish(shell, ctx, &names, &effects.changes, now);
+        published = catch(|| publish(shell, ctx, &names, &effects.changes, now));
         if !effects.wait_ends.is_empty() {
-            blocked_clients::wake(effects.wait_ends.drain(..), now.mono);
+            published = answer(std::mem::take(&mut effects.wait_ends), published, now);
         }
     }
+    if let Err(panic) = decided.and(published) {
+        if is_request {
+            // The caller does not come to it.
+            shell.schedule(ctx);
+        }
+        panic.go_on();
+    }
     Ok(done)
+}
+
+/// The step has panicked: lets the indexes follow what it has changed, and leaves the keys as a step should.
+///
+/// A queue that the background was serving is not put on the ready list again: the panic would come back with it, as
+/// fast as the event loop turns.
+#[cold]
+fn recover(shell: &Shell, locks: &mut OpenLocks<'_, '_>, effects: &mut Effects, now: Now, is_request: bool) {
+    // What panics here has been logged. What was changed is to be made known all the same.
+    let _ = catch(|| {
+        let mut step = Step::new(locks, now, effects);
+        shell.with_manager(|manager| manager.recover(&mut step, is_request));
+    });
+    let _ = catch(|| locks.tidy(&effects.changes));
+}
+
+/// Answers the clients whose waits have ended. If replicas may not know of what they were granted, they get an error.
+#[inline(never)]
+fn answer(ends: WaitEnds, published: Result<(), Caught>, now: Now) -> Result<(), Caught> {
+    let mut ends = ends.into_iter();
+    let answered = published.and_then(|()| catch(|| blocked_clients::wake(ends.by_ref(), now.mono)));
+    for (waiter, _) in ends {
+        let end = WaitEnd::Redirected(RedirectReason::Failed);
+        let _ = catch(|| blocked_clients::wake([(waiter, end)], now.mono));
+    }
+    answered
 }
 
 /// Replicates the changes, then notifies watchers and subscribers.
 #[inline(always)]
 fn publish(shell: &Shell, ctx: &mut Ctx<'_>, names: &Names<'_>, changes: &[Change], now: Now) {
+    #[cfg(debug_assertions)]
+    for change in changes {
+        assert!(!names.get(change.key.0).as_bytes().ends_with(super::keyspace::on_purpose::WHEN_TOLD), "on purpose");
+    }
     shell.stream.publish(ctx, names, changes, now);
     for change in changes {
-        let name = names.get(usize::from(change.key.0));
+        let name = names.get(change.key.0);
         shell.metrics.count_change(change);
         shell.lost_holds.note(ctx, name.as_bytes(), change, now);
         // What was announced late has changed nothing now.

@@ -148,6 +148,8 @@ pub(crate) struct Rules {
     pub(crate) detects: bool,
     /// How many holds that are over one step ends. The model ends all.
     pub(crate) ended_max: usize,
+    /// Whether a step reaches its limits soon.
+    pub(crate) small_steps: bool,
 }
 
 impl Waiter {

@@ -5,7 +5,7 @@ use crate::queue::Rules;
 use crate::world::{Named, Op, RULES, Side, World, limits};
 use redis_lock::lock::model::hold::Mode::{self, Read, Write};
 use redis_lock::lock::model::key::KeyIndex;
-use redis_lock::lock::model::limits::GRANTS_PER_BATCH;
+use redis_lock::lock::model::limits::StepLimits;
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
 use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
@@ -635,7 +635,7 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
     for n in 0..200u8 {
         assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Queued(_))));
     }
-    assert_eq!(ask(b"w", leave()).effects.wait_ends.len(), GRANTS_PER_BATCH);
+    assert_eq!(ask(b"w", leave()).effects.wait_ends.len(), StepLimits::DEFAULT.answers);
     // A newcomer stands behind the rest, though nothing else would delay it; its step grants one request.
     let step = ask(b"n", acquire(Read));
     assert!(matches!(step.outcome, Ok(Outcome::Queued(_))), "{:?}", step.outcome);
@@ -645,8 +645,8 @@ fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
         let step = side.in_step(0, b"k", now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0), 64));
         slices.push(step.effects.wait_ends.len());
     }
-    assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == GRANTS_PER_BATCH), "{slices:?}");
-    assert_eq!(slices.iter().sum::<usize>(), 200 - GRANTS_PER_BATCH);
+    assert!(slices[..slices.len() - 1].iter().all(|slice| *slice == StepLimits::DEFAULT.answers), "{slices:?}");
+    assert_eq!(slices.iter().sum::<usize>(), 200 - StepLimits::DEFAULT.answers);
     assert_eq!((side.manager.waiting(), side.manager.broken_invariant()), (0, None));
 }
 

@@ -11,7 +11,7 @@ use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::{Hold, Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
-use redis_lock::lock::model::limits::{HOLDS_ENDED_PER_STEP, Limits};
+use redis_lock::lock::model::limits::{Limits, StepLimits};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{Note, Owner};
 use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
@@ -221,6 +221,10 @@ pub(crate) struct Side {
     /// The database and the keys of the current step.
     db: u32,
     step: Vec<(u32, u8)>,
+    /// How many of them the step began with.
+    named: usize,
+    /// How often a key was opened in it.
+    opens: usize,
     /// How often a lock was read that is none of the step's.
     pub(crate) peeks: usize,
 }
@@ -245,12 +249,12 @@ pub(crate) fn weak_hash(bytes: &[u8]) -> u64 {
 }
 
 impl Keyspace for Side {
-    fn count(&self) -> u16 {
-        self.step.len() as u16
+    fn count(&self) -> usize {
+        self.step.len()
     }
 
     fn place(&mut self, key: KeyIndex) -> Place<'_> {
-        let (db, key) = self.step[usize::from(key.0)];
+        let (db, key) = self.step[key.0];
         Place { db: Db(db), name: name(key), lock: self.locks.get_mut(&(db, key)) }
     }
 
@@ -263,11 +267,15 @@ impl Keyspace for Side {
             self.step.push((db, name[0]));
             self.step.len() - 1
         });
-        Ok(KeyIndex(at as u16))
+        let most = self.named + self.manager.limits.step.keys_open + KEYS_MAX;
+        assert!(self.step.len() <= most, "{} keys are open, {} of them named", self.step.len(), self.named);
+        self.opens += 1;
+        Ok(KeyIndex(at))
     }
 
-    fn close(&mut self, left: u16) {
-        self.step.truncate(usize::from(left));
+    fn close(&mut self, key: KeyIndex) {
+        assert!(key.0 >= self.named, "a key of the request");
+        self.step.swap_remove(key.0);
     }
 
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
@@ -276,7 +284,7 @@ impl Keyspace for Side {
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
-        let (db, key) = self.step[usize::from(key.0)];
+        let (db, key) = self.step[key.0];
         assert!(!self.locks.contains_key(&(db, key)), "created over a lock");
         self.locks.entry((db, key)).or_default()
     }
@@ -285,7 +293,16 @@ impl Keyspace for Side {
 impl Side {
     pub(crate) fn new(limits: Limits) -> Side {
         let (locks, foreign) = (BTreeMap::new(), BTreeSet::new());
-        Side { manager: LockManager::new(limits, weak_hash), locks, foreign, db: 0, step: Vec::new(), peeks: 0 }
+        Side {
+            manager: LockManager::new(limits, weak_hash),
+            locks,
+            foreign,
+            db: 0,
+            step: Vec::new(),
+            named: 0,
+            opens: 0,
+            peeks: 0,
+        }
     }
 
     /// Serves a request on these keys.
@@ -322,8 +339,11 @@ impl Side {
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
     pub(crate) fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut LockManager, &mut Side) -> R) -> R {
-        let mut manager = std::mem::replace(&mut self.manager, LockManager::new(limits(Rules::default()), weak_hash));
+        // The limits stay for what is opened.
+        let limits = self.manager.limits;
+        let mut manager = std::mem::replace(&mut self.manager, LockManager::new(limits, weak_hash));
         (self.db, self.step) = (db, keys.iter().map(|key| (db, *key)).collect());
+        (self.named, self.opens) = (keys.len(), 0);
         let result = work(&mut manager, self);
         self.manager = manager;
         self.locks.retain(|_, lock| !lock.is_free());
@@ -443,8 +463,16 @@ pub(crate) const RULES: Rules = Rules {
     places_max: 9_999,
     reserve_us: 20_000,
     detects: true,
-    ended_max: HOLDS_ENDED_PER_STEP,
+    ended_max: StepLimits::DEFAULT.holds_ended,
+    small_steps: false,
 };
+
+/// The most keys that a request names here.
+const KEYS_MAX: usize = 4;
+
+/// Limits that most steps reach.
+const SMALL: StepLimits =
+    StepLimits { answers: 2, keys_granted: 1, keys_judged: 1, keys_judged_first: 2, keys_open: 1, holds_ended: 1 };
 
 pub(crate) fn limits(rules: Rules) -> Limits {
     Limits {
@@ -458,7 +486,10 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         deadlock_detection: rules.detects,
         promotion_skew: SKEW,
         grace: Millis(0),
-        holds_ended_per_step: rules.ended_max,
+        step: StepLimits {
+            holds_ended: rules.ended_max,
+            ..if rules.small_steps { SMALL } else { StepLimits::DEFAULT }
+        },
     }
 }
 
@@ -514,8 +545,18 @@ impl World {
 
     /// Does one thing in all three, works off what it leaves to do, and compares what they answer.
     pub(crate) fn step(&mut self, op: &Op) {
-        if let Op::Unit { commands } = op {
-            return self.unit(commands);
+        match op {
+            // A request is judged when its queues were served, as far as its step goes. The naive model serves all of
+            // them first, so nothing is left undone here.
+            Op::Unit { commands } if self.naive.rules.small_steps => {
+                return commands.iter().for_each(|command| self.step(command));
+            }
+            Op::Late { us } if self.naive.rules.small_steps => return self.step(&Op::Pass { us: *us }),
+            Op::Close { client, late: true } if self.naive.rules.small_steps => {
+                return self.step(&Op::Close { client: *client, late: false });
+            }
+            Op::Unit { commands } => return self.unit(commands),
+            _ => {}
         }
         self.naive.refresh_offers();
         match op {
@@ -1156,7 +1197,7 @@ impl World {
         for change in changes {
             let fence = change.hold.fence();
             let update = update_of(change, now);
-            let (db, key) = self.primary.step[usize::from(change.key.0)];
+            let (db, key) = self.primary.step[change.key.0];
             match change.record {
                 Record::State => {}
                 Record::Emptied => {
@@ -1315,9 +1356,13 @@ impl World {
     }
 
     fn end_waits(&mut self, db: u32, key: u8) {
-        for (id, answer) in self.primary.manager.end_waits(Db(db), name(key), &request::WaitEnd::WrongType) {
-            assert_eq!(answer, request::WaitEnd::WrongType);
-            self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
+        while !self.naive.queue(db, key).is_empty() {
+            let ended = self.primary.manager.end_waits(Db(db), name(key), &request::WaitEnd::WrongType);
+            assert!((1..=self.primary.manager.limits.step.answers).contains(&ended.len()));
+            for (id, answer) in ended {
+                assert_eq!(answer, request::WaitEnd::WrongType);
+                self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
+            }
         }
         assert!(self.naive.queue(db, key).is_empty());
         self.naive.end_keeping();

@@ -23,12 +23,12 @@ pub(crate) struct Keys {
 }
 
 impl Keyspace for Keys {
-    fn count(&self) -> u16 {
-        u16::try_from(self.step.len()).expect("more keys than a step can have")
+    fn count(&self) -> usize {
+        self.step.len()
     }
 
     fn place(&mut self, key: KeyIndex) -> Place<'_> {
-        let name = &self.step[usize::from(key.0)];
+        let name = &self.step[key.0];
         Place { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
     }
 
@@ -38,12 +38,14 @@ impl Keyspace for Keys {
         if at == self.step.len() {
             self.step.push(name);
         }
-        Ok(KeyIndex(at as u16))
+        Ok(KeyIndex(at))
     }
 
-    fn close(&mut self, left: u16) {
-        for name in self.step.drain(usize::from(left)..) {
-            self.open.remove(&name);
+    fn close(&mut self, key: KeyIndex) {
+        let name = self.step.swap_remove(key.0);
+        self.open.remove(&name);
+        if let Some(moved) = self.step.get(key.0) {
+            self.open.insert(moved.clone(), key.0);
         }
     }
 
@@ -52,7 +54,7 @@ impl Keyspace for Keys {
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
-        self.locks.entry((self.db, self.step[usize::from(key.0)].clone())).or_default()
+        self.locks.entry((self.db, self.step[key.0].clone())).or_default()
     }
 }
 
@@ -92,7 +94,8 @@ impl Crowd {
 
     /// A step on these keys.
     pub(crate) fn on<R>(&mut self, names: &[PlainName], work: impl FnOnce(&mut LockManager, &mut Keys) -> R) -> R {
-        self.keys.close(0);
+        self.keys.step.clear();
+        self.keys.open.clear();
         for name in names {
             self.keys.open(name).expect("any key may be opened");
         }

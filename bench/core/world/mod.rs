@@ -7,7 +7,7 @@ use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
-use redis_lock::lock::model::limits::{HOLDS_ENDED_PER_STEP, Limits};
+use redis_lock::lock::model::limits::{Limits, StepLimits};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
@@ -27,7 +27,7 @@ pub(crate) const LIMITS: Limits = Limits {
     deadlock_detection: true,
     promotion_skew: Millis(1_000),
     grace: Millis(0),
-    holds_ended_per_step: HOLDS_ENDED_PER_STEP,
+    step: StepLimits::DEFAULT,
 };
 
 /// The hash of the module, with a key that is the same each time.
@@ -42,7 +42,7 @@ pub(crate) fn keyed_hash(bytes: &[u8]) -> u64 {
 pub(crate) struct OneKey(Option<Box<Lock>>);
 
 impl Keyspace for OneKey {
-    fn count(&self) -> u16 {
+    fn count(&self) -> usize {
         1
     }
 
@@ -54,7 +54,7 @@ impl Keyspace for OneKey {
         Ok(KeyIndex(0))
     }
 
-    fn close(&mut self, _: u16) {}
+    fn close(&mut self, _: KeyIndex) {}
 
     fn peek<R>(&mut self, _: Db, _: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
         self.0.as_deref().map(read)

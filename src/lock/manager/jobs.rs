@@ -7,7 +7,6 @@ use crate::lock::model::effect::{Cause, WaitEnds};
 use crate::lock::model::hold::Hold;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Cycle, PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
@@ -166,7 +165,7 @@ impl LockManager {
         if check {
             self.mark_ready_for_holders(step, key);
         }
-        self.wake_waiters(step, key, GRANTS_PER_BATCH);
+        self.wake_ready_waiters(step, key);
         if check {
             self.check_queue(step, db, &name);
         }
@@ -264,8 +263,8 @@ impl LockManager {
         let is_last = !self.wait_table.has_undelivered();
         for key in step.keys.all() {
             if is_last {
-                step.settle(key, None, self.settling(self.limits.holds_ended_per_step));
-                self.wake_waiters(step, key, GRANTS_PER_BATCH);
+                step.settle(key, None, self.settling(self.limits.step.holds_ended));
+                self.wake_waiters(step, key, self.limits.step.answers);
             } else {
                 let (db, name) = self.place_of(step, key);
                 self.wait_table.mark_ready(db, &name);
@@ -280,10 +279,12 @@ impl LockManager {
         self.wait_table.remove(id);
     }
 
-    /// Ends all waits for a key with this answer.
+    /// Ends waits for a key with this answer, as many as one step answers. If there are more, the queue is on the ready
+    /// list after that.
     pub fn end_waits(&mut self, db: Db, name: &[u8], answer: &WaitEnd) -> WaitEnds {
         let name = self.name(name);
-        let ids: Vec<WaiterId> = self.wait_table.queue(db, &name).into_iter().flat_map(|queue| queue.iter()).collect();
+        let queue = self.wait_table.queue(db, &name).into_iter();
+        let ids: Vec<WaiterId> = queue.flat_map(|queue| queue.iter()).take(self.limits.step.answers).collect();
         self.end_all(ids, answer)
     }
 

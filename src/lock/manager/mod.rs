@@ -14,6 +14,7 @@ pub mod operator;
 pub mod place;
 pub mod records;
 pub mod release;
+pub mod scan;
 pub mod serve;
 pub mod view;
 pub mod waiters;
@@ -28,7 +29,7 @@ use crate::lock::model::hold::{Connection, Epoch, Hold};
 use crate::lock::model::holds::Holds;
 use crate::lock::model::key::{Db, KeyIndex, KeyName, NameSet};
 use crate::lock::model::keyspace::{Keyspace, Place};
-use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
+use crate::lock::model::limits::Limits;
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::offers::Offers;
 use crate::lock::model::owner::Owner;
@@ -259,7 +260,7 @@ impl LockManager {
     fn settle_and_wake<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
         step.settle(key, None, self.settling(most));
         if !step.is_unsettled(key) {
-            self.wake_waiters(step, key, GRANTS_PER_BATCH);
+            self.wake_waiters(step, key, self.limits.step.answers);
         }
     }
 
@@ -371,18 +372,34 @@ impl LockManager {
             return;
         }
         self.offers.forget_emptied();
-        for change in core::mem::take(&mut step.effects.index_changes) {
+        // Kept until all are followed: to follow them twice does no harm.
+        let index_changes = step.effects.index_changes.clone();
+        for change in &index_changes {
             match change {
-                IndexChange::Binding(binding) => self.follow_binding(step, &binding),
+                IndexChange::Binding(binding) => self.follow_binding(step, binding),
                 IndexChange::LeftOffer { key, offer, is_weaker } => {
-                    let (db, name) = self.place_of(step, key);
-                    self.offers.leave(offer, db, &name);
-                    if is_weaker {
+                    let (db, name) = self.place_of(step, *key);
+                    self.offers.leave(*offer, db, &name);
+                    if *is_weaker {
                         self.wait_table.mark_ready(db, &name);
                     }
                 }
             }
         }
+        step.effects.index_changes.clear();
+    }
+
+    /// Makes up for what a step left undone that ended in a panic: lets the indexes follow, and has the queues of its
+    /// keys served if that is asked for, since a scan may have been under way.
+    ///
+    /// What the step has changed stays so, and is to be made known.
+    pub fn recover<K: Keyspace>(&mut self, step: &mut Step<'_, K>, serves: bool) {
+        for key in step.keys.all().filter(|_| serves) {
+            let (db, name) = self.place_of(step, key);
+            self.wait_table.mark_ready(db, &name);
+        }
+        step.effects.check_leases = true;
+        self.follow(step);
     }
 
     /// Has owners checked whose holds have ended on keys that they wait for. A holder that asks for its key again, with

@@ -5,7 +5,6 @@ use super::waiters::Waiting;
 use crate::lock::model::effect::Cause;
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
 use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Millis, Timestamp};
@@ -31,7 +30,7 @@ impl LockManager {
     ///
     /// How many holds were ended.
     pub fn break_holds<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, owner: Option<&Owner>) -> usize {
-        let most = self.limits.holds_ended_per_step;
+        let most = self.limits.step.holds_ended;
         step.settle(key, owner, self.settling(most));
         let before = step.effects.changes.len();
         let holders = step.keys.lock(key).map_or(0, |lock| lock.holds.len());
@@ -49,7 +48,7 @@ impl LockManager {
         if let Some(owner) = owner {
             self.leave_places(step, &[key], owner, None);
         }
-        self.wake_waiters(step, key, GRANTS_PER_BATCH);
+        self.wake_waiters(step, key, self.limits.step.answers);
         self.follow(step);
         broken
     }

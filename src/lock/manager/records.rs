@@ -6,7 +6,7 @@ use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Hold;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::limits::{GRANTS_PER_BATCH, Limits};
+use crate::lock::model::limits::Limits;
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::record::{DecodedLock, Origin, Update};
@@ -29,8 +29,8 @@ impl LockManager {
         let mut checked = Ok(());
         if origin == Origin::Client {
             let owner = if let Update::State(record) = update { Some(&record.owner) } else { None };
-            step.settle(key, owner, self.settling(self.limits.holds_ended_per_step));
-            self.wake_waiters(step, key, GRANTS_PER_BATCH);
+            step.settle(key, owner, self.settling(self.limits.step.holds_ended));
+            self.wake_waiters(step, key, self.limits.step.answers);
             checked = check(step.keys.lock(key).as_deref(), update, &self.limits, step.now.wall);
         }
         if checked.is_ok() {
@@ -44,7 +44,7 @@ impl LockManager {
             }
             self.mark_ready_for_holders(step, key);
             // Also where a hold has ended.
-            self.wake_waiters(step, key, GRANTS_PER_BATCH);
+            self.wake_waiters(step, key, self.limits.step.answers);
         }
         self.follow(step);
         checked

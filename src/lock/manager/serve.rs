@@ -7,7 +7,6 @@
 use super::LockManager;
 use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::limits::GRANTS_PER_BATCH;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Operation, Outcome, PerKey, Refusal, Request, WaitEnd};
 use crate::lock::model::step::Step;
@@ -83,7 +82,7 @@ impl LockManager {
     }
 
     /// Settles the first keys of the step, which the request names.
-    fn settle_named<K: Keyspace>(&mut self, step: &mut Step<'_, K>, count: u16, owner: &Owner) {
+    fn settle_named<K: Keyspace>(&mut self, step: &mut Step<'_, K>, count: usize, owner: &Owner) {
         if count == 1 {
             return self.settle(step, KeyIndex(0), owner);
         }
@@ -94,7 +93,8 @@ impl LockManager {
             }
             // A waiter that left the queue of one key for nothing may have delayed others in another's, which was
             // served before.
-            if step.effects.wait_ends[before..].iter().all(|(_, answer)| answer.is_grant()) {
+            let may_go_on = step.budget.allows(&self.limits.step, 0, self.limits.step.answers);
+            if !may_go_on || step.effects.wait_ends[before..].iter().all(|(_, answer)| answer.is_grant()) {
                 break;
             }
         }
@@ -104,7 +104,7 @@ impl LockManager {
     #[inline(always)]
     fn settle<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, owner: &Owner) {
         let before = step.effects.changes.len();
-        step.settle(key, Some(owner), self.settling(self.limits.holds_ended_per_step));
+        step.settle(key, Some(owner), self.settling(self.limits.step.holds_ended));
         // Nobody waits for any key.
         if self.wait_table.contended() == 0 {
             return;
@@ -124,7 +124,7 @@ impl LockManager {
     pub(super) fn wake_waiters_in_step<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
         let (db, name) = self.place_of(step, key);
         let Some(queue) = self.wait_table.queue(db, &name) else { return };
-        let most = if queue.batch_unfinished { 1 } else { GRANTS_PER_BATCH };
+        let most = if queue.unfinished.is_some() { 1 } else { self.limits.step.answers };
         self.wake_waiters(step, key, most);
     }
 }

@@ -1,24 +1,18 @@
-//! Waking waiters: scan the wait queue of a key, and grant to each waiter that can be served.
+//! What can be done for a waiter, and doing it: judge all its keys, grant it what it may have, or end its wait.
 //!
-//! A queue is scanned in every step on its key, and in the background ([`super::jobs`]) after anything else that may
-//! have made room. A scan goes in order. Behind a blocked waiter for this key alone, only those are tried that may
-//! bypass it: their owners got something since they came, or wait elsewhere too. Where a grant replaces an offer that
-//! excluded more, the scan begins anew: else those behind would take the room before the waiters that were blocked.
+//! Which waiters are tried, and in which order, is a matter of [`super::scan`].
 
 use super::LockManager;
 use super::grant::{GrantContext, grant};
-use crate::lock::model::hold::Mode;
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
+use crate::lock::model::key::KeyIndex;
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::offers::OfferId;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Cycle, PerKey, Refusal, WaitEnd, WaiterId};
 use crate::lock::model::settle::Over;
-use crate::lock::model::step::{Savepoint, Step};
+use crate::lock::model::step::Step;
 use crate::lock::wait::order::{Order, Passed, Requester, Verdict, judge};
-use crate::lock::wait::queue::Position;
 use crate::lock::wait::waiter::{GrantUndo, Waiter};
-use alloc::vec::Vec;
 
 /// What can be done for a waiter.
 pub(super) enum Attempt {
@@ -30,190 +24,11 @@ pub(super) enum Attempt {
     Reject(WaitEnd),
 }
 
-/// A scan of the wait queue of a key.
-struct Scan {
-    key: KeyIndex,
-    db: Db,
-    name: KeyName,
-    /// The position of the last waiter that was blocked.
-    behind: Option<Position>,
-    /// Whether only waiters that may bypass are tried from now on.
-    bypassing_only: bool,
-    /// Blocked waiters for several keys, before the first blocked waiter for this key alone.
-    many: Vec<WaiterId>,
-    /// Whether a waiter was granted its keys: then this one is settled, and may be held to write.
-    granted: bool,
-    /// Whether the scan ended before the queue did.
-    unfinished: bool,
-}
-
-impl Scan {
-    fn new(key: KeyIndex, db: Db, name: KeyName) -> Scan {
-        Scan { key, db, name, behind: None, bypassing_only: false, many: Vec::new(), granted: false, unfinished: false }
-    }
-
-    /// Begins anew at the head: waiters that were blocked may be served now.
-    fn restart(&mut self) {
-        (self.behind, self.bypassing_only) = (None, false);
-        self.many.clear();
-    }
-}
-
 impl LockManager {
     /// The order of service in a step.
     pub(crate) fn order<K>(&self, step: &Step<'_, K>) -> Order<'_> {
         let LockManager { wait_table, sessions, .. } = self;
         Order { wait_table, sessions, now: step.now.mono, judged: step.judged }
-    }
-
-    /// Serves the wait queue of a key, as far as it can be served and the budget of the step allows: at most so many
-    /// waiters. During a grace none: at its end all queues are served.
-    pub(crate) fn wake_waiters<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
-        if self.wait_table.contended() == 0 || self.is_in_grace(step.judged) {
-            return;
-        }
-        let (db, name) = self.place_of(step, key);
-        let mut scan = Scan::new(key, db, name);
-        let Some(is_quiet) = self.begin_scan(step, &scan) else { return };
-        let is_first = step.budget.is_whole();
-        while let Some((position, id)) = self.next_in(&scan) {
-            if step.budget.is_spent(is_first) {
-                // A quiet queue needs no further scan: a waiter whose time is up is answered by its timer.
-                scan.unfinished = !is_quiet;
-                break;
-            }
-            if scan.granted && self.meets_writer(step, &scan, id) {
-                self.pass_by(step, &mut scan, (position, id), 0);
-                continue;
-            }
-            let before = step.savepoint();
-            let attempt = self.attempt(step, id, None);
-            self.mark_ready_after(step, Some(key), before);
-            if let Attempt::Blocked(at) = attempt {
-                step.close_unchanged(before);
-                self.pass_by(step, &mut scan, (position, id), at);
-                continue;
-            }
-            let granted = if let Attempt::Grant(indices) = &attempt { indices.len() } else { 0 };
-            if !step.budget.allows(granted, most) {
-                step.close_unchanged(before);
-                scan.unfinished = true;
-                break;
-            }
-            step.budget.answer(granted);
-            match attempt {
-                Attempt::Grant(indices) => {
-                    self.grant_to_waiter(step, &indices, id);
-                    scan.granted = true;
-                }
-                Attempt::Reject(answer) => self.end_wait(step, id, answer),
-                Attempt::Blocked(_) => {}
-            }
-            if step.is_weaker_since(before, key) {
-                scan.restart();
-            }
-        }
-        self.update_reservation(step, &scan);
-    }
-
-    /// Prepares a queue for a scan; None if there is none. Whether it is quiet: nothing has changed since it was
-    /// scanned last, unless a waiter's time is up.
-    fn begin_scan<K: Keyspace>(&mut self, step: &mut Step<'_, K>, scan: &Scan) -> Option<bool> {
-        let queue = self.wait_table.queue_mut(scan.db, &scan.name)?;
-        let is_quiet = queue.is_quiet(step.now.mono);
-        // A scan goes by the order, so no waiter is passed by those behind it.
-        queue.batch_unfinished = false;
-        if queue.reservation.is_none() || step.is_free(scan.key) {
-            return Some(is_quiet);
-        }
-        // Taken also by a lock that came from elsewhere, of which the queue was not told.
-        self.wait_table.clear_reservation(scan.db, &scan.name);
-        Some(false)
-    }
-
-    /// Whether another owner has been granted the scanned key to write, and the waiter waits for this key alone. Most
-    /// scans end so, and it is quicker to see than an [`Attempt`].
-    fn meets_writer<K: Keyspace>(&self, step: &mut Step<'_, K>, scan: &Scan, id: WaiterId) -> bool {
-        let (Some(waiter), Some(lock)) = (self.wait_table.waiter(id), step.keys.lock(scan.key)) else { return false };
-        lock.mode() == Some(Mode::Write)
-            && matches!(&waiter.keys[..], [key] if !key.upgrade)
-            && waiter.until.is_none_or(|until| until > step.now.mono)
-            && lock.holds.get(waiter.owner.as_bytes()).is_none()
-    }
-
-    /// The next waiter to be tried.
-    fn next_in(&self, scan: &Scan) -> Option<(Position, WaiterId)> {
-        let queue = self.wait_table.queue(scan.db, &scan.name)?;
-        match scan.behind {
-            Some(position) if scan.bypassing_only => queue.next_bypassing(position),
-            behind => queue.next(behind),
-        }
-    }
-
-    /// Goes on behind a waiter that is blocked by this one of its keys.
-    fn pass_by<K: Keyspace>(
-        &mut self,
-        step: &mut Step<'_, K>,
-        scan: &mut Scan,
-        (position, id): (Position, WaiterId),
-        at: usize,
-    ) {
-        scan.behind = Some(position);
-        self.wait_table.note_blocked_on(id, at);
-        let Some(waiter) = self.wait_table.waiter(id) else { return };
-        if waiter.is_many() {
-            scan.many.push(id);
-        } else if !scan.bypassing_only {
-            scan.bypassing_only = true;
-            let reads = waiter.operation.mode == Mode::Read;
-            if reads && step.keys.lock(scan.key).is_none_or(|lock| lock.mode() != Some(Mode::Write)) {
-                self.allow_holders_to_bypass(step, &core::mem::take(&mut scan.many));
-            }
-        }
-    }
-
-    /// A reader is delayed by one of these waiters for several keys, and by nothing else. Readers behind it whose
-    /// owners hold one of those keys are not delayed.
-    fn allow_holders_to_bypass<K: Keyspace>(&mut self, step: &mut Step<'_, K>, many: &[WaiterId]) {
-        let mut holders = Vec::new();
-        for waiter in many.iter().filter_map(|id| self.wait_table.waiter(*id)) {
-            for wanted in &waiter.keys {
-                step.keys.peek(waiter.db, &wanted.name, |lock| holders.extend(self.wait_table.waiting_holders(lock)));
-            }
-        }
-        for owner in holders {
-            self.wait_table.allow_bypass(&owner);
-        }
-    }
-
-    /// Marks the queues of keys other than the scanned one as ready where holds have changed since then.
-    pub(super) fn mark_ready_after<K: Keyspace>(
-        &mut self,
-        step: &mut Step<'_, K>,
-        scanned: Option<KeyIndex>,
-        since: Savepoint,
-    ) {
-        let changed = step.effects.changes[since.changes..].iter().map(|change| change.key);
-        let changed: PerKey<KeyIndex> = changed.filter(|key| Some(*key) != scanned).collect();
-        for key in &changed {
-            let (db, name) = self.place_of(step, *key);
-            self.wait_table.mark_ready(db, &name);
-        }
-    }
-
-    /// After a scan: a free key is reserved for the first waiter that is left, which waits for other keys too.
-    fn update_reservation<K: Keyspace>(&mut self, step: &mut Step<'_, K>, scan: &Scan) {
-        let free = step.is_free(scan.key);
-        let Some(queue) = self.wait_table.queue_mut(scan.db, &scan.name) else { return };
-        queue.batch_unfinished = scan.unfinished;
-        let is_reserved = queue.reservation.is_some();
-        if scan.unfinished {
-            self.wait_table.mark_ready(scan.db, &scan.name);
-        } else if free {
-            self.wait_table.reserve(scan.db, &scan.name, step.now.mono, self.limits.reserve_max);
-        } else if is_reserved {
-            self.wait_table.clear_reservation(scan.db, &scan.name);
-        }
     }
 
     /// What can be done for a waiter now, also before the waiters of this cycle, if one is given.
@@ -244,7 +59,8 @@ impl LockManager {
     fn check_upgrades<K: Keyspace>(&self, step: &mut Step<'_, K>, waiter: &Waiter) -> Result<(), WaitEnd> {
         for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
             let key = step.open(&wanted.name)?;
-            step.settle(key, Some(&waiter.owner), self.settling(self.limits.holds_ended_per_step));
+            step.settle(key, Some(&waiter.owner), self.settling(self.limits.step.holds_ended));
+            step.budget.judge(wanted.name.cost());
             if step.keys.lock(key).is_none_or(|lock| lock.holds.get(waiter.owner.as_bytes()).is_none()) {
                 return Err(WaitEnd::HoldLost);
             }
@@ -263,8 +79,8 @@ impl LockManager {
         let mut verdicts: PerKey<(KeyIndex, Verdict)> = PerKey::new();
         for (nth, at) in blocked_on.into_iter().chain(0..waiter.keys.len()).enumerate() {
             let key = step.open(&waiter.keys[at].name).map_err(Attempt::Reject)?;
-            step.settle(key, Some(&waiter.owner), self.settling(self.limits.holds_ended_per_step));
-            step.budget.judge(&waiter.keys[at].name);
+            step.settle(key, Some(&waiter.owner), self.settling(self.limits.step.holds_ended));
+            step.budget.judge(waiter.keys[at].name.cost());
             let lock = step.keys.lock(key);
             if let Some(end) = LockManager::end_of_place(waiter, lock.as_deref()) {
                 return Err(Attempt::Reject(end));
@@ -292,7 +108,7 @@ impl LockManager {
     ) -> Option<usize> {
         let order = self.order(step);
         let mut passed = cycle.map(Passed::cycle);
-        (0..verdicts.len()).find(|at| {
+        let delayed_at = (0..verdicts.len()).find(|at| {
             let wanted = &waiter.keys[*at];
             let (place, position) = ((waiter.db, &wanted.name), waiter.position_at(wanted));
             let verdict = verdicts[*at].1;
@@ -306,7 +122,9 @@ impl LockManager {
             let passed = passed.get_or_insert_default();
             // A holder gets more only where nobody waits before it.
             verdict == Verdict::More || order.is_delayed(step.keys, place, Requester::of(waiter), position, passed)
-        })
+        });
+        step.budget.judge(passed.map_or(0, |passed| passed.cost()));
+        delayed_at
     }
 
     pub(super) fn grant_to_waiter<K: Keyspace>(&mut self, step: &mut Step<'_, K>, indices: &[KeyIndex], id: WaiterId) {

@@ -72,6 +72,24 @@ pub(crate) enum IndexChange {
     LeftOffer { key: KeyIndex, offer: OfferId, is_weaker: bool },
 }
 
+impl IndexChange {
+    /// The key of the hold.
+    pub(crate) fn key(&self) -> KeyIndex {
+        match self {
+            IndexChange::Binding(binding) => binding.key,
+            IndexChange::LeftOffer { key, .. } => *key,
+        }
+    }
+
+    /// The same, to change.
+    pub(crate) fn key_mut(&mut self) -> &mut KeyIndex {
+        match self {
+            IndexChange::Binding(binding) => &mut binding.key,
+            IndexChange::LeftOffer { key, .. } => key,
+        }
+    }
+}
+
 /// A hold was bound to another connection than before, or to one where there was none, or the other way round.
 #[derive(Clone, Debug)]
 pub(crate) struct BindingChange {

@@ -148,7 +148,7 @@ impl NameSet {
 
 /// A key of the current step, by its place among the step's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyIndex(pub u16);
+pub struct KeyIndex(pub usize);
 
 /// The number of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 /// Where the locks of one step lie: over Redis in the module, over a map in the tests.
 pub trait Keyspace {
     /// How many keys the step has.
-    fn count(&self) -> u16;
+    fn count(&self) -> usize;
     /// One of them.
     fn place(&mut self, key: KeyIndex) -> Place<'_>;
     /// Opens a key of the step's database: makes it one of the step's, if it is not yet. If something else than a lock
@@ -18,8 +18,9 @@ pub trait Keyspace {
     /// # Errors
     /// That answer.
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd>;
-    /// Makes the last keys of the step, of which nothing was changed, none of the step's any more: so many are left.
-    fn close(&mut self, left: u16);
+    /// Makes a key that was opened, and of which nothing was changed, none of the step's any more. The last key of the
+    /// step takes its index.
+    fn close(&mut self, key: KeyIndex);
     /// Reads the lock of any key of any database, without making it one of the step's.
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R>;
     /// Whether locks may have left their keys because the step opened them.

@@ -1,7 +1,6 @@
 //! The limits that an operator may set. The server's configuration fills them; the table of names is in
 //! module/config.rs.
 
-use super::key::KeyName;
 use super::time::Millis;
 
 /// The longest lease there is, whatever is configured or claimed: ten years.
@@ -10,26 +9,44 @@ pub const LEASE_CEILING: Millis = Millis(315_360_000_000);
 /// The longest owner or note there is, whatever is configured or claimed: the saved form has two bytes for a length.
 pub const SAVED_BYTES_CEILING: usize = u16::MAX as usize;
 
-/// How many waiters one step answers, on all its keys: each costs the server a reply, some ten microseconds, and the
-/// other clients wait meanwhile.
-pub const GRANTS_PER_BATCH: usize = 32;
-
-/// How many keys one step grants to waiters, unless the first of them alone waits for more: each is opened, changed and
-/// told to replicas and subscribers, which costs some ten microseconds.
-pub const KEYS_PER_BATCH: usize = 64;
-
-/// How many holds that are over one step of a client ends, on all its keys: each is told to replicas and subscribers,
-/// which costs some four microseconds.
-pub const HOLDS_ENDED_PER_STEP: usize = 1_024;
-
 /// How many places one owner may have: a search for deadlocks begins at all of them.
 pub const PLACES_PER_OWNER: usize = 256;
 
-/// How many keys of waiters one step judges, by the cost of their names ([`KeyName::cost`]). The first queue may need
-/// more until it has answered a waiter: else no step would come to the end of a long queue.
-const KEYS_JUDGED_PER_BATCH: usize = 256;
+/// The limits of what one step does for waiters, on all its keys together: the other clients wait meanwhile. What is
+/// left of a queue is served in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLimits {
+    /// The number of waiters answered. Each costs the server a reply, some ten microseconds.
+    pub answers: usize,
+    /// The number of keys granted to waiters, unless the first of them alone waits for more. Each is opened, changed
+    /// and told to replicas and subscribers, which costs some ten microseconds.
+    pub keys_granted: usize,
+    /// The number of keys of waiters judged. A long name counts for more ([`KeyName::cost`](super::key::KeyName::cost)).
+    pub keys_judged: usize,
+    /// The same number, until the first queue of the step has answered a waiter. It is higher, so that a hand-off is
+    /// hardly ever left to the background.
+    pub keys_judged_first: usize,
+    /// The number of keys that stay open beside those of the request, because something was changed there. The keys of
+    /// the waiter judged last may be open beside them.
+    pub keys_open: usize,
+    /// The number of holds that are over and end in a step of a client. Each is told to replicas and subscribers, which
+    /// costs some four microseconds.
+    pub holds_ended: usize,
+}
 
-/// How much a step has done for waiters, on all its keys, beside what it may do.
+impl StepLimits {
+    /// The limits of each step of the module.
+    pub const DEFAULT: StepLimits = StepLimits {
+        answers: 32,
+        keys_granted: 64,
+        keys_judged: 256,
+        keys_judged_first: 1_024,
+        keys_open: 256,
+        holds_ended: 1_024,
+    };
+}
+
+/// How much a step has done for waiters, on all its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
     answered: usize,
@@ -48,20 +65,25 @@ impl Budget {
         self == Budget::new()
     }
 
-    /// Whether the step is to try no further waiter. In its first queue it goes on judging until it has answered one.
-    pub(crate) fn is_spent(self, is_first: bool) -> bool {
-        let may_judge = self.judged < KEYS_JUDGED_PER_BATCH || (is_first && self.answered == 0);
-        self.granted >= KEYS_PER_BATCH || !may_judge
+    /// How many further keys may be judged.
+    pub(crate) fn left(self, limits: &StepLimits, is_first: bool) -> usize {
+        let most = if is_first && self.answered == 0 { limits.keys_judged_first } else { limits.keys_judged };
+        most.saturating_sub(self.judged)
+    }
+
+    /// Whether the step is to try no further waiter.
+    pub(crate) fn is_spent(self, limits: &StepLimits, is_first: bool) -> bool {
+        self.granted >= limits.keys_granted || self.left(limits, is_first) == 0
     }
 
     /// Whether the step may answer one more waiter, of at most so many, and grant it this many keys.
-    pub(crate) fn allows(self, keys: usize, most: usize) -> bool {
-        self.answered < most && (self.granted == 0 || self.granted + keys <= KEYS_PER_BATCH)
+    pub(crate) fn allows(self, limits: &StepLimits, keys: usize, most: usize) -> bool {
+        self.answered < most && (self.granted == 0 || self.granted + keys <= limits.keys_granted)
     }
 
-    /// A key of a waiter was judged.
-    pub(crate) fn judge(&mut self, name: &KeyName) {
-        self.judged += name.cost();
+    /// So many keys of waiters were judged, by the cost of their names, or waiters passed, or locks read.
+    pub(crate) fn judge(&mut self, cost: usize) {
+        self.judged += cost;
     }
 
     /// A waiter is answered, and granted this many keys.
@@ -111,6 +133,6 @@ pub struct Limits {
     pub promotion_skew: Millis,
     /// For how long this node grants nothing after a start or a promotion.
     pub grace: Millis,
-    /// How many holds that are over one step of a client ends.
-    pub holds_ended_per_step: usize,
+    /// What one step does at most.
+    pub step: StepLimits,
 }

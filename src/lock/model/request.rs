@@ -406,6 +406,8 @@ pub enum RedirectReason {
     Demoted,
     /// The key belongs to another node.
     SlotGone,
+    /// The module could not tell others of what the step has done.
+    Failed,
 }
 
 /// A cycle: each owner waits at its key for the next one, and the last for the first.

@@ -20,9 +20,11 @@ pub struct Step<'k, K> {
     pub judged: Timestamp,
     /// What it has done so far. Lent, since to move it costs more than to fill it.
     pub effects: &'k mut Effects,
-    /// What it may still do for waiters.
+    /// What it has done for waiters.
     pub(crate) budget: Budget,
-    /// The long ones of the names of its keys that were asked for, by the places of the keys.
+    /// How many keys it had at the beginning.
+    named: usize,
+    /// The long ones of the names of its keys that were asked for, by the indices of the keys.
     names: Vec<Option<KeyName>>,
     /// How many holds settling has ended.
     pub(super) ended: usize,
@@ -37,14 +39,14 @@ pub struct Step<'k, K> {
 pub(crate) struct Savepoint {
     pub(crate) changes: usize,
     index_changes: usize,
-    keys: u16,
+    keys: usize,
 }
 
 impl<'k, K: Keyspace> Step<'k, K> {
     /// A step that has done nothing, and adds what it does to these effects.
     pub fn new(keys: &'k mut K, now: Now, effects: &'k mut Effects) -> Step<'k, K> {
-        let (budget, names) = (Budget::new(), Vec::new());
-        Step { keys, now, judged: now.mono, effects, budget, names, ended: 0, looks: 0, unsettled: Vec::new() }
+        let (named, budget, names) = (keys.count(), Budget::new(), Vec::new());
+        Step { keys, now, judged: now.mono, effects, budget, named, names, ended: 0, looks: 0, unsettled: Vec::new() }
     }
 
     /// What it has done until now.
@@ -53,17 +55,46 @@ impl<'k, K: Keyspace> Step<'k, K> {
         Savepoint { changes: changes.len(), index_changes: index_changes.len(), keys: self.keys.count() }
     }
 
-    /// Closes the keys that were opened since then, if nothing was changed since.
+    /// How many keys it has beside those of the beginning.
+    pub(crate) fn opened(&self) -> usize {
+        self.keys.count() - self.named
+    }
+
+    /// Closes the keys that were opened since then and of which nothing was changed since.
     pub(crate) fn close_unchanged(&mut self, since: Savepoint) {
-        if self.effects.changes.len() == since.changes && self.effects.index_changes.len() == since.index_changes {
-            self.keys.close(since.keys);
-            self.names.truncate(usize::from(since.keys));
+        for key in (since.keys..self.keys.count()).rev().map(KeyIndex) {
+            if self.keeps_open(key, since) {
+                continue;
+            }
+            self.keys.close(key);
+            // The last key has its index now. All behind it were changed.
+            let moved = KeyIndex(self.keys.count());
+            self.forget_name(key, moved);
+            let Effects { changes, index_changes, ended_together, .. } = &mut *self.effects;
+            let changes = changes[since.changes..].iter_mut().map(|change| &mut change.key);
+            let index_changes = index_changes[since.index_changes..].iter_mut().map(IndexChange::key_mut);
+            let ended_together = ended_together.iter_mut().map(|(at, _)| at);
+            let all = changes.chain(index_changes).chain(ended_together).chain(&mut self.unsettled);
+            all.filter(|at| **at == moved).for_each(|at| *at = key);
         }
+    }
+
+    /// Whether something was changed of a key that was opened since then, or is left to do there.
+    fn keeps_open(&self, key: KeyIndex, since: Savepoint) -> bool {
+        let Effects { changes, index_changes, .. } = &*self.effects;
+        changes[since.changes..].iter().any(|change| change.key == key)
+            || index_changes[since.index_changes..].iter().any(|change| change.key() == key)
+            || self.is_unsettled(key)
+    }
+
+    /// Whether a hold on this key has changed.
+    pub(crate) fn has_changed(&self, key: KeyIndex) -> bool {
+        self.effects.changes.iter().any(|change| change.key == key)
     }
 
     /// Returns the name of a key. A long one is copied and hashed once.
     pub(crate) fn name(&mut self, key: KeyIndex, hash: KeyedHash) -> KeyName {
-        if let Some(Some(name)) = self.names.get(usize::from(key.0)) {
+        if let Some(Some(name)) = self.names.get(key.0) {
             return name.clone();
         }
         let name = KeyName::new(self.keys.place(key).name, hash);
@@ -81,8 +112,7 @@ impl<'k, K: Keyspace> Step<'k, K> {
         Ok(key)
     }
 
-    fn keep_name(&mut self, key: KeyIndex, name: &KeyName) {
-        let at = usize::from(key.0);
+    fn keep_name(&mut self, KeyIndex(at): KeyIndex, name: &KeyName) {
         if !name.is_long() || matches!(self.names.get(at), Some(Some(_))) {
             return;
         }
@@ -90,6 +120,15 @@ impl<'k, K: Keyspace> Step<'k, K> {
             self.names.resize(at + 1, None);
         }
         self.names[at] = Some(name.clone());
+    }
+
+    /// Forgets the name of a closed key, whose index the last key has now.
+    fn forget_name(&mut self, KeyIndex(closed): KeyIndex, KeyIndex(last): KeyIndex) {
+        let moved = self.names.get_mut(last).and_then(Option::take);
+        if let Some(name) = self.names.get_mut(closed) {
+            *name = moved;
+        }
+        self.names.truncate(last);
     }
 
     /// Whether a hold on this key that was offered excludes fewer others than it did then.

@@ -32,6 +32,11 @@ impl WaitTable {
         self.mark(db, name, Pending::Wake);
     }
 
+    /// The scan of a queue ended before the queue did.
+    pub(crate) fn mark_unfinished(&mut self, db: Db, name: &KeyName) {
+        self.mark(db, name, Pending::GoOn);
+    }
+
     /// As [`WaitTable::mark_ready`], and the lock is another one, so that there may be a deadlock.
     pub fn mark_ready_and_check(&mut self, db: Db, name: &KeyName) {
         self.mark(db, name, Pending::WakeAndCheck);

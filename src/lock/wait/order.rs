@@ -141,6 +141,8 @@ pub(crate) struct Passed {
     /// What that has cost.
     spent: usize,
     waiters: BTreeSet<WaiterId>,
+    /// How many waiters before it were looked at.
+    looked_at: usize,
     /// The owners of the cycle that the request would close otherwise.
     cycle: BTreeSet<Owner>,
 }
@@ -154,6 +156,12 @@ impl Passed {
     pub(crate) fn cycle(cycle: &Cycle) -> Passed {
         let cycle = cycle.0.iter().map(|hop| hop.owner.clone()).collect();
         Passed { cycle, ..Passed::default() }
+    }
+
+    /// What it took to find them out, in keys that are judged.
+    pub(crate) fn cost(&self) -> usize {
+        // A lock that is read costs as much, a waiter that is looked at much less.
+        self.seen.len() + self.looked_at / 8
     }
 }
 
@@ -184,16 +192,23 @@ impl Order<'_> {
         passed: &mut Passed,
     ) -> bool {
         let Some(queue) = self.wait_table.queue(db, name) else { return false };
+        // No newcomer passes the rest of a run that is being granted bit by bit, unless it would be refused otherwise.
+        let is_newcomer = passed.cycle.is_empty() && place == self.wait_table.next_position();
+        let is_behind_run = is_newcomer && queue.unfinished.is_some();
         let cycle_holds = !passed.cycle.is_empty() && self.is_held_by(keys, (db, name), &passed.cycle);
         for id in queue.before(place) {
             let Some(waiter) = self.wait_table.waiter(id) else { continue };
+            passed.looked_at += 1;
             let is_in_cycle =
                 (cycle_holds && waiter.operation.mode == Mode::Write) || passed.cycle.contains(&waiter.owner);
             if is_in_cycle && !self.wait_table.was_passed(waiter) {
                 continue;
             }
             let kind = (waiter.operation.kind().delays_readers(), waiter.is_many());
-            if self.delays(kind, queue, requester.mode, || self.passes(keys, (id, waiter), requester, passed)) {
+            let is_in_run = is_behind_run && requester.mode == Mode::Read && !kind.0;
+            if is_in_run
+                || self.delays(kind, queue, requester.mode, || self.passes(keys, (id, waiter), requester, passed))
+            {
                 return true;
             }
             if !waiter.is_many() && passed.cycle.is_empty() && queue.delays_readers(place) {
@@ -224,8 +239,7 @@ impl Order<'_> {
     ) -> bool {
         if requester == Mode::Read && !delays_readers {
             // Only something else delays a reader that waits: another key, or a waiter that delays this one as well.
-            // Unless it is one of a run that is being granted bit by bit: no request passes the rest of the run.
-            return queue.batch_unfinished;
+            return false;
         }
         // A key is reserved for a waiter of several keys for a limited time only.
         !many || (!queue.reservation_expired(self.now) && !is_kept_waiting())

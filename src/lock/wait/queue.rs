@@ -13,6 +13,9 @@ use alloc::collections::BTreeSet;
 pub struct Position(u64);
 
 impl Position {
+    /// Behind all waiters.
+    const END: Position = Position(u64::MAX);
+
     /// Set in the positions of all but upgrades, above the number of the arrival.
     const NEWCOMER: u64 = 1 << 63;
 
@@ -44,10 +47,10 @@ pub struct WaitQueue {
     /// The waiters that may be served though one before them is blocked: their owners wait elsewhere too, or have got
     /// something since they came.
     may_bypass: InlineSet<Position>,
-    /// Whether a run of readers is being granted, in batches.
-    pub(crate) batch_unfinished: bool,
     /// The last ticket that was given when a request went before the waiters to open a cycle; 0 if none did.
     pub(crate) passed_until: u64,
+    /// How far a scan has come that ended before the queue did. The background goes on from there.
+    pub(crate) unfinished: Option<Box<Cursor>>,
     /// The reservation of the key, if it is free and reserved for the first waiter, which waits for other keys too.
     pub(crate) reservation: Option<Reservation>,
     pending: Option<Pending>,
@@ -62,11 +65,47 @@ pub(crate) struct Reservation {
     pub(crate) until: Timestamp,
     /// The timer of that moment.
     pub(crate) timer: EntryId,
+    /// Whether the queue was scanned to its end after that.
+    pub(crate) was_passed: bool,
+}
+
+/// How far a scan of a queue has come.
+///
+/// What happens meanwhile may let waiters be served that it was past already. Then it goes on to its end all the same,
+/// and begins anew there: else each change would keep it from the waiters at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// The position of the last waiter that was blocked.
+    pub(crate) behind: Option<Position>,
+    /// Whether only waiters that may bypass are tried from now on.
+    pub(crate) bypassing_only: bool,
+    /// Whether all readers are tried, though a reader is blocked: too many may bypass it to look for them.
+    pub(crate) tries_readers: bool,
+    /// The position of the last waiter when it stopped first. If it is to begin anew, it does so there: else newcomers
+    /// would put that off.
+    pub(crate) end: Position,
+    /// Whether it is to begin anew: something may have changed for the waiters that it was past. Until then, no waiter
+    /// takes the last room on the key: that is for those before.
+    pub(crate) again: bool,
+}
+
+impl Cursor {
+    /// One that has not begun.
+    pub(crate) fn new() -> Cursor {
+        Cursor { behind: None, bypassing_only: false, tries_readers: false, end: Position::END, again: false }
+    }
+
+    /// Whether the scan is to begin anew, and the next waiter that it would try is not one of those for which it began.
+    pub(crate) fn begins_anew(&self, next: Option<Position>) -> bool {
+        self.again && next.is_none_or(|next| next > self.end)
+    }
 }
 
 /// What is to be done about a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pending {
+    /// Go on with the scan that ended before the queue did.
+    GoOn,
     /// Serve the waiters that can be served.
     Wake,
     /// Also see whether the others are in a deadlock: the lock is another one.
@@ -77,6 +116,10 @@ impl WaitQueue {
     /// Adds a waiter, which waits for this key alone or for others as well.
     pub(crate) fn join(&mut self, position: Position, id: WaiterId, kind: Kind, many: bool) {
         self.order.insert(position, id);
+        if self.unfinished.is_some() {
+            // The scan that goes on may be all that keeps it waiting.
+            self.allow_bypass(position);
+        }
         match kind {
             _ if many => self.waits_elsewhere.insert(position, id),
             Kind::Write => self.writers.insert(position, ()),
@@ -150,8 +193,25 @@ impl WaitQueue {
         first
     }
 
+    /// Keeps how far a scan has come.
+    pub(crate) fn put_aside(&mut self, mut cursor: Box<Cursor>) {
+        let last = self.order.iter().next_back().map_or(Position::END, |(position, _)| position);
+        cursor.end = cursor.end.min(last);
+        self.unfinished = Some(cursor);
+    }
+
+    /// Whether something may have changed for any of its waiters.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.pending > Some(Pending::GoOn)
+    }
+
     /// What is to be done about it; it counts as done from now on.
     pub(crate) fn take_pending(&mut self) -> Option<Pending> {
+        if self.is_marked()
+            && let Some(cursor) = &mut self.unfinished
+        {
+            cursor.again = true;
+        }
         self.pending.take()
     }
 
@@ -196,6 +256,11 @@ impl WaitQueue {
     /// Its waiters, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = WaiterId> {
         self.order.iter().map(|(_, id)| id)
+    }
+
+    /// The waiters from a position on, in order.
+    pub(crate) fn from(&self, position: Position) -> impl Iterator<Item = (Position, WaiterId)> {
+        self.order.range(position..)
     }
 
     /// The waiters before a position, in order.
@@ -260,13 +325,21 @@ impl WaitQueue {
 
     /// Whether a waiter in it may be served without a change of the lock.
     pub(crate) fn is_unsettled(&self) -> bool {
-        self.batch_unfinished || self.pending.is_some() || self.reservation.is_some()
+        self.unfinished.is_some() || self.pending.is_some() || self.reservation.is_some()
     }
 
-    /// Whether it was served when its reservation began, and since then nothing can have changed but that a waiter's
-    /// time is up.
+    /// Whether it was served when its reservation began, or after that was over. Since then nothing can have changed
+    /// but that a waiter's time is up.
     pub(crate) fn is_quiet(&self, now: Timestamp) -> bool {
-        !self.batch_unfinished && self.pending.is_none() && self.is_reserved(now)
+        let is_served = self.reservation.is_some_and(|reservation| reservation.until > now || reservation.was_passed);
+        self.unfinished.is_none() && self.pending.is_none() && is_served
+    }
+
+    /// It was scanned to its end.
+    pub(crate) fn note_scanned(&mut self, now: Timestamp) {
+        if let Some(reservation) = &mut self.reservation {
+            reservation.was_passed = reservation.until <= now;
+        }
     }
 
     /// Whether no waiter in it waits for other keys too, nor does its owner.

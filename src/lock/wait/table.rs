@@ -355,6 +355,14 @@ impl WaitTable {
         }
     }
 
+    /// The waiters at these positions of a queue may be exceptions from now on.
+    pub(crate) fn allow_bypass_at(&mut self, (db, name): (Db, &KeyName), positions: &[Position]) {
+        let Some(queue) = self.queue_mut(db, name) else { return };
+        for position in positions {
+            queue.allow_bypass(*position);
+        }
+    }
+
     /// The holders of a lock that wait for something.
     pub(crate) fn waiting_holders(&self, lock: &Lock) -> Vec<Owner> {
         if lock.holds.len() <= self.waiters.len() {

@@ -30,7 +30,8 @@ impl WaitTable {
         if let Some(queue) = queues.get_mut(db.0 as usize).and_then(|queues| queues.get_mut(name)) {
             queue.reservation.get_or_insert_with(|| {
                 let until = now + most;
-                Reservation { until, timer: wheel.arm(Timer::Reservation(db, name.clone()), until, generations) }
+                let timer = wheel.arm(Timer::Reservation(db, name.clone()), until, generations);
+                Reservation { until, timer, was_passed: false }
             });
         }
     }

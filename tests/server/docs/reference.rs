@@ -193,7 +193,8 @@ pub(crate) fn every_error() -> BTreeSet<String> {
     let error = [ServeError::WrongType, ServeError::Replica, ServeError::CheckedElsewhere, ServeError::Nested]
         .into_iter()
         .chain(refusals.map(ServeError::Refused));
-    let away = [RedirectReason::Demoted, RedirectReason::SlotGone].map(|away| text_of_redirect(away).to_owned());
+    let away = [RedirectReason::Demoted, RedirectReason::SlotGone, RedirectReason::Failed]
+        .map(|away| text_of_redirect(away).to_owned());
     let texts = complaints.iter().map(ArgError::to_string).chain(error.map(|error| text_of(&error).into_owned()));
     let spoken = [text_of_deadlock(&cycle, Db(0), |_| true), TAKEN_OVER.to_owned(), NO_REPLY.to_owned()];
     texts.chain(away).chain(spoken).collect()

@@ -9,6 +9,7 @@ mod events;
 mod fifo;
 mod info;
 mod nowhere;
+mod pieces;
 mod races;
 mod retry;
 pub(crate) mod roles;
