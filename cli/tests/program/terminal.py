@@ -14,10 +14,13 @@ CTRL_C, CTRL_Z = "\x03", "\x1a"
 # A command that names its parent, and says when it goes on after a stop.
 SLEEPER = """
 import os, signal
-signal.signal(signal.SIGCONT, lambda *_: print("goes on", flush=True))
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+# Blocked, it waits until it is asked for: one that comes meanwhile is not lost.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
 print("up", os.getppid(), flush=True)
 while True:
-    signal.pause()
+    signal.sigwait({signal.SIGCONT})
+    print("goes on", flush=True)
 """
 
 
