@@ -76,7 +76,6 @@ pub(crate) enum IndexChange {
 #[derive(Clone, Debug)]
 pub(crate) struct BindingChange {
     pub(crate) key: KeyIndex,
-    pub(crate) owner: Owner,
     pub(crate) was: Option<Session>,
     pub(crate) is: Option<Session>,
 }
@@ -99,7 +98,7 @@ impl Effects {
 
     /// A hold has ended.
     pub(super) fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
-        self.note_binding(key, &owner, hold.session(), None);
+        self.note_binding(key, hold.session(), None);
         self.note_end((key, cause, Record::State), owner, hold);
     }
 
@@ -115,7 +114,7 @@ impl Effects {
     pub(super) fn end_together(&mut self, lock: &mut Lock, key: KeyIndex, mut ended: EndedHolds) {
         ended.holds = lock.holds.take_all();
         let Some((owner, hold)) = ended.holds.take_any() else { return };
-        self.note_binding(key, &owner, hold.session(), None);
+        self.note_binding(key, hold.session(), None);
         self.note_end((key, ended.cause_of(&hold), Record::Emptied), owner, hold);
         self.ended_together.push((key, ended));
     }
@@ -127,12 +126,9 @@ impl Effects {
         self.changes.push(Change { key, cause, owner, hold, ended: false, record: Record::State });
     }
 
-    /// Announces the end of a hold that has ended together with others. It may be bound anew to its connection, on
-    /// another hold of the same owner.
-    pub(crate) fn announce_end(&mut self, (key, cause): (KeyIndex, Cause), owner: Owner, hold: Hold, rebound: bool) {
-        if !rebound {
-            self.note_binding(key, &owner, hold.session(), None);
-        }
+    /// Announces the end of a hold that has ended together with others.
+    pub(crate) fn announce_end(&mut self, (key, cause): (KeyIndex, Cause), owner: Owner, hold: Hold) {
+        self.note_binding(key, hold.session(), None);
         self.note_end((key, cause, Record::Sent), owner, hold);
     }
 
@@ -145,7 +141,7 @@ impl Effects {
         if hold.deadline <= end {
             // Nothing is cut, and no client needs to know: it goes on to the end of its lease, or lapses if that is
             // over.
-            self.note_binding(key, owner, hold.session(), None);
+            self.note_binding(key, hold.session(), None);
             hold.bind(None);
             lock.holds.put(owner, hold);
             return;
@@ -162,7 +158,7 @@ impl Effects {
     pub(crate) fn commit_hold(&mut self, lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold) {
         let old = lock.holds.put(owner, hold.clone());
         self.check_leases |= old.as_ref().is_none_or(|old| hold.deadline < old.deadline);
-        self.note_binding(key, owner, old.as_ref().and_then(Hold::session), hold.session());
+        self.note_binding(key, old.as_ref().and_then(Hold::session), hold.session());
         if let Some(old) = &old
             && old.offer().is_some()
         {
@@ -204,9 +200,9 @@ impl Effects {
     }
 
     #[inline(always)]
-    fn note_binding(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
+    fn note_binding(&mut self, key: KeyIndex, was: Option<Session>, is: Option<Session>) {
         if was != is {
-            self.note_bound(BindingChange { key, owner: owner.clone(), was, is });
+            self.note_bound(BindingChange { key, was, is });
         }
     }
 
