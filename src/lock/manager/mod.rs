@@ -240,16 +240,9 @@ impl LockManager {
         let (db, name) = self.place_of(step, key);
         step.settle(key, None, self.settling(most));
         let left = most.saturating_sub(step.effects.changes.len());
-        let mut is_done = true;
-        if let Some(lock) = step.keys.lock(key) {
-            let owners: Vec<Owner> = lock.holds.owners_bound_to(connection).take(left).cloned().collect();
-            owners.iter().for_each(|owner| step.effects.close(lock, key, &self.sessions, owner, step.now.mono));
-            // What a grant has bound that is not delivered yet is not ended here.
-            let is_bound = |owner: &&Owner| lock.holds.get(owner.as_bytes()).is_some_and(|hold| hold.session().is_some());
-            let undelivered = owners.iter().filter(is_bound).count();
-            is_done = lock.holds.owners_bound_to(connection).nth(undelivered).is_none();
-        }
-        if is_done {
+        let Step { keys, effects, now, .. } = &mut *step;
+        let close = |lock| effects.close_some((lock, key), &self.sessions, connection, now.mono, left);
+        if keys.lock(key).is_none_or(close) {
             self.sessions.unbind_all(db, &name, connection);
         }
         self.settle_and_wake(step, key, most);
@@ -269,8 +262,8 @@ impl LockManager {
         }
     }
 
-    /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this node's
-    /// any more to change, or it is no lock.
+    /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this
+    /// node's any more to change, or it is no lock.
     pub fn abandon_session(&mut self, db: Db, name: &[u8], connection: Connection) {
         let name = self.name(name);
         self.sessions.unbind_all(db, &name, connection);

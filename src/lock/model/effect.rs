@@ -1,6 +1,6 @@
 //! What a step did: to holds, which replicas must learn, and to waiters, which must be answered.
 
-use super::hold::{Hold, Mode, Session};
+use super::hold::{Connection, Hold, Mode, Session};
 use super::holds::Holds;
 use super::key::KeyIndex;
 use super::lock::Lock;
@@ -152,6 +152,24 @@ impl Effects {
         hold.deadline = end;
         hold.orphan();
         self.commit_hold(lock, key, Cause::Close, owner, hold);
+    }
+
+    /// Cuts the leases of at most `most` holds that are bound to a closed connection. Cannot fail.
+    ///
+    /// True if nothing is left to be cut. What a grant has bound that is not delivered yet is left to its delivery.
+    pub(crate) fn close_some(
+        &mut self,
+        (lock, key): (&mut Lock, KeyIndex),
+        sessions: &Sessions,
+        connection: Connection,
+        now: Timestamp,
+        most: usize,
+    ) -> bool {
+        let owners: Vec<Owner> = lock.holds.owners_bound_to(connection).take(most).cloned().collect();
+        owners.iter().for_each(|owner| self.close(lock, key, sessions, owner, now));
+        let is_left = |owner: &&Owner| lock.holds.get(owner.as_bytes()).is_some_and(|hold| hold.session().is_some());
+        let undelivered = owners.iter().filter(is_left).count();
+        lock.holds.owners_bound_to(connection).nth(undelivered).is_none()
     }
 
     /// Commits a hold as it is to be from now on. Cannot fail.
