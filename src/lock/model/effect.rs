@@ -305,6 +305,5 @@ pub fn records_after<'l>(
         ended: false,
         record: Record::State,
     };
-    let after = after.cloned();
-    lock.holds.iter().skip_while(move |(owner, _)| after.as_ref().is_some_and(|after| *owner <= after)).map(replicated)
+    lock.holds.after(after).map(replicated)
 }

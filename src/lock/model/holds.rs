@@ -9,7 +9,7 @@ use crate::lock::collections::heap::{allocated, of_tree};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::ops::RangeInclusive;
+use core::ops::{Bound, RangeInclusive};
 
 /// The holds on one key, by owner and by deadline.
 ///
@@ -129,6 +129,19 @@ impl Holds {
             Repr::None(_) => (None, None),
             Repr::One(owner, hold) => (Some((owner, hold)), None),
             Repr::Many(many) => (None, Some(many.by_owner.iter())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    /// Those behind an owner, in order of owner; all of them where none is named.
+    pub(crate) fn after<'h>(&'h self, owner: Option<&Owner>) -> impl Iterator<Item = (&'h Owner, &'h Hold)> + use<'h> {
+        let (one, many) = match &self.0 {
+            Repr::None(_) => (None, None),
+            Repr::One(holder, hold) => (owner.is_none_or(|owner| holder > owner).then_some((holder, hold)), None),
+            Repr::Many(many) => {
+                let from = owner.map_or(Bound::Unbounded, Bound::Excluded);
+                (None, Some(many.by_owner.range::<Owner, _>((from, Bound::Unbounded))))
+            }
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
