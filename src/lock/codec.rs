@@ -23,7 +23,6 @@ use crate::lock::model::owner::{NOBODY, Note, Owner};
 use crate::lock::model::record::{DecodedLock, HoldRecord};
 use crate::lock::model::state::State;
 use crate::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 /// The version that [`encode`] writes and the highest that [`decode`] reads.
@@ -110,11 +109,12 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 /// Whether the parts make a lock (I1, I2, I3 and I6), each owner once and in the order in which they are saved.
 fn is_sound(saved: &DecodedLock) -> bool {
-    let fences: BTreeSet<_> = saved.holds.iter().map(|record| record.fence).collect();
+    let mut fences: Vec<_> = saved.holds.iter().map(|record| record.fence).collect();
+    fences.sort_unstable();
     let alone = saved.holds.len() == 1;
     !saved.holds.is_empty()
         && saved.holds.is_sorted_by(|one, other| one.owner < other.owner)
-        && fences.len() == saved.holds.len()
+        && fences.is_sorted_by(|one, other| one < other)
         && saved.holds.iter().all(|record| {
             !record.is_removal()
                 && record.fence.is_some()

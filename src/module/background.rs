@@ -329,9 +329,7 @@ impl Task {
         let wait_ends = with_manager(|manager| {
             match job {
                 Job::RevokeUndelivered(waiter, ..) => manager.abandon(*waiter),
-                Job::EndSession(connection, db, name) => {
-                    manager.abandon_session(*db, name, *connection, ITEMS_PER_POLL);
-                }
+                Job::EndSession(connection, db, name) => manager.abandon_session(*db, name, *connection),
                 // The key's waiters wait for what lies there now.
                 Job::AnnounceEnds(db, name) => {
                     manager.abandon_ends(*db, name, ITEMS_PER_POLL);

@@ -4,12 +4,13 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use redis_lock::lock::codec::{DecodeError, VERSION, decode, encode};
+use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::{Epoch, Hold};
 use redis_lock::lock::model::limits::SAVED_BYTES_CEILING;
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{NOBODY, Note, Owner};
-use redis_lock::lock::model::record::HoldRecord;
+use redis_lock::lock::model::record::{HoldRecord, Origin};
 use redis_lock::lock::model::time::{Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
@@ -107,6 +108,22 @@ proptest! {
             HoldRecord { wall_deadline: WallTime::from_millis(record.wall_deadline.millis()), ..record }
         }).collect();
         prop_assert_eq!(saved.holds, expected);
+    }
+
+    #[test]
+    fn holds_that_are_loaded_together_are_kept_as_if_each_had_been_put(lock in lock()) {
+        // What could go wrong: one is found by its owner and not by its deadline, or not counted.
+        let saved = decode(&encode(&lock, NOW)).unwrap();
+        let mut expected = Lock::default();
+        saved.fence.into_iter().for_each(|fence| expected.holds.raise_fence(fence));
+        for record in saved.holds.iter().rev() {
+            let mut hold = Hold::new(record.fence.unwrap(), NOW.mono + record.left, NOW.mono, Epoch::CARRIED);
+            hold.set_counts(record.reads, record.writes);
+            hold.set_note(record.note.clone());
+            expected.holds.put(&record.owner, hold);
+        }
+        let loaded = LockManager::load(&saved, Origin::Peer, NOW).unwrap();
+        prop_assert_eq!(format!("{:?}", loaded), format!("{:?}", expected));
     }
 
     #[test]

@@ -1314,7 +1314,7 @@ impl World {
                 Job::EndSession(connection, Db(db), name) => {
                     let key = name[0];
                     if self.is_foreign(db, &[key]) {
-                        self.primary.manager.abandon_session(Db(db), &name, connection, 1);
+                        self.primary.manager.abandon_session(Db(db), &name, connection);
                         continue;
                     }
                     // Pieces of several sizes.
@@ -1450,9 +1450,14 @@ impl World {
 
     /// S1.
     fn check_sessions(&self) {
-        let bound = self.primary.manager.sessions().iter();
-        let bound: BTreeSet<(u32, u8, u8, u64)> =
-            bound.map(|(to, db, name, owner)| (db.0, name[0], owner.as_bytes()[0], to.client())).collect();
+        let mut bound: BTreeSet<(u32, u8, u8, u64)> = BTreeSet::new();
+        for (to, db, name, count) in self.primary.manager.sessions().iter() {
+            let lock = self.primary.locks.get(&(db.0, name[0]));
+            let owners = lock.into_iter().flat_map(|lock| lock.holds.owners_bound_to(to));
+            let before = bound.len();
+            bound.extend(owners.map(|owner| (db.0, name[0], owner.as_bytes()[0], to.client())));
+            assert_eq!(bound.len() - before, count, "S1: what {to:?} has on {name:?}");
+        }
         assert_eq!(self.primary.manager.sessions().len(), bound.len());
         // The index of leases goes by whole milliseconds: some may be over that were not ended.
         let is_over = |(db, key, owner, _): &(u32, u8, u8, u64)| {

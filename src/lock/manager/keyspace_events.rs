@@ -17,13 +17,11 @@ impl LockManager {
         let at = self.name(name);
         let from = from.map(|(db, name)| (db, self.name(name)));
         let from = from.as_ref().map(|(db, name)| (*db, name));
-        for (owner, hold) in lock.holds.iter() {
-            if let Some(offer) = hold.offer() {
-                self.offers.carry(offer, from, (db, &at));
-            }
-            if let Some(session) = hold.session() {
-                self.sessions.bind(db, &at, owner, session.connection);
-            }
+        for offer in lock.holds.offers() {
+            self.offers.carry(offer, from, (db, &at));
+        }
+        for (connection, count) in lock.holds.connections() {
+            self.sessions.bind(db, &at, connection, count);
         }
         if let Some(from) = from {
             self.wait_table.carried(from, (db, &at), lock);

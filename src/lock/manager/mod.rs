@@ -241,11 +241,10 @@ impl LockManager {
         let (db, name) = self.place_of(step, key);
         step.settle(key, None, self.settling(most));
         let left = most.saturating_sub(step.effects.changes.len());
-        for owner in self.sessions.owners_on(db, &name, connection, left) {
-            if let Some(lock) = step.keys.lock(key) {
-                step.effects.close(lock, key, &self.sessions, &owner, step.now.mono);
-            }
-            self.sessions.unbind(db, &name, &owner, connection);
+        let Step { keys, effects, now, .. } = &mut *step;
+        let close = |lock| effects.close_some((lock, key), &self.sessions, connection, now.mono, left);
+        if keys.lock(key).is_none_or(close) {
+            self.sessions.unbind_all(db, &name, connection);
         }
         self.settle_and_wake(step, key, most);
         self.follow(step);
@@ -264,22 +263,17 @@ impl LockManager {
         }
     }
 
-    /// Leaves at most so many of the holds on a key as they are that are bound to a connection which has closed: the
-    /// key is not this node's any more to change, or it is no lock.
-    pub fn abandon_session(&mut self, db: Db, name: &[u8], connection: Connection, most: usize) {
+    /// Leaves the holds on a key as they are that are bound to a connection which has closed: the key is not this
+    /// node's any more to change, or it is no lock.
+    pub fn abandon_session(&mut self, db: Db, name: &[u8], connection: Connection) {
         let name = self.name(name);
-        for owner in self.sessions.owners_on(db, &name, connection, most) {
-            self.sessions.unbind(db, &name, &owner, connection);
-        }
+        self.sessions.unbind_all(db, &name, connection);
     }
 
     /// Announces at most `most` of the holds that have ended together on a key, the one of the first job.
     pub fn announce_ends<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, most: usize) {
         for (owner, hold, cause) in self.take_ended(most) {
-            let again = step.keys.lock(key).and_then(|lock| lock.holds.get(owner.as_bytes()));
-            let connection = |hold: &Hold| hold.session().map(|session| session.connection);
-            let is_rebound = again.is_some_and(|again| connection(again) == connection(&hold));
-            step.effects.announce_end((key, cause), owner, hold, is_rebound);
+            step.effects.announce_end((key, cause), owner, hold);
         }
         self.follow(step);
     }
@@ -287,9 +281,9 @@ impl LockManager {
     /// Announces at most `most` of the same holds to nobody: the key is not this node's any more, or it is no lock.
     pub fn abandon_ends(&mut self, db: Db, name: &[u8], most: usize) {
         let name = self.name(name);
-        for (owner, hold, _) in self.take_ended(most) {
+        for (_, hold, _) in self.take_ended(most) {
             if let Some(session) = hold.session() {
-                self.sessions.unbind(db, &name, &owner, session.connection);
+                self.sessions.unbind(db, &name, session.connection, 1);
             }
             if let Some(offer) = hold.offer() {
                 self.offers.leave(offer, db, &name);
@@ -426,10 +420,10 @@ impl LockManager {
     fn follow_binding<K: Keyspace>(&mut self, step: &mut Step<'_, K>, binding: &BindingChange) {
         let (db, name) = self.place_of(step, binding.key);
         if let Some(was) = binding.was {
-            self.sessions.unbind(db, &name, &binding.owner, was.connection);
+            self.sessions.unbind(db, &name, was.connection, 1);
         }
         if let Some(is) = binding.is {
-            self.sessions.bind(db, &name, &binding.owner, is.connection);
+            self.sessions.bind(db, &name, is.connection, 1);
         }
     }
 

@@ -4,12 +4,13 @@ use super::LockManager;
 use crate::lock::model::effect::Cause;
 use crate::lock::model::fence::Fence;
 use crate::lock::model::hold::Hold;
+use crate::lock::model::holds::Holds;
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::limits::Limits;
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::record::{DecodedLock, Origin, Update};
+use crate::lock::model::record::{DecodedLock, HoldRecord, Origin, Update};
 use crate::lock::model::request::Refusal;
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Now, Timestamp, WallTime};
@@ -81,19 +82,12 @@ impl LockManager {
     /// # Errors
     /// When it comes from a client (RESTORE) and a fence is far ahead.
     pub fn load(saved: &DecodedLock, origin: Origin, now: Now) -> Result<Lock, Refusal> {
-        let mut lock = Lock::default();
-        if let Some(fence) = saved.fence {
-            lock.holds.raise_fence(fence);
-        }
-        if origin == Origin::Client && lock.fence().is_some_and(|fence| fence.is_far_ahead(now.wall)) {
+        if origin == Origin::Client && saved.fence.is_some_and(|fence| fence.is_far_ahead(now.wall)) {
             return Err(Refusal::FenceFarAhead);
         }
-        for record in &saved.holds {
-            if let Some(hold) = record.hold(origin, now) {
-                lock.holds.put(&record.owner, hold);
-            }
-        }
-        Ok(lock)
+        let hold = |record: &HoldRecord| Some((record.owner.clone(), record.hold(origin, now)?));
+        let holds = Holds::from_sorted(saved.fence, saved.holds.iter().filter_map(hold).collect());
+        Ok(Lock { holds, ..Lock::default() })
     }
 
     /// A lock that was loaded lies under its key now.

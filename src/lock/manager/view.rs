@@ -129,7 +129,7 @@ impl<'a> View<'a> {
             fence: hold.fence(),
             left: at.sessions.end_of(hold).left(at.now),
             held: hold.since().ago(at.now),
-            session: at.sessions.of(at.db, &self.name, owner, hold),
+            session: at.sessions.of(at.db, &self.name, hold),
             offered: hold.offer().is_some(),
             note: hold.note().map(|note| &*note.0),
         })

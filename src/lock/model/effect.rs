@@ -1,6 +1,6 @@
 //! What a step did: to holds, which replicas must learn, and to waiters, which must be answered.
 
-use super::hold::{Hold, Mode, Session};
+use super::hold::{Connection, Hold, Mode, Session};
 use super::holds::Holds;
 use super::key::KeyIndex;
 use super::lock::Lock;
@@ -94,7 +94,6 @@ impl IndexChange {
 #[derive(Clone, Debug)]
 pub(crate) struct BindingChange {
     pub(crate) key: KeyIndex,
-    pub(crate) owner: Owner,
     pub(crate) was: Option<Session>,
     pub(crate) is: Option<Session>,
 }
@@ -117,7 +116,7 @@ impl Effects {
 
     /// A hold has ended.
     pub(super) fn ended(&mut self, key: KeyIndex, cause: Cause, owner: Owner, hold: Hold) {
-        self.note_binding(key, &owner, hold.session(), None);
+        self.note_binding(key, hold.session(), None);
         self.note_end((key, cause, Record::State), owner, hold);
     }
 
@@ -133,7 +132,7 @@ impl Effects {
     pub(super) fn end_together(&mut self, lock: &mut Lock, key: KeyIndex, mut ended: EndedHolds) {
         ended.holds = lock.holds.take_all();
         let Some((owner, hold)) = ended.holds.take_any() else { return };
-        self.note_binding(key, &owner, hold.session(), None);
+        self.note_binding(key, hold.session(), None);
         self.note_end((key, ended.cause_of(&hold), Record::Emptied), owner, hold);
         self.ended_together.push((key, ended));
     }
@@ -145,12 +144,9 @@ impl Effects {
         self.changes.push(Change { key, cause, owner, hold, ended: false, record: Record::State });
     }
 
-    /// Announces the end of a hold that has ended together with others. It may be bound anew to its connection, on
-    /// another hold of the same owner.
-    pub(crate) fn announce_end(&mut self, (key, cause): (KeyIndex, Cause), owner: Owner, hold: Hold, rebound: bool) {
-        if !rebound {
-            self.note_binding(key, &owner, hold.session(), None);
-        }
+    /// Announces the end of a hold that has ended together with others.
+    pub(crate) fn announce_end(&mut self, (key, cause): (KeyIndex, Cause), owner: Owner, hold: Hold) {
+        self.note_binding(key, hold.session(), None);
         self.note_end((key, cause, Record::Sent), owner, hold);
     }
 
@@ -163,7 +159,7 @@ impl Effects {
         if hold.deadline <= end {
             // Nothing is cut, and no client needs to know: it goes on to the end of its lease, or lapses if that is
             // over.
-            self.note_binding(key, owner, hold.session(), None);
+            self.note_binding(key, hold.session(), None);
             hold.bind(None);
             lock.holds.put(owner, hold);
             return;
@@ -176,11 +172,29 @@ impl Effects {
         self.commit_hold(lock, key, Cause::Close, owner, hold);
     }
 
+    /// Cuts the leases of at most `most` holds that are bound to a closed connection. Cannot fail.
+    ///
+    /// True if nothing is left to be cut. What a grant has bound that is not delivered yet is left to its delivery.
+    pub(crate) fn close_some(
+        &mut self,
+        (lock, key): (&mut Lock, KeyIndex),
+        sessions: &Sessions,
+        connection: Connection,
+        now: Timestamp,
+        most: usize,
+    ) -> bool {
+        let owners: Vec<Owner> = lock.holds.owners_bound_to(connection).take(most).cloned().collect();
+        owners.iter().for_each(|owner| self.close(lock, key, sessions, owner, now));
+        let is_left = |owner: &&Owner| lock.holds.get(owner.as_bytes()).is_some_and(|hold| hold.session().is_some());
+        let undelivered = owners.iter().filter(is_left).count();
+        lock.holds.owners_bound_to(connection).nth(undelivered).is_none()
+    }
+
     /// Commits a hold as it is to be from now on. Cannot fail.
     pub(crate) fn commit_hold(&mut self, lock: &mut Lock, key: KeyIndex, cause: Cause, owner: &Owner, hold: Hold) {
         let old = lock.holds.put(owner, hold.clone());
         self.check_leases |= old.as_ref().is_none_or(|old| hold.deadline < old.deadline);
-        self.note_binding(key, owner, old.as_ref().and_then(Hold::session), hold.session());
+        self.note_binding(key, old.as_ref().and_then(Hold::session), hold.session());
         if let Some(old) = &old
             && old.offer().is_some()
         {
@@ -222,9 +236,9 @@ impl Effects {
     }
 
     #[inline(always)]
-    fn note_binding(&mut self, key: KeyIndex, owner: &Owner, was: Option<Session>, is: Option<Session>) {
+    fn note_binding(&mut self, key: KeyIndex, was: Option<Session>, is: Option<Session>) {
         if was != is {
-            self.note_bound(BindingChange { key, owner: owner.clone(), was, is });
+            self.note_bound(BindingChange { key, was, is });
         }
     }
 
@@ -309,6 +323,5 @@ pub fn records_after<'l>(
         ended: false,
         record: Record::State,
     };
-    let after = after.cloned();
-    lock.holds.iter().skip_while(move |(owner, _)| after.as_ref().is_some_and(|after| *owner <= after)).map(replicated)
+    lock.holds.after(after).map(replicated)
 }

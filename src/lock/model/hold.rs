@@ -6,6 +6,7 @@ use super::owner::Note;
 use super::time::{Millis, Timestamp};
 use crate::lock::collections::heap::allocated;
 use alloc::boxed::Box;
+use core::ops::RangeInclusive;
 
 /// How a lock is held or asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +65,13 @@ pub struct Session {
     pub connection: Connection,
     /// How long the hold outlives it at most.
     pub grace: Millis,
+}
+
+impl Session {
+    /// All sessions that one connection can have.
+    pub(super) fn all_of(connection: Connection) -> RangeInclusive<Session> {
+        Session { connection, grace: Millis(0) }..=Session { connection, grace: Millis(u64::MAX) }
+    }
 }
 
 /// What an owner has on one key: counts, one lease, one fence. Valid while now < deadline.

@@ -2,11 +2,14 @@
 
 use super::fence::Fence;
 use super::hold::{Connection, Hold, Session};
+use super::offers::OfferId;
 use super::owner::Owner;
-use super::time::{Millis, Timestamp};
+use super::time::Timestamp;
 use crate::lock::collections::heap::{allocated, of_tree};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::ops::{Bound, RangeInclusive};
 
 /// The holds on one key, by owner and by deadline.
 ///
@@ -41,9 +44,29 @@ struct Many {
     by_deadline: BTreeSet<(Timestamp, Owner)>,
     /// How many are bound by each session.
     bound: BTreeMap<Session, usize>,
+    /// Whose holds these are.
+    by_session: BTreeSet<(Session, Owner)>,
+    /// How many are parts of offers.
+    offered: usize,
 }
 
 impl Holds {
+    /// Makes them of holds in order of owner, each owner once. A tree of many is built faster at once than one by one.
+    pub(crate) fn from_sorted(highest: Option<Fence>, all: Vec<(Owner, Hold)>) -> Holds {
+        let mut holds = Holds(Repr::None(highest));
+        if all.len() <= 1 {
+            all.into_iter().for_each(|(owner, hold)| drop(holds.put(&owner, hold)));
+            return holds;
+        }
+        let mut many = Many { highest, ..Many::default() };
+        many.by_deadline = all.iter().map(|(owner, hold)| (hold.deadline, owner.clone())).collect();
+        for (owner, hold) in &all {
+            many.note(owner, hold);
+        }
+        many.by_owner = all.into_iter().collect();
+        Holds(Repr::Many(Box::new(many)))
+    }
+
     /// How many owners hold.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -110,6 +133,19 @@ impl Holds {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
+    /// Those behind an owner, in order of owner; all of them where none is named.
+    pub(crate) fn after<'h>(&'h self, owner: Option<&Owner>) -> impl Iterator<Item = (&'h Owner, &'h Hold)> + use<'h> {
+        let (one, many) = match &self.0 {
+            Repr::None(_) => (None, None),
+            Repr::One(holder, hold) => (owner.is_none_or(|owner| holder > owner).then_some((holder, hold)), None),
+            Repr::Many(many) => {
+                let from = owner.map_or(Bound::Unbounded, Bound::Excluded);
+                (None, Some(many.by_owner.range::<Owner, _>((from, Bound::Unbounded))))
+            }
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
     /// The earliest deadline and its owner.
     #[must_use]
     pub fn earliest(&self) -> Option<(Timestamp, &Owner)> {
@@ -156,11 +192,47 @@ impl Holds {
             Repr::None(_) => (None, None),
             Repr::One(_, hold) => (hold.session().filter(|session| session.connection == connection), None),
             Repr::Many(many) => {
-                let [first, last] = [Millis(0), Millis(u64::MAX)].map(|grace| Session { connection, grace });
-                (None, Some(many.bound.range(first..=last).map(|(session, count)| (*session, *count))))
+                (None, Some(many.bound.range(Session::all_of(connection)).map(|(session, count)| (*session, *count))))
             }
         };
         one.map(|session| (session, 1)).into_iter().chain(many.into_iter().flatten())
+    }
+
+    /// The connections that holds are bound to, and how many each. O(N), where N is the number of sessions.
+    pub(crate) fn connections(&self) -> Vec<(Connection, usize)> {
+        let mut all: Vec<(Connection, usize)> = Vec::new();
+        for (session, count) in self.bound() {
+            match all.last_mut() {
+                Some((last, sum)) if *last == session.connection => *sum += count,
+                _ => all.push((session.connection, count)),
+            }
+        }
+        all
+    }
+
+    /// The owners whose holds are bound by these sessions, in order of session.
+    pub(crate) fn owners_by(&self, sessions: RangeInclusive<Session>) -> impl Iterator<Item = &Owner> {
+        let (one, many) = match &self.0 {
+            Repr::None(_) => (None, None),
+            Repr::One(owner, hold) => (hold.session().filter(|by| sessions.contains(by)).map(|_| owner), None),
+            Repr::Many(many) => {
+                let from = (*sessions.start(), Owner::new(b""));
+                let bound = many.by_session.range(from..).take_while(move |(by, _)| by <= sessions.end());
+                (None, Some(bound.map(|(_, owner)| owner)))
+            }
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    /// The owners whose holds are bound to a connection.
+    pub fn owners_bound_to(&self, connection: Connection) -> impl Iterator<Item = &Owner> {
+        self.owners_by(Session::all_of(connection))
+    }
+
+    /// The offers that holds are parts of. None is looked at where there is no offer.
+    pub(crate) fn offers(&self) -> impl Iterator<Item = OfferId> {
+        let some = !matches!(&self.0, Repr::Many(many) if many.offered == 0);
+        some.then(|| self.iter().filter_map(|(_, hold)| hold.offer())).into_iter().flatten()
     }
 
     /// How many leases are over at `now`.
@@ -306,15 +378,12 @@ impl Many {
 
     fn put(&mut self, owner: &Owner, hold: Hold) -> Option<Hold> {
         let deadline = hold.deadline;
-        self.raise(hold.fence());
-        self.reads += u64::from(hold.reads());
+        self.note(owner, &hold);
         let session = hold.session();
         let old = self.by_owner.insert(owner.clone(), hold);
-        let was = old.as_ref().and_then(Hold::session);
-        if session != was {
-            self.rebind(was, session);
+        if let Some(old) = &old {
+            self.forget(owner, old, session);
         }
-        self.reads -= old.as_ref().map_or(0, |old| u64::from(old.reads()));
         let before = old.as_ref().map(|old| old.deadline);
         if before != Some(deadline) {
             if let Some(before) = before {
@@ -327,22 +396,31 @@ impl Many {
 
     fn take(&mut self, owner: &[u8]) -> Option<Hold> {
         let (owner, hold) = self.by_owner.remove_entry(owner)?;
-        self.reads -= u64::from(hold.reads());
-        if let Some(was) = hold.session() {
-            self.rebind(Some(was), None);
-        }
+        self.forget(&owner, &hold, None);
         self.by_deadline.remove(&(hold.deadline, owner));
         Some(hold)
     }
 
-    /// A hold was bound by the one session, and is by the other.
-    fn rebind(&mut self, was: Option<Session>, is: Option<Session>) {
-        if let Some(session) = is {
+    /// Counts a hold that comes.
+    fn note(&mut self, owner: &Owner, hold: &Hold) {
+        self.raise(hold.fence());
+        self.reads += u64::from(hold.reads());
+        self.offered += usize::from(hold.offer().is_some());
+        if let Some(session) = hold.session() {
             *self.bound.entry(session).or_default() += 1;
+            self.by_session.insert((session, owner.clone()));
         }
-        if let Some(session) = was
-            && let Some(count) = self.bound.get_mut(&session)
-        {
+    }
+
+    /// Counts a hold no more. The owner's next one, if there is one, is bound by this session.
+    fn forget(&mut self, owner: &Owner, hold: &Hold, next: Option<Session>) {
+        self.reads -= u64::from(hold.reads());
+        self.offered -= usize::from(hold.offer().is_some());
+        let Some(session) = hold.session() else { return };
+        if next != Some(session) {
+            self.by_session.remove(&(session, owner.clone()));
+        }
+        if let Some(count) = self.bound.get_mut(&session) {
             *count -= 1;
             if *count == 0 {
                 self.bound.remove(&session);
@@ -361,6 +439,8 @@ impl Many {
         // Each deadline has its own copy of the owner.
         let spilled: usize = self.by_owner.keys().map(Owner::heap_bytes).sum();
         let sessions = of_tree(self.bound.len(), size_of::<(Session, usize)>());
-        allocated(size_of::<Many>()) + holds + deadlines + sessions + spilled
+        let bound = of_tree(self.by_session.len(), size_of::<(Session, Owner)>());
+        let spilled_bound: usize = self.by_session.iter().map(|(_, owner)| owner.heap_bytes()).sum();
+        allocated(size_of::<Many>()) + holds + deadlines + sessions + bound + spilled + spilled_bound
     }
 }

@@ -1,8 +1,9 @@
 //! Sessions: holds that end with the connection that they are bound to. Saves nothing, and decides nothing about locks.
 //!
 //! That a hold is bound lies in the hold itself, so that it goes where the hold goes. Here is the way back, from a
-//! connection to its holds, and which connections have closed while holds were bound to them. Between that moment and
-//! the piece of work that ends a hold, it counts as over all the same ([`Sessions::end_of`]).
+//! connection to the keys of its holds ([`Holds::owners_bound_to`](super::holds::Holds::owners_bound_to) goes on from
+//! there), and which connections have closed while holds were bound to them. Between that moment and the piece of work
+//! that ends a hold, it counts as over all the same ([`Sessions::end_of`]).
 //!
 //! - S1: every hold that is bound to an open connection is found here, and whatever is found here is such a hold.
 
@@ -12,27 +13,28 @@ use super::hold::{Connection, Hold, Session};
 use super::key::{Db, KeyName};
 use super::lock::Lock;
 use super::offers::OfferId;
-use super::owner::Owner;
 use super::time::Timestamp;
 use crate::lock::collections::arena::Id;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// A hold, as a connection finds it: its key and its owner.
-type Bound = (Connection, KeyName, Owner);
+/// How many holds on which keys are bound to which connections. A lock that comes or leaves is one entry for each
+/// connection that holds it, of which the server allows so many, however many holds are theirs.
+type Bound = BTreeMap<(Connection, KeyName), usize>;
 
 /// The way from connections to their holds.
 #[derive(Debug)]
 pub struct Sessions {
     /// By database.
-    bound: Vec<BTreeSet<Bound>>,
+    bound: Vec<Bound>,
     /// Connections that have closed, and when, as long as holds are bound to them.
     closed: BTreeMap<Connection, Timestamp>,
     /// Bindings that no client may know of, by the fences of their holds: the grants that made them are not delivered
     /// yet.
     tentative: BTreeSet<(Connection, Fence)>,
     /// Those of flushed databases, whose memory is given back little by little.
-    retired: Vec<BTreeSet<Bound>>,
+    retired: Vec<Bound>,
     /// How often all was forgotten.
     epoch: u32,
     /// How many holds are bound, in all databases.
@@ -48,7 +50,8 @@ pub struct UnlinkedLock {
     pub(crate) lease: Option<Id>,
     /// Whether it was held.
     pub(crate) held: bool,
-    bound: Vec<(Connection, Owner)>,
+    /// To which connections its holds were bound, and how many each.
+    bound: Vec<(Connection, usize)>,
     /// The offers that its holds are part of.
     pub(crate) offers: Vec<OfferId>,
 }
@@ -57,12 +60,11 @@ impl UnlinkedLock {
     /// Of this lock.
     #[must_use]
     pub fn of(lock: &Lock) -> UnlinkedLock {
-        let bound = |(owner, hold): (&Owner, &Hold)| Some((hold.session()?.connection, owner.clone()));
         UnlinkedLock {
             lease: lock.lease,
             held: !lock.is_free(),
-            bound: lock.holds.iter().filter_map(bound).collect(),
-            offers: lock.holds.iter().filter_map(|(_, hold)| hold.offer()).collect(),
+            bound: lock.holds.connections(),
+            offers: lock.holds.offers().collect(),
         }
     }
 }
@@ -113,11 +115,11 @@ impl Sessions {
         self.len() == 0
     }
 
-    /// All holds that are bound to a connection: the connection, the key and the owner.
-    pub fn iter(&self) -> impl Iterator<Item = (Connection, Db, &KeyName, &Owner)> {
+    /// All keys on which holds are bound to a connection: the connection, the key and how many.
+    pub fn iter(&self) -> impl Iterator<Item = (Connection, Db, &KeyName, usize)> {
         let of = |(db, bound)| {
-            let bound: &BTreeSet<Bound> = bound;
-            bound.iter().map(move |(connection, name, owner)| (*connection, Db(db as u32), name, owner))
+            let bound: &Bound = bound;
+            bound.iter().map(move |((connection, name), count)| (*connection, Db(db as u32), name, *count))
         };
         self.bound.iter().enumerate().flat_map(of)
     }
@@ -125,10 +127,9 @@ impl Sessions {
     /// The session that a hold is bound by; None when it is not, or not on this node any more, or its connection has
     /// closed.
     #[must_use]
-    pub fn of(&self, db: Db, name: &KeyName, owner: &Owner, hold: &Hold) -> Option<Session> {
+    pub fn of(&self, db: Db, name: &KeyName, hold: &Hold) -> Option<Session> {
         let session = hold.session().filter(|session| !self.closed.contains_key(&session.connection))?;
-        let bound = (session.connection, name.clone(), owner.clone());
-        self.bound.get(db.0 as usize)?.contains(&bound).then_some(session)
+        self.bound.get(db.0 as usize)?.contains_key(&(session.connection, name.clone())).then_some(session)
     }
 
     /// When a hold ends as things are: with its lease, or with what its closed connection has left it.
@@ -173,37 +174,41 @@ impl Sessions {
         !self.closed.is_empty()
     }
 
-    /// A hold was bound to a connection.
-    pub(crate) fn bind(&mut self, db: Db, name: &KeyName, owner: &Owner, connection: Connection) {
+    /// So many holds on a key were bound to a connection.
+    pub(crate) fn bind(&mut self, db: Db, name: &KeyName, connection: Connection, count: usize) {
         // What was bound before all was forgotten stays unbound, wherever it goes.
         if connection.epoch != self.epoch {
             return;
         }
         let at = db.0 as usize;
         if self.bound.len() <= at {
-            self.bound.resize_with(at + 1, BTreeSet::new);
+            self.bound.resize_with(at + 1, Bound::new);
         }
         if self.bound[at].is_empty() {
             self.peopled.insert(db.0);
         }
-        let bound = &mut self.bound[at];
-        // The holds of a connection on one key share its name.
-        let first = name.is_long().then(|| bound.range((connection, name.clone(), Owner::new(b""))..).next()).flatten();
-        let there = first.filter(|(whose, there, _)| *whose == connection && there == name);
-        let name = there.map_or(name, |(_, there, _)| there).clone();
-        self.len += usize::from(bound.insert((connection, name, owner.clone())));
+        *self.bound[at].entry((connection, name.clone())).or_default() += count;
+        self.len += count;
     }
 
-    /// A hold is bound to it no more.
-    pub(crate) fn unbind(&mut self, db: Db, name: &KeyName, owner: &Owner, connection: Connection) {
-        if let Some(bound) = self.bound.get_mut(db.0 as usize)
-            && bound.remove(&(connection, name.clone(), owner.clone()))
-        {
-            self.len -= 1;
+    /// So many of them are bound to it no more.
+    pub(crate) fn unbind(&mut self, db: Db, name: &KeyName, connection: Connection, count: usize) {
+        let Some(bound) = self.bound.get_mut(db.0 as usize) else { return };
+        let Entry::Occupied(mut of) = bound.entry((connection, name.clone())) else { return };
+        let count = count.min(*of.get());
+        *of.get_mut() -= count;
+        self.len -= count;
+        if *of.get() == 0 {
+            of.remove();
             if bound.is_empty() {
                 self.peopled.remove(&db.0);
             }
         }
+    }
+
+    /// None of them is.
+    pub(crate) fn unbind_all(&mut self, db: Db, name: &KeyName, connection: Connection) {
+        self.unbind(db, name, connection, usize::MAX);
     }
 
     /// A hold was bound by a grant that is yet to be delivered.
@@ -218,8 +223,8 @@ impl Sessions {
 
     /// A lock left its key.
     pub(crate) fn on_unlinked(&mut self, db: Db, name: &KeyName, unlinked: &UnlinkedLock) {
-        for (connection, owner) in &unlinked.bound {
-            self.unbind(db, name, owner, *connection);
+        for (connection, count) in &unlinked.bound {
+            self.unbind(db, name, *connection, *count);
         }
     }
 
@@ -237,7 +242,7 @@ impl Sessions {
         while let Some((connection, _)) = self.closed.first_key_value() {
             let connection = *connection;
             for db in self.peopled.iter().copied().map(Db) {
-                if let Some((_, name, _)) = self.first_of(db, connection) {
+                if let Some(name) = self.first_of(db, connection) {
                     return Some((connection, db, name.clone()));
                 }
             }
@@ -246,24 +251,16 @@ impl Sessions {
         None
     }
 
-    fn first_of(&self, db: Db, connection: Connection) -> Option<&Bound> {
-        let from = (connection, KeyName::EMPTY, Owner::new(b""));
-        self.bound.get(db.0 as usize)?.range(from..).next().filter(|(whose, ..)| *whose == connection)
-    }
-
-    /// The owners whose holds on a key are bound to a connection, at most so many.
-    pub(crate) fn owners_on(&self, db: Db, name: &KeyName, connection: Connection, most: usize) -> Vec<Owner> {
-        let from = (connection, name.clone(), Owner::new(b""));
-        let bound = self.bound.get(db.0 as usize).into_iter().flat_map(|bound| bound.range(from.clone()..));
-        let same = bound.take_while(|(whose, key, _)| *whose == connection && key == name);
-        same.take(most).map(|(_, _, owner)| owner.clone()).collect()
+    fn first_of(&self, db: Db, connection: Connection) -> Option<&KeyName> {
+        let ((whose, name), _) = self.bound.get(db.0 as usize)?.range((connection, KeyName::EMPTY)..).next()?;
+        (*whose == connection).then_some(name)
     }
 
     /// A database, or all of them, was emptied.
     pub(crate) fn flush(&mut self, db: Option<Db>) {
         for (number, bound) in self.bound.iter_mut().enumerate() {
             if db.is_none_or(|db| db.0 as usize == number) && !bound.is_empty() {
-                self.len -= bound.len();
+                self.len -= bound.values().sum::<usize>();
                 self.peopled.remove(&(number as u32));
                 self.retired.push(core::mem::take(bound));
             }
@@ -274,7 +271,7 @@ impl Sessions {
     pub(crate) fn swap(&mut self, one: Db, other: Db) {
         let needed = one.max(other).0 as usize + 1;
         if self.bound.len() < needed {
-            self.bound.resize_with(needed, BTreeSet::new);
+            self.bound.resize_with(needed, Bound::new);
         }
         self.bound.swap(one.0 as usize, other.0 as usize);
         for db in [one, other] {

@@ -95,7 +95,7 @@ impl<K: Keyspace> Step<'_, K> {
     fn end_over(&mut self, key: KeyIndex, owner: Option<&Owner>, by: Settling<'_>) {
         let Step { keys, effects, judged, ended, looks, unsettled, .. } = self;
         let (sessions, judged) = (by.sessions, *judged);
-        let Place { db, name, lock: Some(lock) } = keys.place(key) else { return };
+        let Place { name, lock: Some(lock), .. } = keys.place(key) else { return };
         let (first, cost) = (effects.changes.len(), 1 + name.len() / NAME_BYTES_PER_HOLD);
         if let Some(owner) = owner {
             effects.close(lock, key, sessions, owner, judged);
@@ -126,9 +126,8 @@ impl<K: Keyspace> Step<'_, K> {
                     |(_, hold): &(&Owner, &Hold)| sessions.end_of_grace(hold).is_some_and(|end| end <= judged);
                 lock.holds.iter().filter(is_over).map(|(owner, _)| owner.clone()).collect()
             } else {
-                let name = sessions.name(name);
-                let of = |(session, _): &(Session, usize)| sessions.owners_on(db, &name, session.connection, most);
-                closed.iter().flat_map(of).take(most).collect()
+                let of = |(session, _): &(Session, usize)| lock.holds.owners_by(*session..=*session);
+                closed.iter().flat_map(of).take(most).cloned().collect()
             };
             for owner in orphans {
                 effects.close(lock, key, sessions, &owner, judged);
