@@ -14,7 +14,7 @@ use redis_lock::ffi::CommandSpec;
 use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
 use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::model::hold::{Connection, Mode, Session};
-use redis_lock::lock::model::limits::{Bounds, HOLDS_ENDED_PER_STEP, LEASE_CEILING, Limits};
+use redis_lock::lock::model::limits::{Bounds, HOLDS_ENDED_PER_STEP, LEASE_CEILING, Limits, QUEUES_MARKED_PER_STEP};
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::record::Update;
 use redis_lock::lock::model::request::{Amount, Operation, Request, Wait};
@@ -54,6 +54,7 @@ const LIMITS: Limits = Limits {
     promotion_skew: Millis(0),
     grace: Millis(0),
     holds_ended_per_step: HOLDS_ENDED_PER_STEP,
+    queues_marked_per_step: QUEUES_MARKED_PER_STEP,
 };
 
 struct Someone(Option<Connection>);

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use purity::lock::codec::{DecodeError, VERSION, decode, encode};
 use purity::lock::manager::LockManager;
 use purity::lock::model::key::Db;
-use purity::lock::model::limits::{HOLDS_ENDED_PER_STEP, LEASE_CEILING, Limits};
+use purity::lock::model::limits::{HOLDS_ENDED_PER_STEP, LEASE_CEILING, Limits, QUEUES_MARKED_PER_STEP};
 use purity::lock::model::record::Origin;
 use purity::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::alloc::System;
@@ -32,6 +32,7 @@ const LIMITS: Limits = Limits {
     promotion_skew: Millis(0),
     grace: Millis(0),
     holds_ended_per_step: HOLDS_ENDED_PER_STEP,
+    queues_marked_per_step: QUEUES_MARKED_PER_STEP,
 };
 
 fuzz_target!(|bytes: &[u8]| {

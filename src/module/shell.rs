@@ -15,7 +15,7 @@ use crate::ffi::Ctx;
 use crate::ffi::event::LoadedFrom;
 use crate::lock::manager::LockManager;
 use crate::lock::model::key::{Db, PlainName};
-use crate::lock::model::limits::{Bounds, HOLDS_ENDED_PER_STEP, Limits};
+use crate::lock::model::limits::{Bounds, HOLDS_ENDED_PER_STEP, Limits, QUEUES_MARKED_PER_STEP};
 use crate::lock::model::session::UnlinkedLock;
 use crate::lock::model::time::{Millis, Timestamp};
 use std::cell::{Cell, RefCell};
@@ -35,6 +35,7 @@ const NO_LIMITS: Limits = Limits {
     promotion_skew: Millis(0),
     grace: Millis(0),
     holds_ended_per_step: HOLDS_ENDED_PER_STEP,
+    queues_marked_per_step: QUEUES_MARKED_PER_STEP,
 };
 
 /// The bounds of arguments until the same moment.

@@ -148,6 +148,8 @@ pub(crate) struct Rules {
     pub(crate) detects: bool,
     /// How many holds that are over one step ends. The model ends all.
     pub(crate) ended_max: usize,
+    /// How many queues one step puts on the ready list of those that are to be served together.
+    pub(crate) marked_max: usize,
 }
 
 impl Waiter {

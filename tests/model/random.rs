@@ -281,6 +281,7 @@ fn rules() -> impl Strategy<Value = Rules> {
             reserve_us,
             detects,
             ended_max,
+            marked_max: holders_max,
         },
     )
 }

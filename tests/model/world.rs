@@ -11,7 +11,7 @@ use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::{Hold, Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
-use redis_lock::lock::model::limits::{HOLDS_ENDED_PER_STEP, Limits};
+use redis_lock::lock::model::limits::{HOLDS_ENDED_PER_STEP, Limits, QUEUES_MARKED_PER_STEP};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{Note, Owner};
 use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
@@ -444,6 +444,7 @@ pub(crate) const RULES: Rules = Rules {
     reserve_us: 20_000,
     detects: true,
     ended_max: HOLDS_ENDED_PER_STEP,
+    marked_max: QUEUES_MARKED_PER_STEP,
 };
 
 pub(crate) fn limits(rules: Rules) -> Limits {
@@ -459,6 +460,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         promotion_skew: SKEW,
         grace: Millis(0),
         holds_ended_per_step: rules.ended_max,
+        queues_marked_per_step: rules.marked_max,
     }
 }
 
@@ -1260,6 +1262,7 @@ impl World {
                         .in_step(db, &[key], now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0), 1));
                     self.after_look(db, &[key], effects);
                 }
+                Job::MarkQueues => self.primary.manager.mark_queues(),
                 Job::Check(id, Db(db), name) => {
                     let Step { effects, .. } =
                         self.primary.in_step(db, &[name[0]], now, |manager, step| manager.check_waiter(step, id));

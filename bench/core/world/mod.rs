@@ -7,7 +7,7 @@ use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::{Db, KeyIndex};
 use redis_lock::lock::model::keyspace::{Keyspace, Place};
-use redis_lock::lock::model::limits::{HOLDS_ENDED_PER_STEP, Limits};
+use redis_lock::lock::model::limits::{HOLDS_ENDED_PER_STEP, Limits, QUEUES_MARKED_PER_STEP};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
 use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
@@ -28,6 +28,7 @@ pub(crate) const LIMITS: Limits = Limits {
     promotion_skew: Millis(1_000),
     grace: Millis(0),
     holds_ended_per_step: HOLDS_ENDED_PER_STEP,
+    queues_marked_per_step: QUEUES_MARKED_PER_STEP,
 };
 
 /// The hash of the module, with a key that is the same each time.

@@ -22,6 +22,9 @@ pub const KEYS_PER_BATCH: usize = 64;
 /// which costs some four microseconds.
 pub const HOLDS_ENDED_PER_STEP: usize = 1_024;
 
+/// How many queues one step puts on the ready list, of all that are to be served for one reason.
+pub const QUEUES_MARKED_PER_STEP: usize = 256;
+
 /// How many places one owner may have: a search for deadlocks begins at all of them.
 pub const PLACES_PER_OWNER: usize = 256;
 
@@ -113,4 +116,6 @@ pub struct Limits {
     pub grace: Millis,
     /// How many holds that are over one step of a client ends.
     pub holds_ended_per_step: usize,
+    /// How many queues one step puts on the ready list, of all that are to be served for one reason.
+    pub queues_marked_per_step: usize,
 }
