@@ -500,9 +500,9 @@ fn many_queues(owner: impl Fn(usize) -> String) -> Crowd {
     crowd.manager.limits.deadlock_detection = false;
     let busy = names("busy", 40);
     crowd.holds("h", Write, &busy);
-    for n in 0..40 {
+    for (n, busy) in busy.into_iter().enumerate() {
         let mut wanted = names(&format!("own{n:02}-"), 64);
-        wanted.push(busy[n].clone());
+        wanted.push(busy);
         crowd.waits(&owner(n), Write, &wanted);
     }
     while crowd.piece().is_some() {}
@@ -575,7 +575,10 @@ fn a_sweep_that_begins_anew_again_and_again_comes_to_each_queue() {
         loop {
             match crowd.manager.next_job().expect("a sweep goes on") {
                 Job::MarkQueues => crowd.manager.mark_queues(),
-                Job::ServeQueue(_, name) => break drop(served.insert(name.to_vec())),
+                Job::ServeQueue(_, name) => {
+                    served.insert(name.to_vec());
+                    break;
+                }
                 other => panic!("{other:?}"),
             }
         }
