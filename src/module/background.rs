@@ -215,6 +215,10 @@ impl Source for Jobs {
             | Job::Check(_, db, name)
             | Job::EndSession(_, db, name)
             | Job::AnnounceEnds(db, name) => (*db, PerKey::from([OwnedStr::new(name)])),
+            Job::MarkQueues => {
+                with_manager(|manager| manager.mark_queues());
+                return Next::Pending;
+            }
             Job::RevokeUndelivered(_, db, names) => (*db, names.iter().map(|name| OwnedStr::new(name)).collect()),
         };
         Next::Task(Task { db, names, work: Work::Job(job) })
@@ -315,6 +319,7 @@ impl Task {
             Job::AnnounceEnds(..) => manager.announce_ends(step, KeyIndex(0), ITEMS_PER_POLL),
             Job::ServeQueue(..) => manager.serve_ready_queue(step, KeyIndex(0), ITEMS_PER_POLL),
             Job::Check(waiter, ..) => manager.check_waiter(step, *waiter),
+            Job::MarkQueues => manager.mark_queues(),
             Job::RevokeUndelivered(waiter, ..) => manager.revoke_undelivered(step, *waiter, self.db),
         });
         match run {
@@ -335,7 +340,7 @@ impl Task {
                     manager.abandon_ends(*db, name, ITEMS_PER_POLL);
                     return WaitEnds::new();
                 }
-                Job::ServeQueue(..) | Job::Check(..) => {}
+                Job::ServeQueue(..) | Job::Check(..) | Job::MarkQueues => {}
             }
             self.names
                 .iter()

@@ -150,6 +150,8 @@ pub(crate) struct Rules {
     pub(crate) ended_max: usize,
     /// Whether a step reaches its limits soon.
     pub(crate) small_steps: bool,
+    /// How many queues one step puts on the ready list of those that are to be served together.
+    pub(crate) marked_max: usize,
 }
 
 impl Waiter {

@@ -282,6 +282,7 @@ fn rules() -> impl Strategy<Value = Rules> {
             detects,
             ended_max,
             small_steps: false,
+            marked_max: holders_max,
         },
     )
 }

@@ -465,14 +465,22 @@ pub(crate) const RULES: Rules = Rules {
     detects: true,
     ended_max: StepLimits::DEFAULT.holds_ended,
     small_steps: false,
+    marked_max: StepLimits::DEFAULT.queues_marked,
 };
 
 /// The most keys that a request names here.
 const KEYS_MAX: usize = 4;
 
 /// Limits that most steps reach.
-const SMALL: StepLimits =
-    StepLimits { answers: 2, keys_granted: 1, keys_judged: 1, keys_judged_first: 2, keys_open: 1, holds_ended: 1 };
+const SMALL: StepLimits = StepLimits {
+    answers: 2,
+    keys_granted: 1,
+    keys_judged: 1,
+    keys_judged_first: 2,
+    keys_open: 1,
+    holds_ended: 1,
+    queues_marked: 1,
+};
 
 pub(crate) fn limits(rules: Rules) -> Limits {
     Limits {
@@ -488,6 +496,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         grace: Millis(0),
         step: StepLimits {
             holds_ended: rules.ended_max,
+            queues_marked: rules.marked_max,
             ..if rules.small_steps { SMALL } else { StepLimits::DEFAULT }
         },
     }
@@ -1302,6 +1311,7 @@ impl World {
                         .in_step(db, &[key], now, |manager, step| manager.serve_ready_queue(step, KeyIndex(0), 1));
                     self.after_look(db, &[key], effects);
                 }
+                Job::MarkQueues => self.primary.manager.mark_queues(),
                 Job::Check(id, Db(db), name) => {
                     let Step { effects, .. } =
                         self.primary.in_step(db, &[name[0]], now, |manager, step| manager.check_waiter(step, id));

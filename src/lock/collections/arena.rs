@@ -146,6 +146,28 @@ impl<T, H> Arena<T, H> {
         }
     }
 
+    /// All values and their ids, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
+        let chunks = (0..).zip(&self.chunks).filter_map(|(place, chunk)| Some((place, chunk.as_ref()?)));
+        chunks.flat_map(|(place, chunk): (u32, _)| {
+            (0..).zip(&chunk.slots).filter_map(move |(within, slot): (u32, _)| match slot {
+                Slot::Used { generation, value, .. } => {
+                    Some((Id { index: place * CHUNK + within, generation: *generation }, value))
+                }
+                Slot::Free { .. } => None,
+            })
+        })
+    }
+
+    /// All values, to change, in no order.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        let slots = self.chunks.iter_mut().flatten().flat_map(|chunk| chunk.slots.iter_mut());
+        slots.filter_map(|slot| match slot {
+            Slot::Used { value, .. } => Some(value),
+            Slot::Free { .. } => None,
+        })
+    }
+
     /// What is kept beside the value at an index, to change.
     pub fn beside_at_mut(&mut self, index: u32) -> Option<&mut H> {
         match self.slot_mut(index)? {

@@ -13,6 +13,7 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, Outcome, Refusal, Wait, WaiterId};
 use crate::lock::model::step::Step;
 use crate::lock::model::time::{Millis, Timestamp};
+use crate::lock::wait::sweep::SweepKind;
 use alloc::vec::Vec;
 
 impl LockManager {
@@ -61,7 +62,7 @@ impl LockManager {
         for id in grace.in_cycles {
             self.check_later(id);
         }
-        self.wait_table.mark_all_ready_and_check(None);
+        self.sweep(None, SweepKind { checks: true, clears: false });
     }
 
     /// Whether a grace that has begun goes on. If it does not, it ends here.

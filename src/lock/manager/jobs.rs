@@ -14,6 +14,7 @@ use crate::lock::model::time::Timestamp;
 use crate::lock::wait::deadlock::{self, Budgets, Found, TooMuch};
 use crate::lock::wait::jobs::Job;
 use crate::lock::wait::queue::WaitQueue;
+use crate::lock::wait::sweep::SweepKind;
 use crate::lock::wait::timers::WaitPoll;
 use crate::lock::wait::waiter::{CycleCause, GrantUndo, Undelivered, Waiter};
 use alloc::boxed::Box;
@@ -135,8 +136,8 @@ impl LockManager {
 
     /// The next job for the background: to be done only while a client might write to those keys. It stays the next one
     /// until it is done by [`LockManager::serve_ready_queue`], [`LockManager::check_waiter`],
-    /// [`LockManager::revoke_undelivered`], [`LockManager::end_session`], [`LockManager::announce_ends`] or
-    /// [`LockManager::end_waits`].
+    /// [`LockManager::revoke_undelivered`], [`LockManager::end_session`], [`LockManager::announce_ends`],
+    /// [`LockManager::mark_queues`] or [`LockManager::end_waits`].
     #[must_use]
     pub fn next_job(&mut self) -> Option<Job> {
         if let Some(undelivered) = self.wait_table.next_undelivered() {
@@ -176,8 +177,24 @@ impl LockManager {
     pub(crate) fn mark_ready_for_holders<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex) {
         let waiting = step.keys.lock(key).map(|lock| self.wait_table.waiting_holders(lock));
         for owner in waiting.into_iter().flatten() {
-            self.wait_table.mark_ready_for(&owner);
+            self.wait_table.mark_ready_later(&owner);
         }
+        self.wait_table.mark_for_owners(self.limits.step.queues_marked);
+    }
+
+    /// All queues of a database are to be served; None: of all databases.
+    pub(super) fn sweep(&mut self, db: Option<Db>, kind: SweepKind) {
+        self.wait_table.sweep(db, kind, self.limits.step.queues_marked);
+    }
+
+    /// All queues are to be served: more may be granted from now on.
+    pub(super) fn serve_all_queues(&mut self) {
+        self.sweep(None, SweepKind { checks: false, clears: false });
+    }
+
+    /// Does a piece of [`Job::MarkQueues`].
+    pub fn mark_queues(&mut self) {
+        self.wait_table.mark_queues(self.limits.step.queues_marked);
     }
 
     /// Has the waiters of a queue checked if one of them is in a cycle since another lock lies there.
@@ -303,7 +320,7 @@ impl LockManager {
         self.sessions.dissolve();
         self.offers.clear();
         self.drop_ended(None);
-        let ids: Vec<WaiterId> = self.wait_table.everybody().collect();
+        let ids: Vec<WaiterId> = self.wait_table.everybody().map(|(id, _)| id).collect();
         self.end_all(ids, &WaitEnd::Redirected(RedirectReason::Demoted))
     }
 

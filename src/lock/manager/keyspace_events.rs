@@ -8,6 +8,7 @@ use crate::lock::model::key::{Db, PlainName};
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::session::UnlinkedLock;
 use crate::lock::model::time::Timestamp;
+use crate::lock::wait::sweep::SweepKind;
 use alloc::vec::Vec;
 
 impl LockManager {
@@ -60,7 +61,7 @@ impl LockManager {
         self.sessions.flush(db);
         self.offers.flush(db);
         self.drop_ended(db);
-        self.wait_table.mark_all_ready_and_check(db);
+        self.sweep(db, SweepKind { checks: true, clears: false });
     }
 
     /// Two databases changed places. What lay under a key of one lies under the same key of the other now, so every
@@ -83,8 +84,7 @@ impl LockManager {
         self.epoch = self.epoch.next();
         // Waiters stay with the number of their database. Which of their keys were free, and are, is not known.
         for db in [one, other] {
-            self.wait_table.clear_reservations(db);
-            self.wait_table.mark_all_ready_and_check(Some(db));
+            self.sweep(Some(db), SweepKind { checks: true, clears: true });
         }
     }
 

@@ -145,7 +145,7 @@ impl LockManager {
     /// So many owners may hold one key together from now on. If these are more than before, the waiters come first.
     pub fn limit_holders(&mut self, most: usize) {
         if most > self.limits.holders_per_key_max {
-            self.wait_table.mark_all_ready();
+            self.serve_all_queues();
         }
         self.limits.holders_per_key_max = most;
     }

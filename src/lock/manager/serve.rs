@@ -10,7 +10,6 @@ use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Operation, Outcome, PerKey, Refusal, Request, WaitEnd};
 use crate::lock::model::step::Step;
-use crate::lock::wait::queue::WaitQueue;
 use crate::lock::wait::timers::WaitPoll;
 
 impl LockManager {
@@ -112,7 +111,7 @@ impl LockManager {
         // Else no waiter can be served (W2).
         let is_unsettled = |step: &mut Step<'_, K>| {
             let (db, name) = self.place_of(step, key);
-            self.wait_table.queue(db, &name).is_some_and(WaitQueue::is_unsettled)
+            self.wait_table.is_unsettled(db, &name)
         };
         if step.is_free(key) || step.effects.changes.len() > before || is_unsettled(step) {
             self.wake_waiters_in_step(step, key);

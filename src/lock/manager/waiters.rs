@@ -67,16 +67,22 @@ impl LockManager {
         self.offers.len()
     }
 
-    /// How many requests for shares wait: counted when asked, so that waiting costs nothing more.
+    /// How many requests for shares wait.
     #[must_use]
     pub fn shares_waiting(&self) -> usize {
-        self.wait_table.queues().map(|(_, _, queue)| queue.shares().len()).sum()
+        self.wait_table.shares()
     }
 
     /// How many keys are waited for.
     #[must_use]
     pub fn contended(&self) -> usize {
         self.wait_table.contended()
+    }
+
+    /// How many queues are on the ready list.
+    #[must_use]
+    pub fn ready_len(&self) -> usize {
+        self.wait_table.ready.len()
     }
 
     /// How many searches for deadlocks were given up, because they would have kept the server too long.
@@ -94,7 +100,7 @@ impl LockManager {
 
     /// All waiters, in no order.
     pub(crate) fn everybody_waiting(&self, now: Timestamp) -> impl Iterator<Item = Waiting<'_>> {
-        let all = self.wait_table.everybody().filter_map(|id| Some((id, self.wait_table.waiter(id)?)));
+        let all = self.wait_table.everybody();
         all.filter(|(_, waiter)| waiter.is_waiting()).map(move |(id, waiter)| Waiting::of(id, waiter, now))
     }
 

@@ -215,7 +215,7 @@ impl LockManager {
     /// An owner has a new hold. Where it waits, it may go now before waiters that it blocks; and it may be in a cycle.
     pub(super) fn note_new_hold(&mut self, owner: &Owner) {
         if self.wait_table.waiting_of(owner).next().is_some() {
-            self.wait_table.mark_ready_for(owner);
+            self.wait_table.mark_ready_for(owner, self.limits.step.queues_marked);
             self.check_for_new_hold(owner);
         }
     }

@@ -32,6 +32,8 @@ pub struct StepLimits {
     /// The number of holds that are over and end in a step of a client. Each is told to replicas and subscribers, which
     /// costs some four microseconds.
     pub holds_ended: usize,
+    /// The number of queues put on the ready list, of all that are to be served for one reason.
+    pub queues_marked: usize,
 }
 
 impl StepLimits {
@@ -43,6 +45,7 @@ impl StepLimits {
         keys_judged_first: 1_024,
         keys_open: 256,
         holds_ended: 1_024,
+        queues_marked: 256,
     };
 }
 

@@ -3,12 +3,14 @@
 
 use super::checks::Check;
 use super::queue::{Pending, WaitQueue};
+use super::sweep::SweepKind;
 use super::table::WaitTable;
-use super::waiter::CycleCause;
+use super::waiter::{CycleCause, Waiter};
 use crate::lock::model::hold::Connection;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{PerKey, WaiterId};
+use core::ops::Bound::{Excluded, Unbounded};
 
 /// Work that is left to the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub enum Job {
     Check(WaiterId, Db, KeyName),
     /// End the holds on this key that are bound to this connection, which has closed.
     EndSession(Connection, Db, KeyName),
+    /// Go on putting queues on the ready list. No key is opened for it.
+    MarkQueues,
     /// Announce holds on this key that have ended together.
     AnnounceEnds(Db, KeyName),
 }
@@ -49,48 +53,138 @@ impl WaitTable {
         }
     }
 
-    /// As [`WaitTable::mark_ready_and_check`], of all queues of a database; None: of all databases.
-    pub(crate) fn mark_all_ready_and_check(&mut self, db: Option<Db>) {
-        self.mark_all(db, Pending::WakeAndCheck);
-    }
-
-    /// As [`WaitTable::mark_ready`], of all queues.
-    pub(crate) fn mark_all_ready(&mut self) {
-        self.mark_all(None, Pending::Wake);
-    }
-
-    fn mark_all(&mut self, db: Option<Db>, pending: Pending) {
-        let WaitTable { queues, ready, .. } = self;
-        for (number, queues) in (0..).zip(queues) {
-            if db.is_none_or(|db| db.0 == number) {
-                for (name, queue) in queues {
-                    if queue.mark(pending) {
-                        ready.push_back((Db(number), name.clone()));
-                    }
-                }
-            }
+    /// An owner has a new hold: all queues that it stands in are to be served, as far as to its position. About `most`
+    /// are put on the ready list now, the others by the background.
+    pub(crate) fn mark_ready_for(&mut self, owner: &Owner, most: usize) {
+        if self.mark_ready_later(owner) {
+            self.mark_some_of(owner, most);
         }
     }
 
-    /// An owner has a new hold: all queues that it stands in are to be served, as far as to its position.
-    pub(crate) fn mark_ready_for(&mut self, owner: &Owner) {
-        let WaitTable { waiters, queues, owners, ready, wakes_begun, .. } = self;
-        for id in owners.of(owner) {
+    /// As [`WaitTable::mark_ready_for`], all by the background. False if they are on the list, or will be.
+    pub(crate) fn mark_ready_later(&mut self, owner: &Owner) -> bool {
+        let now = self.wakes_begun;
+        let begun = self.marking.get(owner).map(|(_, begun)| *begun);
+        // An owner may get very many holds while it waits in very many queues: they are on the list, or will be.
+        let is_marked = |(_, waiter): (WaiterId, &Waiter)| waiter.marked_at == now;
+        let mut waiting = self.waiting_of(owner);
+        let is_done = waiting.next().is_none_or(is_marked) && waiting.next_back().is_none_or(is_marked);
+        drop(waiting);
+        if is_done || begun == Some(now) {
+            return false;
+        }
+        self.marking.insert(owner.clone(), (0, now));
+        true
+    }
+
+    /// Puts queues of an owner on the ready list, of so many keys and waiters, and at least those of one waiter. How
+    /// many these were.
+    fn mark_some_of(&mut self, owner: &Owner, most: usize) -> usize {
+        let Some((from, begun)) = self.marking.remove(owner) else { return 0 };
+        let WaitTable { waiters, queues, sweeps, owners, ready, wheel, wakes_begun, .. } = self;
+        let mut spent = 0;
+        for id in owners.of_from(owner, from) {
             let Some(waiter) = waiters.get_mut(id) else { continue };
-            // An owner may get very many holds while it waits in very many queues: they are on the list already.
+            if spent >= most {
+                self.marking.insert(owner.clone(), (waiter.ticket, begun));
+                break;
+            }
+            spent += 1;
             if !waiter.is_waiting() || waiter.marked_at == *wakes_begun || waiter.owner != *owner {
                 continue;
             }
             waiter.marked_at = *wakes_begun;
-            let Some(queues) = queues.get_mut(waiter.db.0 as usize) else { continue };
+            spent += waiter.keys.len() - 1;
+            let at = waiter.db.0 as usize;
+            let (Some(queues), Some(sweep)) = (queues.get_mut(at), sweeps.get(at)) else { continue };
             for key in &waiter.keys {
                 let Some(queue) = queues.get_mut(&key.name) else { continue };
+                sweep.reach((waiter.db, &key.name, queue), ready, wheel);
                 queue.allow_bypass(waiter.position_at(key));
                 if queue.mark(Pending::Wake) {
                     ready.push_back((waiter.db, key.name.clone()));
                 }
             }
         }
+        spent
+    }
+
+    /// Puts about so many queues of the owners on the ready list that are noted for that.
+    pub(crate) fn mark_for_owners(&mut self, most: usize) {
+        let mut spent = 0;
+        while spent < most
+            && let Some(owner) = self.marking.first_key_value().map(|(owner, _)| owner.clone())
+        {
+            spent += self.mark_some_of(&owner, most - spent).max(1);
+        }
+    }
+
+    /// Does a piece of [`Job::MarkQueues`]: puts about so many queues on the ready list.
+    pub(crate) fn mark_queues(&mut self, most: usize) {
+        if self.marking.is_empty() {
+            self.sweep_on(most);
+        } else {
+            self.mark_for_owners(most);
+        }
+    }
+
+    /// All queues of a database are to be served; None: of all databases. At most `most` are put on the ready list now,
+    /// the others by the background.
+    pub(crate) fn sweep(&mut self, db: Option<Db>, kind: SweepKind, most: usize) {
+        self.sweeps_begun += 1;
+        let number = self.sweeps_begun;
+        for (at, (sweep, queues)) in (0..).zip(self.sweeps.iter_mut().zip(&self.queues)) {
+            if db.is_none_or(|db| db.0 == at) && !queues.is_empty() {
+                self.sweeping += usize::from(sweep.left == 0);
+                (sweep.number, sweep.left) = (number, queues.len());
+                sweep.checks = if kind.checks { number } else { sweep.checks };
+                sweep.clears = if kind.clears { number } else { sweep.clears };
+            }
+        }
+        self.sweep_on(most);
+    }
+
+    /// Goes on with the sweeps: comes to at most so many queues.
+    pub(super) fn sweep_on(&mut self, mut most: usize) {
+        let WaitTable { sweeps, queues, ready, wheel, sweeping, swept_at, wakes_begun, .. } = self;
+        *swept_at = *wakes_begun;
+        for (at, (sweep, queues)) in (0..).zip(sweeps.iter_mut().zip(queues)) {
+            if sweep.left == 0 {
+                continue;
+            }
+            let count = most.min(sweep.left);
+            most -= count;
+            sweep.left = if queues.is_empty() { 0 } else { sweep.left - count };
+            let mut left = count;
+            while left > 0 && !queues.is_empty() {
+                let from = sweep.behind.take().map_or(Unbounded, Excluded);
+                let mut last = None;
+                for (name, queue) in queues.range_mut((from, Unbounded)).take(left) {
+                    sweep.reach((Db(at), name, queue), ready, wheel);
+                    left -= 1;
+                    last = Some(name);
+                }
+                // Behind the last one it begins with the first.
+                sweep.behind = last.filter(|_| left == 0).cloned();
+            }
+            if sweep.left == 0 {
+                *sweeping -= 1;
+                sweep.behind = None;
+            }
+            if most == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Whether a waiter for a key may be served without a change of the lock.
+    pub(crate) fn is_unsettled(&self, db: Db, name: &KeyName) -> bool {
+        self.queue(db, name).is_some_and(|queue| queue.is_unsettled() || !self.is_swept(db, queue))
+    }
+
+    /// Whether the last sweep of a database has come to a queue.
+    pub(super) fn is_swept(&self, db: Db, queue: &WaitQueue) -> bool {
+        self.sweeps.get(db.0 as usize).is_none_or(|sweep| queue.swept >= sweep.number)
     }
 
     /// A queue is being served now. True when its waiters are to be checked for deadlocks as well.
@@ -102,7 +196,8 @@ impl WaitTable {
     /// Whether there are jobs for the background.
     #[must_use]
     pub fn has_jobs(&self) -> bool {
-        !self.ready.is_empty() || !self.checks.is_empty() || !self.undelivered.is_empty()
+        let some_to_mark = self.sweeping > 0 || !self.marking.is_empty();
+        some_to_mark || !self.ready.is_empty() || !self.checks.is_empty() || !self.undelivered.is_empty()
     }
 
     /// The next job of another kind. It stays the next one until it is done.
@@ -111,13 +206,17 @@ impl WaitTable {
         if let Some(check) = self.next_check() {
             return Some(check);
         }
+        // A sweep may begin anew again and again: it goes on after each queue that was served.
+        if !self.marking.is_empty() || (self.sweeping > 0 && self.swept_at != self.wakes_begun) {
+            return Some(Job::MarkQueues);
+        }
         while let Some((db, name)) = self.ready.front() {
             if self.queue(*db, name).is_some_and(WaitQueue::is_pending) {
                 return Some(Job::ServeQueue(*db, name.clone()));
             }
             self.ready.pop_front();
         }
-        None
+        (self.sweeping > 0).then_some(Job::MarkQueues)
     }
 
     /// The owner to be checked next.

@@ -2,11 +2,13 @@
 
 mod checks;
 pub mod deadlock;
+mod invariants;
 pub mod jobs;
 pub mod order;
 mod owners;
 pub mod places;
 pub mod queue;
+pub(crate) mod sweep;
 pub mod table;
 pub mod timers;
 pub mod undelivered;

@@ -28,9 +28,15 @@ impl Owners {
     /// The waiters of this owner, and those of others with its hash.
     #[inline]
     pub(super) fn of(&self, owner: &Owner) -> impl DoubleEndedIterator<Item = WaiterId> + use<'_> {
+        self.of_from(owner, 0)
+    }
+
+    /// As [`Owners::of`], without those of earlier tickets.
+    #[inline]
+    pub(super) fn of_from(&self, owner: &Owner, ticket: u64) -> impl DoubleEndedIterator<Item = WaiterId> + use<'_> {
         let found = (self.len > 0).then(|| {
             let hash = self.hash_of(owner);
-            self.maps[place(hash)].range((hash, 0)..=(hash, u64::MAX))
+            self.maps[place(hash)].range((hash, ticket)..=(hash, u64::MAX))
         });
         found.unwrap_or(Iter::One(None)).map(|(_, id)| id)
     }

@@ -6,7 +6,7 @@ use super::table::WaitTable;
 use super::waiter::{Waiter, Wanted, queue_bytes, seat_bytes};
 use crate::lock::model::key::Db;
 use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, WaitEnd, WaiterId};
+use crate::lock::model::request::{Acquire, Kind, WaitEnd, WaiterId};
 use crate::lock::model::time::Timestamp;
 
 impl WaitTable {
@@ -22,7 +22,13 @@ impl WaitTable {
         self.places
     }
 
-    /// How many bytes count for all of these together.
+    /// How many waiters ask for shares.
+    #[must_use]
+    pub fn shares(&self) -> usize {
+        self.shares
+    }
+
+    /// How many bytes count for all places together.
     #[must_use]
     pub fn place_bytes(&self) -> usize {
         self.place_bytes
@@ -132,6 +138,7 @@ impl WaitTable {
     pub(super) fn count(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get(id) else { return };
         self.waiting += 1;
+        self.shares += usize::from(waiter.operation.kind() == Kind::Share);
         if waiter.is_place() {
             self.places += 1;
             self.detached += usize::from(waiter.is_detached());
@@ -145,6 +152,7 @@ impl WaitTable {
     pub(super) fn uncount(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get(id) else { return };
         self.waiting -= 1;
+        self.shares -= usize::from(waiter.operation.kind() == Kind::Share);
         if waiter.is_place() {
             self.places -= 1;
             self.detached -= usize::from(waiter.is_detached());

@@ -54,6 +54,8 @@ pub struct WaitQueue {
     /// The reservation of the key, if it is free and reserved for the first waiter, which waits for other keys too.
     pub(crate) reservation: Option<Reservation>,
     pending: Option<Pending>,
+    /// The number of the last sweep that has come to it ([`super::sweep`]).
+    pub(super) swept: u64,
     /// The position of the waiter for which the memory of this queue counts.
     payer: Position,
 }

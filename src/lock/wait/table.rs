@@ -10,14 +10,16 @@
 //!
 //! - W1: a waiter stands in the queue of each of its keys, at its position there. Nothing else stands in a queue, and
 //!   no queue is empty.
-//! - W2: a waiter that could be served does not wait, unless its queue is on the ready list.
+//! - W2: a waiter that could be served does not wait, unless its queue is on the ready list, or a job will put it there
+//!   ([`super::jobs`]).
 //! - W3: a waiter with a time limit has an entry in the wheel.
 //! - W4: no owner waits twice for the same of a key: to read, to write, or for shares.
 //! - W5: the bytes of each waiter and of each queue count once, those of a queue for one of its waiters.
 
 use super::checks::Checks;
 use super::owners::Owners;
-use super::queue::{Position, Reservation, WaitQueue};
+use super::queue::{Pending, Position, Reservation, WaitQueue};
+use super::sweep::Sweep;
 use super::waiter::{State, Timer, Waiter, Wanted, queue_bytes, seat_bytes};
 use crate::lock::collections::arena::{Arena, Generations};
 use crate::lock::collections::wheel::Wheel;
@@ -28,6 +30,7 @@ use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Acquire, PerKey, WaiterId};
 use crate::lock::model::time::Timestamp;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
@@ -37,6 +40,13 @@ use smallvec::SmallVec;
 pub struct WaitTable {
     pub(super) waiters: Arena<Waiter>,
     pub(super) queues: Vec<BTreeMap<KeyName, WaitQueue>>,
+    /// The sweeps of these, each by its database.
+    pub(super) sweeps: Vec<Sweep>,
+    pub(super) sweeps_begun: u64,
+    /// How many databases have a sweep that goes on.
+    pub(super) sweeping: usize,
+    /// The count of scans when a sweep went on last: they go in turns.
+    pub(super) swept_at: u64,
     pub(super) owners: Owners,
     pub(super) wheel: Wheel<Timer>,
     pub(super) generations: Generations,
@@ -45,16 +55,21 @@ pub struct WaitTable {
     pub(super) places: usize,
     /// How many of these have no client.
     pub(super) detached: usize,
+    /// How many of all ask for shares.
+    pub(super) shares: usize,
     /// How many bytes count for all places together.
     pub(super) place_bytes: usize,
     /// How many count for all other waiters.
     pub(super) waiter_bytes: usize,
     tickets: u64,
     /// Queues to be served: the ready list.
-    pub(super) ready: VecDeque<(Db, KeyName)>,
+    pub(crate) ready: VecDeque<(Db, KeyName)>,
     /// How many queues have been taken from the ready list. While it stands still, each queue that was put there is
     /// still there.
     pub(super) wakes_begun: u64,
+    /// Owners whose queues are to be put there, with the ticket of the waiter to go on with, and the count of scans
+    /// when the first was put there.
+    pub(super) marking: BTreeMap<Owner, (u64, u64)>,
     /// Owners to be checked for deadlocks.
     pub(super) checks: Checks,
     pub(super) undelivered: Vec<WaiterId>,
@@ -73,17 +88,23 @@ impl WaitTable {
         WaitTable {
             waiters: Arena::new(),
             queues: Vec::new(),
+            sweeps: Vec::new(),
+            sweeps_begun: 0,
+            sweeping: 0,
+            swept_at: 0,
             owners: Owners::new(hash),
             wheel: Wheel::new(),
             generations: Generations::new(),
             waiting: 0,
             places: 0,
             detached: 0,
+            shares: 0,
             place_bytes: 0,
             waiter_bytes: 0,
             tickets: 0,
             ready: VecDeque::new(),
             wakes_begun: 1,
+            marking: BTreeMap::new(),
             checks: Checks::new(),
             undelivered: Vec::new(),
             prior_bindings: BTreeMap::new(),
@@ -130,8 +151,12 @@ impl WaitTable {
         self.queues.iter().enumerate().flat_map(of)
     }
 
+    /// The queue of a key, to change.
     pub(crate) fn queue_mut(&mut self, db: Db, name: &KeyName) -> Option<&mut WaitQueue> {
-        self.queues.get_mut(db.0 as usize)?.get_mut(name)
+        let WaitTable { queues, sweeps, ready, wheel, .. } = self;
+        let queue = queues.get_mut(db.0 as usize)?.get_mut(name)?;
+        sweeps.get(db.0 as usize)?.reach((db, name, queue), ready, wheel);
+        Some(queue)
     }
 
     /// A waiter, waiting or granted.
@@ -169,7 +194,7 @@ impl WaitTable {
 
     /// All waiters that were not granted.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = &Waiter> {
-        self.everybody().filter_map(|id| self.waiters.get(id)).filter(|waiter| waiter.is_waiting())
+        self.waiters.iter().map(|(_, waiter)| waiter).filter(|waiter| waiter.is_waiting())
     }
 
     /// The position that the next request would have in a queue whose key it does not upgrade.
@@ -228,6 +253,7 @@ impl WaitTable {
         let (many, kind) = (waiter.is_many(), waiter.operation.kind());
         if self.queues.len() <= db.0 as usize {
             self.queues.resize_with(db.0 as usize + 1, BTreeMap::new);
+            self.sweeps.resize_with(db.0 as usize + 1, Sweep::default);
         }
         // All waiters of a queue share its name.
         for key in waiter.keys.iter_mut().filter(|key| key.name.is_long()) {
@@ -245,6 +271,10 @@ impl WaitTable {
             if queue.is_empty() {
                 self.contended += 1;
                 queue.charge(position);
+                // A sweep that goes on counts queues, and may meet this one before others.
+                let sweep = &mut self.sweeps[db.0 as usize];
+                queue.swept = sweep.number;
+                sweep.left += usize::from(sweep.left > 0);
                 bytes += queue_bytes;
             }
             queue.join(position, id, kind, many);
@@ -284,12 +314,7 @@ impl WaitTable {
         self.leave_queues(id, false);
         let Some(waiter) = self.waiters.get(id) else { return false };
         self.owners.remove(&waiter.owner, waiter.ticket);
-        if waiter.is_waiting() {
-            let (db, keys) = (waiter.db, waiter.keys.clone());
-            for key in keys {
-                self.mark_ready(db, &key.name);
-            }
-        } else {
+        if !waiter.is_waiting() {
             let prior_connections = waiter.prior_connections();
             self.forget_prior_bindings(id, &prior_connections);
         }
@@ -303,7 +328,8 @@ impl WaitTable {
         }
     }
 
-    /// A waiter waits no more. If it was granted its keys, they are not reserved either.
+    /// A waiter waits no more. If it was granted its keys, they are not reserved either; else its queues are to be
+    /// served.
     pub(super) fn leave_queues(&mut self, id: WaiterId, granted: bool) {
         if !self.waiters.get(id).is_some_and(Waiter::is_waiting) {
             return;
@@ -314,7 +340,8 @@ impl WaitTable {
         let Some(waiter) = self.waiters.get(id) else { return };
         let Some(queues) = self.queues.get_mut(waiter.db.0 as usize) else { return };
         for key in &waiter.keys {
-            let Some(queue) = queues.get_mut(&key.name) else { continue };
+            let Entry::Occupied(mut entry) = queues.entry(key.name.clone()) else { continue };
+            let queue = entry.get_mut();
             let position = Position::new(key.upgrade, waiter.ticket);
             queue.leave(position);
             if queue.is_paid_by(position)
@@ -329,8 +356,10 @@ impl WaitTable {
                 self.wheel.disarm(timer);
             }
             if queue.is_empty() {
-                queues.remove(&key.name);
+                entry.remove();
                 self.contended -= 1;
+            } else if !granted && queue.mark(Pending::Wake) {
+                self.ready.push_back((waiter.db, key.name.clone()));
             }
         }
         for (other, bytes) in left {
@@ -378,47 +407,9 @@ impl WaitTable {
         }
     }
 
-    /// All waiters, waiting or granted.
-    pub(crate) fn everybody(&self) -> impl Iterator<Item = WaiterId> {
-        self.owners.all()
-    }
-
-    /// The first of the invariants W1 and W3 to W5 that does not hold, by its number.
-    #[must_use]
-    pub fn broken_invariant(&self) -> Option<&'static str> {
-        let mut seats = 0;
-        let mut asked = BTreeSet::new();
-        for (id, waiter) in self.everybody().filter_map(|id| Some((id, self.waiters.get(id)?))) {
-            if !waiter.is_waiting() {
-                continue;
-            }
-            seats += waiter.keys.len();
-            if !waiter.keys.iter().all(|key| {
-                self.queue(waiter.db, &key.name).is_some_and(|queue| queue.at(waiter.position_at(key)) == Some(id))
-            }) {
-                return Some("W1");
-            }
-            if waiter
-                .until
-                .is_some_and(|until| !waiter.entry.is_some_and(|at| self.wheel.covers(at, until, Timestamp(0))))
-            {
-                return Some("W3");
-            }
-            let kind = waiter.operation.kind();
-            if !waiter.keys.iter().all(|key| asked.insert((waiter.db, key.name.clone(), waiter.owner.clone(), kind))) {
-                return Some("W4");
-            }
-        }
-        let paid = |(_, name, queue): (Db, &KeyName, &WaitQueue)| queue.has_payer().then(|| queue_bytes(name));
-        let Some(queues) = self.queues().map(paid).sum::<Option<usize>>() else { return Some("W5") };
-        let waiting = self.all_waiting();
-        let own: usize = waiting.map(|waiter| seat_bytes(&waiter.owner, waiter.keys.len())).sum();
-        if own + queues != self.place_bytes + self.waiter_bytes {
-            return Some("W5");
-        }
-        let queues = self.queues.iter().flat_map(BTreeMap::values);
-        let stand: usize = queues.clone().map(WaitQueue::len).sum();
-        (stand != seats || !queues.clone().all(WaitQueue::is_sound)).then_some("W1")
+    /// All waiters, waiting or granted, in no order.
+    pub(crate) fn everybody(&self) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        self.waiters.iter()
     }
 }
 

@@ -43,16 +43,6 @@ impl WaitTable {
         }
     }
 
-    /// No key of a database is reserved any more.
-    pub(crate) fn clear_reservations(&mut self, db: Db) {
-        let WaitTable { queues, wheel, .. } = self;
-        for queue in queues.get_mut(db.0 as usize).into_iter().flat_map(|queues| queues.values_mut()) {
-            if let Some(Reservation { timer, .. }) = queue.reservation.take() {
-                wheel.disarm(timer);
-            }
-        }
-    }
-
     /// A free key is reserved no longer for this owner, or for any. Waiters behind that fit may pass, as if its time
     /// were up.
     pub(crate) fn expire_reservation(&mut self, db: Db, name: &KeyName, owner: Option<&Owner>, now: Timestamp) {

@@ -143,8 +143,7 @@ impl WaitTable {
         if self.waiters.len() == self.waiting {
             return;
         }
-        for id in self.owners.all() {
-            let Some(waiter) = self.waiters.get_mut(id) else { continue };
+        for waiter in self.waiters.values_mut() {
             waiter.relocate(|(db, _)| {
                 if *db == one {
                     *db = other;
