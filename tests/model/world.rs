@@ -977,6 +977,7 @@ impl World {
         let request = Request { owner: Owner::new(&[owner]), operation: ask };
         let (now, judged_at, before) = (self.now, self.judged(), self.primary.raw());
         let cut = self.primary.manager.searches_cut();
+        let has_marks = self.primary.manager.has_owners_to_mark();
         let step = self.primary.in_unit((db, keys), (now, judged_at), |manager, step| manager.serve(step, &request));
         self.renew_overdue();
         if step.effects.changes.is_empty() {
@@ -1017,7 +1018,8 @@ impl World {
         // A waiter that was granted may go before others now where else it waits: those queues are scanned later.
         let overlooked = self.naive.overlooked_at((db, keys), &served, now.mono.0);
         // A waiter for a key on which holds are left that are over may be served when the last of them has ended.
-        let unsure = unsure || self.has_over((db, keys));
+        // So may one whose owner has got a hold: its queues are marked in pieces.
+        let unsure = unsure || self.has_over((db, keys)) || has_marks || self.primary.manager.has_owners_to_mark();
         assert!(unsure || self.carried || overlooked.is_none(), "settles first: {overlooked:?}");
         for key in keys {
             self.naive.looked(db, *key, now.mono.0);

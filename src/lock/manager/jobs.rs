@@ -192,6 +192,12 @@ impl LockManager {
         self.sweep(None, SweepKind { checks: false, clears: false });
     }
 
+    /// True if queues of owners that have got a hold are yet to be put on the ready list ([`Job::MarkQueues`]).
+    #[must_use]
+    pub fn has_owners_to_mark(&self) -> bool {
+        !self.wait_table.marking.is_empty()
+    }
+
     /// Does a piece of [`Job::MarkQueues`].
     pub fn mark_queues(&mut self) {
         self.wait_table.mark_queues(self.limits.step.queues_marked);

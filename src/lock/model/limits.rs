@@ -21,7 +21,8 @@ pub struct StepLimits {
     /// The number of keys granted to waiters, unless the first of them alone waits for more. Each is opened, changed
     /// and told to replicas and subscribers, which costs some ten microseconds.
     pub keys_granted: usize,
-    /// The number of keys of waiters judged. A long name counts for more ([`KeyName::cost`](super::key::KeyName::cost)).
+    /// The number of keys of waiters judged. A long name counts for more, by
+    /// [`KeyName::cost`](super::key::KeyName::cost).
     pub keys_judged: usize,
     /// The same number, until the first queue of the step has answered a waiter. It is higher, so that a hand-off is
     /// hardly ever left to the background.

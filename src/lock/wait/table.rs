@@ -69,7 +69,7 @@ pub struct WaitTable {
     pub(super) wakes_begun: u64,
     /// Owners whose queues are to be put there, with the ticket of the waiter to go on with, and the count of scans
     /// when the first was put there.
-    pub(super) marking: BTreeMap<Owner, (u64, u64)>,
+    pub(crate) marking: BTreeMap<Owner, (u64, u64)>,
     /// Owners to be checked for deadlocks.
     pub(super) checks: Checks,
     pub(super) undelivered: Vec<WaiterId>,

@@ -128,7 +128,7 @@ impl<'s> Samples<'s> {
     }
 }
 
-fn median(all: &mut Vec<u64>) -> u64 {
+fn median(all: &mut [u64]) -> u64 {
     all.sort_unstable();
     all[all.len() / 2]
 }
