@@ -91,6 +91,9 @@ fn rules(input: &mut Unstructured<'_>) -> Result<Rules> {
         places_max: if few { input.int_in_range(2..=5)? } else { 99 },
         reserve_us: *input.choose(&[20_000, 2_000, 1_000_000])?,
         detects: input.arbitrary()?,
+        ended_max: *input.choose(&[1, 2, 1_024])?,
+        small_steps: input.ratio(1, 4)?,
+        marked_max: *input.choose(&[1, 3, 256])?,
     })
 }
 

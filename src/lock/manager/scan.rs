@@ -6,7 +6,7 @@
 //! excluded more, the scan begins anew: else those behind would take the room before the waiters that were blocked.
 //!
 //! A step does a bounded piece of it ([`StepLimits`](crate::lock::model::limits::StepLimits)). The queue keeps where
-//! the scan stopped ([`Cursor`]), and the background goes on from there. A step that changes the lock scans from the
+//! the scan stopped (`Cursor`), and the background goes on from there. A step that changes the lock scans from the
 //! head: that is where it hands off. If it answers no waiter, it moves no cursor. So no owner can keep the background
 //! from the end of a queue.
 

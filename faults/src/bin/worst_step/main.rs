@@ -72,7 +72,7 @@ impl Column {
         let setup = || program.into_iter().fold(Server::setup(), Setup::program);
         let mut stage = Stage::new(setup(), true);
         let server = version(&mut stage.conn);
-        let pairs_us = median(&mut (0..SAMPLES_MIN).map(|_| pairs_us(&mut stage)).collect());
+        let pairs_us = median(&mut (0..SAMPLES_MIN).map(|_| pairs_us(&mut stage)).collect::<Vec<_>>());
         drop(stage);
         println!("{server}: 10,000 pairs take {} of CPU", ms(pairs_us));
         let rows = chosen.iter().map(|scene| {
