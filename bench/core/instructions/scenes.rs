@@ -186,6 +186,10 @@ fn give_back(crowd: &mut Crowd, owner: &str, keys: &[PlainName]) {
 /// Does all the work that is left for the waiters.
 pub(crate) fn finish(crowd: &mut Crowd) {
     while let Some(work) = crowd.manager.next_job() {
+        if work == Job::MarkQueues {
+            crowd.manager.mark_queues();
+            continue;
+        }
         let (Job::ServeQueue(_, name) | Job::Check(_, _, name)) = &work else { panic!("{work:?}") };
         let now = crowd.now;
         crowd.on(&[PlainName::from_slice(name)], |manager, keys| {
