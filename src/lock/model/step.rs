@@ -19,6 +19,8 @@ pub struct Step<'k, K> {
     pub now: Now,
     /// By which time it is judged what is over. Before `now` where a transaction or a script has been judged already.
     pub judged: Timestamp,
+    /// True if the server has no memory left: what needs some is refused.
+    pub memory_full: bool,
     /// What it has done so far. Lent, since to move it costs more than to fill it.
     pub effects: &'k mut Effects,
     /// What it may still do for waiters.
@@ -36,7 +38,7 @@ pub(crate) struct Savepoint {
 impl<'k, K: Keyspace> Step<'k, K> {
     /// A step that has done nothing, and adds what it does to these effects.
     pub fn new(keys: &'k mut K, now: Now, effects: &'k mut Effects) -> Step<'k, K> {
-        Step { keys, now, judged: now.mono, effects, budget: Budget::new() }
+        Step { keys, now, judged: now.mono, memory_full: false, effects, budget: Budget::new() }
     }
 
     /// What it has done until now.
