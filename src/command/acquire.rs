@@ -40,7 +40,8 @@ pub struct LockMacquire;
 impl Command for LockAcquire {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.acquire",
-        flags: c"write deny-oom blocking fast",
+        // Not deny-oom: the module refuses what needs new memory, and serves the rest.
+        flags: c"write blocking fast",
         acl: Acl { known: "write blocking fast", own: CATEGORY },
         arity: -3,
         keys: KeyArgs::First(KeyUse::Create),
@@ -101,7 +102,7 @@ impl Command for LockShare {
 impl Command for LockMacquire {
     const SPEC: CommandSpec = CommandSpec {
         name: c"lock.macquire",
-        flags: c"write deny-oom blocking",
+        flags: c"write blocking",
         acl: Acl { known: "write blocking slow", own: CATEGORY },
         arity: -4,
         keys: KeyArgs::Counted(KeyUse::Create),

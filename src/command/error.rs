@@ -163,6 +163,7 @@ pub fn text_of(error: &ServeError) -> Cow<'static, str> {
         ServeError::Nested => "ERR LOCK.GUARD cannot run another LOCK.GUARD",
         ServeError::CheckedElsewhere => "READONLY locks are checked by the primary only",
         ServeError::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
+        ServeError::Refused(Refusal::OutOfMemory) => "OOM command not allowed when used memory > 'maxmemory'.",
         ServeError::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
         ServeError::Refused(Refusal::TooManyCounts) => "LIMIT the owner's count is 4294967295, the highest there is",
         ServeError::Refused(Refusal::FencesUsedUp) => {

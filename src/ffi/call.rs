@@ -8,7 +8,7 @@ use super::string::{OwnedStr, Str};
 use redis_module::raw;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::io;
 use std::ptr::NonNull;
 use std::slice;
@@ -116,6 +116,27 @@ impl Ctx<'_> {
             None => {}
         }
         true
+    }
+
+    /// True if the server refuses commands that may need new memory: it is above `maxmemory`, and eviction has not
+    /// helped. Of a command in a transaction or a script: it was so when that began.
+    ///
+    /// No key may be open.
+    pub fn is_out_of_memory(&mut self, key: Str<'_>) -> bool {
+        if !self.flags().contains(Flags::OVER_MAXMEMORY) {
+            return false;
+        }
+        // Only the server knows whether eviction goes on, and how memory was when a transaction began. M: it refuses
+        // this command when memory is full. The command reads one bit, and writes none.
+        // SAFETY: the context lives for this call (rule 2), and so does the name. The format describes a string and
+        // three texts.
+        let reply = unsafe {
+            let [name, get, kind, at] = [c"BITFIELD", c"GET", c"u1", c"0"].map(CStr::as_ptr);
+            api!(RedisModule_Call(self.as_ptr(), name, c"MEsccc".as_ptr(), key.as_ptr(), get, kind, at))
+        };
+        // An operator may have renamed the command: then the flag decides.
+        let Some(reply) = NonNull::new(reply).map(CallReply) else { return true };
+        reply.is_error() && !reply.text().starts_with("WRONGTYPE ")
     }
 
     /// Replies as a command did that was run.

@@ -42,6 +42,8 @@ bitflags! {
         const CLUSTER = raw::REDISMODULE_CTX_FLAGS_CLUSTER;
         /// The server is loading an RDB or an AOF.
         const LOADING = raw::REDISMODULE_CTX_FLAGS_LOADING;
+        /// More memory is used than `maxmemory` allows. The server may be evicting keys still.
+        const OVER_MAXMEMORY = raw::REDISMODULE_CTX_FLAGS_OOM;
         /// The caller needs its reply at once: EXEC, a script, or another module.
         const DENY_BLOCKING = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
         // All other bits. Some of them mean different things on Redis and Valkey.

@@ -77,9 +77,14 @@ pub fn serve(
     if !shell.role.is_primary(ctx) {
         return Err(ServeError::Replica);
     }
+    let may_need_memory = matches!(request.operation, Operation::Acquire(_));
+    let memory_full = may_need_memory && names.first().is_some_and(|name| ctx.is_out_of_memory(*name));
     // What a request gets that has not been served.
     let mut outcome = Ok(Outcome::Unavailable);
-    let step = step::run_request(shell, ctx, names, |manager, step| outcome = manager.serve(step, request))?;
+    let step = step::run_request(shell, ctx, names, |manager, step| {
+        step.memory_full = memory_full;
+        outcome = manager.serve(step, request);
+    })?;
     let (now, judged) = (step.now, step.judged);
     // Whether this is a wait that was counted when it began.
     let mut goes_on = false;

@@ -50,6 +50,7 @@ pub(crate) enum Answer {
     Deadlock,
     Grace,
     MinFenceAhead,
+    OutOfMemory,
 }
 
 /// All there is.
@@ -76,6 +77,8 @@ pub(crate) struct Naive {
     pub(crate) closed: BTreeMap<u64, u64>,
     /// Whether the server does not let the next requester wait.
     pub(crate) cannot_wait: bool,
+    /// Whether the server has no memory left for the next request.
+    pub(crate) memory_full: bool,
     /// Whether the core grants the next request: before the waiters of a cycle, it may where it must not refuse it.
     pub(crate) lets_in: bool,
     /// Whether the core lets the next request wait: in a cycle, it may during a grace where it must not refuse it.

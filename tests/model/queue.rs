@@ -490,6 +490,9 @@ impl Naive {
             !is_granted && others + u64::from(after) > u64::from(limit)
         });
         if is_too_many || !names_lie || parts.iter().any(|part| part.gone || part.db != db) || !keys.iter().all(has) {
+            if self.memory_full {
+                return Some(Answer::OutOfMemory);
+            }
             let is_part = |row: &Row| parts.iter().any(|part| part.stands() && part.key == row.key && part.db == db);
             let taken = |row: &Row| row.offered && row.db == db && row.owner == owner && is_part(row);
             self.rows.retain(|row| !taken(row));
@@ -530,7 +533,8 @@ impl Naive {
         if ask.wait != Wait::Never && ask.retry.is_none() {
             return Some(Answer::AlreadyWaits);
         }
-        let cannot_wait = self.cannot_wait || (place.is_detached() && parked >= waiters_max);
+        let cannot_park = self.memory_full || parked >= waiters_max;
+        let cannot_wait = self.cannot_wait || (place.is_detached() && cannot_park);
         if ask.wait == Wait::Never || cannot_wait {
             if let Some(queue_us) = ask.queue_us {
                 place.ask.queue_us = Some(queue_us);
@@ -635,6 +639,9 @@ impl Naive {
             return answer;
         }
         match ask.keys.iter().find_map(|key| self.blocked_on(&newcomer, *key, now_us)) {
+            None if self.memory_full && ask.keys.iter().any(|key| self.row(ask.db, *key, ask.owner).is_none()) => {
+                Answer::OutOfMemory
+            }
             None => {
                 self.check_turn(&newcomer, now_us);
                 let given = self.take(ask, now_us, wall_us);
@@ -689,6 +696,9 @@ impl Naive {
             self.waiters.retain(|waiter| Some(waiter.id) != self.replaced);
             self.waiters.push(place);
             return Answer::Queued;
+        }
+        if self.memory_full {
+            return Answer::OutOfMemory;
         }
         if ask.wait != Wait::Never && self.parked() >= self.rules.waiters_max {
             return Answer::TooManyWaiters;

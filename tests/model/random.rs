@@ -419,4 +419,19 @@ proptest! {
             world.check();
         }
     }
+
+    #[test]
+    fn core_replica_and_model_agree_while_memory_is_short(
+        rules in rules(),
+        ops in vec(op_with_shares_and_waiting(), 1..60),
+    ) {
+        // What could go wrong: what needs no new memory is refused, or a refusal for want of memory leaves a trace.
+        let mut world = World::new(rules);
+        world.memory_is_short = true;
+        world.some_places_are_overdue = true;
+        for op in &ops {
+            world.step(op);
+            world.check();
+        }
+    }
 }

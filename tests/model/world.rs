@@ -518,6 +518,8 @@ pub(crate) struct World {
     late: bool,
     /// Whether some requests are repeated over a connection that the server does not let wait.
     pub(crate) some_cannot_wait: bool,
+    /// Whether some requests come while the server has no memory left.
+    pub(crate) memory_is_short: bool,
     /// Whether nothing can be granted now and then when the time of a place is up.
     pub(crate) some_places_are_overdue: bool,
     /// Which connection each client has, by how many it had before.
@@ -538,6 +540,7 @@ impl World {
             carried: false,
             late: false,
             some_cannot_wait: false,
+            memory_is_short: false,
             some_places_are_overdue: false,
             connections: [0; 3],
             last: None,
@@ -978,7 +981,11 @@ impl World {
         let (now, judged_at, before) = (self.now, self.judged(), self.primary.raw());
         let cut = self.primary.manager.searches_cut();
         let has_marks = self.primary.manager.has_owners_to_mark();
-        let step = self.primary.in_unit((db, keys), (now, judged_at), |manager, step| manager.serve(step, &request));
+        let memory_full = self.memory_is_short && self.naive.tickets % 4 > 1;
+        let step = self.primary.in_unit((db, keys), (now, judged_at), |manager, step| {
+            step.memory_full = memory_full;
+            manager.serve(step, &request)
+        });
         self.renew_overdue();
         if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
@@ -1026,6 +1033,7 @@ impl World {
         }
         // Some servers let some connections not wait.
         self.naive.cannot_wait = self.some_cannot_wait && self.naive.tickets.is_multiple_of(3);
+        self.naive.memory_full = memory_full;
         self.naive.lets_in = matches!(step.outcome, Ok(Outcome::Granted(_)));
         self.naive.lets_wait = matches!(step.outcome, Ok(Outcome::Queued(_) | Outcome::Placed(_)));
         let expected = expected(&mut self.naive);
@@ -1581,6 +1589,7 @@ fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
         Err(Refusal::Deadlock(_)) => Answer::Deadlock,
         Err(Refusal::Grace(_)) => Answer::Grace,
         Err(Refusal::MinFenceAhead) => Answer::MinFenceAhead,
+        Err(Refusal::OutOfMemory) => Answer::OutOfMemory,
         Err(other) => panic!("not in the model: {other:?}"),
     }
 }

@@ -60,6 +60,9 @@ impl LockManager {
                 return Ok(queued);
             }
         }
+        if step.memory_full && !named.iter().all(|key| holds(step, *key, owner)) {
+            return Err(Refusal::OutOfMemory);
+        }
         let is_contended = !self.wait_table.is_empty();
         let is_new = is_contended
             && named.iter().any(|key| {

@@ -46,6 +46,9 @@ impl LockManager {
             // Only the server knows whether the client can wait. Until then the place is the old request's.
             return Ok(Outcome::Repeats(old));
         }
+        if step.memory_full {
+            return Err(Refusal::OutOfMemory);
+        }
         self.check_limits((owner, operation), db, &wanted)?;
         let id = self.wait_table.admit((owner, operation), db, wanted, now);
         if in_grace {

@@ -69,7 +69,7 @@ impl LockManager {
             (Wait::Never, Some(_)) => Ok(Some(self.renew(id, operation, step.now.mono))),
             (_, None) if operation.retry.is_none() => Err(Refusal::AlreadyWaits),
             // One more client than may be parked: it is answered as one that does not wait.
-            _ if detached && self.wait_table.parked() >= self.limits.waiters_max => {
+            _ if detached && (step.memory_full || self.wait_table.parked() >= self.limits.waiters_max) => {
                 Ok(Some(self.renew(id, operation, step.now.mono)))
             }
             _ => Ok(Some(Outcome::Repeats(id))),
@@ -159,6 +159,9 @@ impl LockManager {
             }
         });
         if claim == Claim::Broken || !has_all {
+            if step.memory_full {
+                return Err(Refusal::OutOfMemory);
+            }
             self.take_back(step, id, db, Cause::RevokeUndelivered, owner);
             return Ok(None);
         }

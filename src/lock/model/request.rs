@@ -312,6 +312,8 @@ pub enum Outcome {
 pub enum Refusal {
     /// A release without a mode, of an owner that holds both.
     AmbiguousRelease,
+    /// A new hold, place or parked client needs memory, and the server has none left.
+    OutOfMemory,
     /// The key has as many holders as it may have.
     TooManyHolders,
     /// The owner's count can rise no further.

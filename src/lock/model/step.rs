@@ -18,6 +18,8 @@ pub struct Step<'k, K> {
     pub now: Now,
     /// By which time it is judged what is over. Before `now` where a transaction or a script has been judged already.
     pub judged: Timestamp,
+    /// True if the server has no memory left: what needs some is refused.
+    pub memory_full: bool,
     /// What it has done so far. Lent, since to move it costs more than to fill it.
     pub effects: &'k mut Effects,
     /// What it has done for waiters.
@@ -46,7 +48,8 @@ impl<'k, K: Keyspace> Step<'k, K> {
     /// A step that has done nothing, and adds what it does to these effects.
     pub fn new(keys: &'k mut K, now: Now, effects: &'k mut Effects) -> Step<'k, K> {
         let (named, budget, names) = (keys.count(), Budget::new(), Vec::new());
-        Step { keys, now, judged: now.mono, effects, budget, named, names, ended: 0, looks: 0, unsettled: Vec::new() }
+        let (ended, looks, unsettled, memory_full) = (0, 0, Vec::new(), false);
+        Step { keys, now, judged: now.mono, memory_full, effects, budget, named, names, ended, looks, unsettled }
     }
 
     /// What it has done until now.

@@ -25,7 +25,7 @@ enum Keys {
     Counted,
 }
 
-const TAKES: &[&str] = &["blocking", "denyoom", "fast", "module", "write"];
+const TAKES: &[&str] = &["blocking", "fast", "module", "write"];
 const CHANGES: &[&str] = &["fast", "module", "write"];
 
 const COMMANDS: &[Shown] = &[
@@ -96,7 +96,7 @@ const COMMANDS: &[Shown] = &[
     Shown {
         name: "lock.macquire",
         arity: -4,
-        flags: &["blocking", "denyoom", "module", "movablekeys", "write"],
+        flags: &["blocking", "module", "movablekeys", "write"],
         keys: Keys::Counted,
         key: &["RW", "access", "update"],
         args: "numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? \
@@ -436,31 +436,6 @@ fn info_lock_counts_what_happened() {
     assert!(conn.info_number("lock", "lock_fence_clock") > fence as u64);
     // It is a module's section: not among the default ones, but among all.
     assert!(conn.get::<String>(&["INFO", "everything"]).contains("lock_granted:4"));
-}
-
-#[test]
-fn out_of_memory_refuses_grants_and_lets_go_of_locks() {
-    // A server that is full would otherwise stay full: no client could release.
-    let server = Server::new();
-    let mut conn = server.connect();
-    conn.int(&["LOCK.ACQUIRE", "k", "a"]);
-    conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
-    for refused in [
-        &["LOCK.ACQUIRE", "k", "a"][..],
-        &["LOCK.ACQUIRE", "free", "a"],
-        &["LOCK.RW", "k", "a", "READ"],
-        &["LOCK.SHARE", "k", "a", "5"],
-        &["LOCK.MACQUIRE", "2", "k", "free", "a"],
-    ] {
-        assert!(conn.error(refused).starts_with("OOM "), "{refused:?}");
-    }
-    let extended: Vec<Option<i64>> = conn.get(&["LOCK.MEXTEND", "2", "k", "free", "a", "PX", "60000"]);
-    assert!(extended[0].is_some() && extended[1].is_none());
-    assert_eq!(conn.get::<Vec<Option<i64>>>(&["LOCK.MRELEASE", "2", "free", "k", "a", "TO", "1"]), [None, Some(1)]);
-    assert!(conn.int(&["LOCK.EXTEND", "k", "a", "PX", "60000"]).is_some());
-    assert_eq!(conn.lock_info("k").unwrap().holders[0].writes, 1);
-    assert_eq!(conn.int(&["LOCK.RELEASE", "k", "a"]), Some(0));
-    assert_eq!(conn.get::<i64>(&["DBSIZE"]), 0);
 }
 
 #[test]

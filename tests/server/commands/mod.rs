@@ -5,6 +5,7 @@ mod boundary;
 mod clients;
 mod fences;
 mod many;
+mod memory;
 mod minfence;
 mod minfence_attack;
 mod panic;

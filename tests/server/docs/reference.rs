@@ -142,6 +142,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
     }
     let refusals = [
         Refusal::AmbiguousRelease,
+        Refusal::OutOfMemory,
         Refusal::TooManyHolders,
         Refusal::TooManyCounts,
         Refusal::FencesUsedUp,
@@ -167,6 +168,7 @@ pub(crate) fn every_error() -> BTreeSet<String> {
     for refusal in &refusals {
         match refusal {
             Refusal::AmbiguousRelease
+            | Refusal::OutOfMemory
             | Refusal::TooManyHolders
             | Refusal::TooManyCounts
             | Refusal::FencesUsedUp
