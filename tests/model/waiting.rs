@@ -1047,17 +1047,25 @@ fn a_waiter_that_only_places_in_line_keep_in_a_circle_is_let_in_by_its_check() {
 fn a_grant_is_carried_once_though_another_holder_has_the_hash_of_its_owner() {
     // What could go wrong: a lock moves with two holders whose owners collide. The grant of one is carried for each of
     // them. The second time it counts as gone, and is not rolled back when its client has left.
-    let mut world = World::new(RULES);
-    world.ask(b'a', Write, b"j");
-    assert_eq!(world.ask(b'e', Read, b"jk"), Answer::Queued);
-    world.release(b'a', b"j");
-    assert_eq!(world.naive.granted.len(), 1, "it is not known whether the client has its reply");
-    // `c` has the hash of `e` here. More requests than holders: then the holders are gone through.
-    world.ask(b'c', Read, b"k");
-    world.ask(b'a', Write, b"l");
-    world.ask(b'b', Write, b"l");
-    world.step(&Op::Move { key: b'k' });
-    world.check();
-    world.step(&Op::Lose { nth: 0 });
-    world.check();
+    let mut world = World::new(Rules { holders_max: 2, detects: false, ..RULES });
+    world.some_cannot_wait = true;
+    world.some_places_are_overdue = true;
+    let ask = |keys: &[u8], owner, mode, lease, wait, queue| {
+        let (keys, note, retry, session, share) = (keys.to_vec(), None, None, None, None);
+        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share }
+    };
+    let held = vec![ask(b"j", b'a', Write, 1, Wait::Never, None), ask(b"j", b'a', Read, 1, Wait::Never, None)];
+    let read = [ask(b"j", b'a', Read, 1, Wait::Never, None), ask(b"k", b'c', Read, 1, Wait::Never, None)];
+    // `c` has the hash of `e` here. The flush grants to `e`, and its client leaves before it has the reply.
+    for op in [
+        Op::Unit { commands: held },
+        ask(b"ljk", b'e', Read, 11, Wait::For(Millis(1)), None),
+        Op::Unit { commands: [Op::Flush { all: false }].into_iter().chain(read).collect() },
+        ask(b"l", b'a', Write, 1, Wait::Never, Some(1)),
+        Op::Move { key: b'k' },
+        Op::Lose { nth: 5 },
+    ] {
+        world.step(&op);
+        world.check();
+    }
 }

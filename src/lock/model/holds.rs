@@ -42,9 +42,9 @@ struct Many {
     reads: u64,
     by_owner: BTreeMap<Owner, Hold>,
     by_deadline: BTreeSet<(Timestamp, Owner)>,
-    /// How many are bound by each session.
+    /// The number of holds that each session binds.
     bound: BTreeMap<Session, usize>,
-    /// Whose holds these are.
+    /// The holds that sessions bind, by session and owner.
     by_session: BTreeSet<(Session, Owner)>,
     /// How many are parts of offers.
     offered: usize,
