@@ -48,6 +48,7 @@ const LIMITS: Limits = Limits {
     waiters_per_key_max: 1,
     places_max: 1,
     place_bytes_max: 1,
+    away_max: Millis(0),
     waiter_bytes_max: 1,
     reserve_max: Millis(0),
     deadlock_detection: false,

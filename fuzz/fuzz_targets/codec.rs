@@ -26,6 +26,7 @@ const LIMITS: Limits = Limits {
     waiters_per_key_max: 1,
     places_max: 0,
     place_bytes_max: 0,
+    away_max: Millis(0),
     waiter_bytes_max: 0,
     reserve_max: Millis(0),
     deadlock_detection: false,

@@ -89,6 +89,7 @@ fn rules(input: &mut Unstructured<'_>) -> Result<Rules> {
         waiters_max: if few { input.int_in_range(2..=5)? } else { 99 },
         waiters_per_key_max: if few { input.int_in_range(1..=3)? } else { 99 },
         places_max: if few { input.int_in_range(2..=5)? } else { 99 },
+        away_us: *input.choose(&[0, 1_000, 15_000])?,
         reserve_us: *input.choose(&[20_000, 2_000, 1_000_000])?,
         detects: input.arbitrary()?,
         ended_max: *input.choose(&[1, 2, 1_024])?,

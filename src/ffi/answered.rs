@@ -22,8 +22,9 @@
 //! loop, so that the server does not sleep. With I/O threads, Valkey may release a client one turn after it closed it;
 //! it then says that the client is gone.
 
+use super::client::client_exists;
 use super::guard::guard;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// A client that was answered and released.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,7 @@ pub(super) struct Answered {
     /// The module's number of its wait.
     pub(super) ticket: u64,
     /// [`Parked::lost`](super::blocked::Parked::lost).
-    pub(super) lost: fn(u64),
+    pub(super) lost: fn(u64, bool),
     /// [`Parked::done`](super::blocked::Parked::done).
     pub(super) done: fn(u64),
 }
@@ -51,6 +52,14 @@ const CAPACITY_KEPT: usize = 64;
 
 thread_local! {
     static TURN: RefCell<Turn> = const { RefCell::new(Turn { clients: Vec::new(), is_sorted: true }) };
+    /// The number of the connection that closed last. No other has it after that.
+    static LAST_CLOSED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// True if the connection of this number has closed, or is being closed. The server reports it right before the wait of
+/// its client ends, when the client still exists.
+pub(super) fn has_closed(client_id: u64) -> bool {
+    LAST_CLOSED.get() == client_id || !client_exists(client_id)
 }
 
 /// A client was released. The module must watch the event loop until `done`.
@@ -63,6 +72,7 @@ pub(super) fn await_delivery(client: Answered) {
 
 /// The server closes a connection: its client, if it is here, did not get its reply.
 pub(super) fn client_gone(client_id: u64) {
+    LAST_CLOSED.set(client_id);
     let mut at = TURN.with_borrow_mut(|turn| {
         if !turn.is_sorted {
             turn.clients.sort_unstable_by_key(|(client, _)| client.client_id);
@@ -78,7 +88,7 @@ pub(super) fn client_gone(client_id: u64) {
     };
     while let Some((client, was_lost)) = next(at) {
         if !was_lost {
-            guard(|| (client.lost)(client.ticket));
+            guard(|| (client.lost)(client.ticket, true));
         }
         at += 1;
     }

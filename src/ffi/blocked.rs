@@ -4,7 +4,7 @@
 //! on a stand-in for them: `stand_in_of`.) The module alone unblocks it: what the server signals on those keys is
 //! ignored.
 
-use super::answered::{Answered, await_delivery};
+use super::answered::{Answered, await_delivery, has_closed};
 use super::client::client_exists;
 use super::context::{Ctx, Flags};
 use super::guard::guard;
@@ -42,8 +42,9 @@ pub trait Parked {
     /// The wait ended by [`Blocked::unblock`] or by CLIENT UNBLOCK TIMEOUT. Replies exactly once, and does nothing else
     /// with the context.
     fn answer(ctx: &mut Ctx<'_>, ticket: u64);
-    /// The client gets no reply of the module, or not the one that was written. No key may be written here.
-    fn lost(ticket: u64);
+    /// The client gets no reply of the module, or not the one that was written. `has_closed` is true if its connection
+    /// has closed, not if the server replied in place of the module. No key may be written here.
+    fn lost(ticket: u64, has_closed: bool);
     /// The server has released the client. Comes last and exactly once. No later call has this ticket.
     fn done(ticket: u64);
 }
@@ -279,7 +280,7 @@ impl Parking {
     fn lose<P: Parked>(&self) {
         self.handle.set(ptr::null_mut());
         self.progress.set(Progress::Lost);
-        guard(|| P::lost(self.ticket.get()));
+        guard(|| P::lost(self.ticket.get(), has_closed(self.client_id)));
     }
 }
 

@@ -92,7 +92,7 @@ impl Parked for Waiter {
         }
     }
 
-    fn lost(ticket: u64) {
+    fn lost(ticket: u64, has_closed: bool) {
         let Some(waiter) = WaiterId::from_number(ticket) else { return };
         let now = shell().clock.mono();
         let client = shell().clients.borrow_mut().remove(waiter);
@@ -102,10 +102,10 @@ impl Parked for Waiter {
                 if !with_manager(|manager| manager.waits_at_place(waiter)) {
                     shell().metrics.count_cancelled();
                 }
-                with_manager(|manager| manager.client_gone(waiter, now));
+                with_manager(|manager| manager.client_gone(waiter, has_closed, now));
             }
             Some(Some(WaitEnd::Granted(_))) => {
-                with_manager(|manager| manager.client_gone(waiter, now));
+                with_manager(|manager| manager.client_gone(waiter, has_closed, now));
             }
             _ => {}
         }

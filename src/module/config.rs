@@ -108,6 +108,17 @@ pub static TABLE: &[ConfigSpec] = &[
         set: |value| set_bound(|bounds| bounds.queue_max = Millis(value as u64)),
     },
     ConfigSpec {
+        name: "away-ms",
+        kind: ConfigKind::Number(0, 3_600_000),
+        default: 2_000,
+        fixed: false,
+        unit: "ms",
+        reason: "how long a place, or a grant that was not received, outlives the connection on which its owner \
+                 waited, unless the owner asks again; 0 is as long as QUEUE",
+        get: || limit(|limits| limits.away_max.0 as i64),
+        set: |value| set_limit(|limits| limits.away_max = Millis(value as u64)),
+    },
+    ConfigSpec {
         name: "max-places",
         kind: ConfigKind::Number(0, 10_000_000),
         default: 100_000,

@@ -28,6 +28,7 @@ const NO_LIMITS: Limits = Limits {
     waiters_max: 0,
     places_max: 0,
     place_bytes_max: 0,
+    away_max: Millis(0),
     waiter_bytes_max: 0,
     waiters_per_key_max: 0,
     reserve_max: Millis(0),

@@ -35,6 +35,13 @@ pub(crate) enum Kind {
 }
 
 impl Ask {
+    /// Its connection has closed: its place is kept for no longer than this, unless its owner asks again. 0 changes
+    /// nothing.
+    pub(crate) fn keep_no_longer(&mut self, away_us: u64) {
+        let queue_us = self.queue_us.filter(|_| away_us > 0);
+        self.queue_us = queue_us.map(|queue_us| queue_us.min(away_us)).or(self.queue_us);
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         match (self.share, self.mode) {
             (Some(_), _) => Kind::Share,
@@ -144,6 +151,8 @@ pub(crate) struct Rules {
     pub(crate) waiters_max: usize,
     pub(crate) waiters_per_key_max: usize,
     pub(crate) places_max: usize,
+    /// How long a place outlives the connection of its client; 0 is as long as it asked for.
+    pub(crate) away_us: u64,
     pub(crate) reserve_us: u64,
     pub(crate) detects: bool,
     /// How many holds that are over one step ends. The model ends all.

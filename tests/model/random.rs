@@ -271,13 +271,15 @@ fn op_with_shares_and_waiting() -> impl Strategy<Value = Op> {
 
 fn rules() -> impl Strategy<Value = Rules> {
     let reserve_us = prop_oneof![2 => Just(20_000u64), 1 => Just(2_000), 1 => Just(1_000_000)];
+    let away_us = prop_oneof![Just(0u64), Just(1_000), Just(15_000)];
     let waiters = prop_oneof![3 => Just((99usize, 99usize)), 1 => (2..6usize, 1..4usize)];
-    (1..4usize, waiters, reserve_us, any::<bool>(), ended_max()).prop_map(
-        |(holders_max, (waiters_max, waiters_per_key_max), reserve_us, detects, ended_max)| Rules {
+    (1..4usize, waiters, (reserve_us, away_us), any::<bool>(), ended_max()).prop_map(
+        |(holders_max, (waiters_max, waiters_per_key_max), (reserve_us, away_us), detects, ended_max)| Rules {
             holders_max,
             waiters_max,
             waiters_per_key_max,
             places_max: waiters_max,
+            away_us,
             reserve_us,
             detects,
             ended_max,

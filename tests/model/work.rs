@@ -336,7 +336,7 @@ fn a_connection_that_closes_is_told_only_to_grants_that_took_its_holds_over() {
     // The first connection of each closes, and then no owner learns of its grant: what the grant bound anew ends.
     for (n, waiter) in waiters.iter().enumerate() {
         crowd.manager.disconnect(n as u64, NOW.mono);
-        assert!(crowd.manager.client_gone(*waiter, NOW.mono));
+        assert!(crowd.manager.client_gone(*waiter, true, NOW.mono));
     }
     let mut taken = 0;
     while let Some(Job::RevokeUndelivered(waiter, ..)) = crowd.manager.next_job() {

@@ -461,6 +461,7 @@ pub(crate) const RULES: Rules = Rules {
     waiters_max: 9_999,
     waiters_per_key_max: 9_999,
     places_max: 9_999,
+    away_us: 0,
     reserve_us: 20_000,
     detects: true,
     ended_max: StepLimits::DEFAULT.holds_ended,
@@ -489,6 +490,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
         waiters_per_key_max: rules.waiters_per_key_max,
         places_max: rules.places_max,
         place_bytes_max: usize::MAX,
+        away_max: Millis(rules.away_us / 1_000),
         waiter_bytes_max: usize::MAX,
         reserve_max: Millis(rules.reserve_us / 1000),
         deadlock_detection: rules.detects,
@@ -731,7 +733,7 @@ impl World {
                     // A place without a client has no client that could be unblocked.
                     if !self.naive.waiters[at].is_detached() {
                         assert!(self.primary.manager.cancel(id_of(id), now.mono).is_some());
-                        self.leave_client(id);
+                        self.leave_client(id, false);
                     }
                 }
                 self.naive.end_keeping();
@@ -910,13 +912,17 @@ impl World {
         let gone: Vec<u64> =
             self.naive.waiters.iter().filter(|waiter| asked(&waiter.ask)).map(|waiter| waiter.id).collect();
         for id in gone {
-            assert!(!self.primary.manager.client_gone(id_of(id), now), "nothing to take back");
-            self.leave_client(id);
+            assert!(!self.primary.manager.client_gone(id_of(id), true, now), "nothing to take back");
+            self.leave_client(id, true);
         }
         self.naive.end_keeping();
+        let away_us = self.naive.rules.away_us;
+        for granted in self.naive.granted.iter_mut().filter(|granted| asked(&granted.ask)) {
+            granted.ask.keep_no_longer(away_us);
+        }
         let manager = &mut self.primary.manager;
         for (id, confirmed) in &lost {
-            assert_eq!(manager.client_gone(id_of(*id), now), !confirmed);
+            assert_eq!(manager.client_gone(id_of(*id), true, now), !confirmed);
         }
         if !first {
             manager.disconnect(connection, now);
@@ -940,24 +946,30 @@ impl World {
         if at < waiting {
             let id = self.naive.waiters[at].id;
             if !self.naive.waiters[at].is_detached() {
-                assert!(!self.primary.manager.client_gone(id_of(id), now), "nothing to take back");
-                self.leave_client(id);
+                assert!(!self.primary.manager.client_gone(id_of(id), true, now), "nothing to take back");
+                self.leave_client(id, true);
             }
             self.naive.end_keeping();
         } else {
-            let granted = &self.naive.granted[at - waiting];
+            let away_us = self.naive.rules.away_us;
+            let granted = &mut self.naive.granted[at - waiting];
+            granted.ask.keep_no_longer(away_us);
             let (id, confirmed) = (granted.id, granted.confirmed);
-            assert_eq!(self.primary.manager.client_gone(id_of(id), now), !confirmed);
+            assert_eq!(self.primary.manager.client_gone(id_of(id), true, now), !confirmed);
             if confirmed {
                 self.naive.granted.remove(at - waiting);
             }
         }
     }
 
-    /// The client of a waiter waits no more. A place goes on, under another name.
-    fn leave_client(&mut self, id: u64) {
+    /// The client of a waiter waits no more, and may have closed its connection. A place goes on, under another name.
+    fn leave_client(&mut self, id: u64, has_closed: bool) {
         let now = self.now.mono;
         let at = self.naive.waiters.iter().position(|waiter| waiter.id == id).expect("waits");
+        if has_closed {
+            let away_us = self.naive.rules.away_us;
+            self.naive.waiters[at].ask.keep_no_longer(away_us);
+        }
         if !self.naive.waiters[at].detach(now.0) {
             self.naive.waiters.remove(at);
             return;

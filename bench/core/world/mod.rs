@@ -22,6 +22,7 @@ pub(crate) const LIMITS: Limits = Limits {
     waiters_per_key_max: 20_000,
     places_max: 20_000,
     place_bytes_max: 1 << 30,
+    away_max: Millis(2_000),
     waiter_bytes_max: 1 << 30,
     reserve_max: Millis(5_000),
     deadlock_detection: true,

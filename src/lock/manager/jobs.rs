@@ -10,7 +10,7 @@ use crate::lock::model::keyspace::Keyspace;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{Cycle, PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
 use crate::lock::model::step::Step;
-use crate::lock::model::time::Timestamp;
+use crate::lock::model::time::{Millis, Timestamp};
 use crate::lock::wait::deadlock::{self, Budgets, Found, TooMuch};
 use crate::lock::wait::jobs::Job;
 use crate::lock::wait::queue::WaitQueue;
@@ -95,10 +95,14 @@ impl LockManager {
     }
 
     /// A waiter's client has gone: it waits no more, or as a place without a client, or its grant is to be rolled back
-    /// or offered. True in the last case.
-    pub fn client_gone(&mut self, id: WaiterId, now: Timestamp) -> bool {
+    /// or offered. True in the last case. Where its connection has closed, its process may be dead: the place does not
+    /// wait for that one as long as QUEUE says.
+    pub fn client_gone(&mut self, id: WaiterId, has_closed: bool, now: Timestamp) -> bool {
         if self.wait_table.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
             self.confirm_binding(id);
+        }
+        if has_closed && self.limits.away_max > Millis(0) {
+            self.wait_table.keep_no_longer(id, self.limits.away_max);
         }
         self.wait_table.client_gone(id, now)
     }

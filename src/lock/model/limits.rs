@@ -129,6 +129,8 @@ pub struct Limits {
     pub waiter_bytes_max: usize,
     /// How many requests may wait for one key.
     pub waiters_per_key_max: usize,
+    /// How long a place, or a grant that was not received, outlives its connection; 0 is as long as QUEUE.
+    pub away_max: Millis,
     /// How long a free key is reserved for a waiter of several keys.
     pub reserve_max: Millis,
     /// Whether a wait that would close a cycle of waits is refused.

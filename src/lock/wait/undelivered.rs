@@ -10,7 +10,7 @@ use crate::lock::model::key::{Db, KeyName, NameSet};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{PerKey, WaiterId};
-use crate::lock::model::time::Timestamp;
+use crate::lock::model::time::{Millis, Timestamp};
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
@@ -67,6 +67,14 @@ impl WaitTable {
     pub fn delivered(&mut self, id: WaiterId) {
         if self.waiters.get(id).is_some_and(|waiter| !waiter.is_waiting()) {
             self.remove(id);
+        }
+    }
+
+    /// Keeps a place, or what it was granted, for no longer than this once its client has gone, unless its owner asks
+    /// again.
+    pub(crate) fn keep_no_longer(&mut self, id: WaiterId, most: Millis) {
+        if let Some(waiter) = self.waiters.get_mut(id) {
+            waiter.operation.queue = waiter.operation.queue.map(|queue| queue.min(most));
         }
     }
 
@@ -234,7 +242,6 @@ mod tests {
     use crate::lock::model::hold::{Epoch, Hold, Mode, Session};
     use crate::lock::model::request::{Acquire, Wait};
     use crate::lock::model::session::Sessions;
-    use crate::lock::model::time::Millis;
     use crate::lock::wait::waiter::{PriorHold, Wanted};
     use alloc::format;
 

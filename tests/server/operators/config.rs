@@ -17,6 +17,7 @@ const NUMBERS: &[(&str, i64, i64, i64)] = &[
     ("lock.max-waiter-bytes", 64 << 20, 0, 1 << 40),
     ("lock.max-waiters-per-key", 10_000, 0, 1_000_000),
     ("lock.max-queue-ms", 60_000, 1, 3_600_000),
+    ("lock.away-ms", 2_000, 0, 3_600_000),
     ("lock.max-places", 100_000, 0, 10_000_000),
     ("lock.max-place-bytes", 128 << 20, 0, 1 << 40),
     ("lock.max-keys", 64, 1, 256),

@@ -1,6 +1,6 @@
 //! Asking for a place, and asking again: without and with BLOCK, over the same connection or another.
 
-use super::{Scene, TAKEN_OVER};
+use super::{Scene, TAKEN_OVER, patient_server};
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::transcript::Row;
 use testbed::Server;
@@ -86,7 +86,7 @@ fn after_null_the_place_is_kept() {
 #[test]
 fn a_closed_connection_keeps_the_place() {
     // A socket's time-out in a client library closes the connection, and the request comes again.
-    let server = Server::new();
+    let server = patient_server();
     let mut scene = Scene::new(&server);
     scene.play(TWO);
     scene.stage.leave("b");
@@ -95,7 +95,7 @@ fn a_closed_connection_keeps_the_place() {
 
 #[test]
 fn client_kill_keeps_the_place() {
-    let server = Server::new();
+    let server = patient_server();
     let mut scene = Scene::new(&server);
     scene.play(TWO);
     scene.play(&[("CLIENT KILL ID %b", "1"), ("b:", "closed")]);
@@ -191,7 +191,7 @@ fn asking_again_without_block_is_answered_null_and_leaves_the_one_that_waits() {
 #[test]
 fn a_request_with_queue_gives_queue_to_the_one_without_that_waits_already() {
     // The rules of places hold where either of the two has QUEUE.
-    let server = Server::new();
+    let server = patient_server();
     let mut scene = Scene::new(&server);
     scene.play(&[
         ("LOCK.ACQUIRE k a", "#1"),

@@ -3,6 +3,7 @@
 //! A script plays a line of waiters on a server of the test's own. It checks the order of fences, and LOCK.INFO for
 //! each holder. Then this file reads the server's counters: each owner was granted the lock once, and nothing is left.
 
+use super::patient_server;
 use crate::harness::scripts::run_script;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Value, cmd};
@@ -45,7 +46,7 @@ fn each_gave_it_back(server: &Server, owners: u64) {
 fn redis_py_keeps_its_places_when_its_connections_break() {
     // redis-py sends the request again over a new connection. What could go wrong: the waiter stands at the end of the
     // queue then, or the request counts twice.
-    let server = Server::new();
+    let server = patient_server();
     run_script(&server, &python(), "places.py", &["3000"]);
     each_was_granted_once(&server, IN_LINE);
 }
@@ -53,7 +54,7 @@ fn redis_py_keeps_its_places_when_its_connections_break() {
 #[test]
 fn redis_py_keeps_its_places_when_block_is_longer_than_its_time_out() {
     // After 5 s redis-py closes the connection and sends the request again. The server may meet the new request first.
-    let server = Server::new();
+    let server = patient_server();
     run_script(&server, &python(), "places.py", &["7000"]);
     each_was_granted_once(&server, IN_LINE);
 }
@@ -61,7 +62,7 @@ fn redis_py_keeps_its_places_when_block_is_longer_than_its_time_out() {
 #[test]
 fn a_task_of_redis_py_that_is_cancelled_at_its_grant_leaves_no_lock() {
     // The lease of a hold that nobody knows of keeps everybody out for PX.
-    let server = Server::new();
+    let server = patient_server();
     run_script(&server, &python(), "places_asyncio.py", &[]);
     let mut conn = server.connect();
     // The first of the line, and each of the 15 that were cancelled before the grant and told nobody.
@@ -75,7 +76,7 @@ fn a_task_of_redis_py_that_is_cancelled_at_its_grant_leaves_no_lock() {
 fn node_redis_waits_beside_plain_commands_on_one_connection() {
     // A request that waits in the server holds up all that the program sends after it on that connection. Both lines of
     // the script lose their connections once; node-redis tells the program so.
-    let server = Server::new();
+    let server = patient_server();
     run_script(&server, &node(), "places.mjs", &["redis"]);
     each_was_granted_once(&server, 2 * IN_LINE);
 }
@@ -83,7 +84,7 @@ fn node_redis_waits_beside_plain_commands_on_one_connection() {
 #[test]
 fn ioredis_waits_beside_plain_commands_on_one_connection() {
     // The same; ioredis sends again by itself what was not answered when the connection broke.
-    let server = Server::new();
+    let server = patient_server();
     run_script(&server, &node(), "places.mjs", &["ioredis"]);
     each_was_granted_once(&server, 2 * IN_LINE);
 }
@@ -203,7 +204,7 @@ fn redis_rs_gives_up_on_replies_and_has_its_turn_all_the_same() {
     // With BLOCK 3000, redis-rs gives up after 500 ms, and sends the next request on the same connection. There the
     // server meets it when BLOCK is over. What could go wrong: the reply with the fence is one that redis-rs does not
     // read, and a request that is late counts twice or stands at the end.
-    let server = Server::new();
+    let server = patient_server();
     let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(LocalSet::new().run_until(async {

@@ -2,6 +2,7 @@
 //! One test for each row of the tables of corners.
 
 mod asking;
+mod away;
 mod clients;
 mod keys;
 mod leaving;
@@ -16,6 +17,11 @@ mod undelivered;
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::scene::Scene;
 use testbed::{Client, Server};
+
+/// A server on which a place lasts as long as QUEUE when its connection closes.
+fn patient_server() -> Server {
+    Server::setup().lock_option("away-ms", "0").start()
+}
 
 /// The answer to a request whose place a later request of its owner has taken over.
 const TAKEN_OVER: &str = "UNBLOCKED lock wait ended: a later request of this owner waits there now";

@@ -1,12 +1,12 @@
 //! Grants to clients that go before they are told: of a place such a grant becomes an offer.
 
-use super::{Events, Scene};
+use super::{Events, Scene, patient_server};
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::state::let_it_tick;
 use testbed::Server;
 
 /// Serves these commands in one turn of the server's loop.
-fn turn(server: &Server, exec: bool, commands: &[String]) {
+pub(super) fn turn(server: &Server, exec: bool, commands: &[String]) {
     let mut wire = Connection::resp2(server);
     let mut all = commands.to_vec();
     if exec {
@@ -30,7 +30,7 @@ fn what_a_place_was_granted_and_not_told_becomes_an_offer() {
         for exec in [true, false] {
             for options in ["PX 600000", "PX 600000 SESSION 300000 NOTE mine", "PX 5000"] {
                 let how = format!("{end} {exec} {options}");
-                let server = Server::new();
+                let server = patient_server();
                 let mut scene = Scene::new(&server);
                 scene.row("LOCK.ACQUIRE k a", "#1");
                 let mut b = Connection::waiting(&server, &format!("LOCK.ACQUIRE k b {options} BLOCK 0 QUEUE 60000"));
