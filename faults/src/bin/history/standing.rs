@@ -14,7 +14,8 @@ use std::time::Duration;
 impl Client {
     /// Requests a new hold, and asks again until it is granted or has had enough.
     pub fn stand(&mut self, lock: &Lock, wish: &Wish) -> Option<Held> {
-        let (queue_ms, lease_ms) = (self.dice.random_range(1_200..=2_400), self.lease_ms());
+        // At most lock.away-ms: a place whose connection is lost would end sooner than QUEUE says.
+        let (queue_ms, lease_ms) = (self.dice.random_range(1_200..=2_000), self.lease_ms());
         let release = format!("LOCK.RELEASE {} {} ALL", wish.key, wish.owner);
         // It is granted by the limit of one of its requests, or collected by that of a later one.
         let (mut kind, mut highest, mut lowered) = (wish.kind, wish.kind, false);
