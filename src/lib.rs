@@ -19,7 +19,7 @@ use std::ffi::CStr;
 #[global_allocator]
 static ALLOCATOR: ServerAlloc = ServerAlloc;
 
-/// What MODULE LIST shows: major, minor and patch of Cargo.toml with two digits each. 1.2.3 is 10203.
+/// The version in MODULE LIST: major, minor and patch of Cargo.toml with two digits each. 1.2.3 is 10203.
 const VERSION: i32 = 10_000 * part(env!("CARGO_PKG_VERSION_MAJOR"))
     + 100 * part(env!("CARGO_PKG_VERSION_MINOR"))
     + part(env!("CARGO_PKG_VERSION_PATCH"));

@@ -137,7 +137,7 @@ const QUEUE: ArgSpec = ArgSpec::option(c"QUEUE", c"milliseconds", ArgKind::Integ
 const TAKE: ArgSpec = ArgSpec::option(c"TAKE", c"count", ArgKind::Integer);
 const RETRY: ArgSpec = ArgSpec::option(c"RETRY", c"count", ArgKind::Integer);
 
-/// Which of the commands was called.
+/// The command that was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// LOCK.ACQUIRE
@@ -155,9 +155,9 @@ pub enum Form {
 pub struct Parsed<'p, W> {
     /// At least one, all different.
     pub keys: &'p [W],
-    /// What is asked of all the keys.
+    /// The request, for all the keys.
     pub request: &'p Request,
-    /// Whether the server made the owner, because the client sent `*`.
+    /// True if the server made the owner, because the client sent `*`.
     pub generated: bool,
 }
 

@@ -33,11 +33,11 @@ impl<'a> Arguments<'a> for &[&'a [u8]] {
     }
 }
 
-/// What a request depends on besides its arguments.
+/// The facts on which a request depends besides its arguments.
 pub trait Caller {
     /// The connection that the call came over. None for a script, another module, the primary and the AOF.
     fn connected(&self) -> Option<Connection>;
-    /// Whether the server can block it.
+    /// True if the server can block it.
     fn can_wait(&self) -> bool;
 }
 
@@ -182,7 +182,7 @@ impl<'a, A: Arguments<'a>> Parser<A> {
         if bytes.len() > max { Err(ArgError::NoteTooLong(max)) } else { Ok(Note::new(bytes)) }
     }
 
-    /// Whether no argument is left.
+    /// True if no argument is left.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.args.get(self.at).is_none()

@@ -40,14 +40,14 @@ impl Command for LockCheck {
     }
 }
 
-/// What the client wants to know.
+/// The arguments.
 #[derive(Debug)]
 pub struct Wanted<'a, W> {
     /// Of this lock.
     pub key: W,
     /// The hold of this owner.
     pub owner: &'a [u8],
-    /// What it must be.
+    /// The conditions.
     pub check: Check,
 }
 

@@ -9,7 +9,7 @@ use crate::module::ServeError;
 use std::borrow::Cow;
 use std::fmt;
 
-/// What is wrong with the arguments of a command.
+/// An error in the arguments of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArgError {
     /// An argument is missing.
@@ -59,7 +59,7 @@ pub enum ArgError {
     NotGuarded {
         /// As the client sent it.
         command: Vec<u8>,
-        /// What does it, if anything does.
+        /// The command or option to use instead, if there is one.
         instead: Instead,
     },
     /// LOCK.HOLD from a client, without `lock.allow-hold`.
@@ -125,7 +125,7 @@ impl From<StateError> for ArgError {
     }
 }
 
-/// What does the work of a command that LOCK.GUARD does not run.
+/// The replacement for a command that LOCK.GUARD does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instead {
     /// Nothing does.

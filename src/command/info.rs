@@ -48,7 +48,7 @@ impl Command for LockInfo {
     }
 }
 
-/// What the client wants to see.
+/// The arguments.
 #[derive(Debug)]
 pub struct Wanted<'a, W> {
     /// Of this lock.
@@ -67,7 +67,7 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A
     Ok(Wanted { key, owner: options.owner, count: options.count_bounded() })
 }
 
-/// What is shown. A copy: the key is closed before the reply is written.
+/// The reply's content. A copy: the key is closed before the reply is written.
 struct Shown {
     mode: Option<Mode>,
     fence: Option<Fence>,

@@ -108,7 +108,7 @@ impl Opt {
         }
     }
 
-    /// Whether a word begins it, in upper or lower case.
+    /// True if a word begins it, in upper or lower case.
     fn is(self, word: &[u8]) -> bool {
         const CASE: u8 = b'a' ^ b'A';
         let name = self.word().as_bytes();

@@ -47,7 +47,7 @@ impl Loader<'_> {
 }
 
 impl Ctx<'_> {
-    /// Whether the client of this call may read this key. A call without a user may: it comes from the server, its
+    /// True if the client of this call may read this key. A call without a user may: it comes from the server, its
     /// primary, the AOF or another module. A script may not: not every server tells on whose behalf it runs.
     #[must_use]
     pub fn may_read(&self, key: &[u8]) -> bool {

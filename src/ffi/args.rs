@@ -27,7 +27,7 @@ impl<'a> Args<'a> {
         self.argc
     }
 
-    /// Whether there is not even a name.
+    /// True if there is not even a name.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.argc == 0

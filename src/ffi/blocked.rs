@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::ptr;
 use std::rc::Rc;
 
-/// What a kind of blocked client does when its wait ends. The ticket is the one that was made in [`Ctx::block`].
+/// The callbacks of a kind of blocked client when its wait ends. The ticket is the one that was made in [`Ctx::block`].
 ///
 /// For each blocked client the calls of one row come, in this order, and no others:
 ///
@@ -87,7 +87,7 @@ thread_local! {
 }
 
 impl Ctx<'_> {
-    /// Whether the client of this call may be blocked. A script, a transaction or another module may not: it needs its
+    /// True if the client of this call may be blocked. A script, a transaction or another module may not: it needs its
     /// reply at once. The primary and the AOF may not: they wait for no reply.
     #[must_use]
     pub fn can_block(&self) -> bool {
@@ -160,7 +160,7 @@ impl Ctx<'_> {
     }
 }
 
-/// Whether the server is Redis 7.0, which keeps as its current client one that a created key did not release. If a
+/// True if the server is Redis 7.0, which keeps as its current client one that a created key did not release. If a
 /// command creates the key, the server mends that itself. If the background does, and the client is freed by another
 /// client's command, the server reads freed memory: trap T27 in docs/internals/module-api.md.
 fn keeps_refused_client() -> bool {
@@ -170,12 +170,12 @@ fn keeps_refused_client() -> bool {
 thread_local! {
     /// A random part of names, so that no client can guess them.
     static MARK: String = format!("{:016x}", RandomState::new().hash_one(0));
-    /// What all clients are blocked on in place of their keys, where there are no slots. Never freed.
+    /// The name that all clients are blocked on in place of their keys, where there are no slots. Never freed.
     static STAND_IN: &'static OwnedStr = Box::leak(Box::new(stand_in(b"")));
 }
 
-/// What a client is blocked on in place of this key: a name that nobody creates, since nobody knows it. The server
-/// redirects the client by the slot of the name alone, so one name stands for all keys of a request.
+/// Returns the name that a client is blocked on in place of this key. Nobody creates it, since nobody knows it. The
+/// server redirects the client by the slot of the name alone, so one name stands for all keys of a request.
 fn stand_in_of(key: Str<'_>) -> OwnedStr {
     stand_in(key.as_bytes())
 }

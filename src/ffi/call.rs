@@ -93,7 +93,7 @@ impl Ctx<'_> {
         NonNull::new(reply).map(CallReply).filter(CallReply::is_error)
     }
 
-    /// Whether a command is the server's own, or this module's. True also if there is no such command: the server says
+    /// True if a command is the server's own, or this module's. True also if there is no such command: the server says
     /// so.
     fn is_of_server(&mut self, words: Args<'_>) -> bool {
         let Some(word) = words.get(0) else { return true };
@@ -183,7 +183,7 @@ impl Ctx<'_> {
 }
 
 impl CallReply {
-    /// Whether it is an error.
+    /// True if it is an error.
     #[must_use]
     pub fn is_error(&self) -> bool {
         self.kind() == raw::REDISMODULE_REPLY_ERROR
@@ -194,7 +194,7 @@ impl CallReply {
         unsafe { api!(RedisModule_CallReplyType(self.0.as_ptr())) as isize }
     }
 
-    /// Whether the first command that this reply of COMMAND INFO describes is a module's; None if it describes none.
+    /// True if the first command that this reply of COMMAND INFO describes is a module's; None if it describes none.
     fn is_of_module(&self) -> Option<bool> {
         const FLAGS: usize = 2;
         // SAFETY: `self` owns the reply, and its elements with it. An element that there is not is null, of which all

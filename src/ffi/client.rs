@@ -30,7 +30,7 @@ impl Ctx<'_> {
     }
 }
 
-/// Whether the server has a connection of this number.
+/// True if the server has a connection of this number.
 fn is_connected(ctx: &Ctx<'_>, id: u64) -> bool {
     // Each connection has a user, and no server names a user for a client without a connection. Whether the client
     // exists is the wrong question: Valkey 9.1 says yes of any client that runs a command, and crashes if asked for its
@@ -40,7 +40,7 @@ fn is_connected(ctx: &Ctx<'_>, id: u64) -> bool {
     unsafe { OwnedStr::owned(api!(RedisModule_GetClientUserNameById(ctx.as_ptr(), id))) }.is_some()
 }
 
-/// Whether a client of this number still exists.
+/// True if a client of this number still exists.
 pub(super) fn client_exists(id: u64) -> bool {
     // SAFETY: with null in place of the struct to fill in, every server says only whether the client exists.
     unsafe { api!(RedisModule_GetClientInfoById(ptr::null_mut(), id)) == raw::REDISMODULE_OK as c_int }

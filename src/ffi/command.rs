@@ -11,7 +11,7 @@ use std::ptr;
 
 /// A command of the module.
 pub trait Command {
-    /// What the server is told of it.
+    /// Its description for the server.
     const SPEC: CommandSpec;
     /// Serves one call. Replies exactly once, now or through [`Ctx::block`].
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>);

@@ -16,7 +16,7 @@ pub struct CommandSpec {
     pub acl: Acl,
     /// The number of arguments, with the name. Negative: at least so many.
     pub arity: i32,
-    /// Which arguments are keys, and what the command does with them.
+    /// The arguments that are keys, and what the command does with them.
     pub keys: KeyArgs,
     /// One line.
     pub summary: &'static CStr,
@@ -28,7 +28,7 @@ pub struct CommandSpec {
     pub args: &'static [ArgSpec],
 }
 
-/// Which arguments of a command are keys. A cluster finds the node by them, and ACLs check them.
+/// The arguments of a command that are keys. A cluster finds the node by them, and ACLs check them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyArgs {
     /// No argument is a key.
@@ -48,7 +48,7 @@ pub enum KeyArgs {
     AndOfCommand(KeyUse, usize),
 }
 
-/// What a command does with a key, in the server's words.
+/// The use of a key by a command, in the server's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyUse {
     /// Reads it, and replies from it.
@@ -64,17 +64,17 @@ pub enum KeyUse {
 pub struct ArgSpec {
     /// The placeholder in the syntax.
     pub name: &'static CStr,
-    /// What it stands for.
+    /// Its kind.
     pub kind: ArgKind,
     /// The word before it.
     pub token: Option<&'static CStr>,
-    /// Whether it may be left out.
+    /// True if it may be left out.
     pub optional: bool,
-    /// Whether it may be given more than once.
+    /// True if it may be given more than once.
     pub multiple: bool,
 }
 
-/// What an argument stands for.
+/// The kind of an argument.
 #[derive(Clone, Copy, Debug)]
 pub enum ArgKind {
     /// A key.

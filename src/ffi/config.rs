@@ -16,7 +16,7 @@ pub struct ConfigSpec {
     pub kind: ConfigKind,
     /// The value if none is set.
     pub default: i64,
-    /// Whether it can be set only when the module is loaded.
+    /// True if it can be set only when the module is loaded.
     pub fixed: bool,
     /// The unit of the value.
     pub unit: &'static str,
@@ -40,7 +40,7 @@ pub enum ConfigKind {
 /// A check of all values together, after some were set. Err says why they are refused.
 pub type Check = fn() -> Result<(), String>;
 
-/// What the server passes to the callbacks of one configuration.
+/// The data that the server passes to the callbacks of one configuration.
 struct Registered {
     spec: &'static ConfigSpec,
     check: Check,

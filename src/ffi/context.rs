@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 #[derive(Debug)]
 pub struct Ctx<'a> {
     raw: NonNull<raw::RedisModuleCtx>,
-    /// Whether a reply was begun, or will come later. Then a panic must not add another.
+    /// True if a reply was begun, or will come later. Then a panic must not add another.
     replied: bool,
     /// The arguments of the command that is called, if one is. Then a client expects a reply.
     args: Option<Args<'a>>,
@@ -25,7 +25,7 @@ pub struct Ctx<'a> {
 }
 
 bitflags! {
-    /// What the server is, and what it is doing.
+    /// The state of the server and of the call.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Flags: u32 {
         /// A script calls the command.
@@ -95,7 +95,7 @@ impl<'a> Ctx<'a> {
         self.replied = true;
     }
 
-    /// What the server is, and what it is doing.
+    /// Returns the state of the server and of the call.
     #[must_use]
     pub fn flags(&self) -> Flags {
         self.flags.get().unwrap_or_else(|| {
@@ -106,7 +106,7 @@ impl<'a> Ctx<'a> {
         })
     }
 
-    /// Whether a transaction, a script, a function or another module calls the command: the server serves no other
+    /// True if a transaction, a script, a function or another module calls the command: the server serves no other
     /// client before all of that is done. Their ids would not tell which: scripts share one.
     #[must_use]
     pub fn is_nested(&self) -> bool {
@@ -127,7 +127,7 @@ impl<'a> Ctx<'a> {
     }
 }
 
-/// What the server is, and what it is doing, for callbacks without a context.
+/// Returns the state of the server, for callbacks without a context.
 #[must_use]
 pub fn flags() -> Flags {
     // SAFETY: null is allowed. The server then leaves out the flags that belong to a client.

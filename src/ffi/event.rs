@@ -19,7 +19,7 @@ pub trait Listener {
     fn on_key(ctx: &mut Ctx<'_>, event: &CStr, key: Str<'_>);
 }
 
-/// What happened to the server.
+/// An event of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
     /// A database is about to be emptied; None stands for all.

@@ -14,7 +14,7 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// What a key is opened for.
+/// The purpose for which a key is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// To read its value.
@@ -87,7 +87,7 @@ struct Open<V> {
     /// Null for a key that was opened to be read and does not exist.
     key: *mut raw::RedisModuleKey,
     value: Option<NonNull<V>>,
-    /// Whether the value was set since the key was opened. Then it has no time to live yet.
+    /// True if the value was set since the key was opened. Then it has no time to live yet.
     is_fresh: bool,
 }
 
@@ -96,14 +96,14 @@ struct Open<V> {
 pub struct Names<'n> {
     /// Arguments of the command.
     lent: &'n [Str<'n>],
-    /// Those that the module made, for the keys behind. Absent in most commands: to drop nothing is cheaper than
+    /// Names of keys that the command did not name. `None` in most commands: to drop nothing is cheaper than
     /// to drop an empty list.
     #[expect(clippy::box_collection, reason = "its absence is seen in place")]
     made: Option<Box<Vec<OwnedStr>>>,
 }
 
 impl<'n> Names<'n> {
-    /// Those of these keys.
+    /// Returns the names of these keys.
     #[must_use]
     pub fn of(lent: &'n [Str<'n>]) -> Names<'n> {
         Names { lent, made: None }
@@ -337,7 +337,7 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
         self.open.len()
     }
 
-    /// Whether no key is open.
+    /// True if no key is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open.len() == 0

@@ -73,7 +73,7 @@ impl<'a> Loader<'a> {
         unsafe { api!(RedisModule_SetModuleOptions(self.ctx, options as c_int)) };
     }
 
-    /// Whether the server moves whole slots by the commands of an AOF. It does so only if every module says that it can
+    /// True if the server moves whole slots by the commands of an AOF. It does so only if every module says that it can
     /// cope with that.
     fn moves_slots_by_commands(&self) -> bool {
         // SAFETY: reads a pointer to a function, written once, before the load began. The function takes no argument.

@@ -7,7 +7,7 @@ use redis_module::raw;
 use std::ffi::CStr;
 
 impl Ctx<'_> {
-    /// Whether nothing may be replicated now, because of CLIENT PAUSE or a failover. To replicate all the same aborts
+    /// True if nothing may be replicated now, because of CLIENT PAUSE or a failover. To replicate all the same aborts
     /// the server.
     #[must_use]
     pub fn is_paused(&self) -> bool {
@@ -15,7 +15,7 @@ impl Ctx<'_> {
         unsafe { api!(RedisModule_AvoidReplicaTraffic()) != 0 }
     }
 
-    /// Whether the server has replicas, or a backlog for replicas that may come back. Costs some ten microseconds.
+    /// True if the server has replicas, or a backlog for replicas that may come back. Costs some ten microseconds.
     #[must_use]
     pub fn has_replicas(&self) -> bool {
         // SAFETY: the context lives for this call (rule 2). The module owns what the server returns, reads

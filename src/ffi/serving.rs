@@ -43,25 +43,25 @@ const KEY_EVENT: raw::RedisModuleEvent = raw::RedisModuleEvent { id: 17, dataver
 
 type RawCtx = NonNull<raw::RedisModuleCtx>;
 
-/// Whether this node serves a key.
+/// This node's answer to a client that names a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
-    /// This node does.
+    /// This node serves it.
     Yes,
-    /// No node does for now: too few replicas (NOREPLICAS), no disk (MISCONF), or the cluster is down.
+    /// No node serves it for now: too few replicas (NOREPLICAS), no disk (MISCONF), or the cluster is down.
     NotNow,
-    /// Another node does: it has the slot, or the slot is moving there and the key is not here.
+    /// Another node serves it: it has the slot, or the slot is moving there and the key is not here.
     Elsewhere,
 }
 
 /// A question. The strings that it points to live until it is answered.
 #[derive(Clone, Copy)]
 enum Question {
-    /// Whether this node would answer a client that reads these keys.
+    /// A client that reads these keys.
     Read(*const *mut raw::RedisModuleString, usize),
-    /// Whether this node would take a write to this key.
+    /// A client that writes to this key.
     Write(*mut raw::RedisModuleString),
-    /// Whether this node is importing this slot, key by key.
+    /// A slot that may be being imported, key by key.
     Importing(u16),
 }
 
@@ -80,7 +80,7 @@ thread_local! {
 }
 
 impl Ctx<'_> {
-    /// Whether this node would take a write to this key from a client now.
+    /// Returns this node's answer to a client that writes to this key now.
     pub fn serving(&mut self, key: Str<'_>) -> Serving {
         match answering(self.as_non_null(), key) {
             Serving::Yes => match ask(self.as_non_null(), Question::Write(key.as_ptr())) {
@@ -123,7 +123,7 @@ impl Ctx<'_> {
     }
 }
 
-/// Whether this node would reply to a client that reads this key now.
+/// Returns this node's answer to a client that reads this key now.
 pub(super) fn answering(ctx: RawCtx, key: Str<'_>) -> Serving {
     // SAFETY: the caller's context lives for its call (rule 2).
     if !unsafe { flags_of(ctx.as_ptr()) }.contains(Flags::CLUSTER) {
@@ -241,7 +241,7 @@ unsafe fn error_text<'a>(reply: NonNull<raw::RedisModuleCallReply>) -> &'a [u8] 
     text.strip_prefix(b"-").unwrap_or(text)
 }
 
-/// Whether the server refuses even calls without keys, because the client that it takes is spoiled.
+/// True if the server refuses even calls without keys, because the client that it takes is spoiled.
 fn refuses_all(ctx: RawCtx) -> bool {
     // SAFETY: the caller's context lives for its call (rule 2). The format says that no argument follows.
     let reply = unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"PING".as_ptr(), c"".as_ptr())) };
@@ -259,7 +259,7 @@ fn free(reply: NonNull<raw::RedisModuleCallReply>) {
     unsafe { api!(RedisModule_FreeCallReply(reply.as_ptr())) };
 }
 
-/// Whether the key has a value on this node.
+/// True if the key has a value on this node.
 fn is_here(ctx: RawCtx, key: Str<'_>) -> bool {
     // SAFETY: the caller's context lives for its call (rule 2), and the name until the key is closed. A null key may be
     // asked for its type, and closed.

@@ -15,7 +15,7 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
-/// Whether this node is importing the slot, by what CLUSTER NODES says of the node itself.
+/// True if this node is importing the slot, by what CLUSTER NODES says of the node itself.
 pub(super) fn is_importing(nodes: &[u8], slot: u16) -> bool {
     let mark = format!("[{slot}-<-");
     let mut lines = nodes.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));

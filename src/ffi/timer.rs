@@ -16,7 +16,7 @@ pub struct Timer(raw::RedisModuleTimerID);
 pub type Ring = fn(&mut Ctx<'_>);
 
 thread_local! {
-    /// Whether the server may be about to sleep: it has said so, or the module does not watch the event loop.
+    /// True if the server may be about to sleep: it has said so, or the module does not watch the event loop.
     static MAY_BE_ABOUT_TO_SLEEP: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -42,7 +42,7 @@ pub(super) fn set_about_to_sleep(may_be: bool) {
     MAY_BE_ABOUT_TO_SLEEP.set(may_be);
 }
 
-/// Whether the server decides how long to sleep before it announces the sleep, as Redis 7.0 does. It sleeps through
+/// True if the server decides how long to sleep before it announces the sleep, as Redis 7.0 does. It sleeps through
 /// timers that are set after that, until its tick. Any command can set one: clients that were released are served
 /// there.
 fn sleeps_through_timers() -> bool {

@@ -107,7 +107,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     summed.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Whether the parts make a lock (I1, I2, I3 and I6), each owner once and in the order in which they are saved.
+/// True if the parts make a lock (I1, I2, I3 and I6), each owner once and in the order in which they are saved.
 fn is_sound(saved: &DecodedLock) -> bool {
     let mut fences: Vec<_> = saved.holds.iter().map(|record| record.fence).collect();
     fences.sort_unstable();

@@ -157,7 +157,7 @@ trait Source {
     fn may_go_on(&mut self, ended: usize) -> bool;
 }
 
-/// What a source has now.
+/// The next piece of work of a source.
 enum Next {
     Task(Task),
     /// A bounded piece of work was done. There may be more.
@@ -259,7 +259,7 @@ fn run_slice(ctx: &mut Ctx<'_>, mut source: impl Source, end: Timestamp) -> Slic
     }
 }
 
-/// Whether a client's write to these keys of the selected database would be allowed now.
+/// Returns how the server would answer a client's write to these keys of the selected database now.
 fn may_write(ctx: &mut Ctx<'_>, names: &[OwnedStr]) -> Serving {
     let flags = ctx.flags();
     if !flags.contains(Flags::PRIMARY) || flags.contains(Flags::LOADING) || ctx.is_paused() {
@@ -364,7 +364,7 @@ fn place(ctx: &mut Ctx<'_>, entry: EntryId, name: &OwnedStr) {
     with_manager(|manager| manager.drop_unplaced(entry));
 }
 
-/// Whether the lock lies in this database, which is selected.
+/// True if the lock lies in this database, which is selected.
 fn place_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> bool {
     let names = [name.as_str()];
     let mut names = Names::of(&names);

@@ -68,7 +68,7 @@ pub(crate) fn dismiss() {
     wake(with_manager(|manager| manager.dismiss()), shell().clock.mono());
 }
 
-/// What the server says of parked clients.
+/// The server's reports on parked clients.
 struct Waiter;
 
 impl Parked for Waiter {

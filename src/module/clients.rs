@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 /// How a waiter is to be answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// Whether the server made the owner: then the reply names it.
+    /// True if the server made the owner: then the reply names it.
     pub generated: bool,
     /// Writes the reply.
     pub write: fn(&mut Ctx<'_>, &WaitEnd, Option<&Owner>),

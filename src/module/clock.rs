@@ -59,7 +59,7 @@ impl Clock {
         self.unit.set(None);
     }
 
-    /// Whether [`Clock::end_unit`] is to be called when the server does so.
+    /// True if [`Clock::end_unit`] is to be called when the server does so.
     pub(crate) fn is_unit_open(&self) -> bool {
         self.unit.get().is_some()
     }

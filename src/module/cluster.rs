@@ -17,10 +17,10 @@ const FAR_US: u64 = 10_000_000;
 /// The pause between two broadcasts of such a fence, and of one that was told before: some nodes could not be reached,
 /// or were not there yet.
 const LONG_PAUSE_US: u64 = 1_000_000;
-/// What is ahead of our wall clock by more is not taken from others: one wrong clock would lift those of all.
+/// The most by which a heard fence may be ahead of this wall clock: else one wrong clock would lift those of all.
 const HEARD_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
-/// What this node has told the others, and heard from them.
+/// The fences that this node has told the others, and heard from them.
 #[derive(Debug)]
 pub struct FenceGossip {
     is_cluster: OnceCell<bool>,
@@ -36,7 +36,7 @@ impl FenceGossip {
         FenceGossip { is_cluster: OnceCell::new(), told: Cell::new(None), told_at: Cell::new(Timestamp(0)) }
     }
 
-    /// Whether this node is one of a cluster.
+    /// True if this node is one of a cluster.
     pub(crate) fn is_cluster(&self, ctx: &Ctx<'_>) -> bool {
         *self.is_cluster.get_or_init(|| ctx.flags().contains(Flags::CLUSTER))
     }

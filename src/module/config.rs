@@ -229,13 +229,13 @@ pub fn check() -> Result<(), String> {
     Ok(())
 }
 
-/// What arguments must keep to now.
+/// Returns the bounds of arguments now.
 #[must_use]
 pub fn bounds() -> Bounds {
     shell().bounds.get()
 }
 
-/// Whether clients may send LOCK.HOLD.
+/// True if clients may send LOCK.HOLD.
 #[must_use]
 pub fn hold_allowed() -> bool {
     shell().hold_allowed.get()

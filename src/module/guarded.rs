@@ -11,7 +11,7 @@ use crate::lock::model::fence::Fence;
 use crate::lock::model::request::{Outcome, Request};
 use std::cell::Cell;
 
-/// What a guarded command came to; None if it was not run, because the owner does not hold the lock as it said.
+/// The result of a guarded command; None if it was not run, because the owner does not hold the lock as it said.
 pub type Guarded = Option<(Fence, Result<CallReply, CallError>)>;
 
 /// Runs a command, if the owner of this request holds the lock. The first of these words is its name.

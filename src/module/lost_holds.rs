@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 const KEY_KEPT_MAX: usize = 128;
 /// How much of an owner or a note is kept: all that the default configuration lets them have.
 const TEXT_KEPT_MAX: usize = 256;
-/// What all rows may take together: enough for as many of the usual size as `lock.log-max-len` can ask for.
+/// The bytes of all rows together: enough for as many of the usual size as `lock.log-max-len` can ask for.
 const RING_BYTES_MAX: usize = 32 << 20;
 
 /// A hold that was lost.
@@ -42,7 +42,7 @@ pub struct LostHold {
     pub fence: Fence,
     /// How long it was held.
     pub held: Millis,
-    /// What its holder said about itself.
+    /// Its holder's note about itself.
     pub note: Option<Head>,
 }
 

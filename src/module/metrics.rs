@@ -5,7 +5,7 @@ use crate::lock::model::request::{Operation, Outcome, Refusal, WaitEnd};
 use hdrhistogram::Histogram;
 use std::cell::RefCell;
 
-/// What happened since the start.
+/// Counts since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     pub(crate) granted: u64,
@@ -44,7 +44,7 @@ impl Metrics {
         Metrics { counters: RefCell::default(), waits: RefCell::new(waits) }
     }
 
-    /// What was counted until now.
+    /// Returns the counts until now.
     pub(crate) fn counters(&self) -> Counters {
         self.counters.borrow().clone()
     }

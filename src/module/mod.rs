@@ -110,8 +110,8 @@ pub fn serve(
     outcome.map_err(ServeError::Refused)
 }
 
-/// Lets the client of a request wait that begins to, or that repeats one. What it came to, and whether that goes on
-/// which was counted when it began.
+/// Parks the client of a queued or repeated request. Returns the outcome, and whether it continues a wait that was
+/// counted already.
 #[cold]
 fn begin_wait(
     ctx: &mut Ctx<'_>,
@@ -163,7 +163,7 @@ fn begin_wait(
     }
 }
 
-/// What a request came to whose client is parked now. If the server does not let it wait, it has tried once.
+/// Returns `Queued` if the client was parked; else `Unavailable`: it has tried once.
 fn queued(ctx: &Ctx<'_>, parked: Option<WaiterId>) -> Outcome {
     let Some(waiter) = parked else { return Outcome::Unavailable };
     check_in_cluster(ctx, waiter);

@@ -32,7 +32,7 @@ impl Resync {
         self.0.borrow_mut().push(unsent);
     }
 
-    /// Whether records are yet to be sent.
+    /// True if records are yet to be sent.
     pub(crate) fn has_pending(&self) -> bool {
         !self.0.borrow().is_empty()
     }

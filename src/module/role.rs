@@ -8,7 +8,7 @@ use std::cell::Cell;
 pub struct Role(Cell<Option<bool>>);
 
 impl Role {
-    /// Whether this node is a primary.
+    /// True if this node is a primary.
     pub(crate) fn is_primary(&self, ctx: &Ctx<'_>) -> bool {
         self.0.get().unwrap_or_else(|| self.refresh(ctx))
     }

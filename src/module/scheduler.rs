@@ -29,12 +29,12 @@ pub struct Scheduler {
     watches_event_loop: Cell<bool>,
     /// When the slice ends that has begun in this turn of the event loop.
     slice_end: Cell<Option<Timestamp>>,
-    /// Whether no job may be tried before the next tick: writes may not flow.
+    /// True if no job may be tried before the next tick: writes may not flow.
     jobs_held_back: Cell<bool>,
     callbacks: OnceCell<Callbacks>,
 }
 
-/// What the server is told to call.
+/// The callback of a timer.
 #[derive(Debug)]
 pub(crate) struct Callbacks {
     /// The timer rings.
@@ -52,7 +52,7 @@ enum TimerState {
     Set(Timestamp, Timer),
     /// The server rings timers, from the module's own until it says that it is about to sleep.
     Ringing {
-        /// Whether the timer is to be set then.
+        /// True if the timer is to be set then.
         postponed: bool,
     },
 }
@@ -78,7 +78,7 @@ impl Scheduler {
         self.callbacks.get().expect("installed when the module is loaded")
     }
 
-    /// Whether the timer cannot be set now. Then it is set when the server is about to sleep.
+    /// True if the timer cannot be set now. Then it is set when the server is about to sleep.
     pub(crate) fn postpone(&self) -> bool {
         let is_ringing = self.is_ringing();
         if is_ringing {
@@ -87,12 +87,12 @@ impl Scheduler {
         is_ringing
     }
 
-    /// Whether the server rings timers, the module's own among them.
+    /// True if the server rings timers, the module's own among them.
     pub(crate) fn is_ringing(&self) -> bool {
         matches!(self.timer.get(), TimerState::Ringing { .. })
     }
 
-    /// Whether the timer is to be set, so that it rings by this moment.
+    /// True if the timer is to be set, so that it rings by this moment.
     pub(crate) fn is_late_for(&self, next: Option<Timestamp>) -> bool {
         next.is_some_and(|next| match self.timer.get() {
             TimerState::Off => true,
@@ -113,7 +113,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether the timer is set.
+    /// True if the timer is set.
     pub(crate) fn is_set(&self) -> bool {
         matches!(self.timer.get(), TimerState::Set(..))
     }
@@ -149,7 +149,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether the module watches the event loop.
+    /// True if the module watches the event loop.
     pub(crate) fn watches_event_loop(&self) -> bool {
         self.watches_event_loop.get()
     }
@@ -179,7 +179,7 @@ impl Scheduler {
         self.slice_end.take().unwrap_or_else(|| now + SLICE_MS)
     }
 
-    /// Whether no job may be tried before the next tick.
+    /// True if no job may be tried before the next tick.
     pub(crate) fn jobs_held_back(&self) -> bool {
         self.jobs_held_back.get()
     }

@@ -186,7 +186,7 @@ fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, PlainName)>) {
     }
 }
 
-/// Whether this node sends records to others.
+/// True if this node sends records to others.
 fn is_ours_to_tell(flags: Flags) -> bool {
     flags.contains(Flags::PRIMARY) && !flags.contains(Flags::LOADING)
 }

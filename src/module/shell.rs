@@ -57,14 +57,14 @@ pub struct Shell {
 
     pub(crate) clock: Clock,
     pub(crate) role: Role,
-    /// How long a grace is to be. It is so when [`super::grace::apply`] has followed: a CONFIG SET that is refused must
-    /// not end the grace that runs.
+    /// The configured grace. [`super::grace::apply`] puts it in force, since a refused CONFIG SET must not end a
+    /// running grace.
     pub(crate) grace_length: Cell<Millis>,
-    /// Whether the log says that a grace runs.
+    /// True if the log says that a grace runs.
     pub(crate) grace_announced: Cell<bool>,
-    /// What arguments of commands must keep to.
+    /// The bounds of arguments.
     pub(crate) bounds: Cell<Bounds>,
-    /// Whether clients may send LOCK.HOLD.
+    /// True if clients may send LOCK.HOLD.
     pub(crate) hold_allowed: Cell<bool>,
 
     pub(crate) clients: RefCell<Clients>,
@@ -78,12 +78,12 @@ pub struct Shell {
     /// The rows of LOCK.LOG.
     pub lost_holds: LostHolds,
 
-    /// Whether LOCK.GUARD is at work.
+    /// True if LOCK.GUARD is at work.
     pub(crate) guarding: Cell<bool>,
 
-    /// What is being loaded, if anything is.
+    /// The source of the data that is being loaded, if any.
     pub(crate) loading: Cell<Option<LoadedFrom>>,
-    /// Whether a lock was loaded that may not lie under its key yet.
+    /// True if a lock was loaded that may not lie under its key yet.
     pub(crate) lock_arrived: Cell<bool>,
     /// The database that a key is being moved from.
     pub(crate) moved_from: Cell<Option<Db>>,
@@ -157,7 +157,7 @@ impl Shell {
         result
     }
 
-    /// Whether there are locks that left their keys while the manager was at work.
+    /// True if there are locks that left their keys while the manager was at work.
     pub(crate) fn has_unlinked(&self) -> bool {
         !self.unlinked.borrow().is_empty()
     }
@@ -186,13 +186,13 @@ impl Shell {
         self.clock.judged(is_nested, now)
     }
 
-    /// Whether the background has a job that may be tried now.
+    /// True if the background has a job that may be tried now.
     pub(crate) fn has_jobs(&self) -> bool {
         // The manager knows of all locks that left their keys: it is not at work.
         !self.scheduler.jobs_held_back() && self.manager.borrow().has_jobs()
     }
 
-    /// Whether the module may have to do something between two turns of the event loop.
+    /// True if the module may have to do something between two turns of the event loop.
     pub(crate) fn needs_event_loop(&self) -> bool {
         self.scheduler.is_ringing()
             || self.clock.is_unit_open()

@@ -27,7 +27,8 @@ pub(crate) enum Publish {
     Nothing,
 }
 
-/// What a step came to, but for what the manager said: to move that once more would cost more than to write it.
+/// The result of a step. The manager's answer is not here: the closure writes it in place, which is cheaper than to
+/// move it.
 #[derive(Debug)]
 pub(crate) struct Done {
     /// When it was run.
@@ -36,7 +37,7 @@ pub(crate) struct Done {
     pub judged: Timestamp,
     /// How many waits it ended.
     pub ended: usize,
-    /// Whether the module must see to the timer: [`Shell::schedule`](super::shell::Shell::schedule).
+    /// True if the module must see to the timer: [`Shell::schedule`](super::shell::Shell::schedule).
     pub needs_rearm: bool,
 }
 

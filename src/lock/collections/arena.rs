@@ -96,7 +96,7 @@ impl<T, H> Arena<T, H> {
         self.len
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -128,7 +128,7 @@ impl<T, H> Arena<T, H> {
         }
     }
 
-    /// What is kept beside the value of this id, if that is still there.
+    /// Returns what is kept beside the value of this id, if that is still there.
     #[must_use]
     pub fn beside(&self, id: Id) -> Option<&H> {
         match self.slot(id.index)? {
@@ -168,7 +168,7 @@ impl<T, H> Arena<T, H> {
         })
     }
 
-    /// What is kept beside the value at an index, to change.
+    /// Returns what is kept beside the value at an index, to change.
     pub fn beside_at_mut(&mut self, index: u32) -> Option<&mut H> {
         match self.slot_mut(index)? {
             Slot::Used { beside, .. } => Some(beside),

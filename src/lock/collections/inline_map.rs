@@ -173,9 +173,9 @@ fn count_before<K, V>(row: &Row<K, V>, is_before: impl Fn(&K) -> bool) -> usize 
 pub(crate) enum Iter<'m, K, V> {
     /// At most one.
     One(Option<(K, V)>),
-    /// Those of a row.
+    /// The entries of a row.
     Row(vec_deque::Iter<'m, (K, V)>),
-    /// Those of a tree.
+    /// The entries of a tree.
     Tree(Range<'m, K, V>),
 }
 

@@ -99,7 +99,7 @@ impl LockManager {
         }
     }
 
-    /// Whether shares of a key are waited for: then a higher count of a holder may keep a waiter waiting.
+    /// True if shares of a key are waited for: then a higher count of a holder may keep a waiter waiting.
     fn shares_wait<K: Keyspace>(&self, step: &mut Step<'_, K>, key: KeyIndex) -> bool {
         let (db, name) = self.place_of(step, key);
         self.wait_table.queue(db, &name).is_some_and(|queue| queue.shares().len() > 0)
@@ -113,7 +113,7 @@ impl LockManager {
         }
     }
 
-    /// Whether a request can be served at once, on all keys that it names.
+    /// Judges if a request can be served at once, on all keys that it names.
     fn may_have<K: Keyspace>(
         &self,
         step: &mut Step<'_, K>,
@@ -194,7 +194,7 @@ impl LockManager {
     }
 }
 
-/// Whether an owner holds this key.
+/// True if an owner holds this key.
 fn holds<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, owner: &Owner) -> bool {
     step.keys.lock(key).is_some_and(|lock| lock.holds.get(owner.as_bytes()).is_some())
 }

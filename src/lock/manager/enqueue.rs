@@ -12,12 +12,12 @@ use crate::lock::wait::order::is_upgrade;
 use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted};
 use alloc::boxed::Box;
 
-/// Whether to search for a deadlock that a wait would close.
+/// The search for a deadlock that a wait would close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Search {
     /// If it is configured so.
     Yes,
-    /// It was found, and will be opened.
+    /// The cycle is known, and this step will break it.
     No,
 }
 
@@ -71,7 +71,7 @@ impl LockManager {
         Ok(if operation.wait == Wait::Never { Outcome::Placed(id) } else { Outcome::Queued(id) })
     }
 
-    /// Whether another owner waits to upgrade this key.
+    /// True if another owner waits to upgrade this key.
     fn is_upgraded_by_other(&self, db: Db, name: &KeyName, owner: &Owner) -> bool {
         self.wait_table.queue(db, name).is_some_and(|queue| {
             let mut others = queue.upgrades().filter_map(|id| self.wait_table.waiter(id));

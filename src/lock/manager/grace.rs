@@ -43,7 +43,7 @@ impl LockManager {
         self.is_in_grace(now).then(|| self.wait_table.grace_end.left(now))
     }
 
-    /// Whether nothing is granted now.
+    /// True if nothing is granted now.
     pub(super) fn is_in_grace(&self, now: Timestamp) -> bool {
         self.grace.is_some() && now < self.wait_table.grace_end
     }
@@ -65,16 +65,16 @@ impl LockManager {
         self.sweep(None, SweepKind { checks: true, clears: false });
     }
 
-    /// Whether a grace that has begun goes on. If it does not, it ends here.
+    /// True if a grace that has begun goes on. If it does not, it ends here.
     #[cold]
     pub(super) fn goes_on_with_grace(&mut self, now: Timestamp) -> bool {
         self.end_grace(now);
         self.is_in_grace(now)
     }
 
-    /// What a request gets that does not get the lock now: this outcome, of which null tells its client. During a grace
-    /// it is refused instead: a client takes null for the word that another owner holds the lock. What is left of the
-    /// grace counts from the present, and may be nothing.
+    /// Returns the answer to a request that does not get the lock now: this outcome, which its client sees as null. In
+    /// a grace it is refused instead: a client takes null for the word that another owner holds the lock. The rest of
+    /// the grace counts from the present, and may be nothing.
     ///
     /// # Errors
     /// During a grace, by the time by which the request is judged.

@@ -13,7 +13,7 @@ use crate::lock::model::time::{Millis, Timestamp, WallTime};
 use crate::lock::wait::order::is_upgrade;
 use crate::lock::wait::waiter::{GrantUndo, PriorHold};
 
-/// What a grant takes from the manager.
+/// The parts of the manager that a grant needs.
 pub(crate) struct GrantContext<'n> {
     pub(crate) fences: &'n mut FenceClock,
     pub(crate) epoch: Epoch,
@@ -91,7 +91,7 @@ pub(crate) fn grant<K: Keyspace, R>(
     })
 }
 
-/// What an owner has on a key.
+/// Returns an owner's hold on a key.
 #[inline(always)]
 fn hold_of<'k, K: Keyspace>(keys: &'k mut K, key: KeyIndex, owner: &Owner) -> Option<&'k Hold> {
     keys.lock(key)?.holds.get(owner.as_bytes())

@@ -107,7 +107,7 @@ impl LockManager {
         self.wait_table.client_gone(id, now)
     }
 
-    /// What a grant bound stands from now on.
+    /// Confirms the bindings of a grant.
     fn confirm_binding(&mut self, id: WaiterId) {
         for (connection, fence) in self.wait_table.waiter(id).into_iter().flat_map(Waiter::newly_bound) {
             self.sessions.confirm_binding(connection, fence);
@@ -122,7 +122,7 @@ impl LockManager {
 
     /// The time of a place is up ([`WaitPoll::PlaceOver`]), and the node may grant now, or not.
     ///
-    /// Whether the place ended.
+    /// True if the place ended.
     pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) -> bool {
         self.wait_table.end_place(id, may_grant, now)
     }
@@ -132,7 +132,7 @@ impl LockManager {
         self.wait_table.poll_timeouts(now)
     }
 
-    /// Whether there are jobs for the background.
+    /// True if there are jobs for the background.
     #[must_use]
     pub fn has_jobs(&self) -> bool {
         self.wait_table.has_jobs() || self.sessions.some_closed() || !self.ended.is_empty()

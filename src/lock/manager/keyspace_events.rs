@@ -95,7 +95,7 @@ impl LockManager {
         self.incoming = Some(Index::new());
     }
 
-    /// Whether a data set is being loaded beside the one that is served.
+    /// True if a data set is being loaded beside the one that is served.
     #[must_use]
     pub fn has_incoming(&self) -> bool {
         self.incoming.is_some()
@@ -137,7 +137,7 @@ impl LockManager {
     }
 
     /// Puts an unplaced entry into the index of this database, if it is that of this lock; only one lock has it.
-    /// Whether it is.
+    /// True if it is.
     pub fn place(&mut self, db: Db, name: &[u8], lock: &mut Lock, entry: EntryId, now: Timestamp) -> bool {
         let is_of_this = lock.lease == Some(entry);
         if is_of_this {

@@ -18,7 +18,7 @@ pub(crate) struct Index {
     /// By the number of the database.
     placed: Vec<Option<Box<Database>>>,
     wakeups: Wakeups,
-    /// Those whose database is not known; None when there are none.
+    /// The leases whose database is not known; None when there are none.
     unplaced: Option<Box<Leases>>,
 }
 
@@ -54,7 +54,7 @@ struct Database {
     wakeup: Option<Timestamp>,
 }
 
-/// What a poll for due leases found.
+/// The result of a poll for due leases.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LeasePoll {
     /// A lease on this key may be over: open the key and call
@@ -160,7 +160,7 @@ impl Index {
         moved
     }
 
-    /// Whether there is this entry for a key of this database, placed, and may stay where it is.
+    /// True if there is this entry for a key of this database, placed, and may stay where it is.
     pub(crate) fn keeps(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
         self.of(db).is_some_and(|leases| leases.covers(id, deadline, now))
     }
@@ -180,7 +180,7 @@ impl Index {
         }
     }
 
-    /// Whether there is this entry for a key of this database, and stands no later than `deadline` nor is it due.
+    /// True if there is this entry for a key of this database, and stands no later than `deadline` nor is it due.
     pub(crate) fn covers(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
         self.of(db).into_iter().chain(self.unplaced.as_deref()).any(|leases| leases.covers(id, deadline, now))
     }

@@ -45,10 +45,10 @@ use alloc::vec::Vec;
 use lease_index::Index;
 pub use lease_index::LeasePoll;
 
-/// What the manager knows beside the locks themselves.
+/// The manager's knowledge beside the locks themselves.
 #[derive(Debug)]
 pub struct LockManager {
-    /// What is allowed.
+    /// The limits.
     pub limits: Limits,
     pub(crate) fences: FenceClock,
     pub(crate) epoch: Epoch,
@@ -56,23 +56,23 @@ pub struct LockManager {
     grace: Option<Grace>,
     /// All waiters.
     pub(crate) wait_table: WaitTable,
-    /// Which holds end with which connection.
+    /// The holds that end with their connections.
     pub(crate) sessions: Sessions,
     /// Grants that no client knows of.
     pub(crate) offers: Offers,
     /// Holds that have ended together, and that the background is to announce.
     ended: VecDeque<(Db, KeyName, EndedHolds)>,
-    /// Those of data that are gone, which nobody is told of: their memory is given back little by little.
+    /// The holds of data that are gone, of which nobody is told: their memory is given back little by little.
     retired_holds: Vec<Holds>,
     /// The index of leases.
     leases: Index,
-    /// That of the data set that is being loaded beside the one that is served; None when none is.
+    /// The index of the data set that is being loaded beside the one that is served; None when none is.
     incoming: Option<Index>,
     /// One count for all of them, so that an entry's id means nothing in another database.
     generations: Generations,
     /// Indexes of data that are gone, whose memory is given back little by little.
     retired: Vec<Leases>,
-    /// What searches for deadlocks may cost in one step.
+    /// The budgets of searches for deadlocks in one step.
     pub searches: Budgets,
     /// How many searches for deadlocks were given up.
     pub(crate) searches_cut: u64,
@@ -161,7 +161,7 @@ impl LockManager {
         self.fences.last()
     }
 
-    /// Whether a hold may have this fence at least, if one is asked for.
+    /// True if a hold may have this fence at least, if one is asked for.
     pub(super) fn admits(&self, min_fence: Option<Fence>, wall: WallTime) -> bool {
         min_fence.is_none_or(|fence| self.fences.admits(fence, wall, self.limits.promotion_skew))
     }
@@ -270,13 +270,13 @@ impl LockManager {
         self.sessions.unbind_all(db, &name, connection);
     }
 
-    /// Which holds are bound to a connection.
+    /// Returns the holds that are bound to connections.
     #[must_use]
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
 
-    /// Whether the index has an entry for this lock that stands no later than `deadline` (I4).
+    /// True if the index has an entry for this lock that stands no later than `deadline` (I4).
     #[must_use]
     pub fn covers(&self, db: Db, lock: &Lock, deadline: Timestamp) -> bool {
         lock.lease.is_some_and(|id| self.leases.covers(db, id, deadline, Timestamp(0)))
@@ -340,7 +340,7 @@ impl LockManager {
     /// Makes up for what a step left undone that ended in a panic: lets the indexes follow, and has the queues of its
     /// keys served if that is asked for, since a scan may have been under way.
     ///
-    /// What the step has changed stays so, and is to be made known.
+    /// Follows what a step that panicked has changed, so that it can be made known.
     pub fn recover<K: Keyspace>(&mut self, step: &mut Step<'_, K>, serves: bool) {
         for key in step.keys.all().filter(|_| serves) {
             let (db, name) = self.place_of(step, key);
@@ -396,8 +396,7 @@ impl LockManager {
         }
     }
 
-    /// Keeps I4. An entry that stands early enough stays: moving it at every re-entry would cost more than one poll too
-    /// many.
+    /// Keeps I4. An entry that is early enough stays: a poll too many is cheaper than a move at each re-entry.
     pub(crate) fn follow_lock(&mut self, db: Db, name: &[u8], lock: &mut Lock, now: Timestamp) {
         let earliest = lock.holds.earliest().map(|(deadline, _)| deadline);
         match (lock.lease, earliest) {

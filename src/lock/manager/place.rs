@@ -243,7 +243,7 @@ impl LockManager {
         self.leave_places(step, named, owner, operation.mode);
     }
 
-    /// How a place ends whose owner holds the key already, though the place was granted nothing. None if it goes on.
+    /// Returns the end of a place whose owner has come to hold the key by another request; None if it has not.
     pub(super) fn end_of_place(waiter: &Waiter, lock: Option<&Lock>) -> Option<WaitEnd> {
         if !waiter.is_place() || waiter.is_many() {
             return None;
@@ -260,7 +260,7 @@ impl LockManager {
     /// Makes an offer of what a place was granted and its client did not receive, as far as that may be: of a hold that
     /// the grant has made, and that is as the grant left it.
     ///
-    /// What is left is to be rolled back.
+    /// Returns the rest, which is to be rolled back.
     pub(super) fn offer_undelivered<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
@@ -301,7 +301,7 @@ impl LockManager {
     }
 }
 
-/// Whether a release ends a place, and an offer as a whole: it names no hold, and leaves nothing.
+/// True if a release ends a place, and an offer as a whole: it names no hold, and leaves nothing.
 pub(super) fn ends_place(operation: &Release) -> bool {
     operation.fence.is_none() && !matches!(operation.amount, Amount::To(1..))
 }

@@ -110,7 +110,7 @@ fn end_by_fence<K: Keyspace>(step: &mut Step<'_, K>, key: KeyIndex, fence: Fence
     }
 }
 
-/// Whether what a client's record says may stand: its fence is not far ahead and it keeps I2 and I3.
+/// Checks that a client's record may stand: its fence is not far ahead, and it keeps I2 and I3.
 fn check(lock: Option<&Lock>, update: &Update, limits: &Limits, wall: WallTime) -> Result<(), Refusal> {
     if update.fence().is_some_and(|fence| fence.is_far_ahead(wall)) {
         return Err(Refusal::FenceFarAhead);

@@ -31,15 +31,15 @@ struct Scan {
     at: Cursor,
     /// How far an earlier one has come, if this one is from the head because the lock has changed.
     earlier: Option<Box<Cursor>>,
-    /// Whether it goes on where an earlier one ended.
+    /// True if it goes on where an earlier one ended.
     goes_on: bool,
-    /// Whether nothing has changed since the last scan, unless a waiter's time is up.
+    /// True if nothing has changed since the last scan, unless a waiter's time is up.
     is_quiet: bool,
-    /// Whether a waiter was granted its keys: then this one is settled, and may be held to write.
+    /// True if a waiter was granted its keys: then this one is settled, and may be held to write.
     granted: bool,
-    /// Whether a waiter was answered.
+    /// True if a waiter was answered.
     answered: bool,
-    /// Whether the scan ended before the queue did.
+    /// True if the scan ended before the queue did.
     unfinished: bool,
 }
 
@@ -161,7 +161,7 @@ impl LockManager {
         Some(Scan { key, db, name, at, earlier, goes_on, is_quiet, granted, answered, unfinished })
     }
 
-    /// Whether another owner has been granted the scanned key to write, and the waiter waits for this key alone. Most
+    /// True if another owner has been granted the scanned key to write, and the waiter waits for this key alone. Most
     /// scans end so, and it is quicker to see than an [`Attempt`].
     fn meets_writer<K: Keyspace>(&self, step: &mut Step<'_, K>, scan: &Scan, id: WaiterId) -> bool {
         let (Some(waiter), Some(lock)) = (self.wait_table.waiter(id), step.keys.lock(scan.key)) else { return false };
@@ -171,7 +171,7 @@ impl LockManager {
             && lock.holds.get(waiter.owner.as_bytes()).is_none()
     }
 
-    /// Whether a waiter that was granted the scanned key now could keep one from it that stands before it, and is to be
+    /// True if a waiter that was granted the scanned key now could keep one from it that stands before it, and is to be
     /// tried once more.
     fn takes_last_room<K: Keyspace>(&self, step: &mut Step<'_, K>, scan: &Scan) -> bool {
         scan.at.again && {

@@ -16,7 +16,7 @@ pub struct View<'a> {
     lock: &'a Lock,
     at: ViewContext<'a>,
     name: KeyName,
-    /// What is over on it, and has not left it.
+    /// The holds of it that are over and have not left it.
     over: Over,
 }
 
@@ -27,7 +27,7 @@ pub struct ViewContext<'a> {
     pub db: Db,
     /// Under which name.
     pub name: &'a [u8],
-    /// Which holds are bound to a connection.
+    /// The holds that are bound to connections.
     pub sessions: &'a Sessions,
     /// When: what is left counts from here.
     pub now: Timestamp,
@@ -61,15 +61,15 @@ pub struct Holder<'a> {
     pub writes: u32,
     /// The hold's fence.
     pub fence: Fence,
-    /// What is left of the lease.
+    /// The rest of the lease.
     pub left: Millis,
     /// How long it has been held, since the grant or since it was carried here.
     pub held: Millis,
-    /// What binds it to a connection.
+    /// The connection that it is bound to.
     pub session: Option<Session>,
-    /// Whether its owner has not collected it yet.
+    /// True if its owner has not collected it yet.
     pub offered: bool,
-    /// What the holder says about itself.
+    /// The holder's note about itself.
     pub note: Option<&'a [u8]>,
 }
 

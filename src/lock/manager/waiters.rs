@@ -127,13 +127,13 @@ impl LockManager {
         Some(&self.wait_table.waiter(first)?.owner)
     }
 
-    /// Whether a request waits whose place outlives it.
+    /// True if a request waits whose place outlives it.
     #[must_use]
     pub fn waits_at_place(&self, id: WaiterId) -> bool {
         self.wait_table.waiter(id).is_some_and(|waiter| waiter.is_waiting() && waiter.is_place())
     }
 
-    /// Whether a request waits still.
+    /// True if a request waits still.
     #[must_use]
     pub fn waits(&self, id: WaiterId) -> bool {
         self.wait_table.waiter(id).is_some_and(Waiter::is_waiting)

@@ -14,7 +14,7 @@ use crate::lock::model::step::Step;
 use crate::lock::wait::order::{Order, Passed, Requester, Verdict, judge};
 use crate::lock::wait::waiter::{GrantUndo, Waiter};
 
-/// What can be done for a waiter.
+/// The result of judging a waiter.
 pub(super) enum Attempt {
     /// Grant it these keys.
     Grant(PerKey<KeyIndex>),
@@ -31,7 +31,7 @@ impl LockManager {
         Order { wait_table, sessions, now: step.now.mono, judged: step.judged }
     }
 
-    /// What can be done for a waiter now, also before the waiters of this cycle, if one is given.
+    /// Judges a waiter. Given a cycle, it may pass the waiters of that cycle.
     pub(super) fn attempt<K: Keyspace>(&self, step: &mut Step<'_, K>, id: WaiterId, cycle: Option<&Cycle>) -> Attempt {
         let Some(waiter) = self.wait_table.waiter(id) else { return Attempt::Blocked(0) };
         if waiter.until.is_some_and(|until| until <= step.now.mono) {
@@ -54,8 +54,8 @@ impl LockManager {
         }
     }
 
-    /// Whether a waiter holds still what it upgrades. That comes before any key is judged: a waiter that lost a hold is
-    /// told so, though another key blocks it as well.
+    /// Checks that a waiter still holds what it upgrades. That comes before any key is judged: a waiter that lost a
+    /// hold is told so, though another key blocks it as well.
     fn check_upgrades<K: Keyspace>(&self, step: &mut Step<'_, K>, waiter: &Waiter) -> Result<(), WaitEnd> {
         for wanted in waiter.keys.iter().filter(|wanted| wanted.upgrade) {
             let key = step.open(&wanted.name)?;

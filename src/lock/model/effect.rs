@@ -18,16 +18,16 @@ pub type WaitEnds = SmallVec<[(WaiterId, WaitEnd); 1]>;
 /// All that a step leaves to do for the rest of the module.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
-    /// What happened to holds, in order: in place for the usual hand-off.
+    /// The changes of holds, in order: in place for the usual hand-off.
     pub changes: SmallVec<[Change; 2]>,
     /// The waits that ended, and why.
     pub wait_ends: WaitEnds,
-    /// Whether the timer may have to ring for something that it did not have to ring for before.
+    /// True if the next deadline may be earlier now.
     pub needs_rearm: bool,
-    /// Whether the index of leases must follow: a hold is new or gone, its lease ends earlier than before, or its entry
+    /// True if the index of leases must follow: a hold is new or gone, its lease ends earlier than before, or its entry
     /// may be due or lost.
     pub(crate) check_leases: bool,
-    /// What the node's own indexes beside that of leases must learn.
+    /// The changes that the node's indexes, other than that of leases, must follow.
     pub(crate) index_changes: Vec<IndexChange>,
     /// Holds that have ended together, on these keys: each is yet to be announced.
     pub(crate) ended_together: Vec<(KeyIndex, EndedHolds)>,
@@ -36,7 +36,7 @@ pub struct Effects {
 /// Holds of one lock that have ended together. Replicas know it; the background announces, counts and logs each.
 #[derive(Clone, Debug)]
 pub(crate) struct EndedHolds {
-    /// What of it was not announced yet.
+    /// The part that was not announced yet.
     pub(crate) holds: Holds,
     /// When they ended: a lease that was over by then has lapsed.
     pub(crate) at: Timestamp,
@@ -63,7 +63,7 @@ pub(crate) fn lapse_of(hold: &Hold) -> Cause {
     if hold.offer().is_some() { Cause::RevokeUndelivered } else { Cause::Lapse }
 }
 
-/// What happened to a hold that an index has to follow.
+/// A change of a hold that an index has to follow.
 #[derive(Clone, Debug)]
 pub(crate) enum IndexChange {
     /// To that of sessions.
@@ -105,7 +105,7 @@ impl Effects {
         Effects::default()
     }
 
-    /// Whether nothing was done.
+    /// True if nothing was done.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -215,7 +215,7 @@ impl Effects {
         self.index_changes.extend(left.map(|offer| IndexChange::LeftOffer { key, offer, is_weaker }));
     }
 
-    /// Whether a hold was offered in this step and is collected in it: replicas and subscribers learn of one grant.
+    /// True if a hold was offered in this step and is collected in it: replicas and subscribers learn of one grant.
     #[cold]
     fn joins_offer(&mut self, key: KeyIndex, owner: &Owner, hold: &Hold) -> bool {
         let same = |change: &&mut Change| change.key == key && change.owner == *owner;
@@ -259,32 +259,32 @@ pub struct Change {
     pub owner: Owner,
     /// The hold as it is now, or as it was when it ended.
     pub hold: Hold,
-    /// Whether it is gone.
+    /// True if it is gone.
     pub ended: bool,
-    /// What replicas are told of it.
+    /// The record that replicas get.
     pub record: Record,
 }
 
-/// What replicas and the AOF are told of a change.
+/// The record of a change for replicas and the AOF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The state of the hold.
     State,
-    /// That all holds on the key have ended. Changes that are [`Record::Sent`] follow for the others.
+    /// All holds on the key have ended. Changes that are [`Record::Sent`] follow for the others.
     Emptied,
     /// Nothing: they know it by an earlier one, and nothing lies there now that it is about.
     Sent,
 }
 
 impl Change {
-    /// Whether it is the end of the only hold on its key: a writer holds alone (I2). Its fence says which one ended.
+    /// True if it is the end of the only hold on its key: a writer holds alone (I2). Its fence says which one ended.
     #[must_use]
     pub fn ends_writer(&self) -> bool {
         self.ended && self.hold.writes() > 0
     }
 }
 
-/// What changed a hold.
+/// The cause of a change of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// Its owner took it or took it again.

@@ -27,7 +27,7 @@ impl Fence {
         self.0.get()
     }
 
-    /// Whether this fence lies more than a year ahead of the wall clock. No clock of ours made such a fence, and to
+    /// True if this fence lies more than a year ahead of the wall clock. No clock of ours made such a fence, and to
     /// accept it from a client would poison ours.
     #[must_use]
     pub fn is_far_ahead(self, wall: WallTime) -> bool {
@@ -40,7 +40,7 @@ impl Fence {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FenceClock {
     last: u64,
-    /// Whether it has jumped since the process began.
+    /// True if it has jumped since the process began.
     begun: bool,
 }
 
@@ -67,7 +67,7 @@ impl FenceClock {
         Some(fence)
     }
 
-    /// Whether a client may have this fence if it asks for it: it was given or seen already, or it is ahead of the wall
+    /// True if a client may have this fence if it asks for it: it was given or seen already, or it is ahead of the wall
     /// clock by half of `skew` at most.
     ///
     /// The other half is left for wall clocks that differ: a promotion jumps by all of `skew`.

@@ -58,7 +58,7 @@ impl Connection {
     }
 }
 
-/// What binds a hold to a connection.
+/// The binding of a hold to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Session {
     /// Which.
@@ -74,14 +74,14 @@ impl Session {
     }
 }
 
-/// What an owner has on one key: counts, one lease, one fence. Valid while now < deadline.
+/// An owner's hold of one key: counts, one lease, one fence. Valid while now < deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     counted: Counted,
     /// When the lease ends.
     pub deadline: Timestamp,
     granted: Granted,
-    /// What few holds have.
+    /// The rare parts.
     extra: Option<Box<Extra>>,
 }
 
@@ -148,7 +148,7 @@ impl Counted {
     }
 }
 
-/// What few holds have, outside of the hold itself.
+/// The parts that few holds have, outside of the hold itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Extra {
     /// Reads and writes that have no room in the hold; else both are 0.
@@ -158,7 +158,7 @@ struct Extra {
     offer: Option<OfferId>,
 }
 
-/// That a hold ends with a connection.
+/// The binding of a hold to a connection: it ends when that closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Binding {
     /// It will.
@@ -214,7 +214,7 @@ impl Hold {
         self.granted = Granted::new(now, Epoch::CARRIED);
     }
 
-    /// What the holder says about itself.
+    /// Returns the holder's note about itself.
     #[must_use]
     pub fn note(&self) -> Option<&Note> {
         self.extra.as_ref()?.note.as_ref()
@@ -242,7 +242,7 @@ impl Hold {
         }
     }
 
-    /// What binds it to a connection.
+    /// Returns the connection that it is bound to.
     #[must_use]
     pub fn session(&self) -> Option<Session> {
         match self.extra.as_ref()?.binding {
@@ -251,7 +251,7 @@ impl Hold {
         }
     }
 
-    /// Whether the connection that it was bound to has closed, and its owner has not been heard of since.
+    /// True if the connection that it was bound to has closed, and its owner has not been heard of since.
     #[must_use]
     pub fn is_orphaned(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.binding == Some(Binding::Closed))

@@ -87,7 +87,7 @@ impl Holds {
         }
     }
 
-    /// Whether there is no hold.
+    /// True if there is no hold.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -133,7 +133,7 @@ impl Holds {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// Those behind an owner, in order of owner; all of them where none is named.
+    /// Returns the holds behind an owner, in order of owner; all of them where none is named.
     pub(crate) fn after<'h>(&'h self, owner: Option<&Owner>) -> impl Iterator<Item = (&'h Owner, &'h Hold)> + use<'h> {
         let (one, many) = match &self.0 {
             Repr::None(_) => (None, None),
@@ -156,7 +156,7 @@ impl Holds {
         }
     }
 
-    /// Those whose leases run on after `now`, the latest deadline first.
+    /// Returns the holds whose leases run on after `now`, the latest deadline first.
     pub fn running(&self, now: Timestamp) -> impl Iterator<Item = (&Owner, &Hold)> {
         let (one, many) = match &self.0 {
             Repr::None(_) => (None, None),

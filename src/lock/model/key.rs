@@ -47,7 +47,7 @@ impl KeyName {
         KeyName(Repr::Short(bytes.len() as u8, short))
     }
 
-    /// Whether to make it once more takes longer than to keep it.
+    /// True if to make it once more takes longer than to keep it.
     #[must_use]
     pub fn is_long(&self) -> bool {
         matches!(self.0, Repr::Long(..))
@@ -137,7 +137,7 @@ impl FromIterator<KeyName> for NameSet {
 }
 
 impl NameSet {
-    /// Whether this name is among them.
+    /// True if this name is among them.
     pub(crate) fn contains(&self, name: &KeyName) -> bool {
         match &self.0[..] {
             [only] => only == name,

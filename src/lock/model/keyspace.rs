@@ -16,14 +16,14 @@ pub trait Keyspace {
     /// lies there, or another node serves it, that is the answer to the waiter.
     ///
     /// # Errors
-    /// That answer.
+    /// The answer to the waiter.
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd>;
     /// Makes a key that was opened, and of which nothing was changed, none of the step's any more. The last key of the
     /// step takes its index.
     fn close(&mut self, key: KeyIndex);
     /// Reads the lock of any key of any database, without making it one of the step's.
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R>;
-    /// Whether locks may have left their keys because the step opened them.
+    /// True if locks may have left their keys because the step opened them.
     fn has_unlinked(&self) -> bool {
         true
     }

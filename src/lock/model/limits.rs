@@ -64,7 +64,7 @@ impl Budget {
         Budget { answered: 0, granted: 0, judged: 0 }
     }
 
-    /// Whether nothing is spent.
+    /// True if nothing is spent.
     pub(crate) fn is_whole(self) -> bool {
         self == Budget::new()
     }
@@ -75,12 +75,12 @@ impl Budget {
         most.saturating_sub(self.judged)
     }
 
-    /// Whether the step is to try no further waiter.
+    /// True if the step is to try no further waiter.
     pub(crate) fn is_spent(self, limits: &StepLimits, is_first: bool) -> bool {
         self.granted >= limits.keys_granted || self.left(limits, is_first) == 0
     }
 
-    /// Whether the step may answer one more waiter, of at most so many, and grant it this many keys.
+    /// True if the step may answer one more waiter, of at most so many, and grant it this many keys.
     pub(crate) fn allows(self, limits: &StepLimits, keys: usize, most: usize) -> bool {
         self.answered < most && (self.granted == 0 || self.granted + keys <= limits.keys_granted)
     }
@@ -97,7 +97,7 @@ impl Budget {
     }
 }
 
-/// What the arguments of a request must keep to, as configured now.
+/// The bounds of a request's arguments, as configured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The lease when the request names none.
@@ -114,7 +114,7 @@ pub struct Bounds {
     pub queue_max: Millis,
 }
 
-/// What the lock manager allows, as configured now.
+/// The limits of the lock manager, as configured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How many owners may hold one key together.
@@ -133,12 +133,12 @@ pub struct Limits {
     pub away_max: Millis,
     /// How long a free key is reserved for a waiter of several keys.
     pub reserve_max: Millis,
-    /// Whether a wait that would close a cycle of waits is refused.
+    /// True if a wait that would close a cycle of waits is refused.
     pub deadlock_detection: bool,
     /// How far the fence clock jumps on promotion.
     pub promotion_skew: Millis,
     /// For how long this node grants nothing after a start or a promotion.
     pub grace: Millis,
-    /// What one step does at most.
+    /// The limits of one step.
     pub step: StepLimits,
 }

@@ -32,7 +32,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// What was offered of it is a plain hold from now on.
+    /// Turns its offers into plain holds.
     pub fn keep_offers(&mut self) {
         let offered = |(owner, hold): (&Owner, &Hold)| hold.offer().is_some().then(|| (owner.clone(), hold.clone()));
         let offered: Vec<(Owner, Hold)> = self.holds.iter().filter_map(offered).collect();
@@ -48,7 +48,7 @@ impl Lock {
         self.holds.highest_fence()
     }
 
-    /// Whether it has no hold: such a lock's key is to be deleted.
+    /// True if it has no hold: such a lock's key is to be deleted.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.holds.is_empty()
@@ -60,7 +60,7 @@ impl Lock {
         self.holds.any().map(|(_, hold)| hold.mode())
     }
 
-    /// Whether some owner other than this one holds it.
+    /// True if some owner other than this one holds it.
     #[must_use]
     pub fn held_by_other(&self, owner: &[u8]) -> bool {
         self.holds.len() > usize::from(self.holds.get(owner).is_some())

@@ -24,7 +24,7 @@ pub(crate) struct Offers {
     made: u64,
     epoch: u32,
     by_id: BTreeMap<OfferId, Parts>,
-    /// Those of which no hold is left. They are kept for a while: a lock that is renamed over another leaves one key
+    /// Offers without a hold. Kept until the step ends: a lock that is renamed over another leaves one key
     /// before it comes to the other, with all offers on it.
     emptied: BTreeSet<OfferId>,
 }
@@ -54,7 +54,7 @@ enum PartState {
     Gone,
 }
 
-/// What a request by the owner of an offer comes to.
+/// The outcome of a request by the owner of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// It names all keys of the offer, and all that was offered is there.
@@ -71,7 +71,7 @@ impl Part {
         Part { asked: name.clone(), db, name, state, limit }
     }
 
-    /// Whether it has a hold that no client knows of.
+    /// True if it has a hold that no client knows of.
     fn stands(&self) -> bool {
         self.state == PartState::Offered
     }
@@ -100,7 +100,7 @@ impl Offers {
         }
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -129,7 +129,7 @@ impl Offers {
         is_made
     }
 
-    /// What a request for these keys comes to, by the offer that its owner has on one of them.
+    /// Returns the outcome of a request for these keys, by the offer that its owner has on one of them.
     pub(crate) fn claim(&self, id: OfferId, db: Db, names: &[KeyName]) -> Claim {
         // What this node does not know of any more is one key, which lies there.
         let Some(parts) = self.by_id.get(&id) else {

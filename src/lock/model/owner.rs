@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use core::borrow::Borrow;
 use core::fmt;
 
-/// What no owner is called: a request of this owner is given a generated name. A hold of such an owner could not be
+/// A name that no owner has: a request of this owner is given a generated name. A hold of such an owner could not be
 /// released.
 pub const NOBODY: &[u8] = b"*";
 
@@ -62,7 +62,7 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// What a holder says about itself (host, pid, job), at most `lock.max-note-bytes` bytes.
+/// A holder's note about itself (host, pid, job), at most `lock.max-note-bytes` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note(pub Box<[u8]>);
 

@@ -21,13 +21,13 @@ pub struct HoldRecord {
     pub fence: Option<Fence>,
     /// When the lease ends, by the wall clock of the node that wrote this.
     pub wall_deadline: WallTime,
-    /// What was left of the lease when this was written.
+    /// The rest of the lease when this was written.
     pub left: Millis,
-    /// What the holder says about itself.
+    /// The holder's note about itself.
     pub note: Option<Note>,
 }
 
-/// What one LOCK.HOLD says.
+/// The content of one LOCK.HOLD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     /// An owner's hold is in this state.
@@ -58,7 +58,7 @@ pub enum Origin {
 }
 
 impl HoldRecord {
-    /// Whether it says that the hold is gone.
+    /// True if it says that the hold is gone.
     #[must_use]
     pub fn is_removal(&self) -> bool {
         self.reads == 0 && self.writes == 0

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 /// One value per key, in the order of the keys; in place for the usual single key.
 pub type PerKey<T> = SmallVec<[T; 1]>;
 
-/// What is found for each of these keys.
+/// Returns what is found for each of these keys.
 ///
 /// # Errors
 /// The first that is found.
@@ -32,12 +32,12 @@ pub(crate) fn per_key<T, E>(keys: &[KeyIndex], mut find: impl FnMut(KeyIndex) ->
 pub struct Request {
     /// The owner that asks.
     pub owner: Owner,
-    /// What for.
+    /// The operation.
     pub operation: Operation,
 }
 
 impl Request {
-    /// What an owner of these bytes asks for.
+    /// Returns the request of an owner of these bytes.
     #[must_use]
     #[inline(always)]
     pub fn new(owner: &[u8], operation: Operation) -> Request {
@@ -47,7 +47,7 @@ impl Request {
     }
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Debug)]
 pub enum Operation {
     /// To hold.
@@ -79,13 +79,13 @@ pub struct Acquire {
     pub mode: Mode,
     /// How long the lease is to run at least.
     pub lease: Millis,
-    /// What to keep with the hold; None leaves what is there.
+    /// The note to keep with the hold; None leaves the one that is there.
     pub note: Option<Note>,
     /// How long to wait when it cannot be had now.
     pub wait: Wait,
     /// This repeats a request whose reply was lost: let the count be at least so many, rather than one more.
     pub retry: Option<u32>,
-    /// What to bind the hold to; None leaves it bound as it is.
+    /// The connection to bind the hold to; None leaves the binding as it is.
     pub session: Option<Session>,
     /// For how long the owner's place in the queue, and a grant that no client has received, outlive this request;
     /// None if not at all.
@@ -105,7 +105,7 @@ pub struct Share {
     pub take: NonZeroU32,
 }
 
-/// What an acquisition asks for.
+/// The kind of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// To read, whatever others read.
@@ -117,7 +117,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether a waiter for this keeps readers behind it waiting: it waits for holders, be they readers or not.
+    /// True if a waiter for this keeps readers behind it waiting: it waits for holders, be they readers or not.
     #[must_use]
     pub fn delays_readers(self) -> bool {
         self != Kind::Read
@@ -146,7 +146,7 @@ impl Acquire {
         }
     }
 
-    /// What the count is to become.
+    /// Returns the count that the hold is to have.
     #[must_use]
     pub fn count_after(&self, count: u32) -> u32 {
         match self.retry {
@@ -164,7 +164,7 @@ impl Acquire {
         }
     }
 
-    /// Whether there is room for what it asks for beside so many reads of all holders. Only shares are limited.
+    /// True if there is room for what it asks for beside so many reads of all holders. Only shares are limited.
     #[must_use]
     pub fn fits(&self, reads: u64, hold: Option<&Hold>) -> bool {
         let room = |limit: NonZeroU32| reads + u64::from(self.needs(hold)) <= u64::from(limit.get());
@@ -178,7 +178,7 @@ impl Acquire {
         Some(self.share?.limit.get().saturating_sub(self.count_after(0)))
     }
 
-    /// What it asks for: no owner waits twice for the same of one key.
+    /// Returns its kind: no owner waits twice for one kind at one key.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match (self.mode, self.share) {
@@ -211,11 +211,11 @@ pub struct Release {
 pub struct Extend {
     /// How long it is to run from now.
     pub lease: Millis,
-    /// What to bind the hold to; None leaves it bound as it is.
+    /// The connection to bind the hold to; None leaves the binding as it is.
     pub session: Option<Session>,
     /// Only the hold with this fence.
     pub fence: Option<Fence>,
-    /// What to keep with the hold; None leaves what is there, and an empty one takes it away.
+    /// The note to keep with the hold; None leaves the one that is there, and an empty one takes it away.
     pub note: Option<Note>,
     /// The fence of the hold is to be this one at least. Of a request for one key alone.
     pub min_fence: Option<Fence>,
@@ -228,7 +228,7 @@ pub struct Guard {
     pub fence: Fence,
 }
 
-/// What a hold must be, for a check.
+/// The conditions of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Check {
     /// In which mode it must count; None means any.
@@ -244,7 +244,7 @@ impl From<Guard> for Check {
 }
 
 impl Check {
-    /// Whether this hold is what is asked for. An offer is not: its owner does not know of it.
+    /// True if this hold is what is asked for. An offer is not: its owner does not know of it.
     #[must_use]
     pub fn admits(self, hold: &Hold) -> bool {
         self.mode.is_none_or(|mode| hold.count(mode) > 0)
@@ -265,7 +265,7 @@ pub enum Amount {
 }
 
 impl Release {
-    /// Whether it would leave open which mode is meant, if both are held.
+    /// True if it would leave open which mode is meant, if both are held.
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
         self.mode.is_none() && self.amount != Amount::All
@@ -273,7 +273,7 @@ impl Release {
 }
 
 impl Amount {
-    /// What is left of a count.
+    /// Returns the rest of a count.
     #[must_use]
     pub fn left_of(self, count: u32) -> u32 {
         match self {
@@ -307,7 +307,7 @@ pub enum Outcome {
     Guarded(Option<Fence>),
 }
 
-/// Why a request cannot be served. Each has one text, in command/reply.rs.
+/// The reason why a request cannot be served. Each has one text, in command/error.rs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A release without a mode, of an owner that holds both.
@@ -395,7 +395,7 @@ pub enum WaitEnd {
 }
 
 impl WaitEnd {
-    /// Whether it has got what it waited for.
+    /// True if it has got what it waited for.
     pub(crate) fn is_grant(&self) -> bool {
         matches!(self, WaitEnd::Granted(_) | WaitEnd::Offered { .. })
     }

@@ -33,7 +33,7 @@ pub struct Sessions {
     /// Bindings that no client may know of, by the fences of their holds: the grants that made them are not delivered
     /// yet.
     tentative: BTreeSet<(Connection, Fence)>,
-    /// Those of flushed databases, whose memory is given back little by little.
+    /// The indexes of flushed databases, whose memory is given back little by little.
     retired: Vec<Bound>,
     /// How often all was forgotten.
     epoch: u32,
@@ -44,11 +44,11 @@ pub struct Sessions {
     hash: KeyedHash,
 }
 
-/// What is to be remembered of a lock that left its key.
+/// What the manager must clean up after a lock was unlinked.
 #[derive(Clone, Debug, Default)]
 pub struct UnlinkedLock {
     pub(crate) lease: Option<Id>,
-    /// Whether it was held.
+    /// True if it was held.
     pub(crate) held: bool,
     /// To which connections its holds were bound, and how many each.
     bound: Vec<(Connection, usize)>,
@@ -70,7 +70,7 @@ impl UnlinkedLock {
 }
 
 impl UnlinkedLock {
-    /// Whether no hold on it was bound to a connection, or offered.
+    /// True if no hold on it was bound to a connection, or offered.
     pub(crate) fn is_plain(&self) -> bool {
         self.bound.is_empty() && self.offers.is_empty()
     }
@@ -109,7 +109,7 @@ impl Sessions {
         self.len
     }
 
-    /// Whether none is.
+    /// True if none is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -147,7 +147,7 @@ impl Sessions {
         self.closed.get(&session.connection).map(|at| *at + session.grace)
     }
 
-    /// Whether what a session binds is over at this time, all of it: its connection has closed, and its grace is over.
+    /// True if what a session binds is over at this time, all of it: its connection has closed, and its grace is over.
     /// Where a grant is not delivered yet that has bound a hold to the same connection, that is not known.
     pub(crate) fn has_ended(&self, session: Session, now: Timestamp) -> bool {
         let Session { connection, grace } = session;
@@ -158,7 +158,7 @@ impl Sessions {
         self.closed.get(&connection).is_some_and(|at| *at + grace <= now) && !is_tentative()
     }
 
-    /// Whether a connection has closed to which holds are bound.
+    /// True if a connection has closed to which holds are bound.
     pub(crate) fn is_closed(&self, connection: Connection) -> bool {
         self.closed.contains_key(&connection)
     }
@@ -168,7 +168,7 @@ impl Sessions {
         self.closed.keys().copied()
     }
 
-    /// Whether there are closed connections whose holds may not have been ended yet.
+    /// True if there are closed connections whose holds may not have been ended yet.
     #[must_use]
     pub fn some_closed(&self) -> bool {
         !self.closed.is_empty()

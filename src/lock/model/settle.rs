@@ -37,7 +37,7 @@ pub(crate) struct Settling<'s> {
     pub(crate) most: usize,
 }
 
-/// What is over on a lock, and has not left it.
+/// The holds of a lock that are over and have not left it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) holds: usize,
@@ -86,7 +86,7 @@ impl<K: Keyspace> Step<'_, K> {
         }
     }
 
-    /// Whether holds may be over on a key that the step has settled.
+    /// True if holds may be over on a key that the step has settled.
     pub(crate) fn is_unsettled(&self, key: KeyIndex) -> bool {
         self.unsettled.contains(&key)
     }
@@ -200,7 +200,7 @@ fn ended_sessions(
     Some(ended)
 }
 
-/// Whether a hold stands that is not this owner's, whose own stands if it has one. True as well if that would take too
+/// True if a hold stands that is not this owner's, whose own stands if it has one. True as well if that would take too
 /// many looks.
 fn stands_beside(
     holds: &Holds,

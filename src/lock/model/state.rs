@@ -27,7 +27,7 @@ pub struct State {
     pub fence: Option<Fence>,
     /// When the lease ends, by the wall clock of the node that wrote this.
     pub wall_deadline: WallTime,
-    /// What was left of the lease when this was written.
+    /// The rest of the lease when this was written.
     pub left: Millis,
 }
 
@@ -77,7 +77,7 @@ impl State {
         State { reads: 0, writes: 0, fence, wall_deadline: WallTime(0), left: Millis(0) }
     }
 
-    /// Whether it says that the hold is gone.
+    /// True if it says that the hold is gone.
     #[must_use]
     pub fn is_end(self) -> bool {
         self.reads == 0 && self.writes == 0
@@ -171,7 +171,7 @@ impl Word {
     }
 }
 
-/// What is left to read of a word.
+/// The unread rest of a word.
 struct Parts<'a>(&'a [u8]);
 
 impl Parts<'_> {

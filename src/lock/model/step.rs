@@ -20,9 +20,9 @@ pub struct Step<'k, K> {
     pub judged: Timestamp,
     /// True if the server has no memory left: what needs some is refused.
     pub memory_full: bool,
-    /// What it has done so far. Lent, since to move it costs more than to fill it.
+    /// The effects so far. Lent, since to move them costs more than to fill them.
     pub effects: &'k mut Effects,
-    /// What it has done for waiters.
+    /// The work done for waiters.
     pub(crate) budget: Budget,
     /// How many keys it had at the beginning.
     named: usize,
@@ -36,7 +36,7 @@ pub struct Step<'k, K> {
     pub(crate) unsettled: Vec<KeyIndex>,
 }
 
-/// What a step had done at some point.
+/// The effects of a step at some point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Savepoint {
     pub(crate) changes: usize,
@@ -52,7 +52,7 @@ impl<'k, K: Keyspace> Step<'k, K> {
         Step { keys, now, judged: now.mono, memory_full, effects, budget, named, names, ended, looks, unsettled }
     }
 
-    /// What it has done until now.
+    /// Returns the effects until now.
     pub(crate) fn savepoint(&self) -> Savepoint {
         let Effects { changes, index_changes, .. } = &*self.effects;
         Savepoint { changes: changes.len(), index_changes: index_changes.len(), keys: self.keys.count() }
@@ -82,7 +82,7 @@ impl<'k, K: Keyspace> Step<'k, K> {
         }
     }
 
-    /// Whether something was changed of a key that was opened since then, or is left to do there.
+    /// True if something was changed of a key that was opened since then, or is left to do there.
     fn keeps_open(&self, key: KeyIndex, since: Savepoint) -> bool {
         let Effects { changes, index_changes, .. } = &*self.effects;
         changes[since.changes..].iter().any(|change| change.key == key)
@@ -90,7 +90,7 @@ impl<'k, K: Keyspace> Step<'k, K> {
             || self.is_unsettled(key)
     }
 
-    /// Whether a hold on this key has changed.
+    /// True if a hold on this key has changed.
     pub(crate) fn has_changed(&self, key: KeyIndex) -> bool {
         self.effects.changes.iter().any(|change| change.key == key)
     }
@@ -134,13 +134,13 @@ impl<'k, K: Keyspace> Step<'k, K> {
         self.names.truncate(last);
     }
 
-    /// Whether a hold on this key that was offered excludes fewer others than it did then.
+    /// True if a hold on this key that was offered excludes fewer others than it did then.
     pub(crate) fn is_weaker_since(&self, since: Savepoint, key: KeyIndex) -> bool {
         let mut changes = self.effects.index_changes[since.index_changes..].iter();
         changes.any(|change| matches!(change, IndexChange::LeftOffer { key: at, is_weaker: true, .. } if *at == key))
     }
 
-    /// Whether this key has no hold.
+    /// True if this key has no hold.
     pub(crate) fn is_free(&mut self, key: KeyIndex) -> bool {
         self.keys.lock(key).is_none_or(|lock| lock.is_free())
     }

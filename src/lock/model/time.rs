@@ -21,9 +21,9 @@ pub struct WallTime(pub u64);
 /// The present, read once per command on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// What leases are measured by.
+    /// The clock of leases.
     pub mono: Timestamp,
-    /// What fences start from, and what survives a restart.
+    /// The clock that fences start from, which survives a restart.
     pub wall: WallTime,
 }
 
@@ -36,7 +36,7 @@ impl Add<Millis> for Timestamp {
 }
 
 impl Timestamp {
-    /// What is left from `now` until this moment, rounded up so that a copy never ends before the original; 0 when
+    /// Returns the time from `now` until this moment, rounded up so that a copy never ends before the original; 0 when
     /// past.
     #[must_use]
     pub fn left(self, now: Timestamp) -> Millis {
@@ -71,7 +71,7 @@ impl Now {
         WallTime(self.wall.0.saturating_add(deadline.0.saturating_sub(self.mono.0)))
     }
 
-    /// What is left until a wall-clock deadline, rounded up; 0 when past.
+    /// Returns the time until a wall-clock deadline, rounded up; 0 when past.
     #[must_use]
     pub fn left_until(self, deadline: WallTime) -> Millis {
         Millis(deadline.0.saturating_sub(self.wall.0).div_ceil(1000))

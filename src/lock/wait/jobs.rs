@@ -177,12 +177,12 @@ impl WaitTable {
         }
     }
 
-    /// Whether a waiter for a key may be served without a change of the lock.
+    /// True if a waiter for a key may be served without a change of the lock.
     pub(crate) fn is_unsettled(&self, db: Db, name: &KeyName) -> bool {
         self.queue(db, name).is_some_and(|queue| queue.is_unsettled() || !self.is_swept(db, queue))
     }
 
-    /// Whether the last sweep of a database has come to a queue.
+    /// True if the last sweep of a database has come to a queue.
     pub(super) fn is_swept(&self, db: Db, queue: &WaitQueue) -> bool {
         self.sweeps.get(db.0 as usize).is_none_or(|sweep| queue.swept >= sweep.number)
     }
@@ -193,7 +193,7 @@ impl WaitTable {
         self.queue_mut(db, name).and_then(WaitQueue::take_pending) == Some(Pending::WakeAndCheck)
     }
 
-    /// Whether there are jobs for the background.
+    /// True if there are jobs for the background.
     #[must_use]
     pub fn has_jobs(&self) -> bool {
         let some_to_mark = self.sweeping > 0 || !self.marking.is_empty();

@@ -48,7 +48,7 @@ use crate::lock::model::settle::Over;
 use crate::lock::model::time::Timestamp;
 use alloc::collections::BTreeSet;
 
-/// What judging a request by the holds on a key found, by the table in manager/acquire.rs.
+/// The verdict on a request by the holds on a key, by the table in manager/acquire.rs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It may have a new hold, if no waiter delays it.
@@ -100,12 +100,12 @@ pub(crate) fn judge(
     }
 }
 
-/// Whether a holder asks for more than it has.
+/// True if a holder asks for more than it has.
 pub(crate) fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
     mode == Mode::Write && hold.writes() == 0
 }
 
-/// Whether a requester keeps a waiter for several keys from having one of them in this mode: by its own hold there,
+/// True if a requester keeps a waiter for several keys from having one of them in this mode: by its own hold there,
 /// which writes or is to be upgraded together with the key that is asked for.
 pub(crate) fn keeps_waiting(writes: bool, mode: Mode, upgrades: bool) -> bool {
     mode == Mode::Write || writes || upgrades
@@ -126,7 +126,7 @@ impl<'a> Requester<'a> {
         Requester { owner: &waiter.owner, mode: waiter.operation.mode, wanted: &waiter.keys }
     }
 
-    /// Whether it asks to write a key that its owner holds for reading.
+    /// True if it asks to write a key that its owner holds for reading.
     pub(crate) fn upgrades(self, name: &KeyName) -> bool {
         self.wanted.iter().any(|key| key.upgrade && key.name == *name)
     }
@@ -138,7 +138,7 @@ impl<'a> Requester<'a> {
 pub(crate) struct Passed {
     /// Keys whose locks were read for it.
     seen: BTreeSet<KeyName>,
-    /// What that has cost.
+    /// The cost of that.
     spent: usize,
     waiters: BTreeSet<WaiterId>,
     /// How many waiters before it were looked at.
@@ -158,7 +158,7 @@ impl Passed {
         Passed { cycle, ..Passed::default() }
     }
 
-    /// What it took to find them out, in keys that are judged.
+    /// Returns the cost of finding them, in keys judged.
     pub(crate) fn cost(&self) -> usize {
         // A lock that is read costs as much, a waiter that is looked at much less.
         self.seen.len() + self.looked_at / 8
@@ -177,12 +177,12 @@ pub(crate) struct Order<'r> {
 }
 
 impl Order<'_> {
-    /// Whether a hold is not over.
+    /// True if a hold is not over.
     pub(crate) fn stands(self, hold: &Hold) -> bool {
         self.sessions.end_of(hold) > self.judged
     }
 
-    /// Whether a waiter in the queue of a key delays a request, which stands there.
+    /// True if a waiter in the queue of a key delays a request, which stands there.
     pub(crate) fn is_delayed<K: Keyspace>(
         self,
         keys: &mut K,
@@ -212,14 +212,14 @@ impl Order<'_> {
                 return true;
             }
             if !waiter.is_many() && passed.cycle.is_empty() && queue.delays_readers(place) {
-                // A reader that does not delay this one; another waiter behind it does.
+                // A waiting reader delays no reader. Another waiter behind it delays this request.
                 return true;
             }
         }
         false
     }
 
-    /// Whether one of these owners holds a key.
+    /// True if one of these owners holds a key.
     fn is_held_by<K: Keyspace>(self, keys: &mut K, (db, name): (Db, &KeyName), owners: &BTreeSet<Owner>) -> bool {
         let holds = |lock: &Lock| {
             let mut holds = owners.iter().filter_map(|owner| lock.holds.get(owner.as_bytes()));
@@ -228,7 +228,7 @@ impl Order<'_> {
         keys.peek(db, name, holds).unwrap_or(false)
     }
 
-    /// Whether a waiter delays a request that stands behind it in a queue. It says whether it delays readers, and
+    /// True if a waiter delays a request that stands behind it in a queue. It says whether it delays readers, and
     /// whether it waits for several keys. The last argument tells whether the requester keeps it waiting itself.
     pub(crate) fn delays(
         self,
@@ -245,7 +245,7 @@ impl Order<'_> {
         !many || (!queue.reservation_expired(self.now) && !is_kept_waiting())
     }
 
-    /// Whether a requester keeps a waiter waiting that stands before it. The waiter could not be served before the
+    /// True if a requester keeps a waiter waiting that stands before it. The waiter could not be served before the
     /// requester gives back what it holds, or has what it upgrades: to wait for it would be a deadlock. What the
     /// requester holds on a key tells it of all waiters for that key, so that no lock is read twice.
     fn passes<K: Keyspace>(

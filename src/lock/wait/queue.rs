@@ -39,7 +39,7 @@ pub struct WaitQueue {
     order: InlineMap<Position, WaiterId>,
     /// The writers among the waiters for this key alone.
     writers: InlineSet<Position>,
-    /// Those for shares. Most queues have none.
+    /// The waiters for shares. Most queues have none.
     #[expect(clippy::box_collection, reason = "a tree is larger than a pointer")]
     shares: Option<Box<BTreeSet<Position>>>,
     /// The waiters for other keys too, and those whose owners wait elsewhere too.
@@ -60,14 +60,14 @@ pub struct WaitQueue {
     payer: Position,
 }
 
-/// That a free key is reserved for the first waiter in its queue.
+/// The reservation of a free key for the first waiter in its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     /// Until when. After that, waiters behind that fit may pass.
     pub(crate) until: Timestamp,
     /// The timer of that moment.
     pub(crate) timer: EntryId,
-    /// Whether the queue was scanned to its end after that.
+    /// True if the queue was scanned to its end after that.
     pub(crate) was_passed: bool,
 }
 
@@ -79,14 +79,14 @@ pub(crate) struct Reservation {
 pub(crate) struct Cursor {
     /// The position of the last waiter that was blocked.
     pub(crate) behind: Option<Position>,
-    /// Whether only waiters that may bypass are tried from now on.
+    /// True if only waiters that may bypass are tried from now on.
     pub(crate) bypassing_only: bool,
-    /// Whether all readers are tried, though a reader is blocked: too many may bypass it to look for them.
+    /// True if all readers are tried, though a reader is blocked: too many may bypass it to look for them.
     pub(crate) tries_readers: bool,
     /// The position of the last waiter when it stopped first. If it is to begin anew, it does so there: else newcomers
     /// would put that off.
     pub(crate) end: Position,
-    /// Whether it is to begin anew: something may have changed for the waiters that it was past. Until then, no waiter
+    /// True if it is to begin anew: something may have changed for the waiters that it was past. Until then, no waiter
     /// takes the last room on the key: that is for those before.
     pub(crate) again: bool,
 }
@@ -97,13 +97,13 @@ impl Cursor {
         Cursor { behind: None, bypassing_only: false, tries_readers: false, end: Position::END, again: false }
     }
 
-    /// Whether the scan is to begin anew, and the next waiter that it would try is not one of those for which it began.
+    /// True if the scan is to begin anew, and the next waiter that it would try is not one of those for which it began.
     pub(crate) fn begins_anew(&self, next: Option<Position>) -> bool {
         self.again && next.is_none_or(|next| next > self.end)
     }
 }
 
-/// What is to be done about a queue.
+/// The pending work of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pending {
     /// Go on with the scan that ended before the queue did.
@@ -135,12 +135,12 @@ impl WaitQueue {
         self.payer = position;
     }
 
-    /// Whether it counts for the waiter at this position.
+    /// True if it counts for the waiter at this position.
     pub(super) fn is_paid_by(&self, position: Position) -> bool {
         self.payer == position
     }
 
-    /// Whether it counts for a waiter that stands in it (W5).
+    /// True if it counts for a waiter that stands in it (W5).
     pub(super) fn has_payer(&self) -> bool {
         self.at(self.payer).is_some()
     }
@@ -202,12 +202,12 @@ impl WaitQueue {
         self.unfinished = Some(cursor);
     }
 
-    /// Whether something may have changed for any of its waiters.
+    /// True if something may have changed for any of its waiters.
     pub(crate) fn is_marked(&self) -> bool {
         self.pending > Some(Pending::GoOn)
     }
 
-    /// What is to be done about it; it counts as done from now on.
+    /// Takes its pending work, which counts as done from now on.
     pub(crate) fn take_pending(&mut self) -> Option<Pending> {
         if self.is_marked()
             && let Some(cursor) = &mut self.unfinished
@@ -217,12 +217,12 @@ impl WaitQueue {
         self.pending.take()
     }
 
-    /// Whether something is to be done about it.
+    /// True if something is to be done about it.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Whether there is a waiter, and each part has none that is not in the whole (W1).
+    /// True if there is a waiter, and each part has none that is not in the whole (W1).
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut parts = [&self.writers, &self.may_bypass].into_iter().flat_map(InlineSet::iter);
@@ -233,12 +233,12 @@ impl WaitQueue {
             && waits_elsewhere.all(|(position, id)| self.order.get(position) == Some(id))
     }
 
-    /// Whether the key is reserved for the first waiter at this moment.
+    /// True if the key is reserved for the first waiter at this moment.
     pub(crate) fn is_reserved(&self, now: Timestamp) -> bool {
         self.reservation.is_some_and(|reservation| reservation.until > now)
     }
 
-    /// Whether its reservation is over.
+    /// True if its reservation is over.
     pub(crate) fn reservation_expired(&self, now: Timestamp) -> bool {
         self.reservation.is_some_and(|reservation| reservation.until <= now)
     }
@@ -249,7 +249,7 @@ impl WaitQueue {
         self.order.len()
     }
 
-    /// Whether it has none: such a queue does not exist.
+    /// True if it has none: such a queue does not exist.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -297,7 +297,7 @@ impl WaitQueue {
         shares.filter_map(|position| Some((*position, self.at(*position)?)))
     }
 
-    /// Whether a waiter for this key alone delays readers at this position.
+    /// True if a waiter for this key alone delays readers at this position.
     pub(crate) fn delays_readers(&self, before: Position) -> bool {
         let first_share = self.shares.as_ref().and_then(|shares| shares.first());
         first_share.is_some_and(|first| *first < before) || self.writers(before).next().is_some()
@@ -325,12 +325,12 @@ impl WaitQueue {
         stretch(&self.order, from, before).rev()
     }
 
-    /// Whether a waiter in it may be served without a change of the lock.
+    /// True if a waiter in it may be served without a change of the lock.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.unfinished.is_some() || self.pending.is_some() || self.reservation.is_some()
     }
 
-    /// Whether it was served when its reservation began, or after that was over. Since then nothing can have changed
+    /// True if it was served when its reservation began, or after that was over. Since then nothing can have changed
     /// but that a waiter's time is up.
     pub(crate) fn is_quiet(&self, now: Timestamp) -> bool {
         let is_served = self.reservation.is_some_and(|reservation| reservation.until > now || reservation.was_passed);
@@ -344,7 +344,7 @@ impl WaitQueue {
         }
     }
 
-    /// Whether no waiter in it waits for other keys too, nor does its owner.
+    /// True if no waiter in it waits for other keys too, nor does its owner.
     pub(crate) fn is_plain(&self) -> bool {
         self.waits_elsewhere.is_empty()
     }

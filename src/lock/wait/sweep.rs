@@ -24,12 +24,12 @@ pub(super) struct Sweep {
     pub(super) left: usize,
 }
 
-/// What a sweep does with each queue.
+/// The work of a sweep on each queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SweepKind {
-    /// Whether its waiters are checked for deadlocks as well.
+    /// True if its waiters are checked for deadlocks as well.
     pub(crate) checks: bool,
-    /// Whether its reservation ends.
+    /// True if its reservation ends.
     pub(crate) clears: bool,
 }
 

@@ -125,7 +125,7 @@ impl WaitTable {
         self.contended
     }
 
-    /// Whether there is no waiter, waiting or granted.
+    /// True if there is no waiter, waiting or granted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
@@ -242,7 +242,7 @@ impl WaitTable {
         }
     }
 
-    /// Whether a request has gone before a waiter to open a cycle. No other may.
+    /// True if a request has gone before a waiter to open a cycle. No other may.
     pub(crate) fn was_passed(&self, waiter: &Waiter) -> bool {
         let mut queues = waiter.keys.iter().filter_map(|key| self.queue(waiter.db, &key.name));
         queues.any(|queue| waiter.ticket <= queue.passed_until)
@@ -309,7 +309,7 @@ impl WaitTable {
 
     /// Forgets a waiter, in whatever state. If it waited, its queues are to be served.
     ///
-    /// Whether there was one.
+    /// True if there was one.
     pub fn remove(&mut self, id: WaiterId) -> bool {
         self.leave_queues(id, false);
         let Some(waiter) = self.waiters.get(id) else { return false };
@@ -321,7 +321,7 @@ impl WaitTable {
         self.waiters.discard(id)
     }
 
-    /// Which of its keys keeps a waiter waiting.
+    /// Notes which of its keys keeps a waiter waiting.
     pub(crate) fn note_blocked_on(&mut self, id: WaiterId, at: usize) {
         if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.blocked_on = at;
@@ -367,7 +367,7 @@ impl WaitTable {
         }
     }
 
-    /// An owner's waiters may be exceptions from now on.
+    /// Lets this owner's waiters bypass blocked ones from now on.
     pub(crate) fn allow_bypass(&mut self, owner: &Owner) {
         let WaitTable { waiters, queues, owners, .. } = self;
         for id in owners.of(owner) {

@@ -9,7 +9,7 @@ use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{WaitEnd, WaiterId};
 use crate::lock::model::time::{Millis, Timestamp};
 
-/// What a poll of the time limits found.
+/// The result of a poll of the time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitPoll {
     /// This waiter's time is up: [`WaitEnd::TimedOut`], or [`WaitEnd::Detached`].
@@ -72,7 +72,7 @@ impl WaitTable {
     /// owner may have been kept from asking. Such a place is kept until the node grants again, and for its time from
     /// then on.
     ///
-    /// Whether it ended.
+    /// True if it ended.
     pub fn end_place(&mut self, id: WaiterId, may_grant: bool, now: Timestamp) -> bool {
         // How often such a place is looked at.
         const AGAIN: Millis = Millis(1_000);

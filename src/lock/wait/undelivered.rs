@@ -44,14 +44,14 @@ impl WaitTable {
         }
     }
 
-    /// What was granted to a waiter has taken holds over from other connections.
+    /// Notes that a waiter's grant has taken holds over from other connections.
     pub(super) fn note_prior_bindings(&mut self, id: WaiterId) {
         for connection in self.waiters.get(id).map(Waiter::prior_connections).unwrap_or_default() {
             self.prior_bindings.entry(connection).or_default().insert(id);
         }
     }
 
-    /// What was granted to a waiter is not to be taken back any more, or is being taken back.
+    /// Forgets that: the waiter's grant stands, or is being rolled back.
     pub(super) fn forget_prior_bindings(&mut self, id: WaiterId, connections: &[Connection]) {
         for connection in connections {
             if let Entry::Occupied(mut ids) = self.prior_bindings.entry(*connection) {
@@ -95,7 +95,7 @@ impl WaitTable {
         }
     }
 
-    /// Whether an owner was granted something whose delivery is not known.
+    /// True if an owner was granted something whose delivery is not known.
     pub(crate) fn has_granted(&self, owner: &Owner) -> bool {
         self.waiters.len() > self.waiting && self.of(owner).any(|(_, waiter)| !waiter.is_waiting())
     }
@@ -230,7 +230,7 @@ impl WaitTable {
         Some(Undelivered { owner, mode, confirmed, queue, offered, limit, given: undelivered })
     }
 
-    /// Whether there are more grants to take back.
+    /// True if there are more grants to take back.
     pub(crate) fn has_undelivered(&self) -> bool {
         self.undelivered.iter().any(|id| self.waiters.get(*id).is_some())
     }

@@ -46,7 +46,7 @@ pub struct Waiter {
     pub(super) ticket: u64,
     pub(super) state: State,
     pub(super) entry: Option<EntryId>,
-    /// Whether its time was up while nothing could be granted.
+    /// True if its time was up while nothing could be granted.
     pub(super) overdue: bool,
     /// The place among its keys of the one that kept it waiting when that was seen last.
     pub(super) blocked_on: usize,
@@ -56,7 +56,7 @@ pub struct Waiter {
     pub(super) marked_at: u64,
 }
 
-/// What ends at a moment.
+/// A timer of the table: a time limit, or the end of a reservation.
 #[derive(Clone, Debug)]
 pub(super) enum Timer {
     Wait(WaiterId),
@@ -68,7 +68,7 @@ pub(super) enum Timer {
 pub struct Wanted {
     /// Its name.
     pub name: KeyName,
-    /// Whether the owner held it for reading when it asked to write.
+    /// True if the owner held it for reading when it asked to write.
     pub upgrade: bool,
 }
 
@@ -79,12 +79,12 @@ pub(super) enum State {
     Granted(Box<Grant>),
 }
 
-/// What a waiter was granted, until it is known whether the client has received it.
+/// The grant of a waiter, until it is known whether the client has received it.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// What it was given, by key.
+    /// The parts of the grant, by key.
     pub given: PerKey<GrantUndo>,
-    /// Whether the owner has shown since that it knows, by ACQUIRE, RETRY or EXTEND.
+    /// True if the owner has shown since that it knows, by ACQUIRE, RETRY or EXTEND.
     pub confirmed: bool,
     /// Where each of the given lies now, once one was renamed or moved, or databases were swapped; none while each lies
     /// where it was asked for.
@@ -103,11 +103,11 @@ pub(crate) struct Undelivered {
     pub(crate) offered: u32,
     /// Of shares: the limit up to which they were granted.
     pub(crate) limit: Option<NonZeroU32>,
-    /// What it was given, by key.
+    /// The parts of the grant, by key.
     pub(crate) given: PerKey<(KeyName, GrantUndo)>,
 }
 
-/// What an acquisition gave on one key.
+/// The part of a grant on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantUndo {
     /// The fence that the hold has now.
@@ -119,13 +119,13 @@ pub struct GrantUndo {
     pub added: u32,
     /// When its lease ends now.
     pub deadline: Timestamp,
-    /// What it is bound to now.
+    /// The connection that it is bound to now.
     pub session: Option<Session>,
-    /// What its owner knew it by; None when it had none.
+    /// The hold as its owner knew it before; None when there was none.
     pub prior: Option<PriorHold>,
 }
 
-/// What an acquisition changed of a hold that was there, beside its count.
+/// The parts of an earlier hold that an acquisition changed, beside its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorHold {
     pub(super) fence: Fence,
@@ -136,7 +136,7 @@ pub struct PriorHold {
     pub(super) closed_until: Option<Timestamp>,
 }
 
-/// What may have closed a cycle.
+/// The event that may have closed a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CycleCause {
     /// The requester, which has begun to wait.
@@ -146,7 +146,7 @@ pub(crate) enum CycleCause {
 }
 
 impl PriorHold {
-    /// What is to be known of a hold that is about to change.
+    /// Returns what a rollback needs of a hold that is about to change.
     pub(crate) fn of(hold: &Hold) -> PriorHold {
         PriorHold {
             fence: hold.fence(),
@@ -159,7 +159,7 @@ impl PriorHold {
 }
 
 impl GrantUndo {
-    /// What it was bound to, if that is another connection than before, and the fence of the hold. A hold that was not
+    /// Returns its connection, if that is another one than before, and the fence of the hold. A hold that was not
     /// there before counts for a place alone: without one it ends by the rollback as it would by its connection.
     pub(crate) fn newly_bound(&self, queue: Option<Millis>) -> Option<(Connection, Fence)> {
         if self.prior.is_none() && queue.is_none() {
@@ -175,12 +175,12 @@ impl GrantUndo {
         self.prior.map(|prior| prior.fence)
     }
 
-    /// Whether a hold is the one that this was given on.
+    /// True if a hold is the one that this was given on.
     pub(crate) fn is_of(&self, hold: &Hold) -> bool {
         self.has_had(hold.fence())
     }
 
-    /// Whether the hold has had this fence since the grant. It may have an earlier one of these again: that of a later
+    /// True if the hold has had this fence since the grant. It may have an earlier one of these again: that of a later
     /// grant goes when that grant is rolled back.
     pub(super) fn has_had(&self, fence: Fence) -> bool {
         self.latest.is_some_and(|latest| (self.fence..=latest).contains(&fence))
@@ -212,20 +212,20 @@ impl GrantUndo {
 }
 
 impl Waiter {
-    /// Whether its place outlives its request.
+    /// True if its place outlives its request.
     #[must_use]
     pub fn is_place(&self) -> bool {
         self.operation.queue.is_some()
     }
 
-    /// Whether it is a place for which no client is parked.
+    /// True if it is a place for which no client is parked.
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.operation.wait == Wait::Never
     }
 
-    /// What it asks for as a place without a client; None if it is no place. The lease, the note, the session and the
-    /// fence of a grant are those of the request that collects it.
+    /// Returns its request as a place without a client; None if it is no place. The lease, the note, the session and
+    /// the fence of a grant are those of the request that collects it.
     pub(crate) fn detached(&self) -> Option<Acquire> {
         let Acquire { mode, queue, share, .. } = self.operation;
         let (wait, retry, note, session) = (Wait::Never, Some(self.offered()), None, None);
@@ -245,12 +245,12 @@ impl Waiter {
         Some(again.unwrap_or(until))
     }
 
-    /// Whether it waits for just these keys, in this order.
+    /// True if it waits for just these keys, in this order.
     pub(crate) fn has_keys(&self, wanted: &[Wanted]) -> bool {
         self.keys.iter().map(|key| &key.name).eq(wanted.iter().map(|key| &key.name))
     }
 
-    /// Whether it waits for several keys.
+    /// True if it waits for several keys.
     #[must_use]
     pub fn is_many(&self) -> bool {
         self.keys.len() > 1
@@ -261,7 +261,7 @@ impl Waiter {
         Position::new(key.upgrade, self.ticket)
     }
 
-    /// Whether it waits still.
+    /// True if it waits still.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
@@ -272,7 +272,7 @@ impl Waiter {
         self.blocked_on
     }
 
-    /// What it was granted.
+    /// Returns its grant.
     #[must_use]
     pub fn grant(&self) -> Option<&Grant> {
         match &self.state {
@@ -281,13 +281,13 @@ impl Waiter {
         }
     }
 
-    /// What its grant bound that was bound otherwise before, or not at all, and the fences of these holds.
+    /// Returns the connections that its grant bound holds to, each with the fence of the hold.
     pub(crate) fn newly_bound(&self) -> impl Iterator<Item = (Connection, Fence)> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
         given.iter().filter_map(|given| given.newly_bound(self.operation.queue))
     }
 
-    /// What its grant took over was bound to these connections before.
+    /// Returns the connections that the holds of its grant were bound to before.
     pub(super) fn prior_connections(&self) -> Vec<Connection> {
         let given = self.grant().map_or(&[][..], |grant| &grant.given);
         let prior = given.iter().filter_map(|given| Some(given.prior?.session?.connection));
@@ -303,12 +303,12 @@ impl Waiter {
         }
     }
 
-    /// Whether it stands in the queue of one of these keys of a database.
+    /// True if it stands in the queue of one of these keys of a database.
     pub(crate) fn wants_any(&self, db: Db, names: &NameSet) -> bool {
         self.db == db && self.keys.iter().any(|key| names.contains(&key.name))
     }
 
-    /// Whether one of the holds that it was given lies there now.
+    /// True if one of the holds that it was given lies there now.
     pub(super) fn lies_at(&self, db: Db, name: &KeyName) -> bool {
         !self.is_waiting() && (0..self.keys.len()).map(|at| self.place(at)).any(|place| place == (db, name))
     }
@@ -319,7 +319,7 @@ impl Waiter {
         !self.is_waiting() && places.any(|(at, key)| at == db && names.contains(key))
     }
 
-    /// What lay under this key is gone: what it was given there is of no hold any more.
+    /// Notes that the lock under this key is gone: the grant there belongs to no hold any more.
     pub(super) fn forget_given_at(&mut self, (db, name): (Db, &KeyName)) {
         for at in 0..self.keys.len() {
             let (lies_in, key) = self.place(at);
@@ -341,7 +341,7 @@ impl Waiter {
         grant.places.iter_mut().for_each(change);
     }
 
-    /// Whether this key is one of those that it wants.
+    /// True if this key is one of those that it wants.
     #[must_use]
     pub fn wants(&self, db: Db, name: &KeyName) -> bool {
         self.db == db && self.keys.iter().any(|key| key.name == *name)

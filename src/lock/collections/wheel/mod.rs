@@ -36,7 +36,7 @@ pub struct Wheel<T> {
     soonest: Tick,
 }
 
-/// What a poll of the index found.
+/// The result of a poll of the index.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Poll<T> {
     /// This one's deadline has come: a key whose earliest lease may be over.
@@ -85,7 +85,7 @@ impl<T: Clone> Wheel<T> {
         self.entries.len()
     }
 
-    /// Whether there is no entry.
+    /// True if there is no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -122,7 +122,7 @@ impl<T: Clone> Wheel<T> {
         true
     }
 
-    /// Whether this entry stands no later than the deadline and is not yet due: then it may stay where it is.
+    /// True if this entry stands no later than the deadline and is not yet due: then it may stay where it is.
     #[must_use]
     pub fn covers(&self, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
         self.entries.beside(id).is_some_and(|stand| {

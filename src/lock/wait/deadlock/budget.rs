@@ -6,7 +6,7 @@ use crate::lock::model::key::KeyName;
 #[derive(Clone, Debug)]
 pub(crate) struct Budget(usize);
 
-/// What all searches may cost together that the server waits for in one step: some five milliseconds.
+/// The budget of all searches together that the server waits for in one step: some five milliseconds.
 #[derive(Clone, Debug)]
 pub struct Budgets {
     /// The part of a search that follows holds alone. Waiters cannot use it up: queues are not read for it.
@@ -34,7 +34,7 @@ const MARK_COST: usize = 16;
 pub(super) const HOLDER_COST: usize = 32;
 
 impl Budgets {
-    /// What a node may spend.
+    /// Returns the budget of a node.
     #[must_use]
     pub const fn new() -> Budgets {
         Budgets { holds: Budget(65_536), queues: Budget(147_456), waited_for: Budget(196_608) }
@@ -80,17 +80,17 @@ impl Budget {
     }
 }
 
-/// What it costs to meet a key: its name is copied, hashed, and compared with other names.
+/// Returns the cost of meeting a key: its name is copied, hashed, and compared with other names.
 pub(super) fn meeting(name: &KeyName) -> usize {
     KEY_COST + name.len() / 16
 }
 
-/// What it costs to look for one hold on a key.
+/// Returns the cost of looking for one hold on a key.
 pub(super) fn peeking(name: &KeyName) -> usize {
     PEEK_COST + name.len() / 32
 }
 
-/// What it costs to find out that a key is one that was met, beside the visit: its name is compared.
+/// Returns the cost of seeing that a key was met already, beside the visit: its name is compared.
 pub(super) fn comparing(name: &KeyName) -> usize {
     name.len() / 64
 }

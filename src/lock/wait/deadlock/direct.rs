@@ -21,7 +21,7 @@ struct Reach {
     keys: usize,
     /// How many holders of each key are looked at.
     holders: usize,
-    /// Whether these count as keys.
+    /// True if these count as keys.
     holders_count: bool,
 }
 

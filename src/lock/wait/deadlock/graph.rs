@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 pub(super) struct Kind {
     delays_readers: bool,
     pub(super) many: bool,
-    /// Those of its keys, as nodes, that have a holder which waits: the waiter may not delay such a holder.
+    /// Its keys, as nodes, that have a holder which waits: the waiter may not delay such a holder.
     held: SmallVec<[usize; 1]>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct KeyNode<'r> {
     pub(super) to_reach: Option<Vec<(Held, &'r Owner)>>,
 }
 
-/// What the search knows of a waiter, by its index in the wait table.
+/// A waiter as the search knows it, by its index in the wait table.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Mark {
     /// The last pass in which its owner was reached, by number from 1.
@@ -64,7 +64,7 @@ pub(super) struct Graph<'r> {
     pub(super) requester: &'r Owner,
     /// The requester's only wait, if that is for one key.
     plain: Option<(WaiterId, &'r Waiter)>,
-    /// Whether there may be holds that came after the waiters that wait for them.
+    /// True if there may be holds that came after the waiters that wait for them.
     pub(super) late: bool,
     marks: Vec<Mark>,
     pub(super) nodes: Vec<KeyNode<'r>>,
@@ -78,7 +78,7 @@ pub(super) struct Graph<'r> {
     pub(super) pass: u8,
 }
 
-/// Whether all waiters stand in this queue, for this key alone, and hold nothing here. Only upgrades hold their key,
+/// True if all waiters stand in this queue, for this key alone, and hold nothing here. Only upgrades hold their key,
 /// and the first of them stands at the head.
 pub(super) fn hold_nothing(order: Order<'_>, queue: &WaitQueue) -> bool {
     let head = queue.iter().next().and_then(|id| order.wait_table.waiter(id));
@@ -126,7 +126,7 @@ impl<'r> Graph<'r> {
         1 + listed
     }
 
-    /// Whether a waiter may wait for the requester: stands behind it in a queue, or wants what it holds. True if the
+    /// True if a waiter may wait for the requester: stands behind it in a queue, or wants what it holds. True if the
     /// answer would cost too much.
     pub(super) fn may_be_waited_for<K: Keyspace>(&self, keys: &mut K, budget: &mut Budget) -> bool {
         let Order { wait_table, .. } = self.order;
@@ -190,7 +190,7 @@ impl<'r> Graph<'r> {
         Some(number)
     }
 
-    /// Whether everything was reached that a waiter at this position may wait for there.
+    /// True if everything was reached that a waiter at this position may wait for there.
     pub(super) fn is_exhausted(&self, node: usize, position: Position) -> bool {
         let KeyNode { holders, waiting, known, to_reach, .. } = &self.nodes[node];
         let requester_holds = || holders.as_ref().is_some_and(|holders| holders.contains_key(self.requester));
@@ -267,7 +267,7 @@ impl<'r> Graph<'r> {
         found
     }
 
-    /// Whether a waiter of these kinds stands before a position and was not reached.
+    /// True if a waiter of these kinds stands before a position and was not reached.
     pub(super) fn has_left(&mut self, node: usize, before: Position, of: impl Fn(&Kind) -> bool) -> bool {
         let mut waiting = self.nodes[node].waiting.iter();
         waiting.any(|(kind, those)| {
@@ -343,7 +343,7 @@ impl<'r> Graph<'r> {
         &mut self.marks[at]
     }
 
-    /// Whether the owner of a waiter was reached in this pass.
+    /// True if the owner of a waiter was reached in this pass.
     pub(super) fn is_reached(&mut self, id: WaiterId) -> bool {
         self.mark(id).reached_in == self.pass
     }
@@ -374,7 +374,7 @@ impl<'r> Graph<'r> {
         number
     }
 
-    /// Whether a waiter of this kind delays one that stands behind it.
+    /// True if a waiter of this kind delays one that stands behind it.
     pub(super) fn delays(&mut self, node: usize, kind: u32, behind: Requester<'_>) -> bool {
         let Kind { delays_readers, many, held } = &self.kinds[kind as usize - 1];
         self.budget.pay(held.len());

@@ -16,7 +16,7 @@ impl Held {
         Held { writes: hold.writes() > 0, reads: hold.reads() }
     }
 
-    /// Whether it keeps a waiter waiting that can be served beside so many reads of a holder.
+    /// True if it keeps a waiter waiting that can be served beside so many reads of a holder.
     pub(super) fn exceeds(self, most: u32) -> bool {
         self.writes || self.reads > most
     }

@@ -138,7 +138,7 @@ pub(crate) fn suspects<K: Keyspace>(
     if budgets.queues.is_spent() { Err(TooMuch) } else { Ok(suspects) }
 }
 
-/// Whether all waiters stand in one queue, and the requester came last: no waiter wants what it holds elsewhere.
+/// True if all waiters stand in one queue, and the requester came last: no waiter wants what it holds elsewhere.
 fn all_wait_in_one_queue(order: Order<'_>, requester: &Owner) -> bool {
     let mut waiters = order.wait_table.waiting_of(requester);
     let (Some((_, waiter)), None) = (waiters.next(), waiters.next()) else { return false };

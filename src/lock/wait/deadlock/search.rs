@@ -69,7 +69,7 @@ pub(super) struct Search<'r> {
     /// How much the search may still cost before it is worth asking whether anybody waits for the requester; None once
     /// that was asked.
     pub(super) unchecked: Option<usize>,
-    /// Whether it follows holds alone.
+    /// True if it follows holds alone.
     pub(super) direct: bool,
 }
 
