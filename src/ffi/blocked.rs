@@ -128,7 +128,7 @@ impl Ctx<'_> {
         Some(Blocked(parking))
     }
 
-    /// Blocks the client on its keys, without a time-out. Null if the server refuses.
+    /// Blocks the client on its keys, without a timeout. Null if the server refuses.
     fn park<P: Parked>(&mut self, keys: &[Str<'_>], kept: *mut c_void) -> *mut raw::RedisModuleBlockedClient {
         let mut of_slot = None;
         let mut keys: SmallVec<[_; 4]> = if !keeps_refused_client() {

@@ -1,4 +1,4 @@
-//! Blocked clients. Each is answered exactly once: by a grant, a time-out or a redirect. If the server itself ends the
+//! Blocked clients. Each is answered exactly once: by a grant, a timeout or a redirect. If the server itself ends the
 //! wait, or the client disconnects before its reply, the grant is rolled back and handed off to the next waiter.
 
 use super::clients::{Client, Reply};
