@@ -1,7 +1,8 @@
 //! Every history of a few steps of two or three owners on two keys. Histories that are the same but for names are
 //! played once.
 //!
-//! `REDIS_LOCK_HISTORIES=full` plays them to their full length, else they are one step shorter.
+//! `REDIS_LOCK_HISTORIES=full` plays them to their full length, else they are one step shorter; it also has the random
+//! tests play all of their histories.
 
 use crate::queue::Rules;
 use crate::world::{Named, Op, RULES, World};
@@ -379,12 +380,16 @@ fn of_small_steps() -> Vec<Histories> {
     sets.into_iter().map(of).collect()
 }
 
+/// Whether histories are played to the end, and all random ones: `.ci/run` does.
+pub(crate) fn is_full() -> bool {
+    std::env::var("REDIS_LOCK_HISTORIES").is_ok_and(|depth| depth == "full")
+}
+
 /// Plays one part of these sets. As many histories must be played as are recorded, else a change has lost some.
 fn play(sets: Vec<Histories>, part: usize, full: [u64; PARTS], shorter: [u64; PARTS]) {
-    let is_full = std::env::var("REDIS_LOCK_HISTORIES").is_ok_and(|depth| depth == "full");
-    let count: u64 = sets.iter().map(|set| set.play(part, set.steps - usize::from(!is_full))).sum();
+    let count: u64 = sets.iter().map(|set| set.play(part, set.steps - usize::from(!is_full()))).sum();
     println!("{count} histories");
-    assert_eq!(count, if is_full { full } else { shorter }[part], "histories");
+    assert_eq!(count, if is_full() { full } else { shorter }[part], "histories");
 }
 
 /// The tests of each set, with the numbers of histories of their parts: at full length, and a step shorter.
