@@ -16,9 +16,9 @@ export RUST_TEST_THREADS ?= 4
 env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
-.PHONY: help build modules run demo stop check test servers test-servers roll faults torture fuzz valgrind
-.PHONY: instructions lint bench compare clean package install uninstall tarball deb image oldest reproducible
-.PHONY: notes sizing example soak figures docs profile version
+.PHONY: help build modules run demo stop check test test-clients servers test-servers roll faults torture fuzz valgrind
+.PHONY: instructions layers lint lint-clients planted nightly bench compare clean package install uninstall tarball deb
+.PHONY: image oldest reproducible notes sizing example soak figures docs profile version
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -30,9 +30,10 @@ build: ## build the module for users: target/release/libredis_lock.so
 
 run: ## build the module, start a server with it on a free port, and play six commands; the server keeps running
 demo: ## build, start a server, and play all: extend, readers, deadlocks, sessions, late holders; it keeps running
-# The build takes minutes, so the task first checks that it will have a server.
+# The build takes minutes, so the task first says so, and checks that it will have a server.
 run demo:
 	@tools/install.sh rust any-server
+	@[ -e target/release/libredis_lock.so ] || echo "make $@: the first build takes some minutes"
 	@$(MAKE) --no-print-directory build
 	@tools/$@.sh
 
@@ -45,28 +46,42 @@ example: ## a job queue with a page that shows its locks, at PORT=8080; beside t
 stop: ## stop the server that make run or make demo left running
 	@tools/stop.sh
 
-# Servers load the release module, as users do. The tests themselves are debug builds, so that their assertions are on.
-# They also build faster: the release profile links every test anew with all its dependencies.
+# What make test-servers and the programs of faults load, as users do. The tests of make check, test and test-clients
+# load a debug build: it has more assertions, and is built in less time, without link-time optimisation.
 modules: build
 	@$(cargo) build --release --locked --package probe-module --package wallclock --package noop
 
-check: lint ## before a change: make lint, then the module's own tests on one server; leaves out faults, fuzz and others
-	@$(env) tools/test.py --check
-
+# With CI set, as .ci/run does, the model plays each of its histories to the end.
 TEST =
+check test: export REDIS_LOCK_HISTORIES ?= $(if $(CI),full,shorter)
+
+check: layers ## while you work: format, clippy, layers of the code, and the unit, model and server tests on one server
+	@tools/install.sh nextest server
+	@$(env) tools/test.py check
+
+test: ## all tests that need a server alone, REDIS_LOCK_SERVER or redis-server; with TEST=name those with that name
+	@tools/install.sh rust libclang nextest server
+	@$(env) tools/test.py test '$(TEST)'
+
+# What the tests of make test-clients need beside a server.
+CLIENTS = redis-py, valkey-py, valkey-glide, node-redis, ioredis, iovalkey, TypeScript, Sphinx, a browser driver
+CLIENTS_APT = Chromium, PHP, Ruby and hiredis with their clients
 
 # tools/test.py calls make. A recipe that names $(MAKE) runs even under make -n, so the script gets it from here.
-test: export REDIS_LOCK_MAKE := $(MAKE)
-test: ## run all tests on one server, REDIS_LOCK_SERVER or redis-server; with TEST=name those whose name contains it
-	@tools/install.sh rust libclang
-	@$(env) tools/test.py '$(TEST)'
+test-clients: export REDIS_LOCK_MAKE := $(MAKE)
+test-clients: ## the helpers of all languages, other makers' tests, the guide, pages in a browser, recipes; TEST=name
+	@echo "make test-clients installs what is missing. Into target/: $(CLIENTS);"
+	@echo "  Node.js, Go and redigo, Prometheus, unless the machine has them. With apt-get or brew: $(CLIENTS_APT)."
+	@tools/install.sh rust libclang nextest server client-libraries go browser docs
+	@tools/recipes.sh
+	@$(env) tools/test.py clients '$(TEST)'
 
 servers: ## unpack the Redis and Valkey servers of several Debian suites under target/servers; needs no root
 	@tools/servers.sh
 
 test-servers: modules servers ## unpack the servers of make servers, and run the server tests on each
-	@tools/install.sh clients
-	@$(env) tools/test.py --servers
+	@tools/install.sh nextest clients
+	@$(env) tools/test.py servers
 
 roll: build ## upgrade from older modules and back, as docs/operations/upgrading.md says; builds them, in minutes
 	@tools/install.sh server
@@ -108,28 +123,48 @@ instructions: ## count processor instructions per command; fail at 5 % more than
 	@tools/install.sh rust libclang valgrind
 	@$(cargo) bench --quiet --locked --bench instructions -- $(if $(RECORD),--record)
 
-lint: ## run no test: check format, clippy, docs, links, file lengths, layers of the code, helpers, scripts
-	@tools/install.sh rust libclang linters-python linters-node linters-go linters-workflows
+# The part of make lint that make check has, too.
+layers:
+	@tools/install.sh rust libclang
 	cargo fmt --all --check
-	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@$(cargo) clippy --workspace --all-targets --all-features --locked -- -D warnings
-	@$(cargo) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
-	@$(cargo) doc --no-deps --document-private-items --locked --package redis-lock --package redis-lock-client
 	tools/purity.sh
 	tools/layers.py
+
+lint: layers ## run no test: what make check looks at, and fuzz, docs, links, lengths, scripts; and make lint-clients
+	@tools/install.sh linters-shell
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	@$(cargo) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
+	@$(cargo) doc --no-deps --document-private-items --locked --package redis-lock --package redis-lock-client
 	tools/lengths.py
 	tools/links.py
 	tools/docs.py --check
 	tools/rust_version.py
 	tools/version.py --check
 	tools/workflows.py
-	tools/lint-workflows.sh
+	tools/planted.py --check
 	tools/test_rules.py --quiet
-	tools/lint-python.sh
-	tools/lint-node.sh
-	@[ -f target/helpers/go-is-missing ] || { echo tools/lint-go.sh; tools/lint-go.sh; }
-	@! command -v shellcheck >/dev/null || shellcheck tools/*.sh .ci/run
+	@PATH="$$PATH:$(CURDIR)/target/shellcheck/bin" shellcheck tools/*.sh .ci/run
+	@[ -z "$(CI)" ] || tools/install.sh $(LINTERS)
+	@tools/lint-clients.sh
 lint: export RUSTDOCFLAGS := -D warnings
+
+LINTERS = linters-python linters-node linters-go linters-workflows
+
+lint-clients: ## install the linters of Python, Node.js, Go and workflows into target/, and check the helpers with them
+	@echo "make lint-clients installs what is missing into target/: ruff, mypy, Biome, TypeScript, Node.js, Go, actionlint"
+	@tools/install.sh $(LINTERS)
+	@tools/lint-clients.sh
+
+planted: ## put some 30 defects into a copy of the code, one at a time: each must be seen by a test; 40 minutes
+	@tools/install.sh rust libclang nextest server
+	@$(env) tools/planted.py
+
+# What a change need not wait for.
+NIGHTLY = planted "torture PERCENT=10" "soak MINUTES=60" valgrind reproducible
+
+nightly: ## what .ci/run leaves out: planted defects, a tenth of torture, an hour of soak, valgrind, reproducible; hours
+	@for word in $(NIGHTLY); do echo "== make $$word"; $(MAKE) $$word || exit 1; done
 
 docs: ## build the documents as a site with search, and check its links: target/docs/index.html
 	@tools/install.sh docs

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # tools/agents.sh: installs what the helpers of clients/ need, and builds the agents through which tests/helpers drives
-# them, and the program of docs/operations/tls.md. What a machine cannot have is left out: its scenarios count as not
-# run, and say why.
+# them, the program of docs/operations/tls.md, and redis-lock. What a machine cannot have is left out: its scenarios
+# count as not run, and say why.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tools/install.sh clients node-helper go
-cargo build --locked --quiet --package redis-lock-client --example agent --example tls
+# With the features of tools/test.py, else all that they need would be built once more.
+cargo build --locked --quiet --workspace --features redis-lock-client/cli --example agent --example tls --bin redis-lock
 if [ ! -f target/helpers/go-is-missing ]; then
   tools/go.sh build -o target/helpers/go-agent ./tests/helpers/agents/go
 fi

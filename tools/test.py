@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Runs the tests and counts them: all, a part, those whose name contains NAME, or the server tests on every server.
+"""Runs the tests and counts them.
 
-    tools/test.py [NAME]     for make test
-    tools/test.py --check    for make check: the unit, model and server tests, on a debug build of the module
-    tools/test.py --servers  for make test-servers: the server tests, on each server under target/servers
+    tools/test.py check            for make check: the unit, model and server tests
+    tools/test.py test [NAME]      for make test: the same, and those of the programs, the Rust client and the tools
+    tools/test.py clients [NAME]   for make test-clients: those that need other languages, a browser or more installed
+    tools/test.py servers          for make test-servers: the server tests, on each server under target/servers
 
-Ends with one line: passed, failed, not run on this server, minutes. One failure does not stop the rest.
-A test that the server cannot run reports that (tests/server/harness/servers.rs), and counts as not run.
-A test that has to depend on a clock stands in tests/by-the-clock. If it fails, the script repeats it once, alone,
-before that counts.
-Any other test that fails is repeated alone three times, with the seed that it printed. If it passes each time, it
-counts as unsteady: the script prints its name and output, and the run does not fail for it. A run on five servers has
-2,400 tests. A failure that comes once in thousands of runs must be seen, but must not refuse a change. If more than
-five such tests fail in one run, the script repeats none of them, since that is no coincidence. It never repeats an
-example of the documentation.
+NAME leaves out the tests whose name does not contain it. The last line says: passed, failed, not run on this server,
+minutes. One failure does not stop the rest. A test that the server or the machine cannot run reports that
+(testbed::say_not_run), and counts as not run.
 
-REDIS_LOCK_TESTED may name a server on which make test has just passed. On that version --servers repeats only the tests
+cargo-nextest runs all tests of all programs in one pool. .config/nextest.toml says how many processors a test is worth,
+and which tests may be repeated. What passes only then is named and counted. tools/install.sh nextest brings it. Where
+it cannot be had, one program runs after the other, as cargo test has it: the same tests with the same result.
+
+REDIS_LOCK_TESTED may name a server on which make test has just passed. On that version `servers` repeats only the tests
 that some server cannot run, to report what was not run there.
 """
 
@@ -27,118 +26,92 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
-COUNTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
-# Recipes of docs/operations that are about each server. make test runs all recipes.
+NEXTEST = TARGET / "cargo-nextest/bin/cargo-nextest"
+CONFIG = ROOT / ".config/nextest.toml"
+# The whole workspace, whatever is run: other features would build the dependencies once more.
+WORKSPACE = ["--locked", "--workspace", "--features", "redis-lock-client/cli"]
+# The tests wait more than they compute, so more of them run at once than there are processors.
+AT_ONCE = 8 * (os.cpu_count() or 1)
+
+# What make test-clients runs: these programs, and of the server tests those that begin with one of these.
+CLIENT_PROGRAMS = ["browser", "guide", "helpers"]
+CLIENT_TESTS = [
+    *("cluster::many::a_cluster_client_", "commands::clients::", "docs::documents::every_program_in_"),
+    *("docs::quorum::the_program_in_python_", "places::clients::"),
+]
+# Recipes of docs/operations that are about each server. make test-clients runs all recipes.
 ON_EACH_SERVER = [
     *("operations::backup::", "operations::removing::", "operations::upgrading::"),
     *("operations::acl::put_users", "operations::tls::a_", "operations::troubleshooting::servers_"),
 ]
-# These tests do not depend on the server, so they run on the first server only.
-ONCE = ["docs::reference::", "harness::servers::", "operators::dashboard::"]
-# What the tests of these programs need beside servers: it is installed and built before they are.
-NEEDS = {
-    "guide": ("tools/install.sh", "client-libraries", "go"),
-    "helpers": ("tools/agents.sh",),
-    "operations": ("tools/recipes.sh",),
-    "browser": ("tools/install.sh", "browser", "docs"),
-}
-# How many tests of these programs run at once: they wait even more than others.
-THREADS = {"guide": "8", "helpers": "8", "program": "14", "quorum": "14", "server": "10"}
-# Which part of the output of tests is shown. The log has all of it.
-ALL, RESULT, NOTHING = "all", "result", "nothing"
-# How often a test outside of tests/by-the-clock has to pass alone, after it failed, to count as unsteady.
-REPETITIONS = 3
-# If more of them fail, something is broken. To repeat each could take hours: some wait for minutes before they fail.
-REPEATED_AT_MOST = 5
-# How many lines of the output of a failed test are shown.
-LINES_SHOWN = 60
-
-
-class Target:
-    """Something of the workspace that has tests: a library, a program, or a folder of tests."""
-
-    def __init__(self, package, target):
-        self.package = package["name"]
-        self.folder = Path(package["manifest_path"]).parent
-        self.kind = "lib" if set(target["kind"]) & {"lib", "rlib", "cdylib"} else target["kind"][0]
-        self.name = target["name"]
-        self.source = Path(target["src_path"])
-        self.features = target.get("required-features", [])
-        self.program = None
-
-    def files(self):
-        """Its source files."""
-        if self.kind != "lib" and self.source.name != "main.rs":
-            return [self.source]
-        programs = self.source.parent / "bin"
-        files = self.source.parent.rglob("*.rs")
-        return [file for file in files if self.kind != "lib" or programs not in file.parents]
-
-    def may_have(self, name):
-        """Whether a test of this name may be in it. Only the program knows for certain."""
-        for file in self.files():
-            path = list(file.relative_to(self.source.parent).with_suffix("").parts)
-            if path[-1] in ("main", "lib", "mod") or file == self.source:
-                path.pop()
-            for function in re.findall(r"\bfn (\w+)", file.read_text()):
-                if any(name in "::".join([*path, *inner, function]) for inner in ([], ["tests"])):
-                    return True
-        return False
-
-    def needs_servers(self):
-        return self.package == "testbed" or any("testbed" in file.read_text() for file in self.files())
-
-    def flags(self):
-        """How cargo is told to build it."""
-        which = ["--lib"] if self.kind == "lib" else [f"--{self.kind}", self.name]
-        features = [word for feature in self.features for word in ("--features", f"{self.package}/{feature}")]
-        return ["--package", self.package, *which, *features]
-
-
-class Recipes:
-    """What an operator types, from docs/operations. No program of Rust, but one that speaks as they do."""
-
-    package, kind, name = "redis-lock", "recipes", "operations"
-    folder, source = ROOT, ROOT / "tests/operations/recipes"
-    program = str(source)
-
-    def may_have(self, name):
-        return any(name in test for test in names_of(self))
-
-    def needs_servers(self):
-        return True
+# What no server changes: documents are compared, or the module alone decides. These run on the first server only.
+ONCE = [
+    *(f"commands::minfence::{name}" for name in ("a_fence_", "a_hold_", "a_waiter_", "an_offer_", "readers_")),
+    *("commands::minfence_attack::", "commands::replies_syntax::"),
+    *(f"docs::documents::{name}" for name in ("every_command_", "every_program_", "the_front_page_")),
+    *(f"docs::documents::the_page_of_a_command_{name}" for name in ("has_", "names_")),
+    *("docs::quorum::the_program_", "docs::reference::", "harness::", "operators::dashboard::"),
+    *(f"operators::config::{name}" for name in ("a_", "ex_", "locks_")),
+]
+RECIPES = ROOT / "tests/operations/recipes"
+RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 
 
 class Count:
-    """How many tests passed, and which failed, were unsteady, did not run or were repeated."""
+    """How many tests passed, and which failed, did not run, or passed only when they were repeated."""
 
     def __init__(self):
         self.passed = 0
-        self.failed = []  # (program, folder, name)
-        self.outputs = {}  # (program, folder, name): lines of its output, for each that failed
-        self.unsteady = []  # (name, lines of its output)
+        self.failed = []
         self.not_run = {}  # name: why
         self.repeated = []
+        self.histories = 0
         self.start = time.monotonic()
 
-    def add(self, other):
+    def add(self, other, prefix=""):
         self.passed += other.passed
-        self.failed += other.failed
-        self.outputs.update(other.outputs)
-        self.unsteady += other.unsteady
-        self.not_run.update(other.not_run)
-        self.repeated += other.repeated
+        self.failed += [prefix + name for name in other.failed]
+        self.not_run.update({prefix + name: why for name, why in other.not_run.items()})
+        self.repeated += [prefix + name for name in other.repeated]
+        self.histories += other.histories
 
     def line(self, where=" on this server"):
         minutes = (time.monotonic() - self.start) / 60
         counts = f"passed {self.passed}, failed {len(self.failed)}, not run{where} {len(self.not_run)}"
-        repeated = f", repeated alone {len(self.repeated)}" if self.repeated else ""
-        unsteady = f", unsteady {len(self.unsteady)}" if self.unsteady else ""
-        return f"{counts}, in {minutes:.1f} minutes{repeated}{unsteady}"
+        repeated = f", passed only when repeated {len(self.repeated)}" if self.repeated else ""
+        return f"{counts}, in {minutes:.1f} minutes{repeated}"
+
+
+class Log:
+    """The file with the whole output of a run."""
+
+    def __init__(self, path, is_shown=True):
+        self.file, self.is_shown = open(path, "w"), is_shown
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def follow(self, command, folder=ROOT, hides=lambda line: False, **variables):
+        """Runs a command. Gives its lines, and how it ended; prints them, but for those that `hides` names."""
+        sys.stdout.flush()
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        lines = []
+        with subprocess.Popen(command, cwd=folder, env=dict(os.environ, **variables), **pipes) as process:
+            for raw in process.stdout:
+                line = raw.decode(errors="replace").rstrip("\n")
+                self.file.write(line + "\n")
+                lines.append(line)
+                if self.is_shown and not hides(line):
+                    print(line, flush=True)
+        return lines, process.returncode
 
 
 def fail(text):
@@ -146,249 +119,217 @@ def fail(text):
     sys.exit(f"tests: {text}")
 
 
-def check(*command, **options):
+def check(*command):
     sys.stdout.flush()
-    if subprocess.run(command, cwd=ROOT, **options).returncode != 0:
-        fail(f"{' '.join(command)} failed")
-
-
-def targets():
-    command = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]
-    text = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    return [
-        Target(package, target)
-        for package in json.loads(text)["packages"]
-        for target in package["targets"]
-        if target["test"] and target["kind"][0] not in ("bench", "custom-build", "example")
-    ]
-
-
-def build(some):
-    """Builds the programs of these targets, all at once."""
-    command = ["cargo", "test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]
-    some = [target for target in some if isinstance(target, Target)]
-    if not some:
-        return
-    flags = dict.fromkeys(tuple(flag) for target in some for flag in pairs(target.flags()))
-    command += [word for flag in flags for word in flag]
-    sys.stdout.flush()
-    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE)
-    if built.returncode != 0:
-        fail("the tests cannot be built")
-    for line in built.stdout.splitlines():
-        message = json.loads(line)
-        if message.get("executable") and message["profile"]["test"]:
-            for target in some:
-                if str(target.source) == message["target"]["src_path"] and target.name == message["target"]["name"]:
-                    target.program = message["executable"]
-
-
-def pairs(flags):
-    """--package a --lib as two: (--package, a) and (--lib)."""
-    found = []
-    for word in flags:
-        if word.startswith("--"):
-            found.append([word])
-        else:
-            found[-1].append(word)
-    return found
-
-
-def run(command, folder, log, echo, **variables):
-    """Runs a program of tests, and counts. The log gets the whole output; echo says which part is shown."""
-    count = Count()
-    with tempfile.NamedTemporaryFile() as left_out:
-        environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), REDIS_LOCK_NOT_RUN=left_out.name, **variables)
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
-        result, failures, in_list, outputs = None, [], False, []
-        for raw in process.stdout:
-            line = raw.decode(errors="replace").rstrip("\n")
-            log.write(line + "\n")
-            if echo is ALL or echo is RESULT and line.startswith("test result: "):
-                print(line, flush=True)
-            # The last list of this name has the names only; the output of tests stands before it.
-            if line == "failures:" or outputs:
-                outputs.append(line)
-            if line == "failures:":
-                failures, in_list = [], True
-            elif in_list and line.startswith("    "):
-                failures.append(line.strip())
-            elif line:
-                in_list = False
-            found = COUNTS.match(line)
-            if found:
-                result = [int(number) for number in found.groups()]
-                count.passed += result[0]
-                if len(failures) != result[1]:
-                    failures = (failures + ["(a test without a name)"] * result[1])[: result[1]]
-                count.failed += [(command[0], folder, name) for name in failures]
-                texts = outputs_of(failures, outputs)
-                count.outputs.update({(command[0], folder, name): text for name, text in texts.items()})
-                outputs = []
-                count.not_run.update({f"(ignored {number})": "ignored" for number in range(result[2])})
-        code = process.wait()
-        process.stdout.close()
-        if (result is None and "--doc" not in command) or (code != 0 and not count.failed):
-            # The program broke off: how many tests had passed says nothing.
-            count.failed.append((command[0], folder, f"({Path(command[0]).name} ended with {code}, before its result)"))
-        for row in left_out.read().decode().splitlines():
-            name, why = row.split(": ", 1)
-            if name not in count.not_run and all(name != failed for _, _, failed in count.failed):
-                count.not_run[name] = why
-                count.passed -= 1
-    if echo is RESULT:
-        for row in count.failed:
-            show_output(row[2], count.outputs.get(row))
-    return count
-
-
-def threads(target):
-    """The variables that say how many tests of this program run at once."""
-    return {"RUST_TEST_THREADS": THREADS[target.name]} if target.name in THREADS else {}
-
-
-def outputs_of(failures, lines):
-    """The output of each failed test, from the lines between the first "failures:" and the result."""
-    # A test may print such a heading, too, but not one with the name of another failed test.
-    headings = {f"---- {name} stdout ----": name for name in failures}
-    ends = [number for number, line in enumerate(lines) if line == "failures:"]
-    texts, name = {}, None
-    for line in lines[: ends[-1]] if ends else []:
-        if headings.get(line) not in (None, *texts):
-            name = headings[line]
-            texts[name] = []
-        elif name is not None:
-            texts[name].append(line)
-    return {name: "\n".join(text).strip("\n").split("\n") for name, text in texts.items()}
-
-
-def show_output(name, lines):
-    """Prints the output of a failed test: its beginning and its end, if it is long."""
-    if not lines:
-        return
-    print(f"---- {name} stdout ----")
-    if len(lines) > LINES_SHOWN:
-        half = LINES_SHOWN // 2
-        lines = [*lines[:half], f"({len(lines) - LINES_SHOWN + 1} lines left out)", *lines[half - LINES_SHOWN + 1 :]]
-    print("\n".join(lines), flush=True)
-
-
-def clock_table():
-    rows = (ROOT / "tests/by-the-clock").read_text().splitlines()
-    return dict(row.split(": ", 1) for row in rows if row and not row.startswith("#"))
-
-
-def repeat_failed(count, log, **variables):
-    """Repeats the failed tests, each alone."""
-    table = clock_table()
-    others = [row for row in count.failed if row[2] not in table and is_test(row)]
-    for row in list(count.failed):
-        program, folder, name = row
-        if name in table:
-            print(f"repeated alone: {name}: {table[name]}", flush=True)
-            again = run([program, "--exact", name], folder, log, RESULT, **variables)
-            count.repeated.append(name)
-            if not again.failed:
-                count.failed.remove(row)
-                count.passed += 1
-        elif row in others and len(others) <= REPEATED_AT_MOST:
-            print(f"repeated alone {REPETITIONS} times: {name}", flush=True)
-            count.repeated.append(name)
-            output = count.outputs.get(row, [])
-            if passes_alone(row, seeds_in(output), log, **variables):
-                count.failed.remove(row)
-                count.unsteady.append((name, output))
-
-
-def is_test(row):
-    """Whether a row of failures is a test of a program: no example, and no message in brackets."""
-    program, _, name = row
-    return program not in ("", "cargo") and " " not in name and not name.startswith("(")
-
-
-def seeds_in(output):
-    """What a random test printed to make the same choices again. Without it, another history would be tried."""
-    return dict(re.findall(r"\b(REDIS_LOCK_\w+)=(\d+)", "\n".join(output)))
-
-
-def passes_alone(row, seeds, log, **variables):
-    """Whether a failed test passes each time when it is repeated alone."""
-    program, folder, name = row
-    for _ in range(REPETITIONS):
-        again = run([program, "--exact", name], folder, log, RESULT, **variables, **seeds)
-        if again.failed or again.passed != 1:
-            return False
-    return True
-
-
-def names_of(target):
-    """The tests that a program has."""
-    listed = subprocess.run([target.program, "--list"], cwd=target.folder, check=True, stdout=subprocess.PIPE).stdout
-    return {line.rsplit(": ", 1)[0] for line in listed.decode().splitlines() if line.endswith(": test")}
-
-
-def release_modules():
-    check(os.environ.get("REDIS_LOCK_MAKE", "make"), "--no-print-directory", "modules")
+    if subprocess.run(command, cwd=ROOT).returncode != 0:
+        fail(f"{' '.join(map(str, command))} failed")
 
 
 def debug_modules():
-    """In less time than a release build: no other profile, and no link-time optimisation."""
-    packages = ["redis-lock", "probe-module", "wallclock"]
-    check("cargo", "build", "--locked", *(f"--package={package}" for package in packages))
+    """Builds the modules in less time than a release build takes: without link-time optimisation."""
+    check("cargo", "build", "--locked", *(f"--package={name}" for name in ("redis-lock", "probe-module", "wallclock")))
     [module] = [path for path in (TARGET / "debug").glob("libredis_lock.*") if path.suffix in (".so", ".dylib")]
     os.environ["REDIS_LOCK_MODULE"] = str(module)
 
 
-def test(name, every, modules, with_examples):
-    start = time.monotonic()
-    some = [target for target in every if target.may_have(name)] or every
-    if any(target.needs_servers() for target in some):
-        check(str(ROOT / "tools/install.sh"), "server", "clients")
-        for command in dict.fromkeys(NEEDS[target.name] for target in some if target.name in NEEDS):
-            check(*command)
-        modules()
-    build(some)
+def packages():
+    command = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]
+    return json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)["packages"]
+
+
+def test_programs():
+    """The names of all programs of tests, beside those of libraries and programs."""
+    targets = [target for package in packages() for target in package["targets"]]
+    return sorted({target["name"] for target in targets if target["kind"] == ["test"]})
+
+
+class Choice:
+    """Which tests are run: some kinds of targets, and of the program `server` all, or a part."""
+
+    def __init__(self, kinds, only=(), skipped=(), exact=(), name="", package=None):
+        self.kinds, self.only, self.skipped, self.exact = kinds, list(only), list(skipped), list(exact)
+        self.name, self.package = name, package
+
+    def expression(self):
+        """The same as a filter of cargo-nextest."""
+        of = "|".join
+        parts = [f"package(={self.package})"] if self.package else []
+        if self.only:
+            parts.append(f"(not binary(=server) | test(/^({of(self.only)})/))")
+        if self.skipped:
+            parts.append(f"not (binary(=server) & test(/^({of(self.skipped)})/))")
+        if self.exact:
+            parts.append(f"test(/^({of(self.exact)})$/)")
+        if self.name:
+            parts.append(f"test({self.name})")
+        return " & ".join(parts) or "all()"
+
+    def has(self, package, program, name):
+        begins = name.startswith
+        return (
+            self.name in name
+            and self.package in (None, package)
+            and (not self.exact or name in self.exact)
+            and not (program == "server" and (self.skipped and begins(tuple(self.skipped))))
+            and not (program == "server" and self.only and not begins(tuple(self.only)))
+        )
+
+
+def play(choice, log, **variables):
+    """Runs the tests of a choice, and counts."""
+    with tempfile.NamedTemporaryFile() as left_out:
+        variables["REDIS_LOCK_NOT_RUN"] = left_out.name
+        count = (by_nextest if NEXTEST.exists() else by_cargo)(choice, log, **variables)
+        note_not_run(count, left_out)
+    return count
+
+
+def note_not_run(count, left_out):
+    for row in left_out.read().decode().splitlines():
+        name, why = row.split(": ", 1)
+        if name not in count.not_run and name not in count.failed:
+            count.not_run[name] = why
+            count.passed -= 1
+
+
+def by_nextest(choice, log, **variables):
+    command = [NEXTEST, "nextest", "run", *WORKSPACE, *choice.kinds, "--no-fail-fast", "--no-tests", "pass"]
+    command += ["--test-threads", str(AT_ONCE), "--no-input-handler", "-E", choice.expression()]
+    report = TARGET / "nextest/default/junit.xml"
+    report.unlink(missing_ok=True)
+    _, code = log.follow(command, **variables)
     count = Count()
-    count.start = start
-    with open(TARGET / "test.log", "w") as log:
-        for target in some:
-            print(f"\n     Running {target.package}: {target.source.relative_to(ROOT)}", flush=True)
-            command = [target.program, *([name] if name else [])]
-            count.add(run(command, target.folder, log, ALL, **threads(target)))
-        # Of every program: make check runs a few of them only.
-        unknown = sorted(set(clock_table()).difference(*map(names_of, some))) if with_examples else []
-        if unknown:
-            count.failed.append(("", "", f"tests/by-the-clock names no test: {', '.join(unknown)}"))
-        if with_examples:
-            print("\n     Running the examples in the documentation", flush=True)
-            count.add(run(["cargo", "test", "--locked", "--workspace", "--doc"], ROOT, log, ALL))
-        print()
-        repeat_failed(count, log)
-    for left_out, why in sorted(count.not_run.items()):
-        print(f"not run: {left_out}: {why}")
-    show_unsteady(count)
-    print(count.line())
-    report(count)
-    if name and count.passed + len(count.failed) + len(count.unsteady) + len(count.not_run) == 0:
-        fail(f"no test has {name} in its name")
+    if not report.exists():
+        if code != 0:
+            count.failed.append(f"(cargo-nextest ended with {code}, before its result)")
+        return count
+    count_report(count, report.read_text())
+    if code != 0 and not count.failed:
+        count.failed.append(f"(cargo-nextest ended with {code})")
+    return count
 
 
-def show_unsteady(count):
-    """Prints the tests that failed once and then passed alone. Each is a defect of the module or of the test."""
-    if count.unsteady:
-        print("unsteady:")
-    for name, output in count.unsteady:
-        print(f"  {name}")
-        show_output(name, output)
+def count_report(count, text):
+    """Reads what cargo-nextest says of each test."""
+    for case in ET.fromstring(text).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            count.failed.append(case.get("name"))
+        elif case.find("skipped") is None:
+            count.passed += 1
+            if case.find("flakyFailure") is not None or case.find("flakyError") is not None:
+                count.repeated.append(case.get("name"))
+        said = case.findtext("system-out") or ""
+        count.histories += sum(map(int, re.findall(r"^(\d+) histories$", said, re.M)))
 
 
-def report(count, how=lambda row: ""):
-    """Prints the names of the failed tests, and the commands that run them again."""
-    for row in count.failed:
-        print(f"failed: {row[2]}")
-        if not row[2].startswith("(") and " " not in row[2]:
-            print(f"  again: {how(row)}make test TEST={row[2]}")
+def named_in_config():
+    """The tests that .config/nextest.toml names: those that may be repeated, and two that it keeps apart."""
+    return re.findall(r"\btest\(=([\w:]+)\)", CONFIG.read_text())
+
+
+def by_cargo(choice, log, **variables):
+    command = ["cargo", "test", *WORKSPACE, *choice.kinds, "--no-run", "--message-format=json-render-diagnostics"]
+    sys.stdout.flush()
+    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE)
+    if built.returncode != 0:
+        fail("the tests cannot be built")
+    count, package_of = Count(), {package["manifest_path"]: package["name"] for package in packages()}
+    for message in map(json.loads, built.stdout.splitlines()):
+        if not message.get("executable") or not message["profile"]["test"]:
+            continue
+        folder, program = Path(message["manifest_path"]).parent, message["executable"]
+        package, target = package_of[message["manifest_path"]], message["target"]["name"]
+        names = [name for name in names_of(program, folder) if choice.has(package, target, name)]
+        if not names:
+            continue
+        print(f"     Running {len(names)} tests of {target}", flush=True)
+        more = {**variables, "CARGO_MANIFEST_DIR": str(folder)}
+        one = play_program([program, "--exact", *names], folder, log, **more)
+        for name in set(named_in_config()).intersection(one.failed):
+            if not play_program([program, "--exact", name], folder, log, **more).failed:
+                one.failed.remove(name)
+                one.passed += 1
+                one.repeated.append(name)
+        count.add(one)
+    return count
+
+
+def names_of(program, folder):
+    listed = subprocess.run([program, "--list"], cwd=folder, check=True, stdout=subprocess.PIPE).stdout.decode()
+    return [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
+
+
+def play_program(command, folder, log, **variables):
+    """Runs a program that speaks as those of Rust's test harness do, and counts."""
+    count, failures, result = Count(), [], None
+    lines, code = log.follow(command, folder, lambda line: line.endswith(" ... ok"), **variables)
+    for line in lines:
+        if line == "failures:":
+            # The last list of this name has the names only; the output of tests stands before it.
+            failures = []
+        elif line.startswith("    "):
+            failures.append(line.strip())
+        elif found := RESULT.match(line):
+            result = [int(number) for number in found.groups()]
+            count.passed += result[0]
+            count.failed += (failures + ["(a test without a name)"] * result[1])[: result[1]]
+            failures = []
+    if code != 0 and not count.failed:
+        # The program broke off: how many tests had passed says nothing.
+        count.failed.append(f"({Path(command[0]).name} ended with {code}, before its result)")
+    return count
+
+
+def play_recipes(names, log, **variables):
+    """Runs recipes of docs/operations. They are no program of Rust, but speak as one does."""
+    with tempfile.NamedTemporaryFile() as left_out:
+        count = play_program([RECIPES, *names], ROOT, log, REDIS_LOCK_NOT_RUN=left_out.name, **variables)
+        note_not_run(count, left_out)
+    return count
+
+
+def test(word, name):
+    count = Count()
+    debug_modules()
+    with Log(TARGET / "test.log") as log:
+        if word == "check":
+            kinds = ["--lib", "--test", "model", "--test", "server"]
+            count.add(play(Choice(kinds, skipped=CLIENT_TESTS, package="redis-lock"), log))
+        elif word == "test":
+            programs = [program for program in test_programs() if program not in CLIENT_PROGRAMS]
+            kinds = ["--lib", "--bins", *(word for program in programs for word in ("--test", program))]
+            count.add(play(Choice(kinds, skipped=CLIENT_TESTS, name=name), log))
+            if not name:
+                print("     Running the examples in the documentation", flush=True)
+                count.add(play_program(["cargo", "test", *WORKSPACE, "--doc"], ROOT, log))
+        else:
+            kinds = [word for program in [*CLIENT_PROGRAMS, "server"] for word in ("--test", program)]
+            count.add(play(Choice(kinds, only=CLIENT_TESTS, name=name), log))
+            print("     Running the recipes of docs/operations", flush=True)
+            count.add(play_recipes([name] if name else [], log))
+    end(count, word)
+    if name and count.passed + len(count.not_run) == 0:
+        fail(f"no test of make {word} has {name} in its name")
+
+
+def end(count, word, where=" on this server"):
+    """Prints what came of a run, and ends with failure if a test failed."""
+    print()
+    for name, why in sorted(count.not_run.items()):
+        print(f"not run: {name}: {why}")
+    for name in count.repeated:
+        print(f"passed only when it was repeated: {name}")
+    for name in count.failed:
+        print(f"failed: {name}")
+        if " " not in name and word in ("test", "clients"):
+            print(f"  again: make {'test' if word == 'test' else 'test-clients'} TEST={name}")
+    if count.histories:
+        print(f"the core and its model agree in {count.histories} histories")
+    print(count.line(where))
+    # .ci/run adds them up.
+    if (TARGET / "counts").exists():
+        with open(TARGET / "counts", "a") as file:
+            file.write(f"{count.passed} {len(count.failed)}\n")
     if count.failed:
         sys.stdout.flush()
         sys.exit(1)
@@ -405,10 +346,8 @@ def version_of(server):
     return re.sub(r"^(\w+) server v=([0-9.]+) .*", r"\1 \2", text.strip(), flags=re.S)
 
 
-def test_servers():
-    total, places = Count(), {}
-    [server_tests] = [target for target in targets() if target.name == "server" and target.kind == "test"]
-    build([server_tests])
+def servers():
+    total, kinds = Count(), ["--test", "server"]
     tested = os.environ.get("REDIS_LOCK_TESTED", "")
     tested = version_of(tested) if tested and shutil.which(tested) else None
     folders = [path.parent for path in (TARGET / "servers").glob("*-*/version")]
@@ -418,53 +357,36 @@ def test_servers():
     for number, folder in enumerate(folders):
         family, version, source = (folder / "version").read_text().strip().split(" ", 2)
         what, server = f"{family.capitalize()} {version}", str(folder / f"{family}-server")
-        which, rest = [word for skipped in ONCE for word in ("--skip", skipped)] if number else [], ""
+        choice, rest = Choice(kinds, skipped=ONCE if number else []), ""
         if what == tested:
-            which, rest = ["--exact", *cannot_everywhere()], ", and the others by make test"
-        with open(f"{folder}.log", "w") as log:
-            print(f"     Running the server tests on {what}", flush=True)
-            command = [server_tests.program, *which]
-            more = threads(server_tests)
-            count = run(command, server_tests.folder, log, RESULT, REDIS_LOCK_SERVER=server, **more)
+            choice, rest = Choice(kinds, exact=cannot_everywhere()), ", and the others by make test"
+        print(f"     Running the server tests on {what}", flush=True)
+        count = Count()
+        with Log(f"{folder}.log") as log:
+            count.add(play(choice, log, REDIS_LOCK_SERVER=server))
             if what != tested:
-                command = [Recipes.program, *ON_EACH_SERVER]
-                count.add(run(command, Recipes.folder, log, RESULT, REDIS_LOCK_SERVER=server))
-            repeat_failed(count, log, REDIS_LOCK_SERVER=server)
-            if count.not_run:
-                # A test of the list must fail here, else it does not belong in the list.
-                command = [server_tests.program, "--exact", *count.not_run]
-                every = {"REDIS_LOCK_SERVER": server, "REDIS_LOCK_TRY_ALL": "1"}
-                tried = run(command, server_tests.folder, log, NOTHING, **every)
-                for name in set(count.not_run) - {row[2] for row in tried.failed}:
-                    count.failed.append(("", "", f"{name} passes, but is listed as one that {what} cannot run"))
+                count.add(play_recipes(ON_EACH_SERVER, log, REDIS_LOCK_SERVER=server))
+        if count.not_run:
+            # A test of the list must fail here, else it does not belong in the list.
+            every = Choice(kinds, exact=count.not_run)
+            with Log(f"{folder}.tried.log", is_shown=False) as log:
+                tried = play(every, log, REDIS_LOCK_SERVER=server, REDIS_LOCK_TRY_ALL="1")
+            for name in set(count.not_run) - set(tried.failed):
+                count.failed.append(f"({name} passes, but is listed as one that {what} cannot run)")
         print(f"{what:14} {source:20} {count.line('')}{rest}", flush=True)
-        for row in count.failed:
-            places[id(row)] = f"REDIS_LOCK_SERVER={server} "
-        for name, why in count.not_run.items():
-            print(f"  not run: {name}: {why}")
-        for row in count.failed:
-            print(f"  failed: {row[2]}")
         if f"| {what} |" not in (ROOT / "docs/compatibility.md").read_text():
             print("  (docs/compatibility.md has another version of it)")
-        total.passed += count.passed
-        total.failed += count.failed
-        total.unsteady += [(f"{what}: {name}", output) for name, output in count.unsteady]
-        total.repeated += [f"{what}: {name}" for name in count.repeated]
-        total.not_run.update({f"{what}: {name}": why for name, why in count.not_run.items()})
-    print()
-    show_unsteady(total)
-    print(f"{len(folders)} servers: {total.line('')}")
-    report(total, lambda row: places[id(row)])
+        total.add(count, f"{what}: ")
+    print(f"{len(folders)} servers")
+    end(total, "servers", "")
 
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]
-    if arguments == ["--servers"]:
-        test_servers()
-    elif arguments == ["--check"]:
-        test("", [target for target in targets() if target.package == "redis-lock"], debug_modules, False)
-    elif len(arguments) <= 1 and not any(argument.startswith("-") for argument in arguments):
-        name = "".join(arguments)
-        test(name, [*targets(), Recipes()], release_modules, not name)
+    word, name = (arguments + ["", ""])[:2]
+    if word == "servers" and len(arguments) == 1:
+        servers()
+    elif word in ("check", "test", "clients") and len(arguments) <= (1 if word == "check" else 2):
+        test(word, name)
     else:
         sys.exit(__doc__)

@@ -3,14 +3,14 @@
 
 It also shows one that just keeps the rule.
 
-Shows to tools/test.py programs of tests that fail, to check which it repeats and which fail the run. Shows pages and
-output to tests/operations/recipes.
+Shows to tools/test.py what tests say, to check how it counts them. Shows pages and output to tests/operations/recipes.
 """
 
 import contextlib
 import importlib.machinery
 import importlib.util
 import io
+import re
 import tempfile
 import unittest
 import unittest.mock
@@ -125,81 +125,82 @@ class Layers(unittest.TestCase):
         self.check(files, "src/lock/a.rs imports src/ffi/b.rs, and the two folders may not know each other")
 
 
-# Prints what a program of tests does. It fails in those of its runs that the file beside it names.
+# What cargo-nextest says of four tests.
+REPORT = """<testsuites><testsuite name="x">
+<testcase name="a::passes"/>
+<testcase name="a::fails"><failure>once</failure><rerunFailure>twice</rerunFailure></testcase>
+<testcase name="a::passes_when_repeated"><flakyFailure>once</flakyFailure></testcase>
+<testcase name="a::leaves_itself_out"><system-out>12 histories
+1 histories
+</system-out></testcase>
+</testsuite></testsuites>"""
+
+# Prints what a program of tests does.
 PROGRAM = """#!/bin/sh
-echo run >> "$0.runs"
-number=$(wc -l < "$0.runs" | tr -d ' ')
-if grep -qx "$number" "$0.fails"; then
-    printf 'failures:\\n\\n---- a::b stdout ----\\nrun %s, REDIS_LOCK_SEED=%s\\n' "$number" "${REDIS_LOCK_SEED:-57}"
-    printf '\\n\\nfailures:\\n    a::b\\n\\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; \\n'
-    exit 101
-fi
-if [ "$number" -gt 1 ]; then echo "$REDIS_LOCK_SEED" >> "$0.seeds"; fi
-echo "test result: ok. 1 passed; 0 failed; 0 ignored; "
+echo 'a::c: no such server' >> "$REDIS_LOCK_NOT_RUN"
+printf 'test a::b ... FAILED\\ntest a::c ... ok\\n\\nfailures:\\n\\n---- a::b stdout ----\\n    x\\n'
+printf '\\nfailures:\\n    a::b\\n\\ntest result: FAILED. 2 passed; 1 failed; 0 ignored; \\n'
+exit 101
 """
 
 
-class Repeated(unittest.TestCase):
-    def play(self, fails, clock=(), programs=1):
-        """Runs programs that fail in these runs. Gives what was counted, how often each ran, and what was printed."""
-        text, log, count = io.StringIO(), io.StringIO(), test.Count()
-        self.addCleanup(setattr, test, "clock_table", test.clock_table)
-        test.clock_table = lambda: dict.fromkeys(clock, "why")
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(text):
-            files = [Path(folder) / f"program{number}" for number in range(programs)]
-            for file in files:
-                file.write_text(PROGRAM)
-                file.chmod(0o755)
-                file.with_suffix(".fails").write_text("".join(f"{run}\n" for run in fails))
-                count.add(test.run([str(file)], folder, log, test.RESULT))
-            test.repeat_failed(count, log)
-            runs = [len(file.with_suffix(".runs").read_text().splitlines()) for file in files]
-            self.seeds = [seed for file in Path(folder).glob("*.seeds") for seed in file.read_text().split()]
-        return count, runs, text.getvalue()
+class Counted(unittest.TestCase):
+    def test_what_passes_only_when_it_is_repeated_is_named(self):
+        count = test.Count()
+        test.count_report(count, REPORT)
+        self.assertEqual((count.passed, count.failed), (3, ["a::fails"]))
+        self.assertEqual((count.repeated, count.histories), (["a::passes_when_repeated"], 13))
+        self.assertIn("passed only when repeated 1", count.line())
 
-    def test_a_test_that_then_passes_three_times_alone_is_unsteady(self):
-        count, runs, text = self.play([1])
-        self.assertEqual((count.failed, count.passed, runs), ([], 0, [4]))
-        self.assertEqual(count.unsteady, [("a::b", ["run 1, REDIS_LOCK_SEED=57"])])
-        self.assertIn("---- a::b stdout ----\nrun 1, REDIS_LOCK_SEED=57\n", text)
-        self.assertIn("unsteady 1", count.line())
-        # Another seed would try another history, and say nothing of the one that failed.
-        self.assertEqual(self.seeds, ["57"] * 3)
+    def play(self, text):
+        """What is counted of a program, and of what it says it has not run."""
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            file = Path(folder) / "program"
+            file.write_text(text)
+            file.chmod(0o755)
+            with open(Path(folder) / "left", "w+b") as left_out, test.Log(Path(folder) / "log") as log:
+                count = test.play_program([file], folder, log, REDIS_LOCK_NOT_RUN=left_out.name)
+                test.note_not_run(count, left_out)
+        return count.passed, count.failed, count.not_run
 
-    def test_a_test_that_fails_again_fails_the_run(self):
-        for fails in ([1, 2], [1, 3], [1, 4]):
-            count, runs, text = self.play(fails)
-            self.assertEqual((len(count.failed), count.unsteady, runs), (1, [], [fails[-1]]))
-            self.assertIn(f"run {fails[-1]}, REDIS_LOCK_SEED=57\n", text)
+    def test_a_program_of_tests_is_counted_by_its_result(self):
+        self.assertEqual(self.play(PROGRAM), (1, ["a::b"], {"a::c": "no such server"}))
 
-    def test_a_test_of_the_table_is_repeated_once(self):
-        count, runs, _ = self.play([1], clock=["a::b"])
-        self.assertEqual((count.failed, count.unsteady, count.passed, runs), ([], [], 1, [2]))
-        count, runs, _ = self.play([1, 2], clock=["a::b"])
-        self.assertEqual((len(count.failed), count.unsteady, runs), (1, [], [2]))
+    def test_a_program_that_breaks_off_has_failed(self):
+        for text in ("#!/bin/sh\nexit 3\n", "#!/bin/sh\nkill -9 $$\n"):
+            passed, failed, _ = self.play(text)
+            self.assertEqual((passed, len(failed)), (0, 1))
+            self.assertIn("before its result", failed[0])
 
-    def test_if_many_fail_none_is_repeated(self):
-        count, runs, _ = self.play([1], programs=5)
-        self.assertEqual((len(count.failed), len(count.unsteady), runs), (0, 5, [4] * 5))
-        count, runs, _ = self.play([1], programs=6)
-        self.assertEqual((len(count.failed), count.unsteady, runs), (6, [], [1] * 6))
+    def test_both_ways_to_run_tests_choose_the_same(self):
+        choice = test.Choice([], skipped=["a::b", "c::"], name="x", package="p")
+        self.assertEqual(choice.expression(), "package(=p) & not (binary(=server) & test(/^(a::b|c::)/)) & test(x)")
+        for program, name, has in (
+            ("server", "a::x", True),
+            ("server", "a::bx", False),
+            ("server", "c::x", False),
+            ("model", "c::x", True),
+            ("model", "c::y", False),
+        ):
+            self.assertIs(choice.has("p", program, name), has, (program, name))
+        self.assertFalse(choice.has("q", "model", "x"))
+        only = test.Choice([], only=["a::"])
+        self.assertEqual(only.expression(), "(not binary(=server) | test(/^(a::)/))")
+        self.assertEqual([only.has("p", *which) for which in (("server", "b"), ("guide", "b"))], [False, True])
 
-    def test_long_output_is_cut_in_the_middle(self):
-        for number, shown in ((60, 60), (61, 60), (900, 60)):
-            with contextlib.redirect_stdout(io.StringIO()) as text:
-                test.show_output("a::b", [f"line {line}" for line in range(number)])
-            lines = text.getvalue().splitlines()[1:]
-            self.assertEqual((len(lines), lines[0], lines[-1]), (shown, "line 0", f"line {number - 1}"))
-
-    def test_output_that_looks_like_a_list_of_failures_does_not_end_it(self):
-        output = ["failures:", "    x", "---- x stdout ----", "end"]
-        lines = ["failures:", "", "---- a stdout ----", *output, "", "failures:"]
-        self.assertEqual(test.outputs_of(["a"], lines), {"a": output})
+    def test_what_may_be_repeated_is_a_test(self):
+        words = set()
+        for folder in ("tests", "cli/tests"):
+            for file in (test.ROOT / folder).rglob("*.rs"):
+                words.update(re.findall(r"\w+", file.read_text()))
+        named = test.named_in_config()
+        self.assertGreater(len(named), 20)
+        self.assertEqual([name for name in named if name.rsplit("::", 1)[1] not in words], [])
 
 
 def recipes():
     """tests/operations/recipes as a module."""
-    loader = importlib.machinery.SourceFileLoader("recipes", str(test.Recipes.source))
+    loader = importlib.machinery.SourceFileLoader("recipes", str(test.RECIPES))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("recipes", loader))
     loader.exec_module(module)
     return module

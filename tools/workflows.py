@@ -2,10 +2,11 @@
 """Checks that .github/workflows run nothing but words of the Makefile, and that each word is there. Changes nothing.
 
 The workflows cannot run here. make can, so all that they do has to be in it. Allowed besides are the lines that bring a
-compiler and git to a fresh machine. CI has to run what .ci/run does, no less and no more.
+compiler and git to a fresh machine. CI has to run what .ci/run does, and Nightly what make nightly does.
 """
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -67,6 +68,10 @@ def main():
     jobs = matrix((folder / "ci.yml").read_text())
     if jobs != steps:
         lines.append(f".github/workflows/ci.yml runs {' '.join(jobs)}, and .ci/run {' '.join(steps)}")
+    night = shlex.split(re.search(r"^NIGHTLY = (.*)$", (ROOT / "Makefile").read_text(), re.M)[1])
+    jobs = matrix((folder / "nightly.yml").read_text())
+    if jobs != night:
+        lines.append(f".github/workflows/nightly.yml runs {', '.join(jobs)}, and make nightly {', '.join(night)}")
     for line in lines:
         print(f"workflows: {line}")
     sys.exit(1 if lines else 0)

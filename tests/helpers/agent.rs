@@ -42,7 +42,8 @@ impl Agent {
     pub(crate) fn start(mut command: Command, url: &str, cluster: bool) -> Agent {
         command.arg(url).args(cluster.then_some("--cluster"));
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = spawned.unwrap_or_else(|error| panic!("{command:?}: {error}: run the tests with make test"));
+        let mut child =
+            spawned.unwrap_or_else(|error| panic!("{command:?}: {error}: run the tests with make test-clients"));
         let requests = child.stdin.take().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.next().and_then(Result::ok).unwrap_or_default();

@@ -13,7 +13,8 @@ pub(crate) fn passes(command: &mut Command) -> String {
     if command.get_current_dir().is_none() {
         command.current_dir(root());
     }
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}: run the tests with make test"));
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{command:?}: {error}: run the tests with make test-clients"));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?} ended with {}:\n{said}{error}", output.status);

@@ -646,7 +646,7 @@ impl Nodes {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: crate::random::cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn no_client_carries_the_clock_away_and_none_makes_a_fence_repeat_or_go_back(deeds in vec(deed(), 1..120)) {

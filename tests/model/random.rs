@@ -1,6 +1,7 @@
 //! Long random histories of few owners and few keys, so that they collide. A failing one is shrunk and printed, and its
 //! seed is kept beside this file.
 
+use crate::exhaustive::is_full;
 use crate::queue::Rules;
 use crate::world::{Bound, Least, Named, Op, RULES, World};
 use proptest::collection::vec;
@@ -294,9 +295,9 @@ fn ended_max() -> impl Strategy<Value = usize> {
     prop_oneof![2 => Just(RULES.ended_max), 2 => Just(1), 1 => Just(2)]
 }
 
-/// At least so many; more with PROPTEST_CASES.
-fn cases() -> u32 {
-    ProptestConfig::default().cases.max(4_000)
+/// How many histories at least; more with PROPTEST_CASES.
+pub(crate) fn cases() -> u32 {
+    ProptestConfig::default().cases.max(if is_full() { 4_000 } else { 500 })
 }
 
 proptest! {

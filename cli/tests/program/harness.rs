@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use tempfile::TempDir;
-use testbed::{Client, PATIENCE, Server, Signal, wait_for};
+use testbed::{Client, PATIENCE, Server, Signal, file_from, wait_for};
 
 /// A run of the program. It, its keeper, the command and whatever that started are killed when it is dropped.
 pub(crate) struct Run {
@@ -201,6 +201,13 @@ impl Folder {
     pub(crate) fn text(&self, name: &str) -> String {
         Path::display(&self.path(name)).to_string()
     }
+}
+
+/// A Python, of which no test of the program needs more than its library.
+pub(crate) fn python() -> PathBuf {
+    Some(file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python"))
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| "python3".into())
 }
 
 /// Says that this machine cannot run this test, or a part of it.

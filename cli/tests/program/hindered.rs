@@ -1,6 +1,6 @@
 //! Something stands in the way: nobody reads what the program says, or the command hides.
 
-use crate::harness::{self, Folder, Run, not_run, program, program_at, start, wait_waiters};
+use crate::harness::{self, Folder, Run, not_run, program, program_at, python, start, wait_waiters};
 use crate::process;
 use rustix::process::kill_process;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use testbed::{Proxy, Server, Signal, file_from, wait_for};
+use testbed::{Proxy, Server, Signal, wait_for};
 
 /// Lets the standard error output of a program be full. It stays so as long as the other end lives.
 fn fill_stderr(command: &mut Command) -> UnixStream {
@@ -69,7 +69,7 @@ work()
 ";
 
 fn evasive(how: &str, folder: &Folder, server: &Server, options: &[&str]) -> Run {
-    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+    let python = python();
     let command = ["k", python.to_str().unwrap(), "-c", EVASIVE, how, &folder.text("beat")];
     let run = start(server.port(), &[&["run", "-k", "500ms"], options, &command].concat());
     folder.line("beat");
@@ -203,7 +203,7 @@ fn a_name_whose_first_address_leads_nowhere_is_reached_by_its_second() {
     let folder = Folder::new();
     server.connect().ok(&["CONFIG", "SET", "bind", "127.0.0.1 127.0.0.3"]);
     let (port, hosts) = (server.port().to_string(), folder.text("hosts"));
-    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+    let python = python();
     let mut hole = program_at(&python, 0, &["-c", BLACK_HOLE, &port, &hosts]);
     hole.stdin(Stdio::piped());
     let _hole = Run::of(hole);

@@ -1,13 +1,13 @@
 //! A terminal: what its keys do, and which process group has it. Played by a program behind a pseudo-terminal.
 
-use crate::harness::{Folder, Run, is_held, not_run, program_at};
+use crate::harness::{Folder, Run, is_held, not_run, program_at, python};
 use crate::process::state;
 use std::process::{Command, Stdio};
-use testbed::{Server, file_from, wait_for};
+use testbed::{Server, wait_for};
 
 /// The program that plays this scene.
 fn player(server: &Server, scene: &str) -> Command {
-    let python = file_from("REDIS_LOCK_PYTHON", "target/venv/bin/python");
+    let python = python();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/terminal.py");
     let mut command = program_at(&python, server.port(), &[script, scene]);
     command.env("PROGRAM", env!("CARGO_BIN_EXE_redis-lock"));

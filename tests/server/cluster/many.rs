@@ -33,7 +33,7 @@ fn a_cluster_client_finds_the_node_by_the_number_of_keys() {
         .arg(script)
         .arg(cluster.nodes[0].port().to_string())
         .output()
-        .expect("make test installs it");
+        .expect("make test-clients installs it");
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && text.contains("checks passed"), "{text}");
     for number in 0..3 {

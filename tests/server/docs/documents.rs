@@ -467,8 +467,8 @@ fn run_all(language: &str, interpreter: &Path, ending: &str, prepare: impl Fn(St
         let said_last = if language == "python" { "print('the end')" } else { "console.log('the end');" };
         fs::write(&file, format!("{}\n{said_last}\n", prepare(text))).unwrap();
         let output = Command::new(interpreter).arg(&file).output();
-        let output =
-            output.unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test", interpreter.display()));
+        let output = output
+            .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test-clients", interpreter.display()));
         let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && said.contains("the end"), "{path}: {}:\n{said}", output.status);
         assert!(server.connect().info_number("lock", "lock_granted") > 0, "{path} has taken no lock");

@@ -12,7 +12,7 @@ pub(crate) fn run_script(server: &Server, program: &Path, script: &str, args: &[
         .arg(server.port().to_string())
         .args(args)
         .output()
-        .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test", program.display()));
+        .unwrap_or_else(|error| panic!("{}: {error}: run the tests with make test-clients", program.display()));
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{} ended with {}:\n{said}", script.display(), output.status);
     // A script that ended early would end well, too.
