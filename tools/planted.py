@@ -74,7 +74,7 @@ def copy():
             shutil.copy(here, there, follow_symlinks=True)
 
 
-def run(command, log):
+def run(command, log, longest_s=None):
     """How a command ended in the copy; None if it took too long."""
     variables = {
         "CARGO_TARGET_DIR": str(PLANTED / "target"),
@@ -86,7 +86,7 @@ def run(command, log):
     environment = dict(os.environ, **variables)
     with subprocess.Popen(command, cwd=TREE, env=environment, start_new_session=True, **pipes) as process:
         try:
-            return process.wait(LONGEST_S)
+            return process.wait(longest_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return None
@@ -102,8 +102,9 @@ def build(programs, log):
 
 
 def sees(program, words, log):
-    """Whether a program of tests fails."""
-    return run(["cargo", "test", "--locked", "--package", "redis-lock", *PROGRAMS[program], "--", *words], log) != 0
+    """Whether a program of tests fails, or does not end."""
+    command = ["cargo", "test", "--locked", "--package", "redis-lock", *PROGRAMS[program], "--", *words]
+    return run(command, log, LONGEST_S) != 0
 
 
 def play(defect):
@@ -139,8 +140,12 @@ def main():
         sys.exit(1 if wrong else 0)
     start, name = time.monotonic(), "".join(sys.argv[1:])
     PLANTED.mkdir(parents=True, exist_ok=True)
-    (PLANTED / "log").write_text("")
     copy()
+    with open(PLANTED / "log", "w") as log:
+        if not build(list(PROGRAMS), log):
+            sys.exit("planted: the tests cannot be built: see target/planted/log")
+        if any(sees(program, [], log) for program in PROGRAMS):
+            sys.exit("planted: a test fails without any defect: see target/planted/log")
     results = {}
     for defect in every:
         if name in defect.name:

@@ -127,9 +127,11 @@ def check(*command):
 
 def debug_modules():
     """Builds the modules in less time than a release build takes: without link-time optimisation."""
-    check("cargo", "build", "--locked", *(f"--package={name}" for name in ("redis-lock", "probe-module", "wallclock")))
+    packages = ["redis-lock", "probe-module", "wallclock", "noop"]
+    check("cargo", "build", "--locked", *(f"--package={package}" for package in packages))
     [module] = [path for path in (TARGET / "debug").glob("libredis_lock.*") if path.suffix in (".so", ".dylib")]
     os.environ["REDIS_LOCK_MODULE"] = str(module)
+    os.environ["REDIS_LOCK_NOOP"] = str(module.with_stem("libnoop"))
 
 
 def packages():

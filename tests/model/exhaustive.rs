@@ -230,8 +230,8 @@ impl Histories {
         Histories { rules: Rules { reserve_us: 10_000, ..RULES }, before, first: 0..ops.len(), ops, steps: 5 }
     }
 
-    /// The histories of these steps, and what each is but for names: which op stands for which, in every way in which
-    /// owners and keys can change places so that the same things can happen.
+    /// Every way in which owners and keys can change places so that the same things can happen, each with the ops that
+    /// stand for these then.
     fn mirrors(&self) -> Vec<(Renaming, Vec<usize>)> {
         let of = |ops: &[Op]| ops.iter().map(|op| format!("{op:?}")).collect::<Vec<_>>();
         let (ops, before) = (of(&self.ops), of(&self.before));
