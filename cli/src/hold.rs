@@ -2,10 +2,11 @@
 //! what the server said.
 
 use crate::clock::{Moment, valid_until};
-use crate::error::{Error, Trouble};
+use crate::error::Error;
 use crate::owner::Owner;
 use crate::request::Terms;
 use crate::sync::{lock, wait};
+use crate::trouble::Trouble;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
@@ -53,15 +54,15 @@ impl Hold {
         Hold { terms, owner, fences, pid, trouble: None, state: Mutex::new(state), changed }
     }
 
-    /// The same, which tells of renewals that fail.
+    /// The same, which tells of renewals that fail, and of its loss.
     pub(crate) fn telling(self, trouble: Option<Trouble>) -> Hold {
         Hold { trouble, ..self }
     }
 
     /// A renewal failed, and will be tried again.
-    pub(crate) fn not_extended(&self, error: &Error) {
+    pub(crate) fn not_extended(&self, error: Error) {
         if let Some(trouble) = self.trouble.as_ref().filter(|_| !self.is_over()) {
-            trouble.tell(error);
+            trouble.tell_apart(error);
         }
     }
 
@@ -157,8 +158,15 @@ impl Hold {
     fn go(&self, from: Stage, to: Stage) {
         let mut state = lock(&self.state);
         if state.stage == from {
-            state.stage = to;
-            self.changed.notify_all();
+            self.enter(&mut state, to);
+        }
+    }
+
+    fn enter(&self, state: &mut State, stage: Stage) {
+        state.stage = stage;
+        self.changed.notify_all();
+        if let Some(trouble) = self.trouble.as_ref().filter(|_| stage == Stage::Lost) {
+            trouble.tell_apart(Error::Lost);
         }
     }
 
@@ -166,8 +174,7 @@ impl Hold {
     fn stage(&self) -> Stage {
         let mut state = lock(&self.state);
         if state.stage == Stage::Held && (state.valid_until.is_past() || !self.is_ours()) {
-            state.stage = Stage::Lost;
-            self.changed.notify_all();
+            self.enter(&mut state, Stage::Lost);
         }
         state.stage
     }
