@@ -353,3 +353,24 @@ fn a_server_that_takes_no_more_connections_ends_no_command() {
     drop(others);
     assert!(server.connect().lock_info("k").is_none(), "it is released over the same connection");
 }
+
+#[test]
+fn what_systemd_says_to_its_process_is_said_to_the_command() {
+    let server = Server::new();
+    let tool = env!("CARGO_BIN_EXE_redis-lock");
+    let told = |listen: &str, watchdog: &str| {
+        // A descriptor below those that the program itself opens, as a socket of systemd.
+        let script = format!(
+            "export LISTEN_PID={listen} WATCHDOG_PID={watchdog}; exec 3</dev/null; exec {tool} run k -- \
+             sh -c 'echo $LISTEN_PID $WATCHDOG_PID $$; [ -e /proc/$$/fd/3 ] && echo passed'"
+        );
+        let outcome = Run::of(program_at(Path::new("/bin/sh"), server.port(), &["-c", &script])).end();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+        outcome.out.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let own = told("$$", "$$");
+    assert!(own[0] == own[2] && own[1] == own[2] && own[3] == "passed", "{own:?}");
+    // What is for another process stays.
+    let others = told("1", "2");
+    assert_eq!(others[..2], ["1", "2"]);
+}
