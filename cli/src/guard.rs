@@ -4,6 +4,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
+use crate::trouble::Trouble;
 use crate::wait::LEAVING;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use std::fmt;
@@ -39,9 +40,9 @@ pub(crate) struct Ended {
 
 /// A lock that is held. It is renewed in the background, and released when this is dropped.
 ///
-/// To drop it waits for the answer of the server for a quarter of a second at most. Where none comes by then, the release
+/// To drop it waits for the answer of the server, a quarter of a second at most. Where none comes by then, the release
 /// goes on in the background, until it is answered or the lease is over. A process that ends sooner leaves the lock to
-/// its lease.
+/// its lease: see [`Client::wait_released`](crate::Client::wait_released).
 ///
 /// A lock can be lost while it is held: the server was away for longer than the lease, the program stood still, an
 /// operator broke it. [`is_lost`](Guard::is_lost) and [`wait_lost`](Guard::wait_lost) tell; so do
@@ -58,6 +59,11 @@ pub struct Guard {
 impl Guard {
     pub(crate) fn new(hold: Arc<Hold>, keeper: Box<dyn Keeper>, claim: Claim) -> Guard {
         Guard { hold, keeper, claim: Some(claim) }
+    }
+
+    /// Tells of renewals that fail, and of its loss.
+    pub(crate) fn tell(&self, trouble: &Trouble) {
+        self.hold.tell(trouble);
     }
 
     /// The fence of the lock, or of its first key: each holder's is higher than those of all holders before. A resource

@@ -7,7 +7,7 @@ use crate::owner::Owner;
 use crate::request::Terms;
 use crate::sync::{lock, wait};
 use crate::trouble::Trouble;
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 /// How long the wait for a loss sleeps at most. Its timer stands still in a suspended machine, while validity ends.
@@ -20,7 +20,7 @@ pub(crate) struct Hold {
     pub(crate) fences: Vec<u64>,
     /// A process that was forked has the memory, but not the lock.
     pid: u32,
-    trouble: Option<Trouble>,
+    trouble: OnceLock<Trouble>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -51,17 +51,18 @@ impl Hold {
     pub(crate) fn until(terms: Terms, owner: Owner, fences: Vec<u64>, valid_until: Moment) -> Hold {
         let state = State { valid_until, stage: Stage::Held };
         let (pid, changed) = (std::process::id(), Condvar::new());
-        Hold { terms, owner, fences, pid, trouble: None, state: Mutex::new(state), changed }
+        Hold { terms, owner, fences, pid, trouble: OnceLock::new(), state: Mutex::new(state), changed }
     }
 
-    /// The same, which tells of renewals that fail, and of its loss.
-    pub(crate) fn telling(self, trouble: Option<Trouble>) -> Hold {
-        Hold { trouble, ..self }
+    /// Tells of renewals that fail, and of its loss.
+    pub(crate) fn tell(&self, trouble: &Trouble) {
+        // It is given once.
+        drop(self.trouble.set(trouble.clone()));
     }
 
     /// A renewal failed, and will be tried again.
     pub(crate) fn not_extended(&self, error: Error) {
-        if let Some(trouble) = self.trouble.as_ref().filter(|_| !self.is_over()) {
+        if let Some(trouble) = self.trouble.get().filter(|_| !self.is_over()) {
             trouble.tell_apart(error);
         }
     }
@@ -165,7 +166,7 @@ impl Hold {
     fn enter(&self, state: &mut State, stage: Stage) {
         state.stage = stage;
         self.changed.notify_all();
-        if let Some(trouble) = self.trouble.as_ref().filter(|_| stage == Stage::Lost) {
+        if let Some(trouble) = self.trouble.get().filter(|_| stage == Stage::Lost) {
             trouble.tell_apart(Error::Lost);
         }
     }

@@ -176,6 +176,9 @@ impl Lock {
             }
             Place::One(client) => self.taken(client, owner, patience),
         };
+        if let (Ok(Some(guard)), Some(trouble)) = (&taken, &self.trouble) {
+            guard.tell(trouble);
+        }
         taken.inspect_err(|error| {
             let is_trouble = matches!(error, Error::Server(_) | Error::Connection(_) | Error::NoQuorum(_));
             // A wait has told it before it asked again.
@@ -201,7 +204,7 @@ impl Lock {
             _ => asker.wait(claim, patience.deadline(), self.cancel.as_ref(), &tell_and_go_on),
         };
         let Some(Granted { fences, sent, claim }) = granted? else { return Ok(None) };
-        let hold = Arc::new(Hold::new(self.terms.clone(), owner, fences, sent).telling(self.trouble.clone()));
+        let hold = Arc::new(Hold::new(self.terms.clone(), owner, fences, sent));
         let keeper = OneServer::keep(&hold, sent, transport, limit)?;
         Ok(Some(Guard::new(hold, Box::new(keeper), claim)))
     }
