@@ -354,3 +354,26 @@ fn address_of(hold: &Arc<Hold>) -> usize {
 fn is_redirection(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if ["MOVED", "ASK", "TRYAGAIN"].contains(&error.code()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_whose_thread_ends_for_whatever_reason_makes_room_for_the_next() {
+        let nobody = "redis://127.0.0.1:1".parse().expect("a URL");
+        let lanes = Lanes::new(Arc::new(Servers::nodes(vec![nobody])));
+        let limit = Duration::from_secs(1);
+        lanes.send(Errand::once(0, Vec::new(), limit, |_, _| panic!("what nobody has thought of")));
+        let deadline = Moment::now() + Duration::from_secs(60);
+        while !lanes.0.state().by_address.is_empty() {
+            assert!(!deadline.is_past(), "its thread has ended, and it is there");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (sender, received) = channel();
+        lanes.send(Errand::once(0, Vec::new(), limit, move |replies, _| {
+            let _: Result<(), _> = sender.send(replies.is_err());
+        }));
+        assert_eq!(received.recv_timeout(Duration::from_secs(60)), Ok(true), "nobody listens there");
+    }
+}

@@ -93,8 +93,8 @@ impl Asker<'_> {
         }
     }
 
-    /// Waits in the queue until the deadline, or without one as long as it takes. Tells of each error that may pass, and
-    /// whether it is of another kind than the last one; asks again if it is told to.
+    /// Waits in the queue until the deadline, or without one as long as it takes. Tells of each error that may pass,
+    /// and whether it is of another kind than the last one; asks again if it is told to.
     pub(crate) fn wait(
         &self,
         claim: Claim,
