@@ -176,6 +176,11 @@ impl Channel {
         self.open.as_ref().is_some_and(Open::is_ours)
     }
 
+    /// Closes the connection.
+    pub(crate) fn close(&mut self) {
+        self.open = None;
+    }
+
     /// Closes the connection if it was not used just now and does not answer.
     pub(crate) fn test(&mut self, slot: u16, deadline: Moment) {
         let is_old = self.open.as_ref().is_some_and(|open| open.last_used.elapsed() >= TRUST);

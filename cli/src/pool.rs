@@ -1,6 +1,7 @@
-//! Connections for requests whose reply a thread waits for, each with a thread of its own that speaks over it. So the
+//! Connections for requests whose reply a thread waits for, each with a thread of its own that can speak over it. So the
 //! thread that waits can turn away from a request that is on its way: to be cancelled, or because its time is up. A
-//! connection alone cannot be interrupted. Those that are idle serve the next requests, and are closed after a while.
+//! connection alone cannot be interrupted. Who need not turn away speaks over it directly. Those that are idle serve the
+//! next requests, and are closed after a while.
 
 use crate::channel::{Channel, Failure, Parting};
 use crate::clock::Moment;
@@ -19,6 +20,9 @@ const WAITS_MAX: usize = 32;
 /// How many idle connections are kept for the next request, and for how long.
 const IDLE_MAX: usize = 8;
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
+
+/// How often an idle one looks whether it has been so for long.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What a waiting thread is told.
 pub(crate) enum Event {
@@ -70,7 +74,10 @@ struct Courier {
     number: u64,
     /// The server that it was last sent to.
     lane: String,
+    /// Used by one thread at a time: its own, or the one that has this.
+    channel: Arc<Mutex<Channel>>,
     tasks: Sender<Task>,
+    idle_since: Moment,
 }
 
 enum Task {
@@ -87,12 +94,7 @@ impl Pool {
     pub(crate) fn ask(self: &Arc<Self>, request: Request) -> Result<Value, Failure> {
         let failed = |error: io::Error| Failure { error: Error::Connection(RedisError::from(error)), sent: false };
         let courier = self.take(request.slot).map_err(failed)?;
-        let (events, received) = channel();
-        drop(courier.tasks.send(Task::Ask(request, events)));
-        let reply = match received.recv() {
-            Ok(Event::Reply(reply)) => reply,
-            _ => return Err(failed(io::ErrorKind::BrokenPipe.into())),
-        };
+        let reply = request.send(&mut lock(&courier.channel));
         self.put_back(courier, &reply);
         reply
     }
@@ -123,10 +125,11 @@ impl Pool {
         state.next += 1;
         drop(state);
         let (tasks, received) = channel();
-        let (pool, servers) = (Arc::downgrade(self), self.servers.clone());
+        let (pool, own) = (Arc::downgrade(self), Arc::new(Mutex::new(Channel::new(&self.servers))));
+        let channel = own.clone();
         let thread = std::thread::Builder::new().name("redis-lock-asker".to_owned());
-        thread.spawn(move || serve(&pool, &servers, number, &received))?;
-        Ok(Courier { number, lane, tasks })
+        thread.spawn(move || serve(&pool, &own, number, &received))?;
+        Ok(Courier { number, lane, channel, tasks, idle_since: Moment::now() })
     }
 
     /// What failed on one connection is not tried on the idle ones to that server: they may have died together.
@@ -140,13 +143,14 @@ impl Pool {
         if state.idle.len() == IDLE_MAX {
             state.idle.remove(0);
         }
-        state.idle.push(courier);
+        state.idle.push(Courier { idle_since: Moment::now(), ..courier });
     }
 
-    /// Takes an idle one out for good; false if it is not idle any more.
+    /// Takes one out for good that is idle for long; false if it is not.
     fn retire(&self, number: u64) -> bool {
         let mut state = self.state();
-        let at = state.idle.iter().position(|courier| courier.number == number);
+        let is_it = |courier: &Courier| courier.number == number && courier.idle_since.elapsed() >= IDLE;
+        let at = state.idle.iter().position(is_it);
         at.map(|at| state.idle.remove(at)).is_some()
     }
 
@@ -160,17 +164,16 @@ impl Pool {
 }
 
 /// Does what a courier is told, until it is not needed any more.
-fn serve(pool: &Weak<Pool>, servers: &Arc<Servers>, number: u64, tasks: &Receiver<Task>) {
-    let mut channel = Channel::new(servers);
+fn serve(pool: &Weak<Pool>, channel: &Arc<Mutex<Channel>>, number: u64, tasks: &Receiver<Task>) {
     loop {
-        match tasks.recv_timeout(IDLE) {
+        match tasks.recv_timeout(LOOK) {
             Ok(Task::Ask(request, events)) => {
-                let reply = request.send(&mut channel);
+                let reply = request.send(&mut lock(channel));
                 // A waiting thread that has turned away does not listen.
                 drop(events.send(Event::Reply(reply)));
             }
             Ok(Task::AfterClosing(last)) => {
-                drop(channel);
+                lock(channel).close();
                 return last();
             }
             Err(RecvTimeoutError::Timeout) if pool.upgrade().is_some_and(|pool| !pool.retire(number)) => {}
@@ -225,6 +228,11 @@ impl Line {
             drop(courier.tasks.send(Task::Ask(request, events.clone())));
             self.is_asked = true;
         }
+    }
+
+    /// Sends a request on this thread. The reply cannot be turned away from.
+    pub(crate) fn ask_here(&self, request: Request) -> Option<Result<Value, Failure>> {
+        self.courier.as_ref().map(|courier| request.send(&mut lock(&courier.channel)))
     }
 
     /// The reply has come.

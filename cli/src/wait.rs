@@ -112,7 +112,7 @@ impl Asker<'_> {
             told: Told::default(),
             events,
             received,
-            _notified: notified,
+            notified,
             is_given_up,
             line: None,
             has_asked: false,
@@ -172,7 +172,7 @@ struct Wait<'a> {
     told: Told,
     events: Sender<Event>,
     received: Receiver<Event>,
-    _notified: Option<Notified<'a>>,
+    notified: Option<Notified<'a>>,
     is_given_up: Arc<AtomicBool>,
     /// The connection on which it waits. None while there is none to be had.
     line: Option<Line>,
@@ -261,10 +261,19 @@ impl Wait<'_> {
         let slice = self.left().unwrap_or(SLICE).min(SLICE);
         let parting = Some(self.asker.parting(&self.is_given_up));
         let sent = Moment::now();
+        (self.has_asked, self.sent) = (true, sent);
         let pause = if let Some(line) = &mut self.line {
             let command = terms.acquire(owner, Queue::Wait(QUEUE, slice), None);
             let (limit, repeat) = (slice + REPLY_LIMIT, Repeat::AfterIdle);
-            line.ask(Request { slot, command, limit, repeat, parting }, &self.events);
+            let request = Request { slot, command, limit, repeat, parting };
+            if self.deadline.is_none() && self.notified.is_none() {
+                // Nothing can end it but the reply: that spares another thread.
+                if let Some(reply) = line.ask_here(request) {
+                    drop(self.events.send(Event::Reply(reply)));
+                }
+            } else {
+                line.ask(request, &self.events);
+            }
             slice
         } else {
             let (command, events) = (terms.acquire(owner, Queue::Place(QUEUE), None), self.events.clone());
@@ -275,7 +284,7 @@ impl Wait<'_> {
             transport.lanes.send(poll.parting_with(parting));
             POLL
         };
-        (self.has_asked, self.is_asked, self.sent) = (true, true, sent);
+        self.is_asked = true;
         let Some(Event::Reply(reply)) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
         self.replied(&reply);
         let reply = reply?.extract_error().map_err(Error::from)?;
