@@ -155,8 +155,8 @@ impl Channel {
         self.partings = partings;
     }
 
-    /// Opens the connection for this slot, unless it is open. Sees that the server takes it: one that is full, or wants a
-    /// password, says so to the first request only.
+    /// Opens the connection for this slot, unless it is open. Sees that the server takes it: one that is full, or wants
+    /// a password, says so to the first request only.
     pub(crate) fn open(&mut self, slot: u16, deadline: Moment) -> Result<(), Failure> {
         if self.is_open() {
             return Ok(());

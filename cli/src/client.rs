@@ -17,9 +17,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where locks are kept: one server, a cluster, or the primary that Sentinels know.
 ///
-/// Clones share its connections. It is made for many threads; one client for a program is enough. It has one connection
-/// to each server for renewals, from before the first lock on, and one for each wait, 32 at most; further waits ask each
-/// second. Idle connections, 8 at most, are closed after 30 s.
+/// Clones share its connections. It is made for many threads; one client for a program is enough. It has one
+/// connection to each server for renewals, from before the first lock on, and one for each wait, 32 at most; further
+/// waits ask each second. Idle connections, 8 at most, are closed after 30 s.
 #[derive(Clone)]
 pub struct Client {
     transport: Arc<Transport>,

@@ -1,6 +1,6 @@
-//! Connections for requests whose reply a thread waits for, each with a thread of its own that can speak over it. So the
-//! thread that waits can turn away from a request that is on its way: to be cancelled, or because its time is up. A
-//! connection alone cannot be interrupted. Who need not turn away speaks over it directly. Those that are idle serve the
+//! Connections for requests whose reply a thread waits for, each with a thread of its own that can speak over it. So
+//! the thread that waits can turn away from a request that is on its way: to be cancelled, or as its time is up. A
+//! connection alone cannot be interrupted. A thread that need not turn away speaks over it itself. Idle ones serve the
 //! next requests, and are closed after a while.
 
 use crate::channel::{Channel, Failure, Parting};
