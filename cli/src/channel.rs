@@ -2,12 +2,12 @@
 //! failure, since a late reply would be taken for that of the next request. Sends nothing twice by itself.
 
 use crate::clock::Moment;
-use crate::connection::{connect, converse};
+use crate::connection::{connect, converse, no_answer};
 use crate::error::Error;
-use crate::servers::{Redirection, Servers, address_of};
-use crate::sync::lock;
+use crate::servers::{Redirection, Servers};
 use redis::{Cmd, Connection, ConnectionInfo, RedisError, Value};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often one request is sent on, before a cluster counts as confused.
@@ -16,18 +16,24 @@ const REDIRECTIONS_MAX: usize = 5;
 /// How long it may take to connect. A wait that lost its connection has to ask again in a third of its `QUEUE`.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// How many connections wait in a pool for the next request.
-const IDLE_MAX: usize = 8;
-
 /// After so long without use a connection may be gone, and is asked before it is trusted.
 const TRUST: Duration = Duration::from_secs(1);
 
 /// What went wrong with a request.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
     /// Whether the server may have got the request.
     pub(crate) sent: bool,
+}
+
+impl Failure {
+    /// That no answer came in time, so that the request may still be done.
+    pub(crate) fn silent(from: &str, limit: Duration) -> Failure {
+        // What Sentinels lead to has no name here.
+        let from = if from.is_empty() { "the primary" } else { from };
+        Failure { error: Error::Connection(no_answer(from, limit)), sent: true }
+    }
 }
 
 impl From<Failure> for Error {
@@ -39,6 +45,16 @@ impl From<Failure> for Error {
 pub(crate) struct Channel {
     servers: Arc<Servers>,
     open: Option<Open>,
+    partings: Vec<Parting>,
+}
+
+/// What is written behind a request that got no answer in time and was given up, before the connection is closed: so a
+/// server that goes on later reads it after that request. Where the request is asked again it must not be written: it
+/// would end what the second one gets.
+#[derive(Clone)]
+pub(crate) struct Parting {
+    pub(crate) command: Cmd,
+    pub(crate) is_given_up: Arc<AtomicBool>,
 }
 
 struct Open {
@@ -51,7 +67,7 @@ struct Open {
 
 impl Channel {
     pub(crate) fn new(servers: &Arc<Servers>) -> Channel {
-        Channel { servers: servers.clone(), open: None }
+        Channel { servers: servers.clone(), open: None, partings: Vec::new() }
     }
 
     /// The reply to a request about keys of this slot. Follows redirections. An error reply is an error.
@@ -98,6 +114,10 @@ impl Channel {
                 Ok(replies)
             }
             Err(error) => {
+                for parting in self.partings.iter().filter(|parting| parting.is_given_up.load(Ordering::Relaxed)) {
+                    // It is sent over another connection as well.
+                    drop(open.connection.send_packed_command(&parting.command.get_packed_command()));
+                }
                 self.servers.failed(server);
                 Err(Failure { error: Error::Connection(error), sent: true })
             }
@@ -117,21 +137,56 @@ impl Channel {
         }
     }
 
-    /// An error reply. A server that is no primary any more is not asked again.
+    /// An error reply. A server that is no primary any more is not asked again, and one that is full has closed the
+    /// connection.
     fn refused(&mut self, error: RedisError) -> Failure {
         if error.code() == Some("READONLY")
             && let Some(open) = self.open.take()
         {
             self.servers.failed(&open.server);
+        } else if is_full(&error) {
+            self.open = None;
         }
         Failure { error: error.into(), sent: true }
     }
 
-    /// Whether requests of this slot would go over the connection that is open.
-    fn leads_to(&self, slot: u16) -> bool {
-        let address = self.open.as_ref().filter(|open| open.is_ours()).map(|open| address_of(&open.server));
-        // A pool of Sentinel's primary is emptied by READONLY and by failures.
-        address.is_some_and(|address| ["", &address].contains(&self.servers.lane(slot).as_str()))
+    /// What is written behind the next requests if they get no answer in time.
+    pub(crate) fn part_with(&mut self, partings: Vec<Parting>) {
+        self.partings = partings;
+    }
+
+    /// Opens the connection for this slot, unless it is open. Sees that the server takes it: one that is full, or wants
+    /// a password, says so to the first request only.
+    pub(crate) fn open(&mut self, slot: u16, deadline: Moment) -> Result<(), Failure> {
+        if self.is_open() {
+            return Ok(());
+        }
+        let replies = self.exchange(slot, &[redis::cmd("PING")], deadline)?;
+        match replies.into_iter().next().map(Value::extract_error) {
+            Some(Err(error)) if is_full(&error) || error.code() == Some("NOAUTH") => {
+                self.open = None;
+                Err(not_sent(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is a connection, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.as_ref().is_some_and(Open::is_ours)
+    }
+
+    /// Closes the connection.
+    pub(crate) fn close(&mut self) {
+        self.open = None;
+    }
+
+    /// Closes the connection if it was not used just now and does not answer.
+    pub(crate) fn test(&mut self, slot: u16, deadline: Moment) {
+        let is_old = self.open.as_ref().is_some_and(|open| open.last_used.elapsed() >= TRUST);
+        if is_old && self.exchange(slot, &[redis::cmd("PING")], deadline).is_err() {
+            self.open = None;
+        }
     }
 }
 
@@ -142,111 +197,6 @@ impl Open {
 
     fn is_to(&self, server: &ConnectionInfo) -> bool {
         self.is_ours() && self.server.addr() == server.addr()
-    }
-}
-
-/// Connections that requests take in turn and give back. A request in flight has one of its own.
-pub(crate) struct Pool {
-    servers: Arc<Servers>,
-    idle: Mutex<Vec<Channel>>,
-}
-
-/// Whether a request that got no reply may be sent once more, over a new connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Repeat {
-    /// Never: it may be done twice.
-    Never,
-    /// If the connection was an old one, which the server may have closed long ago.
-    AfterIdle,
-    /// In any case.
-    Once,
-}
-
-impl Pool {
-    pub(crate) fn new(servers: Arc<Servers>) -> Pool {
-        Pool { servers, idle: Mutex::default() }
-    }
-
-    pub(crate) fn servers(&self) -> &Arc<Servers> {
-        &self.servers
-    }
-
-    /// The reply, and whether the server may have got the request twice.
-    pub(crate) fn ask(
-        &self,
-        slot: u16,
-        request: &Cmd,
-        limit: Duration,
-        repeat: Repeat,
-    ) -> Result<(Value, bool), Failure> {
-        let deadline = Moment::now() + limit;
-        let mut old = self.take(slot);
-        if repeat == Repeat::Never {
-            old = old.and_then(|channel| channel.if_alive(slot, deadline));
-        }
-        let was_idle = old.is_some();
-        let mut channel = old.unwrap_or_else(|| Channel::new(&self.servers));
-        let failure = match channel.ask(slot, request, deadline) {
-            Err(failure) if matches!(failure.error, Error::Connection(_)) => failure,
-            replied => {
-                self.give_back(channel);
-                return replied.map(|reply| (reply, false));
-            }
-        };
-        let again = match repeat {
-            Repeat::Never => false,
-            Repeat::AfterIdle => was_idle && !is_timeout(&failure.error),
-            Repeat::Once => true,
-        };
-        if !again {
-            return Err(failure);
-        }
-        let mut channel = Channel::new(&self.servers);
-        let replied = channel.ask(slot, request, Moment::now() + limit);
-        self.give_back(channel);
-        match replied {
-            Ok(reply) => Ok((reply, failure.sent)),
-            Err(second) => Err(Failure { sent: second.sent || failure.sent, ..second }),
-        }
-    }
-
-    /// The same for a request that is answered null when the lock is not held. WRONGTYPE says so, too: something else
-    /// lies at the key.
-    pub(crate) fn ask_held(
-        &self,
-        slot: u16,
-        request: &Cmd,
-        limit: Duration,
-        repeat: Repeat,
-    ) -> Result<(Value, bool), Failure> {
-        self.ask(slot, request, limit, repeat).or_else(|failure| match &failure.error {
-            Error::Server(error) if error.code() == Some("WRONGTYPE") => Ok((Value::Nil, false)),
-            _ => Err(failure),
-        })
-    }
-
-    fn take(&self, slot: u16) -> Option<Channel> {
-        let mut idle = lock(&self.idle);
-        let at = idle.iter().rposition(|channel| channel.leads_to(slot))?;
-        Some(idle.swap_remove(at))
-    }
-
-    fn give_back(&self, channel: Channel) {
-        let mut idle = lock(&self.idle);
-        if channel.open.is_some() {
-            if idle.len() == IDLE_MAX {
-                idle.remove(0);
-            }
-            idle.push(channel);
-        }
-    }
-}
-
-impl Channel {
-    /// This one, if its connection was used just now or answers.
-    fn if_alive(mut self, slot: u16, deadline: Moment) -> Option<Channel> {
-        let fresh = self.open.as_ref().is_some_and(|open| open.last_used.elapsed() < TRUST);
-        (fresh || self.exchange(slot, &[redis::cmd("PING")], deadline).is_ok()).then_some(self)
     }
 }
 
@@ -266,8 +216,9 @@ fn not_sent(error: RedisError) -> Failure {
     Failure { error: error.into(), sent: false }
 }
 
-fn is_timeout(error: &Error) -> bool {
-    matches!(error, Error::Connection(error) if error.is_timeout())
+/// Whether the server has no connection left to give.
+fn is_full(error: &RedisError) -> bool {
+    error.detail().is_some_and(|text| text.starts_with("max number of clients"))
 }
 
 fn too_many_redirections() -> RedisError {

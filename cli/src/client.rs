@@ -1,13 +1,12 @@
 //! A server, or several that act as one, and how to reach them. Makes locks.
 
-use crate::channel::{Pool, Repeat};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
-use crate::renew::Renewer;
 use crate::request::{check, holders_of, is_some};
 use crate::servers::Servers;
 use crate::slot::slot_of;
+use crate::transport::Transport;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
 use std::fmt;
 use std::sync::Arc;
@@ -18,12 +17,12 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where locks are kept: one server, a cluster, or the primary that Sentinels know.
 ///
-/// It opens connections when they are needed, and some stay open for the next request. Clones share them. It is made
-/// for many threads; one client for a program is enough.
+/// Clones share its connections. It is made for many threads; one client for a program is enough. It has one
+/// connection to each server for renewals, from before the first lock on, and one for each wait, 32 at most; further
+/// waits ask each second. Idle connections, 8 at most, are closed after 30 s.
 #[derive(Clone)]
 pub struct Client {
-    pool: Arc<Pool>,
-    renewer: Arc<Renewer>,
+    transport: Arc<Transport>,
     timeout: Duration,
 }
 
@@ -74,8 +73,7 @@ impl Client {
     }
 
     fn of(servers: Servers) -> Client {
-        let servers = Arc::new(servers);
-        Client { pool: Arc::new(Pool::new(servers.clone())), renewer: Renewer::new(servers), timeout: TIMEOUT }
+        Client { transport: Arc::new(Transport::new(servers)), timeout: TIMEOUT }
     }
 
     /// How long a request may take, connecting included: 5 s without this. It does not bound how long a lock is waited
@@ -142,7 +140,7 @@ impl Client {
     pub fn check(&self, key: impl AsRef<[u8]>, owner: &str, fence: u64) -> Result<bool, Error> {
         let key = key.as_ref();
         let request = check(key, owner, None, Some(fence));
-        let (reply, _) = self.pool.ask(slot_of(key), &request, self.timeout, Repeat::AfterIdle)?;
+        let reply = self.transport.ask(slot_of(key), request, self.timeout)?;
         Ok(is_some(&reply))
     }
 
@@ -154,12 +152,20 @@ impl Client {
     pub fn holders(&self, key: impl AsRef<[u8]>) -> Result<Vec<(String, Option<String>)>, Error> {
         let key = key.as_ref();
         let request = redis::cmd("LOCK.INFO").arg(key).take();
-        let (reply, _) = self.pool.ask(slot_of(key), &request, self.timeout, Repeat::AfterIdle)?;
+        let reply = self.transport.ask(slot_of(key), request, self.timeout)?;
         Ok(holders_of(reply))
     }
 
-    pub(crate) fn parts(&self) -> (Arc<Pool>, Arc<Renewer>, Duration) {
-        (self.pool.clone(), self.renewer.clone(), self.timeout)
+    /// Waits until all is given back that goes on in the background: what guards held that were dropped or released
+    /// without an answer, and the places of waits that ended so. So long at most; tells whether it is.
+    ///
+    /// For the end of a program: what is left when the process ends stays until its lease is over.
+    pub fn wait_released(&self, timeout: Duration) -> bool {
+        self.transport.wait_released(timeout)
+    }
+
+    pub(crate) fn parts(&self) -> (&Arc<Transport>, Duration) {
+        (&self.transport, self.timeout)
     }
 }
 

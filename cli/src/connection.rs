@@ -106,9 +106,7 @@ fn named(server: &ConnectionInfo, error: RedisError, limit: Duration) -> RedisEr
     use io::ErrorKind::{InvalidData, TimedOut, WouldBlock};
     let address = server.addr();
     match io_kind(&error) {
-        Some(TimedOut | WouldBlock) => {
-            io::Error::new(TimedOut, format!("no answer from {address} within {}", seconds(limit))).into()
-        }
+        Some(TimedOut | WouldBlock) => no_answer(&address.to_string(), limit),
         Some(InvalidData) => io::Error::new(InvalidData, format!("{address}: {error}")).into(),
         Some(kind) => io::Error::new(kind, format!("no answer from {address}: {error}")).into(),
         None if error.kind() == ErrorKind::Parse => {
@@ -116,6 +114,11 @@ fn named(server: &ConnectionInfo, error: RedisError, limit: Duration) -> RedisEr
         }
         None => error,
     }
+}
+
+/// That a server did not answer in time.
+pub(crate) fn no_answer(address: &str, limit: Duration) -> RedisError {
+    io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {address} within {}", seconds(limit))).into()
 }
 
 fn no_handshake(server: &ConnectionInfo, limit: Duration) -> RedisError {

@@ -52,26 +52,6 @@ impl std::error::Error for Error {
     }
 }
 
-/// Who is told of the errors that a wait or a renewal asks again after.
-#[derive(Clone)]
-pub(crate) struct Trouble(Arc<dyn Fn(&Error) + Send + Sync>);
-
-impl Trouble {
-    pub(crate) fn new(tell: impl Fn(&Error) + Send + Sync + 'static) -> Trouble {
-        Trouble(Arc::new(tell))
-    }
-
-    pub(crate) fn tell(&self, error: &Error) {
-        (self.0)(error);
-    }
-}
-
-impl fmt::Debug for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Trouble")
-    }
-}
-
 impl From<RedisError> for Error {
     fn from(error: RedisError) -> Error {
         match error.code() {
@@ -83,8 +63,8 @@ impl From<RedisError> for Error {
 }
 
 impl Error {
-    /// Whether it may be over soon: a wait asks again after it.
-    pub(crate) fn passes(&self) -> bool {
+    /// True if it may be over soon, so that a wait asks again after it.
+    pub fn is_transient(&self) -> bool {
         match self {
             Error::Server(error) => reply_passes(error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
             Error::Connection(error) => failure_passes(error),
@@ -92,6 +72,18 @@ impl Error {
             _ => false,
         }
     }
+
+    /// True if something lies on the key that is no lock.
+    pub(crate) fn is_overwritten(&self) -> bool {
+        matches!(self, Error::Server(error) if error.code() == Some("WRONGTYPE"))
+    }
+}
+
+/// Whether the connection broke, as one that is idle for long may: the next request makes a new one.
+pub(crate) fn was_cut(error: &Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let Error::Connection(error) = error else { return false };
+    matches!(io_kind(error), Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
 }
 
 /// Whether the server may be reached later. What is wrong with an address, a certificate or a file's rights stays so.
@@ -119,7 +111,7 @@ pub(crate) fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
 fn reply_passes(code: &str, text: &str) -> bool {
     match code {
         "UNBLOCKED" | "GRACE" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "READONLY" | "LOADING"
-        | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" | "BUSY" => true,
+        | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" | "BUSY" | "OOM" => true,
         "ERR" => text.starts_with("max number of clients"),
         // The others are about this request: its texts, its owner's own places.
         "LIMIT" => ["-waiters", "lock.max-places", "lock.max-place-bytes", "lock.max-waiter-bytes"]
@@ -129,13 +121,21 @@ fn reply_passes(code: &str, text: &str) -> bool {
     }
 }
 
-/// An error as the server sent it: code, blank, text.
+/// An error as the server sent it: code, blank, text. A server without locks is said to be one.
 pub(crate) fn text_of(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
+        (Some("ERR"), Some(detail)) if is_unknown_lock_command(detail) => {
+            format!("the server has no module redis-lock: load libredis_lock.so there (ERR {})", detail.trim_end())
+        }
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(code), None) => code.to_owned(),
         _ => error.to_string(),
     }
+}
+
+fn is_unknown_lock_command(detail: &str) -> bool {
+    let name = detail.strip_prefix("unknown command").map(|rest| rest.trim_start_matches([' ', '\'', '`']));
+    name.and_then(|name| name.get(..5)).is_some_and(|start| start.eq_ignore_ascii_case("LOCK."))
 }
 
 #[cfg(test)]
@@ -167,45 +167,52 @@ mod tests {
             "MISCONF Errors writing to the AOF file: No space left on device",
             "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
             "ERR max number of clients reached",
+            "OOM command not allowed when used memory > 'maxmemory'.",
         ] {
-            assert!(reply(text).passes(), "{text}");
+            assert!(reply(text).is_transient(), "{text}");
         }
         for text in [
-            "ERR unknown command 'LOCK.ACQUIRE', with args beginning with: ",
             "LIMIT owner is longer than lock.max-owner-bytes (256)",
             "LIMIT owner has 256 places, the most there may be",
             "LIMIT key has lock.max-holders-per-key holders",
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             "NOPERM User alice has no permissions to run the 'lock.acquire' command",
-            "OOM command not allowed when used memory > 'maxmemory'.",
             "CROSSSLOT Keys in request don't hash to the same slot",
         ] {
-            assert!(!reply(text).passes(), "{text}");
+            assert!(!reply(text).is_transient(), "{text}");
             assert_eq!(reply(text).to_string(), text);
         }
-        assert!(!Error::Cancelled.passes() && !Error::Lost.passes());
+        assert!(!Error::Cancelled.is_transient() && !Error::Lost.is_transient());
     }
 
     #[test]
     fn a_server_that_is_away_may_come_back_and_a_wrong_certificate_does_not_mend_itself() {
         use std::io::ErrorKind::*;
-        let passes = |kind| Error::from(RedisError::from(std::io::Error::from(kind))).passes();
+        let passes = |kind| Error::from(RedisError::from(std::io::Error::from(kind))).is_transient();
         for kind in [ConnectionReset, ConnectionRefused, TimedOut, WouldBlock, UnexpectedEof, BrokenPipe, NotFound] {
             assert!(passes(kind), "{kind}");
         }
         // A name that does not resolve, a network that is down.
-        assert!(Error::from(RedisError::from(std::io::Error::other("lookup failed"))).passes());
+        assert!(Error::from(RedisError::from(std::io::Error::other("lookup failed"))).is_transient());
         for kind in [InvalidData, PermissionDenied] {
             assert!(!passes(kind), "{kind}");
         }
         let config = RedisError::from((ErrorKind::InvalidClientConfig, "x"));
-        assert!(!Error::from(config).passes());
+        assert!(!Error::from(config).is_transient());
+    }
+
+    #[test]
+    fn a_server_without_the_module_is_named_as_such() {
+        let error = reply("ERR unknown command 'LOCK.ACQUIRE', with args beginning with: 'k' ");
+        assert!(!error.is_transient());
+        assert!(error.to_string().starts_with("the server has no module redis-lock: load"), "{error}");
+        assert!(reply("ERR unknown command 'FOO'").to_string().starts_with("ERR unknown"));
     }
 
     #[test]
     fn a_deadlock_names_its_cycle() {
         let error = reply("DEADLOCK a -> k1 -> b -> k2 -> a");
-        assert!(!error.passes());
+        assert!(!error.is_transient());
         assert_eq!(error.to_string(), "to wait would be a deadlock: a -> k1 -> b -> k2 -> a");
         assert!(matches!(error, Error::Deadlock(cycle) if cycle.starts_with("a -> k1")));
     }

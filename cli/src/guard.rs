@@ -4,6 +4,8 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
+use crate::trouble::Trouble;
+use crate::wait::LEAVING;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +25,9 @@ pub(crate) trait Keeper: Send + Sync {
     /// Runs a command if it is held, and gives the reply.
     fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error>;
 
-    /// Renews it no more, and releases it, or lets it end after this time.
-    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>) -> Ended;
+    /// Renews it no more, and releases it, or lets it end after this time. Goes on in the background where no answer
+    /// comes in time: in this one, or in that of a request. The claim ends when it has ended.
+    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>, claim: Claim, patience: Option<Duration>) -> Ended;
 }
 
 /// What came of a release.
@@ -36,6 +39,10 @@ pub(crate) struct Ended {
 }
 
 /// A lock that is held. It is renewed in the background, and released when this is dropped.
+///
+/// To drop it waits for the answer of the server, a quarter of a second at most. Where none comes by then, the release
+/// goes on in the background, until it is answered or the lease is over. A process that ends sooner leaves the lock to
+/// its lease: see [`Client::wait_released`](crate::Client::wait_released).
 ///
 /// A lock can be lost while it is held: the server was away for longer than the lease, the program stood still, an
 /// operator broke it. [`is_lost`](Guard::is_lost) and [`wait_lost`](Guard::wait_lost) tell; so do
@@ -52,6 +59,11 @@ pub struct Guard {
 impl Guard {
     pub(crate) fn new(hold: Arc<Hold>, keeper: Box<dyn Keeper>, claim: Claim) -> Guard {
         Guard { hold, keeper, claim: Some(claim) }
+    }
+
+    /// Tells of renewals that fail, and of its loss.
+    pub(crate) fn tell(&self, trouble: &Trouble) {
+        self.hold.tell(trouble);
     }
 
     /// The fence of the lock, or of its first key: each holder's is higher than those of all holders before. A resource
@@ -161,9 +173,9 @@ impl Guard {
     ///
     /// - [`Error::Lost`] if it was lost before: another may have held it meanwhile.
     /// - [`Error::Connection`] or [`Error::Server`] if it was not lost as far as is known, but the server did not
-    ///   release it: then it stays until its lease ends.
+    ///   release it. Where no answer came, the release goes on in the background.
     pub fn release(mut self) -> Result<(), Error> {
-        self.end(None)
+        self.end(None, None)
     }
 
     /// Gives the lock up without releasing it: it ends by itself after this time. So the next holder comes no earlier.
@@ -172,10 +184,10 @@ impl Guard {
     ///
     /// As of [`release`](Guard::release).
     pub fn release_after(mut self, time: Duration) -> Result<(), Error> {
-        self.end(Some(time))
+        self.end(Some(time), None)
     }
 
-    fn end(&mut self, after: Option<Duration>) -> Result<(), Error> {
+    fn end(&mut self, after: Option<Duration>, patience: Option<Duration>) -> Result<(), Error> {
         // From here on it is not renewed, and what a renewal on its way is answered does not count.
         let Some(claim) = self.claim.take() else { return Ok(()) };
         if !self.hold.is_ours() {
@@ -184,10 +196,8 @@ impl Guard {
             return Err(Error::Lost);
         }
         self.hold.begin_release();
-        let Ended { was_lost, failure } = self.keeper.end(&self.hold, after);
-        if failure.is_some() {
-            claim.keep();
-        }
+        claim.release();
+        let Ended { was_lost, failure } = self.keeper.end(&self.hold, after, claim, patience);
         if self.hold.end_release(was_lost) { Err(Error::Lost) } else { failure.map_or(Ok(()), Err) }
     }
 }
@@ -195,7 +205,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // Whoever wants to know uses release.
-        drop(self.end(None));
+        drop(self.end(None, Some(LEAVING)));
     }
 }
 

@@ -2,11 +2,12 @@
 //! what the server said.
 
 use crate::clock::{Moment, valid_until};
-use crate::error::{Error, Trouble};
+use crate::error::Error;
 use crate::owner::Owner;
 use crate::request::Terms;
 use crate::sync::{lock, wait};
-use std::sync::{Condvar, Mutex};
+use crate::trouble::Trouble;
+use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 /// How long the wait for a loss sleeps at most. Its timer stands still in a suspended machine, while validity ends.
@@ -19,7 +20,7 @@ pub(crate) struct Hold {
     pub(crate) fences: Vec<u64>,
     /// A process that was forked has the memory, but not the lock.
     pid: u32,
-    trouble: Option<Trouble>,
+    trouble: OnceLock<Trouble>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -50,18 +51,19 @@ impl Hold {
     pub(crate) fn until(terms: Terms, owner: Owner, fences: Vec<u64>, valid_until: Moment) -> Hold {
         let state = State { valid_until, stage: Stage::Held };
         let (pid, changed) = (std::process::id(), Condvar::new());
-        Hold { terms, owner, fences, pid, trouble: None, state: Mutex::new(state), changed }
+        Hold { terms, owner, fences, pid, trouble: OnceLock::new(), state: Mutex::new(state), changed }
     }
 
-    /// The same, which tells of renewals that fail.
-    pub(crate) fn telling(self, trouble: Option<Trouble>) -> Hold {
-        Hold { trouble, ..self }
+    /// Tells of renewals that fail, and of its loss.
+    pub(crate) fn tell(&self, trouble: &Trouble) {
+        // It is given once.
+        drop(self.trouble.set(trouble.clone()));
     }
 
     /// A renewal failed, and will be tried again.
-    pub(crate) fn not_extended(&self, error: &Error) {
-        if let Some(trouble) = self.trouble.as_ref().filter(|_| !self.is_over()) {
-            trouble.tell(error);
+    pub(crate) fn not_extended(&self, error: Error) {
+        if let Some(trouble) = self.trouble.get().filter(|_| !self.is_over()) {
+            trouble.tell_apart(error);
         }
     }
 
@@ -157,8 +159,15 @@ impl Hold {
     fn go(&self, from: Stage, to: Stage) {
         let mut state = lock(&self.state);
         if state.stage == from {
-            state.stage = to;
-            self.changed.notify_all();
+            self.enter(&mut state, to);
+        }
+    }
+
+    fn enter(&self, state: &mut State, stage: Stage) {
+        state.stage = stage;
+        self.changed.notify_all();
+        if let Some(trouble) = self.trouble.get().filter(|_| stage == Stage::Lost) {
+            trouble.tell_apart(Error::Lost);
         }
     }
 
@@ -166,8 +175,7 @@ impl Hold {
     fn stage(&self) -> Stage {
         let mut state = lock(&self.state);
         if state.stage == Stage::Held && (state.valid_until.is_past() || !self.is_ours()) {
-            state.stage = Stage::Lost;
-            self.changed.notify_all();
+            self.enter(&mut state, Stage::Lost);
         }
         state.stage
     }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod backoff;
 mod cancel;
@@ -7,19 +8,23 @@ mod channel;
 mod client;
 mod clock;
 mod connection;
-mod courier;
+mod errand;
 mod error;
 mod guard;
 mod hold;
+mod lanes;
 mod lock;
 mod one;
 mod owner;
+mod pool;
 mod quorum;
 mod renew;
 mod request;
 mod servers;
 mod slot;
 mod sync;
+mod transport;
+mod trouble;
 mod wait;
 
 pub use cancel::Cancel;

@@ -3,7 +3,7 @@
 use crate::cancel::Cancel;
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::error::{Error, Trouble};
+use crate::error::Error;
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::one::OneServer;
@@ -11,6 +11,7 @@ use crate::owner::Owner;
 use crate::quorum::Quorum;
 use crate::quorum::candidate::Patience;
 use crate::request::Terms;
+use crate::trouble::Trouble;
 use crate::wait::{Asker, Granted};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,9 +123,12 @@ impl Lock {
         self
     }
 
-    /// Tells of each error after which a wait asks again, such as that the server cannot be reached, and of each after
-    /// which a renewal is tried again. [`try_lock`](Lock::try_lock) tells that no answer came, before it gives back
-    /// what it may have got. It is told on the thread that waits, or renews, which must not be kept.
+    /// Tells what keeps a lock from being taken or renewed: that the server cannot be reached, has no module, allows no
+    /// locks or is out of memory, that a renewal failed, that the lock was lost. Each kind is told once until it is
+    /// over. Errors that are returned are told, too; [`Error::is_transient`] tells those after which a wait asks again.
+    ///
+    /// What goes wrong in a wait is told on the thread that waits, all else on a thread of its own. A callback that
+    /// panics harms no lock.
     pub fn on_trouble(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Lock {
         self.trouble = Some(Trouble::new(tell));
         self
@@ -166,24 +170,43 @@ impl Lock {
 
     fn acquire(&self, patience: Patience) -> Result<Option<Guard>, Error> {
         let owner = self.check()?;
-        let tell = |error: &Error| self.tell(error);
-        match &self.place {
-            Place::Quorum(quorum) => quorum.take(&self.terms, &owner, patience, self.cancel.as_ref(), &tell),
-            Place::One(client) => {
-                let (pool, _, limit) = client.parts();
-                let asker = Asker { pool: &pool, terms: &self.terms, owner: &owner };
-                let claim = owner.claim(&self.terms.keys)?;
-                let tell_and_go_on = |error: &Error| {
-                    tell(error);
-                    true
-                };
-                let granted = match patience {
-                    Patience::None => asker.try_once(claim, limit, &tell),
-                    _ => asker.wait(claim, patience.deadline(), self.cancel.as_ref(), &tell_and_go_on),
-                }?;
-                self.guard(client, owner.clone(), granted)
+        let taken = match &self.place {
+            Place::Quorum(quorum) => {
+                quorum.take(&self.terms, &owner, patience, self.cancel.as_ref(), &|error| self.tell(error))
             }
+            Place::One(client) => self.taken(client, owner, patience),
+        };
+        if let (Ok(Some(guard)), Some(trouble)) = (&taken, &self.trouble) {
+            guard.tell(trouble);
         }
+        taken.inspect_err(|error| {
+            let is_trouble = matches!(error, Error::Server(_) | Error::Connection(_) | Error::NoQuorum(_));
+            // A wait has told it before it asked again.
+            let is_told = error.is_transient() && !matches!(patience, Patience::None);
+            if is_trouble && !is_told {
+                self.tell(error);
+            }
+        })
+    }
+
+    fn taken(&self, client: &Client, owner: Owner, patience: Patience) -> Result<Option<Guard>, Error> {
+        let (transport, limit) = client.parts();
+        let asker = Asker { transport, terms: &self.terms, owner: &owner };
+        let claim = owner.claim(&self.terms.keys, patience.deadline().map_or(limit, |end| limit.min(end.left())))?;
+        let tell_and_go_on = |error: &Error, is_new| {
+            if is_new {
+                self.tell(error);
+            }
+            true
+        };
+        let granted = match patience {
+            Patience::None => asker.try_once(claim, limit),
+            _ => asker.wait(claim, patience.deadline(), self.cancel.as_ref(), &tell_and_go_on),
+        };
+        let Some(Granted { fences, sent, claim }) = granted? else { return Ok(None) };
+        let hold = Arc::new(Hold::new(self.terms.clone(), owner, fences, sent));
+        let keeper = OneServer::keep(&hold, sent, transport, limit)?;
+        Ok(Some(Guard::new(hold, Box::new(keeper), claim)))
     }
 
     fn tell(&self, error: &Error) {
@@ -199,12 +222,5 @@ impl Lock {
             return Err(Error::Cancelled);
         }
         Ok(self.owner.clone().unwrap_or_else(Owner::new))
-    }
-
-    fn guard(&self, client: &Client, owner: Owner, granted: Option<Granted>) -> Result<Option<Guard>, Error> {
-        let Some(Granted { fences, sent, claim }) = granted else { return Ok(None) };
-        let hold = Arc::new(Hold::new(self.terms.clone(), owner, fences, sent).telling(self.trouble.clone()));
-        let keeper = OneServer::keep(&hold, sent, client.parts())?;
-        Ok(Some(Guard::new(hold, Box::new(keeper), claim)))
     }
 }

@@ -1,22 +1,26 @@
-//! A hold at one server: renewed by the renewer of its client, asked about and given back over the client's pool.
+//! A hold at one server: renewed and given back over the connection of its lane, so that neither needs a new one.
 
-use crate::channel::{Pool, Repeat};
+use crate::channel::Failure;
 use crate::clock::{Moment, renewal_limit};
+use crate::errand::Errand;
 use crate::error::Error;
 use crate::guard::{Ended, Keeper};
 use crate::hold::Hold;
-use crate::renew::Renewer;
+use crate::owner::Claim;
+use crate::pool::{Repeat, Request};
 use crate::request::is_some;
+use crate::transport::Transport;
+use crate::wait::QUEUE;
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// How long the release of a lock that is lost may take.
+/// How long the release of a lock that is lost is waited for.
 const LOST_LIMIT: Duration = Duration::from_millis(500);
 
 pub(crate) struct OneServer {
-    pool: Arc<Pool>,
-    renewer: Arc<Renewer>,
+    transport: Arc<Transport>,
     /// How long a request may take.
     limit: Duration,
 }
@@ -26,63 +30,77 @@ impl OneServer {
     pub(crate) fn keep(
         hold: &Arc<Hold>,
         sent: Moment,
-        (pool, renewer, limit): (Arc<Pool>, Arc<Renewer>, Duration),
+        transport: &Arc<Transport>,
+        limit: Duration,
     ) -> Result<OneServer, Error> {
-        let keeper = OneServer { pool, renewer, limit };
-        match keeper.renewer.add(hold, sent) {
+        let keeper = OneServer { transport: transport.clone(), limit };
+        match transport.lanes.add(hold, sent) {
             Ok(()) => Ok(keeper),
             Err(error) => {
-                drop(keeper.end(hold, None));
+                // Without a thread nothing goes on in the background.
+                for request in hold.terms.release(&hold.owner, &hold.fences) {
+                    drop(transport.ask(hold.terms.slot(), request, limit));
+                }
                 Err(Error::Connection(RedisError::from(error)))
             }
         }
+    }
+
+    /// Whether all requests about a hold that is held are answered by something. What is not is lost.
+    fn holds(&self, hold: &Hold, requests: Vec<Cmd>, limit: Duration) -> Result<bool, Error> {
+        for reply in self.transport.lanes.ask(hold.terms.slot(), requests, limit)? {
+            if !is_held(reply)? {
+                hold.lose();
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Whether a reply says that it is held. Null does not, nor does it if something else lies at the key.
+fn is_held(reply: Value) -> Result<bool, Error> {
+    match reply.extract_error().map_err(Error::from) {
+        Ok(reply) => Ok(is_some(&reply)),
+        Err(error) if error.is_overwritten() => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
 impl Keeper for OneServer {
     fn check(&self, hold: &Hold) -> Result<bool, Error> {
-        let slot = hold.terms.slot();
-        for request in hold.terms.ask(&hold.owner, &hold.fences) {
-            if hold.is_lost() {
-                return Ok(false);
-            }
-            if !is_some(&self.pool.ask_held(slot, &request, self.limit, Repeat::AfterIdle)?.0) {
-                hold.lose();
-                return Ok(false);
-            }
+        if hold.is_lost() {
+            return Ok(false);
         }
-        Ok(!hold.is_lost())
+        Ok(self.holds(hold, hold.terms.ask(&hold.owner, &hold.fences), self.limit)? && !hold.is_lost())
     }
 
     fn renew(&self, hold: &Hold) -> Result<bool, Error> {
-        let sent = Moment::now();
-        let (slot, limit) = (hold.terms.slot(), renewal_limit(hold.terms.lasts()));
-        for request in hold.terms.extend(&hold.owner, &hold.fences) {
-            if hold.is_over() {
-                return Ok(false);
-            }
-            if !is_some(&self.pool.ask(slot, &request, limit, Repeat::AfterIdle)?.0) {
-                hold.lose();
-                return Ok(false);
-            }
+        if hold.is_over() {
+            return Ok(false);
         }
-        hold.extended(sent);
+        let sent = Moment::now();
+        let requests = hold.terms.extend(&hold.owner, &hold.fences);
+        if self.holds(hold, requests, renewal_limit(hold.terms.lasts()))? {
+            hold.extended(sent);
+        }
         Ok(!hold.is_lost())
     }
 
     fn try_lease(&self, hold: &Hold, time: Duration) -> Result<bool, Error> {
-        for request in hold.terms.shorten(&hold.owner, &hold.fences, time) {
-            if !is_some(&self.pool.ask(hold.terms.slot(), &request, self.limit, Repeat::AfterIdle)?.0) {
-                hold.lose();
-                return Ok(false);
-            }
-        }
-        self.renew(hold)
+        let requests = hold.terms.shorten(&hold.owner, &hold.fences, time);
+        if self.holds(hold, requests, self.limit)? { self.renew(hold) } else { Ok(false) }
     }
 
     fn guard(&self, hold: &Hold, command: &Cmd) -> Result<Value, Error> {
-        let request = hold.terms.guard(&hold.owner, &hold.fences, command);
-        let reply = match self.pool.ask(hold.terms.slot(), &request, self.limit, Repeat::Never)?.0 {
+        let reply = self.transport.pool.ask(Request {
+            slot: hold.terms.slot(),
+            command: hold.terms.guard(&hold.owner, &hold.fences, command),
+            limit: self.limit,
+            repeat: Repeat::Never,
+            parting: None,
+        });
+        let reply = match reply? {
             Value::Array(mut fence_and_reply) if fence_and_reply.len() == 2 => fence_and_reply.pop(),
             _ => None,
         };
@@ -92,22 +110,52 @@ impl Keeper for OneServer {
         })
     }
 
-    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>) -> Ended {
-        self.renewer.remove(hold);
-        // One that is lost may have to be released all the same, but nobody waits for that.
+    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>, claim: Claim, patience: Option<Duration>) -> Ended {
+        self.transport.lanes.remove(hold);
         let limit = if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
-        let requests = match after {
-            None => hold.terms.release(&hold.owner, &hold.fences),
-            Some(time) => hold.terms.shorten(&hold.owner, &hold.fences, time),
-        };
-        let (mut was_lost, mut failure) = (false, None);
-        for request in requests {
-            match self.pool.ask_held(hold.terms.slot(), &request, limit, Repeat::Once) {
-                // Null to a repeated request: the first may have done it.
-                Ok((reply, repeated)) => was_lost |= !is_some(&reply) && !repeated,
-                Err(error) => failure = Some(error.into()),
+        let (of_request, ends_at) = (hold.clone(), after.map(|time| Moment::now() + time));
+        let requests = move || {
+            let (terms, owner, fences) = (&of_request.terms, &of_request.owner, &of_request.fences);
+            match ends_at {
+                Some(end) if !end.is_past() => terms.shorten(owner, fences, end.left()),
+                _ => terms.release(owner, fences),
             }
-        }
-        Ended { was_lost, failure }
+        };
+        let (sender, received) = channel();
+        let debt = self.transport.owe();
+        // Two attempts fit into the time of a request. It goes on after that, until the server has forgotten the lock.
+        let errand = Errand::once(hold.terms.slot(), Vec::new(), limit / 2, move |replies, is_repeated| {
+            let ended = ended(replies, is_repeated);
+            if ended.failure.is_some() {
+                claim.keep();
+            } else {
+                drop(claim);
+            }
+            drop(debt);
+            drop(sender.send(ended));
+        });
+        let until = Moment::now() + hold.terms.lasts() + QUEUE;
+        self.transport.lanes.send(errand.of(requests).until(until));
+        received.recv_timeout(patience.unwrap_or(limit)).unwrap_or_else(|_| {
+            let silence = self.transport.lanes.silence(hold.terms.slot(), limit);
+            Ended { was_lost: false, failure: Some(silence.error) }
+        })
     }
+}
+
+/// What came of a release. Null to a repeated one says nothing: the first may have done it.
+fn ended(replies: Result<Vec<Value>, Failure>, is_repeated: bool) -> Ended {
+    let replies = match replies {
+        Ok(replies) => replies,
+        Err(failure) if failure.error.is_overwritten() => return Ended { was_lost: true, failure: None },
+        Err(failure) => return Ended { was_lost: false, failure: Some(failure.error) },
+    };
+    let (mut was_lost, mut failure) = (false, None);
+    for reply in replies {
+        match is_held(reply) {
+            Ok(is_held) => was_lost |= !is_held && !is_repeated,
+            Err(error) => failure = Some(error),
+        }
+    }
+    Ended { was_lost, failure }
 }

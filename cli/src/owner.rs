@@ -1,11 +1,13 @@
 //! Who holds a lock, as the server knows it, and which keys an owner has in use here. Sends nothing.
 
+use crate::clock::Moment;
 use crate::error::Error;
-use crate::sync::lock;
-use std::collections::HashSet;
+use crate::sync::{lock, wait};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 /// A name that nobody else has: `host:pid:` and 128 random bits.
 ///
@@ -17,8 +19,9 @@ pub struct Owner(Arc<Named>);
 
 struct Named {
     name: String,
-    /// The keys that it holds, waits for or has not left yet.
-    in_use: Mutex<HashSet<Vec<u8>>>,
+    /// The keys that it holds, waits for or has not left yet. True for those that are being released.
+    in_use: Mutex<HashMap<Vec<u8>, bool>>,
+    changed: Condvar,
 }
 
 impl Owner {
@@ -41,7 +44,7 @@ impl Owner {
         let system = rustix::system::uname();
         let host = system.nodename().to_string_lossy();
         let name = format!("{prefix}{host}:{}:{}", std::process::id(), random_hex());
-        Owner(Arc::new(Named { name, in_use: Mutex::default() }))
+        Owner(Arc::new(Named { name, in_use: Mutex::default(), changed: Condvar::new() }))
     }
 
     /// The name, as the server has it.
@@ -50,16 +53,20 @@ impl Owner {
     }
 
     /// Takes keys into use, all or none. Whoever asked twice for one under one name would have it once, and give it
-    /// back under the feet of the other.
-    pub(crate) fn claim(&self, keys: &[Vec<u8>]) -> Result<Claim, Error> {
+    /// back under the feet of the other. One that is being released is waited for, so long at most.
+    pub(crate) fn claim(&self, keys: &[Vec<u8>], patience: Duration) -> Result<Claim, Error> {
+        let deadline = Moment::now() + patience;
         let mut in_use = lock(&self.0.in_use);
+        while keys.iter().any(|key| in_use.get(key) == Some(&true)) && !deadline.is_past() {
+            in_use = wait(&self.0.changed, in_use, deadline.left());
+        }
         for (number, key) in keys.iter().enumerate() {
-            if in_use.contains(key) || keys[..number].contains(key) {
+            if in_use.contains_key(key) || keys[..number].contains(key) {
                 let key = key.escape_ascii();
                 return Err(Error::Refused(format!("key \"{key}\" is in use by this owner already")));
             }
         }
-        in_use.extend(keys.iter().cloned());
+        in_use.extend(keys.iter().map(|key| (key.clone(), false)));
         Ok(Claim(Arc::new(Claimed { owner: self.clone(), keys: keys.to_vec(), kept: AtomicBool::new(false) })))
     }
 }
@@ -105,9 +112,22 @@ impl Claim {
         Arc::strong_count(&self.0) == 1 && !self.0.kept.load(Ordering::Relaxed)
     }
 
+    /// The keys are being released: whoever asks for them under this name waits for that.
+    pub(crate) fn release(&self) {
+        let mut in_use = lock(&self.0.owner.0.in_use);
+        for key in &self.0.keys {
+            in_use.insert(key.clone(), true);
+        }
+    }
+
     /// Never gives the keys back: nobody knows what the server still has under this owner.
     pub(crate) fn keep(self) {
         self.0.kept.store(true, Ordering::Relaxed);
+        let mut in_use = lock(&self.0.owner.0.in_use);
+        for key in &self.0.keys {
+            in_use.insert(key.clone(), false);
+        }
+        self.0.owner.0.changed.notify_all();
     }
 }
 
@@ -118,6 +138,7 @@ impl Drop for Claimed {
             for key in &self.keys {
                 in_use.remove(key);
             }
+            self.owner.0.changed.notify_all();
         }
     }
 }
@@ -125,6 +146,7 @@ impl Drop for Claimed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn no_two_owners_have_one_name() {
@@ -140,16 +162,23 @@ mod tests {
     fn a_key_is_in_use_once_until_its_claim_ends() {
         let keys = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
         let owner = Owner::new();
-        let first = owner.claim(&keys(&["a", "b"])).ok();
+        let first = owner.claim(&keys(&["a", "b"]), Duration::ZERO).ok();
         assert!(first.is_some());
         // Refused whole: c is free afterwards.
-        assert!(matches!(owner.claim(&keys(&["c", "b"])), Err(Error::Refused(_))));
-        assert!(matches!(owner.claim(&keys(&["c", "c"])), Err(Error::Refused(_))));
-        assert!(owner.claim(&keys(&["c"])).is_ok());
-        drop(first);
-        let again = owner.claim(&keys(&["b"]));
+        assert!(matches!(owner.claim(&keys(&["c", "b"]), Duration::ZERO), Err(Error::Refused(_))));
+        assert!(matches!(owner.claim(&keys(&["c", "c"]), Duration::ZERO), Err(Error::Refused(_))));
+        assert!(owner.claim(&keys(&["c"]), Duration::ZERO).is_ok());
+        first.iter().for_each(Claim::release);
+        assert!(owner.claim(&keys(&["b"]), Duration::from_millis(1)).is_err());
+        let again = std::thread::scope(|scope| {
+            let again = scope.spawn(|| owner.claim(&keys(&["b"]), Duration::MAX).is_ok());
+            drop(first);
+            again.join().expect("no panic")
+        });
+        assert!(again, "what is being released is waited for");
+        let again = owner.claim(&keys(&["b"]), Duration::ZERO);
         again.expect("free").keep();
-        assert!(owner.claim(&keys(&["b"])).is_err());
-        assert!(Owner::new().claim(&keys(&["b"])).is_ok());
+        assert!(owner.claim(&keys(&["b"]), Duration::ZERO).is_err());
+        assert!(Owner::new().claim(&keys(&["b"]), Duration::ZERO).is_ok());
     }
 }

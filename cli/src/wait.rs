@@ -1,38 +1,44 @@
-//! Takes a lock: at once, or in the line. Whatever happens, an owner that did not get it stands in no line afterwards
-//! and holds nothing, as far as the server can be reached.
+//! Takes a lock: at once, or in the queue. Whatever happens, an owner that did not get it has no place in the queue
+//! afterwards and holds nothing, as soon as the server can be reached.
 
 use crate::backoff::Backoff;
 use crate::cancel::{Cancel, Notified};
-use crate::channel::{Failure, Pool, Repeat};
-use crate::clock::{Moment, renewal_limit};
-use crate::courier::{Courier, Event};
+use crate::channel::{Failure, Parting};
+use crate::clock::{Moment, renewal_interval, renewal_limit};
+use crate::errand::Errand;
 use crate::error::Error;
+use crate::lanes::OPEN_LIMIT;
 use crate::owner::{Claim, Owner};
+use crate::pool::{Event, Line, Repeat, Request};
 use crate::request::{Queue, Terms, fences_of};
+use crate::transport::Transport;
+use crate::trouble::Told;
 use redis::{RedisError, Value};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// How long the server keeps the place of a client that does not ask again.
-const QUEUE: Duration = Duration::from_secs(10);
+pub(crate) const QUEUE: Duration = Duration::from_secs(10);
 
-/// How long one request waits in the line. The pauses between two stay below a third of `QUEUE`.
+/// How long one request waits in the queue. The pauses between two stay below a third of `QUEUE`.
 const SLICE: Duration = Duration::from_secs(3);
 
 /// How much later than its end the reply to such a request may come.
 const REPLY_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long after the deadline the last reply is listened for. It says more than silence: null, or `GRACE`.
-const LAST_WORD: Duration = Duration::from_millis(200);
+/// How often a wait asks that has no connection to wait on.
+const POLL: Duration = Duration::from_secs(1);
 
-/// How long each request may take that is not to wait: a server that is well answers it at once. A cancel or a deadline
-/// is not heard meanwhile.
+/// How long after the deadline the last reply is listened for. It says more than silence: null, or `GRACE`.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
+/// How long each request may take that is not to wait: a server that is well answers it at once.
 const SHORT_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long to listen for the end of a waiting request after each of the requests that end it: 1 s in all. The server
-/// may read the one that waits after the first of those.
-const LEAVING: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(600)];
+/// How long a caller waits for the end of its place, or of its hold. What is not over by then goes on without it.
+pub(crate) const LEAVING: Duration = Duration::from_millis(250);
 
 /// What the server granted, and when it was asked for it.
 pub(crate) struct Granted {
@@ -44,100 +50,137 @@ pub(crate) struct Granted {
 
 /// One that asks: where, for what, under which name.
 pub(crate) struct Asker<'a> {
-    pub(crate) pool: &'a Arc<Pool>,
+    pub(crate) transport: &'a Arc<Transport>,
     pub(crate) terms: &'a Terms,
     pub(crate) owner: &'a Owner,
 }
 
 impl Asker<'_> {
-    /// Asks once, within this time. Nobody waits for it. Tells that no answer came, since to leave takes time as well.
-    pub(crate) fn try_once(
-        &self,
-        claim: Claim,
-        limit: Duration,
-        tell: &dyn Fn(&Error),
-    ) -> Result<Option<Granted>, Error> {
+    /// Asks once, within this time. Nobody waits for it.
+    pub(crate) fn try_once(&self, claim: Claim, limit: Duration) -> Result<Option<Granted>, Error> {
+        let slot = self.terms.slot();
+        let (events, received) = channel();
+        if !self.transport.lanes.prepare(slot, limit, move |opened| drop(events.send(opened))) {
+            let opened = received.recv_timeout(limit + LEAVING);
+            opened.unwrap_or_else(|_| Err(self.transport.lanes.silence(slot, limit)))?;
+        }
         let sent = Moment::now();
-        let request = self.terms.acquire(self.owner, Queue::No, None);
-        let granted = match self.pool.ask(self.terms.slot(), &request, limit, Repeat::AfterIdle) {
-            Ok((reply, _)) => fences_of(reply).and_then(|fences| match fences {
-                Some(fences) => self.confirmed(fences, sent),
-                None => Ok(None),
-            }),
-            Err(Failure { error, sent: false }) => return Err(error),
-            Err(Failure { error, .. }) => Err(error),
-        };
-        match granted {
-            Ok(Some((fences, sent))) => Ok(Some(Granted { fences, sent, claim })),
-            Ok(None) => Ok(None),
-            Err(error) => {
+        let asked = self.transport.pool.ask(Request {
+            slot,
+            command: self.terms.acquire(self.owner, Queue::No, None),
+            limit,
+            repeat: Repeat::AfterIdle,
+            // Once it is answered late, it is given up.
+            parting: Some(self.parting(&Arc::new(AtomicBool::new(true)))),
+        });
+        let reply = match asked {
+            Ok(reply) => reply,
+            Err(Failure { error, sent }) => {
                 // A reply that did not come may have been a fence.
-                if matches!(error, Error::Connection(_)) {
-                    tell(&error);
-                    if self.leave_line().is_err() {
-                        claim.keep();
-                    }
+                if sent && matches!(error, Error::Connection(_)) {
+                    self.leave(claim, || {});
                 }
+                return Err(error);
+            }
+        };
+        let Some(fences) = fences_of(reply)? else { return Ok(None) };
+        match self.confirmed(fences, sent) {
+            Ok(granted) => Ok(granted.map(|(fences, sent)| Granted { fences, sent, claim })),
+            Err(error) => {
+                self.leave(claim, || {});
                 Err(error)
             }
         }
     }
 
-    /// Waits in the line until the deadline, or without one as long as it takes. Tells of each error that may pass, and
-    /// asks again after it if it is told to.
+    /// Waits in the queue until the deadline, or without one as long as it takes. Tells of each error that may pass,
+    /// and whether it is of another kind than the last one; asks again if it is told to.
     pub(crate) fn wait(
         &self,
         claim: Claim,
         deadline: Option<Moment>,
         cancel: Option<&Cancel>,
-        tell: &dyn Fn(&Error) -> bool,
+        tell: &dyn Fn(&Error, bool) -> bool,
     ) -> Result<Option<Granted>, Error> {
         let (events, received) = channel();
         let notified = cancel.map(|cancel| cancel.notify(events.clone(), || Event::Cancelled));
-        let line =
-            Line { asker: self, deadline, tell, events, received, _notified: notified, courier: None, asked: false };
-        line.stand(claim)
+        let is_given_up = Arc::default();
+        let wait = Wait {
+            asker: self,
+            deadline,
+            tell,
+            told: Told::default(),
+            events,
+            received,
+            notified,
+            is_given_up,
+            line: None,
+            has_asked: false,
+            is_asked: false,
+            sent: Moment::now(),
+        };
+        wait.run(claim)
     }
 
-    /// The grant, if it is sure to last for a while still. Where the moment of the grant is not known, or long ago, the
-    /// lease is renewed first.
+    /// The grant, if it is sure to last for a while still. The moment of the grant is not known, so it counts from when
+    /// it was asked for. If that is long ago, the lease is renewed first. None if the hold is gone already.
     fn confirmed(&self, fences: Vec<u64>, sent: Moment) -> Result<Option<(Vec<u64>, Moment)>, Error> {
-        if sent.elapsed() < self.terms.lasts() / 3 { Ok(Some((fences, sent))) } else { self.renewed(fences) }
-    }
-
-    /// The same after a lease was renewed. None when the hold is gone already.
-    fn renewed(&self, fences: Vec<u64>) -> Result<Option<(Vec<u64>, Moment)>, Error> {
+        if sent.elapsed() < renewal_interval(self.terms.lasts()) {
+            return Ok(Some((fences, sent)));
+        }
         let sent = Moment::now();
-        for request in self.terms.extend(self.owner, &fences) {
-            let limit = renewal_limit(self.terms.lasts()).min(SHORT_LIMIT);
-            match self.pool.ask(self.terms.slot(), &request, limit, Repeat::AfterIdle)?.0 {
-                Value::Nil => return Ok(None),
-                _ => continue,
+        let limit = renewal_limit(self.terms.lasts()).min(SHORT_LIMIT);
+        let requests = self.terms.extend(self.owner, &fences);
+        for reply in self.transport.lanes.ask(self.terms.slot(), requests, limit)? {
+            match reply.extract_error().map_err(Error::from) {
+                Ok(Value::Nil) => return Ok(None),
+                Err(error) if error.is_overwritten() => return Ok(None),
+                Err(error) => return Err(error),
+                Ok(_) => {}
             }
         }
         Ok(Some((fences, sent)))
     }
 
-    /// Ends the place in the line, and gives back what was granted meanwhile. Asked twice if need be.
-    fn leave_line(&self) -> Result<(), Error> {
-        let request = self.terms.leave(self.owner);
-        self.pool.ask(self.terms.slot(), &request, SHORT_LIMIT, Repeat::Once)?;
-        Ok(())
+    /// Gives up the place in the queue, and what was granted meanwhile: again and again, until the server says so or
+    /// has forgotten all. Then the keys may be asked for again.
+    fn leave(&self, claim: Claim, then: impl FnOnce() + Send + 'static) {
+        let (request, debt) = (self.terms.leave(self.owner), self.transport.owe());
+        let errand = Errand::once(self.terms.slot(), vec![request], SHORT_LIMIT, move |replies, _| {
+            let is_refused = |reply: &Value| matches!(reply, Value::ServerError(_));
+            if replies.is_ok_and(|replies| !replies.iter().any(is_refused)) {
+                drop(claim);
+            } else {
+                claim.keep();
+            }
+            drop(debt);
+            then();
+        });
+        self.transport.lanes.send(errand.until(Moment::now() + self.terms.lasts() + QUEUE));
+    }
+
+    fn parting(&self, is_given_up: &Arc<AtomicBool>) -> Parting {
+        Parting { command: self.terms.leave(self.owner), is_given_up: is_given_up.clone() }
     }
 }
 
-/// One wait. Its owner may have a place in the line from the first request on.
-struct Line<'a> {
+/// One wait. Its owner may have a place in the queue from the first request on.
+struct Wait<'a> {
     asker: &'a Asker<'a>,
     deadline: Option<Moment>,
-    tell: &'a dyn Fn(&Error) -> bool,
+    tell: &'a dyn Fn(&Error, bool) -> bool,
+    told: Told,
     events: Sender<Event>,
     received: Receiver<Event>,
-    _notified: Option<Notified<'a>>,
-    /// Carries the requests that wait. Not needed when the lock is free.
-    courier: Option<Courier>,
-    /// Whether the courier has a request under way.
-    asked: bool,
+    notified: Option<Notified<'a>>,
+    is_given_up: Arc<AtomicBool>,
+    /// The connection on which it waits. None while there is none to be had.
+    line: Option<Line>,
+    /// Whether it has asked at all, and whether a request is on its way.
+    has_asked: bool,
+    is_asked: bool,
+    /// When it asked last.
+    sent: Moment,
 }
 
 /// What came of one request.
@@ -149,94 +192,116 @@ enum Answer {
     TimeUp,
 }
 
-impl Line<'_> {
-    fn stand(mut self, claim: Claim) -> Result<Option<Granted>, Error> {
+impl Wait<'_> {
+    fn run(mut self, claim: Claim) -> Result<Option<Granted>, Error> {
         let outcome = self.ask_until_granted();
         if let Ok(Some((fences, sent))) = outcome {
-            // Its hold may be bound to this connection until the lease was renewed over another.
-            if let Some(courier) = self.courier {
-                courier.end();
-            }
             return Ok(Some(Granted { fences, sent, claim }));
         }
-        let left = self.leave(claim);
+        // That others hold it must come from the server. Without an answer nobody knows.
+        let is_answered = !self.is_asked;
+        let has_left = self.leave(claim);
         match outcome {
+            Ok(_) if !is_answered && !has_left => {
+                Err(self.asker.transport.lanes.silence(self.asker.terms.slot(), self.sent.elapsed()).error)
+            }
+            Ok(_) => Ok(None),
             Err(error) => Err(error),
-            // That others hold it must come from the server. Without an answer nobody knows.
-            Ok(_) => left.map(|()| None),
         }
     }
 
-    /// The fences; None when the time is up. An error that may pass is told only if it came last.
+    /// The fences; None when the time is up. An error that may pass is returned only if it came last.
     fn ask_until_granted(&mut self) -> Result<Option<(Vec<u64>, Moment)>, Error> {
         let mut backoff = Backoff::default();
-        let mut answer = self.ask_at_once();
+        let mut failure = None;
         loop {
-            let (pause, failure) = match answer {
+            let pause = match self.ask() {
                 Ok(Answer::Granted(fences, sent)) => return Ok(Some((fences, sent))),
                 Ok(Answer::NotYet(pause)) => {
                     backoff.reset();
-                    (pause, None)
+                    self.told.forget();
+                    failure = None;
+                    pause
                 }
-                Ok(Answer::TimeUp) => return Ok(None),
-                Err(error) if error.passes() && (self.tell)(&error) => (backoff.pause(), Some(error)),
+                // It was asked in vain, but not refused: what was wrong before is what is known.
+                Ok(Answer::TimeUp) => return failure.map_or(Ok(None), Err),
+                Err(error) if error.is_transient() && self.goes_on_after(&error) => {
+                    failure = Some(error);
+                    backoff.pause()
+                }
                 Err(error) => return Err(error),
             };
             self.rest(pause)?;
             if self.left() == Some(Duration::ZERO) {
                 return failure.map_or(Ok(None), Err);
             }
-            answer = match self.ask_in_line() {
-                // It was asked in vain, but not refused: what was wrong before is what is known.
-                Ok(Answer::TimeUp) => return failure.map_or(Ok(None), Err),
-                answer => answer,
-            };
         }
     }
 
-    /// One request that takes a place, and is answered at once.
-    fn ask_at_once(&mut self) -> Result<Answer, Error> {
-        let Asker { pool, terms, owner } = self.asker;
-        let request = terms.acquire(owner, Queue::Place(QUEUE), None);
-        let sent = Moment::now();
-        // In all of its time, however short the wait is: a lock that is free is to be had.
-        let (reply, _) = pool.ask(terms.slot(), &request, SHORT_LIMIT, Repeat::AfterIdle)?;
-        match fences_of(reply)? {
-            Some(fences) => self.granted(self.asker.confirmed(fences, sent)?),
-            None => Ok(Answer::NotYet(Duration::ZERO)),
-        }
+    fn goes_on_after(&mut self, error: &Error) -> bool {
+        let is_new = self.told.is_new(error);
+        (self.tell)(error, is_new)
     }
 
-    /// One request that waits in the line.
-    fn ask_in_line(&mut self) -> Result<Answer, Error> {
-        let Asker { pool, terms, owner } = self.asker;
-        let slice = self.left().unwrap_or(SLICE).min(SLICE);
-        let courier = match &mut self.courier {
-            Some(courier) => courier,
-            none => {
-                let started = Courier::start(pool.servers(), terms.slot(), self.events.clone());
-                none.insert(started.map_err(RedisError::from)?)
-            }
-        };
-        courier.ask(terms.acquire(owner, Queue::Wait(QUEUE, slice), None), slice + REPLY_LIMIT);
-        self.asked = true;
-        let sent = Moment::now();
+    /// One request: one that waits in the queue, or, while too many do, one that takes a place there.
+    fn ask(&mut self) -> Result<Answer, Error> {
+        let Asker { transport, terms, owner } = self.asker;
+        let slot = terms.slot();
         let time = self.left().map(|left| left.saturating_add(LAST_WORD));
-        let Some(event) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
-        self.asked = false;
-        match fences_of(event?)? {
-            Some(fences) => self.granted(self.asker.renewed(fences)?),
-            // Who answers at once does not let it wait: it must not be asked in a tight loop.
-            None => Ok(Answer::NotYet(slice.saturating_sub(sent.elapsed()))),
+        let events = self.events.clone();
+        if !transport.lanes.prepare(slot, OPEN_LIMIT, move |opened| drop(events.send(Event::Ready(opened)))) {
+            match self.next_event(time)? {
+                Some(Event::Ready(opened)) => opened?,
+                _ => return Err(transport.lanes.silence(slot, time.unwrap_or(OPEN_LIMIT)).error),
+            }
         }
+        if self.line.is_none() {
+            self.line = transport.pool.wait(slot).map_err(RedisError::from)?;
+        }
+        let slice = self.left().unwrap_or(SLICE).min(SLICE);
+        let parting = Some(self.asker.parting(&self.is_given_up));
+        let sent = Moment::now();
+        (self.has_asked, self.sent) = (true, sent);
+        let pause = if let Some(line) = &mut self.line {
+            let command = terms.acquire(owner, Queue::Wait(QUEUE, slice), None);
+            let (limit, repeat) = (slice + REPLY_LIMIT, Repeat::AfterIdle);
+            let request = Request { slot, command, limit, repeat, parting };
+            if self.deadline.is_none() && self.notified.is_none() {
+                // Nothing can end it but the reply: that spares another thread.
+                if let Some(reply) = line.ask_here(request) {
+                    drop(self.events.send(Event::Reply(reply)));
+                }
+            } else {
+                line.ask(request, &self.events);
+            }
+            slice
+        } else {
+            let (command, events) = (terms.acquire(owner, Queue::Place(QUEUE), None), self.events.clone());
+            let poll = Errand::once(slot, vec![command], SHORT_LIMIT, move |replies, _| {
+                let reply = replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil));
+                drop(events.send(Event::Reply(reply)));
+            });
+            transport.lanes.send(poll.parting_with(parting));
+            POLL
+        };
+        self.is_asked = true;
+        let Some(Event::Reply(reply)) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
+        self.replied(&reply);
+        let reply = reply?.extract_error().map_err(Error::from)?;
+        let granted = match fences_of(reply)? {
+            Some(fences) => self.asker.confirmed(fences, sent)?,
+            // Who answers at once does not let it wait: it must not be asked in a tight loop.
+            None => return Ok(Answer::NotYet(pause.saturating_sub(sent.elapsed()))),
+        };
+        // If it was lost before it was known here: back to the queue.
+        Ok(granted.map_or(Answer::NotYet(Duration::ZERO), |(fences, sent)| Answer::Granted(fences, sent)))
     }
 
-    fn granted(&self, confirmed: Option<(Vec<u64>, Moment)>) -> Result<Answer, Error> {
-        Ok(match confirmed {
-            Some((fences, sent)) => Answer::Granted(fences, sent),
-            // Granted, and lost before it was known here: back to the line.
-            None => Answer::NotYet(Duration::ZERO),
-        })
+    fn replied(&mut self, reply: &Result<Value, Failure>) {
+        self.is_asked = false;
+        if let Some(line) = &mut self.line {
+            line.replied(reply);
+        }
     }
 
     fn left(&self) -> Option<Duration> {
@@ -246,74 +311,83 @@ impl Line<'_> {
     /// Waits so long, unless it is cancelled or the time is up.
     fn rest(&self, pause: Duration) -> Result<(), Error> {
         let pause = self.left().map_or(pause, |left| left.min(pause));
-        self.next_event(Some(pause)).map(drop)
+        if pause.is_zero() { Ok(()) } else { self.next_event(Some(pause)).map(drop) }
     }
 
-    /// The reply of the courier; None when it did not come in time.
-    fn next_event(&self, time: Option<Duration>) -> Result<Option<Result<Value, Failure>>, Error> {
+    /// What is told next; None when nothing came in time.
+    fn next_event(&self, time: Option<Duration>) -> Result<Option<Event>, Error> {
         let event = match time {
             Some(time) => self.received.recv_timeout(time),
             None => self.received.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match event {
-            Ok(Event::Reply(reply)) => Ok(Some(reply)),
             Ok(Event::Cancelled) => Err(Error::Cancelled),
-            // It cannot be disconnected: the line itself has a sender.
+            Ok(event) => Ok(Some(event)),
+            // It cannot be disconnected: the wait itself has a sender.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(None),
         }
     }
 
-    /// Leaves the line. The waiting request, if there is one, is answered by that.
-    fn leave(mut self, claim: Claim) -> Result<(), Error> {
-        let Some(courier) = self.courier.take() else { return self.leave_for_good(claim) };
-        if !self.asked {
-            courier.end();
-            return self.leave_for_good(claim);
+    /// Leaves the queue. The request that waits there, if there is one, is answered by that. Tells whether the server
+    /// has said so; if not, all goes on in the background.
+    fn leave(&mut self, claim: Claim) -> bool {
+        if !self.has_asked {
+            return true;
         }
-        let mut left = Ok(());
-        for pause in LEAVING {
-            left = self.asker.leave_line();
-            if left.is_err() {
-                break;
-            }
-            match self.last_reply(pause) {
-                // It stood in the line, and does not any more.
-                Some(Ok(Value::Nil)) => {
-                    courier.end();
-                    return Ok(());
+        let (asker, deadline) = (self.asker, Moment::now() + LEAVING);
+        let (sender, left) = channel();
+        let leave = |claim: &Claim| {
+            let sender = sender.clone();
+            asker.leave(claim.clone(), move || {
+                // Nobody listens any more if it took long.
+                let _: Result<(), _> = sender.send(());
+            });
+        };
+        self.is_given_up.store(true, Ordering::Relaxed);
+        leave(&claim);
+        if self.is_asked {
+            match self.last_reply(deadline) {
+                // It stood in the queue, and does not any more.
+                Some(reply) => {
+                    let is_null = matches!(reply, Ok(Value::Nil));
+                    self.replied(&reply);
+                    // It was granted, perhaps after the request to leave; or nobody knows.
+                    if !is_null {
+                        leave(&claim);
+                    }
                 }
-                // It was granted, perhaps after the request to leave; or nobody knows.
-                Some(_) => {
-                    courier.end();
-                    return self.leave_for_good(claim);
+                // The server hangs, or has not read the request yet: then the first request to leave came too early.
+                None => {
+                    let (transport, terms, owner) = (asker.transport.clone(), asker.terms.clone(), asker.owner.clone());
+                    let debt = transport.owe();
+                    let leave_again = move || {
+                        Asker { transport: &transport, terms: &terms, owner: &owner }.leave(claim, || drop(debt));
+                    };
+                    match self.line.take() {
+                        Some(line) => line.end_with(leave_again),
+                        None => leave_again(),
+                    }
+                    return false;
                 }
-                None => {}
             }
         }
-        // The server hangs, or has not read the waiting request yet. The courier sees to it when it knows.
-        let (pool, terms, owner) = (self.asker.pool.clone(), self.asker.terms.clone(), self.asker.owner.clone());
-        courier.end_with(move || {
-            if (Asker { pool: &pool, terms: &terms, owner: &owner }).leave_line().is_err() {
-                claim.keep();
+        drop(claim);
+        drop(sender);
+        // All of them.
+        loop {
+            match left.recv_timeout(deadline.left()) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Disconnected) => return true,
+                Err(RecvTimeoutError::Timeout) => return false,
             }
-        });
-        left
+        }
     }
 
-    fn leave_for_good(&self, claim: Claim) -> Result<(), Error> {
-        let left = self.asker.leave_line();
-        if left.is_err() {
-            claim.keep();
-        }
-        left
-    }
-
-    fn last_reply(&self, time: Duration) -> Option<Result<Value, Failure>> {
-        let deadline = Moment::now() + time;
+    fn last_reply(&self, deadline: Moment) -> Option<Result<Value, Failure>> {
         loop {
             match self.received.recv_timeout(deadline.left()) {
                 Ok(Event::Reply(reply)) => return Some(reply),
-                Ok(Event::Cancelled) => {}
+                Ok(Event::Cancelled | Event::Ready(_)) => {}
                 Err(_) => return None,
             }
         }

@@ -78,7 +78,7 @@ enum Outcome {
 
 impl Candidate<'_> {
     pub(crate) fn take(&self, patience: Patience) -> Result<Option<Won>, Error> {
-        let claim = self.owner.claim(&self.terms.keys)?;
+        let claim = self.owner.claim(&self.terms.keys, self.limit)?;
         let nodes = self.members.nodes.clone();
         let majority = Majority::new(nodes, self.terms.clone(), self.owner.clone(), self.limit);
         match self.campaign(&majority, patience) {
@@ -106,7 +106,9 @@ impl Candidate<'_> {
                     continue;
                 }
                 Outcome::Occupied(_) | Outcome::Split if matches!(patience, Patience::None) => return Ok(None),
-                Outcome::Short(error) if matches!(patience, Patience::None) || !error.passes() => return Err(error),
+                Outcome::Short(error) if matches!(patience, Patience::None) || !error.is_transient() => {
+                    return Err(error);
+                }
                 Outcome::Occupied(line) => {
                     // Not waited for: others come to the line meanwhile.
                     majority.give_back();
@@ -116,7 +118,7 @@ impl Candidate<'_> {
                             continue;
                         }
                         Ok(None) => None,
-                        Err(error) if error.passes() => Some(error),
+                        Err(error) if error.is_transient() => Some(error),
                         Err(error) => return Err(error),
                     }
                 }
@@ -183,7 +185,7 @@ impl Candidate<'_> {
     /// away ends it: the next node has the line then.
     fn wait_in_line(&self, majority: &Majority, line: usize, patience: Patience) -> Result<Option<Granted>, Error> {
         let node = &self.members.nodes[line];
-        let asker = Asker { pool: node.pool(), terms: self.terms, owner: self.owner };
+        let asker = Asker { transport: node.transport(), terms: self.terms, owner: self.owner };
         let claim = Claim::of_nothing(self.owner);
         let failures = Cell::new(0);
         let goes_on = |error: &Error| match error {
@@ -191,9 +193,9 @@ impl Candidate<'_> {
             Error::Connection(error) => failures.replace(failures.get() + 1) == 0 && !error.is_timeout(),
             _ => false,
         };
-        let tell = |error: &Error| {
+        let tell = |error: &Error, is_new| {
             let goes_on = goes_on(error);
-            if goes_on {
+            if goes_on && is_new {
                 (self.tell)(error);
             }
             goes_on

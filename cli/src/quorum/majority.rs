@@ -2,12 +2,12 @@
 //! and tell it what they answered; so each is renewed, won back and released apart from the others. It waits only for
 //! the end of a renewal or a release.
 
-use crate::channel::{Failure, Repeat};
+use crate::channel::Failure;
 use crate::clock::{Moment, node_limit, renewal_limit};
 use crate::error::Error;
 use crate::guard::{Ended, Keeper};
 use crate::hold::Hold;
-use crate::owner::Owner;
+use crate::owner::{Claim, Owner};
 use crate::quorum::node::{Next, Node, Work};
 use crate::quorum::tally::{Round, Verdict, quorum_of, valid_until, verdict, why_short};
 use crate::quorum::vote::{Aim, Step, Turn, Vote, read};
@@ -355,8 +355,8 @@ impl Keeper for Arc<Majority> {
             let Some(request) = fence.and_then(|fence| self.terms.shorten(&self.owner, &[fence], time).pop()) else {
                 continue;
             };
-            match node.pool().ask(self.terms.slot(), &request, node_limit(self.terms.lasts()), Repeat::AfterIdle) {
-                Ok((reply, _)) => willing += usize::from(is_some(&reply)),
+            match node.transport().ask(self.terms.slot(), request, node_limit(self.terms.lasts())) {
+                Ok(reply) => willing += usize::from(is_some(&reply)),
                 Err(error) => failure = Some(error),
             }
         }
@@ -370,10 +370,11 @@ impl Keeper for Arc<Majority> {
         Err(Error::Refused("a quorum guards no data: compare the fence where the data is".to_owned()))
     }
 
-    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>) -> Ended {
+    fn end(&self, hold: &Arc<Hold>, after: Option<Duration>, claim: Claim, patience: Option<Duration>) -> Ended {
         let now = Moment::now();
         let was_free: Vec<bool> = lock(&self.state).votes.iter().map(|vote| !vote.may_hold(now)).collect();
-        self.undo(after, if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit });
+        let limit = if hold.is_lost() { self.limit.min(LOST_LIMIT) } else { self.limit };
+        self.undo(after, patience.unwrap_or(limit));
         let state = lock(&self.state);
         let count = |released| state.votes.iter().filter(|vote| vote.released == Some(released)).count();
         let is_free = |(vote, was_free): &(&Vote, bool)| *was_free || vote.released == Some(false);
@@ -381,6 +382,9 @@ impl Keeper for Arc<Majority> {
         let needed = quorum_of(self.nodes.len());
         let was_lost = self.nodes.len() - free < needed;
         let is_done = was_lost || count(true) >= needed;
+        if !is_done {
+            claim.keep();
+        }
         let failure = || Error::NoQuorum("too few servers answered the release in time".to_owned());
         Ended { was_lost, failure: (!is_done).then(failure) }
     }

@@ -15,8 +15,8 @@ use self::candidate::{Candidate, Patience, Won};
 use self::members::Members;
 use self::tally::quorum_of;
 use crate::cancel::Cancel;
-use crate::channel::Repeat;
 use crate::client::addresses;
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
@@ -54,7 +54,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// Clones are one and the same. One for a program is enough: it has one connection and at most one thread for each
-/// server, besides a connection and a thread for each lock that is waited for.
+/// server. At the first one, where it waits, it has one more for what it gives up, and one for each lock that is waited
+/// for, as a [`Client`](crate::Client) has.
 #[derive(Clone)]
 pub struct Quorum {
     members: Arc<Members>,
@@ -122,12 +123,12 @@ impl Quorum {
         let (key, needed) = (key.as_ref(), quorum_of(self.members.nodes.len()));
         let (sender, answers) = channel();
         for (number, node) in self.members.nodes.iter().enumerate() {
-            let (sender, pool, limit) = (sender.clone(), node.pool().clone(), self.timeout);
+            let (sender, transport, limit) = (sender.clone(), node.transport().clone(), self.timeout);
             let (slot, request) = (slot_of(key), check(key, owner, None, None));
             let thread = std::thread::Builder::new().name("redis-lock-check".to_owned());
             let ask = move || {
-                let reply = pool.ask(slot, &request, limit, Repeat::AfterIdle).map_err(Error::from);
-                let held = reply.and_then(|(reply, _)| {
+                let reply = transport.ask(slot, request, limit).map_err(Error::from);
+                let held = reply.and_then(|reply| {
                     redis::from_redis_value::<Option<u64>>(reply).map_err(|error| RedisError::from(error).into())
                 });
                 // Nobody listens any more when the others were enough.
@@ -163,12 +164,19 @@ impl Quorum {
         let request = redis::cmd("LOCK.INFO").arg(key).take();
         let mut failures = Vec::new();
         for node in &self.members.nodes {
-            match node.pool().ask(slot_of(key), &request, self.timeout, Repeat::AfterIdle) {
-                Ok((reply, _)) => return Ok(holders_of(reply)),
+            match node.transport().ask(slot_of(key), request.clone(), self.timeout) {
+                Ok(reply) => return Ok(holders_of(reply)),
                 Err(error) => failures.push(format!("{}: {}", node.address(), Error::from(error))),
             }
         }
         Err(Error::NoQuorum(failures.join("; ")))
+    }
+
+    /// Waits until the places of waits are given back that ended without an answer, so long at most. Tells whether they
+    /// are.
+    pub fn wait_released(&self, timeout: Duration) -> bool {
+        let deadline = Moment::now() + timeout;
+        self.members.nodes.iter().all(|node| node.transport().wait_released(deadline.left()))
     }
 
     pub(crate) fn take(

@@ -2,13 +2,14 @@
 //! locks ask of the node goes over that connection, in order, also after a reply that did not come in time: so no
 //! release overtakes the request that it undoes. Knows nothing of fences.
 
-use crate::channel::{Failure, Pool};
+use crate::channel::Failure;
 use crate::clock::Moment;
 use crate::connection::{connect, time_left};
 use crate::error::Error;
 use crate::quorum::census::{Census, Identity};
 use crate::servers::{Servers, address_of};
 use crate::sync::{lock, wait};
+use crate::transport::Transport;
 use redis::{Cmd, Connection, ConnectionInfo, RedisError, Value};
 use std::collections::HashSet;
 use std::io;
@@ -59,7 +60,7 @@ pub(crate) struct Node {
     server: ConnectionInfo,
     census: Arc<Census>,
     /// For requests that wait, and for those that belong to no lock of this program.
-    pool: Arc<Pool>,
+    transport: Arc<Transport>,
     silent: AtomicBool,
     desk: Mutex<Desk>,
     changed: Condvar,
@@ -84,17 +85,17 @@ struct Errand {
 
 impl Node {
     pub(crate) fn new(number: usize, server: ConnectionInfo, census: Arc<Census>) -> Node {
-        let pool = Arc::new(Pool::new(Arc::new(Servers::nodes(vec![server.clone()]))));
+        let transport = Arc::new(Transport::new(Servers::nodes(vec![server.clone()])));
         let silent = AtomicBool::new(false);
-        Node { number, server, census, pool, silent, desk: Mutex::default(), changed: Condvar::new() }
+        Node { number, server, census, transport, silent, desk: Mutex::default(), changed: Condvar::new() }
     }
 
     pub(crate) fn address(&self) -> String {
         address_of(&self.server)
     }
 
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.pool
+    pub(crate) fn transport(&self) -> &Arc<Transport> {
+        &self.transport
     }
 
     /// Whether the last request to it got no answer. Nobody waits for such a node.

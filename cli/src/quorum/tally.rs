@@ -105,7 +105,7 @@ pub(crate) fn why_short(votes: &[Vote], address: impl Fn(usize) -> String) -> Er
         })
         .collect();
     // Clocks meet again.
-    let for_good = |vote: &&Vote| !vote.was_too_far() && vote.failure().is_some_and(|error| !error.passes());
+    let for_good = |vote: &&Vote| !vote.was_too_far() && vote.failure().is_some_and(|error| !error.is_transient());
     let stays: Vec<&Error> = votes.iter().filter(for_good).filter_map(Vote::failure).collect();
     if let Some(last) = stays.last()
         && votes.len() - stays.len() < quorum_of(votes.len())

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod costs;
+mod far;
 mod held;
+mod hindered;
 mod player;
 mod reached;
 mod waited_for;

@@ -43,10 +43,14 @@ fn server() -> (Client, Receiver<Request>) {
     (client, requests)
 }
 
-fn pass_on(connection: &TcpStream, sender: &Sender<Request>) {
+fn pass_on(mut connection: &TcpStream, sender: &Sender<Request>) {
     let mut parser = Parser::new();
     while let Ok(request @ Value::Array(_)) = parser.parse_value(connection) {
-        let words = from_redis_value(request).unwrap();
+        let words: Vec<String> = from_redis_value(request).unwrap();
+        if words[0] == "PING" {
+            let _: std::io::Result<()> = connection.write_all(b"+PONG\r\n");
+            continue;
+        }
         if sender.send(Request { words, connection: connection.try_clone().unwrap() }).is_err() {
             return;
         }
@@ -61,7 +65,6 @@ fn a_grant_that_comes_after_all_is_given_back() {
     let lock = client.key("k").cancelled_by(&cancel);
     let wait = thread::spawn(move || lock.lock());
     let next = || requests.recv_timeout(PATIENCE).expect("a request");
-    next().reply(NULL);
     let waiting = next();
     assert!(waiting.has("BLOCK") && waiting.has("QUEUE"), "{:?}", waiting.words);
     cancel.cancel();
@@ -91,18 +94,19 @@ fn a_server_that_lets_nobody_wait_is_not_asked_in_a_tight_loop() {
         }
     }
     assert!(wait.join().unwrap().unwrap().is_none());
-    // At once, and in the line; then the rest of its time is slept.
-    assert!(asked <= 3, "{asked} requests");
+    // Once; then the rest of its time is slept.
+    assert!(asked <= 2, "{asked} requests");
 }
 
 #[test]
-fn a_grant_that_was_waited_for_is_renewed_before_it_counts() {
+fn a_grant_that_took_long_is_renewed_before_it_counts() {
     // Nobody knows when it was granted: the process, or the reply, may have been on its way for long.
     let (client, requests) = server();
-    let wait = thread::spawn(move || client.lock("k"));
+    let wait = thread::spawn(move || client.key("k").lease(Duration::from_secs(1)).lock());
     let next = || requests.recv_timeout(PATIENCE).expect("a request");
-    next().reply(NULL);
-    next().reply(":7\r\n");
+    let asked = next();
+    thread::sleep(Duration::from_millis(400));
+    asked.reply(":7\r\n");
     let renewal = next();
     assert!(renewal.words[0] == "LOCK.EXTEND" && renewal.has("FENCE") && renewal.has("7"), "{:?}", renewal.words);
     // It was lost meanwhile: back to the line.
@@ -110,11 +114,15 @@ fn a_grant_that_was_waited_for_is_renewed_before_it_counts() {
     let waiting = next();
     assert!(waiting.has("BLOCK"), "{:?}", waiting.words);
     waiting.reply(":9\r\n");
-    next().reply(":9\r\n");
     let guard = wait.join().unwrap().unwrap();
     assert_eq!(guard.fence(), 9);
     let release = thread::spawn(move || guard.release());
-    let request = next();
+    let mut request = next();
+    // It may be renewed meanwhile.
+    while request.words[0] == "LOCK.EXTEND" {
+        request.reply(":9\r\n");
+        request = next();
+    }
     assert!(request.words[0] == "LOCK.RELEASE" && request.has("9"), "{:?}", request.words);
     request.reply(":0\r\n");
     release.join().unwrap().unwrap();

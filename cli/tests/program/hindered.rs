@@ -1,6 +1,6 @@
 //! Something stands in the way: nobody reads what the program says, or the command hides.
 
-use crate::harness::{self, Folder, Run, not_run, program, program_at, python, start, wait_waiters};
+use crate::harness::{self, Folder, Run, not_run, program, program_at, python, start, wait_held, wait_waiters};
 use crate::process;
 use rustix::process::kill_process;
 use std::ffi::OsStr;
@@ -335,4 +335,42 @@ fn where_proc_shows_another_namespace_what_a_command_leaves_is_ended_before_the_
     assert!(folder.last_beat() < second);
     drop(run.child.stdin.take());
     assert_eq!(run.end().out, "7\n");
+}
+
+#[test]
+fn a_server_that_takes_no_more_connections_ends_no_command() {
+    let server = Server::setup().option("maxclients", "16").start();
+    let begun = start(server.port(), &["run", "-t", "2s", "k", "--", "sleep", "6"]);
+    wait_held(&server, "k");
+    let client = redis::Client::open(("127.0.0.1", server.port())).unwrap();
+    let others = std::iter::from_fn(|| {
+        let mut conn = client.get_connection().ok()?;
+        redis::cmd("PING").exec(&mut conn).ok().map(|()| conn)
+    });
+    let others: Vec<_> = others.collect();
+    let outcome = begun.end();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    drop(others);
+    assert!(server.connect().lock_info("k").is_none(), "it is released over the same connection");
+}
+
+#[test]
+fn what_systemd_says_to_its_process_is_said_to_the_command() {
+    let server = Server::new();
+    let tool = env!("CARGO_BIN_EXE_redis-lock");
+    let told = |listen: &str, watchdog: &str| {
+        // A descriptor below those that the program itself opens, as a socket of systemd.
+        let script = format!(
+            "export LISTEN_PID={listen} WATCHDOG_PID={watchdog}; exec 3</dev/null; exec {tool} run k -- \
+             sh -c 'echo $LISTEN_PID $WATCHDOG_PID $$; [ -e /proc/$$/fd/3 ] && echo passed'"
+        );
+        let outcome = Run::of(program_at(Path::new("/bin/sh"), server.port(), &["-c", &script])).end();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+        outcome.out.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let own = told("$$", "$$");
+    assert!(own[0] == own[2] && own[1] == own[2] && own[3] == "passed", "{own:?}");
+    // What is for another process stays.
+    let others = told("1", "2");
+    assert_eq!(others[..2], ["1", "2"]);
 }

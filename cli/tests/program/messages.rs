@@ -102,8 +102,6 @@ fn a_server_that_does_not_answer_delays_nobody_beyond_the_time() {
         command.stderr(File::create(folder.path("err")).unwrap());
         let mut silent = Run::of(command);
         assert_eq!(silent.code(), Some(69));
-        // To leave the queue takes longer: nobody answers that either.
-        assert!(!silent.processes().is_empty(), "{words:?}");
         assert!(folder.read("err").contains(&expected), "{words:?}: {}", folder.read("err"));
         silent.end();
     }

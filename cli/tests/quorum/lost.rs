@@ -125,3 +125,16 @@ fn a_lock_that_was_broken_everywhere_is_not_won_back_past_another_owner() {
     });
     assert!(guard.wait_lost(SHORT), "it was held by another meanwhile");
 }
+
+#[test]
+fn its_loss_is_told() {
+    let servers = Servers::start(3);
+    let (told, errors) = std::sync::mpsc::channel();
+    let lock = servers.quorum().key("k").lease(SHORT).on_trouble(move |error| drop(told.send(error.to_string())));
+    let guard = lock.lock().unwrap();
+    for server in &servers.0 {
+        server.connect().int(&["LOCK.BREAK", "k"]);
+    }
+    while !errors.recv_timeout(PATIENCE).unwrap().contains("lost") {}
+    assert!(guard.is_lost());
+}

@@ -113,6 +113,18 @@ func TestANodeThatDiesIsLeftForTheOneThatTookItsPlace(t *testing.T) {
 	}
 }
 
+// A function that knows no such node may return nil.
+func TestANodeThatIsNotKnownIsAnError(t *testing.T) {
+	grants := func(string) string { return ":7" }
+	home, other := newNode(t, grants), newNode(t, grants)
+	home.movesTo(other)
+	mutex := redislock.New(home.pool(), "k")
+	mutex.Node = func(string) *redis.Pool { return nil }
+	if _, err := mutex.TryLock(context.Background()); err == nil || !strings.Contains(err.Error(), "MOVED") {
+		t.Error(err)
+	}
+}
+
 // An error reply is no reason to ask elsewhere.
 func TestANodeThatAnswersIsStayedWith(t *testing.T) {
 	grants := func(string) string { return ":7" }

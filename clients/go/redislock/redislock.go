@@ -44,6 +44,9 @@ var (
 	ErrInvalid = errors.New("redislock: invalid")
 )
 
+// NoLimit as the Wait of a Mutex lets Lock wait as long as it takes.
+const NoLimit time.Duration = -1
+
 const (
 	leaseDefault = 30 * time.Second
 	leaseMin     = time.Second
@@ -75,8 +78,8 @@ type Mutex struct {
 	// Lease is how long the lock stays taken after the process has died, at least 1 s. Zero means 30 s. It is no
 	// limit for the work: the lease is renewed after each third of it.
 	Lease time.Duration
-	// Wait limits how long Lock waits. Zero means no limit: to try once, use TryLock. The context of Lock limits it,
-	// too. Without a limit a server that is down looks like a long wait.
+	// Wait limits how long Lock waits. Zero tries once, as TryLock does. New and NewSemaphore set NoLimit: then the
+	// context of Lock alone limits it, and a server that is down looks like a long wait.
 	Wait time.Duration
 	// Shared takes the lock together with others that do the same, as a reader.
 	Shared bool
@@ -88,7 +91,7 @@ type Mutex struct {
 	// the server sees cycles of owners. Where it is possible, take several Keys at once instead.
 	Within *Hold
 	// Node returns the pool of the cluster's node with this address (host:port), so that MOVED is followed. Without
-	// it MOVED is an error that is asked again as long as the wait lasts.
+	// it, or if it returns nil, MOVED is an error that is asked again as long as the wait lasts.
 	Node func(address string) *redis.Pool
 
 	semaphore bool
@@ -97,12 +100,12 @@ type Mutex struct {
 
 // New returns a Mutex for a key, or for several that are taken in one step. Set its fields before its first use.
 func New(pool *redis.Pool, keys ...string) *Mutex {
-	return &Mutex{Pool: pool, Keys: keys}
+	return &Mutex{Pool: pool, Keys: keys, Wait: NoLimit}
 }
 
 // NewSemaphore returns a Mutex that several may hold: all together at most limit shares of it.
 func NewSemaphore(pool *redis.Pool, key string, limit uint32) *Mutex {
-	return &Mutex{Pool: pool, Keys: []string{key}, semaphore: true, limit: limit}
+	return &Mutex{Pool: pool, Keys: []string{key}, Wait: NoLimit, semaphore: true, limit: limit}
 }
 
 // Do waits for the lock, calls f, and gives the lock back, also when f panics. The context that f gets is cancelled
@@ -129,7 +132,7 @@ func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, hold *Hold) 
 // last one is returned when it is over.
 //
 // ctx is for the wait alone. A Hold outlives it, until [Hold.Unlock].
-func (m *Mutex) Lock(ctx context.Context) (*Hold, error) { return m.acquire(ctx, true) }
+func (m *Mutex) Lock(ctx context.Context) (*Hold, error) { return m.acquire(ctx, m.Wait != 0) }
 
 // TryLock asks once, and fails with [ErrNotAcquired] if the lock is taken or others wait for it.
 func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) { return m.acquire(ctx, false) }
@@ -177,7 +180,7 @@ func (m *Mutex) invalid() error {
 		{len(keys) == 0, "Keys are missing"},
 		{len(keys) < len(m.Keys), "one of the Keys is given twice"},
 		{m.Lease != 0 && m.Lease < leaseMin, "Lease is shorter than 1 s"},
-		{m.Wait < 0, "Wait is negative"},
+		{m.Wait < 0 && m.Wait != NoLimit, "Wait is negative"},
 		{m.semaphore && (m.Shared || len(keys) > 1), "a semaphore has one key, and is not Shared"},
 		{m.semaphore && m.limit == 0, "the limit of a semaphore is at least 1"},
 		{m.Take > m.limit, "Take is more than there is"},

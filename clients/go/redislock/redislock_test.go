@@ -222,6 +222,19 @@ func TestTryLockFailsIfTheLockIsTaken(t *testing.T) {
 	s.is(hold.Unlock(context.Background()), nil)
 }
 
+// Whoever computes a wait may come to zero, and does not mean for ever.
+func TestAWaitOfZeroTriesOnce(t *testing.T) {
+	s := newStage(t)
+	mutex := redislock.New(s.pool, s.key)
+	mutex.Wait = 0
+	hold := s.lock(mutex)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err := mutex.Lock(ctx)
+	s.is(err, redislock.ErrNotAcquired)
+	s.is(hold.Unlock(context.Background()), nil)
+}
+
 func TestAWaitEndsWithItsContext(t *testing.T) {
 	s := newStage(t)
 	mutex := redislock.New(s.pool, s.key)
@@ -293,7 +306,7 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 		"no key":          redislock.New(s.pool),
 		"a key twice":     redislock.New(s.pool, "k", "k"),
 		"a short lease":   with(redislock.New(s.pool, "k"), func(m *redislock.Mutex) { m.Lease = time.Millisecond }),
-		"a negative wait": with(redislock.New(s.pool, "k"), func(m *redislock.Mutex) { m.Wait = -1 }),
+		"a negative wait": with(redislock.New(s.pool, "k"), func(m *redislock.Mutex) { m.Wait = -time.Second }),
 		"no limit":        redislock.NewSemaphore(s.pool, "k", 0),
 		"too many shares": with(redislock.NewSemaphore(s.pool, "k", 2), func(m *redislock.Mutex) { m.Take = 3 }),
 		"shares of none":  with(redislock.New(s.pool, "k"), func(m *redislock.Mutex) { m.Take = 1 }),

@@ -135,10 +135,11 @@ func (s *server) redirect(err error) bool {
 	if isReply(err) {
 		words := strings.Fields(err.Error())
 		if s.node != nil && len(words) == 3 && words[0] == "MOVED" && s.hops < hopsMax {
-			s.hops++
-			s.named = s.node(words[2])
-			s.pool = s.named
-			return true
+			if named := s.node(words[2]); named != nil {
+				s.hops++
+				s.named, s.pool = named, named
+				return true
+			}
 		}
 	} else if err != nil && s.named != nil && !isOver(err) {
 		if s.pool == s.home {

@@ -2,25 +2,27 @@
 
 use crate::args::Run;
 use crate::notices::{Notice, NoticeSender};
-use crate::servers::client;
+use crate::servers::{Place, client};
 use crate::timer::Timer;
 use redis_lock_client::{Cancel, Error, Guard, Moment, Owner};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long to ask for the holder.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
 
-/// Takes the lock. Tells of errors that a wait goes on after.
+/// Takes the lock. Tells of errors that a wait goes on after, and where the lock is kept.
 pub(crate) fn acquire(
     run: &Run,
     owner: &Owner,
     cancel: &Cancel,
     notices: &NoticeSender,
+    place: &OnceLock<Place>,
 ) -> Result<Option<Guard>, Error> {
-    let lock = client(&run.servers)?.timeout(request_limit(run)).key(run.key.as_bytes());
+    let asked = client(&run.servers)?.timeout(request_limit(run));
+    let lock = place.get_or_init(|| asked).key(run.key.as_bytes());
     let mut lock = lock.lease(run.lease).take(run.take).owner(owner).cancelled_by(cancel);
     if run.shared {
         lock = lock.shared();
@@ -53,8 +55,8 @@ pub(crate) fn acquire(
         if lasts(run, &guard) || (matches!(guard.renew(), Ok(true)) && lasts(run, &guard)) {
             return Ok(Some(guard));
         }
-        // Held for too short to begin: back to the queue.
-        drop(guard);
+        // Held for too short to begin: back to the queue. If the server does not hear that, it is asked in vain.
+        drop(guard.release());
     }
 }
 

@@ -8,6 +8,7 @@ use crate::followed::Followed;
 use crate::group::Group;
 use crate::message::{Order, Report};
 use crate::notices::{Notice, NoticeReceiver, NoticeSender, notices};
+use crate::servers::Place;
 use crate::sys;
 use crate::timer::{Timer, end_process_after};
 use crate::wire::Wire;
@@ -19,7 +20,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The word that makes this program a keeper.
@@ -47,7 +48,16 @@ const NOTICE: Duration = Duration::from_secs(1);
 /// Keeps the lock for the parent, whose socket is the standard input and whose timer is the standard output.
 pub(crate) fn keep(run: Run) -> u8 {
     match Keeper::start(run) {
-        Ok(mut keeper) => keeper.work(),
+        Ok(mut keeper) => {
+            let code = keeper.work();
+            // The parent knows how it came out. What had no answer is given back as soon as the server goes on.
+            keeper.wire.flush();
+            drop(keeper.guard.take());
+            if let Some(place) = keeper.place.get() {
+                place.wait_released(ORPHAN_LIMIT);
+            }
+            code
+        }
         Err(_) => exit::UNAVAILABLE,
     }
 }
@@ -74,6 +84,8 @@ struct Keeper {
     /// What was wrong with the last request, if it was told.
     trouble: Option<String>,
     owner: Owner,
+    /// Where the lock is kept, once that is known.
+    place: Arc<OnceLock<Place>>,
     /// When the user is told that it waits.
     waiting_at: Option<Moment>,
     /// When the wait is over, whether or not the server has answered.
@@ -102,7 +114,9 @@ impl Keeper {
         let run = Arc::new(run);
         let thread = std::thread::Builder::new().name("redis-lock-taker".to_owned());
         let (of_thread, name, cancelled_by, notify) = (run.clone(), owner.clone(), cancel.clone(), sender.clone());
-        thread.spawn(move || notify.send(Notice::Acquired(acquire(&of_thread, &name, &cancelled_by, &notify))))?;
+        let place = Arc::<OnceLock<Place>>::default();
+        let at = place.clone();
+        thread.spawn(move || notify.send(Notice::Acquired(acquire(&of_thread, &name, &cancelled_by, &notify, &at))))?;
         let now = Moment::now();
         let waits = !run.quiet && run.wait != Some(Duration::ZERO);
         let limit = run.wait.map(|wait| if wait.is_zero() { request_limit(&run) } else { wait });
@@ -121,6 +135,7 @@ impl Keeper {
             lost: None,
             trouble: None,
             owner,
+            place,
             waiting_at: waits.then(|| now + WAIT_SHOWN),
             answer_by: limit.map(|limit| now + limit + LAST_ANSWER),
             is_over: false,
@@ -201,7 +216,11 @@ impl Keeper {
                 let (code, text) = self.explain(&error);
                 return Some(self.say(Report::Failed(code, text)));
             }
+            // It is noticed anyway.
+            Notice::Trouble(Error::Lost) => {}
             Notice::Trouble(error) if self.guard.is_some() => self.not_renewed(&error),
+            // The wait ends with it.
+            Notice::Trouble(error) if !error.is_transient() => {}
             // To leave takes time as well, and nobody answers.
             Notice::Trouble(error) if self.run.wait == Some(Duration::ZERO) => {
                 let (code, text) = exit::of_error(&error);

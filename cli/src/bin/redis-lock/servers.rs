@@ -62,6 +62,14 @@ impl Place {
         }
     }
 
+    /// Waits until all is given back, so long at most.
+    pub(crate) fn wait_released(&self, timeout: Duration) -> bool {
+        match self {
+            Place::One(client) => client.wait_released(timeout),
+            Place::Quorum(quorum) => quorum.wait_released(timeout),
+        }
+    }
+
     /// Those that hold the lock, by owner, and their notes.
     pub(crate) fn holders(&self, key: &[u8]) -> Result<Vec<(String, Option<String>)>, Error> {
         match self {

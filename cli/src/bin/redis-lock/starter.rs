@@ -30,7 +30,9 @@ pub(crate) fn start(words: &[OsString]) -> u8 {
     }
     // The command does not get it.
     fcntl_setfd(&gate, FdFlags::CLOEXEC).ok();
-    let error = Command::new(program).args(&words[3..]).exec();
+    let mut command = Command::new(program);
+    command.args(&words[3..]).envs(systemd_variables(parent));
+    let error = command.exec();
     // The parent may be gone.
     drop(gate.write_all(&[1]));
     let (code, why) = if error.kind() == io::ErrorKind::NotFound {
@@ -40,6 +42,14 @@ pub(crate) fn start(words: &[OsString]) -> u8 {
     };
     exit::say_of(&std::env::var_os("REDIS_LOCK_KEY").unwrap_or_default(), why);
     code
+}
+
+/// What systemd said to the process that it started, it says to the command: sockets, and how to be watched.
+fn systemd_variables(parent: i32) -> impl Iterator<Item = (&'static str, String)> {
+    let is_for_parent = move |name: &str| std::env::var(name).is_ok_and(|pid| pid == parent.to_string());
+    // The command will be this process.
+    let own = || std::process::id().to_string();
+    ["LISTEN_PID", "WATCHDOG_PID"].into_iter().filter(move |name| is_for_parent(name)).map(move |name| (name, own()))
 }
 
 /// What may be wrong with a command that is not there.

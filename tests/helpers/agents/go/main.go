@@ -209,14 +209,10 @@ func (a *agent) acquire(ctx context.Context, l *lock) (answer, error) {
 		mutex.Within = outer.hold
 		outer.mu.Unlock()
 	}
-	acquire := mutex.Lock
 	if l.Wait != nil {
 		mutex.Wait = time.Duration(*l.Wait * float64(time.Second))
-		if mutex.Wait == 0 {
-			acquire = mutex.TryLock
-		}
 	}
-	hold, err := acquire(ctx)
+	hold, err := mutex.Lock(ctx)
 	if errors.Is(err, redislock.ErrNotAcquired) {
 		return answer{"fences": nil}, nil
 	} else if err != nil {

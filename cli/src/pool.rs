@@ -1,0 +1,267 @@
+//! Connections for requests whose reply a thread waits for, each with a thread of its own that can speak over it. So
+//! the thread that waits can turn away from a request that is on its way: to be cancelled, or as its time is up. A
+//! connection alone cannot be interrupted. A thread that need not turn away speaks over it itself. Idle ones serve the
+//! next requests, and are closed after a while.
+
+use crate::channel::{Channel, Failure, Parting};
+use crate::clock::Moment;
+use crate::error::{Error, was_cut};
+use crate::servers::Servers;
+use crate::sync::lock;
+use redis::{Cmd, RedisError, Value};
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// How many requests of a client may wait in the server at once. Further waits ask again and again.
+const WAITS_MAX: usize = 32;
+
+/// How many idle connections are kept for the next request, and for how long.
+const IDLE_MAX: usize = 8;
+pub(crate) const IDLE: Duration = Duration::from_secs(30);
+
+/// How often an idle one looks whether it has been so for long.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What a waiting thread is told.
+pub(crate) enum Event {
+    /// The reply to its last request.
+    Reply(Result<Value, Failure>),
+    /// Whether there is a connection for renewals.
+    Ready(Result<(), Failure>),
+    /// It shall not wait any longer.
+    Cancelled,
+}
+
+/// Whether a request that got no reply may be sent once more, over a new connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Never: it may be done twice.
+    Never,
+    /// If the connection was an old one, which the server may have closed long ago.
+    AfterIdle,
+}
+
+/// One request, on its way to a connection.
+pub(crate) struct Request {
+    pub(crate) slot: u16,
+    pub(crate) command: Cmd,
+    /// How long an attempt may take.
+    pub(crate) limit: Duration,
+    pub(crate) repeat: Repeat,
+    pub(crate) parting: Option<Parting>,
+}
+
+pub(crate) struct Pool {
+    servers: Arc<Servers>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Courier>,
+    /// How many may wait in the server just now.
+    waits: usize,
+    /// The number of the next one.
+    next: u64,
+    /// In a process that was forked no thread is left.
+    pid: u32,
+}
+
+/// A thread with a connection.
+struct Courier {
+    number: u64,
+    /// The server that it was last sent to.
+    lane: String,
+    /// Used by one thread at a time: its own, or the one that has this.
+    channel: Arc<Mutex<Channel>>,
+    tasks: Sender<Task>,
+    idle_since: Moment,
+}
+
+enum Task {
+    Ask(Request, Sender<Event>),
+    AfterClosing(Box<dyn FnOnce() + Send>),
+}
+
+impl Pool {
+    pub(crate) fn new(servers: Arc<Servers>) -> Pool {
+        Pool { servers, state: Mutex::default() }
+    }
+
+    /// The reply, once it is there or its time is up.
+    pub(crate) fn ask(self: &Arc<Self>, request: Request) -> Result<Value, Failure> {
+        let failed = |error: io::Error| Failure { error: Error::Connection(RedisError::from(error)), sent: false };
+        let courier = self.take(request.slot).map_err(failed)?;
+        let reply = request.send(&mut lock(&courier.channel));
+        self.put_back(courier, &reply);
+        reply
+    }
+
+    /// A connection for one that waits. None while as many wait as may.
+    pub(crate) fn wait(self: &Arc<Self>, slot: u16) -> io::Result<Option<Line>> {
+        {
+            let mut state = self.state();
+            if state.waits == WAITS_MAX {
+                return Ok(None);
+            }
+            state.waits += 1;
+        }
+        let permit = Permit(self.clone());
+        let courier = self.take(slot)?;
+        Ok(Some(Line { courier: Some(courier), is_asked: false, permit }))
+    }
+
+    /// An idle one, or a new one.
+    fn take(self: &Arc<Self>, slot: u16) -> io::Result<Courier> {
+        let lane = self.servers.lane(slot);
+        let mut state = self.state();
+        let at = state.idle.iter().rposition(|courier| courier.lane == lane);
+        if let Some(at) = at {
+            return Ok(state.idle.remove(at));
+        }
+        let number = state.next;
+        state.next += 1;
+        drop(state);
+        let (tasks, received) = channel();
+        let (pool, own) = (Arc::downgrade(self), Arc::new(Mutex::new(Channel::new(&self.servers))));
+        let channel = own.clone();
+        let thread = std::thread::Builder::new().name("redis-lock-asker".to_owned());
+        thread.spawn(move || serve(&pool, &own, number, &received))?;
+        Ok(Courier { number, lane, channel, tasks, idle_since: Moment::now() })
+    }
+
+    /// What failed on one connection is not tried on the idle ones to that server: they may have died together.
+    fn put_back(&self, courier: Courier, reply: &Result<Value, Failure>) {
+        let has_failed = matches!(reply, Err(Failure { error: Error::Connection(_), .. }));
+        let mut state = self.state();
+        if has_failed {
+            state.idle.retain(|idle| idle.lane != courier.lane);
+            return;
+        }
+        if state.idle.len() == IDLE_MAX {
+            state.idle.remove(0);
+        }
+        state.idle.push(Courier { idle_since: Moment::now(), ..courier });
+    }
+
+    /// Takes one out for good that is idle for long; false if it is not.
+    fn retire(&self, number: u64) -> bool {
+        let mut state = self.state();
+        let is_it = |courier: &Courier| courier.number == number && courier.idle_since.elapsed() >= IDLE;
+        let at = state.idle.iter().position(is_it);
+        at.map(|at| state.idle.remove(at)).is_some()
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        if state.pid != std::process::id() {
+            *state = State { pid: std::process::id(), next: state.next, ..State::default() };
+        }
+        state
+    }
+}
+
+/// Does what a courier is told, until it is not needed any more.
+fn serve(pool: &Weak<Pool>, channel: &Arc<Mutex<Channel>>, number: u64, tasks: &Receiver<Task>) {
+    loop {
+        match tasks.recv_timeout(LOOK) {
+            Ok(Task::Ask(request, events)) => {
+                let reply = request.send(&mut lock(channel));
+                // A waiting thread that has turned away does not listen.
+                drop(events.send(Event::Reply(reply)));
+            }
+            Ok(Task::AfterClosing(last)) => {
+                lock(channel).close();
+                return last();
+            }
+            Err(RecvTimeoutError::Timeout) if pool.upgrade().is_some_and(|pool| !pool.retire(number)) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+impl Request {
+    fn send(self, channel: &mut Channel) -> Result<Value, Failure> {
+        let deadline = Moment::now() + self.limit;
+        if self.repeat == Repeat::Never {
+            channel.test(self.slot, deadline);
+        }
+        let was_open = channel.is_open();
+        channel.part_with(self.parting.into_iter().collect());
+        let failure = match channel.ask(self.slot, &self.command, deadline) {
+            Err(failure) if was_cut(&failure.error) => failure,
+            replied => return replied,
+        };
+        if self.repeat == Repeat::Never || !was_open {
+            return Err(failure);
+        }
+        let second = channel.ask(self.slot, &self.command, Moment::now() + self.limit);
+        second.map_err(|second| Failure { sent: second.sent || failure.sent, ..second })
+    }
+}
+
+/// Is counted as long as a request may wait in the server.
+struct Permit(Arc<Pool>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.waits = state.waits.saturating_sub(1);
+    }
+}
+
+/// A connection of one that waits. It serves the next one when this is dropped, unless a request is on its way.
+pub(crate) struct Line {
+    courier: Option<Courier>,
+    /// Whether a request is on its way.
+    is_asked: bool,
+    permit: Permit,
+}
+
+impl Line {
+    /// Sends a request. The reply is an event.
+    pub(crate) fn ask(&mut self, request: Request, events: &Sender<Event>) {
+        if let Some(courier) = &self.courier {
+            // It lives as long as its tasks can be sent.
+            drop(courier.tasks.send(Task::Ask(request, events.clone())));
+            self.is_asked = true;
+        }
+    }
+
+    /// Sends a request on this thread. The reply cannot be turned away from.
+    pub(crate) fn ask_here(&self, request: Request) -> Option<Result<Value, Failure>> {
+        self.courier.as_ref().map(|courier| request.send(&mut lock(&courier.channel)))
+    }
+
+    /// The reply has come.
+    pub(crate) fn replied(&mut self, reply: &Result<Value, Failure>) {
+        self.is_asked = false;
+        if matches!(reply, Err(Failure { error: Error::Connection(_), .. }))
+            && let Some(courier) = &self.courier
+        {
+            let lane = &courier.lane;
+            self.permit.0.state().idle.retain(|idle| idle.lane != *lane);
+        }
+    }
+
+    /// Leaves it alone with the request that is on its way. Once that is answered, or its time is up, it closes the
+    /// connection and does this.
+    pub(crate) fn end_with(mut self, last: impl FnOnce() + Send + 'static) {
+        if let Some(courier) = self.courier.take() {
+            drop(courier.tasks.send(Task::AfterClosing(Box::new(move || {
+                drop(self);
+                last();
+            }))));
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(courier) = self.courier.take().filter(|_| !self.is_asked) {
+            self.permit.0.put_back(courier, &Ok(Value::Nil));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What locks cost: requests and connections. The numbers may only fall.
+
+use crate::{await_waiter, client_of};
+use redis_lock_client::{Client, Owner};
+use std::thread;
+use std::time::Duration;
+use testbed::{Server, wait_for, wait_so_long};
+
+/// Calls of one command, or of all of this module.
+fn calls(conn: &mut testbed::Client, command: &str) -> u64 {
+    let text: String = conn.get(&["INFO", "commandstats"]);
+    let rows = text.lines().filter(|line| line.starts_with(&format!("cmdstat_{command}")));
+    rows.filter_map(|row| row.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()).sum()
+}
+
+fn connections(conn: &mut testbed::Client) -> usize {
+    conn.get::<String>(&["CLIENT", "LIST", "TYPE", "NORMAL"]).lines().count() - 1
+}
+
+/// Those of this process that a client started.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("redis-lock")).count()
+}
+
+#[test]
+fn a_free_lock_costs_two_requests() {
+    let server = Server::new();
+    let (client, mut conn) = (client_of(&server), server.connect());
+    for _ in 0..10 {
+        client.lock("k").unwrap().release().unwrap();
+    }
+    assert_eq!(calls(&mut conn, "lock."), 20);
+    for _ in 0..10 {
+        client.try_lock("k").unwrap().unwrap().release().unwrap();
+    }
+    assert_eq!(calls(&mut conn, "lock."), 40);
+    assert!(connections(&mut conn) <= 2, "one to ask, one to renew");
+}
+
+#[test]
+fn a_lock_that_is_waited_for_costs_two_requests_and_no_connection() {
+    let server = Server::new();
+    let (client, mut conn) = (client_of(&server), server.connect());
+    let mut round = || {
+        conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
+        let owner = Owner::new();
+        let lock = client.key("k").owner(&owner);
+        thread::scope(|scope| {
+            let wait = scope.spawn(|| lock.lock().unwrap());
+            await_waiter(&server, "k", &owner);
+            conn.int(&["LOCK.RELEASE", "k", "first"]);
+            wait.join().unwrap().release().unwrap();
+        });
+    };
+    round();
+    let mut seen = server.connect();
+    let mut figures = |names: &[&str]| names.iter().map(|name| calls(&mut seen, name)).collect::<Vec<_>>();
+    let commands = ["lock.acquire", "lock.release", "lock.extend", "lock.check"];
+    let before = figures(&commands);
+    // Each of the test's own looks at the waiter is a connection, too.
+    let clients = client_numbers(&server);
+    for _ in 0..10 {
+        round();
+    }
+    let sent: Vec<u64> = figures(&commands).iter().zip(before).map(|(after, before)| after - before).collect();
+    // One of each is the first holder's.
+    assert_eq!(sent, [20, 20, 0, 0]);
+    assert_eq!(client_numbers(&server), clients, "the connections are those of before");
+}
+
+/// The connections that asked for locks, by their numbers. Those of the test ask for other things.
+fn client_numbers(server: &Server) -> Vec<String> {
+    let text: String = server.connect().get(&["CLIENT", "LIST", "TYPE", "NORMAL"]);
+    let ours = text.lines().filter(|line| {
+        ["lock.acquire", "lock.release", "lock.extend", "ping"].iter().any(|cmd| line.contains(&format!("cmd={cmd}")))
+    });
+    ours.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn more_waits_than_connections_are_all_served_and_what_is_idle_is_closed() {
+    let server = Server::new();
+    let (client, mut conn) = (client_of(&server), server.connect());
+    conn.int(&["LOCK.ACQUIRE", "k", "first", "PX", "60000"]).unwrap();
+    thread::scope(|scope| {
+        let waits: Vec<_> = (0..40).map(|_| scope.spawn(|| client.lock("k").unwrap().release().unwrap())).collect();
+        wait_for("all to wait", || conn.lock_info("k").is_some_and(|info| info.waiting == 40));
+        // 32 that wait, and one for all else.
+        assert!(connections(&mut conn) <= 33, "{}", connections(&mut conn));
+        conn.int(&["LOCK.RELEASE", "k", "first"]);
+        waits.into_iter().for_each(|wait| wait.join().unwrap());
+    });
+    assert!(conn.lock_info("k").is_none());
+    // Long before those that are kept are closed, too.
+    wait_so_long(Duration::from_secs(15), "most connections to be closed", || connections(&mut conn) <= 9);
+    wait_for("all connections to be closed", || connections(&mut conn) == 0);
+}
+
+#[test]
+fn a_client_that_is_dropped_leaves_no_thread() {
+    let server = Server::new();
+    let mut conn = server.connect();
+    let client = Client::open(("127.0.0.1", server.port())).unwrap();
+    let guard = client.lock("k").unwrap();
+    assert!(connections(&mut conn) > 0 && threads() > 0);
+    drop(client);
+    assert!(!guard.wait_lost(Duration::from_millis(50)) && guard.check().unwrap());
+    guard.release().unwrap();
+    wait_for("its connections to be closed", || connections(&mut conn) == 0);
+}
