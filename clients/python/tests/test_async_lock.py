@@ -6,12 +6,12 @@ import sys
 import unittest
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import redis.asyncio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import redis_lock
-from redis_lock import AsyncLock, Deadlock, LockError, LockLost, LockNotAcquired
+from redis_lock_client import AsyncLock, Deadlock, LockError, LockLost, LockNotAcquired, _transport
 
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 
@@ -156,14 +156,15 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
             async with AsyncLock(self.client, self.key, lease=1.0):
                 __import__("time").sleep(1.2)
 
-    async def test_nothing_is_left_a_moment_after_the_last_lock(self):
+    @mock.patch.object(_transport, "LINGER", 0.5)
+    async def test_nothing_is_left_a_while_after_the_last_lock(self):
         before = len(asyncio.all_tasks())
         async with AsyncLock(self.client, self.key):
             pass
 
         async def ended():
             return len(asyncio.all_tasks()) <= before and not [
-                key for key in redis_lock._servers if key[2] == id(self.client.connection_pool)
+                key for key in _transport.servers if key[2] == id(self.client.connection_pool)
             ]
 
         await wait_for(ended)
@@ -182,7 +183,7 @@ class LoopTest(unittest.TestCase):
             warnings.simplefilter("error")
             asyncio.run(main(), debug=True)
             __import__("gc").collect()
-        self.assertEqual([key for key in redis_lock._servers if key[1] != 0], [])
+        self.assertEqual([key for key in _transport.servers if key[1] != 0], [])
 
 
 if __name__ == "__main__":
