@@ -111,7 +111,7 @@ def check_lease(seconds: float) -> None:
     if seconds > LONG_LEASE:
         warnings.warn(
             f"lease={seconds:g} is more than an hour: a lease is in seconds, and a lock outlives its process by it",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -196,12 +196,14 @@ class Hold(Question):
 
         def words() -> list[Any]:
             nonlocal block
+            self.asked = True
             if not blocks:
                 return self.spec.acquire(self.owner.name, queue=not once)
             block = max(TICK, min(SLICE, server.patience, until - now()))
             return self.spec.acquire(self.owner.name, block=block)
 
-        poll_at = None if blocks or once or not self.asked else min(begin + POLL * random.uniform(0.8, 1.2), until)
+        polls = self.asked and not (blocks or once)
+        poll_at = None if not polls else min(begin + POLL * random.uniform(0.8, 1.2), until)
         self.crowded = False
         # A server that hangs does not prolong the wait: the last answer has less time.
         left = math.inf if once else max(until - begin, 0) + OVERTIME
@@ -321,10 +323,13 @@ class Hold(Question):
         """A renewal or a release has failed. There is time until the lease ends."""
         if not self.owes:
             self.failure = error
-        if not self.owes:
             self.tell_of(error, "renewal", "is not renewed, and is tried again as long as it is valid")
-        else:
+        elif again(error):
             self.tell_of(error, "release", "is not released, and is tried again")
+        else:
+            self.tell_of(error, "release", "is not released, and ends with its lease")
+            self.settle()
+            return
         former = self.server
         await self.follow(sent)
         self.due = now() if self.server is not former else now() + next(self.pauses)
@@ -509,7 +514,7 @@ class Hold(Question):
 
     def tell_of(self, error: Exception, kind: str | None = None, text: str = "was not acquired yet") -> None:
         found = explain(error, self.place())
-        if found is not None:
+        if found is not None and found[0] not in self.told:
             self.tell(kind or found[0], f"{text}: {found[1]}", error)
 
     def place(self) -> str:
@@ -596,7 +601,7 @@ class Hold(Question):
             server = self.kind.enter(await self.kind.home(self.spec.client, self.spec.keys[0], asked=asked))
         try:
             if acquires:
-                self.request, self.asked = None, True
+                self.request = None
             if poll_at is not None and asked is None:
                 request: Request = server.errand(words() if callable(words) else words, poll_at)
             else:

@@ -14,13 +14,47 @@ from redis_lock_client._common import LOOK, PATIENCE, now
 from redis_lock_client._transport import Request, Server, T, Words, is_stale
 
 
-async def ring(bell: asyncio.Event, seconds: float) -> None:
-    """Until the bell rings, or the time is up. `wait_for` may swallow a cancellation, before Python 3.12."""
-    rung = asyncio.get_running_loop().create_task(bell.wait())
+class Bell:
+    """As asyncio.Event, but a wait for it has a limit, and needs no task of its own.
+
+    `asyncio.wait_for` may swallow a cancellation that comes as the event is set, before Python 3.12.
+    """
+
+    def __init__(self) -> None:
+        self.rung = False
+        self.waiting: set[asyncio.Future[None]] = set()
+
+    def set(self) -> None:
+        self.rung = True
+        for future in self.waiting:
+            wake(future)
+
+    def clear(self) -> None:
+        self.rung = False
+
+    def is_set(self) -> bool:
+        return self.rung
+
+
+def wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def ring(bell: Bell, seconds: float) -> None:
+    """Until the bell rings, or the time is up."""
+    if bell.rung or seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    bell.waiting.add(future)
+    timer = loop.call_later(seconds, wake, future)
     try:
-        await asyncio.wait({rung}, timeout=max(0, seconds))
+        await future
     finally:
-        rung.cancel()
+        timer.cancel()
+        bell.waiting.discard(future)
 
 
 class TaskRequest(Request):
@@ -85,7 +119,7 @@ class TaskServer(Server):
     def __init__(self, source: Any) -> None:
         super().__init__(source)
         self.loop = asyncio.get_running_loop()
-        self.bell = asyncio.Event()
+        self.bell = Bell()
         self.tasks: set[asyncio.Task[Any]] = set()
 
     @staticmethod
@@ -107,26 +141,26 @@ class TaskServer(Server):
         return self.loop.is_closed()
 
     def abandon(self) -> None:
-        with contextlib.suppress(Exception):
-            connections = [connection for _, connection in self.idle] + [self.own]
-            connections += [request.connection for request in self.lent]
-            self.idle, self.own = [], None
-            for connection in filter(None, connections):
-                # The loop is closed, so its transports cannot close themselves.
-                writer, connection._writer, connection._reader = connection._writer, None, None
-                sock = None if writer is None else writer.get_extra_info("socket")
-                if sock is not None:
-                    getattr(sock, "_sock", sock).close()
+        connections = [connection for _, connection in self.idle] + [self.own]
+        connections += [request.connection for request in self.lent]
+        self.idle, self.own = [], None
+        for connection in filter(None, connections):
+            writer, connection._writer, connection._reader = connection._writer, None, None
+            with contextlib.suppress(Exception):
+                writer.transport.abort()  # its loop is closed, so it does not close the socket
+            with contextlib.suppress(Exception):
+                sock = writer.get_extra_info("socket")
+                getattr(sock, "_sock", sock).close()
         for task in self.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.clear()
 
     @staticmethod
-    def event() -> asyncio.Event:
-        return asyncio.Event()
+    def event() -> Bell:
+        return Bell()
 
     @staticmethod
-    async def ring(bell: asyncio.Event, seconds: float) -> None:
+    async def ring(bell: Bell, seconds: float) -> None:
         await ring(bell, seconds)
 
     async def open(self, limit: float) -> Any:

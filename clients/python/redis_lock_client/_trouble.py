@@ -62,7 +62,7 @@ def is_crowded(error: BaseException) -> bool:
 def explain(error: BaseException, server: str) -> tuple[str, str] | None:
     """The kind of trouble that an error is, and a sentence that helps. None if it is no trouble."""
     text = str(error)
-    if isinstance(error, Deadlock) or text.startswith(("GRACE", "UNBLOCKED", "DEADLOCK", "MOVED", "ASK")):
+    if isinstance(error, Deadlock | errors.AskError) or text.startswith(("GRACE", "UNBLOCKED", "DEADLOCK")):
         return None
     found = next(((kind, says) for kind, says, is_so in _KINDS if is_so(error, text)), None)
     return found and (found[0], found[1].format(server=server, text=text))

@@ -25,6 +25,7 @@ class Proxy:
         self.port = self.server.sockets[0].getsockname()[1]
         ready.set()
         self.loop.run_forever()
+        self.loop.close()
 
     async def accept(self, reader, writer):
         self.accepted += 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Generic
 
 from redis_lock_client._common import LINGER, PATIENCE, mutex
-from redis_lock_client._tasks import ring
+from redis_lock_client._tasks import Bell, ring
 from redis_lock_client._transport import T, servers
 
 
@@ -62,7 +62,7 @@ class Background:
         self.running: set[asyncio.Task[None]] = set()
         self.thread = threading.Thread(target=self.run, name="redis-lock quorum", daemon=True)
         self.loop: asyncio.AbstractEventLoop
-        self.bell: asyncio.Event
+        self.bell: Bell
 
     @classmethod
     def do(cls, steps: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -111,7 +111,7 @@ class Background:
             asyncio.run(self.serve())
 
     async def serve(self) -> None:
-        self.loop, self.bell = asyncio.get_running_loop(), asyncio.Event()
+        self.loop, self.bell = asyncio.get_running_loop(), Bell()
         self.ready.set()
         try:
             while True:

@@ -32,7 +32,7 @@ from redis_lock_client._common import (
     to_bytes,
 )
 from redis_lock_client._engine import Owner
-from redis_lock_client._tasks import TaskServer, ring
+from redis_lock_client._tasks import Bell, TaskServer, ring
 from redis_lock_client._transport import Duty
 from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, no_module, tell
 from redis_lock_client.quorum._wires import Ask, Identity, NodeServer, Wire
@@ -475,8 +475,8 @@ class Hold:
         self.names = {to_bytes(spec.key)}
         self.parts: list[Part] = []
         self.identities: dict[int, Identity] = {}
-        self.bell = asyncio.Event()  # a node has answered
-        self.event = asyncio.Event()  # it is lost, or has ended
+        self.bell = Bell()  # a node has answered
+        self.event = Bell()  # it is lost, or has ended
         self.seen = 0  # the highest fence
         self.fence = 0
         self.failure: Exception | None = None
