@@ -148,6 +148,8 @@ class Hold(Question):
             self.stop()
             if self.asked:
                 await self.leave()
+            elif self.request is not None:
+                self.request.withdraw()
             raise
         finally:
             self.free_slot()

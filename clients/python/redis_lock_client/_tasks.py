@@ -88,6 +88,11 @@ class TaskRequest(Request):
             if error is None:
                 self.result = self.task.result()
 
+    def withdraw(self) -> bool:
+        if self.sent is None:
+            self.task.cancel()
+        return self.sent is None
+
     def is_broken(self) -> bool:
         return self.task.done() and not self.answered
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import redis.asyncio
+from proxy import Proxy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from redis_lock_client import AsyncLock, Deadlock, LockError, LockLost, LockNotAcquired, _transport
@@ -109,6 +110,26 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(asyncio.CancelledError):
                 await waiting
             self.assertTrue(await self.waits(0)())
+
+    async def test_a_task_that_is_cancelled_while_it_connects_takes_nothing(self):
+        proxy = Proxy(PORT, delay=0.02)
+        self.addCleanup(proxy.close)
+        for step in range(12):
+            async with redis.asyncio.Redis(port=proxy.port) as client:
+                lock = AsyncLock(client, self.key, lease=600.0)
+                waiting = asyncio.create_task(lock.acquire())
+                await asyncio.sleep(step / 60)
+                waiting.cancel()
+                try:
+                    await waiting
+                except asyncio.CancelledError:
+                    continue
+                await lock.release()
+        await asyncio.sleep(0.5)
+        await wait_for(self.is_free)
+
+    async def is_free(self):
+        return await self.info() is None
 
     async def test_a_wait_may_be_bounded_by_asyncio(self):
         async with AsyncLock(self.client, self.key):
