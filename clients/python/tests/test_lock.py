@@ -268,6 +268,18 @@ class LockTest(unittest.TestCase):
             proxy.open.set()
             wait_for(lambda: self.info() is None, 10)
 
+    def test_a_try_that_the_server_reads_late_locks_nobody_out(self):
+        for _ in range(4):
+            with PausingProxy() as proxy, redis.Redis(port=proxy.port, socket_timeout=1) as client:
+                with Lock(client, self.key):
+                    pass
+                proxy.open.clear()
+                with self.assertRaises(redis.TimeoutError):
+                    Lock(client, self.key, lease=600.0, wait=0).acquire()
+                proxy.open.set()
+                time.sleep(2.5)  # it may read the release first
+                wait_for(lambda: self.info() is None, 20)
+
     def wait_in_vain(self, lock):
         with contextlib.suppress(redis.RedisError):
             self.assertFalse(lock.acquire())

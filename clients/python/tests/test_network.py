@@ -183,7 +183,7 @@ class NetworkTest(unittest.TestCase):
         with Lock(client, self.key):
             with ThreadPoolExecutor(MANY) as threads:
                 list(threads.map(self.hold_for_a_moment, [client] * MANY, self.keys))
-            wait_for(lambda: self.connections("burst") <= _transport.MOST_IDLE + 1)
+            wait_for(lambda: self.connections("burst") <= 8 + 1)
 
     def hold_for_a_moment(self, client, key):
         with contextlib.suppress(redis.RedisError), Lock(client, key):
@@ -209,12 +209,12 @@ class NetworkTest(unittest.TestCase):
             for _ in range(60):
                 threads.submit(wait)
             wait_for(lambda: self.waiting() == 60)
-            self.assertLessEqual(self.connections("crowd"), _transport.MOST_BLOCKING + 2)
+            self.assertLessEqual(self.connections("crowd"), 32 + 2)
             time.sleep(2)
             self.assertEqual(self.waiting(), 60)
             holder.release()
         self.assertEqual(len(got), 60)
-        self.assertLessEqual(proxy.accepted, _transport.MOST_BLOCKING + 2)
+        self.assertLessEqual(proxy.accepted, 32 + 2)
         self.assertEqual(_transport.blocking, 0)
 
     def test_a_contended_lock_costs_two_requests_and_no_connection(self):
