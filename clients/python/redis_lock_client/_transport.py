@@ -242,7 +242,7 @@ class Server(abc.ABC):
                     tidied = now()
                 if due:
                     continue
-                when = min(when, now() + LOOK if self.planned else max(self.left + LINGER, now() + LOOK))
+                when = min(when, now() + LOOK)
                 self.awake_at = min(self.awake_at, when)
                 await self.ring(self.bell, when - now())
         finally:

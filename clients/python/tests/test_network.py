@@ -183,7 +183,7 @@ class NetworkTest(unittest.TestCase):
         with Lock(client, self.key):
             with ThreadPoolExecutor(MANY) as threads:
                 list(threads.map(self.hold_for_a_moment, [client] * MANY, self.keys))
-            wait_for(lambda: self.connections("burst") <= 8 + 1)
+            wait_for(lambda: self.connections("burst") <= 8 + 1, 20)
 
     def hold_for_a_moment(self, client, key):
         with contextlib.suppress(redis.RedisError), Lock(client, key):
