@@ -133,7 +133,7 @@ class Hold(Question):
         # What is owed: a release that the renewer repeats until it is answered, or this time is over.
         self.owes_until = -math.inf
         self.owed: list[Words] = []
-        self.to_send = False
+        self.to_send = self.at_release = False
         self.read_until = -math.inf
 
     # --- acquiring ---
@@ -297,7 +297,8 @@ class Hold(Question):
     # --- what the renewer asks ---
 
     def words(self) -> list[Words] | None:
-        if self.owes:
+        self.at_release = self.owes
+        if self.at_release:
             if now() < self.owes_until:
                 return self.owed if self.to_send else []
             self.settle()
@@ -310,6 +311,8 @@ class Hold(Question):
 
     async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
         error = replies if isinstance(replies, Exception) else next(filter(is_failure, replies), None)
+        if self.owes and not self.at_release:
+            return  # a renewal, and the lock was given up meanwhile
         if error is not None:
             await self.fail(error, sent)
         elif self.owes:

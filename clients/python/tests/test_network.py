@@ -249,9 +249,10 @@ class NetworkTest(unittest.TestCase):
             pass
         proxy.hush()
         start = time.monotonic()
-        with self.assertRaises(redis.TimeoutError):
+        # What is left on the server is left in the background, however long that takes.
+        with mock.patch("redis_lock_client._engine.LEAVE", 60.0), self.assertRaises(redis.TimeoutError):
             Lock(client, self.key, wait=0).acquire()
-        self.assertLess(time.monotonic() - start, 2.5 + 1.2)
+        self.assertLess(time.monotonic() - start, 30)
 
     def test_a_release_without_an_answer_is_repeated(self):
         proxy = self.proxy()
