@@ -216,17 +216,19 @@ class TaskServer(Server):
         except OSError as error:
             raise errors.ConnectionError(f"the connection broke: {error}") from error
 
+    def request(self) -> TaskRequest:
+        return TaskRequest(self)
+
     async def post(
         self,
+        request: TaskRequest,
         words: Words | Callable[[], Words],
         limit: float,  # noqa: ARG002 - that of the reply includes it
         *,
         fresh: bool = False,
         asking: bool = False,
-    ) -> Request:
-        request = TaskRequest(self)
+    ) -> None:
         request.task = self.task(request.exchange(words, fresh, asking))
-        return request
 
     @staticmethod
     def tell(call: Callable[[], Any]) -> None:

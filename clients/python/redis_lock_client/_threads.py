@@ -167,10 +167,18 @@ class ThreadServer(Server):
                 raise errors.TimeoutError("the server did not answer in time") from error
             raise errors.ConnectionError(f"the connection broke: {error}") from error
 
+    def request(self) -> ThreadRequest:
+        return ThreadRequest(self)
+
     async def post(
-        self, words: Words | Callable[[], Words], limit: float, *, fresh: bool = False, asking: bool = False
-    ) -> Request:
-        request = ThreadRequest(self)
+        self,
+        request: ThreadRequest,
+        words: Words | Callable[[], Words],
+        limit: float,
+        *,
+        fresh: bool = False,
+        asking: bool = False,
+    ) -> None:
         try:
             connection = request.connection = await self.lend(limit, fresh=fresh)
             bound(connection, limit)
@@ -184,7 +192,6 @@ class ThreadServer(Server):
             if isinstance(error, OSError):
                 raise errors.ConnectionError(f"the connection broke: {error}") from error
             raise
-        return request
 
     @staticmethod
     def tell(call: Callable[[], Any]) -> None:

@@ -366,11 +366,6 @@ class Server(abc.ABC):
         connection = None if fresh else await self.pick()
         return await self.open(limit) if connection is None else connection
 
-    def has_room(self) -> bool:
-        """True if one more connection may be lent."""
-        with mutex:
-            return len(self.lent) < MOST_LENT
-
     def give(self, connection: Any) -> None:
         """Keeps a connection for the next request. The first one is the renewer's, so that it always has one."""
         with mutex:
@@ -415,13 +410,16 @@ class Server(abc.ABC):
 
         It goes with the renewer where no connection is left. `words` may be what makes them when one is there.
         """
-        if not asking and not self.has_room():
-            return self.errand(words() if callable(words) else words)
-        try:
-            return await self.post(words, limit, fresh=fresh, asking=asking)
-        except Exception as error:
-            if asking or self.own is None or not is_crowded(error):
-                raise
+        with mutex:
+            request = self.request() if asking or len(self.lent) < MOST_LENT else None
+        if request is not None:
+            try:
+                await self.post(request, words, limit, fresh=fresh, asking=asking)
+            except Exception as error:
+                if asking or self.own is None or not is_crowded(error):
+                    raise
+            else:
+                return request
         return self.errand(words() if callable(words) else words)
 
     def errand(self, words: Words, due: float = -math.inf) -> Errand:
@@ -470,10 +468,20 @@ class Server(abc.ABC):
         """Sends the requests in one write, and appends their replies and the server's errors as they come."""
 
     @abc.abstractmethod
+    def request(self) -> Request:
+        """A request that is to have a connection of its own. It counts as lent at once."""
+
+    @abc.abstractmethod
     async def post(
-        self, words: Words | Callable[[], Words], limit: float, *, fresh: bool = False, asking: bool = False
-    ) -> Request:
-        """Sends a request over a connection of its own."""
+        self,
+        request: Any,
+        words: Words | Callable[[], Words],
+        limit: float,
+        *,
+        fresh: bool = False,
+        asking: bool = False,
+    ) -> None:
+        """Sends it over a connection of its own."""
 
     @staticmethod
     @abc.abstractmethod
