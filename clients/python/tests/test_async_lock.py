@@ -66,7 +66,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
                 await asyncio.sleep(0)
                 within -= 1
 
-        await asyncio.gather(*(work() for _ in range(120)))
+        await asyncio.gather(*(work() for _ in range(50)))
         self.assertEqual(most, 1)
 
     async def test_a_with_statement_that_is_not_served_in_time_raises(self):
