@@ -58,7 +58,7 @@ class NetworkTest(unittest.TestCase):
             list(threads.map(lambda lock: lock.acquire(), locks))
             time.sleep(11)
             self.assertEqual(sum(lock.lost for lock in locks), 0)
-            list(threads.map(lambda lock: lock.release(), locks))
+            list(threads.map(self.release, locks))
 
     def test_many_locks_of_a_far_server_are_kept_by_tasks(self):
         proxy = self.proxy(delay=FAR)
@@ -69,7 +69,7 @@ class NetworkTest(unittest.TestCase):
                 await asyncio.gather(*(lock.acquire() for lock in locks))
                 await asyncio.sleep(11)
                 self.assertEqual(sum(lock.lost for lock in locks), 0)
-                await asyncio.gather(*(lock.release() for lock in locks))
+                await asyncio.gather(*(lock.release() for lock in locks), return_exceptions=True)
 
         asyncio.run(main())
 
@@ -80,7 +80,12 @@ class NetworkTest(unittest.TestCase):
             list(threads.map(lambda lock: lock.acquire(), locks))
             time.sleep(11)
             self.assertEqual(sum(lock.lost for lock in locks), 0)
-            list(threads.map(lambda lock: lock.release(), locks))
+            list(threads.map(self.release, locks))
+
+    def release(self, lock):
+        """On a busy machine a far server may not answer in time."""
+        with contextlib.suppress(redis.RedisError):
+            lock.release()
 
     def test_what_is_due_goes_out_together(self):
         client = self.client(self.proxy())
