@@ -43,7 +43,7 @@ REPEATED = [
     ("Cargo.lock", r'^name = "redis-lock"\nversion = "(.*)"$', str),
     ("Cargo.lock", r'^name = "redis-lock-client"\nversion = "(.*)"$', str),
     ("fuzz/Cargo.lock", r'^name = "redis-lock"\nversion = "(.*)"$', str),
-    ("clients/python/redis_lock.py", r'^__version__ = "(.*)"$', python),
+    ("clients/python/redis_lock_client/__init__.py", r'^__version__ = "(.*)"$', python),
     ("clients/node/package.json", r'^  "version": "(.*)",$', str),
 ]
 # While CHANGELOG.md has a section "Unreleased", it says which release that becomes.

@@ -22,7 +22,7 @@ import redis
 # In a checkout; a package that is installed comes first.
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "clients" / "python"))
 
-from redis_lock import Lock, LockError
+from redis_lock_client import Lock, LockError
 from store import Store, TooLate
 
 

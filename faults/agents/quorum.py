@@ -1,4 +1,4 @@
-"""A client of a lock over several servers, for the fault program quorum: clients/python/redis_quorum.py.
+"""A client of a lock over several servers, for the fault program quorum: redis_lock_client.quorum.
 
     quorum.py python|python-asyncio CONFIG
 
@@ -16,7 +16,7 @@ import redis.asyncio
 from agent import Agent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients/python"))
-from redis_quorum import AsyncQuorumLock, LockLost, QuorumLock
+from redis_lock_client.quorum import AsyncQuorumLock, LockLost, QuorumLock
 
 
 class Blocking(Agent):

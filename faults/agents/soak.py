@@ -28,7 +28,7 @@ from redis.retry import Retry
 from agent import now, say, told
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients/python"))
-from redis_lock import AsyncLock, Lock, LockLost
+from redis_lock_client import AsyncLock, Lock, LockLost
 
 IN_USE = "in use"
 
@@ -142,7 +142,7 @@ class Agent:
 
 
 class Helper(Agent):
-    """clients/python/redis_lock.py with threads."""
+    """redis_lock_client with threads."""
 
     lock_type = Lock
 

@@ -28,9 +28,9 @@ fn the_wheel_of_python_is_built_installed_and_used() {
     passes(Command::new(python()).args(pip).args(["install", "--no-deps", "--target"]).args([&site, &wheel]));
 
     let server = Server::new();
-    let program = "import sys, redis, redis_lock\n\
-        assert redis_lock.__file__.startswith(sys.argv[1]), redis_lock.__file__\n\
-        with redis_lock.Lock(redis.Redis(port=int(sys.argv[2])), 'report') as lock: print(lock.fence)";
+    let program = "import sys, redis, redis_lock_client as helper\n\
+        assert helper.__file__.startswith(sys.argv[1]), helper.__file__\n\
+        with helper.Lock(redis.Redis(port=int(sys.argv[2])), 'report') as lock: print(lock.fence)";
     let mut command = Command::new(python());
     command.args(["-c", program]).arg(&site).arg(server.port().to_string());
     took_a_lock(&server, &passes(command.env("PYTHONPATH", &site).current_dir(place.path())));

@@ -6,12 +6,13 @@ import sys
 import unittest
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import redis.asyncio
+from proxy import Proxy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import redis_lock
-from redis_lock import AsyncLock, Deadlock, LockError, LockLost, LockNotAcquired
+from redis_lock_client import AsyncLock, Deadlock, LockError, LockLost, LockNotAcquired, _transport
 
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 
@@ -65,7 +66,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
                 await asyncio.sleep(0)
                 within -= 1
 
-        await asyncio.gather(*(work() for _ in range(120)))
+        await asyncio.gather(*(work() for _ in range(50)))
         self.assertEqual(most, 1)
 
     async def test_a_with_statement_that_is_not_served_in_time_raises(self):
@@ -109,6 +110,26 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(asyncio.CancelledError):
                 await waiting
             self.assertTrue(await self.waits(0)())
+
+    async def test_a_task_that_is_cancelled_while_it_connects_takes_nothing(self):
+        proxy = Proxy(PORT, delay=0.02)
+        self.addCleanup(proxy.close)
+        for step in range(12):
+            async with redis.asyncio.Redis(port=proxy.port) as client:
+                lock = AsyncLock(client, self.key, lease=600.0)
+                waiting = asyncio.create_task(lock.acquire())
+                await asyncio.sleep(step / 60)
+                waiting.cancel()
+                try:
+                    await waiting
+                except asyncio.CancelledError:
+                    continue
+                await lock.release()
+        await asyncio.sleep(0.5)
+        await wait_for(self.is_free)
+
+    async def is_free(self):
+        return await self.info() is None
 
     async def test_a_wait_may_be_bounded_by_asyncio(self):
         async with AsyncLock(self.client, self.key):
@@ -156,14 +177,15 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
             async with AsyncLock(self.client, self.key, lease=1.0):
                 __import__("time").sleep(1.2)
 
-    async def test_nothing_is_left_a_moment_after_the_last_lock(self):
+    @mock.patch.object(_transport, "LINGER", 0.5)
+    async def test_nothing_is_left_a_while_after_the_last_lock(self):
         before = len(asyncio.all_tasks())
         async with AsyncLock(self.client, self.key):
             pass
 
         async def ended():
             return len(asyncio.all_tasks()) <= before and not [
-                key for key in redis_lock._servers if key[2] == id(self.client.connection_pool)
+                key for key in _transport.servers if key[2] == id(self.client.connection_pool)
             ]
 
         await wait_for(ended)
@@ -182,7 +204,7 @@ class LoopTest(unittest.TestCase):
             warnings.simplefilter("error")
             asyncio.run(main(), debug=True)
             __import__("gc").collect()
-        self.assertEqual([key for key in redis_lock._servers if key[1] != 0], [])
+        self.assertEqual([key for key in _transport.servers if key[1] != 0], [])
 
 
 if __name__ == "__main__":

@@ -11,12 +11,13 @@ import threading
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import redis_lock
-from redis_lock import Deadlock, Lock, LockError, LockLost, LockNotAcquired
+import redis_lock_client
+from redis_lock_client import Deadlock, Lock, LockError, LockLost, LockNotAcquired, _engine, _threads, _transport
 
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 
@@ -96,11 +97,9 @@ class LockTest(unittest.TestCase):
 
     def test_a_network_error_of_the_release_does_not_hide_the_error_of_the_block(self):
         with self.assertRaises(ZeroDivisionError), Lock(self.client, self.key):
-            for server in redis_lock._servers.values():
+            for server in _transport.servers.values():
                 server.source = UnreachablePool()
-                for connection in server.idle:
-                    connection.disconnect()
-                server.idle.clear()
+                server.close_all()
             print(1 / 0)
 
     def test_a_loss_may_be_told_without_an_exception(self):
@@ -193,28 +192,29 @@ class LockTest(unittest.TestCase):
             self.assertIsInstance(caught.exception.__cause__, redis.exceptions.NoPermissionError)
 
     def test_a_connection_goes_back_once(self):
-        server = redis_lock._Server.enter.__func__(redis_lock._ThreadServer, self.client.connection_pool)
+        server = _threads.ThreadServer.enter(self.client.connection_pool)
         self.addCleanup(server.leave)
-        request = redis_lock._run(server.send(["PING"], 1.0))
-        self.assertEqual(redis_lock._run(request.reply(1.0)), b"PONG")
+        request = _threads.run(server.send(["PING"], 1.0))
+        self.assertEqual(_threads.run(request.reply(1.0)), b"PONG")
         request.close()
-        other = redis_lock._run(server.send(["LOCK.INFO", self.key], 1.0))
+        other = _threads.run(server.send(["LOCK.INFO", self.key], 1.0))
         request.close()
-        self.assertIsNone(redis_lock._run(other.reply(1.0)))
+        self.assertIsNone(_threads.run(other.reply(1.0)))
 
+    @mock.patch.object(_transport, "LINGER", 0.5)
     def test_two_interrupts_leave_no_renewer(self):
-        leave = redis_lock._Hold.leave
+        leave = _engine.Hold.leave
 
         async def interrupted(_):
             raise KeyboardInterrupt
 
-        self.addCleanup(setattr, redis_lock._Hold, "leave", leave)
+        self.addCleanup(setattr, _engine.Hold, "leave", leave)
         with Lock(self.client, self.key), redis.Redis(port=PORT) as client:
-            redis_lock._Hold.leave = interrupted
+            _engine.Hold.leave = interrupted
             with self.assertRaises(KeyboardInterrupt):
                 Lock(client, self.key, wait=0.1).acquire()
             ours = id(client.connection_pool)
-            wait_for(lambda: all(key[2] != ours for key in redis_lock._servers))
+            wait_for(lambda: all(key[2] != ours for key in _transport.servers))
 
     def test_its_text_tells_the_keys_and_the_state(self):
         lock = Lock(self.client, [self.key, f"{self.key}:2".encode()])
@@ -267,6 +267,18 @@ class LockTest(unittest.TestCase):
             self.assertIsNotNone(self.info())
             proxy.open.set()
             wait_for(lambda: self.info() is None, 10)
+
+    def test_a_try_that_the_server_reads_late_locks_nobody_out(self):
+        for _ in range(4):
+            with PausingProxy() as proxy, redis.Redis(port=proxy.port, socket_timeout=1) as client:
+                with Lock(client, self.key):
+                    pass
+                proxy.open.clear()
+                with self.assertRaises(redis.TimeoutError):
+                    Lock(client, self.key, lease=600.0, wait=0).acquire()
+                proxy.open.set()
+                time.sleep(2.5)  # it may read the release first
+                wait_for(lambda: self.info() is None, 20)
 
     def wait_in_vain(self, lock):
         with contextlib.suppress(redis.RedisError):
@@ -362,8 +374,8 @@ class LockTest(unittest.TestCase):
     def test_a_child_of_a_fork_has_lost_the_lock(self):
         program = f"""
 import os, sys, redis
-sys.path.insert(0, {str(Path(redis_lock.__file__).parent)!r})
-from redis_lock import Lock, LockError
+sys.path.insert(0, {str(Path(redis_lock_client.__file__).parents[1])!r})
+from redis_lock_client import Lock, LockError
 client = redis.Redis(port={PORT})
 lock = Lock(client, {self.key!r})
 lock.acquire()
@@ -386,11 +398,12 @@ lock.release()
 """
         subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
 
-    def test_nothing_is_left_a_moment_after_the_last_lock(self):
+    @mock.patch.object(_transport, "LINGER", 0.5)
+    def test_nothing_is_left_a_while_after_the_last_lock(self):
         with Lock(self.client, self.key):
             self.assertIn("redis-lock renewer", [thread.name for thread in threading.enumerate()])
         ours = id(self.client.connection_pool)
-        wait_for(lambda: all(key[2] != ours for key in redis_lock._servers))
+        wait_for(lambda: all(key[2] != ours for key in _transport.servers))
 
     def test_what_goes_on_when_a_server_hangs_is_the_renewal_of_other_servers(self):
         with SilentServer() as port, redis.Redis(port=PORT) as other:

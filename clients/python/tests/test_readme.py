@@ -13,7 +13,7 @@ import redis.asyncio
 
 FOLDER = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(FOLDER))
-from redis_lock import AsyncLock  # noqa: E402
+from redis_lock_client import AsyncLock  # noqa: E402
 
 PORT = int(os.environ["REDIS_LOCK_PORT"])
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8").replace("6379", str(PORT))

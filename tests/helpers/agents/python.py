@@ -16,7 +16,7 @@ from pathlib import Path
 import redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients/python"))
-from redis_lock import Deadlock, Lock, LockError, LockLost
+from redis_lock_client import Deadlock, Lock, LockError, LockLost
 
 OPTIONS = ("lease", "wait", "shared", "limit", "take", "note")
 

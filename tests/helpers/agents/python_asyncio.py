@@ -11,7 +11,7 @@ from pathlib import Path
 import redis.asyncio as redis
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "clients/python"))
-from redis_lock import AsyncLock, Deadlock, LockError, LockLost
+from redis_lock_client import AsyncLock, Deadlock, LockError, LockLost
 
 OPTIONS = ("lease", "wait", "shared", "limit", "take", "note")
 

@@ -28,7 +28,7 @@ from xml.etree import ElementTree
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-HELPER = ROOT / "clients/python/redis_lock.py"
+HELPER = ROOT / "clients/python"
 PLACE = ROOT / "target/suites"
 PYTHON = PLACE / "venv/bin/python"
 NOT_RUN = 77
@@ -133,7 +133,7 @@ def run(suite, port, server, only=()):
         (tests / "__init__.py").touch()
     for file in [source / file for file in files] + sorted((HERE / suite).glob("*.py")):
         shutil.copy(file, tests)
-    paths = [str(tests), *([str(source / path)] if path else []), str(HELPER.parent)]
+    paths = [str(tests), *([str(source / path)] if path else []), str(HELPER)]
     report = folder / "report.xml"
     words = [
         "-q",
@@ -153,7 +153,6 @@ def run(suite, port, server, only=()):
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "REDIS_LOCK_HELPER": str(HELPER),
         "REDIS_LOCK_PORT": str(port),
         "REDIS_LOCK_SERVER": server,
     }

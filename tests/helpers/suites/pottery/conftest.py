@@ -11,7 +11,7 @@ import pytest
 from pottery import QuorumNotAchieved, ReleaseUnlockedLock
 from redis import Redis
 
-import redis_lock
+import redis_lock_client
 
 
 class Redlock:
@@ -35,7 +35,7 @@ class Redlock:
             auto_release_time,
         )
         first = min(self.masters, key=lambda client: client.get_connection_kwargs()["db"])
-        self.lock = redis_lock.Lock(first, self.key, lease=max(1.0, auto_release_time))
+        self.lock = redis_lock_client.Lock(first, self.key, lease=max(1.0, auto_release_time))
         self.within = (context_manager_blocking, context_manager_timeout)
 
     def acquire(self, *, blocking=True, timeout=-1, raise_on_redis_errors=None):
@@ -49,7 +49,7 @@ class Redlock:
     def release(self, *, raise_on_redis_errors=None):
         try:
             self.lock.release()
-        except redis_lock.LockError as error:
+        except redis_lock_client.LockError as error:
             raise ReleaseUnlockedLock(self.key, self.masters) from error
 
     def __enter__(self):

@@ -1,18 +1,12 @@
-"""The helper under the names of python-redis-lock, whose module has the same name as the helper's.
+"""The helper under the names of python-redis-lock.
 
 It writes the log lines by which the tests follow their child processes. What has no counterpart in the helper (signal
 keys, tokens that the program chooses, resets, extensions) is not imitated.
 """
 
-import importlib.util
 import logging
-import os
-import sys
-from pathlib import Path
 
-spec = importlib.util.spec_from_file_location("helper", Path(os.environ["REDIS_LOCK_HELPER"]))
-helper = sys.modules["helper"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(helper)
+import redis_lock_client as helper
 
 log = logging.getLogger("redis_lock")
 

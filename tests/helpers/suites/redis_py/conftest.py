@@ -10,10 +10,10 @@ import pytest
 import redis
 import redis.lock
 
-import redis_lock
+import redis_lock_client
 
 
-class Lock(redis_lock.Lock):
+class Lock(redis_lock_client.Lock):
     @property
     def local(self):
         """Where redis-py keeps the token of a lock that is held."""

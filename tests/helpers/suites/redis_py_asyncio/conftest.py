@@ -10,10 +10,10 @@ import pytest_asyncio
 import redis.asyncio
 import redis.asyncio.lock
 
-import redis_lock
+import redis_lock_client
 
 
-class Lock(redis_lock.AsyncLock):
+class Lock(redis_lock_client.AsyncLock):
     @property
     def local(self):
         """Where redis-py keeps the token of a lock that is held."""

@@ -1,0 +1,632 @@
+"""The contract: how a lock is asked for, waited for, renewed, lost and released. One for threads and asyncio."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis import exceptions as errors
+from redis.exceptions import LockError
+
+from redis_lock_client._common import (
+    LEAVE,
+    OVERTIME,
+    POLL,
+    QUEUE,
+    READ_ON,
+    SLICE,
+    TICK,
+    Deadlock,
+    Key,
+    LockLost,
+    again,
+    margin,
+    mutex,
+    now,
+    pauses,
+    to_bytes,
+)
+from redis_lock_client._transport import Question, Request, Server, Words, free_slot, take_slot
+from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, is_crowded, lacks_module, no_module, tell
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What a lock asks for."""
+
+    client: Any
+    keys: tuple[str | bytes, ...]
+    lease: float
+    shared: bool
+    limit: int | None
+    take: int
+    note: str | None
+    on_trouble: OnTrouble | None
+
+    @property
+    def mode(self) -> str:
+        return "READ" if self.shared or self.limit is not None else "WRITE"
+
+    @property
+    def names(self) -> list[bytes]:
+        return [to_bytes(key) for key in self.keys]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(name.decode(errors="replace") for name in self.names)
+
+    @property
+    def title(self) -> str:
+        return f'lock "{self.name}"'
+
+    @property
+    def several(self) -> bool:
+        return len(self.keys) > 1
+
+    def acquire(self, owner: str, *, block: float | None = None, queue: bool = True) -> list[Any]:
+        """The request that acquires. With `queue` it keeps a place; it waits for `block` seconds."""
+        if self.several:
+            words = ["LOCK.MACQUIRE", len(self.keys), *self.keys, owner, self.mode]
+        elif self.limit is not None:
+            words = ["LOCK.SHARE", *self.keys, owner, self.limit, "TAKE", self.take]
+        elif self.shared:
+            words = ["LOCK.RW", *self.keys, owner, "READ"]
+        else:
+            words = ["LOCK.ACQUIRE", *self.keys, owner]
+        # RETRY: a request that is sent twice counts once.
+        words += ["PX", int(self.lease * 1000), "RETRY", self.take]
+        if block is not None:
+            words += ["BLOCK", max(1, int(block * 1000))]
+        if queue:
+            words += ["QUEUE", int(QUEUE * 1000)]
+        return words if self.note is None else [*words, "NOTE", self.note]
+
+    def extend(self, owner: str, fences: tuple[int, ...]) -> list[Any]:
+        if self.several:
+            return ["LOCK.MEXTEND", len(self.keys), *self.keys, owner, "PX", int(self.lease * 1000)]
+        return ["LOCK.EXTEND", *self.keys, owner, "PX", int(self.lease * 1000), "FENCE", *fences]
+
+    def release(self, owner: str, fences: tuple[int, ...]) -> list[Words]:
+        """One request for each key: LOCK.MRELEASE is refused if one of the keys is no lock any more."""
+        pairs = zip(self.keys, fences, strict=True)
+        return [["LOCK.RELEASE", key, owner, "ALL", "FENCE", fence] for key, fence in pairs]
+
+    def leave(self, owner: str) -> list[Words]:
+        """Leaves the queue, and releases a grant that the owner does not know of."""
+        each: list[Words] = [["LOCK.RELEASE", key, owner, "ALL"] for key in self.keys]
+        return [["LOCK.MRELEASE", len(self.keys), *self.keys, owner, "ALL"], *each] if self.several else each
+
+
+class Owner:
+    """Who holds locks, or waits for them: one for a lock and all that are taken `within` it."""
+
+    def __init__(self) -> None:
+        self.name = f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(16)}"
+        self.keys: set[bytes] = set()
+        self.unsettled: set[bytes] = set()  # a wait for these was given up, but the server has not confirmed it
+
+
+class Hold(Question):
+    """One acquisition, from its first request to its end. It is a duty of the renewer while it is held, or owes."""
+
+    def __init__(self, spec: Spec, owner: Owner, kind: type[Server]) -> None:
+        self.spec, self.owner, self.kind = spec, owner, kind
+        self.event, self.settled = kind.event(), kind.event()
+        self.pid = os.getpid()
+        self.names = set(spec.names)
+        self.lease = spec.lease
+        self.server: Server | None = None
+        self.request: Request | None = None  # the last one that asked for the lock
+        self.fences: tuple[int, ...] = ()
+        self.valid_until = math.inf  # until when it is surely held
+        self.pauses = pauses()
+        self.failure: Exception | None = None  # why the last renewal failed
+        self.told: set[str] = set()
+        self.asked = self.slot = self.crowded = self.hangs = False
+        self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
+        # What is owed: a release that the renewer repeats until it is answered, or this time is over.
+        self.owes_until = -math.inf
+        self.owed: list[Words] = []
+        self.to_send = self.at_release = False
+        self.read_until = -math.inf
+
+    # --- acquiring ---
+
+    async def acquire(self, take: Callable[[Hold], Hold | None], wait: float | None) -> bool:
+        """True when it is held, False when `wait` was over. Whatever else happens, nothing is left on the server."""
+        got = False
+        try:
+            self.claim(take)
+            got = await self.wait_in_line(wait)
+        except BaseException:
+            self.stop()
+            if self.asked:
+                await self.leave()
+            elif self.request is not None:
+                self.request.withdraw()
+            raise
+        finally:
+            self.free_slot()
+            if not got:
+                self.end()
+        return got
+
+    async def wait_in_line(self, wait: float | None) -> bool:
+        until = math.inf if wait is None else now() + wait
+        fresh = False
+        while True:
+            error: Exception | None = None
+            begin = now()
+            try:
+                if await self.attempt(until, once=wait == 0, fresh=fresh):
+                    return True
+                fresh = self.hangs = False
+            except Exception as failure:
+                self.hangs = isinstance(failure, errors.TimeoutError)
+                self.crowded = is_crowded(failure)
+                if str(failure).startswith("DEADLOCK "):
+                    raise Deadlock(f"{self.spec.title} was not acquired: {failure}", self.spec.name) from failure
+                self.tell_of(failure)
+                if not again(failure):
+                    raise
+                error, fresh = failure, True
+            left = until - now()
+            if left < TICK:
+                break
+            if error is not None:
+                await self.kind.sleep(min(next(self.pauses), left))
+                await self.follow(begin)
+        if error is not None:
+            raise error
+        if wait != 0 or self.fences:
+            await self.leave()
+        return False
+
+    async def attempt(self, until: float, *, once: bool, fresh: bool) -> bool:
+        """One slice of the wait."""
+        server = await self.find()
+        if self.owner.unsettled & self.names:
+            raise errors.TimeoutError("the server has not confirmed yet that an earlier wait is over")
+        blocks = not once and not self.crowded and self.has_slot()
+        block, begin = 0.0, now()
+
+        def words() -> list[Any]:
+            nonlocal block
+            self.asked = True
+            if not blocks:
+                return self.spec.acquire(self.owner.name, queue=not once)
+            block = max(TICK, min(SLICE, server.patience, until - now()))
+            return self.spec.acquire(self.owner.name, block=block)
+
+        polls = self.asked and not (blocks or once)
+        poll_at = None if not polls else min(begin + POLL * random.uniform(0.8, 1.2), until)
+        self.crowded = False
+        # A server that hangs does not prolong the wait: the last answer has less time.
+        left = math.inf if once else max(until - begin, 0) + OVERTIME
+        longest = min(server.patience + (SLICE if blocks else 0), left)
+        reply = await self.ask(
+            words, min(server.patience, left), answer=longest, acquires=True, poll_at=poll_at, fresh=fresh
+        )
+        sent = begin if self.request is None or self.request.sent is None else self.request.sent
+        if reply is None:
+            # Before the time is up: from a server that does not let this connection wait.
+            await self.kind.sleep(max(0, sent + block - now()))
+            return False
+        self.fences = tuple(reply) if self.spec.several else (reply,)
+        if now() - sent > margin(self.spec.lease):
+            # It waited, so part of the lease may be over already.
+            sent = now()
+            extend = self.spec.extend(self.owner.name, self.fences)
+            if not self.confirms(await self.ask(extend, server.patience)):
+                return False
+        self.keep(sent)
+        if now() >= self.valid_until:
+            return False
+        server = await self.find()
+        with mutex:
+            self.held = True
+            server.plan(self)
+        return True
+
+    def has_slot(self) -> bool:
+        self.slot = self.slot or take_slot()
+        return self.slot
+
+    def free_slot(self) -> None:
+        if self.slot:
+            self.slot = False
+            free_slot()
+
+    # --- leaving, and releases that are owed: by the renewer ---
+
+    async def leave(self) -> None:
+        """Leaves the queue, and gives back what was granted in the same moment. The caller waits only a moment."""
+        self.owner.unsettled |= self.names
+        if self.request is not None and self.request.withdraw():
+            self.request = None
+        self.owe(self.spec.leave(self.owner.name))
+        if not self.hangs and self.server is not None and not self.server.over:
+            await self.kind.ring(self.settled, LEAVE)
+
+    def owe(self, words: list[Words]) -> None:
+        """Lets the renewer send a release, and repeat it as long as the server may keep the lock or the place."""
+        with mutex:
+            if self.server is not None:
+                self.owed, self.to_send = words, True
+                self.due = now()
+                self.owes_until = self.due + self.spec.lease + QUEUE
+                self.read_until = self.due + READ_ON
+                self.server.plan(self)
+
+    @property
+    def owes(self) -> bool:
+        return self.owes_until > -math.inf
+
+    def settle(self) -> None:
+        self.owes_until = -math.inf
+        self.owner.unsettled -= self.names
+        self.settled.set()
+        self.end()
+
+    async def heed_release(self) -> None:
+        """The release was answered. But the server may read the request that it undoes only after it."""
+        self.to_send = False
+        request = self.request
+        if request is not None and not request.answered:
+            await request.peek()
+        if request is None or (request.answered and request.result is None):
+            self.settle()
+            return
+        self.due = now()
+        if request.answered:
+            self.request, self.to_send = None, True
+        elif request.is_broken() or self.due >= self.read_until:
+            request.close()
+            self.request, self.to_send = None, True
+            self.due += READ_ON
+        else:
+            self.due += LEAVE / 10
+        self.replan()
+
+    # --- what the renewer asks ---
+
+    def words(self) -> list[Words] | None:
+        self.at_release = self.owes
+        if self.at_release:
+            if now() < self.owes_until:
+                return self.owed if self.to_send else []
+            self.settle()
+            return None
+        if self.abandoned:
+            self.end()
+        if self.ended or self.is_lost():
+            return None
+        return [self.spec.extend(self.owner.name, self.fences)]
+
+    async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
+        error = replies if isinstance(replies, Exception) else next(filter(is_failure, replies), None)
+        if self.owes and not self.at_release:
+            return  # a renewal, and the lock was given up meanwhile
+        if error is not None:
+            await self.fail(error, sent)
+        elif self.owes:
+            await self.heed_release()
+        elif not self.ended and not self.is_lost():
+            if self.confirms(replies[0]):  # type: ignore[index]
+                self.keep(sent)
+                self.replan()
+            else:
+                self.lose("something or somebody else has its key now")
+
+    async def fail(self, error: Exception, sent: float) -> None:
+        """A renewal or a release has failed. There is time until the lease ends."""
+        if not self.owes:
+            self.failure = error
+            self.tell_of(error, "renewal", "is not renewed, and is tried again as long as it is valid")
+        elif again(error):
+            self.tell_of(error, "release", "is not released, and is tried again")
+        else:
+            self.tell_of(error, "release", "is not released, and ends with its lease")
+            self.settle()
+            return
+        former = self.server
+        await self.follow(sent)
+        self.due = now() if self.server is not former else now() + next(self.pauses)
+        if not self.owes:
+            self.due = min(self.due, self.valid_until)
+        if type(error) is errors.AskError and hasattr(self.spec.client, "nodes_manager"):
+            await self.ask_there(sent)
+        self.replan()
+
+    async def ask_there(self, sent: float) -> None:
+        """Sends a renewal or a release where an ASK says."""
+        try:
+            if self.owes:
+                for words in self.owed:
+                    await self.ask_of_hold(words, self.spec.lease / 6)
+                await self.heed_release()
+            elif self.confirms(await self.ask(self.spec.extend(self.owner.name, self.fences), self.spec.lease / 6)):
+                self.keep(sent)
+            else:
+                self.lose("something or somebody else has its key now")
+        except Exception as failure:  # noqa: BLE001 - whatever it was: it is repeated
+            self.failure = failure
+
+    def replan(self) -> None:
+        with mutex:
+            if self.server is not None and (self.owes or not (self.ended or self.lost)):
+                self.server.plan(self)
+
+    # --- releasing ---
+
+    async def release(self) -> None:
+        if self.pid == os.getpid():
+            await self.kind.shielded(self.give_back)
+
+    async def give_back(self) -> None:
+        """May run a second time, when the first was interrupted anywhere."""
+        lost = self.is_lost()
+        self.stop()
+        try:
+            self.lost = not await self.was_held_until_now() or lost
+        except Exception as error:
+            if again(error):
+                self.owe(self.spec.release(self.owner.name, self.fences))
+            if not lost:
+                self.tell_of(error, "release", "its release has failed, and is repeated")
+                raise
+            self.failure = self.failure or error
+        finally:
+            self.end()
+        if self.lost:
+            self.tell("lost", "was lost before it was released")
+            raise LockLost(f"{self.spec.title} was lost before it was released", self.spec.name) from self.failure
+
+    async def was_held_until_now(self) -> bool:
+        """Releases it. Null means that it was lost; null to a request that is repeated means nothing."""
+        limit = (await self.find()).patience
+        requests = self.spec.release(self.owner.name, self.fences)
+        repeated, self.released = self.released, True
+        begin = now()
+        try:
+            replies = [await self.ask_of_hold(words, limit) for words in requests]
+        except Exception as error:
+            if self.lost or not again(error):
+                raise
+            await self.follow(begin)
+            repeated = True
+            replies = [await self.ask_of_hold(words, limit, fresh=True) for words in requests]
+        return repeated or None not in replies
+
+    # --- asking about it ---
+
+    async def check(self) -> bool:
+        if not self.held or self.ended or self.is_lost():
+            return False
+        for key, fence in zip(self.spec.keys, self.fences, strict=True):
+            words = ["LOCK.CHECK", key, self.owner.name, self.spec.mode, "FENCE", fence]
+            if await self.ask_of_hold(words, (await self.find()).patience) is None:
+                self.lose("the server says that it is not held")
+                return False
+        return True
+
+    async def locked(self) -> bool:
+        """True if one of the keys is held by anybody, or waited for."""
+        try:
+            limit = (await self.find()).patience
+            found = [await self.ask(["LOCK.INFO", key, "COUNT", 0], limit) for key in self.spec.keys]
+        finally:
+            self.end()
+        return any(found)
+
+    async def guard(self, command: Sequence[Any], key: Key | None) -> Any:
+        if self.spec.mode == "READ":
+            raise LockError(f"{self.spec.title}: guard needs an exclusive lock", self.spec.name)
+        if self.is_lost():
+            raise LockLost(f"{self.spec.title} is lost: nothing was run", self.spec.name) from self.failure
+        names = self.spec.names
+        if key is not None and to_bytes(key) not in names:
+            raise ValueError(f"{self.spec.title}: key must be one of its keys")
+        at = 0 if key is None else names.index(to_bytes(key))
+        words = ["LOCK.GUARD", self.spec.keys[at], self.owner.name, self.fences[at], *command]
+        reply = await self.ask(words, 2 * (await self.find()).patience)
+        if reply is None:
+            self.lose("the server says that it is not held")
+            raise LockLost(f"{self.spec.title} is lost: nothing was run", self.spec.name) from self.failure
+        return reply[1]
+
+    # --- the state ---
+
+    def claim(self, take: Callable[[Hold], Hold | None]) -> None:
+        """From here on it is the lock's acquisition, and its owner has these keys. `take` says what is in the way."""
+        with mutex:
+            other = take(self)
+            inner = other is None and self.owner.keys & self.names
+            if other is None and not inner:
+                self.owner.keys |= self.names
+                self.claimed = True
+        if inner:
+            raise LockError(f"{self.spec.title}: the outer lock has this key already", self.spec.name)
+        if other is not None:
+            text = "is held already, or waited for: each thread or task needs a lock object of its own"
+            if other.is_lost():
+                text = "was lost, and must be released first"
+            raise LockError(f"{self.spec.title} {text}", self.spec.name)
+
+    def confirms(self, reply: Any) -> bool:
+        return (tuple(reply) if isinstance(reply, list) else (reply,)) == self.fences
+
+    def keep(self, sent: float) -> None:
+        """The server had the request after it was sent, so the lease ends no sooner than this."""
+        self.valid_until = sent + self.spec.lease - margin(self.spec.lease)
+        self.due = sent + self.spec.lease / 3
+        self.pauses, self.failure = pauses(), None
+        self.told.discard("renewal")
+
+    def is_lost(self) -> bool:
+        if self.held and not self.ended and (self.pid != os.getpid() or now() >= self.valid_until):
+            self.lose("its lease is over")
+        return self.lost
+
+    def lose(self, why: str) -> None:
+        """Signals the loss, unless it was released meanwhile."""
+        with mutex:
+            lost = not self.ended
+            self.lost = self.lost or lost
+            if self.planner is not None and not self.owes:
+                self.planner.drop(self)
+        self.event.set()
+        if lost:
+            self.tell("lost", f"is lost: {why}", self.failure)
+
+    def stop(self) -> None:
+        with mutex:
+            self.ended = True
+            if self.planner is not None and not self.owes:
+                self.planner.drop(self)
+        self.event.set()
+
+    def end(self) -> None:
+        """It has nothing on the server any more, or the renewer sees to it."""
+        self.stop()
+        with mutex:
+            if self.claimed:
+                self.owner.keys -= self.names
+                self.claimed = False
+            if self.owes and self.server is not None and not self.server.over:
+                return
+            server, self.server = self.server, None
+        if server is not None:
+            server.leave()
+
+    # --- telling ---
+
+    def tell(self, kind: str, text: str, error: BaseException | None = None) -> None:
+        """Tells the application, once for each kind of trouble."""
+        with mutex:
+            if kind in self.told or self.pid != os.getpid():
+                return
+            self.told.add(kind)
+        trouble = Trouble(kind, self.spec.name, f"{self.spec.title} {text}", error)
+        place = self.place()
+        self.kind.tell(lambda: tell(trouble, self.spec.on_trouble, place))
+
+    def tell_of(self, error: Exception, kind: str | None = None, text: str = "was not acquired yet") -> None:
+        found = explain(error, self.place())
+        if found is not None and found[0] not in self.told:
+            self.tell(kind or found[0], f"{text}: {found[1]}", error)
+
+    def place(self) -> str:
+        if self.server is not None:
+            return address(self.server.source)
+        pool = getattr(self.spec.client, "connection_pool", None)
+        return "the cluster" if pool is None else address(pool)
+
+    # --- its server ---
+
+    async def find(self) -> Server:
+        if self.server is None:
+            self.server = self.kind.enter(await self.kind.home(self.spec.client, self.spec.keys[0]))
+        return self.server
+
+    async def follow(self, since: float) -> None:
+        """In a cluster: goes where the keys are now, which it asks for unless that was done `since`."""
+        if not hasattr(self.spec.client, "nodes_manager"):
+            return
+        try:
+            source = await self.kind.home(self.spec.client, self.spec.keys[0], since=since)
+        except Exception:  # noqa: BLE001 - it is asked again
+            return
+        former = self.server
+        if former is not None and former.source is not source:
+            self.server = self.kind.enter(source)
+            with mutex:
+                if self.ticket != 0:
+                    self.server.plan(self)
+            former.leave()
+
+    async def ask_of_hold(self, words: Words, limit: float, *, fresh: bool = False) -> Any:
+        """The reply of a command that is about the hold; None too if the key is no lock any more."""
+        try:
+            return await self.ask(words, limit, fresh=fresh)
+        except errors.RedisError as error:
+            if is_no_lock(error):
+                return None
+            raise
+
+    async def ask(
+        self,
+        words: Words | Callable[[], Words],
+        limit: float,
+        *,
+        answer: float | None = None,
+        acquires: bool = False,
+        poll_at: float | None = None,
+        fresh: bool = False,
+    ) -> Any:
+        """The reply to a request, wherever in a cluster the keys are now.
+
+        It is sent within `limit` seconds, and answered within as many, or `answer`. It goes with the renewer at
+        `poll_at`, if that is given.
+        """
+        asked: errors.AskError | None = None
+        for _ in range(3):
+            begin = now()
+            try:
+                return await self.ask_once(words, asked, limit, answer, acquires=acquires, poll_at=poll_at, fresh=fresh)
+            except errors.AskError as error:
+                if not hasattr(self.spec.client, "nodes_manager"):
+                    raise
+                last = error
+            asked = None if isinstance(last, errors.MovedError) else last
+            if asked is None:
+                await self.follow(begin)
+        raise last
+
+    async def ask_once(
+        self,
+        words: Words | Callable[[], Words],
+        asked: errors.AskError | None,
+        limit: float,
+        answer: float | None,
+        *,
+        acquires: bool,
+        poll_at: float | None,
+        fresh: bool,
+    ) -> Any:
+        if asked is None:
+            server = await self.find()
+        else:
+            server = self.kind.enter(await self.kind.home(self.spec.client, self.spec.keys[0], asked=asked))
+        try:
+            if acquires:
+                self.request = None
+            if poll_at is not None and asked is None:
+                request: Request = server.errand(words() if callable(words) else words, poll_at)
+            else:
+                request = await server.send(words, limit, fresh=fresh, asking=asked is not None)
+            if acquires:
+                self.request = request
+            return await request.reply(limit if answer is None else answer)
+        except errors.ResponseError as error:
+            if lacks_module(error):
+                raise errors.ResponseError(no_module(address(server.source))) from error
+            raise
+        finally:
+            if asked is not None:
+                server.leave()
+
+
+def is_no_lock(error: Any) -> bool:
+    """True if something else lies on the key."""
+    return isinstance(error, errors.ResponseError) and str(error).startswith("WRONGTYPE")
+
+
+def is_failure(reply: Any) -> bool:
+    return isinstance(reply, Exception) and not is_no_lock(reply)

@@ -1,0 +1,356 @@
+"""What an application uses: `Lock` for threads, and `AsyncLock` for asyncio."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, ClassVar
+
+import redis
+import redis.asyncio
+from redis.exceptions import LockError
+
+from redis_lock_client._common import (
+    LOOK,
+    Key,
+    LockLost,
+    LockNotAcquired,
+    all_keys,
+    check_lease,
+    check_wait,
+    note_on,
+    now,
+    to_bytes,
+    wait_of,
+)
+from redis_lock_client._engine import Hold, Owner, Spec
+from redis_lock_client._tasks import TaskServer
+from redis_lock_client._threads import ThreadServer, run
+from redis_lock_client._transport import Server
+from redis_lock_client._trouble import OnTrouble
+
+
+class Place:
+    """Where a lock has its last acquisition: one for all threads, or for each."""
+
+    hold: Any = None
+
+    def __del__(self) -> None:
+        if self.hold is not None:
+            self.hold.abandoned = True  # nobody can release it any more, so nobody renews it either
+
+
+class Places(threading.local):
+    def __init__(self) -> None:
+        self.place = Place()
+
+
+class Face:
+    """What all locks have in common, those over a quorum too."""
+
+    _spec: Any
+    _wait: float | None
+    _raises = True
+    _place: Place
+    _places: Places | None = None
+
+    def _at(self) -> Place:
+        return self._place if self._places is None else self._places.place
+
+    @property
+    def _hold(self) -> Any:
+        return self._at().hold
+
+    def _take(self, hold: Any) -> Any:
+        """Makes it the last acquisition, unless there is one that has not ended: that one."""
+        place = self._at()
+        if place.hold is not None and not place.hold.ended and place.hold.pid == hold.pid:
+            return place.hold
+        place.hold = hold
+        return None
+
+    def __repr__(self) -> str:
+        hold, state = self._hold, "not acquired"
+        if hold is not None:
+            if hold.is_lost():
+                state = "lost"
+            elif hold.ended:
+                state = "released" if hold.held else state
+            else:
+                state = "held" if hold.held else "waiting"
+        return f'<{type(self).__name__} "{self._spec.name}": {state}>'
+
+    @property
+    def owner(self) -> str | None:
+        """The name under which the server knows the last acquisition."""
+        return None if self._hold is None else self._hold.owner.name
+
+    @property
+    def lost(self) -> bool:
+        """True if the lock was lost before it was released. It stays so until the next acquisition."""
+        return self._hold is not None and self._hold.is_lost()
+
+    def _not_acquired(self) -> LockNotAcquired:
+        text = f"was not acquired: it was not free within {self._wait:g} s"
+        return LockNotAcquired(f"{self._spec.title} {text}", self._spec.name)
+
+    def _last(self) -> Any:
+        if self._hold is None or not self._hold.held:
+            raise LockError(f"{self._spec.title} was not acquired yet", self._spec.name)
+        return self._hold
+
+    def _held(self) -> Any:
+        if self._hold is None or not self._hold.held or self._hold.ended:
+            text = "is not held: it was not acquired, or is released already"
+            raise LockError(f"{self._spec.title} {text}", self._spec.name)
+        return self._hold
+
+    def _outer_owner(self, within: Any) -> Any:
+        """The owner of the lock that this one is taken inside of."""
+        if within is None:
+            return None
+        outer = within._held()
+        if outer.is_lost():
+            raise LockLost(f"the outer {outer.spec.title} is lost", outer.spec.name) from outer.failure
+        return outer.owner
+
+    def _heed(self, failure: Exception, error: BaseException | None) -> bool:
+        """True if the failure of a release is to be raised. The error of the block goes first, and notes a loss."""
+        if error is None:
+            return self._raises or not isinstance(failure, LockError)
+        if isinstance(failure, LockLost):
+            note_on(error, failure)
+        return False
+
+
+class _Lock(Face):
+    """What `Lock` and `AsyncLock` have in common.
+
+    Args:
+        client: the client of redis-py, which has the server's address and the settings of connections.
+        key: a key, or a list of several that are taken in one step, all or none: str or bytes-like. In a cluster they
+            need one slot: `{tag}`.
+        lease: how long the lock outlives a process that died, in seconds, at least 1. It is renewed at each third.
+        wait: how long to wait, in seconds. None: as long as it takes; 0: try once.
+        shared: hold it together with other readers.
+        limit: a semaphore: how many shares there are in all.
+        take: how many shares this lock takes, of `limit`.
+        note: a text for people, which LOCK.INFO shows.
+        within: the lock that this one is taken inside of, so that the server sees deadlocks.
+        on_trouble: is called with a `Trouble`, once for each kind of it: the server cannot be reached, has no module,
+            gives no right or has no memory, a renewal failed, the lock is lost. Without it the logger `redis_lock` is
+            told. It is called in a thread of its own where a renewal finds the trouble; with asyncio in the event loop.
+        timeout: the `lease`, in seconds, as redis-py calls it.
+        blocking: False: try once, as `wait=0`.
+        blocking_timeout: the `wait`, in seconds, as redis-py calls it.
+        raise_on_release_error: False: the end of a `with` block raises no `LockError`.
+        sleep: accepted without effect: nobody polls.
+        thread_local: True: each thread has an acquisition of its own, so that threads which share the object wait for
+            each other; redis-py's `client.lock(lock_class=Lock)` passes it. False: one for all threads, so any thread
+            may release. Without effect with asyncio.
+
+    """
+
+    _kind: ClassVar[type[Server]]
+    _clients: ClassVar[tuple[type, ...]]
+    _library: ClassVar[str]
+
+    def __init__(
+        self,
+        client: Any,
+        key: Key | Sequence[Key],
+        lease: float | None = None,
+        wait: float | None = None,
+        *,
+        shared: bool = False,
+        limit: int | None = None,
+        take: int = 1,
+        note: str | None = None,
+        within: _Lock | None = None,
+        on_trouble: OnTrouble | None = None,
+        timeout: float | None = None,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        raise_on_release_error: bool = True,
+        sleep: float | None = None,  # noqa: ARG002
+        thread_local: bool = False,
+    ) -> None:
+        if not isinstance(client, self._clients):
+            kind = f"{type(client).__module__}.{type(client).__qualname__}"
+            raise TypeError(f"client must be a client of redis-py ({self._library}), and not {kind}")
+        keys = all_keys(key)
+        lease = next((seconds for seconds in (timeout, lease) if seconds is not None), 30.0)
+        if not keys or len({to_bytes(one) for one in keys}) < len(keys):
+            raise ValueError("key must be a key, or several different ones")
+        check_lease(lease)
+        if limit is not None and (limit < 1 or shared or len(keys) > 1):
+            raise ValueError("limit must be 1 or more, is for one key alone, and not with shared")
+        if not 1 <= take <= (limit or 1):
+            raise ValueError("take must be from 1 to limit")
+        check_wait(wait)
+        check_wait(blocking_timeout)
+        self._spec = Spec(client, keys, float(lease), shared, limit, take, note, on_trouble)
+        self._wait = 0.0 if not blocking else wait if blocking_timeout is None else blocking_timeout
+        self._within, self._raises = within, raise_on_release_error
+        self._place = Place()
+        if thread_local and self._kind is ThreadServer:
+            self._places = Places()
+
+    @property
+    def fence(self) -> int:
+        """The fence of the last acquisition: each is higher than all before it. Send it along with what you write."""
+        (fence,) = self.fences
+        return fence
+
+    @property
+    def fences(self) -> tuple[int, ...]:
+        """The fences of a lock of several keys, in their order."""
+        fences: tuple[int, ...] = self._last().fences
+        return fences
+
+    def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[Hold, float | None]:
+        """A new acquisition, and how long to wait for it."""
+        return self._probe(), wait_of(self._wait, blocking, blocking_timeout)
+
+    def _probe(self) -> Hold:
+        return Hold(self._spec, self._outer_owner(self._within) or Owner(), self._kind)
+
+
+class Lock(_Lock):
+    """A lock of one key or several, for threads: see the arguments of `_Lock`."""
+
+    _kind = ThreadServer
+    _clients = (redis.Redis, redis.RedisCluster)
+    _library = "redis.Redis or redis.RedisCluster"
+
+    def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
+
+        Args:
+            blocking: False: try once, whatever `wait` says.
+            blocking_timeout: replaces `wait` for this once, in seconds.
+
+        """
+        hold, wait = self._begin(blocking, blocking_timeout)
+        return run(hold.acquire(self._take, wait))
+
+    def release(self) -> None:
+        """Releases the lock. Raises `LockLost` if it was lost before."""
+        run(self._held().release())
+
+    def check(self) -> bool:
+        """Asks the server whether the lock is held now, under its fence."""
+        return self._hold is not None and bool(run(self._hold.check()))
+
+    def owned(self) -> bool:
+        """The same as `check()`, as redis-py calls it."""
+        return self.check()
+
+    def locked(self) -> bool:
+        """True if anybody holds the lock, or waits for it; of several keys: one of them."""
+        return run(self._probe().locked())
+
+    def guard(self, *command: Any, key: Key | None = None) -> Any:
+        """Runs a command on the server, in one step with the check that the lock is held under this fence.
+
+        Returns the reply of the command. Raises `LockLost` if the lock is not held: then nothing was run. For exclusive
+        locks only: a shared lock or a semaphore raises `LockError`. In a cluster the command's keys must have the slot
+        of the lock. After a network error nobody knows whether it was run.
+
+        Args:
+            command: the words of the command, as for redis-py's `execute_command`.
+            key: of several, the one whose fence counts; else it is the first.
+
+        """
+        return run(self._held().guard(command, key))
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
+        hold, until = self._last(), math.inf if timeout is None else now() + timeout
+        while not (hold.is_lost() or hold.ended) and now() < until:
+            hold.event.wait(max(0, min(hold.valid_until - now(), until - now(), LOOK)))
+        lost: bool = hold.lost
+        return lost
+
+    def __enter__(self) -> Lock:
+        if not self.acquire():
+            raise self._not_acquired()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except Exception as failure:
+            if self._heed(failure, error):
+                raise
+
+
+class AsyncLock(_Lock):
+    """A lock of one key or several, for asyncio: see the arguments of `_Lock`."""
+
+    _kind = TaskServer
+    _clients = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
+    _library = "redis.asyncio.Redis or redis.asyncio.RedisCluster"
+
+    async def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
+
+        Args:
+            blocking: False: try once, whatever `wait` says.
+            blocking_timeout: replaces `wait` for this once, in seconds.
+
+        """
+        hold, wait = self._begin(blocking, blocking_timeout)
+        return await hold.acquire(self._take, wait)
+
+    async def release(self) -> None:
+        """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
+        await self._held().release()
+
+    async def check(self) -> bool:
+        """Asks the server whether the lock is held now, under its fence."""
+        return self._hold is not None and await self._hold.check()
+
+    async def owned(self) -> bool:
+        """The same as `check()`, as redis-py calls it."""
+        return await self.check()
+
+    async def locked(self) -> bool:
+        """True if anybody holds the lock, or waits for it; of several keys: one of them."""
+        return await self._probe().locked()
+
+    async def guard(self, *command: Any, key: Key | None = None) -> Any:
+        """Runs a command if the lock is held: see `Lock.guard`."""
+        return await self._held().guard(command, key)
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
+        hold, until = self._last(), math.inf if timeout is None else now() + timeout
+        while not (hold.is_lost() or hold.ended) and now() < until:
+            await self._kind.ring(hold.event, min(hold.valid_until - now(), until - now(), LOOK))
+        lost: bool = hold.lost
+        return lost
+
+    async def __aenter__(self) -> AsyncLock:
+        if not await self.acquire():
+            raise self._not_acquired()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.release()
+        except Exception as failure:
+            if self._heed(failure, error):
+                raise
+
+
+for _face in (Lock, AsyncLock):  # help() shows the arguments where people look for them
+    _face.__doc__ = f"{(_face.__doc__ or '').partition(':')[0]}.\n{(_Lock.__doc__ or '').partition(chr(10))[2]}"
+
+__all__ = ["AsyncLock", "Lock"]

@@ -1,0 +1,270 @@
+"""The transport for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from redis import exceptions as errors
+
+from redis_lock_client._common import LOOK, PATIENCE, now
+from redis_lock_client._transport import Request, Server, T, Words, is_stale
+
+
+class Bell:
+    """As asyncio.Event, but a wait for it has a limit, and needs no task of its own.
+
+    `asyncio.wait_for` may swallow a cancellation that comes as the event is set, before Python 3.12.
+    """
+
+    def __init__(self) -> None:
+        self.rung = False
+        self.waiting: set[asyncio.Future[None]] = set()
+
+    def set(self) -> None:
+        self.rung = True
+        for future in self.waiting:
+            wake(future)
+
+    def clear(self) -> None:
+        self.rung = False
+
+    def is_set(self) -> bool:
+        return self.rung
+
+
+def wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def ring(bell: Bell, seconds: float) -> None:
+    """Until the bell rings, or the time is up."""
+    if bell.rung or seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    bell.waiting.add(future)
+    timer = loop.call_later(seconds, wake, future)
+    try:
+        await future
+    finally:
+        timer.cancel()
+        bell.waiting.discard(future)
+
+
+class TaskRequest(Request):
+    def __init__(self, server: TaskServer) -> None:
+        self.server = server
+        self.task: asyncio.Task[Any]
+        server.lent.add(self)
+
+    def close(self) -> None:
+        self.task.cancel()
+
+    async def reply(self, limit: float) -> Any:
+        begin = now()
+        while not self.task.done():
+            left = (begin + PATIENCE if self.sent is None else max(begin, self.sent) + limit) - now()
+            if left <= 0:
+                self.close()
+                self.server.close_idle()
+                raise errors.TimeoutError("the server did not answer in time")
+            # The clock counts suspended time, and that of the event loop does not.
+            await asyncio.wait({self.task}, timeout=min(left, 0.05 if self.sent is None else LOOK))
+        await self.peek()
+        if self.task.cancelled():
+            raise errors.ConnectionError("the request was given up")
+        return self.task.result()
+
+    async def peek(self) -> None:
+        if self.task.done() and not self.task.cancelled():
+            error = self.task.exception()
+            self.answered = isinstance(error, errors.ResponseError | None)
+            if error is None:
+                self.result = self.task.result()
+
+    def withdraw(self) -> bool:
+        if self.sent is None:
+            self.task.cancel()
+        return self.sent is None
+
+    def is_broken(self) -> bool:
+        return self.task.done() and not self.answered
+
+    async def exchange(self, words: Words | Callable[[], Words], fresh: bool, asking: bool) -> Any:
+        server = self.server
+        try:
+            self.connection = connection = await server.lend(PATIENCE, fresh=fresh)
+            if asking:
+                await connection.send_command("ASKING")
+                await connection.read_response()
+            self.sent = now()
+            await connection.send_command(*(words() if callable(words) else words))
+            reply = await connection.read_response()
+        except BaseException as error:
+            if self.connection is not None:
+                server.close(self.connection)
+            if isinstance(error, OSError):
+                raise errors.ConnectionError(f"the connection broke: {error}") from error
+            raise
+        else:
+            server.give(connection)
+            return reply
+        finally:
+            server.lent.discard(self)
+            self.connection = None
+
+
+class TaskServer(Server):
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        self.loop = asyncio.get_running_loop()
+        self.bell = Bell()
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    @staticmethod
+    def place() -> int:
+        return id(asyncio.get_running_loop())
+
+    def start(self, renewer: Coroutine[Any, Any, None]) -> None:
+        self.task(renewer)
+
+    def task(self, steps: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs it by itself. Its error is nobody's if nobody asks for its result."""
+        task = asyncio.get_running_loop().create_task(steps)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    def is_dead(self) -> bool:
+        return self.loop.is_closed()
+
+    def abandon(self) -> None:
+        connections = [connection for _, connection in self.idle] + [self.own]
+        connections += [request.connection for request in self.lent]
+        self.idle, self.own = [], None
+        for connection in filter(None, connections):
+            writer, connection._writer, connection._reader = connection._writer, None, None
+            with contextlib.suppress(Exception):
+                writer.transport.abort()  # its loop is closed, so it does not close the socket
+            with contextlib.suppress(Exception):
+                sock = writer.get_extra_info("socket")
+                getattr(sock, "_sock", sock).close()
+        for task in self.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.tasks.clear()
+
+    @staticmethod
+    def event() -> Bell:
+        return Bell()
+
+    @staticmethod
+    async def ring(bell: Bell, seconds: float) -> None:
+        await ring(bell, seconds)
+
+    async def open(self, limit: float) -> Any:
+        connection = self.source.connection_class(**self.settings(limit) | {"socket_timeout": None})
+        opening = self.task(connection.connect())
+        try:
+            await asyncio.wait({opening}, timeout=limit)
+            if not opening.done():
+                raise errors.TimeoutError("the server did not answer in time")  # noqa: TRY301
+            opening.result()
+        except BaseException as error:
+            opening.cancel()
+            self.close(connection)
+            if isinstance(error, OSError):
+                raise errors.ConnectionError(f"the connection broke: {error}") from error
+            raise
+        return connection
+
+    async def is_open(self, connection: Any) -> bool:
+        try:
+            readable = getattr(connection, "can_read", None) or connection.can_read_destructive
+            return connection.is_connected and not await readable()
+        except (errors.RedisError, OSError):
+            return False
+
+    def close(self, connection: Any) -> None:
+        with contextlib.suppress(Exception):
+            connection._close()
+
+    async def exchange(self, connection: Any, requests: list[Words], replies: list[Any], limit: float) -> None:
+        task = self.task(self.write_and_read(connection, requests, replies))
+        try:
+            await asyncio.wait({task}, timeout=limit)
+            if not task.done():
+                raise errors.TimeoutError("the server did not answer in time")
+            task.result()
+        finally:
+            task.cancel()
+
+    async def write_and_read(self, connection: Any, requests: list[Words], replies: list[Any]) -> None:
+        try:
+            await connection.send_packed_command([b"".join(connection.pack_commands(requests))])
+            for _ in requests:
+                try:
+                    replies.append(await connection.read_response(disconnect_on_error=False))
+                except errors.ResponseError as error:
+                    replies.append(error)
+        except OSError as error:
+            raise errors.ConnectionError(f"the connection broke: {error}") from error
+
+    def request(self) -> TaskRequest:
+        return TaskRequest(self)
+
+    async def post(
+        self,
+        request: TaskRequest,
+        words: Words | Callable[[], Words],
+        limit: float,  # noqa: ARG002 - that of the reply includes it
+        *,
+        fresh: bool = False,
+        asking: bool = False,
+    ) -> None:
+        request.task = self.task(request.exchange(words, fresh, asking))
+
+    @staticmethod
+    def tell(call: Callable[[], Any]) -> None:
+        result = call()
+        if inspect.iscoroutine(result):
+            task = asyncio.get_running_loop().create_task(result)
+            _told.add(task)
+            task.add_done_callback(_told.discard)
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    @staticmethod
+    async def shielded(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        task = asyncio.get_running_loop().create_task(attempt())
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is None:
+            return task.result()
+        task.exception()
+        raise cancelled
+
+    @staticmethod
+    async def home(client: Any, key: Any, *, since: float | None = None, asked: errors.AskError | None = None) -> Any:
+        if not hasattr(client, "nodes_manager"):
+            return client.connection_pool
+        await client.initialize()
+        if is_stale(client, since):
+            await client.nodes_manager.initialize()
+        return client.get_node(asked.host, asked.port) if asked else client.get_node_from_key(key)
+
+
+_told: set[asyncio.Task[Any]] = set()

@@ -1,0 +1,555 @@
+"""What the helper has of one server: its connections, and the renewer of the locks that are held there.
+
+All is written once, with `async`, for threads and for asyncio. `_threads` and `_tasks` have what differs: the reading
+and writing itself.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import heapq
+import itertools
+import math
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from redis import exceptions as errors
+
+from redis_lock_client._common import (
+    LINGER,
+    LOOK,
+    MOST_BLOCKING,
+    MOST_IDLE,
+    PATIENCE,
+    mutex,
+    now,
+    pauses,
+)
+from redis_lock_client._trouble import is_crowded, logger, teller
+
+T = TypeVar("T")
+Words = Sequence[Any]
+MOST_AT_ONCE = 1000  # requests in one write
+MOST_LENT = MOST_BLOCKING + 1  # connections to a server, beside the renewer's own
+
+
+class Request(abc.ABC):
+    """A request that was sent. Its connection is its own until the reply is read, or it goes with the renewer's."""
+
+    answered = False  # the server has dealt with it, and the reply was read
+    result: Any = None  # the reply, once it is answered
+    sent: float | None = None  # when it began to be sent
+    connection: Any = None  # that it has for itself
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Gives it up: nobody reads the reply."""
+
+    @abc.abstractmethod
+    async def reply(self, limit: float) -> Any:
+        """The reply. An error closes the connection; an interruption leaves it, and the reply can still be read."""
+
+    @abc.abstractmethod
+    async def peek(self) -> None:
+        """Reads the reply if it is there: for the renewer, when nobody else reads."""
+
+    @abc.abstractmethod
+    def is_broken(self) -> bool:
+        """True if no reply will come."""
+
+    def withdraw(self) -> bool:
+        """True if it has not been sent, and will not be."""
+        return False
+
+
+class Duty:
+    """Something that the renewer sees to when it is due."""
+
+    due = math.inf
+    lease = math.inf  # a sixth of it is the time for an answer
+    ticket = 0  # of its entry in the agenda; 0 while it has none
+    planner: Server | None = None  # whose agenda that is
+
+
+class Question(Duty, abc.ABC):
+    """A duty that is done by requests over the renewer's connection, together with others."""
+
+    @abc.abstractmethod
+    def words(self) -> list[Words] | None:
+        """The requests to send now. None: there is nothing to do any more."""
+
+    @abc.abstractmethod
+    async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
+        """Takes note of the replies, of which each may be an error, or of the error for which there are none."""
+
+
+class Errand(Request, Question):
+    """A request that goes with the renewer's next ones, over its connection."""
+
+    def __init__(self, server: Server, words: Words, due: float) -> None:
+        self.server, self.request, self.due = server, words, due
+        self.bell = server.event()
+        self.lease = 6 * server.patience
+        self.error: Exception | None = None
+        self.wanted = True
+
+    def words(self) -> list[Words] | None:
+        return [self.request] if self.wanted else None
+
+    async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
+        reply = replies if isinstance(replies, Exception) else replies[0]
+        self.sent = sent
+        self.answered = not isinstance(replies, Exception)
+        if isinstance(reply, Exception):
+            self.error = reply
+        else:
+            self.result = reply
+        self.bell.set()
+
+    async def reply(self, limit: float) -> Any:
+        until = max(self.due, now()) + limit
+        while not self.bell.is_set():
+            left = until - now()
+            if left <= 0:
+                self.close()
+                raise errors.TimeoutError("the server did not answer in time")
+            await self.server.ring(self.bell, min(left, LOOK))
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+    async def peek(self) -> None:
+        pass
+
+    def is_broken(self) -> bool:
+        return bool(self.bell.is_set()) and not self.answered
+
+    def close(self) -> None:
+        self.wanted = False
+
+    def withdraw(self) -> bool:
+        with mutex:
+            waits = self.ticket != 0
+            self.server.drop(self)
+            self.wanted = False
+        return waits
+
+
+class Server(abc.ABC):
+    """One for each pool of connections that locks are made with, or node of a cluster, and for each event loop."""
+
+    bell: Any  # wakes the renewer
+
+    def __init__(self, source: Any) -> None:
+        self.source = source  # a pool, or a node of a cluster: it has the settings of its connections
+        self.users = 0  # the locks that are asked for, held or released
+        self.left = now()  # when the last user left
+        self.awake_at = -math.inf  # when the renewer looks again; -inf while it is awake
+        self.over = False
+        self.own: Any = None  # the renewer's connection, which is never lent
+        self.idle: list[tuple[float, Any]] = []  # connections without a use, and since when
+        self.lent: weakref.WeakSet[Request] = weakref.WeakSet()  # those that have a connection, or open one
+        self.agenda: list[tuple[float, int, Duty]] = []  # a heap, with entries that do not count any more
+        self.tickets = itertools.count(1)
+        self.leases: Counter[float] = Counter()  # of the duties in the agenda
+        self.planned = 0  # the duties in the agenda
+        self.pauses = pauses()
+        self.open_at = -math.inf  # when the renewer's connection may be opened again
+
+    @classmethod
+    def enter(cls, source: Any) -> Server:
+        """The one for `source` in this process, or event loop; each call needs a `leave`."""
+        key = (os.getpid(), cls.place(), id(source))
+        with mutex:
+            server = servers.get(key)
+            if server is None:
+                _sweep()
+                server = cls(source)
+                server.start(server.serve(key))
+                servers[key] = server
+            server.users += 1
+        return server
+
+    def leave(self) -> None:
+        with mutex:
+            self.users -= 1
+            self.left = now()
+
+    def attend(self, when: float) -> None:
+        """Lets the renewer look again by then."""
+        if when < self.awake_at:
+            self.awake_at = when
+            self.bell.set()
+
+    # --- the agenda ---
+
+    def plan(self, duty: Duty) -> None:
+        """Lets the renewer see to it when it is due."""
+        with mutex:
+            if duty.planner is not None and duty.planner is not self:
+                duty.planner.drop(duty)
+            if duty.ticket == 0:
+                self.planned += 1
+                self.leases[duty.lease] += 1
+            duty.planner, duty.ticket = self, next(self.tickets)
+            heapq.heappush(self.agenda, (duty.due, duty.ticket, duty))
+            if len(self.agenda) > 2 * self.planned + 64:
+                self.agenda = [entry for entry in self.agenda if entry[2].ticket == entry[1]]
+                heapq.heapify(self.agenda)
+        self.attend(duty.due)
+
+    def drop(self, duty: Duty) -> None:
+        with mutex:
+            if duty.ticket != 0 and duty.planner is self:
+                duty.ticket = 0
+                self.planned -= 1
+                self.leases[duty.lease] -= 1
+                if self.leases[duty.lease] == 0:
+                    del self.leases[duty.lease]
+
+    def take(self) -> tuple[list[Duty], float]:
+        """What is due, and when something is due again."""
+        due: list[Duty] = []
+        with mutex:
+            moment = now()
+            while self.agenda and len(due) < MOST_AT_ONCE:
+                when, ticket, duty = self.agenda[0]
+                if duty.ticket == ticket and when > moment:
+                    break
+                heapq.heappop(self.agenda)
+                if duty.ticket == ticket and duty.planner is self:
+                    self.drop(duty)
+                    due.append(duty)
+            return due, self.agenda[0][0] if self.agenda else math.inf
+
+    # --- the renewer ---
+
+    async def serve(self, key: tuple[int, int, int]) -> None:
+        """Sees to what is due, and ends a while after the last user has left."""
+        tidied = -math.inf
+        try:
+            while not self.ends(key):
+                self.bell.clear()
+                self.awake_at = math.inf
+                due, when = self.take()
+                await self.perform(due)
+                if now() >= tidied + LOOK:
+                    await self.tidy()
+                    tidied = now()
+                if due:
+                    continue
+                when = min(when, now() + LOOK)
+                self.awake_at = min(self.awake_at, when)
+                await self.ring(self.bell, when - now())
+        finally:
+            self.retire(key)
+            self.close_all()
+
+    def ends(self, key: tuple[int, int, int]) -> bool:
+        with mutex:
+            if self.users == 0 and now() - self.left >= LINGER:
+                self.retire(key)
+        return self.over
+
+    def retire(self, key: tuple[int, int, int]) -> None:
+        """The next `enter` makes another one."""
+        with mutex:
+            self.over = True
+            if servers.get(key) is self:
+                del servers[key]
+
+    async def perform(self, due: list[Duty]) -> None:
+        """Sends all that is due in one write, and reads the replies together."""
+        questions = [duty for duty in due if isinstance(duty, Question)]
+        work = [(duty, words) for duty in questions if (words := duty.words()) is not None]
+        if not work:
+            return
+        requests = [one for _, words in work for one in words]
+        # A server that hangs must not hold up a lock with a shorter lease than these.
+        limit = min(min((duty.lease for duty, _ in work), default=math.inf), min(self.leases, default=math.inf)) / 6
+        replies: list[Any] = []
+        failure: Exception | None = None
+        sent = now()
+        if requests:
+            try:
+                await self.connect_own(limit)
+                sent = now()
+                await self.exchange(self.own, requests, replies, limit)
+            except Exception as error:  # noqa: BLE001 - whatever it was: those who asked are told
+                failure = error
+                self.break_own(timed_out=isinstance(error, errors.TimeoutError))
+        if any(isinstance(reply, errors.ReadOnlyError | errors.MasterDownError) for reply in replies):
+            self.break_own(timed_out=False)  # by the same name there may be another server now
+        at = 0
+        for duty, words in work:
+            said = replies[at : at + len(words)]
+            at += len(words)
+            try:
+                await duty.heed(said if len(said) == len(words) else failure or errors.ConnectionError(), sent)
+            except Exception:  # noqa: BLE001 - the others must not suffer from it
+                logger.exception("the renewer has failed")
+                duty.due = now() + LOOK
+                self.plan(duty)
+
+    async def connect_own(self, limit: float) -> None:
+        """The renewer's connection is open. After an error it is a new one, or an idle one where there is none."""
+        if self.own is not None:
+            return
+        try:
+            connection = await self.open(limit)
+        except Exception as error:
+            if not is_crowded(error):
+                raise
+            found = await self.pick()
+            if found is None:
+                raise
+            connection = found
+        with mutex:
+            if self.own is None:
+                self.own = connection
+                return
+        self.give(connection)
+
+    def break_own(self, *, timed_out: bool) -> None:
+        with mutex:
+            connection, self.own = self.own, None
+        if connection is not None:
+            self.close(connection)
+        if timed_out:
+            self.close_idle()
+
+    async def tidy(self) -> None:
+        """Closes idle connections in time, and sees that the renewer's is there before it is needed."""
+        with mutex:
+            kept = [entry for entry in self.idle if now() - entry[0] < LINGER][-MOST_IDLE:]
+            surplus = [entry for entry in self.idle if entry not in kept]
+            self.idle = kept
+        for _, connection in surplus:
+            self.close(connection)
+        if self.is_busy():
+            return
+        own = self.own
+        if own is not None and not await self.is_open(own):
+            self.break_own(timed_out=False)
+        if self.own is None and self.planned and now() >= self.open_at:
+            with contextlib.suppress(Exception):
+                await self.connect_own(min(min(self.leases, default=math.inf) / 6, PATIENCE))
+                self.pauses = pauses()
+            if self.own is None:
+                self.open_at = now() + next(self.pauses)
+
+    def is_busy(self) -> bool:
+        """True if the renewer's connection is in use."""
+        return False
+
+    # --- connections ---
+
+    @property
+    def patience(self) -> float:
+        """How long the server may take to answer, beyond BLOCK: half the client's own read time-out, if it has one."""
+        timeout = self.source.connection_kwargs.get("socket_timeout")
+        return PATIENCE if timeout is None else min(PATIENCE, timeout / 2)
+
+    def settings(self, limit: float) -> dict[str, Any]:
+        """The client's settings, without its resending and without what belongs to its pool."""
+        pools = ("maint_", "oss_cluster_", "orig_", "himport_", "event_dispatcher")
+        settings = {k: v for k, v in self.source.connection_kwargs.items() if not k.startswith(pools)}
+        settings |= {"retry": None, "retry_on_timeout": False, "retry_on_error": [], "health_check_interval": 0}
+        return settings | {"socket_timeout": limit, "socket_connect_timeout": limit}
+
+    async def lend(self, limit: float, *, fresh: bool) -> Any:
+        """A connection for one request: an idle one, or a new one if it is to be `fresh` or there is none."""
+        connection = None if fresh else await self.pick()
+        return await self.open(limit) if connection is None else connection
+
+    def give(self, connection: Any) -> None:
+        """Keeps a connection for the next request. The first one is the renewer's, so that it always has one."""
+        with mutex:
+            if self.over:
+                self.close(connection)
+            elif self.own is None:
+                self.own = connection
+            else:
+                self.idle.append((now(), connection))
+                if len(self.idle) > MOST_IDLE:
+                    self.attend(now() + LOOK)
+
+    async def pick(self) -> Any:
+        """An idle connection that is still open."""
+        while True:
+            with mutex:
+                if not self.idle:
+                    return None
+                _, connection = self.idle.pop()
+            if await self.is_open(connection):
+                return connection
+            self.close(connection)
+
+    def close_idle(self) -> None:
+        """A server that did not answer in time may have left them all without a word."""
+        with mutex:
+            idle, self.idle = self.idle, []
+        for _, connection in idle:
+            self.close(connection)
+
+    def close_all(self) -> None:
+        with mutex:
+            connections = [connection for _, connection in self.idle] + [self.own] * (self.own is not None)
+            self.idle, self.own = [], None
+        for connection in connections:
+            self.close(connection)
+
+    async def send(
+        self, words: Words | Callable[[], Words], limit: float, *, fresh: bool = False, asking: bool = False
+    ) -> Request:
+        """Sends a request; over a new connection if `fresh`, and behind ASKING if `asking`.
+
+        It goes with the renewer where no connection is left. `words` may be what makes them when one is there.
+        """
+        with mutex:
+            request = self.request() if asking or len(self.lent) < MOST_LENT else None
+        if request is not None:
+            try:
+                await self.post(request, words, limit, fresh=fresh, asking=asking)
+            except Exception as error:
+                if asking or self.own is None or not is_crowded(error):
+                    raise
+            else:
+                return request
+        return self.errand(words() if callable(words) else words)
+
+    def errand(self, words: Words, due: float = -math.inf) -> Errand:
+        errand = Errand(self, words, max(due, now()))
+        self.plan(errand)
+        return errand
+
+    @staticmethod
+    @abc.abstractmethod
+    def place() -> int:
+        """Tells one event loop from another."""
+
+    @abc.abstractmethod
+    def start(self, renewer: Coroutine[Any, Any, None]) -> None: ...
+
+    def is_dead(self) -> bool:
+        """True if nobody can use it any more."""
+        return False
+
+    @abc.abstractmethod
+    def abandon(self) -> None:
+        """Closes what it has, from outside, when it is dead."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def event() -> Any: ...
+
+    @staticmethod
+    @abc.abstractmethod
+    async def ring(bell: Any, seconds: float) -> None:
+        """Until the bell rings, or the time is up."""
+
+    @abc.abstractmethod
+    async def open(self, limit: float) -> Any:
+        """A new connection, within `limit` seconds."""
+
+    @abc.abstractmethod
+    async def is_open(self, connection: Any) -> bool:
+        """True if nothing says that an idle connection was closed."""
+
+    @abc.abstractmethod
+    def close(self, connection: Any) -> None: ...
+
+    @abc.abstractmethod
+    async def exchange(self, connection: Any, requests: list[Words], replies: list[Any], limit: float) -> None:
+        """Sends the requests in one write, and appends their replies and the server's errors as they come."""
+
+    @abc.abstractmethod
+    def request(self) -> Request:
+        """A request that is to have a connection of its own. It counts as lent at once."""
+
+    @abc.abstractmethod
+    async def post(
+        self,
+        request: Any,
+        words: Words | Callable[[], Words],
+        limit: float,
+        *,
+        fresh: bool = False,
+        asking: bool = False,
+    ) -> None:
+        """Sends it over a connection of its own."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def tell(call: Callable[[], Any]) -> None:
+        """Tells the application something, without holding up the renewer."""
+
+    @staticmethod
+    @abc.abstractmethod
+    async def sleep(seconds: float) -> None: ...
+
+    @staticmethod
+    @abc.abstractmethod
+    async def shielded(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Lets the attempt come to its end although its caller is interrupted or cancelled."""
+
+    @staticmethod
+    @abc.abstractmethod
+    async def home(client: Any, key: Any, *, since: float | None = None, asked: errors.AskError | None = None) -> Any:
+        """The source of connections to the server of `key`, or to the one that an ASK names.
+
+        Asks the cluster anew where its keys are, unless that was done `since`.
+        """
+
+
+servers: dict[tuple[int, int, int], Server] = {}
+blocking = 0  # how many waits of this process BLOCK
+refreshed: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()  # when a cluster was asked
+
+
+def take_slot() -> bool:
+    """True if one more wait may BLOCK; it needs a `free_slot`."""
+    global blocking  # noqa: PLW0603
+    with mutex:
+        free = blocking < MOST_BLOCKING
+        blocking += free
+        return free
+
+
+def free_slot() -> None:
+    global blocking  # noqa: PLW0603
+    with mutex:
+        blocking -= 1
+
+
+def is_stale(client: Any, since: float | None) -> bool:
+    """True if the cluster has to be asked where its keys are."""
+    with mutex:
+        if since is None or refreshed.get(client, -math.inf) >= since:
+            return False
+        refreshed[client] = now()
+        return True
+
+
+def _sweep() -> None:
+    """Closes what event loops have left that were closed without an end of their tasks."""
+    for key, server in tuple(servers.items()):
+        if server.is_dead():
+            server.retire(key)
+            server.abandon()
+
+
+def _in_child() -> None:
+    """In the child of a fork: what the parent has is none of it."""
+    global blocking  # noqa: PLW0603
+    blocking = 0
+    teller.forget()
+    mutex.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=mutex.acquire, after_in_parent=mutex.release, after_in_child=_in_child)

@@ -1,0 +1,207 @@
+"""What an application uses: `QuorumLock` for threads, and `AsyncQuorumLock` for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from redis_lock_client._common import Key, check_lease, check_wait, one_key, wait_of
+from redis_lock_client._face import Face, Place
+from redis_lock_client._tasks import TaskServer
+from redis_lock_client._trouble import OnTrouble, teller
+from redis_lock_client.quorum._background import Background
+from redis_lock_client.quorum._engine import Hold, Spec
+from redis_lock_client.quorum._wires import Source
+
+LEAST_NODES = 3
+
+
+class _QuorumLock(Face):
+    """What `QuorumLock` and `AsyncQuorumLock` have in common.
+
+    Args:
+        clients: a list of clients of redis-py, one for each server, three or more. All clients of one lock name the
+            servers in one order.
+        key: one key, str or bytes-like.
+        lease: how long the lock outlives a process that died, in seconds, at least 1. It is renewed at each third.
+        wait: how long to wait, in seconds. None: as long as it takes; 0: try once.
+        shared: hold it together with other readers.
+        note: a text for people, which LOCK.INFO shows.
+        within: the lock that this one is taken inside of, so that the servers see deadlocks.
+        on_trouble: is called with a `Trouble`, once for each kind of it and each node, in a thread of its own or in the
+            event loop. Without it the logger `redis_lock` is told.
+
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Any],
+        key: Key,
+        lease: float = 30.0,
+        wait: float | None = None,
+        *,
+        shared: bool = False,
+        note: str | None = None,
+        within: _QuorumLock | None = None,
+        on_trouble: OnTrouble | None = None,
+    ) -> None:
+        if isinstance(clients, Sequence) and any(hasattr(client, "nodes_manager") for client in clients):
+            raise ValueError("clients must be servers, and no clusters: their nodes are no quorum")
+        if not isinstance(clients, Sequence) or isinstance(clients, str | bytes):
+            raise TypeError("clients must be a list of clients of redis-py, one for each server")
+        for client in clients:
+            if not isinstance(client, redis.Redis | redis.asyncio.Redis):
+                kind = f"{type(client).__module__}.{type(client).__qualname__}"
+                raise TypeError(f"clients must be clients of redis-py, and not {kind}")
+        pools = [client.connection_pool for client in clients]
+        if len(pools) < LEAST_NODES:
+            raise ValueError("clients must be three or more: a majority of fewer survives no failure")
+        if len({id(pool) for pool in pools}) < len(pools):
+            raise ValueError("clients must be different servers: one is named twice")
+        check_lease(lease)
+        check_wait(wait)
+        sources = tuple(self._source(pool) for pool in pools)
+        self._spec = Spec(sources, one_key(key), float(lease), shared, note, on_trouble, self._tell)
+        self._wait, self._within, self._place = wait, within, Place()
+
+    @staticmethod
+    def _source(pool: Any) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def _tell(call: Callable[[], Any]) -> None:
+        raise NotImplementedError
+
+    @property
+    def fence(self) -> int:
+        """The fence of the last acquisition: each is higher than all before it. Send it along with what you write."""
+        fence: int = self._last().fence
+        return fence
+
+    def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[Hold, float | None]:
+        """A new acquisition, and how long to wait for it."""
+        wait = wait_of(self._wait, blocking, blocking_timeout)
+        return Hold(self._spec, self._outer_owner(self._within)), wait
+
+
+class AsyncQuorumLock(_QuorumLock):
+    """A lock over a quorum for asyncio, with clients of `redis.asyncio`. See `QuorumLock` for the arguments."""
+
+    @staticmethod
+    def _source(pool: Any) -> Any:
+        if not issubclass(pool.connection_class, redis.asyncio.connection.AbstractConnection):
+            raise TypeError("clients must be of redis.asyncio")
+        return pool
+
+    @staticmethod
+    def _tell(call: Callable[[], Any]) -> None:
+        try:
+            asyncio.get_running_loop().call_soon(TaskServer.tell, call)
+        except RuntimeError:  # asked in another thread
+            teller.later(call)
+
+    async def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
+
+        Args:
+            blocking: False: try once, whatever `wait` says.
+            blocking_timeout: replaces `wait` for this once, in seconds.
+
+        """
+        hold, wait = self._begin(blocking, blocking_timeout)
+        return await hold.acquire(self._take, wait)
+
+    async def release(self) -> None:
+        """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
+        await self._held().release()
+
+    async def check(self) -> bool:
+        """Asks the servers whether a majority of them holds the lock now."""
+        return self._hold is not None and await self._hold.check()
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
+        lost: bool = await self._last().wait_lost(timeout)
+        return lost
+
+    async def __aenter__(self) -> AsyncQuorumLock:
+        if not await self.acquire():
+            raise self._not_acquired()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.release()
+        except Exception as failure:
+            if self._heed(failure, error):
+                raise
+
+
+class QuorumLock(_QuorumLock):
+    """A lock over a majority of servers, for threads: see the arguments of `_QuorumLock`."""
+
+    @staticmethod
+    def _source(pool: Any) -> Any:
+        return Source.of(pool)
+
+    @staticmethod
+    def _tell(call: Callable[[], Any]) -> None:
+        teller.later(call)
+
+    def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
+
+        Args:
+            blocking: False: try once, whatever `wait` says.
+            blocking_timeout: replaces `wait` for this once, in seconds.
+
+        """
+        hold, wait = self._begin(blocking, blocking_timeout)
+        try:
+            return Background.do(lambda: hold.acquire(self._take, wait))
+        except BaseException:
+            if hold.held and not hold.ended:  # interrupted in the moment when it was granted
+                Background.do(hold.release)
+            raise
+
+    def release(self) -> None:
+        """Releases the lock. Raises `LockLost` if it was lost before."""
+        hold = self._held()
+        if hold.pid == os.getpid():
+            Background.do(hold.release)
+
+    def check(self) -> bool:
+        """Asks the servers whether a majority of them holds the lock now."""
+        hold = self._hold
+        return hold is not None and not hold.is_lost() and Background.do(hold.check)
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
+        hold = self._last()
+        return bool(hold.is_lost() or Background.do(lambda: hold.wait_lost(timeout)))
+
+    def __enter__(self) -> QuorumLock:
+        if not self.acquire():
+            raise self._not_acquired()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except Exception as failure:
+            if self._heed(failure, error):
+                raise
+
+
+for _face in (QuorumLock, AsyncQuorumLock):  # help() shows the arguments where people look for them
+    _face.__doc__ = f"{(_face.__doc__ or '').partition(':')[0]}.\n{(_QuorumLock.__doc__ or '').partition(chr(10))[2]}"

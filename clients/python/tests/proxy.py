@@ -1,0 +1,66 @@
+"""A proxy before a server: it delays bytes, keeps them, or closes connections."""
+
+import asyncio
+import contextlib
+import threading
+
+
+class Proxy:
+    """Sends all bytes `delay` seconds later. `hush()` lets the connections that are there die without a word."""
+
+    def __init__(self, port, delay=0.0):
+        self.target, self.delay = port, delay
+        self.accepted = 0
+        self.refuses = False  # new connections are closed at once
+        self.writers = []
+        self.deaf = set()
+        self.loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        threading.Thread(target=self.run, args=(ready,), daemon=True).start()
+        ready.wait()
+
+    def run(self, ready):
+        asyncio.set_event_loop(self.loop)
+        self.server = self.loop.run_until_complete(asyncio.start_server(self.accept, "127.0.0.1", 0))
+        self.port = self.server.sockets[0].getsockname()[1]
+        ready.set()
+        self.loop.run_forever()
+        self.loop.close()
+
+    async def accept(self, reader, writer):
+        self.accepted += 1
+        if self.refuses:
+            writer.close()
+            return
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        pair = object()
+        self.writers += [(pair, writer), (pair, far_writer)]
+        await asyncio.gather(self.pump(pair, reader, far_writer), self.pump(pair, far_reader, writer))
+
+    async def pump(self, pair, reader, writer):
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if pair not in self.deaf:
+                    self.loop.call_later(self.delay, self.write, pair, writer, data)
+        if pair not in self.deaf:
+            self.loop.call_later(self.delay, writer.close)
+
+    def write(self, pair, writer, data):
+        if pair not in self.deaf:
+            writer.write(data)
+
+    def hush(self):
+        self.deaf |= {pair for pair, _ in self.writers}
+
+    def cut(self):
+        """Closes all connections, so that the client sees it."""
+        self.loop.call_soon_threadsafe(lambda: [writer.close() for _, writer in self.writers])
+
+    def close(self):
+        def stop():
+            self.server.close()
+            for _, writer in self.writers:
+                writer.close()
+            self.loop.call_later(0.05, self.loop.stop)
+
+        self.loop.call_soon_threadsafe(stop)

@@ -1,0 +1,367 @@
+"""Far servers, servers that hang, connections that die, and too few of them: on the REDIS_LOCK_PORTS."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import sys
+import threading
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import redis
+import redis.asyncio
+from proxy import Proxy
+from test_async_quorum import wait_for as until
+from test_lock import wait_for
+from test_quorum import Wire
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from redis_lock_client import AsyncLock, Lock, LockLost, _transport
+from redis_lock_client.quorum import QuorumLock
+
+PORTS = [int(port) for port in os.environ["REDIS_LOCK_PORTS"].split()]
+MANY = 60
+FAR = 0.1  # seconds in each direction: five renewals a second, if one follows the other
+
+
+class NetworkTest(unittest.TestCase):
+    def setUp(self):
+        self.server = redis.Redis(port=PORTS[0])
+        self.addCleanup(self.server.close)
+        self.key = f"network:{self.id().rpartition('.')[2]}"
+        self.keys = [f"{self.key}:{number}" for number in range(MANY)]
+        self.addCleanup(self.server.delete, self.key, *self.keys)
+
+    def proxy(self, delay=0.0, port=PORTS[0]):
+        proxy = Proxy(port, delay)
+        self.addCleanup(proxy.close)
+        return proxy
+
+    def client(self, proxy, **options):
+        client = redis.Redis(port=proxy.port, **options)
+        self.addCleanup(client.close)
+        return client
+
+    def calls(self, command):
+        return self.server.info("commandstats").get(f"cmdstat_lock.{command}", {}).get("calls", 0)
+
+    # --- renewals of many locks ---
+
+    def test_many_locks_of_a_far_server_are_kept_by_threads(self):
+        client = self.client(self.proxy(delay=FAR))
+        locks = [Lock(client, key, lease=9.0) for key in self.keys]
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(lambda lock: lock.acquire(), locks))
+            time.sleep(11)
+            self.assertEqual(sum(lock.lost for lock in locks), 0)
+            list(threads.map(self.release, locks))
+
+    def test_many_locks_of_a_far_server_are_kept_by_tasks(self):
+        proxy = self.proxy(delay=FAR)
+
+        async def main():
+            async with redis.asyncio.Redis(port=proxy.port) as client:
+                locks = [AsyncLock(client, key, lease=9.0) for key in self.keys]
+                await asyncio.gather(*(lock.acquire() for lock in locks))
+                await asyncio.sleep(11)
+                self.assertEqual(sum(lock.lost for lock in locks), 0)
+                await asyncio.gather(*(lock.release() for lock in locks), return_exceptions=True)
+
+        asyncio.run(main())
+
+    def test_many_locks_of_far_servers_are_kept_by_a_quorum(self):
+        clients = [self.client(self.proxy(delay=FAR, port=port)) for port in PORTS[:3]]
+        locks = [QuorumLock(clients, key, lease=9.0) for key in self.keys]
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(lambda lock: lock.acquire(), locks))
+            time.sleep(11)
+            self.assertEqual(sum(lock.lost for lock in locks), 0)
+            list(threads.map(self.release, locks))
+
+    def release(self, lock):
+        """On a busy machine a far server may not answer in time."""
+        with contextlib.suppress(redis.RedisError):
+            lock.release()
+
+    def test_what_is_due_goes_out_together(self):
+        client = self.client(self.proxy())
+        locks = [Lock(client, key, lease=3.0) for key in self.keys]
+        exchange, together = _transport.Server.perform, []
+
+        async def noted(server, due):
+            together.append(len(due))
+            await exchange(server, due)
+
+        with mock.patch.object(_transport.Server, "perform", noted):
+            for lock in locks:
+                lock.acquire()
+            (server,) = (one for one in _transport.servers.values() if one.source is client.connection_pool)
+            for lock in locks:
+                lock._hold.due = _transport.now()
+                server.plan(lock._hold)
+            wait_for(lambda: sum(together) >= MANY)
+            self.assertGreater(max(together), 1)
+            for lock in locks:
+                lock.release()
+
+    def test_the_agenda_holds_no_more_than_what_is_held(self):
+        client = self.client(self.proxy())
+        with Lock(client, self.key):
+            for _ in range(1000):
+                with Lock(client, f"{self.key}:2"):
+                    pass
+            (server,) = (one for one in _transport.servers.values() if one.source is client.connection_pool)
+            self.assertEqual(server.planned, 1)
+            self.assertLess(len(server.agenda), 200)
+
+    # --- connections ---
+
+    def test_a_held_lock_outlives_the_servers_last_connection(self):
+        client = self.client(self.proxy())
+        with Lock(client, self.key, lease=2.0) as lock:
+            with ThreadPoolExecutor(12) as threads:
+                waits = [threads.submit(Lock(client, self.key, wait=3.0).acquire) for _ in range(12)]
+                wait_for(lambda: self.waiting() == 12)
+                limit = int(self.server.config_get("maxclients")["maxclients"])
+                self.addCleanup(self.server.config_set, "maxclients", limit)
+                self.server.config_set("maxclients", len(self.server.client_list()))
+                self.assertEqual([wait.result() for wait in waits], [False] * 12)
+            self.assertTrue(lock.check())
+            self.assertFalse(lock.lost)
+
+    def test_a_held_lock_outlives_the_last_descriptor(self):
+        client = self.client(self.proxy())
+        with Lock(client, self.key, lease=1.0) as lock:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            files = []
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+                with contextlib.suppress(OSError):
+                    while True:
+                        files.append(open(os.devnull))  # noqa: SIM115
+                time.sleep(2.0)
+                self.assertFalse(lock.lost)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                for file in files:
+                    file.close()
+            self.assertTrue(lock.check())
+
+    def waiting(self):
+        reply = self.server.execute_command("LOCK.INFO", self.key)
+        reply = reply if reply is None or isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+        return (reply or {}).get(b"waiting", 0)
+
+    def test_the_renewers_connection_is_there_from_the_first_hold_on(self):
+        proxy = self.proxy()
+        client = self.client(proxy)
+        with Lock(client, self.key, lease=1.0) as lock:
+            accepted = proxy.accepted
+            extended = self.calls("extend")
+            wait_for(lambda: self.calls("extend") > extended + 2)
+            self.assertEqual(proxy.accepted, accepted)
+            proxy.cut()
+            wait_for(lambda: proxy.accepted > accepted)  # before it is needed, or with the next renewal
+            time.sleep(1.5)
+            self.assertFalse(lock.lost)
+
+    def test_connections_that_died_together_without_a_word_cost_no_lock(self):
+        proxy = self.proxy()
+        client = self.client(proxy)
+        with Lock(client, self.key, lease=4.0) as lock:
+            burst = [Lock(client, key) for key in self.keys[:6]]
+            with ThreadPoolExecutor(6) as threads:
+                list(threads.map(lambda one: one.acquire(), burst))
+                list(threads.map(lambda one: one.release(), burst))
+            proxy.hush()
+            time.sleep(6)
+            self.assertFalse(lock.lost)
+            self.assertTrue(lock.check())
+            with Lock(client, self.keys[0], wait=5):
+                pass
+
+    def test_a_burst_leaves_few_connections(self):
+        proxy = self.proxy()
+        client = self.client(proxy, client_name="burst")
+        with Lock(client, self.key):
+            with ThreadPoolExecutor(MANY) as threads:
+                list(threads.map(self.hold_for_a_moment, [client] * MANY, self.keys))
+            wait_for(lambda: self.connections("burst") <= 8 + 1, 20)
+
+    def hold_for_a_moment(self, client, key):
+        with contextlib.suppress(redis.RedisError), Lock(client, key):
+            pass
+
+    def connections(self, name):
+        return [client["name"] for client in self.server.client_list()].count(name)
+
+    # --- waiting ---
+
+    def test_more_waits_than_may_block_take_turns_over_few_connections(self):
+        proxy = self.proxy()
+        client = self.client(proxy, client_name="crowd")
+        holder = Lock(self.server, self.key)
+        holder.acquire()
+        got, blocking = [], _transport.blocking
+
+        def wait():
+            with Lock(client, self.key, wait=60):
+                got.append(1)
+
+        with ThreadPoolExecutor(60) as threads:
+            for _ in range(60):
+                threads.submit(wait)
+            wait_for(lambda: self.waiting() == 60)
+            self.assertLessEqual(self.connections("crowd"), 32 + 2)
+            time.sleep(2)
+            self.assertEqual(self.waiting(), 60)
+            holder.release()
+            most = []
+            wait_for(lambda: most.append(self.connections("crowd")) or len(got) == 60)
+        self.assertLessEqual(max(most), 32 + 2)
+        self.assertEqual(_transport.blocking, blocking)
+
+    def test_a_contended_lock_costs_two_requests_and_no_connection(self):
+        proxy = self.proxy()
+        client = self.client(proxy)
+        barrier = threading.Barrier(4)
+
+        def work():
+            barrier.wait()
+            for _ in range(25):
+                with Lock(client, self.key):
+                    pass
+
+        def counts():
+            return [self.calls(command) for command in ("acquire", "extend", "release")]
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: work(), range(4)))
+            barrier.reset()
+            before, accepted = counts(), proxy.accepted
+            list(threads.map(lambda _: work(), range(4)))
+        sent = [now - then for now, then in zip(counts(), before, strict=True)]
+        self.assertEqual(sent, [100, 0, 100])
+        self.assertEqual(proxy.accepted, accepted)
+
+    # --- servers that hang ---
+
+    def test_to_try_once_at_a_server_that_hangs_takes_one_time_for_an_answer(self):
+        proxy = self.proxy()
+        client = self.client(proxy)
+        with Lock(client, self.key):
+            pass
+        proxy.hush()
+        start = time.monotonic()
+        # What is left on the server is left in the background, however long that takes.
+        with mock.patch("redis_lock_client._engine.LEAVE", 60.0), self.assertRaises(redis.TimeoutError):
+            Lock(client, self.key, wait=0).acquire()
+        self.assertLess(time.monotonic() - start, 30)
+
+    def test_a_release_without_an_answer_is_repeated(self):
+        proxy = self.proxy()
+        client = self.client(proxy)
+        lock = Lock(client, self.key, lease=30.0)
+        lock.acquire()
+        proxy.hush()
+        proxy.refuses = True
+        with self.assertRaises(redis.RedisError):
+            lock.release()
+        self.assertEqual(self.server.exists(self.key), 1)
+        proxy.refuses = False
+        wait_for(lambda: self.server.exists(self.key) == 0, 20)
+
+    def released(self):
+        """How many releases the server has read."""
+        return self.calls("release")
+
+    def test_a_request_that_the_server_reads_after_the_end_of_its_wait_locks_nobody_out(self):
+        wire = Wire(PORTS[0])
+        self.addCleanup(wire.close)
+        client = redis.Redis(port=wire.port, socket_timeout=1)
+        self.addCleanup(client.close)
+        before = self.released()
+        wire.hold_next = True
+        with self.assertRaises(redis.TimeoutError):
+            Lock(client, self.key, lease=600.0, wait=0).acquire()
+        wait_for(lambda: self.released() > before)
+        acquired = self.calls("acquire")
+        wire.held.set()
+        wait_for(lambda: self.calls("acquire") > acquired)
+        wait_for(lambda: self.server.exists(self.key) == 0, 30)
+
+    def test_a_request_that_the_server_reads_after_its_cancellation_locks_nobody_out(self):
+        wire = Wire(PORTS[0])
+        self.addCleanup(wire.close)
+
+        async def main():
+            client = redis.asyncio.Redis(port=wire.port)
+            before, acquired = self.released(), self.calls("acquire")
+            wire.hold_next = True
+            waiting = asyncio.create_task(AsyncLock(client, self.key, lease=600.0).acquire())
+            await until(lambda: not wire.hold_next)
+            waiting.cancel()
+            await until(lambda: self.released() > before)
+            wire.held.set()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            await until(lambda: self.calls("acquire") > acquired and not self.server.exists(self.key))
+            await client.aclose()
+
+        asyncio.run(main())
+
+    def test_memory_that_is_full_is_waited_for_in_the_place(self):
+        self.server.config_set("maxmemory-policy", "noeviction")
+        self.addCleanup(self.server.config_set, "maxmemory", 0)
+        holder = Lock(self.server, self.key)
+        holder.acquire()
+        got = threading.Event()
+        waiter = threading.Thread(target=lambda: Lock(self.server, self.key, wait=60).acquire() and got.set())
+        waiter.start()
+        wait_for(lambda: self.waiting() == 1)
+        self.server.config_set("maxmemory", 1)
+        other = threading.Thread(target=lambda: Lock(self.server, self.keys[0], wait=60).acquire() and got.set())
+        other.start()
+        time.sleep(1.5)
+        self.assertTrue(other.is_alive())
+        self.server.config_set("maxmemory", 0)
+        holder.release()
+        for one in (waiter, other):
+            one.join(30)
+            self.assertFalse(one.is_alive())
+
+
+class LossTest(unittest.TestCase):
+    def test_a_loss_is_told_within_a_second_although_a_clock_jumps(self):
+        client = redis.Redis(port=PORTS[0])
+        self.addCleanup(client.close)
+        jump, plain = [0.0], _transport.now
+        patches = [mock.patch(f"redis_lock_client.{name}.now", lambda: plain() + jump[0]) for name in PATCHED]
+        with contextlib.ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            told = []
+            lock = Lock(client, "network:suspended", lease=60.0, on_trouble=told.append)
+            lock.acquire()
+            waits = threading.Thread(target=lock.wait_lost)
+            waits.start()
+            time.sleep(0.2)
+            jump[0] = 120.0
+            start = time.monotonic()
+            wait_for(lambda: told)
+            waits.join(10)
+            self.assertFalse(waits.is_alive())
+            self.assertLess(time.monotonic() - start, 10)
+            self.assertEqual([trouble.kind for trouble in told], ["lost"])
+            with self.assertRaises(LockLost):
+                lock.release()
+
+
+PATCHED = ("_transport", "_threads", "_engine", "_face")
+
+if __name__ == "__main__":
+    unittest.main()
