@@ -6,6 +6,7 @@ mod condemned;
 mod deadlock;
 pub(crate) mod effects;
 mod events;
+mod expiry;
 mod fifo;
 mod info;
 mod nowhere;
