@@ -9,6 +9,7 @@ mod events;
 mod expiry;
 mod fifo;
 mod info;
+mod kinds;
 mod nowhere;
 mod pieces;
 mod races;
