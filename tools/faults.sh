@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 # program, rounds when short, rounds when long
 programs=(
   "history 6 720"
+  "stream 7 450"
   "resource 1 60"
   "crash 3 100"
   "failover 3 60"

@@ -397,11 +397,12 @@ impl<'k, 'n, V: Value> Keys<'k, 'n, V> {
     /// The end of a key's time to live, in milliseconds of the wall clock, if a client gave it one.
     #[must_use]
     pub fn expires_at(&self, at: usize) -> Option<i64> {
-        let key = self.open.at(at).key;
-        if key.is_null() {
+        let Open { key, value, is_fresh } = *self.open.at(at);
+        // A key without a value must not be asked: that ends Redis 8.6.
+        if key.is_null() || value.is_none() || is_fresh {
             return None;
         }
-        // SAFETY: the key is open, and not null.
+        // SAFETY: the key is open, not null, and has a value.
         let at_ms = unsafe { api!(RedisModule_GetAbsExpire(key)) };
         (at_ms != raw::mstime_t::from(raw::REDISMODULE_NO_EXPIRE)).then_some(at_ms)
     }

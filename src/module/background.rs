@@ -5,7 +5,7 @@
 
 use super::blocked_clients::{redirect_waiters, wake};
 use super::grace;
-use super::keyspace::LOCK;
+use super::keyspace::{LOCK, gone_at};
 use super::replication;
 use super::resync::Unsent;
 use super::scheduler::SLICE_MS;
@@ -18,12 +18,14 @@ use crate::lock::model::effect::{self, WaitEnds};
 use crate::lock::model::key::{Db, KeyIndex};
 use crate::lock::model::limits::StepLimits;
 use crate::lock::model::request::{PerKey, RedirectReason, WaitEnd};
-use crate::lock::model::time::Timestamp;
+use crate::lock::model::time::{Timestamp, WallTime};
 use crate::lock::wait::jobs::Job;
 use crate::lock::wait::timers::WaitPoll;
 
 /// How many holds of one key may end between two readings of the clock.
 const ITEMS_PER_POLL: usize = 64;
+/// After how many microseconds a key is opened again that has expired and that the server keeps.
+const HIDDEN_US: u64 = 100_000;
 /// How many records of one lock are sent between two readings of the clock.
 const RECORDS_PER_PIECE: usize = 512;
 
@@ -80,7 +82,7 @@ fn poll(ctx: &mut Ctx<'_>) {
         return;
     }
     send_records(ctx, end);
-    if run_slice(ctx, Leases, end) == Slice::Over {
+    if run_slice(ctx, Expiries, end) == Slice::Over && run_slice(ctx, Leases, end) == Slice::Over {
         shell.schedule(ctx);
     }
 }
@@ -173,9 +175,27 @@ struct Task {
 }
 
 enum Work {
+    /// A time to live may be over.
+    Expire,
     /// A lease may be over.
     Lapse(EntryId),
     Job(Job),
+}
+
+/// Keys that are waited for and have expired.
+struct Expiries;
+
+impl Source for Expiries {
+    fn next(&mut self, _ctx: &mut Ctx<'_>, _now: Timestamp) -> Next {
+        let due = with_manager(|manager| manager.due_expiry(shell().clock.now().wall));
+        due.map_or(Next::Idle, |(db, name)| {
+            Next::Task(Task { db, names: PerKey::from([OwnedStr::new(&name)]), work: Work::Expire })
+        })
+    }
+
+    fn may_go_on(&mut self, _ended: usize) -> bool {
+        true
+    }
 }
 
 /// Leases that are due.
@@ -278,6 +298,7 @@ impl Task {
     /// Does it. How many waits were ended.
     fn run(&self, ctx: &mut Ctx<'_>) -> usize {
         match &self.work {
+            Work::Expire => self.expire(ctx),
             Work::Lapse(entry) => self.lapse(ctx, *entry),
             Work::Job(job) => self.run_job(ctx, job),
         }
@@ -286,12 +307,35 @@ impl Task {
     /// Another node serves a key now. What this node has of it ends here all the same; its waiters go there.
     fn abandon(&self, ctx: &mut Ctx<'_>) -> usize {
         match &self.work {
+            Work::Expire => {
+                let name = self.names[0].as_str();
+                with_manager(|manager| manager.see_expiry(self.db, name.as_bytes(), None));
+                redirect_waiters(self.db, name.as_bytes());
+                0
+            }
             Work::Lapse(entry) => {
                 self.names.iter().for_each(|name| redirect_waiters(self.db, name.as_str().as_bytes()));
                 self.lapse(ctx, *entry)
             }
             Work::Job(job) => self.abandon_job(job, &WaitEnd::Redirected(RedirectReason::SlotGone)),
         }
+    }
+
+    /// Opens the key to read it. That is when the server deletes what has expired, if it does so now: replicas and the
+    /// AOF hear of that before the waiters are served, whose queue is on the ready list then.
+    fn expire(&self, ctx: &mut Ctx<'_>) -> usize {
+        let now = shell().clock.now().wall;
+        let names = [self.names[0].as_str()];
+        let mut of = Names::of(&names);
+        let at = match Keys::open(ctx, &LOCK, &mut of, Access::Read) {
+            // The server hides it, and leaves it to others to delete it.
+            Ok(keys) if keys.get(0).is_none() => Some(WallTime(now.0 + HIDDEN_US)),
+            // It has another time to live, or the server's clock is behind this one.
+            Ok(keys) => keys.expires_at(0).map(|at| gone_at(at).max(WallTime(now.0 + 1_000))),
+            Err(WrongType) => None,
+        };
+        with_manager(|manager| manager.see_expiry(self.db, names[0].as_bytes(), at));
+        0
     }
 
     fn lapse(&self, ctx: &mut Ctx<'_>, entry: EntryId) -> usize {

@@ -10,6 +10,7 @@ use crate::lock::model::keyspace::{Keyspace, Place};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::request::{RedirectReason, WaitEnd};
 use crate::lock::model::session::UnlinkedLock;
+use crate::lock::model::time::WallTime;
 
 /// The type `redislock`.
 pub static LOCK: DataType<Lock> = DataType::new();
@@ -96,9 +97,18 @@ impl Keyspace for OpenLocks<'_, '_> {
         self.shell.take_unlinked()
     }
 
+    fn expires_at(&mut self, key: KeyIndex) -> Option<WallTime> {
+        self.keys.expires_at(key.0).map(gone_at)
+    }
+
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
         self.keys.insert(key.0, Lock::default())
     }
+}
+
+/// Returns the first moment at which a key has no value any more whose time to live ends at this one.
+pub(crate) fn gone_at(expires_at_ms: i64) -> WallTime {
+    WallTime::from_millis(u64::try_from(expires_at_ms).map_or(0, |ms| ms + 1))
 }
 
 /// The ends of names of keys at which a step panics: so tests see what that leaves. A release build knows none.

@@ -1,6 +1,6 @@
 //! What the server tells the module: its own events, those of keys, and messages of other nodes.
 
-use super::keyspace::LOCK;
+use super::keyspace::{LOCK, gone_at};
 use super::scheduler::Callbacks;
 use super::shell::{shell, with_manager};
 use super::{background, blocked_clients, eviction, grace};
@@ -123,8 +123,27 @@ impl Listener for ServerEvents {
                 // Its lease may be the earliest now.
                 shell.schedule(ctx);
             }
+            b"expire" => note_expiry(ctx, key),
             _ => {}
         }
+    }
+}
+
+/// A key was given a time to live. If it is waited for, somebody must open it then.
+fn note_expiry(ctx: &mut Ctx<'_>, key: Str<'_>) {
+    let db = Db(ctx.db());
+    if !with_manager(|manager| manager.is_waited_for(db, key.as_bytes())) {
+        return;
+    }
+    let names = [key];
+    let mut names = Names::of(&names);
+    let Ok(keys) = Keys::open(ctx, &LOCK, &mut names, Access::Read) else { return };
+    let expires_at = keys.expires_at(0);
+    drop(keys);
+    if let Some(at) = expires_at
+        && with_manager(|manager| manager.set_expiry(db, key.as_bytes(), gone_at(at)))
+    {
+        shell().schedule(ctx);
     }
 }
 

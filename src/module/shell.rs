@@ -207,8 +207,15 @@ impl Shell {
             return;
         }
         let at_once = self.resync.has_pending() || self.has_jobs();
-        let (next, must_watch) = self
-            .with_manager(|manager| (manager.next_deadline(), !manager.sessions().is_empty() || manager.has_jobs()));
+        let (mut next, expiry, must_watch) = self.with_manager(|manager| {
+            let must_watch = !manager.sessions().is_empty() || manager.has_jobs();
+            (manager.next_deadline(), manager.next_expiry(), must_watch)
+        });
+        if let Some(expiry) = expiry {
+            let now = self.clock.now();
+            let at = now.mono + now.left_until(expiry);
+            next = Some(next.map_or(at, |next| next.min(at)));
+        }
         if must_watch {
             self.scheduler.watch_event_loop(ctx);
         }

@@ -270,6 +270,13 @@ fn op_with_shares_and_waiting() -> impl Strategy<Value = Op> {
     prop_oneof![5 => op_with_waiting(), 4 => shares, 2 => gives_back]
 }
 
+/// Times to live among all that, of keys that are waited for more often than not.
+fn op_with_expiry() -> impl Strategy<Value = Op> {
+    let key = prop_oneof![4 => Just(b'j'), 1 => Just(b'k'), 1 => Just(b'l')];
+    let expire = (key, option::weighted(0.9, 1..60u64)).prop_map(|(key, ms)| Op::Expire { key, ms });
+    prop_oneof![6 => op_with_shares_and_waiting(), 1 => expire]
+}
+
 fn rules() -> impl Strategy<Value = Rules> {
     let reserve_us = prop_oneof![2 => Just(20_000u64), 1 => Just(2_000), 1 => Just(1_000_000)];
     let away_us = prop_oneof![Just(0u64), Just(1_000), Just(15_000)];
@@ -416,6 +423,17 @@ proptest! {
         let holders_max = if few { rules.holders_max } else { 9 };
         let mut world = World::new(Rules { holders_max, ..rules });
         world.some_cannot_wait = true;
+        world.some_places_are_overdue = true;
+        for op in &ops {
+            world.step(op);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn core_replica_and_model_agree_where_keys_expire(rules in rules(), ops in vec(op_with_expiry(), 1..60)) {
+        // What could go wrong: a key that is waited for expires unnoticed, and all wait for a lock that nobody holds.
+        let mut world = World::new(rules);
         world.some_places_are_overdue = true;
         for op in &ops {
             world.step(op);

@@ -136,6 +136,11 @@ pub(crate) enum Op {
     Delete {
         key: u8,
     },
+    /// A client gives a lock so many milliseconds to live, or takes its time to live away.
+    Expire {
+        key: u8,
+        ms: Option<u64>,
+    },
     Rename {
         from: u8,
         to: u8,
@@ -216,6 +221,8 @@ pub(crate) struct Step<R = Result<Outcome, Refusal>> {
 pub(crate) struct Side {
     pub(crate) manager: LockManager,
     pub(crate) locks: BTreeMap<(u32, u8), Lock>,
+    /// When keys expire that have a time to live.
+    pub(crate) expires: BTreeMap<(u32, u8), WallTime>,
     /// Keys with something else than a lock.
     foreign: BTreeSet<(u32, u8)>,
     /// The database and the keys of the current step.
@@ -283,6 +290,10 @@ impl Keyspace for Side {
         self.locks.get(&(db.0, name[0])).map(read)
     }
 
+    fn expires_at(&mut self, key: KeyIndex) -> Option<WallTime> {
+        self.expires.get(&self.step[key.0]).copied()
+    }
+
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
         let (db, key) = self.step[key.0];
         assert!(!self.locks.contains_key(&(db, key)), "created over a lock");
@@ -296,6 +307,7 @@ impl Side {
         Side {
             manager: LockManager::new(limits, weak_hash),
             locks,
+            expires: BTreeMap::new(),
             foreign,
             db: 0,
             step: Vec::new(),
@@ -347,10 +359,11 @@ impl Side {
         let result = work(&mut manager, self);
         self.manager = manager;
         self.locks.retain(|_, lock| !lock.is_free());
+        self.expires.retain(|at, _| self.locks.contains_key(at));
         result
     }
 
-    fn delete(&mut self, db: u32, key: u8) {
+    pub(crate) fn delete(&mut self, db: u32, key: u8) {
         self.foreign.remove(&(db, key));
         self.leave(db, key);
     }
@@ -358,6 +371,7 @@ impl Side {
     /// Takes the lock away from its key.
     fn leave(&mut self, db: u32, key: u8) -> Option<Lock> {
         let mut lock = self.locks.remove(&(db, key))?;
+        self.expires.remove(&(db, key));
         let unlinked = UnlinkedLock::of(&lock);
         lock.lease = None;
         self.manager.on_unlinked(Db(db), name(key), &unlinked);
@@ -372,15 +386,19 @@ impl Side {
     }
 
     fn rename(&mut self, db: u32, from: u8, to: u8, now: Timestamp) {
+        let expires = self.expires.get(&(db, from)).copied();
         if let Some(mut lock) = self.leave(db, from) {
             self.delete(db, to);
+            self.expires.extend(expires.map(|at| ((db, to), at)));
             self.manager.carry(Some((Db(db), name(from))), Db(db), name(to), &mut lock, now);
             self.locks.insert((db, to), lock);
         }
     }
 
     fn move_to_1(&mut self, key: u8, now: Timestamp) {
+        let expires = self.expires.get(&(0, key)).copied();
         if let Some(mut lock) = self.leave(0, key) {
+            self.expires.extend(expires.map(|at| ((1, key), at)));
             self.manager.carry(Some((Db(0), name(key))), Db(1), name(key), &mut lock, now);
             self.locks.insert((1, key), lock);
         }
@@ -399,12 +417,15 @@ impl Side {
         self.manager.swap(Db(0), Db(1));
         self.locks =
             std::mem::take(&mut self.locks).into_iter().map(|((db, key), lock)| ((1 - db, key), lock)).collect();
+        self.expires =
+            std::mem::take(&mut self.expires).into_iter().map(|((db, key), at)| ((1 - db, key), at)).collect();
         self.foreign = std::mem::take(&mut self.foreign).into_iter().map(|(db, key)| (1 - db, key)).collect();
     }
 
     fn flush(&mut self, db: Option<u32>) {
         self.manager.flush(db.map(Db));
         self.locks.retain(|(in_db, _), _| db.is_some_and(|db| db != *in_db));
+        self.expires.retain(|(in_db, _), _| db.is_some_and(|db| db != *in_db));
         self.foreign.retain(|(in_db, _)| db.is_some_and(|db| db != *in_db));
         while self.manager.shed() {}
     }
@@ -507,7 +528,7 @@ pub(crate) fn limits(rules: Rules) -> Limits {
 /// The three of them.
 pub(crate) struct World {
     pub(crate) primary: Side,
-    replica: Side,
+    pub(crate) replica: Side,
     pub(crate) naive: Naive,
     pub(crate) now: Now,
     /// By which time the commands of the transaction or script that runs are judged.
@@ -573,6 +594,9 @@ impl World {
             _ => {}
         }
         self.naive.refresh_offers();
+        if !matches!(op, Op::Late { .. } | Op::Close { late: true, .. }) {
+            self.open_all();
+        }
         match op {
             // What is bound to nothing any more, a connection that has closed does not end.
             Op::Dismiss | Op::Grace { .. } => self.naive.unbind(None),
@@ -599,6 +623,7 @@ impl World {
     /// Does the commands of a transaction or a script, and compares all that can be seen between two of them.
     fn unit(&mut self, commands: &[Op]) {
         let judged = self.now.mono;
+        self.open_all();
         self.naive.settle(judged.0);
         (self.unit, self.naive.unit_us, self.late) = (Some(judged), Some(judged.0), true);
         for command in commands {
@@ -781,6 +806,7 @@ impl World {
                 self.primary.delete(0, *key);
                 self.replica.delete(0, *key);
             }
+            Op::Expire { key, ms } => self.set_expiry(*key, *ms),
             Op::Rename { from, to } => {
                 if from == to || self.is_foreign(0, &[*from, *to]) {
                     return;
@@ -1230,6 +1256,10 @@ impl World {
             let fence = change.hold.fence();
             let update = update_of(change, now);
             let (db, key) = self.primary.step[change.key.0];
+            if !change.ended {
+                // As the shell does with a new or changed hold.
+                self.primary.expires.remove(&(db, key));
+            }
             match change.record {
                 Record::State => {}
                 Record::Emptied => {
@@ -1265,6 +1295,7 @@ impl World {
         self.primary.manager.end_grace(self.now.mono);
         for _ in 0..1_000 {
             self.expire();
+            self.open_due();
             self.alarm(usize::MAX);
             if !self.work() {
                 return;
@@ -1451,6 +1482,7 @@ impl World {
         assert_eq!(self.primary.raw(), self.replica.raw(), "primary and replica");
         assert_eq!(self.primary.manager.last_fence().map_or(0, Fence::get), self.naive.last_fence, "fence clocks");
         self.check_lines();
+        self.check_expiries();
         for side in [&self.primary, &self.replica] {
             assert_eq!(side.manager.leases_len(), side.locks.len(), "one entry per lock, none left over");
             for (&(db, _), lock) in &side.locks {

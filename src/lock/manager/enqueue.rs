@@ -64,6 +64,9 @@ impl LockManager {
             self.wait_table.remove(id);
             return Err(Refusal::Deadlock(Box::new(found.cycle)));
         }
+        for key in named {
+            self.follow_expiry(step, *key);
+        }
         // A key is reserved for a waiter that may have it.
         if !in_grace {
             self.reserve_free_keys(step, named);

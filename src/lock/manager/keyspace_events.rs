@@ -43,6 +43,7 @@ impl LockManager {
             return;
         }
         let name = &self.name(name);
+        self.wait_table.note_expiry(db, name, None);
         self.sessions.on_unlinked(db, name, unlinked);
         for offer in &unlinked.offers {
             self.offers.leave(*offer, db, name);

@@ -4,6 +4,7 @@
 pub mod acquire;
 pub mod announce;
 pub mod enqueue;
+pub mod expiry;
 pub mod extend;
 pub mod grace;
 pub mod grant;

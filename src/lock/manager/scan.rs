@@ -284,6 +284,7 @@ impl LockManager {
 
     /// After a scan: a free key is reserved for the first waiter that is left, which waits for other keys too.
     fn end_scan<K: Keyspace>(&mut self, step: &mut Step<'_, K>, mut scan: Scan) {
+        self.follow_expiry(step, scan.key);
         let free = step.is_free(scan.key);
         let Some(queue) = self.wait_table.queue_mut(scan.db, &scan.name) else { return };
         let is_reserved = queue.reservation.is_some();

@@ -4,6 +4,7 @@ use super::key::{Db, KeyIndex, PlainName};
 use super::lock::Lock;
 use super::request::WaitEnd;
 use super::session::UnlinkedLock;
+use super::time::WallTime;
 use alloc::vec::Vec;
 
 /// Where the locks of one step lie: over Redis in the module, over a map in the tests.
@@ -33,6 +34,11 @@ pub trait Keyspace {
     }
     /// Puts a fresh lock under a key that has no value.
     fn create(&mut self, key: KeyIndex) -> &mut Lock;
+
+    /// When the key expires, if a client has given it a time to live: from then on it has no value.
+    fn expires_at(&mut self, _key: KeyIndex) -> Option<WallTime> {
+        None
+    }
 
     /// The key's lock, if there is one.
     fn lock(&mut self, key: KeyIndex) -> Option<&mut Lock> {

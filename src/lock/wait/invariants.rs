@@ -47,6 +47,9 @@ impl WaitTable {
         if own + queues != self.place_bytes + self.waiter_bytes {
             return Some("W5");
         }
+        if !self.expiries_are_sound() {
+            return Some("W6");
+        }
         let queues = self.queues.iter().flat_map(BTreeMap::values);
         let stand: usize = queues.clone().map(WaitQueue::len).sum();
         (stand != seats || !queues.clone().all(WaitQueue::is_sound)).then_some("W1")

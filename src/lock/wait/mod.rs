@@ -2,6 +2,7 @@
 
 mod checks;
 pub mod deadlock;
+mod expiries;
 mod invariants;
 pub mod jobs;
 pub mod order;

@@ -17,6 +17,7 @@
 //! - W5: the bytes of each waiter and of each queue count once, those of a queue for one of its waiters.
 
 use super::checks::Checks;
+use super::expiries::Expiries;
 use super::owners::Owners;
 use super::queue::{Pending, Position, Reservation, WaitQueue};
 use super::sweep::Sweep;
@@ -49,6 +50,7 @@ pub struct WaitTable {
     pub(super) swept_at: u64,
     pub(super) owners: Owners,
     pub(super) wheel: Wheel<Timer>,
+    pub(super) expiries: Expiries,
     pub(super) generations: Generations,
     pub(super) waiting: usize,
     /// How many of them are places.
@@ -94,6 +96,7 @@ impl WaitTable {
             swept_at: 0,
             owners: Owners::new(hash),
             wheel: Wheel::new(),
+            expiries: Expiries::new(),
             generations: Generations::new(),
             waiting: 0,
             places: 0,
@@ -358,6 +361,7 @@ impl WaitTable {
             if queue.is_empty() {
                 entry.remove();
                 self.contended -= 1;
+                self.expiries.set(waiter.db, &key.name, None);
             } else if !granted && queue.mark(Pending::Wake) {
                 self.ready.push_back((waiter.db, key.name.clone()));
             }

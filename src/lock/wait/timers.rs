@@ -1,4 +1,4 @@
-//! The time limits of waits and of reservations.
+//! The time limits of waits and of reservations, and the times to live of keys that are waited for.
 
 use super::queue::Reservation;
 use super::table::WaitTable;
@@ -7,7 +7,7 @@ use crate::lock::collections::wheel::Poll;
 use crate::lock::model::key::{Db, KeyName};
 use crate::lock::model::owner::Owner;
 use crate::lock::model::request::{WaitEnd, WaiterId};
-use crate::lock::model::time::{Millis, Timestamp};
+use crate::lock::model::time::{Millis, Timestamp, WallTime};
 
 /// The result of a poll of the time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,5 +118,33 @@ impl WaitTable {
             Poll::Pending => WaitPoll::Pending,
             Poll::Idle => WaitPoll::Idle,
         }
+    }
+
+    /// Notes when a key expires, if requests wait for it; None: never. True if that is earlier than was noted.
+    pub(crate) fn note_expiry(&mut self, db: Db, name: &KeyName, at: Option<WallTime>) -> bool {
+        let at = at.filter(|_| self.queue(db, name).is_some());
+        let is_earlier = at.is_some_and(|at| self.expiries.of(db, name).is_none_or(|was| at < was));
+        self.expiries.set(db, name, at);
+        is_earlier
+    }
+
+    /// Returns when a key that is waited for expires, as far as is noted.
+    pub(crate) fn expiry_of(&self, db: Db, name: &KeyName) -> Option<WallTime> {
+        self.expiries.of(db, name)
+    }
+
+    /// Returns the key that expires first of those that are waited for, and when.
+    pub(crate) fn first_expiry(&self) -> Option<&(WallTime, Db, KeyName)> {
+        self.expiries.first()
+    }
+
+    /// True if no key that is waited for is known to expire.
+    pub(crate) fn none_expires(&self) -> bool {
+        self.expiries.is_empty()
+    }
+
+    /// True if each key that is noted is waited for (W6).
+    pub(super) fn expiries_are_sound(&self) -> bool {
+        self.expiries.are_all(|db, name| self.queue(db, name).is_some())
     }
 }

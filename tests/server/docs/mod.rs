@@ -2,5 +2,6 @@
 
 mod compatibility;
 mod documents;
+mod evidence;
 mod quorum;
 mod reference;

@@ -123,6 +123,10 @@ fn nothing_is_granted_during(server: &Server, hold_back: &HoldBack<'_>) {
     let mut conn = server.connect();
     let holder = Connection::resp2(server);
     let mut crowd = Crowd::gather(server, 6000);
+    conn.ok(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+    conn.int(&["LOCK.ACQUIRE", "volatile", "a", "PX", "600000"]).unwrap();
+    let mut volatile = Connection::waiting(server, "LOCK.ACQUIRE volatile v PX 600000 BLOCK 0");
+    conn.int(&["PEXPIRE", "volatile", "6000"]);
     let mut short = Connection::waiting(server, "LOCK.ACQUIRE shared t PX 600000 BLOCK 6000");
     let held = Instant::now();
     hold_back.begin(&mut conn);
@@ -139,16 +143,17 @@ fn nothing_is_granted_during(server: &Server, hold_back: &HoldBack<'_>) {
     assert_eq!(crowd.readers[4].only_reply(), Reply::Null);
     assert_eq!(conn.int(&["CLIENT", "UNBLOCK", &crowd.readers[3].id().to_string(), "ERROR"]), Some(1));
     assert_eq!(crowd.readers[3].only_reply(), Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"));
-    // The time-out of one has passed, and the lease of `k` with it.
+    // The time-out of one has passed, and the lease of `k` and the time to live of `volatile` with it.
     assert_eq!(short.read(), Reply::Null, "time-outs are answered");
     wait_for("the lease to be over", || holders(&mut conn, "k").is_empty());
-    wait_for("those who went to be out of line", || waiters(&mut conn) == 7);
+    wait_for("those who went to be out of line", || waiters(&mut conn) == 8);
     let_it_tick(&mut conn);
     assert_eq!(conn.info("lock", "lock_granted"), granted);
     assert_eq!(conn.info("lock", "lock_lapsed"), "0");
     assert!(crowd.writers.iter_mut().all(Connection::is_waiting));
     assert!(crowd.readers[..3].iter_mut().all(Connection::is_waiting));
-    assert_eq!(waiters(&mut conn), 7);
+    volatile.assert_waiting();
+    assert_eq!(waiters(&mut conn), 8);
 
     hold_back.end(&mut conn);
     for reader in &mut crowd.readers[..3] {
@@ -158,6 +163,7 @@ fn nothing_is_granted_during(server: &Server, hold_back: &HoldBack<'_>) {
         waiter.only_reply().int();
         assert_eq!(conn.int(&["LOCK.RELEASE", "k", owner]), Some(0));
     }
+    volatile.only_reply().int();
     nobody_waits(&mut conn);
     assert_eq!(holders(&mut conn, "shared"), ["a", "r0", "r1", "r2"]);
     assert_eq!(conn.info("lock", "lock_lapsed"), "1");
