@@ -324,7 +324,9 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         await assert.rejects(locks.acquire(key, options), LockMisuse, JSON.stringify(options));
       await assert.rejects(locks.acquire([key, key]), LockMisuse);
       await assert.rejects(locks.acquire([]), LockMisuse);
-      assert.throws(() => new Locks({}), LockMisuse);
+      for (const none of [undefined, null, {}, 'redis://', [], () => undefined]) assert.throws(() => new Locks(none), TypeError);
+      assert.throws(() => new Locks(client, { maxBlocking: -1 }), LockMisuse);
+      await assert.rejects(locks.acquire(key, { lease: '5000' }), { message: 'lease must be a number of milliseconds' });
       await outer.release();
       await assert.rejects(locks.acquire(newKey(), { within: outer }), LockMisuse);
     });
@@ -372,9 +374,11 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
     it('has fences as numbers, whatever the client makes of numbers', async () => {
       const own = await open(port, strings());
       const keys = [`{${newKey()}}a`, `{${keyOf(number)}}b`];
-      const lock = await new Locks(own).acquire(keys);
+      const prefixed = new Locks(own);
+      const lock = await prefixed.acquire(keys);
       assert.deepEqual(lock.fences.map(Number.isSafeInteger), [true, true]);
-      assert.equal((await info(keys[1])).fence, lock.fences[1]);
+      assert.equal((await info(prefixed.keyPrefix + keys[1])).fence, lock.fences[1]);
+      assert.deepEqual(lock.keys, keys);
       await lock.release();
       close(own);
     });

@@ -151,7 +151,7 @@ def test_the_program_in_python_waits_and_holds_over_tls():
 
 def in_node(stage, program):
     """The page imports packages by their names; here they lie in target/."""
-    helper = ROOT / "target/helpers/node/redis-lock.js"
+    helper = ROOT / "target/helpers/node"
     modules = stage.first.folder / "home/node_modules"
     if not modules.exists():
         modules.mkdir()
@@ -160,7 +160,8 @@ def in_node(stage, program):
         package = modules / "redis-lock-client"
         package.mkdir()
         (package / "package.json").write_text('{ "type": "module", "exports": "./redis-lock.js" }')
-        (package / "redis-lock.js").write_text(helper.read_text())
+        for file in helper.glob("*.js"):
+            (package / file.name).write_text(file.read_text())
     return "program.mjs", program, f"{node()} program.mjs"
 
 

@@ -1,0 +1,544 @@
+// What the client libraries give: connections of the helper's own, made from the settings of the application's client.
+//
+// A Connection is one of node-redis or ioredis. A Link is a connection with its requests and their time limits. The Wire
+// has the links of one Locks: for each node a control link, which never waits, and links that are lent to waits. A Line
+// is the way to the server of one key, wherever in a cluster its slot goes.
+//
+// SPDX-License-Identifier: MIT
+
+import { type EventEmitter, once } from 'node:events';
+import { codeOf, isRedirection, isRefusal, LockUnreachable } from './errors.ts';
+
+/** A link without a lock and without a request is kept for the next one for this long. It keeps no process alive. */
+const IDLE_MS = 30_000;
+/** So many links that waits have used are kept, at most. */
+const IDLE_MAX = 8;
+/** The links are looked through this often. */
+const SWEEP_MS = 5_000;
+/** A link that was heard of so recently is well. An older one may have died without a word. */
+const FRESH_MS = 2_000;
+const REDIRECTIONS_MAX = 5;
+
+// --- Client libraries ---
+
+/** A client of node-redis (`createClient`, `createCluster`), ioredis or iovalkey (`Redis`, `Cluster`). */
+export type Client =
+  | { duplicate(...args: never[]): unknown; sendCommand(...args: never[]): unknown; readonly isOpen: boolean }
+  | { duplicate(...args: never[]): unknown; call(...args: never[]): unknown; readonly status: string };
+
+export type Word = string | Buffer;
+type Place = { host: string; port: number };
+type AddressMap = Record<string, Place> | ((address: string) => Place | null | undefined) | undefined;
+
+/** What is used of a client of either library. */
+interface Native {
+  options: { socket?: object; commandOptions?: object; keyPrefix?: unknown };
+  stream?: { ref?(): void; unref?(): void; cork?(): void; uncork?(): void; destroyed?: boolean; destroy(): void };
+  duplicate(options: object): Native;
+  on(event: 'error' | 'end' | 'connect', listener: (error?: unknown) => void): unknown;
+  connect(): Promise<unknown>;
+  sendCommand(words: Word[]): Promise<unknown>;
+  call(command: Word, words: Word[]): Promise<unknown>;
+  ref(): void;
+  unref(): void;
+  destroy(): void;
+  disconnect(): void;
+}
+
+/** What is used of a cluster client of either library. */
+interface NativeCluster extends EventEmitter {
+  masters: { client?: Native }[];
+  _options: { nodeAddressMap?: AddressMap };
+  nodeClient(node: object): Promise<Native>;
+  status: string;
+  options: { natMap?: AddressMap };
+  nodes(role: 'master'): Native[];
+  connect(): Promise<unknown>;
+}
+
+/** A connection that neither connects again nor sends anything twice. */
+interface Connection {
+  connect(): Promise<unknown>;
+  /** What is sent in one turn of the event loop goes out in one write. */
+  send(words: Word[]): Promise<unknown>;
+  keepProcessAlive(yes: boolean): void;
+  onEnd(listener: () => void): void;
+  close(): void;
+}
+
+function likeNodeRedis(client: Native, place?: Place): Connection {
+  const own = client.duplicate({
+    socket: { ...client.options.socket, ...place, reconnectStrategy: false, socketTimeout: undefined },
+    commandOptions: { ...client.options.commandOptions, timeout: undefined, abortSignal: undefined },
+    disableOfflineQueue: true,
+    commandsQueueMaxLength: undefined,
+    pingInterval: undefined,
+    clientSideCache: undefined,
+    emitInvalidate: undefined,
+    maintNotifications: 'disabled',
+    readonly: false,
+  });
+  own.on('error', ignore);
+  return {
+    connect: () => own.connect(),
+    send: (words) => own.sendCommand(words),
+    keepProcessAlive: (yes) => (yes ? own.ref() : own.unref()),
+    // An end that it did not ask for is an error to it.
+    onEnd: (listener) => own.on('error', listener),
+    close: () => own.destroy(),
+  };
+}
+
+function likeIoRedis(client: Native, place?: Place): Connection {
+  const own = client.duplicate({
+    ...place,
+    // Keys have it already.
+    keyPrefix: '',
+    lazyConnect: true,
+    retryStrategy: () => null,
+    reconnectOnError: null,
+    enableOfflineQueue: false,
+    autoResendUnfulfilledCommands: false,
+    enableReadyCheck: false,
+    enableAutoPipelining: false,
+    commandTimeout: undefined,
+    socketTimeout: undefined,
+    readOnly: false,
+  });
+  // The caller is told "Connection is closed.", and the listeners why.
+  let why: unknown;
+  let isAlive = true;
+  let corked: Native['stream'];
+  const uncork = () => {
+    corked?.uncork?.();
+    corked = undefined;
+  };
+  const keepProcessAlive = (yes: boolean) => {
+    isAlive = yes;
+    if (yes) own.stream?.ref?.();
+    else own.stream?.unref?.();
+  };
+  own.on('error', (error) => {
+    why = error;
+  });
+  own.on('connect', () => keepProcessAlive(isAlive));
+  return {
+    connect: () => own.connect().catch((error) => Promise.reject(why ?? error)),
+    send: ([command = '', ...words]) => {
+      if (!corked && own.stream) {
+        corked = own.stream;
+        corked.cork?.();
+        process.nextTick(uncork);
+      }
+      return own.call(command, words);
+    },
+    keepProcessAlive,
+    onEnd: (listener) => own.on('end', listener),
+    close: () => {
+      // Of one that is closed already it would wait for the end, in vain, for two seconds.
+      if (own.stream?.destroyed !== true) own.disconnect();
+      // Alone, it waits for the server to close as well.
+      own.stream?.destroy();
+    },
+  };
+}
+
+type Maker = (address?: string) => Promise<Connection>;
+
+/** Returns what makes connections like those of the client: to its server, or to this node of its cluster, or to any. */
+function makerFor(client: object): Maker {
+  const [native, cluster] = [client as Native, client as NativeCluster];
+  if ('masters' in client) {
+    return async (address) => {
+      const node = oneOf(cluster.masters);
+      const like = node.client ?? (await cluster.nodeClient(node));
+      return likeNodeRedis(like, placeOf(address, cluster._options.nodeAddressMap));
+    };
+  }
+  if ('isCluster' in client && client.isCluster === true) {
+    return async (address) => {
+      if (cluster.status === 'wait') await cluster.connect();
+      if (cluster.nodes('master').length === 0) await once(cluster, 'ready');
+      return likeIoRedis(oneOf(cluster.nodes('master')), placeOf(address, cluster.options.natMap));
+    };
+  }
+  if ('call' in client) return async () => likeIoRedis(native);
+  if ('unref' in client) return async () => likeNodeRedis(native);
+  throw unusable();
+}
+
+function unusable(): TypeError {
+  return new TypeError('client must be one of createClient or createCluster of node-redis, or one of ioredis');
+}
+
+function oneOf<T>(nodes: T[]): T {
+  const node = nodes[Math.floor(Math.random() * nodes.length)];
+  if (!node) throw new Error('the cluster client knows no node: connect it first');
+  return node;
+}
+
+/** Returns where a node is for this client: behind address translation not where the cluster says. */
+function placeOf(address: string | undefined, map: AddressMap): Place | undefined {
+  if (address === undefined) return undefined;
+  const place = typeof map === 'function' ? map(address) : map?.[address];
+  const colon = address.lastIndexOf(':');
+  return place ?? { host: address.slice(0, colon), port: Number(address.slice(colon + 1)) };
+}
+
+// --- Links ---
+
+/** How a request is sent. */
+export interface Manner {
+  /** After the redirection of a slot that moves. */
+  isAsking?: boolean;
+  /** It does not keep the process alive: a renewal, or what is given back in the background. */
+  isQuiet?: boolean;
+}
+
+/** One connection, with any number of requests under way. Without any it keeps no process alive. */
+export class Link {
+  readonly address: string | undefined;
+  /** Takes no new request, since one failed or the connection ended. It closes after the last one. */
+  isRetired = false;
+  isOpen = false;
+  /** True if it was ever open: before that nothing is sent. */
+  wasOpen = false;
+  /** When it was used, and when something came from the server. */
+  usedAt = performance.now();
+  #heardAt = Number.NEGATIVE_INFINITY;
+  readonly #opened: Promise<Connection>;
+  #connection: Connection | undefined;
+  #ready: Connection | undefined;
+  #isClosed = false;
+  /** Requests under way, those of them that keep the process alive, and what else keeps the link open. */
+  #requests = 0;
+  #loud = 0;
+  #keepers = 0;
+
+  constructor(address: string | undefined, made: Promise<Connection>) {
+    this.address = address;
+    this.#opened = this.#open(made);
+    // The first of its reactions: what was sent before it is open goes first.
+    this.#opened.then((connection) => {
+      this.#ready = connection;
+    }, ignore);
+  }
+
+  async #open(made: Promise<Connection>): Promise<Connection> {
+    const connection = await made;
+    if (this.#isClosed) throw new Error('closed');
+    this.#connection = connection;
+    connection.onEnd(() => {
+      this.isOpen = false;
+      this.retire();
+    });
+    if (this.#loud === 0) connection.keepProcessAlive(false);
+    await connection.connect();
+    if (this.#isClosed) throw new Error('closed');
+    this.isOpen = true;
+    this.wasOpen = true;
+    this.#heardAt = performance.now();
+    return connection;
+  }
+
+  get isFresh(): boolean {
+    return this.isOpen && performance.now() - this.#heardAt < FRESH_MS;
+  }
+
+  get isIdle(): boolean {
+    return this.#requests === 0 && this.#keepers === 0;
+  }
+
+  /** Stays open, also when it is retired, until it is let go. */
+  keep(): void {
+    this.#keepers += 1;
+  }
+
+  letGo(): void {
+    this.#keepers -= 1;
+    this.#settle();
+  }
+
+  /**
+   * Sends it, also over a retired link that is open still. Rejects with the error reply, or with {@link LockUnreachable}:
+   * then nobody knows what the server did.
+   */
+  send(words: Word[], limit: number, { isAsking, isQuiet = false }: Manner = {}): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      let isOver = false;
+      const over = () => {
+        if (isOver) return false;
+        isOver = true;
+        clearTimeout(timer);
+        this.#end(isQuiet);
+        return true;
+      };
+      const failed = (error: unknown) => {
+        if (isOver) return;
+        const isReply = this.isOpen ? codeOf(error) !== undefined : isRefusal(error);
+        if (!isReply) this.isRetired = true;
+        else this.#heardAt = performance.now();
+        over();
+        if (isReply) reject(error);
+        else reject(new LockUnreachable(`${words[0]}: ${(error as Error).message}`, { cause: error }));
+      };
+      const ms = Math.min(Math.max(limit, 0), 2 ** 31 - 1);
+      const timer = setTimeout(() => failed(new Error(`no answer within ${Math.ceil(ms)} ms`)), ms);
+      if (isQuiet) timer.unref();
+      const go = (connection: Connection) => {
+        // One that is late is never sent.
+        if (isOver) return;
+        if (this.#isClosed) return failed(new Error('closed'));
+        if (isAsking) connection.send(['ASKING']).catch(ignore);
+        connection.send(words).then((reply) => {
+          this.#heardAt = performance.now();
+          if (over()) resolve(reply);
+        }, failed);
+      };
+      this.#begin(isQuiet);
+      if (this.#ready) go(this.#ready);
+      else this.#opened.then(go, failed);
+    });
+  }
+
+  #begin(isQuiet: boolean): void {
+    this.#requests += 1;
+    this.usedAt = performance.now();
+    if (isQuiet) return;
+    this.#loud += 1;
+    if (this.#loud === 1) this.#connection?.keepProcessAlive(true);
+  }
+
+  #end(isQuiet: boolean): void {
+    this.#requests -= 1;
+    if (!isQuiet) {
+      this.#loud -= 1;
+      if (this.#loud === 0) this.#connection?.keepProcessAlive(false);
+    }
+    this.#settle();
+  }
+
+  #settle(): void {
+    if (this.isRetired && this.isIdle) this.close();
+  }
+
+  retire(): void {
+    this.isRetired = true;
+    this.#settle();
+  }
+
+  close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    this.isRetired = true;
+    this.isOpen = false;
+    this.#connection?.close();
+  }
+}
+
+/** The links that the locks of one {@link Locks} share, and what they learned of the slots of a cluster. */
+export class Wire {
+  /** What ioredis writes before each key. */
+  readonly prefix: string;
+  readonly homes = new Map<number, string>();
+  readonly #make: Maker;
+  readonly #lentMax: number;
+  readonly #controls = new Map<string | undefined, Link>();
+  /** Those that no wait uses now, the last used one at the end. */
+  #idle: Link[] = [];
+  #lent = 0;
+  /** Waits that would have one. */
+  readonly #line = new Set<() => void>();
+  #users = 0;
+  #sweeper: NodeJS.Timeout | undefined;
+
+  constructor(client: unknown, lentMax: number) {
+    if (typeof client !== 'object' || client === null || !('duplicate' in client)) throw unusable();
+    this.#make = makerFor(client);
+    const { keyPrefix } = (client as Partial<Native>).options ?? {};
+    this.prefix = keyPrefix == null ? '' : String(keyPrefix);
+    this.#lentMax = lentMax;
+  }
+
+  /** The control links stay open until each hold is dropped, and a while longer. */
+  hold(): void {
+    this.#users += 1;
+  }
+
+  drop(): void {
+    this.#users -= 1;
+  }
+
+  #open(address: string | undefined): Link {
+    this.#sweeper ??= setInterval(() => this.#sweep(), SWEEP_MS).unref();
+    return new Link(address, this.#make(address));
+  }
+
+  #sweep(): void {
+    const since = performance.now() - IDLE_MS;
+    for (const link of this.#idle) if (link.usedAt < since) link.close();
+    this.#idle = this.#idle.filter((link) => !link.isRetired);
+    for (const [address, link] of this.#controls) {
+      if (this.#users === 0 && link.isIdle && link.usedAt < since) link.close();
+      if (link.isRetired) this.#controls.delete(address);
+    }
+    if (this.#idle.length + this.#controls.size + this.#lent > 0) return;
+    clearInterval(this.#sweeper);
+    this.#sweeper = undefined;
+  }
+
+  /** The link for all that is answered at once. It is never lent to a wait. */
+  control(address: string | undefined): Link {
+    let link = this.#controls.get(address);
+    if (!link || link.isRetired) {
+      link = this.#open(address);
+      this.#controls.set(address, link);
+    }
+    return link;
+  }
+
+  /** A link for one wait, which gives it back; none when enough are lent. `isFresh`: only one that was used just now. */
+  lend(address: string | undefined, isFresh = false): Link | undefined {
+    if (this.#lent >= this.#lentMax) return undefined;
+    this.#idle = this.#idle.filter((link) => !link.isRetired);
+    const at = this.#idle.findLastIndex((link) => link.address === address && (link.isFresh || !isFresh));
+    const link = at >= 0 ? this.#idle.splice(at, 1)[0] : isFresh ? undefined : this.#open(address);
+    if (link) this.#lent += 1;
+    return link;
+  }
+
+  giveBack(link: Link): void {
+    this.#lent -= 1;
+    if (link.isOpen && !link.isRetired) this.#idle.push(link);
+    else link.retire();
+    if (this.#idle.length > IDLE_MAX) this.#idle.shift()?.close();
+    const [first] = this.#line;
+    if (!first) return;
+    this.#line.delete(first);
+    first();
+  }
+
+  /** Returns when a link can be lent, or the time is over, whichever is first. */
+  async turn(ms: number): Promise<void> {
+    let wake: () => void = ignore;
+    let timer: NodeJS.Timeout | undefined;
+    const woken = new Promise<void>((resolve) => {
+      wake = resolve;
+      timer = setTimeout(resolve, ms);
+    });
+    this.#line.add(wake);
+    await woken;
+    clearTimeout(timer);
+    this.#line.delete(wake);
+  }
+
+  /** One link there failed, or leads to a server that is no primary any more: so may those that nobody watches. */
+  forget(address: string | undefined): void {
+    for (const link of this.#idle) if (link.address === address) link.close();
+    this.#idle = this.#idle.filter((link) => !link.isRetired);
+  }
+}
+
+// --- Lines ---
+
+/** The way to the server of a key. */
+export class Line {
+  readonly wire: Wire;
+  readonly #key: string;
+  #known: number | undefined;
+  /** The node to which the server sent the next request, and that one alone. */
+  #asking: string | undefined;
+
+  constructor(wire: Wire, key: string) {
+    this.wire = wire;
+    this.#key = key;
+  }
+
+  get #slot(): number {
+    this.#known ??= slotOf(this.#key);
+    return this.#known;
+  }
+
+  /** The node to ask; without one any node. */
+  get address(): string | undefined {
+    return this.#asking ?? (this.wire.homes.size > 0 ? this.wire.homes.get(this.#slot) : undefined);
+  }
+
+  get control(): Link {
+    return this.wire.control(this.address);
+  }
+
+  /** Sends it over the control link and follows redirections, all within the limit. */
+  async request(words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
+    const end = performance.now() + limit;
+    this.wire.hold();
+    try {
+      for (let hops = 0; ; hops += 1) {
+        try {
+          return await this.send(this.control, words, end - performance.now(), manner);
+        } catch (error) {
+          if (!isRedirection(error) || hops >= REDIRECTIONS_MAX) throw error;
+        }
+      }
+    } finally {
+      this.wire.drop();
+    }
+  }
+
+  /** The same for what may be sent twice: over a link that may be dead, and soon over a new one. */
+  async ask(words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
+    const { control } = this;
+    const wasOpen = control.isOpen;
+    const end = performance.now() + limit;
+    try {
+      return await this.request(words, wasOpen && !control.isFresh ? limit / 2 : limit, manner);
+    } catch (error) {
+      const left = end - performance.now();
+      if (!(wasOpen && error instanceof LockUnreachable && left > 0)) throw error;
+      return await this.request(words, left, manner);
+    }
+  }
+
+  /** Sends it once, over this link to the address. A redirection is thrown: the next request follows it. */
+  async send(link: Link, words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
+    const isAsking = this.#asking !== undefined;
+    this.#asking = undefined;
+    try {
+      return await link.send(words, limit, { ...manner, isAsking });
+    } catch (error) {
+      this.#learn(error as Error, link);
+      throw error;
+    }
+  }
+
+  #learn(error: Error, link: Link): void {
+    const from = link.address ?? '';
+    const [, , target = ''] = error.message.split(' ');
+    // No host: the node that answers.
+    const next = target.startsWith(':') ? from.slice(0, from.lastIndexOf(':')) + target : target;
+    const code = codeOf(error);
+    if (code === 'ASK') this.#asking = next;
+    else if (code === 'MOVED') this.wire.homes.set(this.#slot, next);
+    else if (error instanceof LockUnreachable) {
+      // Nobody answers there: any other node knows where the slot is.
+      this.wire.homes.delete(this.#slot);
+      this.wire.forget(link.address);
+    } else if (code === 'READONLY' || code === 'MASTERDOWN' || code === 'UNBLOCKED') {
+      // Another server is the primary now: a new connection finds it where an address or a sentinel leads to it.
+      link.retire();
+      this.wire.forget(link.address);
+    }
+  }
+}
+
+/** The slot of a key in a cluster: CRC16 of its tag, or of the whole key. */
+function slotOf(key: string): number {
+  let crc = 0;
+  for (const byte of Buffer.from(/^[^{]*\{([^}]+)\}/.exec(key)?.[1] ?? key)) {
+    crc ^= byte << 8;
+    for (let bit = 0; bit < 8; bit += 1) crc = crc & 0x8000 ? (crc << 1) ^ 0x1021 : crc << 1;
+  }
+  return crc & 0x3fff;
+}
+
+export function ignore(): void {}
