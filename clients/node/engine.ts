@@ -5,7 +5,7 @@
 //
 // SPDX-License-Identifier: MIT
 
-import { randomBytes } from 'node:crypto';
+import { randomFillSync } from 'node:crypto';
 import { hostname, uptime } from 'node:os';
 import process from 'node:process';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -144,62 +144,74 @@ const HOME = `${hostname().slice(0, 64)}:${process.pid}:`;
 export class Owner {
   readonly name = HOME + randomHex();
   /** Keys that are held or asked for now. */
-  readonly #busy = new Set<string>();
+  #busy: readonly string[] = NONE;
   /** Keys that are given back now, in the background: until then they cannot be asked for. */
-  readonly #leaving = new Map<string, Promise<boolean>>();
+  #leaving: Map<string, Promise<boolean>> | undefined;
   /** Keys that the server may still have under this owner. They are released before they are asked for again. */
-  readonly #doubtful = new Set<string>();
+  #doubtful: Set<string> | undefined;
 
   enter(keys: readonly string[]): void {
-    const twice = keys.find((key) => this.#busy.has(key));
+    const twice = keys.find((key) => this.#busy.includes(key));
     if (twice !== undefined) throw new LockMisuse(`key ${JSON.stringify(twice)} twice under one owner`);
-    for (const key of keys) this.#busy.add(key);
+    this.#busy = this.#busy.length === 0 ? keys : [...this.#busy, ...keys];
+  }
+
+  #freed(keys: readonly string[]): void {
+    this.#busy = this.#busy === keys ? NONE : this.#busy.filter((key) => !keys.includes(key));
   }
 
   leave(keys: readonly string[], isCertain: boolean): void {
-    for (const key of keys) {
-      this.#busy.delete(key);
-      if (isCertain) this.#doubtful.delete(key);
-      else this.#doubtful.add(key);
-    }
+    this.#freed(keys);
+    if (isCertain) return this.isClean(keys);
+    this.#doubtful ??= new Set();
+    for (const key of keys) this.#doubtful.add(key);
   }
 
   /** They are given back, with this outcome. */
   async leaveWith(keys: readonly string[], outcome: Promise<boolean>): Promise<void> {
-    for (const key of keys) {
-      this.#busy.delete(key);
-      this.#leaving.set(key, outcome);
-    }
+    this.#freed(keys);
+    this.#leaving ??= new Map();
+    for (const key of keys) this.#leaving.set(key, outcome);
     const isCertain = await outcome;
     for (const key of keys) {
       if (this.#leaving.get(key) === outcome) this.#leaving.delete(key);
-      if (!isCertain) this.#doubtful.add(key);
     }
+    // Nobody asks for them meanwhile.
+    if (!isCertain) this.leave(keys, false);
   }
 
   /** What is given back now of these keys. */
   leaving(keys: readonly string[]): Promise<unknown> | undefined {
-    const these = keys.map((key) => this.#leaving.get(key)).filter((outcome) => outcome !== undefined);
+    const these = keys.map((key) => this.#leaving?.get(key)).filter((outcome) => outcome !== undefined);
     return these.length > 0 ? Promise.all(these) : undefined;
   }
 
   isDoubtful(keys: readonly string[]): boolean {
-    return this.#doubtful.size > 0 && keys.some((key) => this.#doubtful.has(key));
+    return keys.some((key) => this.#doubtful?.has(key));
+  }
+
+  /** True if nothing is left of former locks of this owner. */
+  get isFresh(): boolean {
+    return !this.#leaving?.size && !this.#doubtful?.size;
   }
 
   isClean(keys: readonly string[]): void {
-    for (const key of keys) this.#doubtful.delete(key);
+    if (this.#doubtful) for (const key of keys) this.#doubtful.delete(key);
   }
 }
 
-let random = '';
+const NONE: readonly string[] = [];
+const random = Buffer.alloc(4_096);
+let used = random.length;
 
 /** 128 random bits. */
 function randomHex(): string {
-  if (random.length === 0) random = randomBytes(2_048).toString('hex');
-  const some = random.slice(-32);
-  random = random.slice(0, -32);
-  return some;
+  if (used === random.length) {
+    randomFillSync(random);
+    used = 0;
+  }
+  used += 16;
+  return random.toString('hex', used - 16, used);
 }
 
 // --- Waits ---
@@ -361,7 +373,7 @@ export class Wait {
   /** One request. Undefined: not yet. */
   async #ask(left: number): Promise<Hold | undefined> {
     const terms = this.#terms;
-    await this.#clean(left);
+    if (!this.#owner.isFresh) await this.#clean(left);
     const link = this.#choose(left);
     const limit = this.#block + Math.min(Math.max(left - this.#block, LEAVE_MS), ANSWER_MS);
     this.#asked = performance.now();
@@ -383,7 +395,7 @@ export class Wait {
     }
     if (fences === null) return undefined;
     this.#isKnown = true;
-    return await this.#confirm(fences, sent);
+    return this.#confirm(fences, sent);
   }
 
   /** Waits for what this owner gives back of these keys, and gives back what it may have left. */
@@ -424,13 +436,21 @@ export class Wait {
   }
 
   /** The hold of a grant. The renewer has it before anybody else. */
-  async #confirm(reply: unknown, sent: number): Promise<Hold | undefined> {
-    const fences = (Array.isArray(reply) ? reply : [reply]).map((fence) => Number(String(fence)));
+  #confirm(reply: unknown, sent: number): Promise<Hold | undefined> | Hold {
+    const fences = Array.isArray(reply) ? reply.map(numberOf) : [numberOf(reply)];
     const hold = new Hold(this.#engine, this.#line, { owner: this.#owner, terms: this.#terms, fences, sent });
     this.#hold = hold;
+    // The moment of the grant is not known: after a wait that was longer the lease begins anew.
+    if (clock() - sent <= this.#terms.margin) {
+      this.#engine.renewer.add(hold);
+      return hold;
+    }
+    return this.#extended(hold);
+  }
+
+  async #extended(hold: Hold): Promise<Hold | undefined> {
     try {
-      // The moment of the grant is not known: after a wait that was longer the lease begins anew.
-      const isHeld = clock() - sent <= this.#terms.margin || (await this.#orCancelled(hold.extend()));
+      const isHeld = await this.#orCancelled(hold.extend());
       if (isHeld) this.#engine.renewer.add(hold);
       else hold.end();
       return isHeld ? hold : undefined;
@@ -544,7 +564,8 @@ export class Hold {
   due: number;
   at = -1;
   #isRenewing = false;
-  #isForgotten = false;
+  /** What the application has. Nobody can give back a lock that nothing refers to: it is renewed no more. */
+  face: WeakRef<object> | undefined;
   /** Why the last renewal failed. */
   #trouble: unknown;
   /** Nothing is renewed or judged any more: it is lost, or the release has begun. */
@@ -618,9 +639,13 @@ export class Hold {
     return clock() < this.validUntil;
   }
 
+  get #isForgotten(): boolean {
+    return this.face !== undefined && this.face.deref() === undefined;
+  }
+
   /** How much too early it may be renewed, together with others. */
   get slack(): number {
-    return this.#isRenewing || this.#isForgotten ? 0 : this.terms.lease / 50;
+    return this.#isRenewing ? 0 : this.terms.lease / 50;
   }
 
   /** What is due: a renewal, or the end. */
@@ -647,13 +672,6 @@ export class Hold {
     } finally {
       this.#isRenewing = false;
     }
-  }
-
-  /** Nothing refers to the lock any more, so nobody can give it back: it ends with its lease. */
-  forget(): void {
-    if (this.isOver) return;
-    this.#isForgotten = true;
-    this.#engine.renewer.move(this, this.validUntil);
   }
 
   lose(why: string, cause?: unknown): void {
@@ -858,6 +876,11 @@ async function until<T>(ms: number, promise: Promise<T>): Promise<T | undefined>
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** A fence, which is below 2^53. */
+function numberOf(reply: unknown): number {
+  return typeof reply === 'number' ? reply : Number(String(reply));
 }
 
 function jittered(ms: number): number {

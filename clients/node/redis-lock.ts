@@ -9,7 +9,7 @@
 // SPDX-License-Identifier: MIT
 
 import { debuglog } from 'node:util';
-import { type Hold, Owner, Renewer, Terms, Wait } from './engine.ts';
+import { type Engine, type Hold, Owner, Renewer, Terms, Wait } from './engine.ts';
 import { LockLost, LockMisuse, LockTimeout, type OnTrouble, Troubles } from './errors.ts';
 import { type Client, Wire } from './transport.ts';
 
@@ -109,9 +109,7 @@ const log = debuglog('redis-lock');
 export class Locks {
   /** The `keyPrefix` of the client, which ioredis and this helper write before each key of a lock. */
   readonly keyPrefix: string;
-  readonly #wire: Wire;
-  readonly #troubles: Troubles;
-  readonly #renewer = new Renewer();
+  readonly #engine: Engine;
   readonly #defaults: LockOptions;
 
   /**
@@ -127,9 +125,9 @@ export class Locks {
       throw new LockMisuse('maxBlocking must be a whole number from 0');
     }
     if (onTrouble != null && typeof onTrouble !== 'function') throw new LockMisuse('onTrouble must be a function');
-    this.#wire = new Wire(client, maxBlocking);
-    this.keyPrefix = this.#wire.prefix;
-    this.#troubles = new Troubles(onTrouble ?? ((error, kind) => log('%s: %s', kind, error.message)));
+    const troubles = new Troubles(onTrouble ?? ((error, kind) => log('%s: %s', kind, error.message)));
+    this.#engine = { wire: new Wire(client, maxBlocking), renewer: new Renewer(), troubles };
+    this.keyPrefix = this.#engine.wire.prefix;
     this.#defaults = defaults;
   }
 
@@ -142,14 +140,14 @@ export class Locks {
    * @throws {LockMisuse} A wrong argument.
    */
   async acquire(keys: string | readonly string[], options: LockOptions = {}): Promise<Lock> {
-    const { within, signal, ...asked } = { ...this.#defaults, ...checked(options) };
-    const terms = new Terms(keys, asked, this.keyPrefix);
+    const all = { ...this.#defaults, ...checked(options) };
+    const { within, signal } = all;
+    const terms = new Terms(keys, all, this.keyPrefix);
     if (within != null && !(within instanceof Lock)) throw new LockMisuse('within must be a lock');
     signal?.throwIfAborted();
     const owner = within ? ownerOf(within) : new Owner();
     owner.enter(terms.keys);
-    const engine = { wire: this.#wire, renewer: this.#renewer, troubles: this.#troubles };
-    return lockOf(await new Wait(engine, terms, owner, signal).run());
+    return lockOf(await new Wait(this.#engine, terms, owner, signal).run());
   }
 
   /** The same, but tries only once, unless `wait` is given here, and returns null when others hold the lock. */
@@ -209,9 +207,6 @@ export type Body<T> = (signal: AbortSignal, lock: Lock) => Promise<T> | T;
 let lockOf: (hold: Hold) => Lock;
 let ownerOf: (lock: Lock) => Owner;
 
-/** Nobody can release a lock that nothing refers to: it is renewed no more. */
-const forgotten = new FinalizationRegistry<Hold>((hold) => hold.forget());
-
 /** A lock that is held. It is renewed until it is released or lost, or until nothing refers to it any more. */
 export class Lock {
   /** The locked keys, without a `keyPrefix`. */
@@ -243,7 +238,7 @@ export class Lock {
     this.owner = hold.holder.name;
     this.fences = hold.fences;
     this.fence = hold.fences[0] as number;
-    forgotten.register(this, hold);
+    hold.face = new WeakRef(this);
   }
 
   /** Aborted once, with a {@link LockLost} as its reason, when the lock is lost. Pass it on to what you await. */

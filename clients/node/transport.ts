@@ -59,8 +59,8 @@ interface NativeCluster extends EventEmitter {
 /** A connection that neither connects again nor sends anything twice. */
 interface Connection {
   connect(): Promise<unknown>;
-  /** What is sent in one turn of the event loop goes out in one write. */
-  send(words: Word[]): Promise<unknown>;
+  /** `isOneOfMany`: what is sent so in one turn of the event loop goes out in one write. */
+  send(words: Word[], isOneOfMany: boolean): Promise<unknown>;
   keepProcessAlive(yes: boolean): void;
   onEnd(listener: () => void): void;
   close(): void;
@@ -124,8 +124,8 @@ function likeIoRedis(client: Native, place?: Place): Connection {
   own.on('connect', () => keepProcessAlive(isAlive));
   return {
     connect: () => own.connect().catch((error) => Promise.reject(why ?? error)),
-    send: ([command = '', ...words]) => {
-      if (!corked && own.stream) {
+    send: ([command = '', ...words], isOneOfMany) => {
+      if (isOneOfMany && !corked && own.stream) {
         corked = own.stream;
         corked.cork?.();
         process.nextTick(uncork);
@@ -195,6 +195,17 @@ export interface Manner {
   isQuiet?: boolean;
 }
 
+/** A request under way, and the time that it has. */
+interface Request {
+  words: Word[];
+  manner: Manner;
+  resolve: (reply: unknown) => void;
+  reject: (error: Error) => void;
+  learn: ((error: Error) => void) | undefined;
+  start: number;
+  end: number;
+}
+
 /** One connection, with any number of requests under way. Without any it keeps no process alive. */
 export class Link {
   readonly address: string | undefined;
@@ -210,8 +221,10 @@ export class Link {
   #connection: Connection | undefined;
   #ready: Connection | undefined;
   #isClosed = false;
-  /** Requests under way, those of them that keep the process alive, and what else keeps the link open. */
-  #requests = 0;
+  /** Requests under way, how many of them keep the process alive, and what else keeps the link open. */
+  readonly #requests = new Set<Request>();
+  #timer: NodeJS.Timeout | undefined;
+  #looksAt = Number.POSITIVE_INFINITY;
   #loud = 0;
   #keepers = 0;
 
@@ -246,7 +259,7 @@ export class Link {
   }
 
   get isIdle(): boolean {
-    return this.#requests === 0 && this.#keepers === 0;
+    return this.#requests.size === 0 && this.#keepers === 0;
   }
 
   /** Stays open, also when it is retired, until it is let go. */
@@ -261,61 +274,86 @@ export class Link {
 
   /**
    * Sends it, also over a retired link that is open still. Rejects with the error reply, or with {@link LockUnreachable}:
-   * then nobody knows what the server did.
+   * then nobody knows what the server did. `learn` is told of either first.
    */
-  send(words: Word[], limit: number, { isAsking, isQuiet = false }: Manner = {}): Promise<unknown> {
+  send(words: Word[], limit: number, manner: Manner = {}, learn?: (error: Error) => void): Promise<unknown> {
     return new Promise((resolve, reject) => {
-      let isOver = false;
-      const over = () => {
-        if (isOver) return false;
-        isOver = true;
-        clearTimeout(timer);
-        this.#end(isQuiet);
-        return true;
-      };
-      const failed = (error: unknown) => {
-        if (isOver) return;
-        const isReply = this.isOpen ? codeOf(error) !== undefined : isRefusal(error);
-        if (!isReply) this.isRetired = true;
-        else this.#heardAt = performance.now();
-        over();
-        if (isReply) reject(error);
-        else reject(new LockUnreachable(`${words[0]}: ${(error as Error).message}`, { cause: error }));
-      };
-      const ms = Math.min(Math.max(limit, 0), 2 ** 31 - 1);
-      const timer = setTimeout(() => failed(new Error(`no answer within ${Math.ceil(ms)} ms`)), ms);
-      if (isQuiet) timer.unref();
-      const go = (connection: Connection) => {
-        // One that is late is never sent.
-        if (isOver) return;
-        if (this.#isClosed) return failed(new Error('closed'));
-        if (isAsking) connection.send(['ASKING']).catch(ignore);
-        connection.send(words).then((reply) => {
-          this.#heardAt = performance.now();
-          if (over()) resolve(reply);
-        }, failed);
-      };
-      this.#begin(isQuiet);
-      if (this.#ready) go(this.#ready);
-      else this.#opened.then(go, failed);
+      const now = performance.now();
+      const request: Request = { words, manner, resolve, reject, learn, start: now, end: now + limit };
+      this.usedAt = now;
+      this.#requests.add(request);
+      if (!manner.isQuiet) {
+        this.#loud += 1;
+        if (this.#loud === 1) this.#connection?.keepProcessAlive(true);
+      }
+      if (request.end < this.#looksAt) this.#lookAt(request.end);
+      if (this.#ready) this.#go(this.#ready, request);
+      else {
+        this.#opened.then(
+          (connection) => this.#go(connection, request),
+          (error) => this.#fail(request, error),
+        );
+      }
     });
   }
 
-  #begin(isQuiet: boolean): void {
-    this.#requests += 1;
-    this.usedAt = performance.now();
-    if (isQuiet) return;
-    this.#loud += 1;
-    if (this.#loud === 1) this.#connection?.keepProcessAlive(true);
+  #go(connection: Connection, request: Request): void {
+    // One that is late is never sent.
+    if (!this.#requests.has(request)) return;
+    if (this.#isClosed) return this.#fail(request, new Error('closed'));
+    const { words, manner } = request;
+    if (manner.isAsking) connection.send(['ASKING'], false).catch(ignore);
+    connection.send(words, manner.isQuiet === true).then(
+      (reply) => {
+        this.#heardAt = performance.now();
+        if (this.#end(request)) request.resolve(reply);
+      },
+      (error) => this.#fail(request, error),
+    );
   }
 
-  #end(isQuiet: boolean): void {
-    this.#requests -= 1;
-    if (!isQuiet) {
+  #fail(request: Request, error: unknown): void {
+    if (!this.#requests.has(request)) return;
+    const isReply = this.isOpen ? codeOf(error) !== undefined : isRefusal(error);
+    if (isReply) this.#heardAt = performance.now();
+    else this.isRetired = true;
+    const text = `${request.words[0]}: ${(error as Error).message}`;
+    const failure = isReply ? (error as Error) : new LockUnreachable(text, { cause: error });
+    request.learn?.(failure);
+    request.reject(failure);
+    this.#end(request);
+  }
+
+  /** One timer for all requests. It is not set anew for each, so it may find nothing to do. */
+  #lookAt(time: number): void {
+    this.#looksAt = time;
+    clearTimeout(this.#timer);
+    const left = Math.max(1, time - performance.now());
+    this.#timer = setTimeout(() => this.#look(), Math.min(left, 2 ** 31 - 1)).unref();
+  }
+
+  #look(): void {
+    this.#looksAt = Number.POSITIVE_INFINITY;
+    const now = performance.now();
+    let next = Number.POSITIVE_INFINITY;
+    for (const request of this.#requests) {
+      const { start, end } = request;
+      // A timer may be early by less than a millisecond.
+      if (end - 1 <= now) this.#fail(request, new Error(`no answer within ${Math.ceil(end - start)} ms`));
+      else next = Math.min(next, end);
+    }
+    if (next < Number.POSITIVE_INFINITY) this.#lookAt(next);
+  }
+
+  /** False if it was over before. */
+  #end(request: Request): boolean {
+    if (!this.#requests.delete(request)) return false;
+    if (!request.manner.isQuiet) {
       this.#loud -= 1;
       if (this.#loud === 0) this.#connection?.keepProcessAlive(false);
     }
     this.#settle();
+    return true;
   }
 
   #settle(): void {
@@ -332,6 +370,7 @@ export class Link {
     this.#isClosed = true;
     this.isRetired = true;
     this.isOpen = false;
+    clearTimeout(this.#timer);
     this.#connection?.close();
   }
 }
@@ -475,7 +514,7 @@ export class Line {
     try {
       for (let hops = 0; ; hops += 1) {
         try {
-          return await this.send(this.control, words, end - performance.now(), manner);
+          return await this.send(this.control, words, hops === 0 ? limit : end - performance.now(), manner);
         } catch (error) {
           if (!isRedirection(error) || hops >= REDIRECTIONS_MAX) throw error;
         }
@@ -500,15 +539,10 @@ export class Line {
   }
 
   /** Sends it once, over this link to the address. A redirection is thrown: the next request follows it. */
-  async send(link: Link, words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
-    const isAsking = this.#asking !== undefined;
+  send(link: Link, words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
+    const how = this.#asking === undefined ? manner : { ...manner, isAsking: true };
     this.#asking = undefined;
-    try {
-      return await link.send(words, limit, { ...manner, isAsking });
-    } catch (error) {
-      this.#learn(error as Error, link);
-      throw error;
-    }
+    return link.send(words, limit, how, (error) => this.#learn(error, link));
   }
 
   #learn(error: Error, link: Link): void {
