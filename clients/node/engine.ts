@@ -63,6 +63,31 @@ export interface Asked {
   note?: string | undefined;
 }
 
+function demand(met: boolean, text: string): void {
+  if (!met) throw new LockMisuse(text);
+}
+
+function checkKeys(keys: readonly string[]): void {
+  demand(keys.length > 0, 'no key');
+  for (const key of keys) demand(typeof key === 'string', 'a key must be a string');
+  demand(keys.length === 1 || new Set(keys).size === keys.length, 'the same key twice');
+}
+
+function isCount(value: number): boolean {
+  return Number.isInteger(value) && value >= 1;
+}
+
+function checkOptions(lease: number, { wait, shared, limit, take, note }: Asked, keys: number): void {
+  demand(typeof lease === 'number', 'lease must be a number of milliseconds');
+  demand(lease >= LEASE_MIN_MS && lease < Number.POSITIVE_INFINITY, `lease must be at least ${LEASE_MIN_MS} ms`);
+  demand(wait == null || typeof wait === 'number', 'wait must be a number of milliseconds');
+  demand(wait == null || wait >= 0, 'wait must be at least 0 ms');
+  demand(limit == null || isCount(limit), 'limit must be a whole number from 1');
+  demand(limit == null || (!shared && keys === 1), 'limit is for one key, and not with shared');
+  demand(take == null || (isCount(take) && take <= (limit ?? 1)), 'take must be a whole number from 1 to limit');
+  demand(note == null || typeof note === 'string', 'note must be a string');
+}
+
 /** What was asked for, checked. */
 export class Terms {
   readonly keys: readonly string[];
@@ -74,26 +99,10 @@ export class Terms {
   readonly wired: readonly string[];
 
   constructor(keys: string | readonly string[], options: Asked, prefix: string) {
-    const { lease = LEASE_MS, wait, shared = false, limit, take, note } = options;
-    const demand = (met: boolean, text: string) => {
-      if (!met) throw new LockMisuse(text);
-    };
+    const { lease = LEASE_MS, wait, shared = false, limit } = options;
     this.keys = typeof keys === 'string' ? [keys] : [...keys];
-    demand(this.keys.length > 0, 'no key');
-    demand(
-      this.keys.every((key) => typeof key === 'string'),
-      'a key must be a string',
-    );
-    demand(this.keys.length === 1 || new Set(this.keys).size === this.keys.length, 'the same key twice');
-    demand(typeof lease === 'number', 'lease must be a number of milliseconds');
-    demand(lease >= LEASE_MIN_MS && lease < Number.POSITIVE_INFINITY, `lease must be at least ${LEASE_MIN_MS} ms`);
-    demand(wait == null || typeof wait === 'number', 'wait must be a number of milliseconds');
-    demand(wait == null || wait >= 0, 'wait must be at least 0 ms');
-    const isCount = (value: number) => Number.isInteger(value) && value >= 1;
-    demand(limit == null || isCount(limit), 'limit must be a whole number from 1');
-    demand(limit == null || (!shared && this.keys.length === 1), 'limit is for one key, and not with shared');
-    demand(take == null || (isCount(take) && take <= (limit ?? 1)), 'take must be a whole number from 1 to limit');
-    demand(note == null || typeof note === 'string', 'note must be a string');
+    checkKeys(this.keys);
+    checkOptions(lease, options, this.keys.length);
     this.wired = prefix === '' ? this.keys : this.keys.map((key) => prefix + key);
     this.lease = Math.ceil(lease);
     this.wait = wait ?? Number.POSITIVE_INFINITY;
@@ -162,9 +171,8 @@ export class Owner {
 
   leave(keys: readonly string[], isCertain: boolean): void {
     this.#freed(keys);
-    if (isCertain) return this.isClean(keys);
-    this.#doubtful ??= new Set();
-    for (const key of keys) this.#doubtful.add(key);
+    if (isCertain) this.isClean(keys);
+    else this.#doubtful = new Set([...(this.#doubtful ?? NONE), ...keys]);
   }
 
   /** They are given back, with this outcome. */
@@ -249,10 +257,10 @@ export class Wait {
   #hold: Hold | undefined;
   #redirections = 0;
   #pause = PAUSE_MIN_MS;
-  /** When the last request was made, for how long it waits in the server, and whether its link may have been dead. */
+  /** When the last request was made, for how long it waits in the server, and whether its link was open before. */
   #asked = 0;
   #block = 0;
-  #wasStale = false;
+  #wasOpen = false;
 
   constructor(engine: Engine, terms: Terms, owner: Owner, signal: AbortSignal | undefined) {
     this.#engine = engine;
@@ -345,8 +353,8 @@ export class Wait {
     this.#engine.troubles.failed(error);
     if (codeOf(error) === 'DEADLOCK') throw new LockDeadlock((error as Error).message, { cause: error });
     if (!isPassing(error)) throw error;
-    if (error instanceof LockUnreachable && this.#terms.wait === 0 && this.#wasStale) {
-      // The only try went over a connection that was dead: once more, over a new one.
+    if (error instanceof LockUnreachable && this.#terms.wait === 0 && this.#wasOpen) {
+      // Perhaps the connection of the only try was dead: once more, over a new one.
       return AT_ONCE;
     }
     if (isRedirection(error) && this.#redirections < REDIRECTIONS_MAX) {
@@ -366,7 +374,7 @@ export class Wait {
     const link = this.#lent ?? this.#line.control;
     // BLOCK 0 would wait without a limit.
     this.#block = this.#lent ? Math.ceil(Math.min(BLOCK_MS, Math.max(1, left))) : 0;
-    this.#wasStale = link.isOpen && !link.isFresh;
+    this.#wasOpen = link.isOpen;
     return link;
   }
 
@@ -405,7 +413,8 @@ export class Wait {
     if (leaving) {
       const limit = Math.max(left, LEAVE_MS);
       const isOver = await this.#orCancelled(until(limit, leaving));
-      if (isOver === undefined) throw new LockUnreachable(`${this.#terms}: the server has not confirmed its last release`);
+      if (isOver === undefined)
+        throw new LockUnreachable(`${this.#terms}: the server has not confirmed its last release`);
     }
     if (!this.#owner.isDoubtful(keys)) return;
     // A former wait or hold of this owner ended without an answer: its remains must not be taken for the new hold.
@@ -430,8 +439,8 @@ export class Wait {
       this.#isPolling = !link.wasOpen;
       this.#giveBack();
     }
-    if (!link.isOpen) return link.letGo();
-    this.#unanswered.push(link);
+    if (link.isOpen) this.#unanswered.push(link);
+    else link.letGo();
     if (this.#unanswered.length > UNANSWERED_MAX) this.#unanswered.shift()?.letGo();
   }
 
@@ -473,57 +482,63 @@ export class Wait {
   /** Gives up the place, and what was granted meanwhile. Returns true once the server has confirmed that. */
   async #leave(): Promise<boolean> {
     const { wire } = this.#engine;
-    const limit = this.#terms.lease + QUEUE_MS;
-    const end = performance.now() + limit;
-    const words = this.#terms.leave(this.#owner.name);
-    let pending = this.#pending;
-    // Behind its request on the same connection nothing is overtaken, however late the server reads it.
-    const isBehind = (link: Link) => isAnswered(link.send(words, limit, { isQuiet: true }));
-    const behind = this.#unanswered.map(isBehind);
     wire.hold();
     try {
-      // What was not sent yet must not overtake the RELEASE.
-      if (pending && pending.link === this.#lent && !pending.link.wasOpen) {
-        pending.link.close();
-        pending.link.letGo();
-        pending = undefined;
-      }
-      const last = pending && readOn(pending.reply);
-      if (!pending) this.#giveBack();
-      // If the request that waits was granted in the same moment, or the RELEASE overtook it, a second one is needed.
-      let needed = 1;
-      for (let pause = PAUSE_MIN_MS, turn = 0; ; turn += 1) {
-        const isReleased = await isAnswered(this.#line.request(words, ANSWER_MS, { isQuiet: true }));
-        if (turn === 0 && pending) {
-          const seen = await last;
-          if (seen !== 'nothing') needed += 1;
-          if (seen === 'silence') {
-            pending.link.retire();
-            behind.push(isBehind(pending.link));
-            this.#unanswered.push(pending.link);
-          } else pending.link.letGo();
-          this.#giveBack();
-        }
-        if (isReleased) {
-          needed -= 1;
-          if (needed <= 0 && (await until(LEAVE_MS, Promise.all(behind)))?.every(Boolean)) return true;
-          // The server answers, but not those: they are dead.
-          if (needed < 0) return true;
-          if (needed > 0) continue;
-        }
-        if (performance.now() > end) return false;
-        await sleep(pause, undefined, { ref: false });
-        pause = Math.min(2 * pause, PAUSE_MAX_MS);
-      }
+      return await this.#givenBack();
     } finally {
       this.#part();
       wire.drop();
     }
   }
+
+  async #givenBack(): Promise<boolean> {
+    const limit = this.#terms.lease + QUEUE_MS;
+    const end = performance.now() + limit;
+    const words = this.#terms.leave(this.#owner.name);
+    const release = () => isAnswered(this.#line.request(words, ANSWER_MS, { isQuiet: true }));
+    // Behind its request on the same link nothing is overtaken, however late the server reads it.
+    const releaseBehind = (link: Link) => isAnswered(link.send(words, limit, { isQuiet: true }));
+    const behind = this.#unanswered.map(releaseBehind);
+    const pending = this.#pending?.link;
+    const first = release();
+    const seen = await this.#readOn();
+    if (seen === 'silence' && pending) behind.push(releaseBehind(pending));
+    // A fence, or a request that the RELEASE may have overtaken, needs another one.
+    let isReleased = (await first) && seen === 'nothing';
+    let areDead = false;
+    for (let pause = 0; ; pause = Math.min(Math.max(PAUSE_MIN_MS, 2 * pause), PAUSE_MAX_MS)) {
+      if (isReleased) {
+        if (areDead || (await until(LEAVE_MS, Promise.all(behind)))?.every(Boolean)) return true;
+        // The server answers here, and there it does not: it will not.
+        areDead = true;
+      }
+      if (performance.now() > end) return false;
+      if (pause > 0) await sleep(pause, undefined, { ref: false });
+      isReleased = await release();
+    }
+  }
+
+  /** What comes of the request under way: nothing is held, a fence, or no answer for a while. */
+  async #readOn(): Promise<'nothing' | 'fence' | 'silence'> {
+    const request = this.#pending;
+    this.#pending = undefined;
+    if (request && request.link === this.#lent && !request.link.wasOpen) {
+      // What was not sent yet must not overtake the RELEASE.
+      request.link.close();
+      request.link.letGo();
+      return 'nothing';
+    }
+    const seen = request ? await outcomeOf(request.reply) : 'nothing';
+    if (seen === 'silence' && request) {
+      request.link.retire();
+      this.#unanswered.push(request.link);
+    } else request?.link.letGo();
+    this.#giveBack();
+    return seen;
+  }
 }
 
-/** What came of a request that is given up: nothing is held, a fence, or no answer in time. */
-async function readOn(reply: Promise<unknown>): Promise<'nothing' | 'fence' | 'silence'> {
+async function outcomeOf(reply: Promise<unknown>): Promise<'nothing' | 'fence' | 'silence'> {
   try {
     const read = await until(LEAVE_MS, reply);
     return read === undefined ? 'silence' : read === null ? 'nothing' : 'fence';
@@ -734,7 +749,11 @@ export class Hold {
     // Null to a repeated release is the first one's success, of which the answer was lost.
     const second = isPassing(first) ? await send(ANSWER_MS).catch((error: Error) => error) : first;
     if (!(second instanceof Error)) return this.holder.leave(keys, true);
-    if (isPassing(second)) void this.holder.leaveWith(keys, this.#releaseLater(() => send(ANSWER_MS, true)));
+    if (isPassing(second))
+      void this.holder.leaveWith(
+        keys,
+        this.#releaseLater(() => send(ANSWER_MS, true)),
+      );
     else this.holder.leave(keys, false);
     const text = `${this.terms} could not be given back, and ends with its lease: ${second.message}`;
     this.#engine.troubles.tell('release', new LockError(text, { cause: second }));

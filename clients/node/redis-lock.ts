@@ -169,7 +169,10 @@ export class Locks {
    */
   using<T>(keys: string | readonly string[], body: Body<T>): Promise<T>;
   using<T>(keys: string | readonly string[], options: LockOptions | undefined, body: Body<T>): Promise<T>;
-  async using<T>(keys: string | readonly string[], ...rest: [Body<T>] | [LockOptions | undefined, Body<T>]): Promise<T> {
+  async using<T>(
+    keys: string | readonly string[],
+    ...rest: [Body<T>] | [LockOptions | undefined, Body<T>]
+  ): Promise<T> {
     const [options, body] = rest.length === 1 ? [{}, rest[0]] : rest;
     if (typeof body !== 'function') throw new LockMisuse('body must be a function: using(keys, options, body)');
     const lock = await this.acquire(keys, options);

@@ -300,7 +300,10 @@ export class Link {
   #go(connection: Connection, request: Request): void {
     // One that is late is never sent.
     if (!this.#requests.has(request)) return;
-    if (this.#isClosed) return this.#fail(request, new Error('closed'));
+    if (this.#isClosed) {
+      this.#fail(request, new Error('closed'));
+      return;
+    }
     const { words, manner } = request;
     if (manner.isAsking) connection.send(['ASKING'], false).catch(ignore);
     connection.send(words, manner.isQuiet === true).then(

@@ -324,9 +324,12 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         await assert.rejects(locks.acquire(key, options), LockMisuse, JSON.stringify(options));
       await assert.rejects(locks.acquire([key, key]), LockMisuse);
       await assert.rejects(locks.acquire([]), LockMisuse);
-      for (const none of [undefined, null, {}, 'redis://', [], () => undefined]) assert.throws(() => new Locks(none), TypeError);
+      for (const none of [undefined, null, {}, 'redis://', [], () => undefined])
+        assert.throws(() => new Locks(none), TypeError);
       assert.throws(() => new Locks(client, { maxBlocking: -1 }), LockMisuse);
-      await assert.rejects(locks.acquire(key, { lease: '5000' }), { message: 'lease must be a number of milliseconds' });
+      await assert.rejects(locks.acquire(key, { lease: '5000' }), {
+        message: 'lease must be a number of milliseconds',
+      });
       await outer.release();
       await assert.rejects(locks.acquire(newKey(), { within: outer }), LockMisuse);
     });
