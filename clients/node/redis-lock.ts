@@ -3,15 +3,20 @@
 //     const locks = new Locks(client);
 //     await locks.using('report', async (signal, lock) => { ... });
 //
-// This file is what an application calls. engine.ts has what a helper does, transport.ts the connections, errors.ts the
+// This file is what an application calls. engine/ has what a helper does, transport/ the connections, errors.ts the
 // errors. None of them imports anything but Node.js. All times are in milliseconds.
 //
 // SPDX-License-Identifier: MIT
 
 import { debuglog } from 'node:util';
-import { type Engine, type Hold, Owner, Renewer, Terms, Wait } from './engine.ts';
+import type { Engine, Hold } from './engine/hold.ts';
+import { Owner } from './engine/owner.ts';
+import { Renewer } from './engine/renewer.ts';
+import { Terms } from './engine/terms.ts';
+import { Wait } from './engine/wait.ts';
 import { LockLost, LockMisuse, LockTimeout, type OnTrouble, Troubles } from './errors.ts';
-import { type Client, Wire } from './transport.ts';
+import type { Client } from './transport/libraries.ts';
+import { Wire } from './transport/links.ts';
 
 export {
   LockDeadlock,
@@ -23,7 +28,7 @@ export {
   type OnTrouble,
   type TroubleKind,
 } from './errors.ts';
-export type { Client } from './transport.ts';
+export type { Client } from './transport/libraries.ts';
 
 /** So many waits have a connection of their own, unless the application says otherwise. */
 const MAX_BLOCKING = 32;

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -158,10 +159,8 @@ def in_node(stage, program):
         for package in ("redis", "ioredis", "@redis"):
             (modules / package).symlink_to(ROOT / "target/node/node_modules" / package)
         package = modules / "redis-lock-client"
-        package.mkdir()
+        shutil.copytree(helper, package)
         (package / "package.json").write_text('{ "type": "module", "exports": "./redis-lock.js" }')
-        for file in helper.glob("*.js"):
-            (package / file.name).write_text(file.read_text())
     return "program.mjs", program, f"{node()} program.mjs"
 
 
