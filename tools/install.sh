@@ -430,7 +430,8 @@ install_typescript() {
 install_node_helper() {
   install_typescript
   local from=clients/node to=target/helpers/node
-  if [ -e $to/redis-lock.js ] && [ -z "$(find $from/*.ts $from/*/*.ts $from/tsconfig.json -newer $to/redis-lock.js)" ]; then return; fi
+  local made=$to/redis-lock.js
+  if [ -e $made ] && [ -z "$(find $from/*.ts $from/*/*.ts $from/tsconfig.json -newer $made)" ]; then return; fi
   say "node-helper: compiling $from into $to"
   mkdir -p $to
   # So that Node.js takes it for a module.

@@ -357,7 +357,10 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
     it('is lost when the machine slept for longer than the lease', { skip: process.platform !== 'linux' }, async () => {
       const keys = [newKey(), newKey()].map((key) => JSON.stringify(key));
       const code = `
-        const [asked, told] = [await locks.acquire(${keys[0]}, { lease: 60_000 }), await locks.acquire(${keys[1]}, { lease: 60_000 })];
+        const [asked, told] = [
+          await locks.acquire(${keys[0]}, { lease: 60_000 }),
+          await locks.acquire(${keys[1]}, { lease: 60_000 }),
+        ];
         const started = performance.now();
         jump = 70;
         console.log(asked.lost);
