@@ -105,7 +105,10 @@ export class Hold {
       'FENCE',
       fence,
     ];
-    const replies = await this.#each(words, (each) => this.#line.request(each, lease / 6, { isQuiet }));
+    // One that is repeated may need a new connection first.
+    const limit = this.#trouble === undefined ? lease / 6 : lease / 3;
+    const replies = await this.#each(words, (each) => this.#line.request(each, limit, { isQuiet }));
+    this.#trouble = undefined;
     if (replies.includes(null)) return false;
     // A lock that was found lost meanwhile stays lost.
     if (!this.isOver) {
