@@ -24,7 +24,7 @@ import {
 } from './times.ts';
 
 const REDIRECTIONS_MAX = 5;
-/** The pause before a try that is repeated, though its time is over. */
+/** The pause before a request that is repeated once, also when its time is over. */
 const AT_ONCE = -1;
 /** The links of so many unanswered requests are kept for a RELEASE behind them. */
 const UNANSWERED_MAX = 4;
@@ -157,7 +157,7 @@ export class Wait {
     }
     if (isRedirection(error) && this.#redirections < REDIRECTIONS_MAX) {
       this.#redirections += 1;
-      return 0;
+      return AT_ONCE;
     }
     const pause = this.#pause * (1 + Math.random() / 4);
     this.#pause = Math.min(2 * this.#pause, PAUSE_MAX_MS);
@@ -194,9 +194,9 @@ export class Wait {
       fences = await this.#orCancelled(reply);
       this.#answered(link);
     } catch (error) {
-      if (codeOf(error) !== undefined) this.#answered(link);
+      if (this.#signal?.aborted && error === this.#signal.reason) reply.catch(ignore);
       else if (error instanceof LockUnreachable) this.#failed(link, wasKnown);
-      else reply.catch(ignore);
+      else this.#answered(link);
       throw error;
     }
     if (fences === null) return undefined;

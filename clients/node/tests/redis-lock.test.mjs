@@ -191,8 +191,9 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       const control = new AbortController();
       const wait = locks.acquire(key, { signal: control.signal });
       await until('the wait', async () => (await waiting(key)) === 1);
-      control.abort(new Error('of the application'));
-      await assert.rejects(wait, /of the application/);
+      // It looks like a reply of the server.
+      control.abort(new Error('STOP says the application'));
+      await assert.rejects(wait, /STOP says the application/);
       assert.equal(await waiting(key), 0);
       await lock.release();
       await assert.rejects(locks.acquire(key, { signal: AbortSignal.abort() }), { name: 'AbortError' });
