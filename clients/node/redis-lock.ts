@@ -246,7 +246,7 @@ export class Lock {
     this.owner = hold.holder.name;
     this.fences = hold.fences;
     this.fence = hold.fences[0] as number;
-    hold.face = new WeakRef(this);
+    hold.face = this;
   }
 
   /** Aborted once, with a {@link LockLost} as its reason, when the lock is lost. Pass it on to what you await. */

@@ -40,8 +40,9 @@ export class Hold {
   due: number;
   at = -1;
   #isRenewing = false;
-  /** What the application has. Nobody can give back a lock that nothing refers to: it is renewed no more. */
-  face: WeakRef<object> | undefined;
+  /** What the application has, until the first renewal. A weak reference for each short lock would cost too much. */
+  face: object | undefined;
+  #face: WeakRef<object> | undefined;
   /** Why the last renewal failed. */
   #trouble: unknown;
   /** Nothing is renewed or judged any more: it is lost, or the release has begun. */
@@ -76,7 +77,7 @@ export class Hold {
   /** Why the lock is lost; undefined while it is not. */
   get loss(): LockLost | undefined {
     if (!this.isOver && clock() >= this.validUntil) {
-      this.lose(this.#isForgotten ? 'nobody refers to it' : 'it could not be renewed in time', this.#trouble);
+      this.lose(this.#isForgotten() ? 'nobody refers to it' : 'it could not be renewed in time', this.#trouble);
     }
     return this.#reason;
   }
@@ -118,8 +119,11 @@ export class Hold {
     return clock() < this.validUntil;
   }
 
-  get #isForgotten(): boolean {
-    return this.face !== undefined && this.face.deref() === undefined;
+  /** True if nothing refers to the lock, so that nobody can give it back: it is renewed no more. */
+  #isForgotten(): boolean {
+    if (this.face) this.#face = new WeakRef(this.face);
+    this.face = undefined;
+    return this.#face !== undefined && this.#face.deref() === undefined;
   }
 
   /** How much too early it may be renewed, together with others. */
@@ -130,7 +134,7 @@ export class Hold {
   /** What is due: a renewal, or the end. */
   look(time: number): void {
     if (time >= this.validUntil) void this.loss;
-    else if (!this.#isRenewing && !this.#isForgotten) void this.#renew();
+    else if (!this.#isRenewing && !this.#isForgotten()) void this.#renew();
     if (!this.isOver) this.#engine.renewer.move(this, this.validUntil);
   }
 
