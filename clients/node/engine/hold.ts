@@ -126,9 +126,9 @@ export class Hold {
     return this.#face !== undefined && this.#face.deref() === undefined;
   }
 
-  /** How much too early it may be renewed, together with others. */
+  /** How much too early it may be renewed, together with others. Its end is never too early. */
   get slack(): number {
-    return this.#isRenewing ? 0 : this.terms.lease / 50;
+    return this.due < this.validUntil ? this.terms.lease / 50 : 0;
   }
 
   /** What is due: a renewal, or the end. */
