@@ -435,7 +435,8 @@ install_typescript() {
 install_node_helper() {
   install_typescript
   local from=clients/node to=target/helpers/node
-  if [ "$to/redis-lock.js" -nt $from/redis-lock.ts ] && [ $to/redis-lock.js -nt $from/tsconfig.json ]; then return; fi
+  local made=$to/redis-lock.js
+  if [ -e $made ] && [ -z "$(find $from/*.ts $from/*/*.ts $from/tsconfig.json -newer $made)" ]; then return; fi
   say "node-helper: compiling $from into $to"
   mkdir -p $to
   # So that Node.js takes it for a module.

@@ -36,6 +36,13 @@ fn the_tests_of_the_helper_for_node_pass() {
     passes_on_servers(1, command.args(["--test", "clients/node/tests/redis-lock.test.mjs"]));
 }
 
+/// On a server of its own, of which it changes the settings.
+#[test]
+fn the_helper_for_node_bears_bad_networks_and_servers() {
+    let mut command = Command::new(node());
+    passes_on_servers(1, command.args(["--test", "clients/node/tests/network.test.mjs"]));
+}
+
 #[test]
 fn the_tests_of_the_helper_for_go_pass() {
     Language::Go.play("own::the_tests_of_the_helper_for_go_pass", |_| {

@@ -72,6 +72,14 @@ fn the_tarball_of_node_is_built_installed_and_used() {
     fs::write(empty.join("use.mjs"), program).unwrap();
     let printed = passes(Command::new(node()).arg("use.mjs").arg(server.port().to_string()).current_dir(&empty));
     took_a_lock(&server, &printed);
+    // How older projects find types: they do not read "exports".
+    fs::write(empty.join("use.ts"), "import { Locks } from 'redis-lock-client';\nexport type Used = Locks;\n").unwrap();
+    let typescript = root().join("target/typescript/node_modules");
+    let options =
+        ["--noEmit", "--strict", "--target", "es2022", "--module", "commonjs", "--moduleResolution", "node10"];
+    let mut tsc = Command::new(node());
+    tsc.arg(typescript.join("typescript/bin/tsc")).args(options).args(["--types", "node", "--typeRoots"]);
+    passes(tsc.arg(typescript.join("@types")).arg("use.ts").current_dir(&empty));
     for program in programs("clients/node/README.md", "js", &[&server]) {
         fs::write(empty.join("use.mjs"), program).unwrap();
         let mut command = Command::new(node());

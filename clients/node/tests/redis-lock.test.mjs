@@ -191,8 +191,9 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       const control = new AbortController();
       const wait = locks.acquire(key, { signal: control.signal });
       await until('the wait', async () => (await waiting(key)) === 1);
-      control.abort(new Error('of the application'));
-      await assert.rejects(wait, /of the application/);
+      // It looks like a reply of the server.
+      control.abort(new Error('STOP says the application'));
+      await assert.rejects(wait, /STOP says the application/);
       assert.equal(await waiting(key), 0);
       await lock.release();
       await assert.rejects(locks.acquire(key, { signal: AbortSignal.abort() }), { name: 'AbortError' });
@@ -324,7 +325,12 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
         await assert.rejects(locks.acquire(key, options), LockMisuse, JSON.stringify(options));
       await assert.rejects(locks.acquire([key, key]), LockMisuse);
       await assert.rejects(locks.acquire([]), LockMisuse);
-      assert.throws(() => new Locks({}), LockMisuse);
+      for (const none of [undefined, null, {}, 'redis://', [], () => undefined])
+        assert.throws(() => new Locks(none), TypeError);
+      assert.throws(() => new Locks(client, { maxBlocking: -1 }), LockMisuse);
+      await assert.rejects(locks.acquire(key, { lease: '5000' }), {
+        message: 'lease must be a number of milliseconds',
+      });
       await outer.release();
       await assert.rejects(locks.acquire(newKey(), { within: outer }), LockMisuse);
     });
@@ -372,9 +378,11 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
     it('has fences as numbers, whatever the client makes of numbers', async () => {
       const own = await open(port, strings());
       const keys = [`{${newKey()}}a`, `{${keyOf(number)}}b`];
-      const lock = await new Locks(own).acquire(keys);
+      const prefixed = new Locks(own);
+      const lock = await prefixed.acquire(keys);
       assert.deepEqual(lock.fences.map(Number.isSafeInteger), [true, true]);
-      assert.equal((await info(keys[1])).fence, lock.fences[1]);
+      assert.equal((await info(prefixed.keyPrefix + keys[1])).fence, lock.fences[1]);
+      assert.deepEqual(lock.keys, keys);
       await lock.release();
       close(own);
     });
@@ -419,11 +427,11 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       const far = await open(wire.port);
       const [near, distant] = [newKey(), newKey()];
       const hanging = await new Locks(far).acquire(distant, { lease: 1000 });
-      const lock = await locks.acquire(near, { lease: 1000 });
+      const lock = await locks.acquire(near, { lease: 6000 });
       wire.freeze(true);
       const before = await extensions();
       await once(hanging.signal, 'abort');
-      await until('renewals', async () => (await extensions()) >= before + 6);
+      await until('renewals', async () => (await extensions()) >= before + 2);
       assert.equal(lock.lost, false);
       await lock.release();
       await assert.rejects(hanging.release(), LockLost);

@@ -64,17 +64,25 @@ export async function until(what, condition) {
   }
 }
 
-/** A wire to the server. It can be cut, and frozen: then nothing is heard, and nothing is closed. */
+/** A wire to the server. It can be cut, slow, and frozen: then nothing is heard, and nothing is closed. */
 export class Wire {
   #server = createServer((socket) => this.#connected(socket));
   #pairs = new Set();
   #isFrozen = false;
   /** How many connections may be opened still. */
   left = Number.POSITIVE_INFINITY;
+  /** How many may be open at once. */
+  most = Number.POSITIVE_INFINITY;
+  /** How many were opened. */
+  opened = 0;
   /** Whether new connections are frozen, until the wire is not. */
   isSlow = false;
   /** How many of them there were. */
   slow = 0;
+  /** How long each byte takes, in milliseconds. */
+  delay = 0;
+  /** What becomes of the bytes from the client. */
+  rewrite = (bytes) => bytes;
 
   async listen() {
     this.#server.listen(0, '127.0.0.1');
@@ -83,18 +91,28 @@ export class Wire {
     return this;
   }
 
+  get open() {
+    return this.#pairs.size;
+  }
+
   #connected(socket) {
-    if (this.left <= 0) {
+    if (this.left <= 0 || this.open >= this.most) {
       socket.destroy();
       return;
     }
     this.left -= 1;
-    const pair = [socket, connect(port, '127.0.0.1')];
+    this.opened += 1;
+    const far = connect(port, '127.0.0.1');
+    const pair = { socket, far };
     this.#pairs.add(pair);
-    for (const [from, to] of [pair, [...pair].reverse()]) {
+    for (const [from, to] of [
+      [socket, far],
+      [far, socket],
+    ]) {
+      const pass = (bytes) => to.write(from === socket ? this.rewrite(bytes) : bytes);
       from.on('error', () => undefined).on('close', () => to.destroy());
-      from.pipe(to);
-      if (this.#isFrozen || this.isSlow) from.unpipe(to).pause();
+      from.on('data', (bytes) => (this.delay > 0 ? setTimeout(pass, this.delay, bytes) : pass(bytes)));
+      if (this.#isFrozen || this.isSlow) from.pause();
     }
     if (this.isSlow) this.slow += 1;
     socket.on('close', () => this.#pairs.delete(pair));
@@ -102,16 +120,20 @@ export class Wire {
 
   freeze(isFrozen) {
     this.#isFrozen = isFrozen;
-    for (const pair of this.#pairs) {
-      for (const [from, to] of [pair, [...pair].reverse()]) {
-        from.unpipe(to).pause();
-        if (!isFrozen) from.pipe(to);
-      }
-    }
+    this.#each((socket) => (isFrozen ? socket.pause() : socket.resume()));
+  }
+
+  /** The connections that there are die without a word. New ones are well. */
+  silence() {
+    this.#each((socket) => socket.pause());
+  }
+
+  #each(act) {
+    for (const { socket, far } of this.#pairs) for (const end of [socket, far]) act(end);
   }
 
   cut() {
-    for (const [socket] of this.#pairs) socket.destroy();
+    for (const { socket } of this.#pairs) socket.destroy();
   }
 
   close() {

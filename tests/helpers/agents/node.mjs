@@ -112,7 +112,8 @@ function kindOf(error) {
   if (error instanceof LockLost) return 'lost';
   if (error instanceof LockMisuse) return 'refused';
   if (error instanceof LockUnreachable) return 'connection';
-  return /^[A-Z]+ /.test(error.message) ? 'server' : 'connection';
+  // The helper's own sentence has the reply as its cause.
+  return /^[A-Z]+ /.test((error.cause ?? error).message) ? 'server' : 'connection';
 }
 
 const write = (answer) => process.stdout.write(`${JSON.stringify(answer)}\n`);

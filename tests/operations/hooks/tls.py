@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -151,16 +152,15 @@ def test_the_program_in_python_waits_and_holds_over_tls():
 
 def in_node(stage, program):
     """The page imports packages by their names; here they lie in target/."""
-    helper = ROOT / "target/helpers/node/redis-lock.js"
+    helper = ROOT / "target/helpers/node"
     modules = stage.first.folder / "home/node_modules"
     if not modules.exists():
         modules.mkdir()
         for package in ("redis", "ioredis", "@redis"):
             (modules / package).symlink_to(ROOT / "target/node/node_modules" / package)
         package = modules / "redis-lock-client"
-        package.mkdir()
+        shutil.copytree(helper, package)
         (package / "package.json").write_text('{ "type": "module", "exports": "./redis-lock.js" }')
-        (package / "redis-lock.js").write_text(helper.read_text())
     return "program.mjs", program, f"{node()} program.mjs"
 
 

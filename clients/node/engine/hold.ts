@@ -1,0 +1,253 @@
+// A lock that is held: until when it is valid, its renewal, its loss, and its release.
+//
+// SPDX-License-Identifier: MIT
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import { codeOf, isPassing, LockError, LockLost, type Troubles } from '../errors.ts';
+import { ignore } from '../transport/libraries.ts';
+import type { Line, Wire } from '../transport/links.ts';
+import type { Owner } from './owner.ts';
+import type { Renewer } from './renewer.ts';
+import type { Terms } from './terms.ts';
+import { ANSWER_MS, CLOCK_STEP_MS, clock, jittered, LEAVE_MS, PAUSE_MAX_MS, QUEUE_MS } from './times.ts';
+
+/** What the locks of one Locks share. */
+export interface Engine {
+  readonly wire: Wire;
+  readonly renewer: Renewer;
+  readonly troubles: Troubles;
+}
+
+interface Grant {
+  owner: Owner;
+  terms: Terms;
+  fences: readonly number[];
+  /** When the request was made. */
+  sent: number;
+}
+
+/** A lock that is held. It is renewed until it is given back, lost or forgotten. */
+export class Hold {
+  readonly holder: Owner;
+  readonly terms: Terms;
+  readonly fences: readonly number[];
+  readonly #engine: Engine;
+  readonly #line: Line;
+  #control: AbortController | undefined;
+  #reason: LockLost | undefined;
+  validUntil: number;
+  /** When the renewer has something to do for it, and its place in the renewer's heap. */
+  due: number;
+  at = -1;
+  #isRenewing = false;
+  /** What the application has, until the first renewal. A weak reference for each short lock would cost too much. */
+  face: object | undefined;
+  #face: WeakRef<object> | undefined;
+  /** Why the last renewal failed. */
+  #trouble: unknown;
+  /** Nothing is renewed or judged any more: it is lost, or the release has begun. */
+  isOver = false;
+
+  constructor(engine: Engine, line: Line, { owner, terms, fences, sent }: Grant) {
+    this.#engine = engine;
+    this.#line = line;
+    this.holder = owner;
+    this.terms = terms;
+    this.fences = fences;
+    this.validUntil = this.#endOf(sent);
+    this.due = sent + terms.lease / 3;
+    engine.wire.hold();
+    // The connection of the renewal is there from the first hold on.
+    void line.control;
+  }
+
+  /** The lock is valid up to here: counted from before the request, less what two clocks may differ by. */
+  #endOf(sent: number): number {
+    return sent + this.terms.lease - this.terms.margin - CLOCK_STEP_MS;
+  }
+
+  get signal(): AbortSignal {
+    if (!this.#control) {
+      this.#control = new AbortController();
+      if (this.#reason) this.#control.abort(this.#reason);
+    }
+    return this.#control.signal;
+  }
+
+  /** Why the lock is lost; undefined while it is not. */
+  get loss(): LockLost | undefined {
+    if (!this.isOver && clock() >= this.validUntil) {
+      this.lose(this.#isForgotten() ? 'nobody refers to it' : 'it could not be renewed in time', this.#trouble);
+    }
+    return this.#reason;
+  }
+
+  /** One request for each key. Null: the key is not held, and so it is when something else lies there. */
+  #each(words: (key: string, fence: string) => string[], send: (words: string[]) => Promise<unknown>) {
+    const { wired } = this.terms;
+    const ask = (key: string, at: number) =>
+      send(words(key, String(this.fences[at]))).catch((error) => {
+        if (codeOf(error) === 'WRONGTYPE') return null;
+        throw error;
+      });
+    return wired.length === 1 ? ask(wired[0] as string, 0).then((reply) => [reply]) : Promise.all(wired.map(ask));
+  }
+
+  /** Begins the lease anew. False: the lock is lost. */
+  async extend(isQuiet = false): Promise<boolean> {
+    const { lease } = this.terms;
+    const sent = clock();
+    const words = (key: string, fence: string) => [
+      'LOCK.EXTEND',
+      key,
+      this.holder.name,
+      'PX',
+      String(lease),
+      'FENCE',
+      fence,
+    ];
+    // One that is repeated may need a new connection first.
+    const limit = this.#trouble === undefined ? lease / 6 : lease / 3;
+    const replies = await this.#each(words, (each) => this.#line.request(each, limit, { isQuiet }));
+    this.#trouble = undefined;
+    if (replies.includes(null)) return false;
+    // A lock that was found lost meanwhile stays lost.
+    if (!this.isOver) {
+      this.validUntil = this.#endOf(sent);
+      this.#engine.renewer.move(this, sent + lease / 3);
+    }
+    return clock() < this.validUntil;
+  }
+
+  /** True if nothing refers to the lock, so that nobody can give it back: it is renewed no more. */
+  #isForgotten(): boolean {
+    if (this.face) this.#face = new WeakRef(this.face);
+    this.face = undefined;
+    return this.#face !== undefined && this.#face.deref() === undefined;
+  }
+
+  /** How much too early it may be renewed, together with others. Its end is never too early. */
+  get slack(): number {
+    return this.due < this.validUntil ? this.terms.lease / 50 : 0;
+  }
+
+  /** What is due: a renewal, or the end. */
+  look(time: number): void {
+    if (time >= this.validUntil) void this.loss;
+    else if (!this.#isRenewing && !this.#isForgotten()) void this.#renew();
+    if (!this.isOver) this.#engine.renewer.move(this, this.validUntil);
+  }
+
+  /** Tried again soon, over a new connection, until the lock is not valid any more. */
+  async #renew(): Promise<void> {
+    const { renewer, troubles } = this.#engine;
+    this.#isRenewing = true;
+    try {
+      const isHeld = await this.extend(true);
+      if (!(isHeld || this.isOver)) this.lose('the server says so');
+      troubles.over('renewal');
+    } catch (error) {
+      if (this.isOver) return;
+      this.#trouble = error;
+      const text = `${this.terms} could not be renewed, and is tried again: ${(error as Error).message}`;
+      troubles.tell('renewal', new LockError(text, { cause: error }));
+      renewer.move(this, Math.min(clock() + this.terms.lease / 24, this.validUntil));
+    } finally {
+      this.#isRenewing = false;
+    }
+  }
+
+  lose(why: string, cause?: unknown): void {
+    this.end();
+    this.holder.leave(this.terms.keys, false);
+    this.#reason = new LockLost(`${this.terms} is lost: ${why}`, { cause });
+    this.#engine.troubles.tell('lost', this.#reason);
+    this.#control?.abort(this.#reason);
+  }
+
+  /** Ends the renewal. */
+  end(): void {
+    if (this.isOver) return;
+    this.isOver = true;
+    this.#engine.renewer.remove(this);
+    this.#engine.wire.drop();
+  }
+
+  /** Asks whether it is held now, in the mode and under the fences that were taken. */
+  async check(): Promise<boolean> {
+    if (this.loss || this.isOver) return false;
+    const { mode } = this.terms;
+    const words = (key: string, fence: string) => ['LOCK.CHECK', key, this.holder.name, mode, 'FENCE', fence];
+    const replies = await this.#each(words, (each) => this.#line.ask(each, ANSWER_MS));
+    if (replies.includes(null) && !this.isOver) this.lose('the server says so');
+    return !this.isOver;
+  }
+
+  /** Runs a command if the first key is held. It is sent once. */
+  async guard(command: (string | Buffer)[]): Promise<unknown> {
+    const [key = ''] = this.terms.wired;
+    const words = ['LOCK.GUARD', key, this.holder.name, String(this.fences[0]), ...command];
+    const reply = await this.#line.request(words, this.validUntil - clock());
+    if (Array.isArray(reply)) return reply[1];
+    if (!this.isOver) this.lose('the server says so');
+    throw new LockLost(`${this.terms} is lost`);
+  }
+
+  /** Gives it back. Without an answer that goes on in the background, until the lease is over. */
+  async release(): Promise<void> {
+    const words = (key: string, fence: string) => ['LOCK.RELEASE', key, this.holder.name, 'ALL', 'FENCE', fence];
+    const send = (limit: number, isQuiet = false) =>
+      this.#each(words, (each) => this.#line.request(each, limit, { isQuiet }));
+    const { loss } = this;
+    if (loss) {
+      // Of several keys some may be held still.
+      await send(LEAVE_MS).catch(ignore);
+      throw loss;
+    }
+    this.end();
+    const { keys } = this.terms;
+    const first = await send(ANSWER_MS).catch((error: Error) => error);
+    if (!(first instanceof Error)) {
+      const isLost = first.includes(null);
+      if (isLost) this.lose('the server says so');
+      this.holder.leave(keys, true);
+      if (isLost) throw this.#reason;
+      return;
+    }
+    // Null to a repeated release is the first one's success, of which the answer was lost.
+    const second = isPassing(first) ? await send(ANSWER_MS).catch((error: Error) => error) : first;
+    if (!(second instanceof Error)) return this.holder.leave(keys, true);
+    if (isPassing(second))
+      void this.holder.leaveWith(
+        keys,
+        this.#releaseLater(() => send(ANSWER_MS, true)),
+      );
+    else this.holder.leave(keys, false);
+    const text = `${this.terms} could not be given back, and ends with its lease: ${second.message}`;
+    this.#engine.troubles.tell('release', new LockError(text, { cause: second }));
+    throw second;
+  }
+
+  async #releaseLater(send: () => Promise<unknown>): Promise<boolean> {
+    const { wire } = this.#engine;
+    const end = performance.now() + this.terms.lease + QUEUE_MS;
+    wire.hold();
+    try {
+      while (performance.now() < end) {
+        await sleep(jittered(PAUSE_MAX_MS), undefined, { ref: false });
+        if (await isAnswered(send())) return true;
+      }
+      return false;
+    } finally {
+      wire.drop();
+    }
+  }
+}
+
+/** True if the server answered in a way that another request would not change. */
+export function isAnswered(reply: Promise<unknown>): Promise<boolean> {
+  return reply.then(
+    () => true,
+    (error) => !isPassing(error),
+  );
+}

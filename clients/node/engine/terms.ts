@@ -1,0 +1,100 @@
+// What an application asks for, and the requests that ask for it.
+//
+// SPDX-License-Identifier: MIT
+
+import { LockMisuse } from '../errors.ts';
+import { LEASE_MIN_MS, LEASE_MS, QUEUE_MS } from './times.ts';
+
+/** The options of a lock that say what is asked for. */
+export interface Asked {
+  lease?: number | undefined;
+  wait?: number | undefined;
+  shared?: boolean | undefined;
+  limit?: number | undefined;
+  take?: number | undefined;
+  note?: string | undefined;
+}
+
+function demand(met: boolean, text: string): void {
+  if (!met) throw new LockMisuse(text);
+}
+
+function checkKeys(keys: readonly string[]): void {
+  demand(keys.length > 0, 'no key');
+  for (const key of keys) demand(typeof key === 'string', 'a key must be a string');
+  demand(keys.length === 1 || new Set(keys).size === keys.length, 'the same key twice');
+}
+
+function isCount(value: number): boolean {
+  return Number.isInteger(value) && value >= 1;
+}
+
+function checkOptions(lease: number, { wait, shared, limit, take, note }: Asked, keys: number): void {
+  demand(typeof lease === 'number', 'lease must be a number of milliseconds');
+  demand(lease >= LEASE_MIN_MS && lease < Number.POSITIVE_INFINITY, `lease must be at least ${LEASE_MIN_MS} ms`);
+  demand(wait == null || typeof wait === 'number', 'wait must be a number of milliseconds');
+  demand(wait == null || wait >= 0, 'wait must be at least 0 ms');
+  demand(limit == null || isCount(limit), 'limit must be a whole number from 1');
+  demand(limit == null || (!shared && keys === 1), 'limit is for one key, and not with shared');
+  demand(take == null || (isCount(take) && take <= (limit ?? 1)), 'take must be a whole number from 1 to limit');
+  demand(note == null || typeof note === 'string', 'note must be a string');
+}
+
+/** What was asked for, checked. */
+export class Terms {
+  readonly keys: readonly string[];
+  readonly lease: number;
+  readonly wait: number;
+  readonly mode: 'READ' | 'WRITE';
+  readonly #options: Asked;
+  /** The keys as the server has them. */
+  readonly wired: readonly string[];
+
+  constructor(keys: string | readonly string[], options: Asked, prefix: string) {
+    const { lease = LEASE_MS, wait, shared = false, limit } = options;
+    this.keys = typeof keys === 'string' ? [keys] : [...keys];
+    checkKeys(this.keys);
+    checkOptions(lease, options, this.keys.length);
+    this.wired = prefix === '' ? this.keys : this.keys.map((key) => prefix + key);
+    this.lease = Math.ceil(lease);
+    this.wait = wait ?? Number.POSITIVE_INFINITY;
+    this.mode = shared || limit != null ? 'READ' : 'WRITE';
+    this.#options = options;
+  }
+
+  toString(): string {
+    return `lock ${this.keys.map((key) => JSON.stringify(key)).join(', ')}`;
+  }
+
+  /** What two clocks may differ by. */
+  get margin(): number {
+    return Math.max(this.lease / 100, 100);
+  }
+
+  /** The request. With QUEUE it may be sent any number of times: the owner keeps its place, and counts once. */
+  acquire(owner: string, block: number): string[] {
+    const { limit, take = 1, note } = this.#options;
+    const [key = ''] = this.wired;
+    const words =
+      this.wired.length > 1
+        ? ['LOCK.MACQUIRE', String(this.wired.length), ...this.wired, owner, this.mode]
+        : limit != null
+          ? ['LOCK.SHARE', key, owner, String(limit), 'TAKE', String(take)]
+          : this.mode === 'READ'
+            ? ['LOCK.RW', key, owner, 'READ']
+            : ['LOCK.ACQUIRE', key, owner];
+    words.push('PX', String(this.lease), 'RETRY', String(take));
+    if (block > 0) words.push('BLOCK', String(block));
+    if (this.wait > 0) words.push('QUEUE', String(QUEUE_MS));
+    if (note != null) words.push('NOTE', note);
+    return words;
+  }
+
+  /** Leaves the queue, and gives back what was granted meanwhile. */
+  leave(owner: string): string[] {
+    const [key = ''] = this.wired;
+    return this.wired.length > 1
+      ? ['LOCK.MRELEASE', String(this.wired.length), ...this.wired, owner, 'ALL']
+      : ['LOCK.RELEASE', key, owner, 'ALL'];
+  }
+}

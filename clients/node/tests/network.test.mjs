@@ -1,0 +1,377 @@
+// Bad servers and bad networks: what hangs, dies without a word, is far away, full, or not the right one.
+//
+// The server is for these tests alone: they change its settings, and count what it was asked.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { after, before, describe, it } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  helper,
+  LockLost,
+  Locks,
+  LockTimeout,
+  LockUnreachable,
+  libraries,
+  modules,
+  port,
+  until,
+  Wire,
+} from './stage.mjs';
+
+for (const [library, { open, send, close }] of Object.entries(libraries)) {
+  describe(library, () => {
+    let client;
+    let wire;
+    let far;
+    let number = 0;
+    const newKey = () => {
+      number += 1;
+      return `test:network:${library}:${process.pid}:${number}`;
+    };
+    const ask = (...words) => send(client, ...words);
+    const isFree = async (key) => (await ask('LOCK.INFO', key)) === null;
+    const waiting = async (key) => {
+      const info = await ask('LOCK.INFO', key);
+      const field = (name) => (Array.isArray(info) ? info[info.indexOf(name) + 1] : info[name]);
+      return info === null ? 0 : field('waiting');
+    };
+    const calls = async (command) => {
+      const stats = await ask('INFO', 'commandstats');
+      return [...stats.matchAll(/cmdstat_(lock\.\w+):calls=(\d+)/g)]
+        .filter(([, name]) => command === undefined || name === command)
+        .reduce((sum, [, , count]) => sum + Number(count), 0);
+    };
+    /** The tests begin with a wire of their own, and a client behind it. */
+    const test = (name, body) =>
+      it(name, async () => {
+        wire = await new Wire().listen();
+        far = await open(wire.port);
+        try {
+          await body();
+        } finally {
+          close(far);
+          wire.close();
+        }
+      });
+
+    before(async () => {
+      client = await open();
+    });
+    after(() => close(client));
+
+    test('leaves nothing behind when a server hangs in a try', async () => {
+      const key = newKey();
+      const locks = new Locks(far, { lease: 600_000 });
+      await (await locks.acquire(newKey())).release();
+      const before = await calls('lock.acquire');
+      wire.freeze(true);
+      await assert.rejects(locks.tryAcquire(key), LockUnreachable);
+      wire.freeze(false);
+      await until('the request to arrive', async () => (await calls('lock.acquire')) > before);
+      await until('the lock to be free', () => isFree(key));
+    });
+
+    test('leaves nothing behind when a server hangs in a wait', async () => {
+      const key = newKey();
+      const locks = new Locks(far, { lease: 600_000 });
+      const first = await new Locks(client).acquire(key);
+      const wait = locks.acquire(key, { wait: 500 });
+      await until('the wait', async () => (await waiting(key)) === 1);
+      wire.freeze(true);
+      await assert.rejects(wait, (error) => error instanceof LockUnreachable || error instanceof LockTimeout);
+      await first.release();
+      wire.freeze(false);
+      await until('the lock to be free', () => isFree(key));
+    });
+
+    test('repeats a release that had no answer until it has one', async () => {
+      const key = newKey();
+      const lock = await new Locks(far, { lease: 600_000 }).acquire(key);
+      wire.freeze(true);
+      await assert.rejects(lock.release(), LockUnreachable);
+      // What was sent is gone.
+      wire.cut();
+      assert.equal(await isFree(key), false);
+      wire.freeze(false);
+      await until('the lock to be free', () => isFree(key));
+    });
+
+    test('keeps a lock that is granted to a second request when the first is answered late', async () => {
+      const key = newKey();
+      const locks = new Locks(far);
+      await (await locks.acquire(newKey())).release();
+      wire.silence();
+      const before = await calls('lock.acquire');
+      const lock = await locks.acquire(key);
+      wire.freeze(false);
+      await until('the first request', async () => (await calls('lock.acquire')) >= before + 2);
+      assert.equal(await lock.check(), true);
+      await lock.release();
+      assert.equal(await isFree(key), true);
+    });
+
+    test('goes on over new connections when all die without a word', async () => {
+      const keys = [newKey(), newKey(), newKey()];
+      const locks = new Locks(far);
+      const held = await locks.acquire(keys[0], { lease: 6000 });
+      const blocker = await new Locks(client).acquire(keys[1]);
+      const waits = [locks.acquire(keys[1]), locks.acquire(keys[1])];
+      await until('the waits', async () => (await waiting(keys[1])) === 2);
+      await blocker.release();
+      for (const wait of waits) await (await wait).release();
+      // What was heard of just now would be taken for well.
+      await sleep(2_000);
+      wire.silence();
+      const tried = await locks.tryAcquire(keys[2]);
+      assert.equal(await held.check(), true);
+      const again = locks.acquire(keys[2], { wait: 20_000 });
+      await tried.release();
+      await (await again).release();
+      const renewals = await calls('lock.extend');
+      await until('a renewal', async () => (await calls('lock.extend')) > renewals);
+      assert.equal(held.lost, false);
+      await held.release();
+    });
+
+    test('keeps 450 locks of a server that is far away, and renews them together', async () => {
+      const locks = new Locks(far, { lease: 6_000 });
+      const held = await Promise.all(Array.from({ length: 450 }, () => locks.acquire(newKey())));
+      wire.delay = 100;
+      let extends_ = 0;
+      let writes = 0;
+      wire.rewrite = (bytes) => {
+        const found = bytes.toString('latin1').split('LOCK.EXTEND').length - 1;
+        extends_ += found;
+        if (found > 0) writes += 1;
+        return bytes;
+      };
+      await until('three rounds', () => extends_ >= 450 * 3);
+      assert.deepEqual(
+        held.filter((lock) => lock.lost),
+        [],
+      );
+      assert.ok(writes < extends_ / 10, `${writes} writes for ${extends_} renewals`);
+      await Promise.all(held.map((lock) => lock.release()));
+    });
+
+    test('sends two requests for a lock that others want, and opens no connection for it', async () => {
+      const key = newKey();
+      // No grant is so old that it is extended.
+      const locks = new Locks(far, { lease: 3_600_000 });
+      const takeTurns = (times) =>
+        Promise.all(
+          Array.from({ length: 8 }, async () => {
+            for (let turn = 0; turn < times; turn += 1) await (await locks.acquire(key)).release();
+          }),
+        );
+      await takeTurns(2);
+      const [asked, opened] = [await calls(), wire.opened];
+      await takeTurns(50);
+      const sent = (await calls()) - asked;
+      // Eight begin without a place to wait on.
+      assert.ok(sent <= 2 * 400 + 3 * 8, `${sent} requests for 400 locks`);
+      assert.ok(wire.opened <= opened + 8, `${wire.opened - opened} connections`);
+    });
+
+    test('has few connections for many waits, and keeps fewer', async () => {
+      const key = newKey();
+      const locks = new Locks(far);
+      const lock = await locks.acquire(key);
+      const waits = Array.from({ length: 100 }, () => locks.acquire(key));
+      await until('the waits', async () => (await waiting(key)) === 100);
+      assert.ok(wire.open <= 1 + 1 + 32, `${wire.open} connections`);
+      await lock.release();
+      for (const wait of waits) await (await wait).release();
+      await until('connections to be closed', () => wire.open <= 1 + 1 + 8);
+      await (await locks.acquire(key)).release();
+      assert.ok(wire.open <= 1 + 1 + 8, `${wire.open} connections`);
+    });
+
+    test('holds and waits where no more connections can be had', async () => {
+      const [key, heldKey] = [newKey(), newKey()];
+      const locks = new Locks(far);
+      const held = await locks.acquire(heldKey, { lease: 6_000 });
+      wire.most = wire.open + 2;
+      const lock = await locks.acquire(key);
+      const waits = Array.from({ length: 6 }, () => locks.acquire(key));
+      await until('the waits', async () => (await waiting(key)) === 6);
+      const before = await calls('lock.extend');
+      await until('a renewal', async () => (await calls('lock.extend')) > before);
+      await lock.release();
+      await Promise.all(waits.map(async (wait) => (await wait).release()));
+      assert.equal(held.lost, false);
+      await held.release();
+    });
+
+    test('waits while memory is full, and says so once', async () => {
+      const key = newKey();
+      const told = [];
+      const locks = new Locks(far, { onTrouble: (error, kind) => told.push([kind, error.message]) });
+      await ask('CONFIG', 'SET', 'maxmemory', '1');
+      try {
+        await assert.rejects(locks.tryAcquire(newKey()), /OOM/);
+        const wait = locks.acquire(key);
+        await sleep(1_000);
+        assert.equal(await isFree(key), true);
+        await ask('CONFIG', 'SET', 'maxmemory', '0');
+        await (await wait).release();
+      } finally {
+        await ask('CONFIG', 'SET', 'maxmemory', '0');
+      }
+      assert.deepEqual(
+        told.map(([kind]) => kind),
+        ['memory'],
+      );
+      assert.match(told[0][1], /maxmemory/);
+    });
+
+    test('says at the first attempt that there is no server, no module, or no right', async () => {
+      const told = [];
+      const tell = (error, kind) => told.push([kind, error.message]);
+      const stop = new AbortController();
+      const kinds = () => told.map(([kind]) => kind).join();
+
+      wire.rewrite = (bytes) => Buffer.from(bytes.toString('latin1').replace('LOCK.ACQUIRE', 'LOCK.ACQUIRF'), 'latin1');
+      await assert.rejects(new Locks(far, { onTrouble: tell }).acquire(newKey()), /load the module redis-lock/);
+      assert.equal(kinds(), 'no-module');
+
+      wire.left = 0;
+      wire.cut();
+      const waits = [1, 2].map(() => new Locks(far, { onTrouble: tell }).acquire(newKey(), { signal: stop.signal }));
+      const ends = waits.map((wait) => assert.rejects(wait, { name: 'AbortError' }));
+      await until('trouble', () => kinds() === 'no-module,unreachable,unreachable');
+      assert.match(told[1][1], /host and port/);
+      await sleep(500);
+      stop.abort();
+      await Promise.all(ends);
+      assert.equal(kinds(), 'no-module,unreachable,unreachable');
+
+      const user = newKey();
+      await ask('ACL', 'SETUSER', user, 'on', '>secret', '~*', '+@all', '-lock.acquire');
+      const other = await open(port, { username: user, password: 'secret' });
+      await assert.rejects(new Locks(other, { onTrouble: tell }).acquire(newKey()), /NOPERM/);
+      assert.match(told[3].join(), /^no-right.*LOCK\.\*/);
+      close(other);
+      await ask('ACL', 'DELUSER', user);
+    });
+
+    test('tells of losses and of renewals that fail, and a callback that fails harms nothing', async () => {
+      const told = [];
+      const onTrouble = (_error, kind) => {
+        told.push(kind);
+        if (told.length % 2 === 0) throw new Error('of the application');
+        return Promise.reject(new Error('of the application'));
+      };
+      const locks = new Locks(far, { onTrouble, lease: 6_000 });
+      const keys = [newKey(), newKey()];
+      const [kept, lost] = [await locks.acquire(keys[0]), await locks.acquire(keys[1])];
+      wire.freeze(true);
+      await until('a renewal to fail', () => told.includes('renewal'));
+      wire.cut();
+      wire.freeze(false);
+      const before = await calls('lock.extend');
+      await until('renewals', async () => (await calls('lock.extend')) > before);
+      await ask('LOCK.BREAK', keys[1]);
+      await once(lost.signal, 'abort');
+      assert.deepEqual(told, ['renewal', 'lost']);
+      await kept.release();
+    });
+
+    test('knows of a loss when the event loop was blocked', async () => {
+      const lock = await new Locks(far, { lease: 1_000 }).acquire(newKey());
+      const end = performance.now() + 1_000;
+      while (performance.now() < end);
+      lock.signal.throwIfAborted();
+      assert.throws(() => lock.throwIfLost(), LockLost);
+      assert.equal(lock.signal.aborted, true);
+      await assert.rejects(lock.release(), LockLost);
+    });
+
+    test('shows the loss as the cause of what the body throws', async () => {
+      const locks = new Locks(far);
+      const lostIn = async (error) => {
+        const key = newKey();
+        const body = async () => {
+          await ask('LOCK.BREAK', key);
+          throw error;
+        };
+        return await locks.using(key, body).catch((thrown) => thrown);
+      };
+      const plain = new RangeError('of the body');
+      assert.equal(await lostIn(plain), plain);
+      assert.ok(plain.cause instanceof LockLost);
+      const cause = new Error('its own');
+      assert.equal((await lostIn(new RangeError('of the body', { cause }))).cause, cause);
+      const frozen = Object.freeze(new RangeError('of the body'));
+      assert.equal(await lostIn(frozen), frozen);
+      assert.equal(await lostIn('no error'), 'no error');
+    });
+
+    // A process of its own, in which `locks` are those of a client.
+    const run = async (code, ...flags) => {
+      const opening = {
+        'node-redis': `await require('redis').createClient({ url }).connect()`,
+        ioredis: `new (require('ioredis'))(url)`,
+      };
+      const script = `
+        import { createRequire, syncBuiltinESMExports } from 'node:module';
+        import os from 'node:os';
+        let jump = 0;
+        const [uptime, now] = [os.uptime, Date.now];
+        os.uptime = () => uptime() + jump;
+        Date.now = () => now() + 1_000 * jump;
+        syncBuiltinESMExports();
+        const { Locks } = await import(${JSON.stringify(helper)});
+        const require = createRequire(${JSON.stringify(modules)});
+        const url = 'redis://127.0.0.1:${port}';
+        const client = ${opening[library]};
+        const locks = new Locks(client);
+        ${code}`;
+      const child = spawn(process.execPath, [...flags, '--input-type=module', '--eval', script], {
+        stdio: ['ignore', 'pipe', 2],
+      });
+      let output = '';
+      child.stdout.on('data', (data) => {
+        output += data;
+      });
+      const [status] = await once(child, 'close');
+      return { status, output };
+    };
+
+    it('renews no lock that nothing refers to', async () => {
+      const key = newKey();
+      const words = `'LOCK.INFO', ${JSON.stringify(key)}`;
+      const asked = library === 'ioredis' ? `client.call(${words})` : `client.sendCommand([${words}])`;
+      const code = `
+        await (async () => { await locks.acquire(${JSON.stringify(key)}, { lease: 6000 }); })();
+        const kept = await locks.acquire(${JSON.stringify(newKey())}, { lease: 6000 });
+        while ((await ${asked}) !== null) {
+          await new Promise((resolve) => setTimeout(resolve, 100));
+          gc();
+        }
+        console.log(kept.lost);
+        process.exit();`;
+      assert.deepEqual(await run(code, '--expose-gc'), { status: 0, output: 'false\n' });
+    });
+
+    it('is lost when the machine slept for longer than the lease', { skip: process.platform !== 'linux' }, async () => {
+      const keys = [newKey(), newKey()].map((key) => JSON.stringify(key));
+      const code = `
+        const [asked, told] = [
+          await locks.acquire(${keys[0]}, { lease: 60_000 }),
+          await locks.acquire(${keys[1]}, { lease: 60_000 }),
+        ];
+        const started = performance.now();
+        jump = 70;
+        console.log(asked.lost);
+        told.signal.addEventListener('abort', () => {
+          console.log(performance.now() - started < 19_000);
+          process.exit();
+        });
+        setTimeout(() => {}, 60_000);`;
+      assert.deepEqual(await run(code), { status: 0, output: 'true\ntrue\n' });
+    });
+  });
+}
