@@ -43,8 +43,8 @@ pub(crate) fn on_tick(ctx: &mut Ctx<'_>) {
     shell.scheduler.stop_timer(ctx);
     let end = shell.clock.mono() + SLICE_MS;
     while with_manager(|manager| manager.shed()) && shell.clock.mono() < end {}
-    while let Some((entry, name)) = with_manager(|manager| manager.next_unplaced()) {
-        place(ctx, entry, &OwnedStr::new(&name));
+    while let Some((entry, name)) = with_manager(|manager| manager.next_db_unknown()) {
+        resolve_db(ctx, entry, &OwnedStr::new(&name));
         if shell.clock.mono() >= end {
             break;
         }
@@ -207,8 +207,8 @@ impl Source for Leases {
             LeasePoll::Key(db, entry, name) => {
                 Next::Task(Task { db, names: PerKey::from([OwnedStr::new(&name)]), work: Work::Lapse(entry) })
             }
-            LeasePoll::Unplaced(entry, name) => {
-                place(ctx, entry, &OwnedStr::new(&name));
+            LeasePoll::DbUnknown(entry, name) => {
+                resolve_db(ctx, entry, &OwnedStr::new(&name));
                 Next::Pending
             }
             LeasePoll::Pending => Next::Pending,
@@ -398,21 +398,21 @@ impl Task {
 }
 
 /// Finds the database of an entry's lock: some servers do not tell when they load it.
-fn place(ctx: &mut Ctx<'_>, entry: EntryId, name: &OwnedStr) {
+fn resolve_db(ctx: &mut Ctx<'_>, entry: EntryId, name: &OwnedStr) {
     let selected = ctx.db();
     let mut db = 0;
-    while ctx.select_db(db) && !place_in(ctx, Db(db), entry, name) {
+    while ctx.select_db(db) && !resolve_in(ctx, Db(db), entry, name) {
         db += 1;
     }
     ctx.select_db(selected);
-    with_manager(|manager| manager.drop_unplaced(entry));
+    with_manager(|manager| manager.drop_db_unknown(entry));
 }
 
 /// True if the lock lies in this database, which is selected.
-fn place_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> bool {
+fn resolve_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> bool {
     let names = [name.as_str()];
     let mut names = Names::of(&names);
     let Ok(mut keys) = Keys::open(ctx, &LOCK, &mut names, Access::Write) else { return false };
     let Some(lock) = keys.get_mut(0) else { return false };
-    with_manager(|manager| manager.place(db, name.as_str().as_bytes(), lock, entry, shell().clock.mono()))
+    with_manager(|manager| manager.resolve_db(db, name.as_str().as_bytes(), lock, entry, shell().clock.mono()))
 }

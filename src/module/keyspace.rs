@@ -6,7 +6,7 @@ use crate::ffi::value::DataType;
 use crate::ffi::{Access, Ctx, Keys, Names, WrongType};
 use crate::lock::model::effect::Change;
 use crate::lock::model::key::{Db, KeyIndex, PlainName};
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::keyspace::{KeyEntry, Keyspace};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::request::{RedirectReason, WaitEnd};
 use crate::lock::model::session::UnlinkedLock;
@@ -60,10 +60,10 @@ impl Keyspace for OpenLocks<'_, '_> {
 
     // What the caller does not want to know is not looked up then.
     #[inline(always)]
-    fn place(&mut self, key: KeyIndex) -> Place<'_> {
+    fn entry(&mut self, key: KeyIndex) -> KeyEntry<'_> {
         let db = Db(self.keys.db());
         let (name, lock) = self.keys.entry(key.0);
-        Place { db, name: name.as_bytes(), lock }
+        KeyEntry { db, name: name.as_bytes(), lock }
     }
 
     #[inline(always)]

@@ -112,10 +112,10 @@ impl Listener for ServerEvents {
                 }
                 // This name lies on the server's stack: to open a key with it would end the server.
                 let name = OwnedStr::new(key.as_bytes());
-                placed(ctx, name.as_str(), LockManager::arrive);
+                with_lock_at(ctx, name.as_str(), LockManager::arrive);
             }
             b"restore" if shell.lock_arrived.take() => {
-                if let Some(db) = placed(ctx, key, LockManager::arrive)
+                if let Some(db) = with_lock_at(ctx, key, LockManager::arrive)
                     && is_ours_to_tell(ctx.flags())
                 {
                     shell.resync.enqueue(db, key.as_bytes());
@@ -200,7 +200,7 @@ fn keep_offers(ctx: &mut Ctx<'_>) {
 /// A lock came from another key.
 fn carry(ctx: &mut Ctx<'_>, key: Str<'_>, from: Option<(Db, PlainName)>) {
     let from = from.as_ref().map(|(db, name)| (*db, &name[..]));
-    if let Some(db) = placed(ctx, key, |manager, db, name, lock, now| manager.carry(from, db, name, lock, now)) {
+    if let Some(db) = with_lock_at(ctx, key, |manager, db, name, lock, now| manager.carry(from, db, name, lock, now)) {
         shell().resync.follow(db, key.as_bytes());
     }
 }
@@ -211,7 +211,7 @@ fn is_ours_to_tell(flags: Flags) -> bool {
 }
 
 /// Tells the core of the lock that lies under a key now, and says in which database; None when it is none.
-fn placed(
+fn with_lock_at(
     ctx: &mut Ctx<'_>,
     key: Str<'_>,
     tell: impl FnOnce(&mut LockManager, Db, &[u8], &mut Lock, Timestamp),

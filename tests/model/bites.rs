@@ -83,7 +83,7 @@ fn lapse(side: &mut Side, now: Now, most: usize) -> bool {
             assert!(changes <= most.saturating_mul(2), "{changes} changes in a piece of {most}");
             true
         }
-        LeasePoll::Unplaced(..) | LeasePoll::Pending => true,
+        LeasePoll::DbUnknown(..) | LeasePoll::Pending => true,
         LeasePoll::Idle => false,
     }
 }

@@ -177,20 +177,20 @@ impl Replica {
     }
 
     fn place_one(&mut self) -> bool {
-        let Some((entry, name)) = self.side.manager.next_unplaced() else { return false };
-        self.place(entry, name[0], NOW);
+        let Some((entry, name)) = self.side.manager.next_db_unknown() else { return false };
+        self.resolve(entry, name[0], NOW);
         true
     }
 
-    fn place(&mut self, entry: EntryId, key: u8, now: Now) {
+    fn resolve(&mut self, entry: EntryId, key: u8, now: Now) {
         for db in 0..DATABASES {
             if let Some(lock) = self.side.locks.get_mut(&(db, key))
-                && self.side.manager.place(Db(db), name(key), lock, entry, now.mono)
+                && self.side.manager.resolve_db(Db(db), name(key), lock, entry, now.mono)
             {
                 return;
             }
         }
-        self.side.manager.drop_unplaced(entry);
+        self.side.manager.drop_db_unknown(entry);
     }
 
     fn check(&self) {
@@ -212,7 +212,7 @@ impl Replica {
                     };
                     self.side.in_step(db.0, &[name[0]], now, lapse);
                 }
-                LeasePoll::Unplaced(entry, name) => self.place(entry, name[0], now),
+                LeasePoll::DbUnknown(entry, name) => self.resolve(entry, name[0], now),
                 LeasePoll::Pending => {}
                 LeasePoll::Idle => return,
             }

@@ -7,7 +7,7 @@ use redis_lock::lock::manager::{LeasePoll, LockManager};
 use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::{Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex, PlainName as KeyName};
-use redis_lock::lock::model::keyspace::{Keyspace, Place};
+use redis_lock::lock::model::keyspace::{KeyEntry, Keyspace};
 use redis_lock::lock::model::limits::StepLimits;
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
@@ -46,9 +46,9 @@ impl Keyspace for Keys {
         self.step.len()
     }
 
-    fn place(&mut self, key: KeyIndex) -> Place<'_> {
+    fn entry(&mut self, key: KeyIndex) -> KeyEntry<'_> {
         let name = &self.step[key.0];
-        Place { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
+        KeyEntry { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
     }
 
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::WaitEnd> {
@@ -438,7 +438,7 @@ fn leases_of_very_many_databases_end_each_in_its_time() {
                     crowd.manager.drop_entry(db, entry);
                 }
                 LeasePoll::Pending => {}
-                LeasePoll::Unplaced(..) => panic!("all are placed"),
+                LeasePoll::DbUnknown(..) => panic!("the database of each is known"),
                 LeasePoll::Idle => break,
             }
         }

@@ -10,7 +10,7 @@ use redis_lock::lock::model::effect::{Cause, Change, Effects, Record};
 use redis_lock::lock::model::fence::Fence;
 use redis_lock::lock::model::hold::{Hold, Mode, Session};
 use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::keyspace::{Keyspace, Place};
+use redis_lock::lock::model::keyspace::{KeyEntry, Keyspace};
 use redis_lock::lock::model::limits::{Limits, StepLimits};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::{Note, Owner};
@@ -260,9 +260,9 @@ impl Keyspace for Side {
         self.step.len()
     }
 
-    fn place(&mut self, key: KeyIndex) -> Place<'_> {
+    fn entry(&mut self, key: KeyIndex) -> KeyEntry<'_> {
         let (db, key) = self.step[key.0];
-        Place { db: Db(db), name: name(key), lock: self.locks.get_mut(&(db, key)) }
+        KeyEntry { db: Db(db), name: name(key), lock: self.locks.get_mut(&(db, key)) }
     }
 
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, request::WaitEnd> {
@@ -1444,7 +1444,7 @@ impl World {
                         .in_step(db.0, &keys, now, |manager, step| manager.lapse(step, KeyIndex(0), entry, most));
                     self.after_look(db.0, &keys, effects);
                 }
-                LeasePoll::Unplaced(..) => panic!("nothing was loaded beside what is served"),
+                LeasePoll::DbUnknown(..) => panic!("nothing was loaded beside what is served"),
                 LeasePoll::Pending => {}
                 LeasePoll::Idle => {
                     let next = self.primary.manager.next_deadline();

@@ -5,7 +5,7 @@ use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::{Db, KeyIndex, PlainName};
-use redis_lock::lock::model::keyspace::{Keyspace, Place};
+use redis_lock::lock::model::keyspace::{KeyEntry, Keyspace};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::request::{Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
 use redis_lock::lock::model::step;
@@ -27,9 +27,9 @@ impl Keyspace for Keys {
         self.step.len()
     }
 
-    fn place(&mut self, key: KeyIndex) -> Place<'_> {
+    fn entry(&mut self, key: KeyIndex) -> KeyEntry<'_> {
         let name = &self.step[key.0];
-        Place { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
+        KeyEntry { db: Db(self.db), name, lock: self.locks.get_mut(&(self.db, name.clone())) }
     }
 
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd> {

@@ -6,7 +6,7 @@ use redis_lock::lock::manager::LockManager;
 use redis_lock::lock::model::effect::Effects;
 use redis_lock::lock::model::hold::Mode;
 use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::keyspace::{Keyspace, Place};
+use redis_lock::lock::model::keyspace::{KeyEntry, Keyspace};
 use redis_lock::lock::model::limits::{Limits, StepLimits};
 use redis_lock::lock::model::lock::Lock;
 use redis_lock::lock::model::owner::Owner;
@@ -47,8 +47,8 @@ impl Keyspace for OneKey {
         1
     }
 
-    fn place(&mut self, _: KeyIndex) -> Place<'_> {
-        Place { db: Db(0), name: b"lock:report", lock: self.0.as_deref_mut() }
+    fn entry(&mut self, _: KeyIndex) -> KeyEntry<'_> {
+        KeyEntry { db: Db(0), name: b"lock:report", lock: self.0.as_deref_mut() }
     }
 
     fn open(&mut self, _: &[u8]) -> Result<KeyIndex, WaitEnd> {

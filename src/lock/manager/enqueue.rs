@@ -32,7 +32,7 @@ impl LockManager {
     ) -> Result<Outcome, Refusal> {
         let now = step.now.mono;
         let in_grace = self.is_in_grace(step.judged);
-        let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
+        let db = named.first().map_or(Db(0), |key| step.keys.entry(*key).db);
         let wanted: PerKey<Wanted> = named.iter().map(|key| self.wanted_at(step, *key, (owner, operation))).collect();
         if operation.queue.is_some() && wanted.iter().any(|key| key.upgrade) {
             return Err(Refusal::QueuedUpgrade);

@@ -132,14 +132,14 @@ impl LockManager {
     }
 
     /// The next entry whose database is not known, and the name of its key. To be treated as
-    /// [`super::LeasePoll::Unplaced`].
-    pub fn next_unplaced(&mut self) -> Option<(EntryId, PlainName)> {
-        self.leases.next_unplaced()
+    /// [`super::LeasePoll::DbUnknown`].
+    pub fn next_db_unknown(&mut self) -> Option<(EntryId, PlainName)> {
+        self.leases.next_db_unknown()
     }
 
-    /// Puts an unplaced entry into the index of this database, if it is that of this lock; only one lock has it.
+    /// Puts an entry of unknown database into the index of this one, if it is that of this lock; only one lock has it.
     /// True if it is.
-    pub fn place(&mut self, db: Db, name: &[u8], lock: &mut Lock, entry: EntryId, now: Timestamp) -> bool {
+    pub fn resolve_db(&mut self, db: Db, name: &[u8], lock: &mut Lock, entry: EntryId, now: Timestamp) -> bool {
         let is_of_this = lock.lease == Some(entry);
         if is_of_this {
             self.follow_lock(db, name, lock, now);
@@ -147,9 +147,9 @@ impl LockManager {
         is_of_this
     }
 
-    /// No database has a lock with this unplaced entry.
-    pub fn drop_unplaced(&mut self, entry: EntryId) {
-        self.leases.disarm_unplaced(entry);
+    /// No database has a lock with this entry.
+    pub fn drop_db_unknown(&mut self, entry: EntryId) {
+        self.leases.disarm_db_unknown(entry);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A second one is made while a replica loads a data set beside the one that it serves. The new index takes the place
 //! of the old one at the same moment as the new data. Some servers do not tell which database a key is loaded into. The
-//! entries of such keys are *unplaced* until the module has found their locks.
+//! entries of such keys are *of unknown database* until the module has found their locks.
 
 use crate::lock::collections::wheel::{EntryId, Generations, Poll};
 use crate::lock::model::key::{Db, PlainName};
@@ -16,10 +16,10 @@ use alloc::vec::Vec;
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     /// By the number of the database.
-    placed: Vec<Option<Box<Database>>>,
+    by_db: Vec<Option<Box<Database>>>,
     wakeups: Wakeups,
     /// The leases whose database is not known; None when there are none.
-    unplaced: Option<Box<Leases>>,
+    db_unknown: Option<Box<Leases>>,
 }
 
 /// When each database is to be polled, the earliest first: a command must not go through all databases.
@@ -62,8 +62,8 @@ pub enum LeasePoll {
     Key(Db, EntryId, PlainName),
     /// A lease may be over on a key of this name, in a database that is not known yet. Search all databases, and call
     /// [`LockManager::place`](super::LockManager::place) with the lock that lies there. If it is in none of them, call
-    /// [`LockManager::drop_unplaced`](super::LockManager::drop_unplaced).
-    Unplaced(EntryId, PlainName),
+    /// [`LockManager::drop_db_unknown`](super::LockManager::drop_db_unknown).
+    DbUnknown(EntryId, PlainName),
     /// Work was done: poll again, after reading the clock.
     Pending,
     /// Nothing is due.
@@ -73,7 +73,7 @@ pub enum LeasePoll {
 impl Index {
     /// Without a lease.
     pub(crate) const fn new() -> Index {
-        Index { placed: Vec::new(), wakeups: Wakeups::new(), unplaced: None }
+        Index { by_db: Vec::new(), wakeups: Wakeups::new(), db_unknown: None }
     }
 
     /// How many keys have a running lease.
@@ -83,8 +83,8 @@ impl Index {
 
     /// The next moment at which [`Index::poll_leases`] is worth calling; None when there is no lease.
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        let unplaced = self.unplaced.as_ref().and_then(|leases| leases.next_deadline());
-        self.first_wakeup().into_iter().chain(unplaced).min()
+        let db_unknown = self.db_unknown.as_ref().and_then(|leases| leases.next_deadline());
+        self.first_wakeup().into_iter().chain(db_unknown).min()
     }
 
     /// When the databases are to be polled next. The timer may have to ring earlier when that has changed.
@@ -93,13 +93,13 @@ impl Index {
     }
 
     fn all(&self) -> impl Iterator<Item = &Leases> {
-        self.placed.iter().flatten().map(|database| &database.leases).chain(self.unplaced.as_deref())
+        self.by_db.iter().flatten().map(|database| &database.leases).chain(self.db_unknown.as_deref())
     }
 
     /// Finds a lease that is over; does a bounded piece of work on the way.
     pub(crate) fn poll_leases(&mut self, now: Timestamp) -> LeasePoll {
         if let Some((at, number)) = self.wakeups.first.filter(|(at, _)| *at <= now) {
-            let Some(Some(database)) = self.placed.get_mut(number as usize) else {
+            let Some(Some(database)) = self.by_db.get_mut(number as usize) else {
                 self.wakeups.remove((at, number));
                 return LeasePoll::Pending;
             };
@@ -112,26 +112,26 @@ impl Index {
                 }
             };
         }
-        match self.unplaced.as_mut().map_or(Poll::Idle, |leases| leases.poll(now)) {
-            Poll::Due(id, key) => LeasePoll::Unplaced(id, key),
+        match self.db_unknown.as_mut().map_or(Poll::Idle, |leases| leases.poll(now)) {
+            Poll::Due(id, key) => LeasePoll::DbUnknown(id, key),
             Poll::Pending => LeasePoll::Pending,
             Poll::Idle => LeasePoll::Idle,
         }
     }
 
-    /// The unplaced entry that is due first, whenever that is; None when there is none.
-    pub(crate) fn next_unplaced(&mut self) -> Option<(EntryId, PlainName)> {
+    /// The entry of unknown database that is due first, whenever that is; None when there is none.
+    pub(crate) fn next_db_unknown(&mut self) -> Option<(EntryId, PlainName)> {
         loop {
-            match self.unplaced.as_mut()?.poll(Timestamp(u64::MAX)) {
+            match self.db_unknown.as_mut()?.poll(Timestamp(u64::MAX)) {
                 Poll::Due(id, key) => return Some((id, key)),
                 Poll::Pending => {}
-                Poll::Idle => self.unplaced = None,
+                Poll::Idle => self.db_unknown = None,
             }
         }
     }
 
     fn of(&self, db: Db) -> Option<&Leases> {
-        self.placed.get(db.0 as usize)?.as_ref().map(|database| &database.leases)
+        self.by_db.get(db.0 as usize)?.as_ref().map(|database| &database.leases)
     }
 
     /// Adds an entry for a key of this database; None when that is not known.
@@ -143,10 +143,10 @@ impl Index {
         generations: &mut Generations,
     ) -> EntryId {
         let Some(db) = db else {
-            return self.unplaced.get_or_insert_default().arm(PlainName::from_slice(name), deadline, generations);
+            return self.db_unknown.get_or_insert_default().arm(PlainName::from_slice(name), deadline, generations);
         };
         self.reach(db);
-        let database = self.placed[db.0 as usize].get_or_insert_default();
+        let database = self.by_db[db.0 as usize].get_or_insert_default();
         let id = database.leases.arm(PlainName::from_slice(name), deadline, generations);
         database.wake_in_time(db, &mut self.wakeups);
         id
@@ -154,50 +154,50 @@ impl Index {
 
     /// Moves the entry of a key of this database; false if it is not there.
     pub(crate) fn rearm(&mut self, db: Db, id: EntryId, deadline: Timestamp) -> bool {
-        let Some(Some(database)) = self.placed.get_mut(db.0 as usize) else { return false };
+        let Some(Some(database)) = self.by_db.get_mut(db.0 as usize) else { return false };
         let moved = database.leases.rearm(id, deadline);
         database.wake_in_time(db, &mut self.wakeups);
         moved
     }
 
-    /// True if there is this entry for a key of this database, placed, and may stay where it is.
+    /// True if there is this entry for a key of this database, and may stay where it is.
     pub(crate) fn keeps(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
         self.of(db).is_some_and(|leases| leases.covers(id, deadline, now))
     }
 
     /// Removes the entry of a key of this database.
     pub(crate) fn disarm(&mut self, db: Db, id: EntryId) {
-        let placed = self.placed.get_mut(db.0 as usize).and_then(Option::as_mut);
+        let placed = self.by_db.get_mut(db.0 as usize).and_then(Option::as_mut);
         if !placed.is_some_and(|database| database.leases.disarm(id)) {
-            self.disarm_unplaced(id);
+            self.disarm_db_unknown(id);
         }
     }
 
-    /// Removes an unplaced entry, if this is one.
-    pub(crate) fn disarm_unplaced(&mut self, id: EntryId) {
-        if let Some(leases) = &mut self.unplaced {
+    /// Removes an entry of unknown database, if this is one.
+    pub(crate) fn disarm_db_unknown(&mut self, id: EntryId) {
+        if let Some(leases) = &mut self.db_unknown {
             leases.disarm(id);
         }
     }
 
     /// True if there is this entry for a key of this database, and stands no later than `deadline` nor is it due.
     pub(crate) fn covers(&self, db: Db, id: EntryId, deadline: Timestamp, now: Timestamp) -> bool {
-        self.of(db).into_iter().chain(self.unplaced.as_deref()).any(|leases| leases.covers(id, deadline, now))
+        self.of(db).into_iter().chain(self.db_unknown.as_deref()).any(|leases| leases.covers(id, deadline, now))
     }
 
     /// Two databases changed places.
     pub(crate) fn swap(&mut self, one: Db, other: Db) {
         self.reach(one.max(other));
         let mut wakeups = [one, other].map(|db| {
-            let database = self.placed[db.0 as usize].as_mut()?;
+            let database = self.by_db[db.0 as usize].as_mut()?;
             let wakeup = database.wakeup;
             database.set_wakeup(db, None, &mut self.wakeups);
             wakeup
         });
-        self.placed.swap(one.0 as usize, other.0 as usize);
+        self.by_db.swap(one.0 as usize, other.0 as usize);
         wakeups.swap(0, 1);
         for (db, wakeup) in [one, other].into_iter().zip(wakeups) {
-            if let Some(database) = &mut self.placed[db.0 as usize] {
+            if let Some(database) = &mut self.by_db[db.0 as usize] {
                 database.set_wakeup(db, wakeup, &mut self.wakeups);
             }
         }
@@ -205,25 +205,25 @@ impl Index {
 
     /// Takes out the leases of one database, or of all.
     pub(crate) fn take(&mut self, db: Option<Db>) -> impl Iterator<Item = Leases> {
-        let (first, count, unplaced) = match db {
-            None => (0, self.placed.len(), self.unplaced.take()),
-            // Unplaced entries of this database find no lock any more when they are to be placed.
+        let (first, count, db_unknown) = match db {
+            None => (0, self.by_db.len(), self.db_unknown.take()),
+            // Entries of unknown database find no lock any more when they are resolved.
             Some(Db(number)) => (number as usize, 1, None),
         };
-        let Index { placed, wakeups, .. } = self;
-        let placed = (0..).map(Db).zip(placed).skip(first).take(count).filter_map(|(db, database)| {
+        let Index { by_db, wakeups, .. } = self;
+        let placed = (0..).map(Db).zip(by_db).skip(first).take(count).filter_map(|(db, database)| {
             let mut database = database.take()?;
             database.set_wakeup(db, None, wakeups);
             Some(database.leases)
         });
-        placed.chain(unplaced.map(|leases| *leases))
+        placed.chain(db_unknown.map(|leases| *leases))
     }
 
     /// Makes a place for the leases of a database.
     fn reach(&mut self, Db(number): Db) {
         let needed = number as usize + 1;
-        if self.placed.len() < needed {
-            self.placed.resize_with(needed, || None);
+        if self.by_db.len() < needed {
+            self.by_db.resize_with(needed, || None);
         }
     }
 }
@@ -276,7 +276,7 @@ mod tests {
                     }
                     LeasePoll::Pending => {}
                     LeasePoll::Idle => break,
-                    LeasePoll::Unplaced(..) => panic!("all are placed"),
+                    LeasePoll::DbUnknown(..) => panic!("the database of each is known"),
                 }
             }
         }

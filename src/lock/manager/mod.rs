@@ -30,7 +30,7 @@ use crate::lock::model::hashing::KeyedHash;
 use crate::lock::model::hold::{Connection, Epoch};
 use crate::lock::model::holds::Holds;
 use crate::lock::model::key::{Db, KeyIndex, KeyName, NameSet};
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::keyspace::{KeyEntry, Keyspace};
 use crate::lock::model::limits::Limits;
 use crate::lock::model::lock::{Leases, Lock};
 use crate::lock::model::offers::Offers;
@@ -107,7 +107,7 @@ impl LockManager {
 
     /// Returns where a key of the step lies: its database and its name.
     pub(crate) fn place_of<K: Keyspace>(&self, step: &mut Step<'_, K>, key: KeyIndex) -> (Db, KeyName) {
-        (step.keys.place(key).db, step.name(key, self.hash))
+        (step.keys.entry(key).db, step.name(key, self.hash))
     }
 
     /// Returns where keys of the step lie: their database and their names.
@@ -211,7 +211,7 @@ impl LockManager {
     ///
     /// An entry whose lock is not there any more (its value was lost without a word from the server) is dropped.
     pub fn lapse<K: Keyspace>(&mut self, step: &mut Step<'_, K>, key: KeyIndex, entry: EntryId, most: usize) {
-        let Place { db, lock, .. } = step.keys.place(key);
+        let KeyEntry { db, lock, .. } = step.keys.entry(key);
         if lock.is_none_or(|lock| lock.lease != Some(entry)) {
             self.leases.disarm(db, entry);
             return;
@@ -297,7 +297,7 @@ impl LockManager {
         let wakeup = self.leases.first_wakeup();
         for key in keys.all() {
             // Else an entry that stood early enough does so still, and is not read.
-            if let Place { db, name, lock: Some(lock) } = keys.place(key)
+            if let KeyEntry { db, name, lock: Some(lock) } = keys.entry(key)
                 && (effects.check_leases || lock.lease.is_none())
             {
                 self.follow_lock(db, name, lock, now.mono);
@@ -406,7 +406,7 @@ impl LockManager {
             (was, Some(deadline)) => {
                 lock.lease = Some(self.leases.arm(Some(db), name, deadline, &mut self.generations));
                 if let Some(was) = was {
-                    self.leases.disarm_unplaced(was);
+                    self.leases.disarm_db_unknown(was);
                 }
             }
             (Some(id), None) => {

@@ -8,7 +8,7 @@ use super::grant::{GrantContext, grant};
 use crate::lock::model::effect::Cause;
 use crate::lock::model::hold::{Hold, Mode};
 use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::{Keyspace, Place};
+use crate::lock::model::keyspace::{KeyEntry, Keyspace};
 use crate::lock::model::lock::Lock;
 use crate::lock::model::offers::{Claim, OfferId};
 use crate::lock::model::owner::Owner;
@@ -116,7 +116,7 @@ impl LockManager {
             return Ok(None);
         }
         let Some(id) = named.iter().find_map(|key| offer_on(step, *key, owner)) else { return Ok(None) };
-        let db = named.first().map_or(Db(0), |key| step.keys.place(*key).db);
+        let db = named.first().map_or(Db(0), |key| step.keys.entry(*key).db);
         let names: PerKey<KeyName> = named.iter().map(|key| step.name(*key, self.hash)).collect();
         let claim = self.offers.claim(id, db, &names);
         if claim == Claim::Other {
@@ -218,7 +218,7 @@ impl LockManager {
         }
         let is_meant = |hold: &&Hold| operation.mode.is_none_or(|mode| hold.count(mode) > 0);
         let offer_on = |key| {
-            let Place { db, lock, .. } = step.keys.place(key);
+            let KeyEntry { db, lock, .. } = step.keys.entry(key);
             let offer = lock?.holds.get(owner.as_bytes()).filter(is_meant)?.offer()?;
             Some((offer, db))
         };
@@ -272,7 +272,7 @@ impl LockManager {
         let mut offer = |step: &mut Step<'_, K>, name: &KeyName, given: &GrantUndo| {
             let Ok(key) = step.open(name) else { return false };
             let Step { keys, now, effects, .. } = step;
-            db = keys.place(key).db;
+            db = keys.entry(key).db;
             let Some(lock) = keys.lock(key) else { return false };
             let made = |hold: &&Hold| {
                 given.prior_fence().is_none()

@@ -110,18 +110,18 @@ impl LockManager {
         let mut passed = cycle.map(Passed::cycle);
         let delayed_at = (0..verdicts.len()).find(|at| {
             let wanted = &waiter.keys[*at];
-            let (place, position) = ((waiter.db, &wanted.name), waiter.position_at(wanted));
+            let (key, position) = ((waiter.db, &wanted.name), waiter.position_at(wanted));
             let verdict = verdicts[*at].1;
             if !matches!(verdict, Verdict::NewHold | Verdict::More) {
                 return false;
             }
-            let queue = self.wait_table.queue(place.0, place.1);
+            let queue = self.wait_table.queue(key.0, key.1);
             if queue.and_then(|queue| queue.next(None)).is_none_or(|(first, _)| first >= position) {
                 return false;
             }
             let passed = passed.get_or_insert_default();
             // A holder gets more only where nobody waits before it.
-            verdict == Verdict::More || order.is_delayed(step.keys, place, Requester::of(waiter), position, passed)
+            verdict == Verdict::More || order.is_delayed(step.keys, key, Requester::of(waiter), position, passed)
         });
         step.budget.judge(passed.map_or(0, |passed| passed.cost()));
         delayed_at

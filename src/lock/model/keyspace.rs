@@ -12,7 +12,7 @@ pub trait Keyspace {
     /// How many keys the step has.
     fn count(&self) -> usize;
     /// One of them.
-    fn place(&mut self, key: KeyIndex) -> Place<'_>;
+    fn entry(&mut self, key: KeyIndex) -> KeyEntry<'_>;
     /// Opens a key of the step's database: makes it one of the step's, if it is not yet. If something else than a lock
     /// lies there, or another node serves it, that is the answer to the waiter.
     ///
@@ -42,7 +42,7 @@ pub trait Keyspace {
 
     /// The key's lock, if there is one.
     fn lock(&mut self, key: KeyIndex) -> Option<&mut Lock> {
-        self.place(key).lock
+        self.entry(key).lock
     }
 
     /// The key's lock; a fresh one when there was none.
@@ -61,7 +61,7 @@ pub trait Keyspace {
 
 /// A key: where it is and what lies there.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct KeyEntry<'a> {
     /// Its database.
     pub db: Db,
     /// Its name.

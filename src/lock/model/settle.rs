@@ -14,7 +14,7 @@ use super::effect::{Cause, Effects, EndedHolds, lapse_of};
 use super::hold::{Hold, Session};
 use super::holds::Holds;
 use super::key::KeyIndex;
-use super::keyspace::{Keyspace, Place};
+use super::keyspace::{KeyEntry, Keyspace};
 use super::lock::Lock;
 use super::owner::Owner;
 use super::session::Sessions;
@@ -95,7 +95,7 @@ impl<K: Keyspace> Step<'_, K> {
     fn end_over(&mut self, key: KeyIndex, owner: Option<&Owner>, by: Settling<'_>) {
         let Step { keys, effects, judged, ended, looks, unsettled, .. } = self;
         let (sessions, judged) = (by.sessions, *judged);
-        let Place { name, lock: Some(lock), .. } = keys.place(key) else { return };
+        let KeyEntry { name, lock: Some(lock), .. } = keys.entry(key) else { return };
         let (first, cost) = (effects.changes.len(), 1 + name.len() / NAME_BYTES_PER_HOLD);
         if let Some(owner) = owner {
             effects.close(lock, key, sessions, owner, judged);

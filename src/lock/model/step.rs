@@ -100,7 +100,7 @@ impl<'k, K: Keyspace> Step<'k, K> {
         if let Some(Some(name)) = self.names.get(key.0) {
             return name.clone();
         }
-        let name = KeyName::new(self.keys.place(key).name, hash);
+        let name = KeyName::new(self.keys.entry(key).name, hash);
         self.keep_name(key, &name);
         name
     }

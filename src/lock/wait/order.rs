@@ -188,15 +188,15 @@ impl Order<'_> {
         keys: &mut K,
         (db, name): (Db, &KeyName),
         requester: Requester<'_>,
-        place: Position,
+        position: Position,
         passed: &mut Passed,
     ) -> bool {
         let Some(queue) = self.wait_table.queue(db, name) else { return false };
         // No newcomer passes the rest of a run that is being granted bit by bit, unless it would be refused otherwise.
-        let is_newcomer = passed.cycle.is_empty() && place == self.wait_table.next_position();
+        let is_newcomer = passed.cycle.is_empty() && position == self.wait_table.next_position();
         let is_behind_run = is_newcomer && queue.unfinished.is_some();
         let cycle_holds = !passed.cycle.is_empty() && self.is_held_by(keys, (db, name), &passed.cycle);
-        for id in queue.before(place) {
+        for id in queue.before(position) {
             let Some(waiter) = self.wait_table.waiter(id) else { continue };
             passed.looked_at += 1;
             let is_in_cycle =
@@ -211,7 +211,7 @@ impl Order<'_> {
             {
                 return true;
             }
-            if !waiter.is_many() && passed.cycle.is_empty() && queue.delays_readers(place) {
+            if !waiter.is_many() && passed.cycle.is_empty() && queue.delays_readers(position) {
                 // A waiting reader delays no reader. Another waiter behind it delays this request.
                 return true;
             }

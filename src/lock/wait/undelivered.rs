@@ -20,7 +20,7 @@ impl WaitTable {
     pub(crate) fn granted(&mut self, id: WaiterId, given: PerKey<GrantUndo>) {
         self.leave_queues(id, true);
         if let Some(waiter) = self.waiters.get_mut(id) {
-            waiter.state = State::Granted(Box::new(Grant { given, confirmed: false, places: Vec::new() }));
+            waiter.state = State::Granted(Box::new(Grant { given, confirmed: false, locations: Vec::new() }));
         }
         self.note_prior_bindings(id);
     }
@@ -32,7 +32,7 @@ impl WaitTable {
             let granted = self.waiters.get_mut(id).filter(|waiter| !waiter.is_waiting() && waiter.owner == *owner);
             let Some(waiter) = granted else { continue };
             for at in 0..waiter.keys.len() {
-                let (lies_in, key) = waiter.place(at);
+                let (lies_in, key) = waiter.location(at);
                 // A lock that another was renamed over has left its place to that one.
                 if (lies_in, key) == (db, name)
                     && let State::Granted(grant) = &mut waiter.state
@@ -186,9 +186,9 @@ impl WaitTable {
         while let Some(id) = self.undelivered.last() {
             match self.waiters.get(*id) {
                 Some(waiter) => {
-                    let (db, _) = waiter.place(0);
-                    let places = (0..waiter.keys.len()).map(|at| waiter.place(at));
-                    let names = places.filter(|(at, _)| *at == db).map(|(_, name)| name.clone()).collect();
+                    let (db, _) = waiter.location(0);
+                    let locations = (0..waiter.keys.len()).map(|at| waiter.location(at));
+                    let names = locations.filter(|(at, _)| *at == db).map(|(_, name)| name.clone()).collect();
                     return Some(Job::RevokeUndelivered(*id, db, names));
                 }
                 None => self.undelivered.pop(),
@@ -208,10 +208,10 @@ impl WaitTable {
         let State::Granted(grant) = &mut waiter.state else { return None };
         let confirmed = grant.confirmed;
         let (mut keys, mut given) = (PerKey::new(), PerKey::new());
-        let mut places = grant.places.drain(..);
+        let mut locations = grant.locations.drain(..);
         let (mut undelivered, mut left) = (PerKey::new(), Vec::new());
         for (key, one) in waiter.keys.drain(..).zip(grant.given.drain(..)) {
-            match places.next() {
+            match locations.next() {
                 Some((at, name)) if at != db => {
                     keys.push(key);
                     given.push(one);
@@ -221,8 +221,8 @@ impl WaitTable {
                 None => undelivered.push((key.name, one)),
             }
         }
-        drop(places);
-        (grant.given, grant.places, waiter.keys) = (given, left, keys);
+        drop(locations);
+        (grant.given, grant.locations, waiter.keys) = (given, left, keys);
         if waiter.keys.is_empty() {
             self.remove(id);
         }

@@ -88,7 +88,7 @@ pub struct Grant {
     pub confirmed: bool,
     /// Where each of the given lies now, once one was renamed or moved, or databases were swapped; none while each lies
     /// where it was asked for.
-    pub(super) places: Vec<(Db, KeyName)>,
+    pub(super) locations: Vec<(Db, KeyName)>,
 }
 
 /// An undelivered grant, as far as it lies in one database.
@@ -296,8 +296,8 @@ impl Waiter {
     }
 
     /// Where the hold lies now that it was given for one of its keys.
-    pub(super) fn place(&self, at: usize) -> (Db, &KeyName) {
-        match self.grant().and_then(|grant| grant.places.get(at)) {
+    pub(super) fn location(&self, at: usize) -> (Db, &KeyName) {
+        match self.grant().and_then(|grant| grant.locations.get(at)) {
             Some((db, name)) => (*db, name),
             None => (self.db, &self.keys[at].name),
         }
@@ -310,19 +310,19 @@ impl Waiter {
 
     /// True if one of the holds that it was given lies there now.
     pub(super) fn lies_at(&self, db: Db, name: &KeyName) -> bool {
-        !self.is_waiting() && (0..self.keys.len()).map(|at| self.place(at)).any(|place| place == (db, name))
+        !self.is_waiting() && (0..self.keys.len()).map(|at| self.location(at)).any(|place| place == (db, name))
     }
 
     /// As [`Waiter::lies_at`], under one of these names.
     pub(super) fn lies_at_any(&self, db: Db, names: &NameSet) -> bool {
-        let mut places = (0..self.keys.len()).map(|at| self.place(at));
-        !self.is_waiting() && places.any(|(at, key)| at == db && names.contains(key))
+        let mut locations = (0..self.keys.len()).map(|at| self.location(at));
+        !self.is_waiting() && locations.any(|(at, key)| at == db && names.contains(key))
     }
 
     /// Notes that the lock under this key is gone: the grant there belongs to no hold any more.
     pub(super) fn forget_given_at(&mut self, (db, name): (Db, &KeyName)) {
         for at in 0..self.keys.len() {
-            let (lies_in, key) = self.place(at);
+            let (lies_in, key) = self.location(at);
             if (lies_in, key) == (db, name)
                 && let State::Granted(grant) = &mut self.state
                 && let Some(given) = grant.given.get_mut(at)
@@ -335,10 +335,10 @@ impl Waiter {
     /// Changes where the holds lie that it was given.
     pub(super) fn relocate(&mut self, change: impl FnMut(&mut (Db, KeyName))) {
         let State::Granted(grant) = &mut self.state else { return };
-        if grant.places.is_empty() {
-            grant.places = self.keys.iter().map(|key| (self.db, key.name.clone())).collect();
+        if grant.locations.is_empty() {
+            grant.locations = self.keys.iter().map(|key| (self.db, key.name.clone())).collect();
         }
-        grant.places.iter_mut().for_each(change);
+        grant.locations.iter_mut().for_each(change);
     }
 
     /// True if this key is one of those that it wants.
