@@ -14,6 +14,9 @@ use redis_lock::lock::model::time::Millis;
 use world::{Bound, Least, Named, Op, RULES, World};
 
 #[allow(dead_code, reason = "the tests use all of it")]
+#[path = "../../tests/model/expiring.rs"]
+mod expiring;
+#[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../../tests/model/naive.rs"]
 mod naive;
 #[allow(dead_code, reason = "the tests use all of it")]

@@ -7,6 +7,7 @@ mod codec;
 mod deadlocks;
 mod ends;
 mod exhaustive;
+mod expiring;
 mod expiry;
 mod fences;
 mod incoming;

@@ -61,8 +61,8 @@ pub enum LeasePoll {
     /// [`LockManager::lapse`](super::LockManager::lapse).
     Key(Db, EntryId, PlainName),
     /// A lease may be over on a key of this name, in a database that is not known yet. Search all databases, and call
-    /// [`LockManager::place`](super::LockManager::place) with the lock that lies there. If it is in none of them, call
-    /// [`LockManager::drop_db_unknown`](super::LockManager::drop_db_unknown).
+    /// [`LockManager::resolve_db`](super::LockManager::resolve_db) with the lock that lies there. If it is in none of
+    /// them, call [`LockManager::drop_db_unknown`](super::LockManager::drop_db_unknown).
     DbUnknown(EntryId, PlainName),
     /// Work was done: poll again, after reading the clock.
     Pending,
