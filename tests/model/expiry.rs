@@ -87,3 +87,18 @@ fn what_is_noted_goes_with_its_queue() {
     assert_eq!(world.primary.manager.next_expiry(), None);
     assert_eq!(world.primary.manager.next_deadline().map(|at| at > world.now.mono + Millis(10)), Some(true));
 }
+
+#[test]
+fn a_time_to_live_that_comes_by_a_rename_in_a_grace_counts_after_it() {
+    // What could go wrong: no queue is served in a grace, so nobody looks at the key that has come.
+    let mut world = world();
+    world.holds(b'a', Write, b"l");
+    world.then(&Op::Grace { ms: 10 });
+    world.waits(b'b', Write, b"j");
+    world.then(&Op::Expire { key: b'l', ms: Some(30) });
+    world.then(&Op::Rename { from: b'l', to: b'j' });
+    world.pass(20);
+    assert_eq!(world.at(b'j'), (vec![b'a'], vec![b'b']));
+    world.pass(10);
+    assert_eq!(world.at(b'j'), (vec![b'b'], vec![]));
+}
