@@ -57,6 +57,9 @@ pub(crate) struct Parting {
     pub(crate) is_given_up: Arc<AtomicBool>,
 }
 
+/// The request that tells whether a server takes the connection. Every user may send it: no ACL refuses HELLO.
+const PROBE: &str = "HELLO";
+
 struct Open {
     server: ConnectionInfo,
     connection: Connection,
@@ -161,7 +164,7 @@ impl Channel {
         if self.is_open() {
             return Ok(());
         }
-        let replies = self.exchange(slot, &[redis::cmd("PING")], deadline)?;
+        let replies = self.exchange(slot, &[redis::cmd(PROBE)], deadline)?;
         match replies.into_iter().next().map(Value::extract_error) {
             Some(Err(error)) if is_full(&error) || error.code() == Some("NOAUTH") => {
                 self.open = None;
@@ -184,7 +187,7 @@ impl Channel {
     /// Closes the connection if it was not used just now and does not answer.
     pub(crate) fn test(&mut self, slot: u16, deadline: Moment) {
         let is_old = self.open.as_ref().is_some_and(|open| open.last_used.elapsed() >= TRUST);
-        if is_old && self.exchange(slot, &[redis::cmd("PING")], deadline).is_err() {
+        if is_old && self.exchange(slot, &[redis::cmd(PROBE)], deadline).is_err() {
             self.open = None;
         }
     }

@@ -47,8 +47,8 @@ fn pass_on(mut connection: &TcpStream, sender: &Sender<Request>) {
     let mut parser = Parser::new();
     while let Ok(request @ Value::Array(_)) = parser.parse_value(connection) {
         let words: Vec<String> = from_redis_value(request).unwrap();
-        if words[0] == "PING" {
-            let _: std::io::Result<()> = connection.write_all(b"+PONG\r\n");
+        if words[0] == "HELLO" {
+            let _: std::io::Result<()> = connection.write_all(b"*0\r\n");
             continue;
         }
         if sender.send(Request { words, connection: connection.try_clone().unwrap() }).is_err() {
