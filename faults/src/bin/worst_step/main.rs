@@ -85,12 +85,15 @@ impl Column {
             if judged(full) > bound {
                 full = samples.median(SAMPLES_MIN);
             }
-            let is_above = judged(full) > bound;
+            // One round sees what grows with what a client makes, by a factor of ten or more. Rows near their bound want
+            // the median of more rounds, on a machine with nothing else to do.
+            let most = if rounds < SAMPLES_MIN as u64 { 2 * bound } else { bound };
+            let is_above = judged(full) > most;
             let verdict = if is_above { "ABOVE" } else { "" };
             println!("{verdict:5} {:>9} {:>9}  {}", ms(full), ms(empty), scene.name);
             report.add("rows", 1);
             if is_above {
-                report.violation(format!("{server}: {}: {}, above {}", scene.name, ms(judged(full)), ms(bound)));
+                report.violation(format!("{server}: {}: {}, above {}", scene.name, ms(judged(full)), ms(most)));
             }
             Row { full, empty }
         });
