@@ -85,8 +85,8 @@ impl Column {
             if judged(full) > bound {
                 full = samples.median(SAMPLES_MIN);
             }
-            // One round sees what grows with what a client makes, by a factor of ten or more. Rows near their bound want
-            // the median of more rounds, on a machine with nothing else to do.
+            // A short run shares its machine with others. It sees what grows with what a client makes, by a factor of
+            // ten or more; rows near their bound want a whole run on a machine with nothing else to do.
             let most = if rounds < SAMPLES_MIN as u64 { 2 * bound } else { bound };
             let is_above = judged(full) > most;
             let verdict = if is_above { "ABOVE" } else { "" };
