@@ -48,8 +48,8 @@ impl World {
         self.replica.delete(db, key);
     }
 
-    /// W6: each key that is waited for and has a time to live is noted, by its end at the latest. In a grace that may be
-    /// late: nothing is granted then, and all queues are served after it.
+    /// W6: each key that is waited for and has a time to live is noted, by its end at the latest. In a grace that may
+    /// be late: nothing is granted then, and all queues are served after it.
     pub(crate) fn check_expiries(&self) {
         if self.primary.manager.grace_left(self.now.mono).is_some() {
             return;
