@@ -97,7 +97,7 @@ faults torture: build
 	@$(cargo) build --locked --package faults
 	@tools/faults.sh $(if $(filter torture,$@),long $(PERCENT),short)
 
-MINUTES = 5
+MINUTES ?= 5
 OLD =
 
 soak: build ## let all kinds of clients work, MINUTES=5, while servers fail over and are upgraded (OLD=module)
@@ -108,7 +108,7 @@ soak: build ## let all kinds of clients work, MINUTES=5, while servers fail over
 
 SECONDS = 60
 
-fuzz: ## fuzz the arguments, the codec, and the core beside its model, each for SECONDS=60
+fuzz: ## fuzz the arguments, the codec, and the core beside its model, all at once for SECONDS=60
 	@tools/install.sh rust libclang fuzz
 	@tools/fuzz.sh $(SECONDS)
 
@@ -161,9 +161,9 @@ planted: ## put some 30 defects into a copy of the code, one at a time: each mus
 	@$(env) tools/planted.py
 
 # What a change need not wait for.
-NIGHTLY = planted "torture PERCENT=10" "soak MINUTES=60" valgrind reproducible
+NIGHTLY = planted "torture PERCENT=10" "soak MINUTES=60" "fuzz SECONDS=1800" valgrind reproducible
 
-nightly: ## what .ci/run leaves out: planted defects, a tenth of torture, an hour of soak, valgrind, reproducible; hours
+nightly: ## what .ci/run leaves out: planted defects, a tenth of torture, an hour of soak, fuzz, valgrind, reproducible
 	@for word in $(NIGHTLY); do echo "== make $$word"; $(MAKE) $$word || exit 1; done
 
 docs: ## build the documents as a site with search, and check its links: target/docs/index.html
