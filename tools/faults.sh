@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/faults.sh short|long [PERCENT]: runs the programs of faults one after the other, each with the rounds of the
+# tools/faults.sh short|long [PERCENT]: runs the programs of faults, each with the rounds of the
 # table below, or so many percent of the long ones, on the server that REDIS_LOCK_SERVER names. Fails if a program found
 # a violation, or could not have found one.
 # Two programs run at once, since most of them wait. What measures time runs first, and alone.
