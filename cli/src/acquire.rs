@@ -1,8 +1,8 @@
 //! Takes the lock, on a thread of its own, and watches over it for the keeper.
 
 use crate::args::Run;
+use crate::backend::{Place, client};
 use crate::notices::{Notice, NoticeSender};
-use crate::servers::{Place, client};
 use crate::timer::Timer;
 use redis_lock_client::{Cancel, Error, Guard, Moment, Owner};
 use std::io;

@@ -1,8 +1,8 @@
 //! `redis-lock check`: whether an owner holds a lock under a fence.
 
 use crate::args::Check;
+use crate::backend::client;
 use crate::exit;
-use crate::servers::client;
 use std::os::unix::ffi::OsStrExt;
 
 /// Asks, and gives the exit code.

@@ -3,12 +3,12 @@
 
 use crate::acquire::{acquire, before, request_limit, waiting, watch};
 use crate::args::Run;
+use crate::backend::Place;
 use crate::exit;
 use crate::followed::Followed;
 use crate::group::Group;
 use crate::message::{Order, Report};
 use crate::notices::{Notice, NoticeReceiver, NoticeSender, notices};
-use crate::servers::Place;
 use crate::sys;
 use crate::timer::{Timer, end_process_after};
 use crate::wire::Wire;

@@ -13,6 +13,7 @@ compile_error!("redis-lock needs Linux: signals of a dying parent, timers that c
 
 mod acquire;
 mod args;
+mod backend;
 mod check;
 mod cli;
 mod command;
@@ -27,7 +28,6 @@ mod manual;
 mod message;
 mod notices;
 mod parent;
-mod servers;
 mod speaker;
 mod starter;
 mod supervise;

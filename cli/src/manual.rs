@@ -48,5 +48,5 @@ fn the_manual_page_is_that_of_the_options() {
         std::fs::write(file, page()).expect("a file");
     }
     let written = std::fs::read_to_string(file).unwrap_or_default();
-    assert!(written == page(), "write it anew: REDIS_LOCK_WRITE_MANUAL=1 cargo test --features cli manual");
+    assert!(written == page(), "write it anew: REDIS_LOCK_WRITE_MANUAL=1 cargo test -p redis-lock-cli manual");
 }

@@ -1,22 +1,24 @@
 //! A node with one key of its own, for what is measured in the pure core without a server.
 
-pub(crate) mod crowd;
+#![allow(missing_docs, clippy::new_without_default, reason = "a benchmark")]
 
-use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::model::effect::Effects;
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::keyspace::{KeyEntry, Keyspace};
-use redis_lock::lock::model::limits::{Limits, StepLimits};
-use redis_lock::lock::model::lock::Lock;
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
-use redis_lock::lock::model::step;
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
+pub mod crowd;
+
+use lock_core::manager::LockManager;
+use lock_core::model::effect::Effects;
+use lock_core::model::hold::Mode;
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::keyspace::{KeyEntry, Keyspace};
+use lock_core::model::limits::{Limits, StepLimits};
+use lock_core::model::lock::Lock;
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait, WaitEnd};
+use lock_core::model::step;
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use std::hash::{DefaultHasher, Hasher};
 use std::hint::black_box;
 
-pub(crate) const LIMITS: Limits = Limits {
+pub const LIMITS: Limits = Limits {
     holders_per_key_max: 65_536,
     waiters_max: 20_000,
     waiters_per_key_max: 20_000,
@@ -32,7 +34,7 @@ pub(crate) const LIMITS: Limits = Limits {
 };
 
 /// The hash of the module, with a key that is the same each time.
-pub(crate) fn keyed_hash(bytes: &[u8]) -> u64 {
+pub fn keyed_hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
     hasher.finish()
@@ -40,7 +42,7 @@ pub(crate) fn keyed_hash(bytes: &[u8]) -> u64 {
 
 /// A keyspace of one key.
 #[derive(Default)]
-pub(crate) struct OneKey(Option<Box<Lock>>);
+pub struct OneKey(Option<Box<Lock>>);
 
 impl Keyspace for OneKey {
     fn count(&self) -> usize {
@@ -66,15 +68,15 @@ impl Keyspace for OneKey {
     }
 }
 
-pub(crate) struct World {
+pub struct World {
     manager: LockManager,
     key: OneKey,
-    pub(crate) now: Now,
+    pub now: Now,
 }
 
 impl World {
     /// A node on which `leases` other keys are held, and one key with `readers`.
-    pub(crate) fn new(leases: u64, readers: u64) -> World {
+    pub fn new(leases: u64, readers: u64) -> World {
         let now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
         let mut world = World { manager: LockManager::new(LIMITS, keyed_hash), key: OneKey::default(), now };
         for n in 0..leases {
@@ -88,7 +90,7 @@ impl World {
         world
     }
 
-    pub(crate) fn serve(&mut self, request: &Request) -> Outcome {
+    pub fn serve(&mut self, request: &Request) -> Outcome {
         let mut effects = Effects::new();
         let outcome = self.manager.serve(&mut step::Step::new(&mut self.key, self.now, &mut effects), request);
         black_box(&effects);
@@ -99,13 +101,13 @@ impl World {
     }
 }
 
-pub(crate) const OWNER: &str = "5f0c2f1e-4f9b-4a1c-9d62-8f3f6f0f4c11";
+pub const OWNER: &str = "5f0c2f1e-4f9b-4a1c-9d62-8f3f6f0f4c11";
 
-pub(crate) fn acquire(owner: &str, mode: Mode) -> Request {
+pub fn acquire(owner: &str, mode: Mode) -> Request {
     acquire_or(owner, mode, Wait::Never)
 }
 
-pub(crate) fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
+pub fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
     let ask = Operation::Acquire(Acquire {
         mode,
         lease: Millis(30_000),
@@ -120,12 +122,12 @@ pub(crate) fn acquire_or(owner: &str, mode: Mode, wait: Wait) -> Request {
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }
 
-pub(crate) fn release(owner: &str) -> Request {
+pub fn release(owner: &str) -> Request {
     let ask = Operation::Release(Release { mode: None, amount: Amount::One, fence: None });
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }
 }
 
-pub(crate) fn extend(owner: &str) -> Request {
+pub fn extend(owner: &str) -> Request {
     let (fence, session, note, min_fence) = (None, None, None, None);
     let ask = Operation::Extend(Extend { lease: Millis(30_000), fence, session, note, min_fence });
     Request { owner: Owner::new(owner.as_bytes()), operation: ask }

@@ -16,13 +16,13 @@
 //! All numbers are little-endian. FNV-1a's step is a bijection of its state for each byte, so a single changed byte
 //! always changes the sum.
 
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::Hold;
-use crate::lock::model::lock::Lock;
-use crate::lock::model::owner::{NOBODY, Note, Owner};
-use crate::lock::model::record::{DecodedLock, HoldRecord};
-use crate::lock::model::state::State;
-use crate::lock::model::time::{Millis, Now, Timestamp, WallTime};
+use crate::model::fence::Fence;
+use crate::model::hold::Hold;
+use crate::model::lock::Lock;
+use crate::model::owner::{NOBODY, Note, Owner};
+use crate::model::record::{DecodedLock, HoldRecord};
+use crate::model::state::State;
+use crate::model::time::{Millis, Now, Timestamp, WallTime};
 use alloc::vec::Vec;
 
 /// The version that [`encode`] writes and the highest that [`decode`] reads.

@@ -16,10 +16,15 @@
 //!
 //! [`collections`], [`model::fence`] and [`codec`] stand alone.
 
-// It names `core` and `alloc` only, though the crate has std: tests/support/purity builds this folder by itself without
-// std, which is the proof that it reads no clock and does no input or output.
-
+// Without the standard library there is no clock, no chance, no thread, no file and no server that it could reach.
+#![no_std]
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+extern crate alloc;
+// Tests print and compare as all tests do.
+#[cfg(test)]
+extern crate std;
 
 pub mod codec;
 pub mod collections;

@@ -1,6 +1,6 @@
 //! The only code that speaks C: safe types over the part of the servers' module API that this module uses.
 //!
-//! This folder knows nothing of locks. Every function that the server calls is guarded: a panic is caught, logged and
+//! This crate knows nothing of locks. Every function that the server calls is guarded: a panic is caught, logged and
 //! replied to, and never unwinds into the server. A function that some supported server lacks is tested for: it is a
 //! null pointer there. All others are called through `api!`, and exist in Redis 7.0, the oldest supported server.
 //!
@@ -15,7 +15,7 @@
 //! 4. What the module gives the server to keep lives until the server passes it back for the last time, or for ever.
 //!    Such are the data of a callback, a value, and the state of a blocked client.
 
-#![allow(unsafe_code, reason = "this is the folder for it")]
+#![warn(missing_docs)]
 
 /// Calls a function of the module API that Redis 7.0 has. The pointer to it is written once, at load. It is there: a
 /// server that lacks a function of 7.0 does not get past the load (load.rs). To ask at each call would cost some 100
@@ -63,5 +63,8 @@ pub use command_info::CommandSpec;
 pub use context::{Ctx, Flags};
 pub use keys::{Access, Keys, Names, WrongType};
 pub use load::{LoadError, Loader, Module};
+/// For [`server_module`], whose function has types of it.
+#[doc(hidden)]
+pub use redis_module;
 pub use serving::Serving;
 pub use string::{OwnedStr, Str};

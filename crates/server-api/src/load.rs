@@ -146,12 +146,12 @@ macro_rules! server_module {
         #[allow(unsafe_code, reason = "the one symbol of the library, and the one call that the server makes unasked")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn RedisModule_OnLoad(
-            ctx: *mut redis_module::raw::RedisModuleCtx,
-            argv: *mut *mut redis_module::raw::RedisModuleString,
+            ctx: *mut $crate::redis_module::raw::RedisModuleCtx,
+            argv: *mut *mut $crate::redis_module::raw::RedisModuleString,
             argc: std::ffi::c_int,
         ) -> std::ffi::c_int {
             // SAFETY: the server is the caller.
-            unsafe { $crate::ffi::load::on_load::<$module>(ctx, argv, argc) }
+            unsafe { $crate::load::on_load::<$module>(ctx, argv, argc) }
         }
     };
 }

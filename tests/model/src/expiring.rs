@@ -1,12 +1,12 @@
 //! What the model and the world do about keys that expire.
 
 use crate::world::{World, name};
-use redis_lock::lock::model::key::Db;
-use redis_lock::lock::model::time::WallTime;
+use lock_core::model::key::Db;
+use lock_core::model::time::WallTime;
 
 impl World {
     /// A client gives a lock a time to live, or takes it away.
-    pub(crate) fn set_expiry(&mut self, key: u8, ms: Option<u64>) {
+    pub fn set_expiry(&mut self, key: u8, ms: Option<u64>) {
         let at = (0, key);
         if !self.primary.locks.contains_key(&at) {
             return;
@@ -21,7 +21,7 @@ impl World {
     }
 
     /// The background opens the keys that are due, which the server deletes if they have expired.
-    pub(crate) fn open_due(&mut self) {
+    pub fn open_due(&mut self) {
         while let Some((Db(db), name)) = self.primary.manager.due_expiry(self.now.wall) {
             let at = (db, name[0]);
             if self.has_expired(at) {
@@ -33,7 +33,7 @@ impl World {
     }
 
     /// Somebody opens all keys, as the commands that come next might.
-    pub(crate) fn open_all(&mut self) {
+    pub fn open_all(&mut self) {
         let over: Vec<(u32, u8)> = self.primary.expires.keys().copied().filter(|at| self.has_expired(*at)).collect();
         over.into_iter().for_each(|at| self.delete_expired(at));
     }
@@ -50,7 +50,7 @@ impl World {
 
     /// W6: each key that is waited for and has a time to live is noted, by its end at the latest. In a grace that may
     /// be late: nothing is granted then, and all queues are served after it.
-    pub(crate) fn check_expiries(&self) {
+    pub fn check_expiries(&self) {
         if self.primary.manager.grace_left(self.now.mono).is_some() {
             return;
         }

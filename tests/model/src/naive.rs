@@ -2,33 +2,33 @@
 //! the core: it shares no code with it but the words of a request.
 
 use crate::queue::{Ask, Given, Granted, Offer, Part, Rules, Waiter};
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::request::Amount;
-use redis_lock::lock::model::time::Millis;
+use lock_core::model::hold::Mode;
+use lock_core::model::request::Amount;
+use lock_core::model::time::Millis;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One row of the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Row {
-    pub(crate) db: u32,
-    pub(crate) key: u8,
-    pub(crate) owner: u8,
-    pub(crate) reads: u32,
-    pub(crate) writes: u32,
-    pub(crate) fence: u64,
-    pub(crate) deadline_us: u64,
-    pub(crate) note: Option<u8>,
+pub struct Row {
+    pub db: u32,
+    pub key: u8,
+    pub owner: u8,
+    pub reads: u32,
+    pub writes: u32,
+    pub fence: u64,
+    pub deadline_us: u64,
+    pub note: Option<u8>,
     /// The connection that it is bound to, and how long it outlives it.
-    pub(crate) session: Option<(u64, u64)>,
+    pub session: Option<(u64, u64)>,
     /// Whether no client knows of it.
-    pub(crate) offered: bool,
+    pub offered: bool,
     /// Whether this node did not grant it on its key: it gets a new fence at the next acquire. The core shows nobody.
-    pub(crate) carried: bool,
+    pub carried: bool,
 }
 
 /// What the model answers; the same shapes as the core's outcomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     Granted(Vec<u64>),
     Unavailable,
     Released(Vec<Option<u64>>),
@@ -55,73 +55,73 @@ pub(crate) enum Answer {
 
 /// All there is.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Naive {
-    pub(crate) rows: Vec<Row>,
-    pub(crate) last_fence: u64,
+pub struct Naive {
+    pub rows: Vec<Row>,
+    pub last_fence: u64,
     /// The highest fence ever given on each key, whatever became of the key since.
     given: BTreeMap<(u32, u8), u64>,
-    pub(crate) rules: Rules,
+    pub rules: Rules,
     skew_us: u64,
     begun: bool,
-    pub(crate) waiters: Vec<Waiter>,
-    pub(crate) granted: Vec<Granted>,
-    pub(crate) offers: Vec<Offer>,
+    pub waiters: Vec<Waiter>,
+    pub granted: Vec<Granted>,
+    pub offers: Vec<Offer>,
     /// Places that were given back, until the core says so too.
-    pub(crate) left: Vec<u64>,
-    pub(crate) tickets: u64,
+    pub left: Vec<u64>,
+    pub tickets: u64,
     /// Since when a free key has been kept for its waiter.
-    pub(crate) kept: BTreeMap<(u32, u8), u64>,
+    pub kept: BTreeMap<(u32, u8), u64>,
     /// Keys with something else than a lock.
-    pub(crate) foreign: BTreeSet<(u32, u8)>,
+    pub foreign: BTreeSet<(u32, u8)>,
     /// When connections closed.
-    pub(crate) closed: BTreeMap<u64, u64>,
+    pub closed: BTreeMap<u64, u64>,
     /// Whether the server does not let the next requester wait.
-    pub(crate) cannot_wait: bool,
+    pub cannot_wait: bool,
     /// Whether the server has no memory left for the next request.
-    pub(crate) memory_full: bool,
+    pub memory_full: bool,
     /// Whether the core grants the next request: before the waiters of a cycle, it may where it must not refuse it.
-    pub(crate) lets_in: bool,
+    pub lets_in: bool,
     /// Whether the core lets the next request wait: in a cycle, it may during a grace where it must not refuse it.
-    pub(crate) lets_wait: bool,
+    pub lets_wait: bool,
     /// Whether searches for deadlocks may be given up: then only short cycles of holds are surely found.
-    pub(crate) may_overlook: bool,
+    pub may_overlook: bool,
     /// When the grace that runs has begun.
     grace_begun_us: Option<u64>,
     /// When the last grace ends.
     grace_end_us: u64,
     /// When the transaction or script that runs has begun: all in it is judged by that time.
-    pub(crate) unit_us: Option<u64>,
+    pub unit_us: Option<u64>,
     /// Whose place was taken over by the last request.
-    pub(crate) replaced: Option<u64>,
+    pub replaced: Option<u64>,
     /// The last refused request, as it would have waited.
-    pub(crate) refused: Option<Waiter>,
+    pub refused: Option<Waiter>,
 }
 
 impl Naive {
-    pub(crate) fn new(rules: Rules, skew_us: u64) -> Naive {
+    pub fn new(rules: Rules, skew_us: u64) -> Naive {
         Naive { rules, skew_us, ..Naive::default() }
     }
 
     /// Nothing is granted for so long.
-    pub(crate) fn begin_grace(&mut self, length_us: u64, now_us: u64) {
+    pub fn begin_grace(&mut self, length_us: u64, now_us: u64) {
         if length_us > 0 {
             (self.grace_begun_us, self.grace_end_us) = (Some(now_us), now_us + length_us);
         }
     }
 
     /// A grace is so long, also one that runs; not one that is over.
-    pub(crate) fn set_grace(&mut self, length_us: u64, now_us: u64) {
+    pub fn set_grace(&mut self, length_us: u64, now_us: u64) {
         if let (Some(begun_us), Some(_)) = (self.grace_begun_us, self.grace_left(now_us)) {
             self.grace_end_us = now_us.max(begun_us + length_us);
         }
     }
 
-    pub(crate) fn grace_left(&self, now_us: u64) -> Option<Millis> {
+    pub fn grace_left(&self, now_us: u64) -> Option<Millis> {
         (now_us < self.grace_end_us).then(|| Millis((self.grace_end_us - now_us).div_ceil(1000)))
     }
 
     /// Whether nothing is granted: as it was when the transaction or script that runs has begun.
-    pub(crate) fn is_in_grace(&self, now_us: u64) -> bool {
+    pub fn is_in_grace(&self, now_us: u64) -> bool {
         self.judged_us(now_us) < self.grace_end_us
     }
 
@@ -131,7 +131,7 @@ impl Naive {
     }
 
     /// Whether a waiter's time was, or is now, up before it could be served after a grace.
-    pub(crate) fn ended_in_grace(&self, waiter: &Waiter, now_us: u64) -> bool {
+    pub fn ended_in_grace(&self, waiter: &Waiter, now_us: u64) -> bool {
         waiter.until_us.unwrap_or(now_us).min(now_us) <= self.grace_end_us
     }
 
@@ -139,12 +139,12 @@ impl Naive {
         self.rows.iter().position(|row| (row.db, row.key, row.owner) == (db, key, owner))
     }
 
-    pub(crate) fn others(&self, db: u32, key: u8, owner: u8) -> Vec<&Row> {
+    pub fn others(&self, db: u32, key: u8, owner: u8) -> Vec<&Row> {
         self.rows.iter().filter(|row| (row.db, row.key) == (db, key) && row.owner != owner).collect()
     }
 
     /// How often a key is held for reading, by all its holders together.
-    pub(crate) fn reads(&self, db: u32, key: u8) -> u64 {
+    pub fn reads(&self, db: u32, key: u8) -> u64 {
         self.rows.iter().filter(|row| (row.db, row.key) == (db, key)).map(|row| u64::from(row.reads)).sum()
     }
 
@@ -179,12 +179,12 @@ impl Naive {
     }
 
     /// Whether a client may ask for this fence, if it does.
-    pub(crate) fn admits(&self, least: Option<u64>, wall_us: u64) -> bool {
+    pub fn admits(&self, least: Option<u64>, wall_us: u64) -> bool {
         least.is_none_or(|least| least <= self.last_fence || least <= wall_us + self.skew_us / 2)
     }
 
     /// Time passes: what is over is gone. What was bound to a connection that has closed ends with it.
-    pub(crate) fn settle(&mut self, now_us: u64) {
+    pub fn settle(&mut self, now_us: u64) {
         let judged_us = self.judged_us(now_us);
         for row in &mut self.rows {
             if let Some((connection, grace_us)) = row.session
@@ -198,7 +198,7 @@ impl Naive {
     }
 
     /// Grants an owner its request. What that is, by key.
-    pub(crate) fn take(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Vec<Given> {
+    pub fn take(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Vec<Given> {
         let Ask { db, owner, mode, .. } = *ask;
         let deadline_us = now_us + ask.lease_us;
         let mut given = Vec::new();
@@ -278,7 +278,7 @@ impl Naive {
         given
     }
 
-    pub(crate) fn release(
+    pub fn release(
         &mut self,
         (db, keys): (u32, &[u8]),
         owner: u8,
@@ -349,7 +349,7 @@ impl Naive {
         parts.filter(|part| part.stands() && part.db == at.0).map(|part| (part.db, part.key)).collect()
     }
 
-    pub(crate) fn extend(
+    pub fn extend(
         &mut self,
         (db, keys): (u32, &[u8]),
         owner: u8,
@@ -379,7 +379,7 @@ impl Naive {
     }
 
     /// Whether an owner holds a key in a mode, or any, under a fence, or any.
-    pub(crate) fn check(&self, (db, key): (u32, u8), owner: u8, mode: Option<Mode>, fence: Option<u64>) -> Option<u64> {
+    pub fn check(&self, (db, key): (u32, u8), owner: u8, mode: Option<Mode>, fence: Option<u64>) -> Option<u64> {
         let row = &self.rows[self.find(db, key, owner)?];
         let in_mode = match mode {
             Some(Mode::Read) => row.reads > 0,
@@ -389,7 +389,7 @@ impl Naive {
         (in_mode && !row.offered && fence.is_none_or(|fence| fence == row.fence)).then_some(row.fence)
     }
 
-    pub(crate) fn guard(&mut self, (db, key): (u32, u8), owner: u8, fence: u64) -> Answer {
+    pub fn guard(&mut self, (db, key): (u32, u8), owner: u8, fence: u64) -> Answer {
         let held = self.check((db, key), owner, Some(Mode::Write), Some(fence));
         if held.is_some() {
             self.hear_of((db, &[key]), owner);
@@ -398,7 +398,7 @@ impl Naive {
     }
 
     /// An operator ends holds, and for how long the key was kept. How many there were.
-    pub(crate) fn break_holds(&mut self, (db, key): (u32, u8), owner: Option<u8>, now_us: u64) -> usize {
+    pub fn break_holds(&mut self, (db, key): (u32, u8), owner: Option<u8>, now_us: u64) -> usize {
         let before = self.rows.len();
         self.rows.retain(|row| (row.db, row.key) != (db, key) || owner.is_some_and(|owner| owner != row.owner));
         let first = self.queue(db, key).first().map(|first| first.ask.owner);
@@ -415,17 +415,17 @@ impl Naive {
     }
 
     /// Nothing on this key, or on any, is bound to a connection any more.
-    pub(crate) fn unbind(&mut self, at: Option<(u32, u8)>) {
+    pub fn unbind(&mut self, at: Option<(u32, u8)>) {
         for row in self.rows.iter_mut().filter(|row| at.is_none_or(|at| at == (row.db, row.key))) {
             row.session = None;
         }
     }
 
-    pub(crate) fn delete(&mut self, db: u32, key: u8) {
+    pub fn delete(&mut self, db: u32, key: u8) {
         self.rows.retain(|row| (row.db, row.key) != (db, key));
     }
 
-    pub(crate) fn rename(&mut self, db: u32, from: u8, to: u8) {
+    pub fn rename(&mut self, db: u32, from: u8, to: u8) {
         if from == to || !self.rows.iter().any(|row| (row.db, row.key) == (db, from)) {
             return;
         }
@@ -437,7 +437,7 @@ impl Naive {
         }
     }
 
-    pub(crate) fn move_to_1(&mut self, key: u8) {
+    pub fn move_to_1(&mut self, key: u8) {
         self.follow((0, key), (1, key));
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (0, key)) {
             row.db = 1;
@@ -446,7 +446,7 @@ impl Naive {
     }
 
     /// Saved and loaded: leases go on with what was left, in whole milliseconds.
-    pub(crate) fn reload(&mut self, db: u32, key: u8, now_us: u64) {
+    pub fn reload(&mut self, db: u32, key: u8, now_us: u64) {
         for row in self.rows.iter_mut().filter(|row| (row.db, row.key) == (db, key)) {
             row.deadline_us = now_us + row.deadline_us.saturating_sub(now_us).div_ceil(1000) * 1000;
             row.offered = false;
@@ -454,7 +454,7 @@ impl Naive {
         }
     }
 
-    pub(crate) fn swap(&mut self) {
+    pub fn swap(&mut self) {
         self.kept.clear();
         for row in &mut self.rows {
             row.db = 1 - row.db;
@@ -469,7 +469,7 @@ impl Naive {
         self.foreign = self.foreign.iter().map(|(db, key)| (1 - db, *key)).collect();
     }
 
-    pub(crate) fn flush(&mut self, db: Option<u32>) {
+    pub fn flush(&mut self, db: Option<u32>) {
         self.rows.retain(|row| db.is_some_and(|db| db != row.db));
         self.foreign.retain(|(at, _)| db.is_some_and(|db| db != *at));
     }
@@ -479,7 +479,7 @@ impl Naive {
         self.begun = true;
     }
 
-    pub(crate) fn promote(&mut self, wall_us: u64) {
+    pub fn promote(&mut self, wall_us: u64) {
         self.jump(wall_us);
         self.rows.iter_mut().for_each(|row| row.carried = true);
     }

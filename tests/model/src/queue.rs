@@ -2,33 +2,33 @@
 //! Written from the specification, without reading the core.
 
 use crate::naive::{Answer, Naive, Row};
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::request::Wait;
+use lock_core::model::hold::Mode;
+use lock_core::model::request::Wait;
 use std::collections::BTreeSet;
 
 /// A request to hold.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) db: u32,
-    pub(crate) keys: Vec<u8>,
-    pub(crate) owner: u8,
-    pub(crate) mode: Mode,
-    pub(crate) lease_us: u64,
-    pub(crate) note: Option<u8>,
-    pub(crate) wait: Wait,
-    pub(crate) retry: Option<u32>,
-    pub(crate) session: Option<(u64, u64)>,
+pub struct Ask {
+    pub db: u32,
+    pub keys: Vec<u8>,
+    pub owner: u8,
+    pub mode: Mode,
+    pub lease_us: u64,
+    pub note: Option<u8>,
+    pub wait: Wait,
+    pub retry: Option<u32>,
+    pub session: Option<(u64, u64)>,
     /// For how long the place outlives the request; None if not at all.
-    pub(crate) queue_us: Option<u64>,
+    pub queue_us: Option<u64>,
     /// Of how many shares it takes how many; None if it is no LOCK.SHARE.
-    pub(crate) share: Option<(u32, u32)>,
+    pub share: Option<(u32, u32)>,
     /// The fence that its hold is to have at least.
-    pub(crate) min_fence: Option<u64>,
+    pub min_fence: Option<u64>,
 }
 
 /// What a request asks for. An owner may wait for each of them at one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Read,
     Share,
     Write,
@@ -37,12 +37,12 @@ pub(crate) enum Kind {
 impl Ask {
     /// Its connection has closed: its place is kept for no longer than this, unless its owner asks again. 0 changes
     /// nothing.
-    pub(crate) fn keep_no_longer(&mut self, away_us: u64) {
+    pub fn keep_no_longer(&mut self, away_us: u64) {
         let queue_us = self.queue_us.filter(|_| away_us > 0);
         self.queue_us = queue_us.map(|queue_us| queue_us.min(away_us)).or(self.queue_us);
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub fn kind(&self) -> Kind {
         match (self.share, self.mode) {
             (Some(_), _) => Kind::Share,
             (None, Mode::Read) => Kind::Read,
@@ -55,7 +55,7 @@ impl Ask {
     }
 
     /// How often its owner has the key after it, in its mode, that had it so often before.
-    pub(crate) fn count_after(&self, count: u32) -> u32 {
+    pub fn count_after(&self, count: u32) -> u32 {
         match self.retry {
             None => count + self.take(),
             Some(least) => count.max(least),
@@ -76,91 +76,91 @@ impl Ask {
 
 /// A waiter.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiter {
-    pub(crate) id: u64,
-    pub(crate) ask: Ask,
+pub struct Waiter {
+    pub id: u64,
+    pub ask: Ask,
     /// The keys that its owner held for reading when it asked to write.
-    pub(crate) upgraded: Vec<u8>,
+    pub upgraded: Vec<u8>,
     /// Whether a request went before it to open a cycle.
-    pub(crate) passed: bool,
-    pub(crate) since_us: u64,
-    pub(crate) until_us: Option<u64>,
+    pub passed: bool,
+    pub since_us: u64,
+    pub until_us: Option<u64>,
     /// Whether its time was up when nothing could be granted.
-    pub(crate) overdue: bool,
+    pub overdue: bool,
     /// The number of its arrival.
-    pub(crate) ticket: u64,
+    pub ticket: u64,
 }
 
 /// What a waiter was granted, until it is known that the reply has arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Granted {
-    pub(crate) id: u64,
-    pub(crate) ask: Ask,
-    pub(crate) given: Vec<Given>,
-    pub(crate) confirmed: bool,
+pub struct Granted {
+    pub id: u64,
+    pub ask: Ask,
+    pub given: Vec<Given>,
+    pub confirmed: bool,
 }
 
 /// What was granted on one key.
 #[derive(Clone, Debug)]
-pub(crate) struct Given {
-    pub(crate) fence: u64,
+pub struct Given {
+    pub fence: u64,
     /// This one, and those that later grants gave the same hold.
-    pub(crate) fences: Vec<u64>,
-    pub(crate) added: u32,
-    pub(crate) deadline_us: u64,
-    pub(crate) session: Option<(u64, u64)>,
+    pub fences: Vec<u64>,
+    pub added: u32,
+    pub deadline_us: u64,
+    pub session: Option<(u64, u64)>,
     /// Where it lies now: keys are renamed and moved, and databases swapped.
-    pub(crate) place: (u32, u8),
+    pub place: (u32, u8),
     /// What the owner had there before.
-    pub(crate) before: Option<Row>,
+    pub before: Option<Row>,
 }
 
 /// What an owner was granted of which no client knows.
 #[derive(Clone, Debug)]
-pub(crate) struct Offer {
-    pub(crate) owner: u8,
+pub struct Offer {
+    pub owner: u8,
     /// In the order in which it asked for them.
-    pub(crate) parts: Vec<Part>,
+    pub parts: Vec<Part>,
     /// Of shares: the limit of the request that was granted.
-    pub(crate) limit: Option<u32>,
+    pub limit: Option<u32>,
 }
 
 /// One key of an offer.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub struct Part {
     /// The key when it was asked for.
-    pub(crate) asked: u8,
-    pub(crate) db: u32,
-    pub(crate) key: u8,
+    pub asked: u8,
+    pub db: u32,
+    pub key: u8,
     /// Whether the owner held it before.
-    pub(crate) held: bool,
+    pub held: bool,
     /// Whether what was offered there is gone.
-    pub(crate) gone: bool,
+    pub gone: bool,
 }
 
 impl Part {
-    pub(crate) fn stands(&self) -> bool {
+    pub fn stands(&self) -> bool {
         !self.held && !self.gone
     }
 }
 
 /// What is allowed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rules {
-    pub(crate) holders_max: usize,
-    pub(crate) waiters_max: usize,
-    pub(crate) waiters_per_key_max: usize,
-    pub(crate) places_max: usize,
+pub struct Rules {
+    pub holders_max: usize,
+    pub waiters_max: usize,
+    pub waiters_per_key_max: usize,
+    pub places_max: usize,
     /// How long a place outlives the connection of its client; 0 is as long as it asked for.
-    pub(crate) away_us: u64,
-    pub(crate) reserve_us: u64,
-    pub(crate) detects: bool,
+    pub away_us: u64,
+    pub reserve_us: u64,
+    pub detects: bool,
     /// How many holds that are over one step ends. The model ends all.
-    pub(crate) ended_max: usize,
+    pub ended_max: usize,
     /// Whether a step reaches its limits soon.
-    pub(crate) small_steps: bool,
+    pub small_steps: bool,
     /// How many queues one step puts on the ready list of those that are to be served together.
-    pub(crate) marked_max: usize,
+    pub marked_max: usize,
 }
 
 impl Waiter {
@@ -168,24 +168,24 @@ impl Waiter {
         self.ask.db == db && self.ask.keys.contains(&key)
     }
 
-    pub(crate) fn is_place(&self) -> bool {
+    pub fn is_place(&self) -> bool {
         self.ask.queue_us.is_some()
     }
 
     /// Whether no client waits for it.
-    pub(crate) fn is_detached(&self) -> bool {
+    pub fn is_detached(&self) -> bool {
         self.ask.wait == Wait::Never
     }
 
     /// Its client waits no more. False if it ends with its client.
-    pub(crate) fn detach(&mut self, now_us: u64) -> bool {
+    pub fn detach(&mut self, now_us: u64) -> bool {
         let Some(queue_us) = self.ask.queue_us else { return false };
         (self.ask.wait, self.ask.note, self.ask.session, self.ask.min_fence) = (Wait::Never, None, None, None);
         self.keep_until(now_us + queue_us);
         true
     }
 
-    pub(crate) fn keep_until(&mut self, until_us: u64) {
+    pub fn keep_until(&mut self, until_us: u64) {
         (self.until_us, self.overdue) = (Some(until_us), false);
     }
 
@@ -198,7 +198,7 @@ impl Waiter {
         (!self.upgraded.contains(&key), self.ticket)
     }
 
-    pub(crate) fn is_over(&self, now_us: u64) -> bool {
+    pub fn is_over(&self, now_us: u64) -> bool {
         self.until_us.is_some_and(|until| until <= now_us)
     }
 }
@@ -214,17 +214,17 @@ impl Naive {
     }
 
     /// The waiters of a key, in order.
-    pub(crate) fn queue(&self, db: u32, key: u8) -> Vec<&Waiter> {
+    pub fn queue(&self, db: u32, key: u8) -> Vec<&Waiter> {
         let mut queue: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.wants(db, key)).collect();
         queue.sort_by_key(|waiter| waiter.rank(key));
         queue
     }
 
-    pub(crate) fn waiter(&self, id: u64) -> Option<&Waiter> {
+    pub fn waiter(&self, id: u64) -> Option<&Waiter> {
         self.waiters.iter().find(|waiter| waiter.id == id)
     }
 
-    pub(crate) fn contended(&self) -> BTreeSet<(u32, u8)> {
+    pub fn contended(&self) -> BTreeSet<(u32, u8)> {
         self.waiters.iter().flat_map(|waiter| waiter.ask.keys.iter().map(|key| (waiter.ask.db, *key))).collect()
     }
 
@@ -289,12 +289,12 @@ impl Naive {
         ask.share.is_none_or(|(limit, _)| self.reads(ask.db, key) + u64::from(need) <= u64::from(limit))
     }
 
-    pub(crate) fn has_lost_its_hold(&self, waiter: &Waiter) -> bool {
+    pub fn has_lost_its_hold(&self, waiter: &Waiter) -> bool {
         waiter.upgraded.iter().any(|key| self.row(waiter.ask.db, *key, waiter.ask.owner).is_none())
     }
 
     /// Whether a place or a share has nothing to wait for: its owner came to hold in another way what it asks for.
-    pub(crate) fn is_settled_otherwise(&self, waiter: &Waiter, now_us: u64) -> bool {
+    pub fn is_settled_otherwise(&self, waiter: &Waiter, now_us: u64) -> bool {
         let Ask { db, owner, mode, ref keys, .. } = waiter.ask;
         let row = |key: &u8| self.row(db, *key, owner);
         if let (Kind::Share, Some(_)) = (waiter.ask.kind(), row(&keys[0])) {
@@ -316,7 +316,7 @@ impl Naive {
 
     /// Whether a place would go before the others of a cycle, but cannot be offered: its owner has come to read what it
     /// asks to write.
-    pub(crate) fn is_left_in_circle(&self, waiter: &Waiter, now_us: u64) -> bool {
+    pub fn is_left_in_circle(&self, waiter: &Waiter, now_us: u64) -> bool {
         let Ask { db, owner, mode, ref keys, .. } = waiter.ask;
         let reads = |key: &u8| self.row(db, *key, owner).is_some_and(|row| row.writes == 0);
         let waits_for_it = |other: &Waiter, _| !other.passed && self.leads_to(other.ask.owner, owner, now_us);
@@ -329,13 +329,13 @@ impl Naive {
 
     /// Whether a waiter cannot be served any more, though all it waits for is free: the wall clock was set back since
     /// it came, and the fence that it asks for is further ahead than a client may carry the clock.
-    pub(crate) fn is_too_far_ahead(&self, waiter: &Waiter, now_us: u64, wall_us: u64) -> bool {
+    pub fn is_too_far_ahead(&self, waiter: &Waiter, now_us: u64, wall_us: u64) -> bool {
         let may_be_served = self.is_servable(waiter, now_us) || self.is_in_circle(waiter.ask.owner, now_us);
         !waiter.is_detached() && may_be_served && !self.admits(waiter.ask.min_fence, wall_us)
     }
 
     /// Whether a waiter can be served now.
-    pub(crate) fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
+    pub fn is_servable(&self, waiter: &Waiter, now_us: u64) -> bool {
         !waiter.is_over(now_us)
             && !self.is_in_grace(now_us)
             && !self.is_settled_otherwise(waiter, now_us)
@@ -345,12 +345,7 @@ impl Naive {
 
     /// A waiter for none but these keys that can be served or has lost its hold: the timer ends what is over on others.
     /// Without these owners.
-    pub(crate) fn overlooked_at(
-        &self,
-        (db, keys): (u32, &[u8]),
-        without: &BTreeSet<u8>,
-        now_us: u64,
-    ) -> Option<&Waiter> {
+    pub fn overlooked_at(&self, (db, keys): (u32, &[u8]), without: &BTreeSet<u8>, now_us: u64) -> Option<&Waiter> {
         let mut waiters = self.waiters.iter().filter(|waiter| {
             let Ask { owner, keys: wanted, .. } = &waiter.ask;
             waiter.ask.db == db && wanted.iter().all(|key| keys.contains(key)) && !without.contains(owner)
@@ -359,7 +354,7 @@ impl Naive {
     }
 
     /// A waiter that can be served, has lost its hold, or has waited long enough.
-    pub(crate) fn overlooked(&self, now_us: u64) -> Option<&Waiter> {
+    pub fn overlooked(&self, now_us: u64) -> Option<&Waiter> {
         self.waiters.iter().find(|waiter| waiter.is_over(now_us) || self.is_overlooked(waiter, now_us))
     }
 
@@ -369,13 +364,13 @@ impl Naive {
     }
 
     /// How many keys a waiter is granted anew: what a place's owner holds already is no part of an offer.
-    pub(crate) fn grants_of(&self, waiter: &Waiter) -> usize {
+    pub fn grants_of(&self, waiter: &Waiter) -> usize {
         let Ask { db, owner, ref keys, .. } = waiter.ask;
         keys.iter().filter(|key| !waiter.is_detached() || self.row(db, **key, owner).is_none()).count()
     }
 
     /// Serves a waiter, if that is right now. What it gets.
-    pub(crate) fn serve_waiter(&mut self, id: u64, now_us: u64, wall_us: u64) -> Vec<u64> {
+    pub fn serve_waiter(&mut self, id: u64, now_us: u64, wall_us: u64) -> Vec<u64> {
         let waiter = self.waiter(id).expect("waits").clone();
         if !self.is_servable(&waiter, now_us) {
             self.check_passing(&waiter, now_us);
@@ -441,7 +436,7 @@ impl Naive {
     }
 
     /// Forgets of the offers what is not there any more.
-    pub(crate) fn refresh_offers(&mut self) {
+    pub fn refresh_offers(&mut self) {
         let rows = &self.rows;
         for Offer { owner, parts, .. } in &mut self.offers {
             for part in parts.iter_mut().filter(|part| !part.held) {
@@ -574,7 +569,7 @@ impl Naive {
     }
 
     /// An owner gives back its place on these keys, in this mode or in any.
-    pub(crate) fn leave_place(&mut self, (db, keys): (u32, &[u8]), owner: u8, mode: Option<Mode>) {
+    pub fn leave_place(&mut self, (db, keys): (u32, &[u8]), owner: u8, mode: Option<Mode>) {
         let leaves = |waiter: &mut Waiter| {
             let is_meant = waiter.is_place() && mode.is_none_or(|mode| mode == waiter.ask.mode);
             is_meant && waiter.ask.owner == owner && keys.iter().any(|key| waiter.wants(db, *key))
@@ -613,7 +608,7 @@ impl Naive {
     }
 
     /// A request to hold: served, refused, or queued under the id that [`Naive::call_last`] gives.
-    pub(crate) fn acquire(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Answer {
+    pub fn acquire(&mut self, ask: &Ask, now_us: u64, wall_us: u64) -> Answer {
         if !self.admits(ask.min_fence, wall_us) {
             return Answer::MinFenceAhead;
         }
@@ -756,7 +751,7 @@ impl Naive {
     }
 
     /// Gives the one that was queued last its name.
-    pub(crate) fn call_last(&mut self, id: u64) {
+    pub fn call_last(&mut self, id: u64) {
         self.waiters.last_mut().expect("somebody was queued").id = id;
     }
 
@@ -797,12 +792,7 @@ impl Naive {
     }
 
     /// What keeps a request waiting, beside the places in the queue of the waiters that are in a cycle with it.
-    pub(crate) fn hindrance(
-        &self,
-        waiter: &Waiter,
-        now_us: u64,
-        is_in: impl Fn(&Waiter, u8) -> bool,
-    ) -> Option<String> {
+    pub fn hindrance(&self, waiter: &Waiter, now_us: u64, is_in: impl Fn(&Waiter, u8) -> bool) -> Option<String> {
         for &key in &waiter.ask.keys {
             let Ask { db, owner, mode, .. } = waiter.ask;
             let others = self.others(db, key, owner);
@@ -853,14 +843,14 @@ impl Naive {
     }
 
     /// Whether a path leads from an owner back to it.
-    pub(crate) fn is_in_circle(&self, owner: u8, now_us: u64) -> bool {
+    pub fn is_in_circle(&self, owner: u8, now_us: u64) -> bool {
         self.leads_back(owner, |at| self.edges(at, now_us))
     }
 
     /// Whether a path leads from an owner back to it, and does not vanish by itself. A key is kept only so long for a
     /// waiter of several keys, and then that waiter is passed. A waiter behind one of an owner's two waits does not
     /// wait for the other.
-    pub(crate) fn is_in_lasting_circle(&self, owner: u8, now_us: u64) -> bool {
+    pub fn is_in_lasting_circle(&self, owner: u8, now_us: u64) -> bool {
         let waits_once = |owner| self.waiters.iter().filter(|waiter| waiter.ask.owner == owner).count() == 1;
         self.leads_back(owner, |at| match waits_once(at) {
             true => self.edges_to(at, now_us, |other| !other.is_many()),
@@ -885,7 +875,7 @@ impl Naive {
     }
 
     /// A cycle of two or three owners, each of which waits for a hold of the next.
-    pub(crate) fn short_cycle_of_holds(&self, now_us: u64) -> Option<Vec<u8>> {
+    pub fn short_cycle_of_holds(&self, now_us: u64) -> Option<Vec<u8>> {
         let owners: BTreeSet<u8> = self.waiters.iter().map(|waiter| waiter.ask.owner).collect();
         let next = |at: u8| self.edges_to(at, now_us, |_| false).into_iter().map(|(_, holder)| holder);
         for &a in &owners {
@@ -904,7 +894,7 @@ impl Naive {
     }
 
     /// Whether a requester might be in a cycle: another owner waits for a key that it holds, or stands behind it.
-    pub(crate) fn may_be_waited_for(&self, owner: u8) -> bool {
+    pub fn may_be_waited_for(&self, owner: u8) -> bool {
         self.contended().into_iter().any(|(db, key)| {
             let queue = self.queue(db, key);
             let stands = queue.iter().position(|waiter| waiter.ask.owner == owner);
@@ -913,7 +903,7 @@ impl Naive {
     }
 
     /// The first hop of a false cycle: its owner does not wait there for the next.
-    pub(crate) fn false_hop(&self, circle: &[(u8, u8)], now_us: u64) -> Option<(u8, u8)> {
+    pub fn false_hop(&self, circle: &[(u8, u8)], now_us: u64) -> Option<(u8, u8)> {
         let next = circle.iter().cycle().skip(1);
         let hops = circle.iter().zip(next);
         hops.map(|(hop, (next, _))| (*hop, *next))
@@ -922,7 +912,7 @@ impl Naive {
     }
 
     /// A queue was scanned: if the key is free and a waiter is left, it is kept from now on.
-    pub(crate) fn looked(&mut self, db: u32, key: u8, now_us: u64) {
+    pub fn looked(&mut self, db: u32, key: u8, now_us: u64) {
         if !self.queue(db, key).is_empty() && !self.is_in_grace(now_us) {
             self.kept.entry((db, key)).or_insert(now_us);
         }
@@ -930,20 +920,20 @@ impl Naive {
     }
 
     /// A key is kept no more when it is taken or has no waiter.
-    pub(crate) fn end_keeping(&mut self) {
+    pub fn end_keeping(&mut self) {
         let (rows, contended) = (&self.rows, self.contended());
         self.kept.retain(|at, _| contended.contains(at) && !rows.iter().any(|row| (row.db, row.key) == *at));
     }
 
     /// Of these keys, those that are taken are kept no more.
-    pub(crate) fn end_keeping_of(&mut self, db: u32, keys: &[u8]) {
+    pub fn end_keeping_of(&mut self, db: u32, keys: &[u8]) {
         let rows = &self.rows;
         let is_taken = |at: &(u32, u8)| rows.iter().any(|row| (row.db, row.key) == *at);
         self.kept.retain(|at, _| at.0 != db || !keys.contains(&at.1) || !is_taken(at));
     }
 
     /// An owner acquired or extended what it holds on these keys.
-    pub(crate) fn hear_of(&mut self, (db, keys): (u32, &[u8]), owner: u8) {
+    pub fn hear_of(&mut self, (db, keys): (u32, &[u8]), owner: u8) {
         for granted in self.granted.iter_mut().filter(|granted| granted.ask.owner == owner) {
             granted.confirmed |= granted.given.iter().any(|given| given.place.0 == db && keys.contains(&given.place.1));
         }
@@ -951,7 +941,7 @@ impl Naive {
 
     /// A lock went from one key to another. A grant there whose reply may not have arrived goes along, if it is still
     /// there.
-    pub(crate) fn follow(&mut self, from: (u32, u8), to: (u32, u8)) {
+    pub fn follow(&mut self, from: (u32, u8), to: (u32, u8)) {
         self.refresh_offers();
         // What lies there will be gone.
         let there = self.offers.iter_mut().flat_map(|offer| &mut offer.parts).filter(|part| (part.db, part.key) == to);
@@ -970,7 +960,7 @@ impl Naive {
     }
 
     /// Takes back what could not be delivered: what was there before is as if the request had not been made.
-    pub(crate) fn revoke_undelivered(&mut self, id: u64, now_us: u64) {
+    pub fn revoke_undelivered(&mut self, id: u64, now_us: u64) {
         let at = self.granted.iter().position(|granted| granted.id == id).expect("was granted");
         let Granted { ask, given, confirmed, .. } = self.granted.remove(at);
         let mut places: Vec<(u32, u8)> = Vec::new();

@@ -2,38 +2,38 @@
 
 use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Kind, Rules, Waiter};
-use redis_lock::lock::codec;
-use redis_lock::lock::manager::view::{self, View, ViewContext};
-use redis_lock::lock::manager::waiters::Waiting;
-use redis_lock::lock::manager::{LeasePoll, LockManager};
-use redis_lock::lock::model::effect::{Cause, Change, Effects, Record};
-use redis_lock::lock::model::fence::Fence;
-use redis_lock::lock::model::hold::{Hold, Mode, Session};
-use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::keyspace::{KeyEntry, Keyspace};
-use redis_lock::lock::model::limits::{Limits, StepLimits};
-use redis_lock::lock::model::lock::Lock;
-use redis_lock::lock::model::owner::{Note, Owner};
-use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
-use redis_lock::lock::model::request::{
+use lock_core::codec;
+use lock_core::manager::view::{self, View, ViewContext};
+use lock_core::manager::waiters::Waiting;
+use lock_core::manager::{LeasePoll, LockManager};
+use lock_core::model::effect::{Cause, Change, Effects, Record};
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::{Hold, Mode, Session};
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::keyspace::{KeyEntry, Keyspace};
+use lock_core::model::limits::{Limits, StepLimits};
+use lock_core::model::lock::Lock;
+use lock_core::model::owner::{Note, Owner};
+use lock_core::model::record::{HoldRecord, Origin, Update};
+use lock_core::model::request::{
     self, Acquire, Amount, Check, Extend, Guard, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request,
     Share, Wait, WaiterId,
 };
-use redis_lock::lock::model::session::UnlinkedLock;
-use redis_lock::lock::model::state::State;
-use redis_lock::lock::model::step;
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::deadlock::Budgets;
-use redis_lock::lock::wait::jobs::Job;
-use redis_lock::lock::wait::timers::WaitPoll;
+use lock_core::model::session::UnlinkedLock;
+use lock_core::model::state::State;
+use lock_core::model::step;
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::wait::deadlock::Budgets;
+use lock_core::wait::jobs::Job;
+use lock_core::wait::timers::WaitPoll;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 
-pub(crate) const SKEW: Millis = Millis(7);
+pub const SKEW: Millis = Millis(7);
 
 /// What can happen.
 #[derive(Clone, Debug)]
-pub(crate) enum Op {
+pub enum Op {
     Acquire {
         db: u32,
         keys: Vec<u8>,
@@ -183,7 +183,7 @@ impl Op {
 
 /// Which fence a request names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Named {
+pub enum Named {
     None,
     /// The one that the owner has on the first key, if it has one.
     Own,
@@ -192,7 +192,7 @@ pub(crate) enum Named {
 
 /// Which fence a hold is to have at least, by how much it is above or below another one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Least {
+pub enum Least {
     /// The last one that was given or seen.
     Last(i64),
     /// The wall clock.
@@ -206,23 +206,23 @@ pub(crate) enum Least {
 }
 
 /// What a hold is bound to: which of a few clients, and how many milliseconds it outlives its connection.
-pub(crate) type Bound = (u8, u64);
+pub type Bound = (u8, u64);
 
 /// A hold as it lies there: database, key, owner, reads, writes, fence, note.
 type RawRow = (u32, u8, Owner, u32, u32, Fence, Option<Note>);
 
 /// What a request came to and what it left to do.
-pub(crate) struct Step<R = Result<Outcome, Refusal>> {
-    pub(crate) outcome: R,
-    pub(crate) effects: Effects,
+pub struct Step<R = Result<Outcome, Refusal>> {
+    pub outcome: R,
+    pub effects: Effects,
 }
 
 /// A node and its keys.
-pub(crate) struct Side {
-    pub(crate) manager: LockManager,
-    pub(crate) locks: BTreeMap<(u32, u8), Lock>,
+pub struct Side {
+    pub manager: LockManager,
+    pub locks: BTreeMap<(u32, u8), Lock>,
     /// When keys expire that have a time to live.
-    pub(crate) expires: BTreeMap<(u32, u8), WallTime>,
+    pub expires: BTreeMap<(u32, u8), WallTime>,
     /// Keys with something else than a lock.
     foreign: BTreeSet<(u32, u8)>,
     /// The database and the keys of the current step.
@@ -233,11 +233,11 @@ pub(crate) struct Side {
     /// How often a key was opened in it.
     opens: usize,
     /// How often a lock was read that is none of the step's.
-    pub(crate) peeks: usize,
+    pub peeks: usize,
 }
 
 /// The name of a key: long ones are shared, short ones live in place.
-pub(crate) fn name(key: u8) -> &'static [u8] {
+pub fn name(key: u8) -> &'static [u8] {
     static NAMES: [[u8; 30]; 256] = {
         let mut names = [[0; 30]; 256];
         let mut key = 0;
@@ -251,7 +251,7 @@ pub(crate) fn name(key: u8) -> &'static [u8] {
 }
 
 /// A hash of which most owners and names have the same: nothing may come of that but more comparisons.
-pub(crate) fn weak_hash(bytes: &[u8]) -> u64 {
+pub fn weak_hash(bytes: &[u8]) -> u64 {
     bytes.first().map_or(0, |first| u64::from(first / 3 % 2))
 }
 
@@ -302,7 +302,7 @@ impl Keyspace for Side {
 }
 
 impl Side {
-    pub(crate) fn new(limits: Limits) -> Side {
+    pub fn new(limits: Limits) -> Side {
         let (locks, foreign) = (BTreeMap::new(), BTreeSet::new());
         Side {
             manager: LockManager::new(limits, weak_hash),
@@ -318,7 +318,7 @@ impl Side {
     }
 
     /// Serves a request on these keys.
-    pub(crate) fn serve(&mut self, db: u32, keys: &[u8], request: &Request, now: Now) -> Step {
+    pub fn serve(&mut self, db: u32, keys: &[u8], request: &Request, now: Now) -> Step {
         self.in_step(db, keys, now, |manager, step| manager.serve(step, request))
     }
 
@@ -336,7 +336,7 @@ impl Side {
     }
 
     /// A step of the manager on these keys.
-    pub(crate) fn in_step<R>(
+    pub fn in_step<R>(
         &mut self,
         db: u32,
         keys: &[u8],
@@ -350,7 +350,7 @@ impl Side {
     }
 
     /// Does a piece of work of the node on these keys, and tidies up as the shell does.
-    pub(crate) fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut LockManager, &mut Side) -> R) -> R {
+    pub fn on<R>(&mut self, db: u32, keys: &[u8], work: impl FnOnce(&mut LockManager, &mut Side) -> R) -> R {
         // The limits stay for what is opened.
         let limits = self.manager.limits;
         let mut manager = std::mem::replace(&mut self.manager, LockManager::new(limits, weak_hash));
@@ -363,7 +363,7 @@ impl Side {
         result
     }
 
-    pub(crate) fn delete(&mut self, db: u32, key: u8) {
+    pub fn delete(&mut self, db: u32, key: u8) {
         self.foreign.remove(&(db, key));
         self.leave(db, key);
     }
@@ -378,7 +378,7 @@ impl Side {
         Some(lock)
     }
 
-    pub(crate) fn set_over(&mut self, db: u32, key: u8) {
+    pub fn set_over(&mut self, db: u32, key: u8) {
         self.leave(db, key);
         self.foreign.insert((db, key));
         // As the notification of a key that was overwritten.
@@ -477,7 +477,7 @@ impl Side {
 }
 
 /// What is allowed where a test is not about that.
-pub(crate) const RULES: Rules = Rules {
+pub const RULES: Rules = Rules {
     holders_max: 9,
     waiters_max: 9_999,
     waiters_per_key_max: 9_999,
@@ -504,7 +504,7 @@ const SMALL: StepLimits = StepLimits {
     queues_marked: 1,
 };
 
-pub(crate) fn limits(rules: Rules) -> Limits {
+pub fn limits(rules: Rules) -> Limits {
     Limits {
         holders_per_key_max: rules.holders_max,
         waiters_max: rules.waiters_max,
@@ -526,11 +526,11 @@ pub(crate) fn limits(rules: Rules) -> Limits {
 }
 
 /// The three of them.
-pub(crate) struct World {
-    pub(crate) primary: Side,
-    pub(crate) replica: Side,
-    pub(crate) naive: Naive,
-    pub(crate) now: Now,
+pub struct World {
+    pub primary: Side,
+    pub replica: Side,
+    pub naive: Naive,
+    pub now: Now,
     /// By which time the commands of the transaction or script that runs are judged.
     unit: Option<Timestamp>,
     /// The fence that the next request's hold is to have at least.
@@ -540,19 +540,19 @@ pub(crate) struct World {
     /// Whether time has passed unnoticed, a connection closed, or a transaction or a script goes on.
     late: bool,
     /// Whether some requests are repeated over a connection that the server does not let wait.
-    pub(crate) some_cannot_wait: bool,
+    pub some_cannot_wait: bool,
     /// Whether some requests come while the server has no memory left.
-    pub(crate) memory_is_short: bool,
+    pub memory_is_short: bool,
     /// Whether nothing can be granted now and then when the time of a place is up.
-    pub(crate) some_places_are_overdue: bool,
+    pub some_places_are_overdue: bool,
     /// Which connection each client has, by how many it had before.
     connections: [u64; 3],
     /// What was answered last.
-    pub(crate) last: Option<Answer>,
+    pub last: Option<Answer>,
 }
 
 impl World {
-    pub(crate) fn new(rules: Rules) -> World {
+    pub fn new(rules: Rules) -> World {
         World {
             primary: Side::new(limits(rules)),
             replica: Side::new(limits(rules)),
@@ -571,7 +571,7 @@ impl World {
     }
 
     /// The same, with this much for the part of a search for deadlocks that reads queues.
-    pub(crate) fn searching(rules: Rules, units: usize) -> World {
+    pub fn searching(rules: Rules, units: usize) -> World {
         let mut world = World::new(rules);
         world.primary.manager.searches = Budgets::with_queues(units);
         world.naive.may_overlook = true;
@@ -579,7 +579,7 @@ impl World {
     }
 
     /// Does one thing in all three, works off what it leaves to do, and compares what they answer.
-    pub(crate) fn step(&mut self, op: &Op) {
+    pub fn step(&mut self, op: &Op) {
         match op {
             // A request is judged when its queues were served, as far as its step goes. The naive model serves all of
             // them first, so nothing is left undone here.
@@ -1461,7 +1461,7 @@ impl World {
     }
 
     /// Compares all three, and checks the invariants.
-    pub(crate) fn check(&mut self) {
+    pub fn check(&mut self) {
         let now = self.now.mono;
         let mut settled = self.naive.clone();
         settled.settle(now.0);
@@ -1592,7 +1592,7 @@ impl World {
 }
 
 /// What a replica receives of a change.
-pub(crate) fn update_of(change: &Change, now: Now) -> Update {
+pub fn update_of(change: &Change, now: Now) -> Update {
     let Change { owner, hold, .. } = change;
     match (change.ended, change.ends_writer()) {
         (false, _) => Update::State(HoldRecord::of(owner, hold, now)),

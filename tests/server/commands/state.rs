@@ -1,15 +1,15 @@
 //! The word of a record: what is written comes back, one word for each state, and nothing else is read.
 
+use linked::command::args::Parser;
+use linked::command::hold::{UNBOUND, parse};
+use lock_core::model::fence::Fence;
+use lock_core::model::owner::{NOBODY, Note, Owner};
+use lock_core::model::record::{HoldRecord, Update};
+use lock_core::model::state::{State, StateError};
+use lock_core::model::time::{Millis, WallTime};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use redis_lock::command::args::Parser;
-use redis_lock::command::hold::{UNBOUND, parse};
-use redis_lock::lock::model::fence::Fence;
-use redis_lock::lock::model::owner::{NOBODY, Note, Owner};
-use redis_lock::lock::model::record::{HoldRecord, Update};
-use redis_lock::lock::model::state::{State, StateError};
-use redis_lock::lock::model::time::{Millis, WallTime};
 
 /// A number of any length, and mostly one at the end of its range.
 fn number(max: u64) -> impl Strategy<Value = u64> {

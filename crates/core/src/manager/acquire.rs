@@ -14,19 +14,19 @@
 //! one key. A reader gets more shares only while nobody waits.
 //!
 //! *New hold* and *upgrade* get a new fence; *re-entrant* keeps its fence unless the hold was carried here. \* Only if
-//! no waiter delays it ([`crate::lock::wait::order`]). A request that cannot be served waits, if it asked for that.
+//! no waiter delays it ([`crate::wait::order`]). A request that cannot be served waits, if it asked for that.
 
 use super::LockManager;
 use super::enqueue::Search;
 use super::grant::{GrantContext, grant};
-use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::lock::Lock;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Cycle, Outcome, PerKey, Refusal, Wait};
-use crate::lock::model::settle::Over;
-use crate::lock::model::step::Step;
-use crate::lock::wait::order::{Passed, Requester, Verdict, is_upgrade, judge};
+use crate::model::key::KeyIndex;
+use crate::model::keyspace::Keyspace;
+use crate::model::lock::Lock;
+use crate::model::owner::Owner;
+use crate::model::request::{Acquire, Cycle, Outcome, PerKey, Refusal, Wait};
+use crate::model::settle::Over;
+use crate::model::step::Step;
+use crate::wait::order::{Passed, Requester, Verdict, is_upgrade, judge};
 
 impl LockManager {
     /// Takes all the keys of a request, or lets it wait for them, or takes none.

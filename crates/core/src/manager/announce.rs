@@ -2,12 +2,12 @@
 //! and indexes learn of each bit by bit.
 
 use super::LockManager;
-use crate::lock::model::effect::Cause;
-use crate::lock::model::hold::Hold;
-use crate::lock::model::key::{Db, KeyIndex};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::step::Step;
+use crate::model::effect::Cause;
+use crate::model::hold::Hold;
+use crate::model::key::{Db, KeyIndex};
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::step::Step;
 use alloc::vec::Vec;
 
 impl LockManager {

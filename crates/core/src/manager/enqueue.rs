@@ -1,15 +1,15 @@
 //! Queueing a request that cannot be served now.
 
 use super::LockManager;
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::limits::PLACES_PER_OWNER;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
-use crate::lock::model::step::Step;
-use crate::lock::model::time::Timestamp;
-use crate::lock::wait::order::is_upgrade;
-use crate::lock::wait::waiter::{CycleCause, Waiter, Wanted};
+use crate::model::key::{Db, KeyIndex, KeyName};
+use crate::model::keyspace::Keyspace;
+use crate::model::limits::PLACES_PER_OWNER;
+use crate::model::owner::Owner;
+use crate::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
+use crate::model::step::Step;
+use crate::model::time::Timestamp;
+use crate::wait::order::is_upgrade;
+use crate::wait::waiter::{CycleCause, Waiter, Wanted};
 use alloc::boxed::Box;
 
 /// The search for a deadlock that a wait would close.

@@ -2,10 +2,10 @@
 //! and the waiters have it.
 
 use super::LockManager;
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::step::Step;
-use crate::lock::model::time::WallTime;
+use crate::model::key::{Db, KeyIndex, KeyName};
+use crate::model::keyspace::Keyspace;
+use crate::model::step::Step;
+use crate::model::time::WallTime;
 
 impl LockManager {
     /// Notes when a key of the step expires, if requests wait for it.

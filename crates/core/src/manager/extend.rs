@@ -2,13 +2,13 @@
 
 use super::LockManager;
 use super::grant::{GrantContext, raised};
-use crate::lock::model::effect::Cause;
-use crate::lock::model::fence::Fence;
-use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Extend, Outcome, Refusal, per_key};
-use crate::lock::model::step::Step;
+use crate::model::effect::Cause;
+use crate::model::fence::Fence;
+use crate::model::key::KeyIndex;
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::request::{Extend, Outcome, Refusal, per_key};
+use crate::model::step::Step;
 
 impl LockManager {
     /// Extends the holds on these keys, each that the owner has.

@@ -6,14 +6,14 @@
 
 use super::LockManager;
 use super::enqueue::Search;
-use crate::lock::model::grace::Grace;
-use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Outcome, Refusal, Wait, WaiterId};
-use crate::lock::model::step::Step;
-use crate::lock::model::time::{Millis, Timestamp};
-use crate::lock::wait::sweep::SweepKind;
+use crate::model::grace::Grace;
+use crate::model::key::KeyIndex;
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::request::{Acquire, Outcome, Refusal, Wait, WaiterId};
+use crate::model::step::Step;
+use crate::model::time::{Millis, Timestamp};
+use crate::wait::sweep::SweepKind;
 use alloc::vec::Vec;
 
 impl LockManager {

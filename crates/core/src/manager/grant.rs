@@ -1,17 +1,17 @@
 //! Granting: gives an owner all these keys, with new fences where it needs new ones.
 
-use crate::lock::model::effect::Cause;
-use crate::lock::model::fence::{Fence, FenceClock};
-use crate::lock::model::hold::{Epoch, Hold};
-use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::offers::OfferId;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, PerKey, Refusal, per_key};
-use crate::lock::model::step::Step;
-use crate::lock::model::time::{Millis, Timestamp, WallTime};
-use crate::lock::wait::order::is_upgrade;
-use crate::lock::wait::waiter::{GrantUndo, PriorHold};
+use crate::model::effect::Cause;
+use crate::model::fence::{Fence, FenceClock};
+use crate::model::hold::{Epoch, Hold};
+use crate::model::key::KeyIndex;
+use crate::model::keyspace::Keyspace;
+use crate::model::offers::OfferId;
+use crate::model::owner::Owner;
+use crate::model::request::{Acquire, PerKey, Refusal, per_key};
+use crate::model::step::Step;
+use crate::model::time::{Millis, Timestamp, WallTime};
+use crate::wait::order::is_upgrade;
+use crate::wait::waiter::{GrantUndo, PriorHold};
 
 /// The parts of the manager that a grant needs.
 pub(crate) struct GrantContext<'n> {

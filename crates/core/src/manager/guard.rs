@@ -1,11 +1,11 @@
 //! Guarding: whether an owner may run a command now, because it holds the lock for writing.
 
 use super::LockManager;
-use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Check, Guard, Outcome};
-use crate::lock::model::step::Step;
+use crate::model::key::KeyIndex;
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::request::{Check, Guard, Outcome};
+use crate::model::step::Step;
 
 impl LockManager {
     /// Judges by the first key of the step, which is settled. Changes no hold.

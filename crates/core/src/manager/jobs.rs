@@ -3,20 +3,20 @@
 
 use super::LockManager;
 use super::wake::Attempt;
-use crate::lock::model::effect::{Cause, WaitEnds};
-use crate::lock::model::hold::Hold;
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Cycle, PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
-use crate::lock::model::step::Step;
-use crate::lock::model::time::{Millis, Timestamp};
-use crate::lock::wait::deadlock::{self, Budgets, Found, TooMuch};
-use crate::lock::wait::jobs::Job;
-use crate::lock::wait::queue::WaitQueue;
-use crate::lock::wait::sweep::SweepKind;
-use crate::lock::wait::timers::WaitPoll;
-use crate::lock::wait::waiter::{CycleCause, GrantUndo, Undelivered, Waiter};
+use crate::model::effect::{Cause, WaitEnds};
+use crate::model::hold::Hold;
+use crate::model::key::{Db, KeyIndex, KeyName};
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::request::{Cycle, PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
+use crate::model::step::Step;
+use crate::model::time::{Millis, Timestamp};
+use crate::wait::deadlock::{self, Budgets, Found, TooMuch};
+use crate::wait::jobs::Job;
+use crate::wait::queue::WaitQueue;
+use crate::wait::sweep::SweepKind;
+use crate::wait::timers::WaitPoll;
+use crate::wait::waiter::{CycleCause, GrantUndo, Undelivered, Waiter};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -316,7 +316,7 @@ impl LockManager {
     }
 
     /// The keys with holds that no client knows of. They are plain holds once the node is dismissed: see
-    /// [`Lock::keep_offers`](crate::lock::model::lock::Lock::keep_offers).
+    /// [`Lock::keep_offers`](crate::model::lock::Lock::keep_offers).
     #[must_use]
     pub fn offered_keys(&self) -> Vec<(Db, KeyName)> {
         // Each once, however many have places there.

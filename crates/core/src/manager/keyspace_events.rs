@@ -3,12 +3,12 @@
 
 use super::LockManager;
 use super::lease_index::Index;
-use crate::lock::collections::wheel::EntryId;
-use crate::lock::model::key::{Db, PlainName};
-use crate::lock::model::lock::{Leases, Lock};
-use crate::lock::model::session::UnlinkedLock;
-use crate::lock::model::time::Timestamp;
-use crate::lock::wait::sweep::SweepKind;
+use crate::collections::wheel::EntryId;
+use crate::model::key::{Db, PlainName};
+use crate::model::lock::{Leases, Lock};
+use crate::model::session::UnlinkedLock;
+use crate::model::time::Timestamp;
+use crate::wait::sweep::SweepKind;
 use alloc::vec::Vec;
 
 impl LockManager {

@@ -4,10 +4,10 @@
 //! of the old one at the same moment as the new data. Some servers do not tell which database a key is loaded into. The
 //! entries of such keys are *of unknown database* until the module has found their locks.
 
-use crate::lock::collections::wheel::{EntryId, Generations, Poll};
-use crate::lock::model::key::{Db, PlainName};
-use crate::lock::model::lock::Leases;
-use crate::lock::model::time::Timestamp;
+use crate::collections::wheel::{EntryId, Generations, Poll};
+use crate::model::key::{Db, PlainName};
+use crate::model::lock::Leases;
+use crate::model::time::Timestamp;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -253,7 +253,7 @@ impl Database {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::model::time::Millis;
+    use crate::model::time::Millis;
 
     #[test]
     fn a_poll_visits_only_the_databases_whose_leases_are_due() {

@@ -22,25 +22,25 @@ pub mod view;
 pub mod waiters;
 pub mod wake;
 
-use crate::lock::collections::wheel::{EntryId, Generations};
-use crate::lock::model::effect::{BindingChange, Change, EndedHolds, IndexChange};
-use crate::lock::model::fence::{Fence, FenceClock};
-use crate::lock::model::grace::Grace;
-use crate::lock::model::hashing::KeyedHash;
-use crate::lock::model::hold::{Connection, Epoch};
-use crate::lock::model::holds::Holds;
-use crate::lock::model::key::{Db, KeyIndex, KeyName, NameSet};
-use crate::lock::model::keyspace::{KeyEntry, Keyspace};
-use crate::lock::model::limits::Limits;
-use crate::lock::model::lock::{Leases, Lock};
-use crate::lock::model::offers::Offers;
-use crate::lock::model::request::PerKey;
-use crate::lock::model::session::Sessions;
-use crate::lock::model::settle::Settling;
-use crate::lock::model::step::Step;
-use crate::lock::model::time::{Timestamp, WallTime};
-use crate::lock::wait::deadlock::Budgets;
-use crate::lock::wait::table::WaitTable;
+use crate::collections::wheel::{EntryId, Generations};
+use crate::model::effect::{BindingChange, Change, EndedHolds, IndexChange};
+use crate::model::fence::{Fence, FenceClock};
+use crate::model::grace::Grace;
+use crate::model::hashing::KeyedHash;
+use crate::model::hold::{Connection, Epoch};
+use crate::model::holds::Holds;
+use crate::model::key::{Db, KeyIndex, KeyName, NameSet};
+use crate::model::keyspace::{KeyEntry, Keyspace};
+use crate::model::limits::Limits;
+use crate::model::lock::{Leases, Lock};
+use crate::model::offers::Offers;
+use crate::model::request::PerKey;
+use crate::model::session::Sessions;
+use crate::model::settle::Settling;
+use crate::model::step::Step;
+use crate::model::time::{Timestamp, WallTime};
+use crate::wait::deadlock::Budgets;
+use crate::wait::table::WaitTable;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use lease_index::Index;
@@ -223,7 +223,7 @@ impl LockManager {
     }
 
     /// A client disconnects. True when holds are bound to its connection. Then the background ends them
-    /// ([`Job::EndSession`](crate::lock::wait::jobs::Job::EndSession)), and a hand-off to the next waiters follows.
+    /// ([`Job::EndSession`](crate::wait::jobs::Job::EndSession)), and a hand-off to the next waiters follows.
     pub fn disconnect(&mut self, client: u64, now: Timestamp) -> bool {
         let connection = self.sessions.connection(client);
         self.wait_table.closed(connection, now);

@@ -2,12 +2,12 @@
 
 use super::LockManager;
 use super::waiters::Waiting;
-use crate::lock::model::effect::Cause;
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::step::Step;
-use crate::lock::model::time::{Millis, Timestamp};
+use crate::model::effect::Cause;
+use crate::model::key::{Db, KeyIndex, KeyName};
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::step::Step;
+use crate::model::time::{Millis, Timestamp};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 

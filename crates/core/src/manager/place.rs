@@ -5,19 +5,19 @@
 
 use super::LockManager;
 use super::grant::{GrantContext, grant};
-use crate::lock::model::effect::Cause;
-use crate::lock::model::hold::{Hold, Mode};
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::{KeyEntry, Keyspace};
-use crate::lock::model::lock::Lock;
-use crate::lock::model::offers::{Claim, OfferId};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Amount, Kind, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
-use crate::lock::model::settle::Over;
-use crate::lock::model::step::Step;
-use crate::lock::model::time::Timestamp;
-use crate::lock::wait::order::{Verdict, is_upgrade, judge};
-use crate::lock::wait::waiter::{GrantUndo, Undelivered, Waiter};
+use crate::model::effect::Cause;
+use crate::model::hold::{Hold, Mode};
+use crate::model::key::{Db, KeyIndex, KeyName};
+use crate::model::keyspace::{KeyEntry, Keyspace};
+use crate::model::lock::Lock;
+use crate::model::offers::{Claim, OfferId};
+use crate::model::owner::Owner;
+use crate::model::request::{Acquire, Amount, Kind, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
+use crate::model::settle::Over;
+use crate::model::step::Step;
+use crate::model::time::Timestamp;
+use crate::wait::order::{Verdict, is_upgrade, judge};
+use crate::wait::waiter::{GrantUndo, Undelivered, Waiter};
 use alloc::vec::Vec;
 
 impl LockManager {

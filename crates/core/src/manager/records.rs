@@ -1,19 +1,19 @@
 //! Applying records: the primary's and the disk's are believed, a client's is checked.
 
 use super::LockManager;
-use crate::lock::model::effect::Cause;
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::Hold;
-use crate::lock::model::holds::Holds;
-use crate::lock::model::key::{Db, KeyIndex};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::limits::Limits;
-use crate::lock::model::lock::Lock;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::record::{DecodedLock, HoldRecord, Origin, Update};
-use crate::lock::model::request::Refusal;
-use crate::lock::model::step::Step;
-use crate::lock::model::time::{Now, Timestamp, WallTime};
+use crate::model::effect::Cause;
+use crate::model::fence::Fence;
+use crate::model::hold::Hold;
+use crate::model::holds::Holds;
+use crate::model::key::{Db, KeyIndex};
+use crate::model::keyspace::Keyspace;
+use crate::model::limits::Limits;
+use crate::model::lock::Lock;
+use crate::model::owner::Owner;
+use crate::model::record::{DecodedLock, HoldRecord, Origin, Update};
+use crate::model::request::Refusal;
+use crate::model::step::Step;
+use crate::model::time::{Now, Timestamp, WallTime};
 
 impl LockManager {
     /// Does what a LOCK.HOLD says. A client's is settled first and checked; the primary's and the disk's are believed.

@@ -2,13 +2,13 @@
 
 use super::LockManager;
 use super::place::ends_place;
-use crate::lock::model::effect::Cause;
-use crate::lock::model::hold::Mode;
-use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Amount, Outcome, Refusal, Release, per_key};
-use crate::lock::model::step::Step;
+use crate::model::effect::Cause;
+use crate::model::hold::Mode;
+use crate::model::key::KeyIndex;
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::request::{Amount, Outcome, Refusal, Release, per_key};
+use crate::model::step::Step;
 use alloc::vec::Vec;
 
 impl LockManager {

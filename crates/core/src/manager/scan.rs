@@ -5,20 +5,20 @@
 //! bypass it: their owners got something since they came, or wait elsewhere too. Where a grant replaces an offer that
 //! excluded more, the scan begins anew: else those behind would take the room before the waiters that were blocked.
 //!
-//! A step does a bounded piece of it ([`StepLimits`](crate::lock::model::limits::StepLimits)). The queue keeps where
+//! A step does a bounded piece of it ([`StepLimits`](crate::model::limits::StepLimits)). The queue keeps where
 //! the scan stopped (`Cursor`), and the background goes on from there. A step that changes the lock scans from the
 //! head: that is where it hands off. If it answers no waiter, it moves no cursor. So no owner can keep the background
 //! from the end of a queue.
 
 use super::LockManager;
 use super::wake::Attempt;
-use crate::lock::model::hold::Mode;
-use crate::lock::model::key::{Db, KeyIndex, KeyName};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::request::{PerKey, WaiterId};
-use crate::lock::model::step::{Savepoint, Step};
-use crate::lock::wait::queue::{Cursor, Position};
-use crate::lock::wait::waiter::Waiter;
+use crate::model::hold::Mode;
+use crate::model::key::{Db, KeyIndex, KeyName};
+use crate::model::keyspace::Keyspace;
+use crate::model::request::{PerKey, WaiterId};
+use crate::model::step::{Savepoint, Step};
+use crate::wait::queue::{Cursor, Position};
+use crate::wait::waiter::Waiter;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 

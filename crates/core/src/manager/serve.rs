@@ -5,12 +5,12 @@
 //! [`acquire`](super::acquire), [`release`](super::release), [`extend`](super::extend), [`guard`](super::guard).
 
 use super::LockManager;
-use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Operation, Outcome, PerKey, Refusal, Request, WaitEnd};
-use crate::lock::model::step::Step;
-use crate::lock::wait::timers::WaitPoll;
+use crate::model::key::KeyIndex;
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::request::{Operation, Outcome, PerKey, Refusal, Request, WaitEnd};
+use crate::model::step::Step;
+use crate::wait::timers::WaitPoll;
 
 impl LockManager {
     /// Settles the request's keys, then serves it: all of it or nothing. What settling ended is among the effects also

@@ -1,14 +1,14 @@
 //! A lock as it is to be seen: settled, though nothing is changed.
 
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::{Hold, Mode, Session};
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::lock::Lock;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::Check;
-use crate::lock::model::session::Sessions;
-use crate::lock::model::settle::Over;
-use crate::lock::model::time::{Millis, Timestamp};
+use crate::model::fence::Fence;
+use crate::model::hold::{Hold, Mode, Session};
+use crate::model::key::{Db, KeyName};
+use crate::model::lock::Lock;
+use crate::model::owner::Owner;
+use crate::model::request::Check;
+use crate::model::session::Sessions;
+use crate::model::settle::Over;
+use crate::model::time::{Millis, Timestamp};
 
 /// A lock as it is to be seen: settled, though nothing was changed.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! Waiters as they are to be seen: in INFO, LOCK.INFO and LOCK.TOP.
 
 use super::LockManager;
-use crate::lock::model::key::Db;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::WaiterId;
-use crate::lock::model::time::{Millis, Timestamp};
-use crate::lock::wait::waiter::Waiter;
+use crate::model::key::Db;
+use crate::model::owner::Owner;
+use crate::model::request::WaiterId;
+use crate::model::time::{Millis, Timestamp};
+use crate::wait::waiter::Waiter;
 
 /// A waiter as it is to be seen.
 #[derive(Clone, Copy, Debug)]

@@ -4,15 +4,15 @@
 
 use super::LockManager;
 use super::grant::{GrantContext, grant};
-use crate::lock::model::key::KeyIndex;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::offers::OfferId;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Cycle, PerKey, Refusal, WaitEnd, WaiterId};
-use crate::lock::model::settle::Over;
-use crate::lock::model::step::Step;
-use crate::lock::wait::order::{Order, Passed, Requester, Verdict, judge};
-use crate::lock::wait::waiter::{GrantUndo, Waiter};
+use crate::model::key::KeyIndex;
+use crate::model::keyspace::Keyspace;
+use crate::model::offers::OfferId;
+use crate::model::owner::Owner;
+use crate::model::request::{Cycle, PerKey, Refusal, WaitEnd, WaiterId};
+use crate::model::settle::Over;
+use crate::model::step::Step;
+use crate::wait::order::{Order, Passed, Requester, Verdict, judge};
+use crate::wait::waiter::{GrantUndo, Waiter};
 
 /// The result of judging a waiter.
 pub(super) enum Attempt {

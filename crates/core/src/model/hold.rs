@@ -4,7 +4,7 @@ use super::fence::Fence;
 use super::offers::OfferId;
 use super::owner::Note;
 use super::time::{Millis, Timestamp};
-use crate::lock::collections::heap::allocated;
+use crate::collections::heap::allocated;
 use alloc::boxed::Box;
 use core::ops::RangeInclusive;
 

@@ -5,7 +5,7 @@ use super::hold::{Connection, Hold, Session};
 use super::offers::OfferId;
 use super::owner::Owner;
 use super::time::Timestamp;
-use crate::lock::collections::heap::{allocated, of_tree};
+use crate::collections::heap::{allocated, of_tree};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -1,8 +1,8 @@
 //! What a key is called: by its name, in a database, or by its place in a step.
 
 use super::hashing::KeyedHash;
-use crate::lock::collections::bytes::Bytes;
-use crate::lock::collections::heap::allocated;
+use crate::collections::bytes::Bytes;
+use crate::collections::heap::allocated;
 use alloc::rc::Rc;
 use core::cmp::Ordering;
 use core::fmt;

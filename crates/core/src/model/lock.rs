@@ -14,8 +14,8 @@ use super::hold::{Hold, Mode};
 use super::holds::Holds;
 use super::key::PlainName;
 use super::owner::Owner;
-use crate::lock::collections::heap::allocated;
-use crate::lock::collections::wheel::{EntryId, Wheel};
+use crate::collections::heap::allocated;
+use crate::collections::wheel::{EntryId, Wheel};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 

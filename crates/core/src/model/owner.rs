@@ -1,6 +1,6 @@
 //! The owner of a request, and its note about itself. Opaque bytes, never text.
 
-use crate::lock::collections::bytes::Bytes;
+use crate::collections::bytes::Bytes;
 use alloc::boxed::Box;
 use core::borrow::Borrow;
 use core::fmt;

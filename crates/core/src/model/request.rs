@@ -5,7 +5,7 @@ use super::hold::{Hold, Mode, Session};
 use super::key::{Db, KeyIndex, KeyName};
 use super::owner::{Note, Owner};
 use super::time::{Millis, Timestamp};
-use crate::lock::collections::arena::Id;
+use crate::collections::arena::Id;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -296,7 +296,7 @@ pub enum Outcome {
     /// Others hold or wait. The owner has a place in the queue now, and this request is answered.
     Placed(WaiterId),
     /// The owner waits for the same already, and this request repeats that. It takes over the place by
-    /// [`LockManager::take_over`](crate::lock::manager::LockManager::take_over), once it is sure that it can wait.
+    /// [`LockManager::take_over`](crate::manager::LockManager::take_over), once it is sure that it can wait.
     /// Nothing was changed.
     Repeats(WaiterId),
     /// Per key the counts left to the owner; None where it held nothing or another fence was named.

@@ -14,7 +14,7 @@ use super::key::{Db, KeyName};
 use super::lock::Lock;
 use super::offers::OfferId;
 use super::time::Timestamp;
-use crate::lock::collections::arena::Id;
+use crate::collections::arena::Id;
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

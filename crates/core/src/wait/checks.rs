@@ -1,8 +1,8 @@
 //! Which owners are to be checked for deadlocks: each once, the last that was marked first.
 
 use super::waiter::CycleCause;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::WaiterId;
+use crate::model::owner::Owner;
+use crate::model::request::WaiterId;
 use alloc::collections::BTreeMap;
 
 /// Owners to be checked. One entry stands for all waits of an owner, since a search begins at the owner.

@@ -6,8 +6,8 @@
 //! What is noted may be too early: the key has lost its time to live, or has got a later one. Whoever opens it then
 //! notes what is true now. It is never too late: what gives a key an earlier one is noted at once.
 
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::time::WallTime;
+use crate::model::key::{Db, KeyName};
+use crate::model::time::WallTime;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 /// The keys that are waited for and expire, at most one entry each.

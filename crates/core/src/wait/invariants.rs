@@ -3,8 +3,8 @@
 use super::queue::WaitQueue;
 use super::table::WaitTable;
 use super::waiter::{queue_bytes, seat_bytes};
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::time::Timestamp;
+use crate::model::key::{Db, KeyName};
+use crate::model::time::Timestamp;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 impl WaitTable {

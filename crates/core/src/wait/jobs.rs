@@ -6,10 +6,10 @@ use super::queue::{Pending, WaitQueue};
 use super::sweep::SweepKind;
 use super::table::WaitTable;
 use super::waiter::{CycleCause, Waiter};
-use crate::lock::model::hold::Connection;
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{PerKey, WaiterId};
+use crate::model::hold::Connection;
+use crate::model::key::{Db, KeyName};
+use crate::model::owner::Owner;
+use crate::model::request::{PerKey, WaiterId};
 use core::ops::Bound::{Excluded, Unbounded};
 
 /// Work that is left to the background.

@@ -36,16 +36,16 @@
 use super::queue::{Position, WaitQueue};
 use super::table::WaitTable;
 use super::waiter::{Waiter, Wanted};
-use crate::lock::model::hold::{Hold, Mode};
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::limits::Limits;
-use crate::lock::model::lock::Lock;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Cycle, Refusal, WaiterId};
-use crate::lock::model::session::Sessions;
-use crate::lock::model::settle::Over;
-use crate::lock::model::time::Timestamp;
+use crate::model::hold::{Hold, Mode};
+use crate::model::key::{Db, KeyName};
+use crate::model::keyspace::Keyspace;
+use crate::model::limits::Limits;
+use crate::model::lock::Lock;
+use crate::model::owner::Owner;
+use crate::model::request::{Acquire, Cycle, Refusal, WaiterId};
+use crate::model::session::Sessions;
+use crate::model::settle::Over;
+use crate::model::time::Timestamp;
 use alloc::collections::BTreeSet;
 
 /// The verdict on a request by the holds on a key, by the table in manager/acquire.rs.

@@ -1,9 +1,9 @@
 //! The waiters of each owner. Knows owners by their hashes alone, which hardly any two of them share.
 
-use crate::lock::collections::inline_map::{InlineMap, Iter};
-use crate::lock::model::hashing::KeyedHash;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::WaiterId;
+use crate::collections::inline_map::{InlineMap, Iter};
+use crate::model::hashing::KeyedHash;
+use crate::model::owner::Owner;
+use crate::model::request::WaiterId;
 use alloc::vec::Vec;
 
 /// Waiters by the keyed hash of their owner, each owner's in the order of their tickets.

@@ -4,10 +4,10 @@
 use super::queue::Position;
 use super::table::WaitTable;
 use super::waiter::{Waiter, Wanted, queue_bytes, seat_bytes};
-use crate::lock::model::key::Db;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, Kind, WaitEnd, WaiterId};
-use crate::lock::model::time::Timestamp;
+use crate::model::key::Db;
+use crate::model::owner::Owner;
+use crate::model::request::{Acquire, Kind, WaitEnd, WaiterId};
+use crate::model::time::Timestamp;
 
 impl WaitTable {
     /// For how many waiters a client is parked.

@@ -1,9 +1,9 @@
 //! The wait queue of a key: its waiters in order. Knows their positions alone, and decides nothing.
 
-use crate::lock::collections::inline_map::{InlineMap, InlineSet};
-use crate::lock::collections::wheel::EntryId;
-use crate::lock::model::request::{Kind, WaiterId};
-use crate::lock::model::time::Timestamp;
+use crate::collections::inline_map::{InlineMap, InlineSet};
+use crate::collections::wheel::EntryId;
+use crate::model::request::{Kind, WaiterId};
+use crate::model::time::Timestamp;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 

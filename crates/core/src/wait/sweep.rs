@@ -5,8 +5,8 @@
 
 use super::queue::{Pending, WaitQueue};
 use super::waiter::Timer;
-use crate::lock::collections::wheel::Wheel;
-use crate::lock::model::key::{Db, KeyName};
+use crate::collections::wheel::Wheel;
+use crate::model::key::{Db, KeyName};
 use alloc::collections::VecDeque;
 
 /// The sweep of the queues of a database.

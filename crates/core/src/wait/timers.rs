@@ -3,11 +3,11 @@
 use super::queue::Reservation;
 use super::table::WaitTable;
 use super::waiter::Timer;
-use crate::lock::collections::wheel::Poll;
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{WaitEnd, WaiterId};
-use crate::lock::model::time::{Millis, Timestamp, WallTime};
+use crate::collections::wheel::Poll;
+use crate::model::key::{Db, KeyName};
+use crate::model::owner::Owner;
+use crate::model::request::{WaitEnd, WaiterId};
+use crate::model::time::{Millis, Timestamp, WallTime};
 
 /// The result of a poll of the time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]

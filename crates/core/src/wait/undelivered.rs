@@ -4,13 +4,13 @@
 use super::jobs::Job;
 use super::table::WaitTable;
 use super::waiter::{Grant, GrantUndo, State, Undelivered, Waiter};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::Connection;
-use crate::lock::model::key::{Db, KeyName, NameSet};
-use crate::lock::model::lock::Lock;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{PerKey, WaiterId};
-use crate::lock::model::time::{Millis, Timestamp};
+use crate::model::fence::Fence;
+use crate::model::hold::Connection;
+use crate::model::key::{Db, KeyName, NameSet};
+use crate::model::lock::Lock;
+use crate::model::owner::Owner;
+use crate::model::request::{PerKey, WaiterId};
+use crate::model::time::{Millis, Timestamp};
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
@@ -239,10 +239,10 @@ impl WaitTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::model::hold::{Epoch, Hold, Mode, Session};
-    use crate::lock::model::request::{Acquire, Wait};
-    use crate::lock::model::session::Sessions;
-    use crate::lock::wait::waiter::{PriorHold, Wanted};
+    use crate::model::hold::{Epoch, Hold, Mode, Session};
+    use crate::model::request::{Acquire, Wait};
+    use crate::model::session::Sessions;
+    use crate::wait::waiter::{PriorHold, Wanted};
     use alloc::format;
 
     #[test]

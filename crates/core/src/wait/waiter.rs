@@ -9,20 +9,20 @@
 //! | granted | answered | none | the reply was delivered: forgotten. The client has gone: undelivered |
 //! | undelivered | none | none | rolled back, or, of a place, made an offer: forgotten |
 //!
-//! An offer is a hold that no client knows of ([`crate::lock::model::offers`]).
+//! An offer is a hold that no client knows of ([`crate::model::offers`]).
 //!
 //! A request without QUEUE is a place whose time is 0: it ends with its request.
 
 use super::queue::{Position, WaitQueue};
-use crate::lock::collections::arena::Arena;
-use crate::lock::collections::heap::{allocated, of_tree};
-use crate::lock::collections::wheel::{EntryId, Wheel};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::{Connection, Epoch, Hold, Mode, Session};
-use crate::lock::model::key::{Db, KeyName, NameSet};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Acquire, PerKey, Wait, WaiterId};
-use crate::lock::model::time::{Millis, Timestamp};
+use crate::collections::arena::Arena;
+use crate::collections::heap::{allocated, of_tree};
+use crate::collections::wheel::{EntryId, Wheel};
+use crate::model::fence::Fence;
+use crate::model::hold::{Connection, Epoch, Hold, Mode, Session};
+use crate::model::key::{Db, KeyName, NameSet};
+use crate::model::owner::Owner;
+use crate::model::request::{Acquire, PerKey, Wait, WaiterId};
+use crate::model::time::{Millis, Timestamp};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;

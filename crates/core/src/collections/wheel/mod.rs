@@ -11,7 +11,7 @@ mod slots;
 
 pub use super::arena::Generations;
 use super::arena::{Arena, Id};
-use crate::lock::model::time::Timestamp;
+use crate::model::time::Timestamp;
 use alloc::collections::BTreeMap;
 use slots::{LEVELS, Level, Link, REACH, SLOT_BITS, SLOTS, Stand, Tick, level_of, slot_of, tick_of};
 
@@ -264,7 +264,7 @@ impl<T: Clone> Wheel<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::model::key::PlainName;
+    use crate::model::key::PlainName;
 
     type Leases = Wheel<PlainName>;
     use alloc::vec::Vec;

@@ -1,6 +1,6 @@
 //! Where an entry of the wheel is linked: ticks, levels and slots, and their compact form in an entry.
 
-use crate::lock::model::time::Timestamp;
+use crate::model::time::Timestamp;
 
 /// A millisecond of the monotonic clock. A deadline belongs to the first tick that is not before it.
 pub(super) type Tick = u64;

@@ -1,6 +1,6 @@
 //! What searches may cost.
 
-use crate::lock::model::key::KeyName;
+use crate::model::key::KeyName;
 
 /// A number of units, of some 25 nanoseconds each, that a part of a search may still cost.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@
 
 use super::held::{Beside, Held};
 use super::search::{Behind, Found, Search, Via, Visit};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
 
 /// How far holds are followed.
 #[derive(Clone, Copy)]

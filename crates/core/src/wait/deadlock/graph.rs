@@ -2,15 +2,15 @@
 
 use super::budget::{Budget, PEEK_COST, comparing, meeting, peeking};
 use super::held::{Beside, Held};
-use crate::lock::model::hold::Mode;
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::lock::Lock;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::WaiterId;
-use crate::lock::wait::order::{Order, Requester, keeps_waiting};
-use crate::lock::wait::queue::{Position, WaitQueue};
-use crate::lock::wait::waiter::Waiter;
+use crate::model::hold::Mode;
+use crate::model::key::{Db, KeyName};
+use crate::model::keyspace::Keyspace;
+use crate::model::lock::Lock;
+use crate::model::owner::Owner;
+use crate::model::request::WaiterId;
+use crate::wait::order::{Order, Requester, keeps_waiting};
+use crate::wait::queue::{Position, WaitQueue};
+use crate::wait::waiter::Waiter;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use smallvec::SmallVec;

@@ -1,8 +1,8 @@
 //! How holders hold a key, and which holders a waiter can be served beside.
 
-use crate::lock::model::hold::{Hold, Mode};
-use crate::lock::model::owner::Owner;
-use crate::lock::wait::waiter::Waiter;
+use crate::model::hold::{Hold, Mode};
+use crate::model::owner::Owner;
+use crate::wait::waiter::Waiter;
 
 /// How a holder holds a key: in the order of how much it keeps others waiting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

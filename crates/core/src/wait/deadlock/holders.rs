@@ -3,11 +3,11 @@
 use super::budget::{HOLDER_COST, peeking};
 use super::graph::{Graph, KeyNode, hold_nothing};
 use super::held::Held;
-use crate::lock::model::hold::Hold;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::lock::Lock;
-use crate::lock::model::owner::Owner;
-use crate::lock::wait::order::Order;
+use crate::model::hold::Hold;
+use crate::model::keyspace::Keyspace;
+use crate::model::lock::Lock;
+use crate::model::owner::Owner;
+use crate::wait::order::Order;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 

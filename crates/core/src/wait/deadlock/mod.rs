@@ -34,9 +34,9 @@ mod search;
 
 use super::order::Order;
 use super::waiter::{CycleCause, Waiter};
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
+use crate::model::key::{Db, KeyName};
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
 use alloc::vec::Vec;
 pub use budget::Budgets;
 use budget::HOLDER_COST;

@@ -3,13 +3,13 @@
 use super::budget::Budget;
 use super::graph::{Graph, KeyNode, Waiting};
 use super::held::{Beside, Held};
-use crate::lock::model::hold::Mode;
-use crate::lock::model::keyspace::Keyspace;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{Cycle, Hop, WaiterId};
-use crate::lock::wait::order::Requester;
-use crate::lock::wait::queue::Position;
-use crate::lock::wait::waiter::{Waiter, Wanted};
+use crate::model::hold::Mode;
+use crate::model::keyspace::Keyspace;
+use crate::model::owner::Owner;
+use crate::model::request::{Cycle, Hop, WaiterId};
+use crate::wait::order::Requester;
+use crate::wait::queue::Position;
+use crate::wait::waiter::{Waiter, Wanted};
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
