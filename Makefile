@@ -103,7 +103,7 @@ OLD =
 soak: build ## let all kinds of clients work, MINUTES=5, while servers fail over and are upgraded (OLD=module)
 	@tools/install.sh server clients openssl
 	@$(cargo) build --locked --package faults --bin soak
-	@$(cargo) build --locked --package redis-lock-client --features cli --bin redis-lock
+	@$(cargo) build --locked --package redis-lock-cli
 	@target/debug/soak --minutes $(MINUTES) $(if $(OLD),--old '$(OLD)')
 
 SECONDS = 60
@@ -121,21 +121,22 @@ RECORD =
 
 instructions: ## count processor instructions per command; fail at 5 % more than recorded; RECORD=1 records new figures
 	@tools/install.sh rust libclang valgrind
-	@$(cargo) bench --quiet --locked --bench instructions -- $(if $(RECORD),--record)
+	@$(cargo) bench --quiet --locked --package bench-core --bench instructions -- $(if $(RECORD),--record)
 
 # The part of make lint that make check has, too.
 layers:
 	@tools/install.sh rust libclang
 	cargo fmt --all --check
 	@$(cargo) clippy --workspace --all-targets --all-features --locked -- -D warnings
-	tools/purity.sh
 	tools/layers.py
+
+DOCUMENTED = redis-lock lock-core server-api redis-lock-client
 
 lint: layers ## run no test: what make check looks at, and fuzz, docs, links, lengths, scripts; and make lint-clients
 	@tools/install.sh linters-shell
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	@$(cargo) clippy --manifest-path fuzz/Cargo.toml --no-default-features --locked -- -D warnings
-	@$(cargo) doc --no-deps --document-private-items --locked --package redis-lock --package redis-lock-client
+	@$(cargo) doc --no-deps --document-private-items --locked $(addprefix --package ,$(DOCUMENTED))
 	tools/lengths.py
 	tools/links.py
 	tools/docs.py --check
@@ -176,7 +177,7 @@ ROWS = all
 bench: build ## measure locks beside what people use without the module: half an hour; ROUNDS=1 ROWS=bounds: 5 minutes
 	@tools/install.sh server valgrind
 	@$(cargo) build --release --locked --package bench --package noop
-	@[ $(ROWS) != all ] || $(cargo) bench --locked --package redis-lock
+	@[ $(ROWS) != all ] || $(cargo) bench --locked --package bench-core
 	@tools/bench.sh $(ROUNDS) $(ROWS)
 
 figures: ## write the figures that make bench has left in bench/results into docs/performance.md and README.md

@@ -2,18 +2,14 @@
 //!
 //! This is the module's table: its type, commands, configurations and events. It decides nothing. To follow a command
 //! read [`command`] (argv to a typed request, outcome to a reply), [`module`] (what the server must do for us) and
-//! [`lock`] (what is decided, purely); [`ffi`] is the only part that touches C.
-
-extern crate alloc;
+//! [`lock_core`] (what is decided, purely); [`server_api`] is the only part that touches C.
 
 pub mod command;
-pub mod ffi;
-pub mod lock;
 pub mod module;
 
-use ffi::alloc::ServerAlloc;
-use ffi::{LoadError, Loader, Module};
 use module::{config, eviction, grace, info, keyspace, server_events};
+use server_api::alloc::ServerAlloc;
+use server_api::{LoadError, Loader, Module, server_module};
 use std::ffi::CStr;
 
 #[global_allocator]

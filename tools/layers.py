@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Checks which files of src import which. Changes nothing.
+"""Checks what no compiler checks of the code that a server loads. Changes nothing.
 
-    tools/layers.py          fails if files import each other in a circle, or against the order of folders
+    tools/layers.py          fails if files of a crate import each other in a circle, or against the order of folders,
+                             if the core has a static, or if a crate but server-api has unsafe code
     tools/layers.py --list   prints what each file imports
+
+Cargo.toml of each crate says which other crates it may use.
 
 An import is a path in code that begins with crate, super, self or a module of the file. Tests do not count, and a
 declaration (mod x;) is no import.
@@ -13,17 +16,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SRC = ROOT / "src"
-# A folder may import itself and the folders before it.
-ORDERS = [
-    ["lock/collections", "lock/model", "lock/wait", "lock/manager"],
-    ["lock", "module", "command"],
-    ["ffi", "module", "command"],
-]
-# Neither of these folders may import the other.
-APART = [("lock", "ffi")]
+# The crates by the folder of their code. A folder of it may import itself and the folders before it.
+CORE = "crates/core/src"
+CRATES = {
+    CORE: ["collections", "model", "wait", "manager"],
+    "crates/server-api/src": [],
+    "src": ["module", "command"],
+}
 # Points in time are numbers with a name: every folder may use them.
-FREE = {"lock/model/time.rs"}
+FREE = {f"{CORE}/model/time.rs"}
+# The crate that may do what the others may not.
+UNSAFE = "crates/server-api/src"
 
 NOISE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|(?:b|c)?r(#*)".*?"\1|(?:b|c)?"(?:\\.|[^"\\])*"|b?'(?:\\[^\n]{1,8}?|[^'\\\n])'""", re.S
@@ -31,6 +34,8 @@ NOISE = re.compile(
 TESTS = re.compile(r"#\[cfg\(test\)\]\s*mod \w+ \{")
 USE = re.compile(r"^[ \t]*(?:pub(?:\([^)]*\))? )?use ([^;]+);", re.M)
 INLINE = re.compile(r"(?<![\w:])((?:crate|self|super)(?:::\w+)+)")
+STATIC = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?static |thread_local!", re.M)
+ALLOWED = re.compile(r"allow\(unsafe_code|unsafe (?:fn|impl|extern)|unsafe \{")
 
 
 def code_of(file):
@@ -45,9 +50,9 @@ def code_of(file):
     return text
 
 
-def module_of(file):
-    """crate::lock::wait::table of src/lock/wait/table.rs."""
-    parts = list(file.relative_to(SRC).with_suffix("").parts)
+def module_of(file, folder):
+    """crate::wait::table of wait/table.rs in the folder of a crate."""
+    parts = list(file.relative_to(folder).with_suffix("").parts)
     return ("crate", *(parts[:-1] if parts[-1] in ("mod", "lib") else parts))
 
 
@@ -89,9 +94,10 @@ def absolute(path, module, modules):
     return tuple(word for word in words if word != "self")
 
 
-def imports(modules):
-    """Of each file, by its path from src, the files that it imports."""
-    found = {}
+def imports(crate):
+    """Of each file of a crate, by its path from the top, the files that it imports."""
+    found, folder = {}, ROOT / crate
+    modules = {module_of(file, folder): file for file in sorted(folder.rglob("*.rs"))}
     for module, file in modules.items():
         code = code_of(file)
         paths = [path for tree in USE.findall(code) for path in branches(tree)]
@@ -103,8 +109,8 @@ def imports(modules):
                 words = words[:-1]
             # What only lib.rs has is a macro, or comes from another crate.
             if words and words != module and words != ("crate",):
-                targets.add(modules[words].relative_to(SRC).as_posix())
-        found[file.relative_to(SRC).as_posix()] = targets
+                targets.add(modules[words].relative_to(ROOT).as_posix())
+        found[file.relative_to(ROOT).as_posix()] = targets
     return found
 
 
@@ -134,41 +140,45 @@ def circles(graph):
     return found
 
 
-def rank(file, order):
-    """The place of a file's folder in an order; None if it has none."""
-    return next((at for at, folder in enumerate(order) if file.startswith(f"{folder}/")), None)
+def rank(file, crate):
+    """The position of a file's folder in the order of its crate; None if it has none."""
+    return next((at for at, folder in enumerate(CRATES[crate]) if file.startswith(f"{crate}/{folder}/")), None)
 
 
-def against_the_order(graph):
+def against_the_order(crate, graph):
     """The imports that the order of folders forbids, a line each."""
     for file, targets in sorted(graph.items()):
         for target in sorted(targets - FREE):
-            for order in ORDERS:
-                here, there = rank(file, order), rank(target, order)
-                if here is not None and there is not None and here < there:
-                    yield f"src/{file} imports src/{target}, which comes after it"
-            for pair in APART:
-                if {file.split("/")[0], target.split("/")[0]} == set(pair):
-                    yield f"src/{file} imports src/{target}, and the two folders may not know each other"
+            here, there = rank(file, crate), rank(target, crate)
+            if here is not None and there is not None and here < there:
+                yield f"{file} imports {target}, which comes after it"
 
 
-def wrong(graph):
-    """All that is wrong, a line each."""
-    found = list(dict.fromkeys(against_the_order(graph)))
+def wrong(crate):
+    """All that is wrong with a crate, a line each."""
+    graph = imports(crate)
+    if not graph:
+        yield f"{crate} has no code"
+    yield from against_the_order(crate, graph)
     for circle in circles(graph):
-        found.append(f"a circle of imports: {' '.join(f'src/{file}' for file in sorted(circle))}")
-    return found
+        yield f"a circle of imports: {' '.join(sorted(circle))}"
+    for file in graph:
+        code = code_of(ROOT / file)
+        if crate == CORE and STATIC.search(code):
+            yield f"{file} has a static"
+        if crate != UNSAFE and ALLOWED.search(code):
+            yield f"{file} has unsafe code, which is for {UNSAFE}"
 
 
 def main():
     if sys.argv[1:] not in ([], ["--list"]):
         sys.exit(__doc__)
-    graph = imports({module_of(file): file for file in sorted(SRC.rglob("*.rs"))})
     if sys.argv[1:]:
-        for file, targets in sorted(graph.items()):
-            print(f"src/{file}: {' '.join(sorted(targets))}")
+        for crate in CRATES:
+            for file, targets in sorted(imports(crate).items()):
+                print(f"{file}: {' '.join(sorted(targets))}")
         return
-    found = wrong(graph)
+    found = [line for crate in CRATES for line in wrong(crate)]
     for line in found:
         print(f"layers: {line}")
     sys.exit(1 if found else 0)

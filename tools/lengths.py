@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Checks how long files and lines are. Changes nothing.
 
-- A file of src has at most 450 lines, tests inside included.
+- A file of src or crates has at most 450 lines, tests inside included.
 - A line of code has at most 120 characters. So has a line of a code block in Markdown.
 
-Two kinds of lines may be longer, because they cannot be cut. Outside of src a string may be, such as the reply that a
-test expects. In Markdown a command of the server may be, because redis-cli takes it on one line.
+Two kinds of lines may be longer, because they cannot be cut. Outside of src and crates a string may
+be, such as the reply that a test expects. In Markdown a command of the server may be, because redis-cli takes it on
+one line.
 The prose of Markdown is not checked: the editor wraps it (.editorconfig).
 """
 
@@ -16,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE_LINES_MAX = 450
+# The code that a server loads.
+LOADED = ("src/", "crates/")
 LINE_MAX = 120
 
 CODE = {".rs", ".py", ".sh", ".mjs"}
@@ -41,7 +44,7 @@ def without_strings(text):
 
 def lines_to_check(name, text):
     """The lines of code, with their numbers."""
-    if name.endswith(".rs") and not name.startswith("src/"):
+    if name.endswith(".rs") and not name.startswith(LOADED):
         text = without_strings(text)
     if not name.endswith(".md"):
         yield from enumerate(text.splitlines(), 1)
@@ -60,7 +63,7 @@ def lines_to_check(name, text):
 def too_long(name, text):
     """What is wrong with a file, a line each."""
     count = len(text.splitlines())
-    if name.startswith("src/") and count > FILE_LINES_MAX:
+    if name.startswith(LOADED) and count > FILE_LINES_MAX:
         yield f"{name}: {count} lines, of at most {FILE_LINES_MAX}"
     for number, line in lines_to_check(name, text):
         if len(line) > LINE_MAX:

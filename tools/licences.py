@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOTS = {"redis-lock", "redis-lock-client"}
+ROOTS = {"redis-lock", "redis-lock-cli"}
 PATTERNS = ["LICEN[CS]E*", "COPYING*", "NOTICE*", "UNLICENSE*", "license*"]
 
 
 def linked():
     """The packages whose code gets into the two files."""
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--features", "redis-lock-client/cli"]
+    command = ["cargo", "metadata", "--locked", "--format-version", "1"]
     host = subprocess.run(["rustc", "--print", "host-tuple"], check=True, stdout=subprocess.PIPE, text=True).stdout
     command += ["--filter-platform", host.strip()]
     metadata = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)

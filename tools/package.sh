@@ -56,7 +56,7 @@ build() {
   # In quotes, which the crate cc reads so: a folder may have a space in its name.
   export CC_SHELL_ESCAPED_FLAGS=1 CFLAGS="'-ffile-prefix-map=$PWD=/redis-lock' '-ffile-prefix-map=$home=/cargo'"
   cargo build --release --locked
-  cargo build --release --locked --package redis-lock-client --features cli
+  cargo build --release --locked --package redis-lock-cli
   tools/licences.py >"$scratch/licences"
   replace 644 "$scratch/licences" "$1/release/THIRD-PARTY-LICENCES"
 }

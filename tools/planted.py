@@ -23,7 +23,11 @@ PLANTED = ROOT / "target/planted"
 TREE = PLANTED / "tree"
 # A defect may let a test wait for ever. None takes as long that does not.
 LONGEST_S = 600
-PROGRAMS = {"lib": ["--lib"], "model": ["--test", "model"], "server": ["--test", "server"]}
+PROGRAMS = {
+    "lib": ["--package=lock-core", "--package=server-api", "--package=redis-lock", "--lib"],
+    "model": ["--package=naive-model", "--test=model"],
+    "server": ["--package=redis-lock", "--test=server"],
+}
 
 
 class Defect:
@@ -93,8 +97,7 @@ def run(command, log, longest_s=None):
 
 
 def build(programs, log):
-    flags = [flag for program in programs for flag in PROGRAMS[program]]
-    builds = [["cargo", "test", "--locked", "--package", "redis-lock", "--no-run", *flags]]
+    builds = [["cargo", "test", "--locked", "--no-run", *PROGRAMS[program]] for program in programs]
     if "server" in programs:
         packages = ("redis-lock", "probe-module", "wallclock")
         builds.append(["cargo", "build", "--locked", *(f"--package={package}" for package in packages)])
@@ -103,7 +106,7 @@ def build(programs, log):
 
 def sees(program, words, log):
     """Whether a program of tests fails, or does not end."""
-    command = ["cargo", "test", "--locked", "--package", "redis-lock", *PROGRAMS[program], "--", *words]
+    command = ["cargo", "test", "--locked", *PROGRAMS[program], "--", *words]
     return run(command, log, LONGEST_S) != 0
 
 

@@ -33,11 +33,13 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
 NEXTEST = TARGET / "cargo-nextest/bin/cargo-nextest"
 CONFIG = ROOT / ".config/nextest.toml"
-# The whole workspace, whatever is run: other features would build the dependencies once more.
-WORKSPACE = ["--locked", "--workspace", "--features", "redis-lock-client/cli"]
+# The whole workspace, whatever is run: with other features the dependencies would be built once more.
+WORKSPACE = ["--locked", "--workspace"]
 # The tests wait more than they compute, so more of them run at once than there are processors.
 AT_ONCE = 8 * (os.cpu_count() or 1)
 
+# What make check runs the tests of: the module, and what it is made of.
+CHECKED = ["lock-core", "naive-model", "redis-lock", "server-api"]
 # What make test-clients runs: these programs, and of the server tests those that begin with one of these.
 CLIENT_PROGRAMS = ["browser", "guide", "helpers"]
 CLIENT_TESTS = [
@@ -52,7 +54,7 @@ ON_EACH_SERVER = [
 # What no server changes: documents are compared, or the module alone decides. These run on the first server only.
 ONCE = [
     *(f"commands::minfence::{name}" for name in ("a_fence_", "a_hold_", "a_waiter_", "an_offer_", "readers_")),
-    *("commands::minfence_attack::", "commands::replies_syntax::"),
+    *("commands::minfence_attack::", "commands::replies_syntax::", "commands::state::"),
     *(f"docs::documents::{name}" for name in ("every_command_", "every_program_", "the_front_page_")),
     *(f"docs::documents::the_page_of_a_command_{name}" for name in ("has_", "names_")),
     *("docs::quorum::the_program_", "docs::reference::", "harness::", "operators::dashboard::"),
@@ -148,14 +150,14 @@ def test_programs():
 class Choice:
     """Which tests are run: some kinds of targets, and of the program `server` all, or a part."""
 
-    def __init__(self, kinds, only=(), skipped=(), exact=(), name="", package=None):
+    def __init__(self, kinds, only=(), skipped=(), exact=(), name="", packages=()):
         self.kinds, self.only, self.skipped, self.exact = kinds, list(only), list(skipped), list(exact)
-        self.name, self.package = name, package
+        self.name, self.packages = name, packages
 
     def expression(self):
         """The same as a filter of cargo-nextest."""
         of = "|".join
-        parts = [f"package(={self.package})"] if self.package else []
+        parts = [f"({of(f'package(={name})' for name in self.packages)})"] if self.packages else []
         if self.only:
             parts.append(f"(not binary(=server) | test(/^({of(self.only)})/))")
         if self.skipped:
@@ -170,7 +172,7 @@ class Choice:
         begins = name.startswith
         return (
             self.name in name
-            and self.package in (None, package)
+            and (not self.packages or package in self.packages)
             and (not self.exact or name in self.exact)
             and not (program == "server" and (self.skipped and begins(tuple(self.skipped))))
             and not (program == "server" and self.only and not begins(tuple(self.only)))
@@ -296,7 +298,7 @@ def test(word, name):
     with Log(TARGET / "test.log") as log:
         if word == "check":
             kinds = ["--lib", "--test", "model", "--test", "server"]
-            count.add(play(Choice(kinds, skipped=CLIENT_TESTS, package="redis-lock"), log))
+            count.add(play(Choice(kinds, skipped=CLIENT_TESTS, packages=CHECKED), log))
         elif word == "test":
             programs = [program for program in test_programs() if program not in CLIENT_PROGRAMS]
             kinds = ["--lib", "--bins", *(word for program in programs for word in ("--test", program))]

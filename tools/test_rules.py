@@ -28,7 +28,8 @@ class Lengths(unittest.TestCase):
 
     def test_a_file_of_src_with_too_many_lines_is_refused(self):
         self.check("src/a.rs", "\n" * 450)
-        self.check("src/a.rs", "\n" * 451, ": 451 lines, of at most 450")
+        for name in ("src/a.rs", "crates/core/src/a.rs"):
+            self.check(name, "\n" * 451, ": 451 lines, of at most 450")
         self.check("tests/a.rs", "\n" * 451)
 
     def test_a_line_of_code_that_is_too_long_is_refused(self):
@@ -94,35 +95,48 @@ class Docs(unittest.TestCase):
 
 
 class Layers(unittest.TestCase):
-    def check(self, files, *wrong):
-        with tempfile.TemporaryDirectory() as folder:
-            layers.SRC = Path(folder)
+    def check(self, crate, files, *wrong):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(layers, "ROOT", Path(folder)):
             for name, text in files.items():
-                (layers.SRC / name).parent.mkdir(parents=True, exist_ok=True)
-                (layers.SRC / name).write_text(text)
-            graph = layers.imports({layers.module_of(file): file for file in sorted(layers.SRC.rglob("*.rs"))})
-            self.assertEqual(layers.wrong(graph), list(wrong))
+                (layers.ROOT / crate / name).parent.mkdir(parents=True, exist_ok=True)
+                (layers.ROOT / crate / name).write_text(text)
+            self.assertEqual(list(layers.wrong(crate)), list(wrong))
 
     def test_a_circle_of_imports_is_refused(self):
         b = "use super::c;\nfn f() { crate::module::a::f() }"
         files = {"module/a.rs": "use super::b::{self, f};", "module/b.rs": b, "module/c.rs": ""}
-        self.check(files, "a circle of imports: src/module/a.rs src/module/b.rs")
-        self.check({**files, "module/a.rs": "// use super::b;\n#[cfg(test)]\nmod tests {\nuse super::super::b;\n}"})
+        self.check("src", files, "a circle of imports: src/module/a.rs src/module/b.rs")
+        no_import = "// use super::b;\n#[cfg(test)]\nmod tests {\nuse super::super::b;\n}"
+        self.check("src", {**files, "module/a.rs": no_import})
 
     def test_an_import_against_the_order_is_refused(self):
-        manager, wait, model = ("lock/manager/m.rs", "lock/wait/w.rs", "lock/model/n.rs")
-        down = {manager: "use super::super::wait::w;", wait: "use crate::lock::model::n;", model: ""}
-        self.check(down)
-        up = {manager: "", wait: "use crate::lock::manager::m;", model: "use crate::lock::wait::w;"}
+        manager, wait, model = ("manager/m.rs", "wait/w.rs", "model/n.rs")
+        core = layers.CORE
+        down = {manager: "use super::super::wait::w;", wait: "use crate::model::n;", model: ""}
+        self.check(core, down)
+        up = {manager: "", wait: "use crate::manager::m;", model: "use crate::wait::w;"}
         self.check(
+            core,
             up,
-            f"src/{model} imports src/{wait}, which comes after it",
-            f"src/{wait} imports src/{manager}, which comes after it",
+            f"{core}/{model} imports {core}/{wait}, which comes after it",
+            f"{core}/{wait} imports {core}/{manager}, which comes after it",
         )
+        module = {"module/a.rs": "use crate::command::b;", "command/b.rs": ""}
+        self.check("src", module, "src/module/a.rs imports src/command/b.rs, which comes after it")
 
-    def test_lock_and_ffi_may_not_know_each_other(self):
-        files = {"lock/a.rs": "use crate::ffi::b;", "ffi/b.rs": ""}
-        self.check(files, "src/lock/a.rs imports src/ffi/b.rs, and the two folders may not know each other")
+    def test_a_static_of_the_core_is_refused(self):
+        for text in ("static A: u8 = 0;", "pub static A: u8 = 0;", "thread_local! { static A: u8 = 0 }"):
+            self.check(layers.CORE, {"a.rs": text}, f"{layers.CORE}/a.rs has a static")
+            self.check("src", {"a.rs": text})
+        self.check(layers.CORE, {"a.rs": "// A static\nfn f(text: &'static str) {}"})
+
+    def test_unsafe_code_is_refused_but_in_one_crate(self):
+        for text in ("unsafe fn f() {}", "fn f() { unsafe { g() } }", "#![allow(unsafe_code)]"):
+            self.check("src", {"a.rs": text}, f"src/a.rs has unsafe code, which is for {layers.UNSAFE}")
+            self.check(layers.UNSAFE, {"a.rs": text})
+
+    def test_a_folder_without_code_is_refused(self):
+        self.check("src", {"a.txt": ""}, "src has no code")
 
 
 # What cargo-nextest says of four tests.
@@ -173,8 +187,9 @@ class Counted(unittest.TestCase):
             self.assertIn("before its result", failed[0])
 
     def test_both_ways_to_run_tests_choose_the_same(self):
-        choice = test.Choice([], skipped=["a::b", "c::"], name="x", package="p")
-        self.assertEqual(choice.expression(), "package(=p) & not (binary(=server) & test(/^(a::b|c::)/)) & test(x)")
+        choice = test.Choice([], skipped=["a::b", "c::"], name="x", packages=["p", "o"])
+        of_server = "not (binary(=server) & test(/^(a::b|c::)/))"
+        self.assertEqual(choice.expression(), f"(package(=p)|package(=o)) & {of_server} & test(x)")
         for program, name, has in (
             ("server", "a::x", True),
             ("server", "a::bx", False),
@@ -190,7 +205,7 @@ class Counted(unittest.TestCase):
 
     def test_what_may_be_repeated_is_a_test(self):
         words = set()
-        for folder in ("tests", "cli/tests"):
+        for folder in ("tests", "cli/tests", "clients/rust/tests"):
             for file in (test.ROOT / folder).rglob("*.rs"):
                 words.update(re.findall(r"\w+", file.read_text()))
         named = test.named_in_config()

@@ -38,17 +38,26 @@ def debian(version):
     return version.replace("-", "~")
 
 
+# The packages of the workspace that have the version, by name and folder, and those that fuzz/Cargo.lock names, too.
+PACKAGES = {
+    "linked": "tests/support/linked",
+    "lock-core": "crates/core",
+    "redis-lock": ".",
+    "redis-lock-cli": "cli",
+    "redis-lock-client": "clients/rust",
+    "server-api": "crates/server-api",
+}
+FUZZED = ["linked", "lock-core", "server-api"]
 # File, pattern whose first group is the version, how the version is written there.
 REPEATED = [
-    ("Cargo.lock", r'^name = "redis-lock"\nversion = "(.*)"$', str),
-    ("Cargo.lock", r'^name = "redis-lock-client"\nversion = "(.*)"$', str),
-    ("fuzz/Cargo.lock", r'^name = "redis-lock"\nversion = "(.*)"$', str),
+    *(("Cargo.lock", rf'^name = "{name}"\nversion = "(.*)"$', str) for name in PACKAGES),
+    *(("fuzz/Cargo.lock", rf'^name = "{name}"\nversion = "(.*)"$', str) for name in FUZZED),
     ("clients/python/redis_lock_client/__init__.py", r'^__version__ = "(.*)"$', python),
     ("clients/node/package.json", r'^  "version": "(.*)",$', str),
 ]
 # While CHANGELOG.md has a section "Unreleased", it says which release that becomes.
 BECOMES = ("CHANGELOG.md", r"this section becomes (\d+\.\d+\.\d+)\.", whole)
-INHERITED = ["Cargo.toml", "cli/Cargo.toml"]
+INHERITED = [(Path(folder) / "Cargo.toml").as_posix() for folder in PACKAGES.values()]
 
 
 def text_of(name):

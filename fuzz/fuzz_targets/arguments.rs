@@ -6,20 +6,20 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use redis_lock::command::acquire::{self, Form};
-use redis_lock::command::args::{Caller, Parser};
-use redis_lock::command::error::ArgError;
-use redis_lock::command::{self, break_lock, check as check_hold, extend, guard, hold, info, log, release, top};
-use redis_lock::ffi::CommandSpec;
-use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
-use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::model::hold::{Connection, Mode, Session};
-use redis_lock::lock::model::limits::{Bounds, LEASE_CEILING, Limits, StepLimits};
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::record::Update;
-use redis_lock::lock::model::request::{Amount, Operation, Request, Wait};
-use redis_lock::lock::model::state::State;
-use redis_lock::lock::model::time::{Millis, WallTime};
+use linked::command::acquire::{self, Form};
+use linked::command::args::{Caller, Parser};
+use linked::command::error::ArgError;
+use linked::command::{self, break_lock, check as check_hold, extend, guard, hold, info, log, release, top};
+use lock_core::manager::LockManager;
+use lock_core::model::hold::{Connection, Mode, Session};
+use lock_core::model::limits::{Bounds, LEASE_CEILING, Limits, StepLimits};
+use lock_core::model::owner::Owner;
+use lock_core::model::record::Update;
+use lock_core::model::request::{Amount, Operation, Request, Wait};
+use lock_core::model::state::State;
+use lock_core::model::time::{Millis, WallTime};
+use server_api::CommandSpec;
+use server_api::command_info::{ArgKind, ArgSpec};
 use std::collections::BTreeMap;
 
 /// As narrow as the configuration may be, but for the owner: else hardly any would do.

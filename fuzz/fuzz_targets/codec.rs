@@ -5,12 +5,12 @@
 
 use cap::Cap;
 use libfuzzer_sys::fuzz_target;
-use purity::lock::codec::{DecodeError, VERSION, decode, encode};
-use purity::lock::manager::LockManager;
-use purity::lock::model::key::Db;
-use purity::lock::model::limits::{LEASE_CEILING, Limits, StepLimits};
-use purity::lock::model::record::Origin;
-use purity::lock::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::codec::{DecodeError, VERSION, decode, encode};
+use lock_core::manager::LockManager;
+use lock_core::model::key::Db;
+use lock_core::model::limits::{LEASE_CEILING, Limits, StepLimits};
+use lock_core::model::record::Origin;
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use std::alloc::System;
 
 #[global_allocator]

@@ -7,24 +7,11 @@
 
 use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use queue::Rules;
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::request::{Amount, Wait};
-use redis_lock::lock::model::time::Millis;
-use world::{Bound, Least, Named, Op, RULES, World};
-
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/expiring.rs"]
-mod expiring;
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/naive.rs"]
-mod naive;
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/queue.rs"]
-mod queue;
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/world.rs"]
-mod world;
+use lock_core::model::hold::Mode;
+use lock_core::model::request::{Amount, Wait};
+use lock_core::model::time::Millis;
+use naive_model::queue::Rules;
+use naive_model::world::{Bound, Least, Named, Op, RULES, World};
 
 /// As many as one case of tests/model has, and some more: the model scans all of its lists after each.
 const OPS_MAX: usize = 120;

@@ -8,15 +8,15 @@ use super::error::{ArgError, TAKEN_OVER, refuse, reply_arg_error, text_of_deadlo
 use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MINFENCE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
-use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::Mode;
-use crate::lock::model::key::Db;
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{self as lock, Operation, Outcome, Refusal, Request, Share, Wait, WaitEnd};
 use crate::module::clients::Reply;
 use crate::module::{ServeError, config, serve};
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::Mode;
+use lock_core::model::key::Db;
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{self as lock, Operation, Outcome, Refusal, Request, Share, Wait, WaitEnd};
+use server_api::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use smallvec::{SmallVec, smallvec};
 use std::num::NonZeroU32;
 

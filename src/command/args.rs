@@ -1,11 +1,11 @@
 //! Reads the arguments of a command from left to right. Every error names the argument.
 
 use super::error::ArgError;
-use crate::ffi::{Args, Ctx, Str};
-use crate::lock::model::hold::{Connection, Mode};
-use crate::lock::model::limits::Bounds;
-use crate::lock::model::owner::{NOBODY, Note, Owner};
 use crate::module::connection_of;
+use lock_core::model::hold::{Connection, Mode};
+use lock_core::model::limits::Bounds;
+use lock_core::model::owner::{NOBODY, Note, Owner};
+use server_api::{Args, Ctx, Str};
 use std::collections::HashSet;
 use std::num::NonZeroU32;
 

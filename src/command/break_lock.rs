@@ -3,10 +3,10 @@
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
-use crate::ffi::command_info::{KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::model::owner::Owner;
 use crate::module::{break_holds, config};
+use lock_core::model::owner::Owner;
+use server_api::command_info::{KeyArgs, KeyUse};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx};
 
 /// `LOCK.BREAK key [owner]`
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use super::error::{ArgError, refuse, reply_arg_error};
 use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, FENCE, KEY, MODE, OWNER};
-use crate::ffi::command_info::{ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::model::request::Check;
 use crate::module::{self, config};
+use lock_core::model::request::Check;
+use server_api::command_info::{ArgSpec, KeyArgs, KeyUse};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx};
 
 /// `LOCK.CHECK key owner [READ|WRITE] [FENCE f]`
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! The texts of all errors, each once, and how they are sent.
 
-use crate::ffi::Ctx;
-use crate::lock::model::key::Db;
-use crate::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
-use crate::lock::model::state::StateError;
-use crate::lock::model::time::Millis;
 use crate::module::ServeError;
+use lock_core::model::key::Db;
+use lock_core::model::request::{Cycle, Hop, RedirectReason, Refusal};
+use lock_core::model::state::StateError;
+use lock_core::model::time::Millis;
+use server_api::Ctx;
 use std::borrow::Cow;
 use std::fmt;
 

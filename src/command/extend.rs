@@ -5,11 +5,11 @@ use super::error::{ArgError, refuse, reply_arg_error};
 use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, LEASE, MINFENCE, NOTE, NUMKEYS, OWNER, SESSION, WRITE};
-use crate::ffi::command_info::{ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::request::{self as lock, Operation, Outcome, PerKey, Request};
 use crate::module::{ServeError, config, serve};
+use lock_core::model::fence::Fence;
+use lock_core::model::request::{self as lock, Operation, Outcome, PerKey, Request};
+use server_api::command_info::{ArgSpec, KeyArgs, KeyUse};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx, Str};
 
 /// `LOCK.EXTEND key owner PX ms | EX s [SESSION ms] [FENCE f] [NOTE text] [MINFENCE f]`
 #[derive(Debug)]

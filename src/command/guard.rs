@@ -4,13 +4,13 @@ use super::args::{Arguments, Parser};
 use super::error::{ArgError, Instead, NO_REPLY, refuse, reply_arg_error};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, OWNER};
-use crate::ffi::call::{CallError, CallReply};
-use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::request::{self as lock, Operation, Request};
 use crate::module::config;
 use crate::module::guarded::guard;
+use lock_core::model::fence::Fence;
+use lock_core::model::request::{self as lock, Operation, Request};
+use server_api::call::{CallError, CallReply};
+use server_api::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx};
 
 /// `LOCK.GUARD key owner fence command [arg ...]`
 #[derive(Debug)]

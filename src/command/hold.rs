@@ -5,14 +5,14 @@
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
 use super::{CATEGORY, KEY, OWNER};
-use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Flags};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::limits::{Bounds, SAVED_BYTES_CEILING};
-use crate::lock::model::record::{HoldRecord, Origin, Update};
-use crate::lock::model::state::State;
-use crate::lock::model::time::{Millis, WallTime};
 use crate::module::{ServeError, apply, config};
+use lock_core::model::fence::Fence;
+use lock_core::model::limits::{Bounds, SAVED_BYTES_CEILING};
+use lock_core::model::record::{HoldRecord, Origin, Update};
+use lock_core::model::state::State;
+use lock_core::model::time::{Millis, WallTime};
+use server_api::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx, Flags};
 
 /// `LOCK.HOLD key [owner] state [note]`
 #[derive(Debug)]

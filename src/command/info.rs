@@ -5,17 +5,17 @@ use super::error::{ArgError, refuse, reply_arg_error};
 use super::options::{Opt, Options};
 use super::reply::{Bytes, ToReply, reply_map};
 use super::{CATEGORY, COUNT, KEY};
-use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
-use crate::lock::manager::view::{Holder, View};
-use crate::lock::manager::waiters::Waiting;
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::{Mode, Session};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::Share;
-use crate::lock::model::time::Millis;
 use crate::module::blocked_clients::client_of;
 use crate::module::{KeyView, config, view};
+use lock_core::manager::view::{Holder, View};
+use lock_core::manager::waiters::Waiting;
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::{Mode, Session};
+use lock_core::model::owner::Owner;
+use lock_core::model::request::Share;
+use lock_core::model::time::Millis;
+use server_api::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx};
 
 /// `LOCK.INFO key [OWNER o] [COUNT n]`
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use super::error::{ArgError, reply_arg_error};
 use super::options::{Opt, Options};
 use super::reply::{Bytes, ToReply, reply_map};
 use super::{CATEGORY, COUNT};
-use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx};
 use crate::module::config;
 use crate::module::lost_holds::{Head, LostHold, Reason};
 use crate::module::shell::shell;
+use server_api::command_info::{ArgKind, ArgSpec, KeyArgs};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx};
 
 /// `LOCK.LOG [COUNT n | RESET]`
 #[derive(Debug)]

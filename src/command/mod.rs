@@ -18,8 +18,8 @@ pub mod reply;
 pub mod table;
 pub mod top;
 
-use crate::ffi::Acl;
-use crate::ffi::command_info::{ArgKind, ArgSpec};
+use server_api::Acl;
+use server_api::command_info::{ArgKind, ArgSpec};
 use std::ffi::CStr;
 
 /// The ACL category of all commands, where the server lets a module have one.

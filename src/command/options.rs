@@ -2,12 +2,12 @@
 
 use super::args::{Arguments, Caller, Parser};
 use super::error::ArgError;
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::{Mode, Session};
-use crate::lock::model::limits::LEASE_CEILING;
-use crate::lock::model::owner::Note;
-use crate::lock::model::request::Wait;
-use crate::lock::model::time::Millis;
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::{Mode, Session};
+use lock_core::model::limits::LEASE_CEILING;
+use lock_core::model::owner::Note;
+use lock_core::model::request::Wait;
+use lock_core::model::time::Millis;
 
 /// The options of one call. None: not given.
 #[derive(Debug, Default)]

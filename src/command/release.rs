@@ -5,10 +5,10 @@ use super::error::{ArgError, refuse, reply_arg_error};
 use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
-use crate::ffi::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
-use crate::ffi::{Acl, Args, Command, CommandSpec, Ctx, Str};
-use crate::lock::model::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
 use crate::module::{ServeError, config, serve};
+use lock_core::model::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
+use server_api::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
+use server_api::{Acl, Args, Command, CommandSpec, Ctx, Str};
 
 /// `LOCK.RELEASE key owner [READ|WRITE] [ALL | TO n] [FENCE f]`
 #[derive(Debug)]

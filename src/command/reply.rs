@@ -4,12 +4,12 @@
 //! client's list of output, and begins a new block of 16 KB behind it. To count first costs neither that nor an
 //! allocation in the module.
 
-use crate::ffi::Ctx;
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::Mode;
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::time::Millis;
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::Mode;
+use lock_core::model::key::{Db, KeyName};
+use lock_core::model::owner::Owner;
+use lock_core::model::time::Millis;
+use server_api::Ctx;
 
 /// A reply, or one entry of a longer one.
 pub trait ToReply {

@@ -1,7 +1,7 @@
 //! The table of commands: what COMMAND INFO shows, what the documents are compared with, what is registered at load.
 
 use super::{CATEGORY, acquire, break_lock, check, extend, guard, hold, info, log, release, top};
-use crate::ffi::{Command, CommandSpec, LoadError, Loader};
+use server_api::{Command, CommandSpec, LoadError, Loader};
 
 /// All that COMMAND INFO and COMMAND DOCS show.
 pub const TABLE: &[CommandSpec] = &[

@@ -6,17 +6,17 @@ use super::info::{limit_of, take_of};
 use super::options::{Opt, Options};
 use super::reply::{ToReply, reply_map};
 use super::{COUNT, OPERATOR};
-use crate::ffi::command_info::KeyArgs;
-use crate::ffi::{Args, Command, CommandSpec, Ctx};
-use crate::lock::manager::operator::ContendedKey;
-use crate::lock::manager::waiters::Waiting;
-use crate::lock::model::hold::Mode;
-use crate::lock::model::key::{Db, KeyName};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::Share;
-use crate::lock::model::time::Millis;
 use crate::module::blocked_clients::client_of;
 use crate::module::{config, read_manager};
+use lock_core::manager::operator::ContendedKey;
+use lock_core::manager::waiters::Waiting;
+use lock_core::model::hold::Mode;
+use lock_core::model::key::{Db, KeyName};
+use lock_core::model::owner::Owner;
+use lock_core::model::request::Share;
+use lock_core::model::time::Millis;
+use server_api::command_info::KeyArgs;
+use server_api::{Args, Command, CommandSpec, Ctx};
 
 /// `LOCK.TOP [COUNT n]`
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! happens in slices, and only while a client's write would be allowed.
 
 use super::blocked_clients::{redirect_waiters, wake};
+use super::data_type::Stored;
 use super::grace;
 use super::keyspace::{LOCK, gone_at};
 use super::replication;
@@ -11,16 +12,16 @@ use super::resync::Unsent;
 use super::scheduler::SLICE_MS;
 use super::shell::{shell, with_manager};
 use super::step::{self, Publish};
-use crate::ffi::{Access, Ctx, Flags, Keys, Names, OwnedStr, Serving, Str, WrongType};
-use crate::lock::collections::wheel::EntryId;
-use crate::lock::manager::LeasePoll;
-use crate::lock::model::effect::{self, WaitEnds};
-use crate::lock::model::key::{Db, KeyIndex};
-use crate::lock::model::limits::StepLimits;
-use crate::lock::model::request::{PerKey, RedirectReason, WaitEnd};
-use crate::lock::model::time::{Timestamp, WallTime};
-use crate::lock::wait::jobs::Job;
-use crate::lock::wait::timers::WaitPoll;
+use lock_core::collections::wheel::EntryId;
+use lock_core::manager::LeasePoll;
+use lock_core::model::effect::{self, WaitEnds};
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::limits::StepLimits;
+use lock_core::model::request::{PerKey, RedirectReason, WaitEnd};
+use lock_core::model::time::{Timestamp, WallTime};
+use lock_core::wait::jobs::Job;
+use lock_core::wait::timers::WaitPoll;
+use server_api::{Access, Ctx, Flags, Keys, Names, OwnedStr, Serving, Str, WrongType};
 
 /// How many holds of one key may end between two readings of the clock.
 const ITEMS_PER_POLL: usize = 64;
@@ -124,7 +125,7 @@ fn send_records(ctx: &mut Ctx<'_>, end: Timestamp) {
         let names = [name.as_str()];
         let mut names = Names::of(&names);
         let Ok(keys) = Keys::open(ctx, &LOCK, &mut names, Access::Read) else { continue };
-        let Some(lock) = keys.get(0) else { continue };
+        let Some(Stored(lock)) = keys.get(0) else { continue };
         let records = effect::records_after(lock, KeyIndex(0), after.as_ref()).take(RECORDS_PER_PIECE);
         let (records, expires_at): (Vec<_>, _) = (records.collect(), keys.expires_at(0));
         drop(keys);
@@ -413,6 +414,6 @@ fn resolve_in(ctx: &mut Ctx<'_>, db: Db, entry: EntryId, name: &OwnedStr) -> boo
     let names = [name.as_str()];
     let mut names = Names::of(&names);
     let Ok(mut keys) = Keys::open(ctx, &LOCK, &mut names, Access::Write) else { return false };
-    let Some(lock) = keys.get_mut(0) else { return false };
+    let Some(Stored(lock)) = keys.get_mut(0) else { return false };
     with_manager(|manager| manager.resolve_db(db, name.as_str().as_bytes(), lock, entry, shell().clock.mono()))
 }

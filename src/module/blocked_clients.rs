@@ -3,11 +3,11 @@
 
 use super::clients::{Client, Reply};
 use super::shell::{shell, with_manager};
-use crate::ffi::blocked::Parked;
-use crate::ffi::{Ctx, Str};
-use crate::lock::model::key::Db;
-use crate::lock::model::request::{RedirectReason, Request, WaitEnd, WaiterId};
-use crate::lock::model::time::Timestamp;
+use lock_core::model::key::Db;
+use lock_core::model::request::{RedirectReason, Request, WaitEnd, WaiterId};
+use lock_core::model::time::Timestamp;
+use server_api::blocked::Parked;
+use server_api::{Ctx, Str};
 
 /// Parks the client of this call, and names its waiter then. None when the server does not let it wait: then `waiter`
 /// was not asked for.

@@ -1,8 +1,8 @@
 //! The table of parked clients: each waits, or its reply has not been delivered yet.
 
-use crate::ffi::{Blocked, Ctx};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::request::{WaitEnd, WaiterId};
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{WaitEnd, WaiterId};
+use server_api::{Blocked, Ctx};
 use smallvec::SmallVec;
 
 /// How a waiter is to be answered.

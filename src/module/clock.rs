@@ -1,7 +1,7 @@
 //! The only place that reads the time.
 
-use crate::ffi::time::monotonic_us;
-use crate::lock::model::time::{Now, Timestamp, WallTime};
+use lock_core::model::time::{Now, Timestamp, WallTime};
+use server_api::time::monotonic_us;
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -4,9 +4,9 @@
 //! servers do not say that a slot has come. Its next fence would be from a clock that knows nothing of the old node's
 //! clock. That one may be ahead of the wall clock: after a promotion or a start, by lock.promotion-skew-ms.
 
-use crate::ffi::{Ctx, Flags};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::time::{Now, Timestamp};
+use lock_core::model::fence::Fence;
+use lock_core::model::time::{Now, Timestamp};
+use server_api::{Ctx, Flags};
 use std::cell::{Cell, OnceCell};
 
 /// The pause between two broadcasts: each message is some 2 KB to every node.
@@ -83,7 +83,7 @@ impl FenceGossip {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::model::time::WallTime;
+    use lock_core::model::time::WallTime;
 
     #[test]
     fn a_node_whose_clock_is_wrong_by_days_lifts_nobody_elses() {

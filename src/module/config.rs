@@ -2,9 +2,9 @@
 
 use super::grace;
 use super::shell::{shell, with_manager};
-use crate::ffi::config::{ConfigKind, ConfigSpec};
-use crate::lock::model::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
-use crate::lock::model::time::Millis;
+use lock_core::model::limits::{Bounds, LEASE_CEILING, Limits, SAVED_BYTES_CEILING};
+use lock_core::model::time::Millis;
+use server_api::config::{ConfigKind, ConfigSpec};
 
 const LEASE_MS_CEILING: i64 = LEASE_CEILING.0 as i64;
 /// An owner that the server makes for `*` must fit, or its lock could not be released.

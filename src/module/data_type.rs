@@ -2,26 +2,31 @@
 
 use super::replication;
 use super::shell::{shell, with_manager};
-use crate::ffi::context::{self, Flags};
-use crate::ffi::event::LoadedFrom;
-use crate::ffi::record::Record;
-use crate::ffi::value::{Destination, DigestPart, Value};
-use crate::lock::codec::{self, DecodeError};
-use crate::lock::manager::LockManager;
-use crate::lock::model::fence::Fence;
-use crate::lock::model::key::Db;
-use crate::lock::model::lock::Lock;
-use crate::lock::model::record::Origin;
-use crate::lock::model::session::UnlinkedLock;
-use crate::lock::model::state::State;
+use lock_core::codec::{self, DecodeError};
+use lock_core::manager::LockManager;
+use lock_core::model::fence::Fence;
+use lock_core::model::key::Db;
+use lock_core::model::lock::Lock;
+use lock_core::model::record::Origin;
+use lock_core::model::session::UnlinkedLock;
+use lock_core::model::state::State;
+use server_api::context::{self, Flags};
+use server_api::event::LoadedFrom;
+use server_api::record::Record;
+use server_api::value::{Destination, DigestPart, Value};
 use std::ffi::CStr;
 
-impl Value for Lock {
+/// A lock as the value of a key.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Stored(pub Lock);
+
+impl Value for Stored {
     const NAME: &'static CStr = c"redislock";
     // The codec's own version byte tells forms apart; this one only changes if the codec is no longer one string.
     const ENCODING: i32 = 1;
 
-    fn load(saved: &[u8], place: Option<Destination<'_>>) -> Result<Lock, String> {
+    fn load(saved: &[u8], place: Option<Destination<'_>>) -> Result<Stored, String> {
         let saved = codec::decode(saved).map_err(|error| match error {
             DecodeError::Newer(version) => format!("saved by a later version of this module (form {version})"),
             DecodeError::Broken => "damaged payload".to_owned(),
@@ -36,35 +41,35 @@ impl Value for Lock {
         if let Some(Destination { db, name }) = place {
             with_manager(|manager| manager.index_incoming(db.map(Db), name, &mut lock));
         }
-        Ok(lock)
+        Ok(Stored(lock))
     }
 
     fn save(&self) -> Vec<u8> {
         // What a closed connection has left of a hold is all that there is of it, also where its end is yet to come.
         let now = shell().clock.now();
-        with_manager(|manager| codec::encode_until(self, now, |hold| manager.sessions().end_of(hold)))
+        with_manager(|manager| codec::encode_until(&self.0, now, |hold| manager.sessions().end_of(hold)))
     }
 
     fn rewrite(&self, each: &mut dyn FnMut(Record<'_>)) {
         let now = shell().clock.now();
-        for (owner, hold) in self.holds.iter() {
+        for (owner, hold) in self.0.holds.iter() {
             let end = with_manager(|manager| manager.sessions().end_of(hold));
             replication::with_record(owner, State::until(hold, end, now), hold.note(), &mut *each);
         }
     }
 
     fn bytes(&self, name_len: usize) -> usize {
-        Lock::bytes(self, name_len)
+        self.0.bytes(name_len)
     }
 
     fn free_effort(&self) -> usize {
         // Never 0, which a lock that was just released has left: to the servers that means "always in the background".
-        self.holds.len().max(1)
+        self.0.holds.len().max(1)
     }
 
     /// Times are left out: a replica's clocks are its own.
     fn digest(&self, each: &mut DigestPart<'_>) {
-        for (owner, hold) in self.holds.iter() {
+        for (owner, hold) in self.0.holds.iter() {
             let note = hold.note().map_or(&[][..], |note| &note.0);
             each(
                 &[owner.as_bytes(), note],
@@ -74,11 +79,11 @@ impl Value for Lock {
     }
 
     fn unlinked(&self, db: u32, name: &[u8]) {
-        if self.is_free() {
+        if self.0.is_free() {
             // The step that has freed it knows.
             return;
         }
-        shell().on_unlinked(Db(db), name, UnlinkedLock::of(self));
+        shell().on_unlinked(Db(db), name, UnlinkedLock::of(&self.0));
     }
 
     fn save_aside() -> Option<u64> {

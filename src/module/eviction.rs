@@ -1,7 +1,7 @@
 //! A warning in the log of the server if it may evict locks: their holders would not know, and others would get them.
 
-use crate::ffi::info::server_field;
-use crate::ffi::log::log_warning;
+use server_api::info::server_field;
+use server_api::log::log_warning;
 
 /// Warns if the policy that is in force may evict a key without a TTL, as locks are.
 pub fn warn_if_locks_may_go() {

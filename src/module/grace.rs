@@ -1,12 +1,12 @@
-//! Grace after a start and after a promotion: for so long this node grants nothing ([`crate::lock::manager::grace`]).
+//! Grace after a start and after a promotion: for so long this node grants nothing ([`lock_core::manager::grace`]).
 //!
 //! Here it begins, and the log of the server says when it begins and ends. It goes by the monotonic clock of this
 //! process alone. A full synchronisation and DEBUG RELOAD begin none: they bring what a primary knows, or what this
 //! node has just saved.
 
 use super::shell::{shell, with_manager};
-use crate::ffi::log::{log_notice, log_warning};
-use crate::lock::model::time::Millis;
+use lock_core::model::time::Millis;
+use server_api::log::{log_notice, log_warning};
 
 /// The module is loaded, with all its configurations.
 pub fn on_start() {

@@ -5,10 +5,10 @@
 
 use super::shell::shell;
 use super::{ServeError, serve};
-use crate::ffi::call::{CallError, CallReply};
-use crate::ffi::{Args, Ctx, Str};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::request::{Outcome, Request};
+use lock_core::model::fence::Fence;
+use lock_core::model::request::{Outcome, Request};
+use server_api::call::{CallError, CallReply};
+use server_api::{Args, Ctx, Str};
 use std::cell::Cell;
 
 /// The result of a guarded command; None if it was not run, because the owner does not hold the lock as it said.

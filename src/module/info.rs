@@ -1,8 +1,8 @@
 //! The section `INFO lock`.
 
 use super::shell::{shell, with_manager};
-use crate::ffi::info::InfoFields;
-use crate::lock::model::fence::Fence;
+use lock_core::model::fence::Fence;
+use server_api::info::InfoFields;
 use std::ffi::CStr;
 
 /// The section `INFO lock`.

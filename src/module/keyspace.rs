@@ -1,24 +1,25 @@
 //! The core's keyspace over Redis keys.
 
+use super::data_type::Stored;
 use super::shell::Shell;
-use crate::ffi::keys::Unopened;
-use crate::ffi::value::DataType;
-use crate::ffi::{Access, Ctx, Keys, Names, WrongType};
-use crate::lock::model::effect::Change;
-use crate::lock::model::key::{Db, KeyIndex, PlainName};
-use crate::lock::model::keyspace::{KeyEntry, Keyspace};
-use crate::lock::model::lock::Lock;
-use crate::lock::model::request::{RedirectReason, WaitEnd};
-use crate::lock::model::session::UnlinkedLock;
-use crate::lock::model::time::WallTime;
+use lock_core::model::effect::Change;
+use lock_core::model::key::{Db, KeyIndex, PlainName};
+use lock_core::model::keyspace::{KeyEntry, Keyspace};
+use lock_core::model::lock::Lock;
+use lock_core::model::request::{RedirectReason, WaitEnd};
+use lock_core::model::session::UnlinkedLock;
+use lock_core::model::time::WallTime;
+use server_api::keys::Unopened;
+use server_api::value::DataType;
+use server_api::{Access, Ctx, Keys, Names, WrongType};
 
 /// The type `redislock`.
-pub static LOCK: DataType<Lock> = DataType::new();
+pub static LOCK: DataType<Stored> = DataType::new();
 
 /// The locks of one step, open.
 #[derive(Debug)]
 pub struct OpenLocks<'k, 'n> {
-    keys: Keys<'k, 'n, Lock>,
+    keys: Keys<'k, 'n, Stored>,
     shell: &'static Shell,
 }
 
@@ -45,7 +46,7 @@ impl<'k, 'n> OpenLocks<'k, 'n> {
         for change in changes {
             let at = change.key.0;
             match self.keys.get(at) {
-                Some(lock) if lock.is_free() => self.keys.delete(at),
+                Some(Stored(lock)) if lock.is_free() => self.keys.delete(at),
                 Some(_) if !change.ended => self.keys.persist(at),
                 _ => {}
             }
@@ -63,12 +64,12 @@ impl Keyspace for OpenLocks<'_, '_> {
     fn entry(&mut self, key: KeyIndex) -> KeyEntry<'_> {
         let db = Db(self.keys.db());
         let (name, lock) = self.keys.entry(key.0);
-        KeyEntry { db, name: name.as_bytes(), lock }
+        KeyEntry { db, name: name.as_bytes(), lock: lock.map(|stored| &mut stored.0) }
     }
 
     #[inline(always)]
     fn lock(&mut self, key: KeyIndex) -> Option<&mut Lock> {
-        self.keys.get_mut(key.0)
+        self.keys.get_mut(key.0).map(|stored| &mut stored.0)
     }
 
     fn open(&mut self, name: &[u8]) -> Result<KeyIndex, WaitEnd> {
@@ -86,7 +87,7 @@ impl Keyspace for OpenLocks<'_, '_> {
     }
 
     fn peek<R>(&mut self, db: Db, name: &[u8], read: impl FnOnce(&Lock) -> R) -> Option<R> {
-        self.keys.peek(db.0, name, read)
+        self.keys.peek(db.0, name, |stored| read(&stored.0))
     }
 
     fn has_unlinked(&self) -> bool {
@@ -102,7 +103,7 @@ impl Keyspace for OpenLocks<'_, '_> {
     }
 
     fn create(&mut self, key: KeyIndex) -> &mut Lock {
-        self.keys.insert(key.0, Lock::default())
+        &mut self.keys.insert(key.0, Stored::default()).0
     }
 }
 

@@ -3,13 +3,13 @@
 //! A key's name may have half a gigabyte, and outlives its lock here: so names are cut, and the ring is bounded in
 //! bytes, too.
 
-use crate::ffi::Ctx;
-use crate::lock::collections::bytes::Bytes;
-use crate::lock::model::effect::{Cause, Change};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::Mode;
-use crate::lock::model::key::Db;
-use crate::lock::model::time::{Millis, Now};
+use lock_core::collections::bytes::Bytes;
+use lock_core::model::effect::{Cause, Change};
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::Mode;
+use lock_core::model::key::Db;
+use lock_core::model::time::{Millis, Now};
+use server_api::Ctx;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;

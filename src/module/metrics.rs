@@ -1,8 +1,8 @@
 //! Counters, fed from outcomes and changes after each step. `INFO lock` shows them ([`super::info`]).
 
-use crate::lock::model::effect::{Cause, Change};
-use crate::lock::model::request::{Operation, Outcome, Refusal, WaitEnd};
 use hdrhistogram::Histogram;
+use lock_core::model::effect::{Cause, Change};
+use lock_core::model::request::{Operation, Outcome, Refusal, WaitEnd};
 use std::cell::RefCell;
 
 /// Counts since the start.

@@ -26,18 +26,19 @@ pub mod server_events;
 pub mod shell;
 pub mod step;
 
-use crate::ffi::{Access, Ctx, Flags, Keys, Names, Str, WrongType};
-use crate::lock::manager::LockManager;
-use crate::lock::manager::view::{self, View, ViewContext};
-use crate::lock::model::fence::Fence;
-use crate::lock::model::hold::Connection;
-use crate::lock::model::key::{Db, KeyIndex};
-use crate::lock::model::owner::Owner;
-use crate::lock::model::record::{Origin, Update};
-use crate::lock::model::request::{Check, Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
-use crate::lock::model::time::Timestamp;
 use clients::Reply;
+use data_type::Stored;
 use keyspace::LOCK;
+use lock_core::manager::LockManager;
+use lock_core::manager::view::{self, View, ViewContext};
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::Connection;
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::owner::Owner;
+use lock_core::model::record::{Origin, Update};
+use lock_core::model::request::{Check, Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
+use lock_core::model::time::Timestamp;
+use server_api::{Access, Ctx, Flags, Keys, Names, Str, WrongType};
 use shell::{shell, with_manager};
 use step::Publish;
 
@@ -226,7 +227,7 @@ pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) 
     let read = |manager: &mut LockManager| {
         let (db, name) = (Db(keys.db()), name.as_bytes());
         let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };
-        show(KeyView { lock: keys.get(0).and_then(|lock| View::of(lock, at)), manager, db, name, now })
+        show(KeyView { lock: keys.get(0).and_then(|stored| View::of(&stored.0, at)), manager, db, name, now })
     };
     Ok(with_manager(read))
 }
@@ -245,7 +246,7 @@ pub fn check(ctx: &mut Ctx<'_>, name: Str<'_>, owner: &[u8], check: Check) -> Re
     let names = [name];
     let mut names = Names::of(&names);
     let keys = Keys::open(ctx, &LOCK, &mut names, Access::Read)?;
-    let Some(lock) = keys.get(0) else { return Ok(None) };
+    let Some(Stored(lock)) = keys.get(0) else { return Ok(None) };
     let (db, name) = (Db(keys.db()), name.as_bytes());
     let judge = |manager: &mut LockManager| {
         let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };

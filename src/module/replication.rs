@@ -2,12 +2,12 @@
 //! which is idempotent and decides nothing. Each word costs the server a thousand instructions. So the end of a
 //! writer has no owner.
 
-use crate::ffi::record::Record;
-use crate::ffi::{Ctx, Flags, Names, Str};
-use crate::lock::model::effect::{Change, Record as Told};
-use crate::lock::model::owner::{Note, Owner};
-use crate::lock::model::state::State;
-use crate::lock::model::time::Now;
+use lock_core::model::effect::{Change, Record as Told};
+use lock_core::model::owner::{Note, Owner};
+use lock_core::model::state::State;
+use lock_core::model::time::Now;
+use server_api::record::Record;
+use server_api::{Ctx, Flags, Names, Str};
 use std::cell::Cell;
 use std::ffi::CStr;
 

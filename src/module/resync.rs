@@ -4,8 +4,8 @@
 //! maker. Replayed after a restart, it alone would end them early. The records cannot go out at once: what is written
 //! in a notification reaches replicas before what it follows. So the background sends them.
 
-use crate::lock::model::key::{Db, PlainName};
-use crate::lock::model::owner::Owner;
+use lock_core::model::key::{Db, PlainName};
+use lock_core::model::owner::Owner;
 use std::cell::RefCell;
 
 /// A lock whose records are yet to be sent.

@@ -1,6 +1,6 @@
 //! Whether this node is a primary. The server says when that changes, so commands need not ask each time.
 
-use crate::ffi::{Ctx, Flags};
+use server_api::{Ctx, Flags};
 use std::cell::Cell;
 
 /// The role of this node; None until the server was asked.

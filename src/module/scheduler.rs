@@ -14,9 +14,9 @@
 //! a sixth of what a lone command costs. So the watch is kept only while there may be something to do between two
 //! turns.
 
-use crate::ffi::timer::{Ring, Timer};
-use crate::ffi::{Ctx, Flags};
-use crate::lock::model::time::{Millis, Timestamp};
+use lock_core::model::time::{Millis, Timestamp};
+use server_api::timer::{Ring, Timer};
+use server_api::{Ctx, Flags};
 use std::cell::{Cell, OnceCell};
 
 /// How long one slice of background work may last. Between slices the server serves its clients.

@@ -1,16 +1,17 @@
 //! What the server tells the module: its own events, those of keys, and messages of other nodes.
 
+use super::data_type::Stored;
 use super::keyspace::{LOCK, gone_at};
 use super::scheduler::Callbacks;
 use super::shell::{shell, with_manager};
 use super::{background, blocked_clients, eviction, grace};
-use crate::ffi::event::{Listener, ServerEvent};
-use crate::ffi::peers::Peer;
-use crate::ffi::{Access, Ctx, Flags, Keys, LoadError, Loader, Names, OwnedStr, Str};
-use crate::lock::manager::LockManager;
-use crate::lock::model::key::{Db, PlainName};
-use crate::lock::model::lock::Lock;
-use crate::lock::model::time::Timestamp;
+use lock_core::manager::LockManager;
+use lock_core::model::key::{Db, PlainName};
+use lock_core::model::lock::Lock;
+use lock_core::model::time::Timestamp;
+use server_api::event::{Listener, ServerEvent};
+use server_api::peers::Peer;
+use server_api::{Access, Ctx, Flags, Keys, LoadError, Loader, Names, OwnedStr, Str};
 use std::ffi::CStr;
 
 /// Subscribes to the events of the server and of keys.
@@ -190,7 +191,7 @@ fn keep_offers(ctx: &mut Ctx<'_>) {
         let names = [name.as_str()];
         let mut names = Names::of(&names);
         let Ok(mut keys) = Keys::open(ctx, &LOCK, &mut names, Access::Write) else { continue };
-        if let Some(lock) = keys.get_mut(0) {
+        if let Some(Stored(lock)) = keys.get_mut(0) {
             lock.keep_offers();
         }
     }
@@ -220,7 +221,7 @@ fn with_lock_at(
     let mut names = Names::of(&names);
     let mut keys = Keys::open(ctx, &LOCK, &mut names, Access::Write).ok()?;
     let db = Db(keys.db());
-    let lock = keys.get_mut(0)?;
+    let Stored(lock) = keys.get_mut(0)?;
     with_manager(|manager| tell(manager, db, key.as_bytes(), lock, shell().clock.mono()));
     Some(db)
 }

@@ -9,13 +9,13 @@
 use super::blocked_clients;
 use super::keyspace::OpenLocks;
 use super::shell::{Shell, shell};
-use crate::ffi::guard::{Caught, catch};
-use crate::ffi::{Ctx, Names, Str, WrongType};
-use crate::lock::manager::LockManager;
-use crate::lock::model::effect::{Cause, Change, Effects, Record, WaitEnds};
-use crate::lock::model::request::{RedirectReason, WaitEnd};
-use crate::lock::model::step::Step;
-use crate::lock::model::time::{Now, Timestamp};
+use lock_core::manager::LockManager;
+use lock_core::model::effect::{Cause, Change, Effects, Record, WaitEnds};
+use lock_core::model::request::{RedirectReason, WaitEnd};
+use lock_core::model::step::Step;
+use lock_core::model::time::{Now, Timestamp};
+use server_api::guard::{Caught, catch};
+use server_api::{Ctx, Names, Str, WrongType};
 use std::ffi::CStr;
 
 /// How far a step makes its effects known.

@@ -1,18 +1,18 @@
 //! Sessions in the core by itself: connections that close at any moment, beside a model that knows no index and ends
 //! all at once.
 
-use crate::queue::Rules;
-use crate::world::{RULES, Side, Step, limits, name};
+use lock_core::manager::LeasePoll;
+use lock_core::manager::view::{View, ViewContext};
+use lock_core::model::effect::Record;
+use lock_core::model::hold::{Mode, Session};
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait};
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::wait::jobs::Job;
+use naive_model::queue::Rules;
+use naive_model::world::{RULES, Side, Step, limits, name};
 use proptest::prelude::*;
-use redis_lock::lock::manager::LeasePoll;
-use redis_lock::lock::manager::view::{View, ViewContext};
-use redis_lock::lock::model::effect::Record;
-use redis_lock::lock::model::hold::{Mode, Session};
-use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Release, Request, Wait};
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::jobs::Job;
 use std::collections::BTreeMap;
 
 fn at(us: u64) -> Now {

@@ -1,17 +1,17 @@
 //! The saved form: what is saved comes back, and what is damaged does not.
 
+use lock_core::codec::{DecodeError, VERSION, decode, encode};
+use lock_core::manager::LockManager;
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::{Epoch, Hold};
+use lock_core::model::limits::SAVED_BYTES_CEILING;
+use lock_core::model::lock::Lock;
+use lock_core::model::owner::{NOBODY, Note, Owner};
+use lock_core::model::record::{HoldRecord, Origin};
+use lock_core::model::time::{Now, Timestamp, WallTime};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
-use redis_lock::lock::codec::{DecodeError, VERSION, decode, encode};
-use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::model::fence::Fence;
-use redis_lock::lock::model::hold::{Epoch, Hold};
-use redis_lock::lock::model::limits::SAVED_BYTES_CEILING;
-use redis_lock::lock::model::lock::Lock;
-use redis_lock::lock::model::owner::{NOBODY, Note, Owner};
-use redis_lock::lock::model::record::{HoldRecord, Origin};
-use redis_lock::lock::model::time::{Now, Timestamp, WallTime};
 
 const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
 

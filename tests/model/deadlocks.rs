@@ -2,9 +2,9 @@
 //! no budget, so this is the core by itself.
 
 use crate::work::{Crowd, name, names};
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::key::PlainName as KeyName;
-use redis_lock::lock::model::request::{Refusal, Wait};
+use lock_core::model::hold::Mode;
+use lock_core::model::key::PlainName as KeyName;
+use lock_core::model::request::{Refusal, Wait};
 
 use Mode::{Read, Write};
 

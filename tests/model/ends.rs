@@ -1,17 +1,17 @@
 //! Where numbers end: refusals that no history of sane length meets.
 
-use crate::queue::Rules;
-use crate::world::{RULES, Side, Step, limits};
-use redis_lock::lock::manager::view::{View, ViewContext};
-use redis_lock::lock::model::effect::Record;
-use redis_lock::lock::model::fence::Fence;
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
-use redis_lock::lock::model::request::{Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait};
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::jobs::Job;
+use lock_core::manager::view::{View, ViewContext};
+use lock_core::model::effect::Record;
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::Mode;
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::owner::Owner;
+use lock_core::model::record::{HoldRecord, Origin, Update};
+use lock_core::model::request::{Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait};
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::wait::jobs::Job;
+use naive_model::queue::Rules;
+use naive_model::world::{RULES, Side, Step, limits};
 
 const NOW: Now = Now { mono: Timestamp(1_000), wall: WallTime(1_000) };
 

@@ -4,11 +4,11 @@
 //! `REDIS_LOCK_HISTORIES=full` plays them to their full length, else they are one step shorter; it also has the random
 //! tests play all of their histories.
 
-use crate::queue::Rules;
-use crate::world::{Named, Op, RULES, World};
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::request::{Amount, Wait};
-use redis_lock::lock::model::time::Millis;
+use lock_core::model::hold::Mode;
+use lock_core::model::request::{Amount, Wait};
+use lock_core::model::time::Millis;
+use naive_model::queue::Rules;
+use naive_model::world::{Named, Op, RULES, World};
 use std::ops::Range;
 
 /// In how many tests each set of histories is played, so that all processors work to the end.

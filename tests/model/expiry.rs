@@ -2,9 +2,9 @@
 //! says nothing before: so the core says when it is to be opened.
 
 use crate::waiting::world;
-use crate::world::{Op, World};
-use redis_lock::lock::model::hold::Mode::{Read, Write};
-use redis_lock::lock::model::time::Millis;
+use lock_core::model::hold::Mode::{Read, Write};
+use lock_core::model::time::Millis;
+use naive_model::world::{Op, World};
 
 fn expires(world: &mut World, ms: u64) {
     world.then(&Op::Expire { key: b'j', ms: Some(ms) });

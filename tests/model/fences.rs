@@ -1,25 +1,26 @@
 //! MINFENCE, case by case, and an attack on its bounds: no client carries a node's fence clock further ahead than half
 //! of the skew, and none makes a fence repeat or go back.
 
-use crate::naive::Answer;
-use crate::queue::Rules;
-use crate::waiting::{LONG, at, world};
-use crate::world::{Least, Named, Op, RULES, SKEW, Side, World, limits, name, update_of};
+use crate::waiting::{at, world};
+use lock_core::codec;
+use lock_core::manager::LockManager;
+use lock_core::model::effect::Change;
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::Mode::{self, Read, Write};
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::limits::Limits;
+use lock_core::model::lock::Lock;
+use lock_core::model::owner::Owner;
+use lock_core::model::record::{Origin, Update};
+use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Refusal, Release, Request, Wait};
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use naive_model::naive::Answer;
+use naive_model::play::LONG;
+use naive_model::queue::Rules;
+use naive_model::world::{Least, Named, Op, RULES, SKEW, Side, World, limits, name, update_of};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use redis_lock::lock::codec;
-use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::model::effect::Change;
-use redis_lock::lock::model::fence::Fence;
-use redis_lock::lock::model::hold::Mode::{self, Read, Write};
-use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::limits::Limits;
-use redis_lock::lock::model::lock::Lock;
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::record::{Origin, Update};
-use redis_lock::lock::model::request::{Acquire, Amount, Extend, Operation, Outcome, Refusal, Release, Request, Wait};
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::BTreeMap;
 
 /// Half of the skew: how far ahead of the wall clock a client may ask.
@@ -43,23 +44,6 @@ fn waits(owner: u8, mode: Mode, key: u8, queue: Option<u64>) -> Op {
 
 fn extends(owner: u8, key: u8, fence: Named) -> Op {
     Op::Extend { keys: vec![key], owner, lease: LONG, fence, session: None, note: None }
-}
-
-impl World {
-    /// What a request is answered.
-    fn is_told(&mut self, op: &Op) -> Answer {
-        self.then(op);
-        self.last.clone().expect("was answered")
-    }
-
-    fn is_told_at_least(&mut self, fence: Least, op: Op) -> Answer {
-        self.is_told(&Op::AtLeast { fence, of: Box::new(op) })
-    }
-
-    /// The fence of a hold.
-    fn fence(&self, key: u8, owner: u8) -> u64 {
-        self.naive.rows.iter().find(|row| (row.db, row.key, row.owner) == (0, key, owner)).expect("holds").fence
-    }
 }
 
 /// A world that has given its first fence, and whose clock is behind the wall clock since.

@@ -1,20 +1,20 @@
 //! A data set that is loaded beside the one that is served. Each lock has one entry in the index at every moment,
 //! whether the load ends well or not. It does not matter whether the server reports databases.
 
-use crate::queue::Rules;
-use crate::world::{RULES, Side, limits, name};
+use lock_core::codec;
+use lock_core::collections::wheel::EntryId;
+use lock_core::manager::{LeasePoll, LockManager};
+use lock_core::model::fence::Fence;
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::lock::Lock;
+use lock_core::model::owner::Owner;
+use lock_core::model::record::{HoldRecord, Origin, Update};
+use lock_core::model::session::UnlinkedLock;
+use lock_core::model::step::Step;
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use naive_model::queue::Rules;
+use naive_model::world::{RULES, Side, limits, name};
 use proptest::prelude::*;
-use redis_lock::lock::codec;
-use redis_lock::lock::collections::wheel::EntryId;
-use redis_lock::lock::manager::{LeasePoll, LockManager};
-use redis_lock::lock::model::fence::Fence;
-use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::lock::Lock;
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::record::{HoldRecord, Origin, Update};
-use redis_lock::lock::model::session::UnlinkedLock;
-use redis_lock::lock::model::step::Step;
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::BTreeMap;
 
 const DATABASES: u32 = 3;

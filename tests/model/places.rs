@@ -1,42 +1,13 @@
 //! Places, case by case: requests with QUEUE that come again, late, over another connection or never.
 
-use crate::naive::Answer;
-use crate::queue::Rules;
-use crate::waiting::{LONG, at, world};
-use crate::world::{Named, Op, RULES, World};
-use redis_lock::lock::model::hold::Mode::{self, Read, Write};
-use redis_lock::lock::model::request::{Amount, Wait};
-use redis_lock::lock::model::time::Millis;
-
-impl World {
-    /// An owner asks for a place, or asks again.
-    fn polls(&mut self, owner: u8, mode: Mode, keys: &[u8], queue: u64) -> Answer {
-        self.polls_for(owner, mode, keys, queue, Wait::Never)
-    }
-
-    fn polls_for(&mut self, owner: u8, mode: Mode, keys: &[u8], queue: u64, wait: Wait) -> Answer {
-        let (keys, lease, note, retry, session) = (keys.to_vec(), LONG, None, None, None);
-        let queue = Some(queue);
-        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None });
-        self.last.clone().expect("was answered")
-    }
-
-    /// An owner is offered a key, which it has to collect still.
-    pub(crate) fn is_offered(&mut self, owner: u8, mode: Mode, key: u8) {
-        self.holds(b'x', Write, &[key]);
-        assert_eq!(self.polls(owner, mode, &[key], 50), Answer::Placed);
-        self.release(b'x', &[key]);
-        assert_eq!(self.offered(key), [owner]);
-    }
-
-    fn offered(&self, key: u8) -> Vec<u8> {
-        self.naive.rows.iter().filter(|row| row.key == key && row.offered).map(|row| row.owner).collect()
-    }
-}
-
-fn is_granted(answer: &Answer) -> bool {
-    matches!(answer, Answer::Granted(_))
-}
+use crate::waiting::{at, world};
+use lock_core::model::hold::Mode::{Read, Write};
+use lock_core::model::request::{Amount, Wait};
+use lock_core::model::time::Millis;
+use naive_model::naive::Answer;
+use naive_model::play::is_granted;
+use naive_model::queue::Rules;
+use naive_model::world::{Named, Op, RULES, World};
 
 #[test]
 fn places_are_served_in_the_order_of_their_first_requests_however_often_they_ask_again() {

@@ -2,14 +2,14 @@
 //! seed is kept beside this file.
 
 use crate::exhaustive::is_full;
-use crate::queue::Rules;
-use crate::world::{Bound, Least, Named, Op, RULES, World};
+use lock_core::model::hold::Mode;
+use lock_core::model::request::{Amount, Wait};
+use lock_core::model::time::Millis;
+use naive_model::queue::Rules;
+use naive_model::world::{Bound, Least, Named, Op, RULES, World};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::request::{Amount, Wait};
-use redis_lock::lock::model::time::Millis;
 
 fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::Read), Just(Mode::Write)]

@@ -1,48 +1,20 @@
 //! Sessions and operators, case by case.
 
-use crate::naive::Answer;
-use crate::queue::Rules;
-use crate::waiting::{LONG, at, blind, world};
-use crate::world::{Bound, Named, Op, RULES, Side, World, limits};
-use redis_lock::lock::model::effect::Cause;
-use redis_lock::lock::model::hold::Mode::{self, Read, Write};
-use redis_lock::lock::model::hold::Session;
-use redis_lock::lock::model::key::{Db, KeyIndex};
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::jobs::Job;
+use crate::waiting::{at, blind, world};
+use lock_core::model::effect::Cause;
+use lock_core::model::hold::Mode::{Read, Write};
+use lock_core::model::hold::Session;
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::wait::jobs::Job;
+use naive_model::naive::Answer;
+use naive_model::play::LONG;
+use naive_model::queue::Rules;
+use naive_model::world::{Named, Op, RULES, Side, limits};
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
-
-impl World {
-    /// An owner requests these keys by a client's connection, which its holds are bound to.
-    fn binds(&mut self, owner: u8, mode: Mode, keys: &[u8], session: Bound) -> Answer {
-        let (keys, wait, session) = (keys.to_vec(), Wait::Forever, Some(session));
-        self.then(&Op::Acquire {
-            db: 0,
-            keys,
-            owner,
-            mode,
-            lease: LONG,
-            note: None,
-            wait,
-            retry: None,
-            session,
-            queue: None,
-            share: None,
-        });
-        self.last.clone().expect("was answered")
-    }
-
-    fn extends(&mut self, owner: u8, key: u8, session: Option<Bound>) {
-        self.then(&Op::Extend { keys: vec![key], owner, lease: LONG, fence: Named::None, session, note: None });
-    }
-
-    fn closes(&mut self, client: u8) {
-        self.then(&Op::Close { client, late: false });
-    }
-}
 
 #[test]
 fn what_ends_with_its_connection_is_handed_on() {

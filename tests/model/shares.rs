@@ -1,58 +1,16 @@
 //! Shares, case by case: requests that take some of a limited number of reads.
 
-use crate::naive::Answer;
-use crate::queue::Rules;
-use crate::waiting::{LONG, at, world};
-use crate::world::{Named, Op, RULES, World};
-use redis_lock::lock::model::hold::Mode::{Read, Write};
-use redis_lock::lock::model::request::{Amount, Wait};
-use redis_lock::lock::model::time::Millis;
+use crate::waiting::{at, world};
+use lock_core::model::hold::Mode::{Read, Write};
+use lock_core::model::request::{Amount, Wait};
+use lock_core::model::time::Millis;
+use naive_model::naive::Answer;
+use naive_model::play::{AT_ONCE, LONG, Manner, WAITING, is_granted};
+use naive_model::queue::Rules;
+use naive_model::world::{Named, Op, RULES, World};
 
-/// How an owner asks: whether it waits, for how long its place is kept, and how many shares it wants to have at least.
-#[derive(Clone, Copy)]
-struct Manner {
-    wait: Wait,
-    queue: Option<u64>,
-    retry: Option<u32>,
-}
-
-const AT_ONCE: Manner = Manner { wait: Wait::Never, queue: None, retry: None };
-const WAITING: Manner = Manner { wait: Wait::Forever, queue: None, retry: None };
 const POLLING: Manner = Manner { wait: Wait::Never, queue: Some(50), retry: None };
 const POLLING_FOR_LONG: Manner = Manner { wait: Wait::Forever, queue: Some(50), retry: None };
-
-impl World {
-    /// An owner asks for some of so many shares: the limit, and what it takes.
-    fn asks(&mut self, owner: u8, key: u8, share: (u32, u32), manner: Manner) -> Answer {
-        let Manner { wait, queue, retry } = manner;
-        let (keys, mode, lease, note, session, share) = (vec![key], Read, LONG, None, None, Some(share));
-        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share });
-        self.last.clone().expect("was answered")
-    }
-
-    fn shares(&mut self, owner: u8, key: u8, share: (u32, u32)) {
-        let answer = self.asks(owner, key, share, AT_ONCE);
-        assert!(is_granted(&answer), "{answer:?}");
-    }
-
-    fn waits_to_share(&mut self, owner: u8, key: u8, share: (u32, u32)) {
-        assert_eq!(self.asks(owner, key, share, WAITING), Answer::Queued);
-    }
-
-    fn gives_back(&mut self, owner: u8, key: u8, amount: Amount) {
-        let (keys, mode, fence) = (vec![key], None, Named::None);
-        self.then(&Op::Release { db: 0, keys, owner, mode, amount, fence });
-    }
-
-    /// How many reads an owner has.
-    fn reads(&self, owner: u8, key: u8) -> u32 {
-        self.naive.rows.iter().filter(|row| (row.key, row.owner) == (key, owner)).map(|row| row.reads).sum()
-    }
-}
-
-fn is_granted(answer: &Answer) -> bool {
-    matches!(answer, Answer::Granted(_))
-}
 
 #[test]
 fn all_holders_together_have_no_more_reads_than_the_limit_of_each_request() {

@@ -1,18 +1,11 @@
 //! One time for one unit, case by case: all commands of a transaction or a script are judged by the time of the first.
 
-use crate::naive::Answer;
-use crate::waiting::{LONG, world};
-use crate::world::{Named, Op, World};
-use redis_lock::lock::model::hold::Mode::{self, Read, Write};
-use redis_lock::lock::model::request::{Amount, Wait};
-
-impl World {
-    /// A transaction or a script with these commands. What the last of them was answered.
-    fn runs(&mut self, commands: &[Op]) -> Answer {
-        self.then(&Op::Unit { commands: commands.to_vec() });
-        self.last.clone().expect("was answered")
-    }
-}
+use crate::waiting::world;
+use lock_core::model::hold::Mode::{self, Read, Write};
+use lock_core::model::request::{Amount, Wait};
+use naive_model::naive::Answer;
+use naive_model::play::LONG;
+use naive_model::world::{Named, Op};
 
 fn asks(owner: u8, mode: Mode, keys: &[u8], lease: u64) -> Op {
     let (keys, wait, note, retry, session, queue) = (keys.to_vec(), Wait::Never, None, None, None, None);

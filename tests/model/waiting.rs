@@ -1,78 +1,16 @@
 //! Waiting, case by case: what was found wrong once, and what is promised by name.
 
-use crate::naive::Answer;
-use crate::queue::Rules;
-use crate::world::{Named, Op, RULES, Side, World, limits};
-use redis_lock::lock::model::hold::Mode::{self, Read, Write};
-use redis_lock::lock::model::key::KeyIndex;
-use redis_lock::lock::model::limits::StepLimits;
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::jobs::Job;
-
-pub(crate) const LONG: u64 = 100_000;
-
-impl World {
-    /// An owner asks to hold these keys, and waits if it must. What the model, and so the core, answers.
-    pub(crate) fn ask(&mut self, owner: u8, mode: Mode, keys: &[u8]) -> Answer {
-        self.ask_for(owner, mode, keys, (LONG, Wait::Forever, None))
-    }
-
-    pub(crate) fn ask_for(
-        &mut self,
-        owner: u8,
-        mode: Mode,
-        keys: &[u8],
-        (lease, wait, retry): (u64, Wait, Option<u32>),
-    ) -> Answer {
-        self.then(&Op::Acquire {
-            db: 0,
-            keys: keys.to_vec(),
-            owner,
-            mode,
-            lease,
-            note: None,
-            wait,
-            retry,
-            session: None,
-            queue: None,
-            share: None,
-        });
-        self.last.clone().expect("was answered")
-    }
-
-    pub(crate) fn holds(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
-        let answer = self.ask(owner, mode, keys);
-        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
-    }
-
-    pub(crate) fn waits(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
-        assert_eq!(self.ask(owner, mode, keys), Answer::Queued);
-    }
-
-    pub(crate) fn release(&mut self, owner: u8, keys: &[u8]) {
-        let (mode, amount, fence) = (None, Amount::All, Named::None);
-        self.then(&Op::Release { db: 0, keys: keys.to_vec(), owner, mode, amount, fence });
-    }
-
-    pub(crate) fn pass(&mut self, ms: u64) {
-        self.then(&Op::Pass { us: ms * 1000 });
-    }
-
-    pub(crate) fn then(&mut self, op: &Op) {
-        self.step(op);
-        self.check();
-    }
-
-    /// The holders of a key, and its waiters.
-    pub(crate) fn at(&self, key: u8) -> (Vec<u8>, Vec<u8>) {
-        let holders = self.naive.rows.iter().filter(|row| (row.db, row.key) == (0, key)).map(|row| row.owner);
-        let mut holders: Vec<u8> = holders.collect();
-        holders.sort_unstable();
-        (holders, self.naive.queue(0, key).into_iter().map(|waiter| waiter.ask.owner).collect())
-    }
-}
+use lock_core::model::hold::Mode::{self, Read, Write};
+use lock_core::model::key::KeyIndex;
+use lock_core::model::limits::StepLimits;
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::wait::jobs::Job;
+use naive_model::naive::Answer;
+use naive_model::play::LONG;
+use naive_model::queue::Rules;
+use naive_model::world::{Named, Op, RULES, Side, World, limits};
 
 pub(crate) fn world() -> World {
     World::new(RULES)

@@ -1,23 +1,21 @@
 //! How much one step does, counted: keys that are opened, visited and granted. The naive model knows no such limits, so
 //! this is the core by itself, on keys of any name.
 
-use crate::queue::Rules;
-use crate::world::{RULES, limits};
-use redis_lock::lock::manager::{LeasePoll, LockManager};
-use redis_lock::lock::model::effect::Effects;
-use redis_lock::lock::model::hold::{Mode, Session};
-use redis_lock::lock::model::key::{Db, KeyIndex, PlainName as KeyName};
-use redis_lock::lock::model::keyspace::{KeyEntry, Keyspace};
-use redis_lock::lock::model::limits::StepLimits;
-use redis_lock::lock::model::lock::Lock;
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::request::{
-    self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId,
-};
-use redis_lock::lock::model::session::UnlinkedLock;
-use redis_lock::lock::model::step;
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
-use redis_lock::lock::wait::jobs::Job;
+use lock_core::manager::{LeasePoll, LockManager};
+use lock_core::model::effect::Effects;
+use lock_core::model::hold::{Mode, Session};
+use lock_core::model::key::{Db, KeyIndex, PlainName as KeyName};
+use lock_core::model::keyspace::{KeyEntry, Keyspace};
+use lock_core::model::limits::StepLimits;
+use lock_core::model::lock::Lock;
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{self, Acquire, Amount, Operation, Outcome, Refusal, Release, Request, Wait, WaiterId};
+use lock_core::model::session::UnlinkedLock;
+use lock_core::model::step;
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::wait::jobs::Job;
+use naive_model::queue::Rules;
+use naive_model::world::{RULES, limits};
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};

@@ -2,14 +2,14 @@
 //! for deadlocks compared each of the ones with all of the others once.
 
 use crate::scenes::{Scene, finish, without_detection};
-use crate::world::crowd::{Crowd, names};
-use crate::world::{acquire, acquire_or};
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::key::Db;
-use redis_lock::lock::model::request::{Operation, Outcome, Share, Wait};
-use redis_lock::lock::model::session::UnlinkedLock;
-use redis_lock::lock::model::time::Millis;
+use lock_core::model::hold::Mode;
+use lock_core::model::key::Db;
+use lock_core::model::request::{Operation, Outcome, Share, Wait};
+use lock_core::model::session::UnlinkedLock;
+use lock_core::model::time::Millis;
 use std::num::NonZeroU32;
+use world::crowd::{Crowd, names};
+use world::{acquire, acquire_or};
 
 /// How many wait, each within a limit below the one before.
 const LIMITS: u32 = 1_000;

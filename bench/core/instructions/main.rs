@@ -10,12 +10,10 @@
 
 mod limits;
 mod scenes;
-#[path = "../world/mod.rs"]
-mod world;
 
 use clap::{Arg, ArgAction, Command as Options};
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::request::{Operation, Request, Share};
+use lock_core::model::hold::Mode;
+use lock_core::model::request::{Operation, Request, Share};
 use scenes::{Scene, scenes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -26,7 +24,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use world::{OWNER, World, acquire, extend, release};
 
-const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/core/instructions.json");
+const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.json");
 /// By how much a figure may differ from the committed one.
 const PERCENT: f64 = 5.0;
 /// Enough that what happens now and then counts as much as it does in the long run.

@@ -1,16 +1,16 @@
 //! Scenes where many wait: what was worse than linear once. Each costs what it reaches, and is held to that by its
 //! figure.
 
-use crate::world::crowd::{Crowd, names};
-use crate::world::{OWNER, acquire_or, release};
-use redis_lock::lock::model::effect::Effects;
-use redis_lock::lock::model::hold::{Mode, Session};
-use redis_lock::lock::model::key::{KeyIndex, PlainName};
-use redis_lock::lock::model::request::{Operation, Outcome, Wait};
-use redis_lock::lock::model::step;
-use redis_lock::lock::model::time::Millis;
-use redis_lock::lock::wait::jobs::Job;
+use lock_core::model::effect::Effects;
+use lock_core::model::hold::{Mode, Session};
+use lock_core::model::key::{KeyIndex, PlainName};
+use lock_core::model::request::{Operation, Outcome, Wait};
+use lock_core::model::step;
+use lock_core::model::time::Millis;
+use lock_core::wait::jobs::Job;
 use std::hint::black_box;
+use world::crowd::{Crowd, names};
+use world::{OWNER, acquire_or, release};
 
 /// What is measured where many wait: once, because setting the scene takes long.
 pub(crate) struct Scene {

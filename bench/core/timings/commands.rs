@@ -1,10 +1,10 @@
 //! What serving a request costs.
 
-use crate::world::{OWNER, World, acquire, extend, release};
 use criterion::{BatchSize, Criterion};
-use redis_lock::lock::model::hold::Mode;
+use lock_core::model::hold::Mode;
 use std::cell::RefCell;
 use std::hint::black_box;
+use world::{OWNER, World, acquire, extend, release};
 
 pub(crate) fn commands(c: &mut Criterion) {
     let (take, give) = (acquire(OWNER, Mode::Write), release(OWNER));

@@ -5,8 +5,6 @@
 mod commands;
 mod parts;
 mod waiting;
-#[path = "../world/mod.rs"]
-mod world;
 
 use commands::commands;
 use criterion::{criterion_group, criterion_main};

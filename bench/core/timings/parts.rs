@@ -1,18 +1,18 @@
 //! What the parts cost that a command is made of.
 
-use crate::world::OWNER;
 use criterion::Criterion;
-use redis_lock::lock::codec;
-use redis_lock::lock::collections::wheel::Generations;
-use redis_lock::lock::model::fence::{Fence, FenceClock};
-use redis_lock::lock::model::hold::{Epoch, Hold, Mode};
-use redis_lock::lock::model::key::PlainName;
-use redis_lock::lock::model::lock::{Leases, Lock};
-use redis_lock::lock::model::owner::{Note, Owner};
-use redis_lock::lock::model::record::HoldRecord;
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::codec;
+use lock_core::collections::wheel::Generations;
+use lock_core::model::fence::{Fence, FenceClock};
+use lock_core::model::hold::{Epoch, Hold, Mode};
+use lock_core::model::key::PlainName;
+use lock_core::model::lock::{Leases, Lock};
+use lock_core::model::owner::{Note, Owner};
+use lock_core::model::record::HoldRecord;
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::VecDeque;
 use std::hint::black_box;
+use world::OWNER;
 
 const NOW: Now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
 const LEASE: Millis = Millis(30_000);

@@ -1,13 +1,13 @@
 //! What waiting costs where many wait.
 
-use crate::world::crowd::{Crowd, names};
-use crate::world::{OWNER, acquire_or, release};
 use criterion::{BatchSize, Criterion};
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::request::{Refusal, Wait};
-use redis_lock::lock::model::time::Timestamp;
+use lock_core::model::hold::Mode;
+use lock_core::model::request::{Refusal, Wait};
+use lock_core::model::time::Timestamp;
 use std::cell::RefCell;
 use std::hint::black_box;
+use world::crowd::{Crowd, names};
+use world::{OWNER, acquire_or, release};
 
 /// One key with one holder, and so many waiters in its queue.
 fn in_line(waiters: u64) -> Crowd {

@@ -1,23 +1,23 @@
 //! A node where many wait for many keys, for what is measured in the pure core without a server.
 
 use super::{LIMITS, acquire, acquire_or, keyed_hash};
-use redis_lock::lock::manager::LockManager;
-use redis_lock::lock::model::effect::Effects;
-use redis_lock::lock::model::hold::Mode;
-use redis_lock::lock::model::key::{Db, KeyIndex, PlainName};
-use redis_lock::lock::model::keyspace::{KeyEntry, Keyspace};
-use redis_lock::lock::model::lock::Lock;
-use redis_lock::lock::model::request::{Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
-use redis_lock::lock::model::step;
-use redis_lock::lock::model::time::{Millis, Now, Timestamp, WallTime};
+use lock_core::manager::LockManager;
+use lock_core::model::effect::Effects;
+use lock_core::model::hold::Mode;
+use lock_core::model::key::{Db, KeyIndex, PlainName};
+use lock_core::model::keyspace::{KeyEntry, Keyspace};
+use lock_core::model::lock::Lock;
+use lock_core::model::request::{Outcome, Refusal, Request, Wait, WaitEnd, WaiterId};
+use lock_core::model::step;
+use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use std::collections::BTreeMap;
 
 /// A keyspace of any number of keys, of which a step names some. Ordered, so that it takes the same instructions each
 /// time.
 #[derive(Default)]
-pub(crate) struct Keys {
-    pub(crate) db: u32,
-    pub(crate) locks: BTreeMap<(u32, PlainName), Lock>,
+pub struct Keys {
+    pub db: u32,
+    pub locks: BTreeMap<(u32, PlainName), Lock>,
     step: Vec<PlainName>,
     open: BTreeMap<PlainName, usize>,
 }
@@ -59,19 +59,19 @@ impl Keyspace for Keys {
 }
 
 /// A node on which many wait.
-pub(crate) struct Crowd {
-    pub(crate) manager: LockManager,
-    pub(crate) keys: Keys,
-    pub(crate) now: Now,
+pub struct Crowd {
+    pub manager: LockManager,
+    pub keys: Keys,
+    pub now: Now,
 }
 
 impl Crowd {
-    pub(crate) fn new() -> Crowd {
+    pub fn new() -> Crowd {
         let now = Now { mono: Timestamp(1_000_000), wall: WallTime(1_700_000_000_000_000) };
         Crowd { manager: LockManager::new(LIMITS, keyed_hash), keys: Keys::default(), now }
     }
 
-    pub(crate) fn serve(&mut self, keys: &[PlainName], request: &Request) -> (Result<Outcome, Refusal>, Effects) {
+    pub fn serve(&mut self, keys: &[PlainName], request: &Request) -> (Result<Outcome, Refusal>, Effects) {
         let now = self.now;
         self.on(keys, |manager, keys| {
             let mut effects = Effects::new();
@@ -80,12 +80,12 @@ impl Crowd {
     }
 
     /// Owns these keys from now on, or has them again.
-    pub(crate) fn hold(&mut self, owner: &str, keys: &[PlainName]) {
+    pub fn hold(&mut self, owner: &str, keys: &[PlainName]) {
         let (outcome, _) = self.serve(keys, &acquire(owner, Mode::Write));
         assert!(matches!(outcome, Ok(Outcome::Granted(_))), "{outcome:?}");
     }
 
-    pub(crate) fn wait(&mut self, owner: &str, mode: Mode, keys: &[PlainName]) -> WaiterId {
+    pub fn wait(&mut self, owner: &str, mode: Mode, keys: &[PlainName]) -> WaiterId {
         match self.serve(keys, &acquire_or(owner, mode, Wait::For(Millis(60_000)))).0 {
             Ok(Outcome::Queued(waiter)) => waiter,
             other => panic!("{other:?}"),
@@ -93,7 +93,7 @@ impl Crowd {
     }
 
     /// A step on these keys.
-    pub(crate) fn on<R>(&mut self, names: &[PlainName], work: impl FnOnce(&mut LockManager, &mut Keys) -> R) -> R {
+    pub fn on<R>(&mut self, names: &[PlainName], work: impl FnOnce(&mut LockManager, &mut Keys) -> R) -> R {
         self.keys.step.clear();
         self.keys.open.clear();
         for name in names {
@@ -110,6 +110,6 @@ impl Crowd {
     }
 }
 
-pub(crate) fn names(prefix: &str, count: usize) -> Vec<PlainName> {
+pub fn names(prefix: &str, count: usize) -> Vec<PlainName> {
     (0..count).map(|n| PlainName::from_slice(format!("{prefix}{n}").as_bytes())).collect()
 }

@@ -193,8 +193,8 @@ def test_the_program_in_go_waits_and_holds_over_tls():
 
 
 def test_the_program_in_rust_waits_and_holds_over_tls():
-    source = (ROOT / "cli/examples/tls.rs").read_text()
-    assert source.split("\n\n", 1)[1] == block_of("Rust", "rust"), "cli/examples/tls.rs is not the program of the page"
+    source = (ROOT / "clients/rust/examples/tls.rs").read_text()
+    assert source.split("\n\n", 1)[1] == block_of("Rust", "rust"), "the example is not the program of the page"
     program = os.environ.get("REDIS_LOCK_TLS_EXAMPLE") or ROOT / "target/debug/examples/tls"
     url = re.search(r"`(rediss://[^`]*)`:\n", PAGE.read_text())[1]
     on_a_server(

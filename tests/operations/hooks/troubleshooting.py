@@ -11,7 +11,8 @@ import machine
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/operations/troubleshooting.md").read_text()
-CLI = ROOT / "cli/src/bin/redis-lock"
+API = ROOT / "crates/server-api/src"
+CLI = ROOT / "cli/src"
 STRING = r'"((?:[^"\\]|\\.)*)"'
 FORMATTED = rf"(?:&?(?:format|format_args)!\(\s*)?{STRING}"
 # The module fills in its own names.
@@ -33,6 +34,13 @@ def first_cells(text, column=0):
     return {literal for row in rows for literal in re.findall(r"`([^`]+)`", row[column])}
 
 
+def code(*folders):
+    """The files of Rust in these folders and below. Each has some: else none would notice a move."""
+    files = [sorted(folder.rglob("*.rs")) for folder in folders]
+    assert all(files), f"a folder without code: {folders}"
+    return [file for of_folder in files for file in of_folder]
+
+
 def literals(pattern, *paths):
     """The texts that code has at such places, each {...} as `...`."""
     found = set()
@@ -52,20 +60,20 @@ def alike(shown, there, what):
 
 def test_the_page_has_every_line_that_the_module_writes_into_the_log():
     # What could go wrong: an operator finds a line in the log that no page explains.
-    there = literals(rf"\blog_(?:warning|notice)\(\s*{FORMATTED}", *(ROOT / "src").rglob("*.rs"))
+    there = literals(rf"\blog_(?:warning|notice)\(\s*{FORMATTED}", *code(ROOT / "src", ROOT / "crates/core/src", API))
     alike(first_cells(section("Lines of the log")), there, "lines of the log")
 
 
 def test_the_page_has_every_reason_for_which_a_saved_lock_is_refused():
-    data_type, value = ROOT / "src/module/data_type.rs", ROOT / "src/ffi/value.rs"
+    data_type, value = ROOT / "src/module/data_type.rs", API / "value.rs"
     there = literals(rf"(?:Err\(|=> |\|_\| ){FORMATTED}", data_type, value)
     alike(first_cells(section("A saved lock was refused")), there, "reasons")
 
 
 def test_the_page_has_every_reason_for_which_the_module_is_not_loaded():
-    files = [*(ROOT / "src/ffi").glob("*.rs"), ROOT / "src/module/config.rs", ROOT / "src/lib.rs"]
+    files = [*code(API), ROOT / "src/module/config.rs", ROOT / "src/lib.rs"]
     there = literals(rf"LoadError\({FORMATTED}", *files)
-    there |= literals(rf"\bErr\({FORMATTED}", ROOT / "src/ffi/config.rs", ROOT / "src/module/config.rs")
+    there |= literals(rf"\bErr\({FORMATTED}", API / "config.rs", ROOT / "src/module/config.rs")
     alike(first_cells(section("The module was not loaded")), there, "reasons")
 
 
@@ -82,7 +90,7 @@ def test_the_page_has_every_code_and_every_limit_of_the_page_of_errors():
 
 
 def test_the_page_has_every_message_of_redis_lock_run():
-    files = [path for path in CLI.glob("*.rs") if path.name not in ("message.rs", "args.rs")]
+    files = [path for path in code(CLI) if path.name not in ("message.rs", "args.rs")]
     there = literals(rf"\.warn\(\s*{FORMATTED}", *files) | literals(rf"\bsay_of\(&self\.run\.key, {STRING}", *files)
     alike(first_cells(section("redis-lock run")), there, "messages")
 

@@ -13,4 +13,5 @@ mod replies;
 mod replies_hold;
 mod replies_state;
 mod replies_syntax;
+mod state;
 pub(crate) mod watch;

@@ -1,5 +1,6 @@
 //! A panic anywhere in the module is a line in the server's log and, in a command, one error; the server lives on.
-//! Tested with tests/support/probe-module, a module that is built on the same src/ffi and panics wherever it is called.
+//! Tested with tests/support/probe-module, a module that is built on the same server-api and panics
+//! wherever it is called.
 
 use crate::harness::connection::{Connection, Reply, Way};
 use testbed::{Client, Server, wait_for};

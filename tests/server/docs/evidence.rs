@@ -19,7 +19,7 @@ fn modules() -> BTreeMap<String, String> {
         }
     }
     let mut modules = BTreeMap::new();
-    for folder in ["tests/server", "tests/model", "src", "faults/src"] {
+    for folder in ["tests/server", "tests/model", "src", "crates", "faults/src"] {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         collect(&top, &top, &mut modules);
     }

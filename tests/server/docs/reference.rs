@@ -1,21 +1,19 @@
 //! docs/reference and redis.conf against the tables in the code: what they say is there, and nothing else is.
 
-use redis_lock::command;
-use redis_lock::command::error::{
-    ArgError, Instead, NO_REPLY, TAKEN_OVER, text_of, text_of_deadlock, text_of_redirect,
-};
-use redis_lock::command::options::Opt;
-use redis_lock::ffi::command_info::{ArgKind, ArgSpec};
-use redis_lock::ffi::config::{ConfigKind, ConfigSpec};
-use redis_lock::lock::model::effect::Cause;
-use redis_lock::lock::model::fence::Fence;
-use redis_lock::lock::model::key::{Db, KeyName};
-use redis_lock::lock::model::owner::Owner;
-use redis_lock::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
-use redis_lock::lock::model::state::StateError;
-use redis_lock::lock::model::time::Millis;
-use redis_lock::module::config::TABLE;
-use redis_lock::module::{ServeError, step};
+use linked::command;
+use linked::command::error::{ArgError, Instead, NO_REPLY, TAKEN_OVER, text_of, text_of_deadlock, text_of_redirect};
+use linked::command::options::Opt;
+use linked::module::config::TABLE;
+use linked::module::{ServeError, step};
+use lock_core::model::effect::Cause;
+use lock_core::model::fence::Fence;
+use lock_core::model::key::{Db, KeyName};
+use lock_core::model::owner::Owner;
+use lock_core::model::request::{Cycle, Hop, RedirectReason, Refusal};
+use lock_core::model::state::StateError;
+use lock_core::model::time::Millis;
+use server_api::command_info::{ArgKind, ArgSpec};
+use server_api::config::{ConfigKind, ConfigSpec};
 use std::collections::BTreeSet;
 use testbed::{Fields, Server, Value, module, wait_for};
 

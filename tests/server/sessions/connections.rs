@@ -1,5 +1,5 @@
 //! Connections: over which one a command came, and that the module learns of the end of each. Tested with
-//! tests/support/probe-module, a module that is built on the same src/ffi and reports its events.
+//! tests/support/probe-module, a module that is built on the same server-api and reports its events.
 
 use crate::harness::connection::{Connection, Reply, Way};
 use testbed::{Client, Server, Setup, wait_for};

@@ -2,8 +2,8 @@
 //! loop, in either order. Its client gets exactly one reply, and what it was granted and never learnt of goes to the
 //! next.
 //!
-//! On Redis 7.0 and 7.2 clients are unblocked late in the turn (src/ffi/blocked.rs). So there, too, a client that was
-//! served is never sent a second reply. No server that is supported makes an exception to what is tested here.
+//! On Redis 7.0 and 7.2 clients are unblocked late in the turn (server-api, blocked.rs). So there, too, a client that
+//! was served is never sent a second reply. No server that is supported makes an exception to what is tested here.
 
 mod scene;
 

@@ -1,15 +1,11 @@
 //! A module whose commands do nothing, or open their key and reply: the floors under the commands of the lock module,
-//! called through the very code in src/ffi. Never part of what is delivered.
+//! called through the very code in crates/server-api. Never part of what is delivered.
 
-#[path = "../../../../src/ffi/mod.rs"]
-#[allow(dead_code, reason = "two commands need little of it")]
-pub mod ffi;
-
-use ffi::alloc::ServerAlloc;
-use ffi::command_info::{KeyArgs, KeyUse};
-use ffi::record::Record;
-use ffi::value::{DataType, Destination, DigestPart, Value};
-use ffi::{Access, Acl, Args, Command, CommandSpec, Ctx, Keys, LoadError, Loader, Module, Names};
+use server_api::alloc::ServerAlloc;
+use server_api::command_info::{KeyArgs, KeyUse};
+use server_api::record::Record;
+use server_api::value::{DataType, Destination, DigestPart, Value};
+use server_api::{Access, Acl, Args, Command, CommandSpec, Ctx, Keys, LoadError, Loader, Module, Names, server_module};
 use std::ffi::CStr;
 
 #[global_allocator]

@@ -1,16 +1,13 @@
-//! A module that panics wherever the server calls it, through the very code in src/ffi that the lock module is called
-//! through. Never part of what is delivered.
+//! A module that panics wherever the server calls it, through the very code in crates/server-api that the lock
+//! module is called through. Never part of what is delivered.
 
-#[path = "../../../../src/ffi/mod.rs"]
-pub mod ffi;
-
-use ffi::alloc::ServerAlloc;
-use ffi::command_info::{KeyArgs, KeyUse};
-use ffi::config::{ConfigKind, ConfigSpec};
-use ffi::event::{Listener, ServerEvent};
-use ffi::info::InfoFields;
-use ffi::{Acl, Args, Command, CommandSpec, Ctx, LoadError, Loader, Module, Str};
 use redis_module::raw;
+use server_api::alloc::ServerAlloc;
+use server_api::command_info::{KeyArgs, KeyUse};
+use server_api::config::{ConfigKind, ConfigSpec};
+use server_api::event::{Listener, ServerEvent};
+use server_api::info::InfoFields;
+use server_api::{Acl, Args, Command, CommandSpec, Ctx, LoadError, Loader, Module, Str, server_module};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString};
 use std::ptr;

@@ -1,0 +1,9 @@
+//! The naive model of the core, and a world without a server in which both are played side by side.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+pub mod expiring;
+pub mod naive;
+pub mod play;
+pub mod queue;
+pub mod world;

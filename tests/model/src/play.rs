@@ -1,0 +1,185 @@
+//! What tests let owners do in a world, in one line each.
+
+use crate::naive::Answer;
+use crate::world::{Bound, Least, Named, Op, World};
+use lock_core::model::hold::Mode::{self, Read, Write};
+use lock_core::model::request::{Amount, Wait};
+
+/// A lease that is longer than most tests.
+pub const LONG: u64 = 100_000;
+
+/// How an owner asks: whether it waits, for how long its place is kept, and how many shares it wants to have at least.
+#[derive(Clone, Copy)]
+pub struct Manner {
+    pub wait: Wait,
+    pub queue: Option<u64>,
+    pub retry: Option<u32>,
+}
+
+pub const AT_ONCE: Manner = Manner { wait: Wait::Never, queue: None, retry: None };
+pub const WAITING: Manner = Manner { wait: Wait::Forever, queue: None, retry: None };
+
+/// True if an owner holds now what it asked for.
+pub fn is_granted(answer: &Answer) -> bool {
+    matches!(answer, Answer::Granted(_))
+}
+
+impl World {
+    /// An owner asks to hold these keys, and waits if it must. What the model, and so the core, answers.
+    pub fn ask(&mut self, owner: u8, mode: Mode, keys: &[u8]) -> Answer {
+        self.ask_for(owner, mode, keys, (LONG, Wait::Forever, None))
+    }
+
+    pub fn ask_for(
+        &mut self,
+        owner: u8,
+        mode: Mode,
+        keys: &[u8],
+        (lease, wait, retry): (u64, Wait, Option<u32>),
+    ) -> Answer {
+        self.then(&Op::Acquire {
+            db: 0,
+            keys: keys.to_vec(),
+            owner,
+            mode,
+            lease,
+            note: None,
+            wait,
+            retry,
+            session: None,
+            queue: None,
+            share: None,
+        });
+        self.last.clone().expect("was answered")
+    }
+
+    pub fn holds(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
+        let answer = self.ask(owner, mode, keys);
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    }
+
+    pub fn waits(&mut self, owner: u8, mode: Mode, keys: &[u8]) {
+        assert_eq!(self.ask(owner, mode, keys), Answer::Queued);
+    }
+
+    pub fn release(&mut self, owner: u8, keys: &[u8]) {
+        let (mode, amount, fence) = (None, Amount::All, Named::None);
+        self.then(&Op::Release { db: 0, keys: keys.to_vec(), owner, mode, amount, fence });
+    }
+
+    pub fn pass(&mut self, ms: u64) {
+        self.then(&Op::Pass { us: ms * 1000 });
+    }
+
+    pub fn then(&mut self, op: &Op) {
+        self.step(op);
+        self.check();
+    }
+
+    /// The holders of a key, and its waiters.
+    pub fn at(&self, key: u8) -> (Vec<u8>, Vec<u8>) {
+        let holders = self.naive.rows.iter().filter(|row| (row.db, row.key) == (0, key)).map(|row| row.owner);
+        let mut holders: Vec<u8> = holders.collect();
+        holders.sort_unstable();
+        (holders, self.naive.queue(0, key).into_iter().map(|waiter| waiter.ask.owner).collect())
+    }
+
+    /// An owner asks for a place, or asks again.
+    pub fn polls(&mut self, owner: u8, mode: Mode, keys: &[u8], queue: u64) -> Answer {
+        self.polls_for(owner, mode, keys, queue, Wait::Never)
+    }
+
+    pub fn polls_for(&mut self, owner: u8, mode: Mode, keys: &[u8], queue: u64, wait: Wait) -> Answer {
+        let (keys, lease, note, retry, session) = (keys.to_vec(), LONG, None, None, None);
+        let queue = Some(queue);
+        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share: None });
+        self.last.clone().expect("was answered")
+    }
+
+    /// An owner is offered a key, which it has to collect still.
+    pub fn is_offered(&mut self, owner: u8, mode: Mode, key: u8) {
+        self.holds(b'x', Write, &[key]);
+        assert_eq!(self.polls(owner, mode, &[key], 50), Answer::Placed);
+        self.release(b'x', &[key]);
+        assert_eq!(self.offered(key), [owner]);
+    }
+
+    pub fn offered(&self, key: u8) -> Vec<u8> {
+        self.naive.rows.iter().filter(|row| row.key == key && row.offered).map(|row| row.owner).collect()
+    }
+
+    /// An owner asks for some of so many shares: the limit, and what it takes.
+    pub fn asks(&mut self, owner: u8, key: u8, share: (u32, u32), manner: Manner) -> Answer {
+        let Manner { wait, queue, retry } = manner;
+        let (keys, mode, lease, note, session, share) = (vec![key], Read, LONG, None, None, Some(share));
+        self.then(&Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share });
+        self.last.clone().expect("was answered")
+    }
+
+    pub fn shares(&mut self, owner: u8, key: u8, share: (u32, u32)) {
+        let answer = self.asks(owner, key, share, AT_ONCE);
+        assert!(is_granted(&answer), "{answer:?}");
+    }
+
+    pub fn waits_to_share(&mut self, owner: u8, key: u8, share: (u32, u32)) {
+        assert_eq!(self.asks(owner, key, share, WAITING), Answer::Queued);
+    }
+
+    pub fn gives_back(&mut self, owner: u8, key: u8, amount: Amount) {
+        let (keys, mode, fence) = (vec![key], None, Named::None);
+        self.then(&Op::Release { db: 0, keys, owner, mode, amount, fence });
+    }
+
+    /// How many reads an owner has.
+    pub fn reads(&self, owner: u8, key: u8) -> u32 {
+        self.naive.rows.iter().filter(|row| (row.key, row.owner) == (key, owner)).map(|row| row.reads).sum()
+    }
+
+    /// An owner requests these keys by a client's connection, which its holds are bound to.
+    pub fn binds(&mut self, owner: u8, mode: Mode, keys: &[u8], session: Bound) -> Answer {
+        let (keys, wait, session) = (keys.to_vec(), Wait::Forever, Some(session));
+        self.then(&Op::Acquire {
+            db: 0,
+            keys,
+            owner,
+            mode,
+            lease: LONG,
+            note: None,
+            wait,
+            retry: None,
+            session,
+            queue: None,
+            share: None,
+        });
+        self.last.clone().expect("was answered")
+    }
+
+    pub fn extends(&mut self, owner: u8, key: u8, session: Option<Bound>) {
+        self.then(&Op::Extend { keys: vec![key], owner, lease: LONG, fence: Named::None, session, note: None });
+    }
+
+    pub fn closes(&mut self, client: u8) {
+        self.then(&Op::Close { client, late: false });
+    }
+
+    /// What a request is answered.
+    pub fn is_told(&mut self, op: &Op) -> Answer {
+        self.then(op);
+        self.last.clone().expect("was answered")
+    }
+
+    pub fn is_told_at_least(&mut self, fence: Least, op: Op) -> Answer {
+        self.is_told(&Op::AtLeast { fence, of: Box::new(op) })
+    }
+
+    /// The fence of a hold.
+    pub fn fence(&self, key: u8, owner: u8) -> u64 {
+        self.naive.rows.iter().find(|row| (row.db, row.key, row.owner) == (0, key, owner)).expect("holds").fence
+    }
+
+    /// A transaction or a script with these commands. What the last of them was answered.
+    pub fn runs(&mut self, commands: &[Op]) -> Answer {
+        self.then(&Op::Unit { commands: commands.to_vec() });
+        self.last.clone().expect("was answered")
+    }
+}
