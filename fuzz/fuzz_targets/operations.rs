@@ -23,6 +23,9 @@ mod naive;
 #[path = "../../tests/model/queue.rs"]
 mod queue;
 #[allow(dead_code, reason = "the tests use all of it")]
+#[path = "../../tests/model/told.rs"]
+mod told;
+#[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../../tests/model/world.rs"]
 mod world;
 

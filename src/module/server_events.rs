@@ -3,7 +3,7 @@
 use super::keyspace::{LOCK, gone_at};
 use super::scheduler::Callbacks;
 use super::shell::{shell, with_manager};
-use super::{background, blocked_clients, eviction, grace};
+use super::{background, blocked_clients, eviction, grace, notify};
 use crate::ffi::event::{Listener, ServerEvent};
 use crate::ffi::peers::Peer;
 use crate::ffi::{Access, Ctx, Flags, Keys, LoadError, Loader, Names, OwnedStr, Str};
@@ -68,6 +68,7 @@ impl Listener for ServerEvents {
             ServerEvent::Tick => on_tick(ctx),
             ServerEvent::BeforeSleep => {
                 shell.clock.end_unit();
+                notify::send_held();
                 background::on_before_sleep(ctx);
                 broadcast_fence(ctx);
             }

@@ -18,6 +18,7 @@ mod random;
 mod sessions;
 mod shares;
 mod state;
+mod told;
 mod units;
 mod waiting;
 mod work;

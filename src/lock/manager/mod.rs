@@ -33,8 +33,9 @@ use crate::lock::model::key::{Db, KeyIndex, KeyName, NameSet};
 use crate::lock::model::keyspace::{KeyEntry, Keyspace};
 use crate::lock::model::limits::Limits;
 use crate::lock::model::lock::{Leases, Lock};
+use crate::lock::model::notify::ChannelId;
 use crate::lock::model::offers::Offers;
-use crate::lock::model::request::PerKey;
+use crate::lock::model::request::{PerKey, WaiterId};
 use crate::lock::model::session::Sessions;
 use crate::lock::model::settle::Settling;
 use crate::lock::model::step::Step;
@@ -222,11 +223,28 @@ impl LockManager {
         self.follow(step);
     }
 
+    /// Names the channel of a request, for [`Step::notify`], until [`LockManager::forget_channel`].
+    pub fn channel(&mut self, bytes: &[u8]) -> ChannelId {
+        let name = self.name(bytes);
+        self.wait_table.channel(name)
+    }
+
+    /// The request that named a channel is served.
+    pub fn forget_channel(&mut self) {
+        self.wait_table.forget_channel();
+    }
+
+    /// The client that waits at a place asked over this connection. It does not matter of any other waiter.
+    pub fn belong(&mut self, id: WaiterId, client: u64) {
+        self.wait_table.belong(id, client);
+    }
+
     /// A client disconnects. True when holds are bound to its connection. Then the background ends them
     /// ([`Job::EndSession`](crate::lock::wait::jobs::Job::EndSession)), and a hand-off to the next waiters follows.
     pub fn disconnect(&mut self, client: u64, now: Timestamp) -> bool {
         let connection = self.sessions.connection(client);
         self.wait_table.closed(connection, now);
+        self.wait_table.connection_closed(client, now);
         self.sessions.close(connection, now)
     }
 

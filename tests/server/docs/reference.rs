@@ -15,6 +15,7 @@ use redis_lock::lock::model::request::{Cycle, Hop, RedirectReason, Refusal};
 use redis_lock::lock::model::state::StateError;
 use redis_lock::lock::model::time::Millis;
 use redis_lock::module::config::TABLE;
+use redis_lock::module::notify::Mute;
 use redis_lock::module::{ServeError, step};
 use std::collections::BTreeSet;
 use testbed::{Fields, Server, Value, module, wait_for};
@@ -75,10 +76,13 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
         tokens(spec.args, &mut documented);
     }
     use Opt::{
-        All, Block, Count, Ex, Fence, MinFence, Note, Owner, Px, Queue, Read, Reset, Retry, Session, Take, To, Write,
+        All, Block, Count, Ex, Fence, MinFence, Note, Notify, Owner, Px, Queue, Read, Reset, Retry, Session, Take, To,
+        Write,
     };
-    let parsed =
-        [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Retry, Session, Reset, Take, MinFence];
+    let parsed = [
+        Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Notify, Retry, Session, Reset, Take,
+        MinFence,
+    ];
     assert_eq!(documented, parsed.map(|known| known.word().to_owned()).into_iter().collect());
 }
 
@@ -108,6 +112,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::RetryGenerated,
         ArgError::QueueGenerated,
         ArgError::SessionNowhere,
+        ArgError::NotifyAlone,
+        ArgError::NotifyChannel,
+        ArgError::NotifyNowhere,
         ArgError::TooManyKeys(64),
         ArgError::TooFewKeys,
         ArgError::KeyTwice(b"k".to_vec()),
@@ -134,6 +141,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | ArgError::RetryGenerated
             | ArgError::QueueGenerated
             | ArgError::SessionNowhere
+            | ArgError::NotifyAlone
+            | ArgError::NotifyChannel
+            | ArgError::NotifyNowhere
             | ArgError::TooManyKeys(_)
             | ArgError::TooFewKeys
             | ArgError::KeyTwice(_)
@@ -192,8 +202,10 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::Deadlock(_) => {}
         }
     }
+    let mute = [Mute::Denied, Mute::Elsewhere].map(ServeError::Mute);
     let error = [ServeError::WrongType, ServeError::Replica, ServeError::CheckedElsewhere, ServeError::Nested]
         .into_iter()
+        .chain(mute)
         .chain(refusals.map(ServeError::Refused));
     let away = [RedirectReason::Demoted, RedirectReason::SlotGone, RedirectReason::Failed]
         .map(|away| text_of_redirect(away).to_owned());
