@@ -8,7 +8,6 @@
 use libfuzzer_sys::fuzz_target;
 use redis_lock::command::acquire::{self, Form};
 use redis_lock::command::args::{Caller, Parser};
-use redis_lock::module::notify::Channel;
 use redis_lock::command::error::ArgError;
 use redis_lock::command::{self, break_lock, check as check_hold, extend, guard, hold, info, log, release, top};
 use redis_lock::ffi::CommandSpec;
@@ -21,6 +20,7 @@ use redis_lock::lock::model::record::Update;
 use redis_lock::lock::model::request::{Amount, Operation, Request, Wait};
 use redis_lock::lock::model::state::State;
 use redis_lock::lock::model::time::{Millis, WallTime};
+use redis_lock::module::notify::Channel;
 use std::collections::BTreeMap;
 
 /// As narrow as the configuration may be, but for the owner: else hardly any would do.

@@ -177,3 +177,77 @@ impl WaitTable {
             && self.channels.are_sound(&counts)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::model::hold::Mode;
+    use crate::lock::model::key::Db;
+    use crate::lock::model::owner::Owner;
+    use crate::lock::model::request::{Acquire, PerKey, Wait};
+    use crate::lock::wait::waiter::Wanted;
+    use alloc::format;
+
+    /// A table in which so many owners have places for one key, for 60 s from 0 on.
+    fn table(count: usize) -> (WaitTable, Vec<WaiterId>) {
+        let mut table = WaitTable::new(|_| 0);
+        let (note, retry, session, share, min_fence) = (None, Some(1), None, None, None);
+        let queue = Some(Millis(60_000));
+        let (mode, lease, wait) = (Mode::Write, Millis(1_000), Wait::Never);
+        let ask = Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence };
+        let key = Wanted { name: KeyName::new(b"k", |_| 0), upgrade: false };
+        let admit = |n: usize| {
+            let owner = Owner::new(format!("o{n}").as_bytes());
+            table.admit((&owner, &ask), Db(0), PerKey::from([key.clone()]), Timestamp(0))
+        };
+        let ids = (0..count).map(admit).collect();
+        (table, ids)
+    }
+
+    #[test]
+    fn places_of_a_closed_connection_are_shortened_in_pieces_and_no_others() {
+        const COUNT: usize = 1_000;
+        let (mut table, ids) = table(COUNT);
+        let channel = table.channel(KeyName::new(b"ch", |_| 0));
+        for (n, id) in ids.iter().enumerate() {
+            table.tell(*id, Notify::On { channel, client: 7 });
+            // A fifth asks over another connection later, and a fifth is forgotten.
+            match n % 5 {
+                0 => table.tell(*id, Notify::On { channel, client: 8 }),
+                1 => assert!(table.remove(*id)),
+                _ => {}
+            }
+            assert_eq!(table.broken_invariant(), None);
+        }
+        assert!(table.connection_closed(7, Timestamp(5_000_000)) && !table.connection_closed(9, Timestamp(0)));
+        let mut pieces = 0;
+        while table.has_away() {
+            table.shorten_places(64, Millis(2_000));
+            pieces += 1;
+        }
+        assert!(pieces >= COUNT * 3 / 5 / 64, "{pieces}");
+        for (n, id) in ids.iter().enumerate() {
+            let until = table.waiter(*id).and_then(|waiter| waiter.until);
+            let expected = [Some(60_000_000), None, Some(7_000_000), Some(7_000_000), Some(7_000_000)][n % 5];
+            assert_eq!(until, expected.map(Timestamp), "{n}");
+        }
+        assert_eq!(table.broken_invariant(), None);
+    }
+
+    #[test]
+    fn a_place_that_is_asked_for_again_before_its_turn_is_left_alone() {
+        let (mut table, ids) = table(2);
+        let channel = table.channel(KeyName::new(b"ch", |_| 0));
+        ids.iter().for_each(|id| table.tell(*id, Notify::On { channel, client: 7 }));
+        table.connection_closed(7, Timestamp(5_000_000));
+        table.tell(ids[0], Notify::On { channel, client: 8 });
+        assert_eq!(
+            table.waiter(ids[1]).and_then(|waiter| table.connection_of(waiter)),
+            Some((7, Some(Timestamp(5_000_000))))
+        );
+        table.shorten_places(10, Millis(2_000));
+        let until = ids.iter().map(|id| table.waiter(*id).and_then(|waiter| waiter.until)).collect::<Vec<_>>();
+        assert_eq!(until, [Some(Timestamp(60_000_000)), Some(Timestamp(7_000_000))]);
+        assert_eq!(table.broken_invariant(), None);
+    }
+}
