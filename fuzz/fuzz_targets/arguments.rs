@@ -10,6 +10,7 @@ use linked::command::acquire::{self, Form};
 use linked::command::args::{Caller, Parser};
 use linked::command::error::ArgError;
 use linked::command::{self, break_lock, check as check_hold, extend, guard, hold, info, log, release, top};
+use linked::module::notify::Channel;
 use lock_core::manager::LockManager;
 use lock_core::model::hold::{Connection, Mode, Session};
 use lock_core::model::limits::{Bounds, LEASE_CEILING, Limits, StepLimits};
@@ -171,9 +172,9 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &mut Some
     };
     let parsed = |_: &mut Someone, parsed: acquire::Parsed<'_, &[u8]>| {
         let (keys, request) = kept(parsed.keys, parsed.request);
-        (keys, request, parsed.generated)
+        (keys, request, parsed.generated, heard_on(parsed.channel))
     };
-    let (keys, request, generated) = acquire::parse(parser, someone, form, parsed)?;
+    let (keys, request, generated, channel) = acquire::parse(parser, someone, form, parsed)?;
     let Operation::Acquire(ask) = request.operation else { panic!("{:?}", request.operation) };
     assert!(request.owner.as_bytes().len() <= bounds.owner_bytes_max.max(32));
     assert!((Millis(1)..=bounds.lease_max.max(bounds.lease_default)).contains(&ask.lease));
@@ -201,6 +202,10 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &mut Some
         assert_eq!(ask.lease, reading.lease().unwrap_or(bounds.lease_default));
         assert_eq!(ask.note.as_ref().map(|note| &*note.0), reading.get("NOTE"));
         assert_eq!(ask.queue.map(|queue| queue.0), reading.number("QUEUE"));
+        // Only a request with QUEUE, over a connection, says on which channel its owner is to be told, or on none.
+        let said = reading.get("NOTIFY").map(<[u8]>::to_vec);
+        assert_eq!(channel, bound.filter(|_| ask.queue.is_some()).map(|_| said.clone()));
+        assert!(said.is_none_or(|said| channel.is_some() && (1..=256).contains(&said.len())));
         // A request with QUEUE repeats itself.
         let implied = ask.queue.map(|_| share.map_or(1, |(_, take)| take));
         assert_eq!(ask.retry.map(u64::from), reading.number("RETRY").or(implied));
@@ -213,6 +218,15 @@ fn parse(spec: &CommandSpec, words: &[&[u8]], bounds: Bounds, someone: &mut Some
         };
         assert_eq!(ask.wait, if bound.is_some() { wait } else { Wait::Never });
     }))
+}
+
+/// What a request says of the channel of its place, if it can: the channel, or none.
+fn heard_on(channel: Channel<'_>) -> Option<Option<Vec<u8>>> {
+    match channel {
+        Channel::AsBefore => None,
+        Channel::Nowhere => Some(None),
+        Channel::Named(name) => Some(Some(name.to_vec())),
+    }
 }
 
 fn kept(keys: &[&[u8]], request: &Request) -> (Vec<Vec<u8>>, Request) {

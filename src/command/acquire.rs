@@ -9,7 +9,8 @@ use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MINFENCE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
 use crate::module::clients::Reply;
-use crate::module::{ServeError, config, serve};
+use crate::module::notify::Channel;
+use crate::module::{ServeError, config};
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::Mode;
 use lock_core::model::key::Db;
@@ -20,16 +21,18 @@ use server_api::{Acl, Args, Command, CommandSpec, Ctx, Str};
 use smallvec::{SmallVec, smallvec};
 use std::num::NonZeroU32;
 
-/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text] [MINFENCE f]`
+/// `LOCK.ACQUIRE key owner [PX ms | EX s] [BLOCK ms] [QUEUE ms [NOTIFY channel]] [SESSION ms] [RETRY n]
+/// [NOTE text] [MINFENCE f]`
 #[derive(Debug)]
 pub struct LockAcquire;
 
-/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]
-/// [MINFENCE f]`
+/// `LOCK.RW key owner READ|WRITE [PX ms | EX s] [BLOCK ms] [QUEUE ms [NOTIFY channel]] [SESSION ms] [RETRY n]
+/// [NOTE text] [MINFENCE f]`
 #[derive(Debug)]
 pub struct LockRw;
 
-/// `LOCK.SHARE key owner limit [TAKE n] [PX ms | EX s] [BLOCK ms] [QUEUE ms] [SESSION ms] [RETRY n] [NOTE text]`
+/// `LOCK.SHARE key owner limit [TAKE n] [PX ms | EX s] [BLOCK ms] [QUEUE ms [NOTIFY channel]] [SESSION ms]
+/// [RETRY n] [NOTE text]`
 #[derive(Debug)]
 pub struct LockShare;
 
@@ -50,7 +53,7 @@ impl Command for LockAcquire {
         complexity: c"O(log(N)) where N is the number of holders and waiters of the lock; \
                       to begin to wait also O(M) where M is the number of owners who wait for locks of each other",
         since: c"1.0.0",
-        args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE, MINFENCE],
+        args: &[KEY, OWNER, LEASE_IF_NAMED, BLOCK, QUEUE, NOTIFY, SESSION, RETRY, NOTE, MINFENCE],
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
@@ -64,7 +67,19 @@ impl Command for LockRw {
         arity: -4,
         summary: c"Takes a lock for reading, together with other readers, or for writing, alone, or waits for it. \
                    Replies with the fence, or null when others hold it.",
-        args: &[KEY, OWNER, ArgSpec::new(c"mode", MODE), LEASE_IF_NAMED, BLOCK, QUEUE, SESSION, RETRY, NOTE, MINFENCE],
+        args: &[
+            KEY,
+            OWNER,
+            ArgSpec::new(c"mode", MODE),
+            LEASE_IF_NAMED,
+            BLOCK,
+            QUEUE,
+            NOTIFY,
+            SESSION,
+            RETRY,
+            NOTE,
+            MINFENCE,
+        ],
         ..LockAcquire::SPEC
     };
 
@@ -87,6 +102,7 @@ impl Command for LockShare {
             LEASE_IF_NAMED,
             BLOCK,
             QUEUE,
+            NOTIFY,
             SESSION,
             RETRY,
             NOTE,
@@ -118,6 +134,7 @@ impl Command for LockMacquire {
             LEASE_IF_NAMED,
             BLOCK,
             QUEUE,
+            NOTIFY,
             SESSION,
             RETRY,
             NOTE,
@@ -134,6 +151,7 @@ const LEASE_IF_NAMED: ArgSpec = ArgSpec::new(c"lease", LEASE).optional();
 
 const BLOCK: ArgSpec = ArgSpec::option(c"BLOCK", c"milliseconds", ArgKind::Integer);
 const QUEUE: ArgSpec = ArgSpec::option(c"QUEUE", c"milliseconds", ArgKind::Integer);
+const NOTIFY: ArgSpec = ArgSpec::option(c"NOTIFY", c"channel", ArgKind::String);
 const TAKE: ArgSpec = ArgSpec::option(c"TAKE", c"count", ArgKind::Integer);
 const RETRY: ArgSpec = ArgSpec::option(c"RETRY", c"count", ArgKind::Integer);
 
@@ -159,6 +177,8 @@ pub struct Parsed<'p, W> {
     pub request: &'p Request,
     /// True if the server made the owner, because the client sent `*`.
     pub generated: bool,
+    /// What it says of the channel of its owner's place.
+    pub channel: Channel<'p>,
 }
 
 fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
@@ -171,10 +191,10 @@ fn acquire(ctx: &mut Ctx<'_>, args: Args<'_>, form: Form) {
 /// Serves a request and replies, or lets the client wait.
 #[inline(always)]
 fn answer(ctx: &mut Ctx<'_>, parsed: Parsed<'_, Str<'_>>, form: Form) {
-    let Parsed { keys, request, generated } = parsed;
+    let Parsed { keys, request, generated, channel } = parsed;
     let reply_grant = if form == Form::Many { reply_fences } else { reply_fence };
     let write = if form == Form::Many { reply_wait_end_many } else { reply_wait_end_one };
-    match serve(ctx, keys, request, Some(Reply { generated, write })) {
+    match crate::module::acquire(ctx, keys, request, Reply { generated, write }, channel) {
         Ok(Outcome::Granted(fences)) => reply_grant(ctx, &fences, generated.then_some(&request.owner)),
         // The reply follows when the wait ends.
         Ok(Outcome::Queued(_)) => {}
@@ -212,6 +232,7 @@ pub fn parse<'a, A: Arguments<'a>, C: Caller, R>(
         Form::Many => &OPTIONS_OF_MANY,
     };
     parser.read_options(taken, &mut options)?;
+    let channel = options.channel(caller)?;
     let share = limit.map(|limit| share(limit, &options)).transpose()?;
     let made;
     let (owner, generated) = match owner_arg {
@@ -237,7 +258,7 @@ pub fn parse<'a, A: Arguments<'a>, C: Caller, R>(
         min_fence: options.min_fence,
     });
     let request = Request::new(owner, operation);
-    Ok(pass_on(caller, Parsed { keys: &keys, request: &request, generated }))
+    Ok(pass_on(caller, Parsed { keys: &keys, request: &request, generated, channel }))
 }
 
 /// The shares that a call asks for.
@@ -251,12 +272,12 @@ fn share(limit: NonZeroU32, options: &Options<'_>) -> Result<Share, ArgError> {
     Ok(Share { limit, take })
 }
 
-const OPTIONS: [Opt; 8] =
-    [Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note, Opt::MinFence];
-const OPTIONS_OF_SHARES: [Opt; 8] =
-    [Opt::Take, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
-const OPTIONS_OF_MANY: [Opt; 9] =
-    [Opt::Read, Opt::Write, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Session, Opt::Retry, Opt::Note];
+const OPTIONS: [Opt; 9] =
+    [Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Notify, Opt::Session, Opt::Retry, Opt::Note, Opt::MinFence];
+const OPTIONS_OF_SHARES: [Opt; 9] =
+    [Opt::Take, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Notify, Opt::Session, Opt::Retry, Opt::Note];
+const OPTIONS_OF_MANY: [Opt; 10] =
+    [Opt::Read, Opt::Write, Opt::Px, Opt::Ex, Opt::Block, Opt::Queue, Opt::Notify, Opt::Session, Opt::Retry, Opt::Note];
 
 /// 128 random bits in 32 hexadecimal digits.
 fn generate_owner() -> String {

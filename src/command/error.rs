@@ -1,6 +1,7 @@
 //! The texts of all errors, each once, and how they are sent.
 
 use crate::module::ServeError;
+use crate::module::notify::Mute;
 use lock_core::model::key::Db;
 use lock_core::model::request::{Cycle, Hop, RedirectReason, Refusal};
 use lock_core::model::state::StateError;
@@ -43,6 +44,12 @@ pub enum ArgError {
     RetryGenerated,
     /// QUEUE with owner `*`: no later request could name the owner.
     QueueGenerated,
+    /// NOTIFY without QUEUE.
+    NotifyAlone,
+    /// A channel of no bytes, or of too many.
+    NotifyChannel,
+    /// NOTIFY in a call that came over no connection.
+    NotifyNowhere,
     /// An owner longer than this.
     OwnerTooLong(usize),
     /// A note longer than this.
@@ -86,6 +93,11 @@ impl fmt::Display for ArgError {
             ArgError::RetryGenerated => write!(f, "ERR RETRY cannot repeat an acquisition by owner *: name the owner"),
             ArgError::QueueGenerated => {
                 write!(f, "ERR QUEUE needs an owner of your own: * is another one each time")
+            }
+            ArgError::NotifyAlone => write!(f, "ERR NOTIFY needs QUEUE"),
+            ArgError::NotifyChannel => write!(f, "ERR NOTIFY channel must have 1 to 256 bytes"),
+            ArgError::NotifyNowhere => {
+                write!(f, "ERR NOTIFY needs a user: a script, a function or another module has none")
             }
             ArgError::OwnerTooLong(max) => write!(f, "LIMIT owner is longer than lock.max-owner-bytes ({max})"),
             ArgError::NoteTooLong(max) => write!(f, "LIMIT note is longer than lock.max-note-bytes ({max})"),
@@ -162,6 +174,8 @@ pub fn text_of(error: &ServeError) -> Cow<'static, str> {
         ServeError::Replica => "READONLY locks are granted by the primary only",
         ServeError::Nested => "ERR LOCK.GUARD cannot run another LOCK.GUARD",
         ServeError::CheckedElsewhere => "READONLY locks are checked by the primary only",
+        ServeError::Mute(Mute::Denied) => "NOPERM this user has no permissions to publish on the channel of NOTIFY",
+        ServeError::Mute(Mute::Elsewhere) => "NOTIFYSLOT another node serves the slot of this channel",
         ServeError::Refused(Refusal::AmbiguousRelease) => "ERR the owner holds both modes: name READ or WRITE",
         ServeError::Refused(Refusal::OutOfMemory) => "OOM command not allowed when used memory > 'maxmemory'.",
         ServeError::Refused(Refusal::TooManyHolders) => "LIMIT key has lock.max-holders-per-key holders",
@@ -180,7 +194,7 @@ pub fn text_of(error: &ServeError) -> Cow<'static, str> {
         ServeError::Refused(Refusal::TooManyPlaces) => "LIMIT server has lock.max-places places",
         ServeError::Refused(Refusal::TooManyPlacesOfOwner) => "LIMIT owner has 256 places, the most there may be",
         ServeError::Refused(Refusal::TooManyPlaceBytes) => {
-            "LIMIT keys and owners of places would take more than lock.max-place-bytes"
+            "LIMIT keys, owners and channels of places would take more than lock.max-place-bytes"
         }
         ServeError::Refused(Refusal::TooManyWaiterBytes) => {
             "LIMIT keys and owners of waiters would take more than lock.max-waiter-bytes"

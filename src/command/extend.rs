@@ -34,11 +34,11 @@ impl Command for LockExtend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer =
-            |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request, None)) {
-                Ok(fences) => fences[0].reply(ctx),
-                Err(error) => refuse(ctx, error),
-            };
+        let answer = |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request))
+        {
+            Ok(fences) => fences[0].reply(ctx),
+            Err(error) => refuse(ctx, error),
+        };
         if let Err(error) = parse_one(Parser::new(args, config::bounds()), ctx, answer) {
             reply_arg_error(ctx, &error);
         }
@@ -60,11 +60,11 @@ impl Command for LockMextend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer =
-            |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request, None)) {
-                Ok(fences) => fences.reply(ctx),
-                Err(error) => refuse(ctx, error),
-            };
+        let answer = |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request))
+        {
+            Ok(fences) => fences.reply(ctx),
+            Err(error) => refuse(ctx, error),
+        };
         if let Err(error) = parse_many(Parser::new(args, config::bounds()), ctx, answer) {
             reply_arg_error(ctx, &error);
         }

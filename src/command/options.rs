@@ -2,12 +2,16 @@
 
 use super::args::{Arguments, Caller, Parser};
 use super::error::ArgError;
+use crate::module::notify::Channel;
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::{Mode, Session};
 use lock_core::model::limits::LEASE_CEILING;
 use lock_core::model::owner::Note;
 use lock_core::model::request::Wait;
 use lock_core::model::time::Millis;
+
+/// The longest channel of NOTIFY.
+const CHANNEL_BYTES_MAX: usize = 256;
 
 /// The options of one call. None: not given.
 #[derive(Debug, Default)]
@@ -34,6 +38,8 @@ pub struct Options<'a> {
     pub wait: Option<Wait>,
     /// `QUEUE`.
     pub queue: Option<Millis>,
+    /// `NOTIFY`.
+    pub notify: Option<&'a [u8]>,
     /// `RETRY`.
     pub retry: Option<u32>,
     /// `TAKE`.
@@ -71,6 +77,8 @@ pub enum Opt {
     Block,
     /// `QUEUE ms`
     Queue,
+    /// `NOTIFY channel`
+    Notify,
     /// `RETRY n`
     Retry,
     /// `SESSION ms`
@@ -100,6 +108,7 @@ impl Opt {
             Opt::Count => "COUNT",
             Opt::Block => "BLOCK",
             Opt::Queue => "QUEUE",
+            Opt::Notify => "NOTIFY",
             Opt::Retry => "RETRY",
             Opt::Session => "SESSION",
             Opt::Reset => "RESET",
@@ -132,6 +141,7 @@ impl Opt {
             | Opt::Owner
             | Opt::Block
             | Opt::Queue
+            | Opt::Notify
             | Opt::Retry
             | Opt::Session
             | Opt::Take
@@ -140,7 +150,7 @@ impl Opt {
     }
 }
 
-impl Options<'_> {
+impl<'a> Options<'a> {
     /// How many rows are shown at most.
     #[must_use]
     pub fn count_or_default(&self) -> usize {
@@ -153,6 +163,21 @@ impl Options<'_> {
     pub fn count_bounded(&self) -> usize {
         const COUNT_MAX: usize = 4_096;
         self.count_or_default().min(COUNT_MAX)
+    }
+
+    /// What the call says of the channel of its owner's place.
+    ///
+    /// # Errors
+    /// If it names one and asks for no place, or came over no connection.
+    pub fn channel(&self, caller: &impl Caller) -> Result<Channel<'a>, ArgError> {
+        match (self.notify, self.queue) {
+            (Some(_), None) => Err(ArgError::NotifyAlone),
+            (None, None) => Ok(Channel::AsBefore),
+            (Some(_), Some(_)) if caller.connected().is_none() => Err(ArgError::NotifyNowhere),
+            (Some(channel), Some(_)) => Ok(Channel::Named(channel)),
+            (None, Some(_)) if caller.connected().is_none() => Ok(Channel::AsBefore),
+            (None, Some(_)) => Ok(Channel::Nowhere),
+        }
     }
 
     /// The session that a hold is bound to: that of the connection which the command came over.
@@ -218,6 +243,13 @@ impl<'a, A: Arguments<'a>> Parser<A> {
                 });
             }
             Opt::Queue => options.queue = Some(Millis(self.number(word, 1, self.bounds().queue_max.0)?)),
+            Opt::Notify => {
+                let channel = self.need_bytes(word)?;
+                if !(1..=CHANNEL_BYTES_MAX).contains(&channel.len()) {
+                    return Err(ArgError::NotifyChannel);
+                }
+                options.notify = Some(channel);
+            }
             Opt::Session => options.session = Some(Millis(self.number(word, 0, LEASE_CEILING.0)?)),
             Opt::Retry => options.retry = Some(self.count(word, options.take.unwrap_or(1))?),
             Opt::Take => options.take = Some(self.count(word, 1)?),

@@ -33,7 +33,7 @@ impl Command for LockRelease {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request, None)) {
+        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request)) {
             Ok(left) => left[0].reply(ctx),
             Err(error) => refuse(ctx, error),
         };
@@ -64,7 +64,7 @@ impl Command for LockMrelease {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request, None)) {
+        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request)) {
             Ok(left) => left.reply(ctx),
             Err(error) => refuse(ctx, error),
         };

@@ -3,7 +3,7 @@
 //! The timer and the server's tick poll what is due. The event loop runs the jobs before the server sleeps. All of it
 //! happens in slices, and only while a client's write would be allowed.
 
-use super::blocked_clients::{redirect_waiters, wake};
+use super::blocked_clients::{redirect_waiters, wake, wake_all};
 use super::data_type::Stored;
 use super::grace;
 use super::keyspace::{LOCK, gone_at};
@@ -14,7 +14,7 @@ use super::shell::{shell, with_manager};
 use super::step::{self, Publish};
 use lock_core::collections::wheel::EntryId;
 use lock_core::manager::LeasePoll;
-use lock_core::model::effect::{self, WaitEnds};
+use lock_core::model::effect::{self, Ended};
 use lock_core::model::key::{Db, KeyIndex};
 use lock_core::model::limits::StepLimits;
 use lock_core::model::request::{PerKey, RedirectReason, WaitEnd};
@@ -240,6 +240,10 @@ impl Source for Jobs {
                 with_manager(|manager| manager.mark_queues());
                 return Next::Pending;
             }
+            Job::ShortenPlaces => {
+                with_manager(|manager| manager.shorten_places());
+                return Next::Pending;
+            }
             Job::RevokeUndelivered(_, db, names) => (*db, names.iter().map(|name| OwnedStr::new(name)).collect()),
         };
         Next::Task(Task { db, names, work: Work::Job(job) })
@@ -365,6 +369,7 @@ impl Task {
             Job::ServeQueue(..) => manager.serve_ready_queue(step, KeyIndex(0), ITEMS_PER_POLL),
             Job::Check(waiter, ..) => manager.check_waiter(step, *waiter),
             Job::MarkQueues => manager.mark_queues(),
+            Job::ShortenPlaces => manager.shorten_places(),
             Job::RevokeUndelivered(waiter, ..) => manager.revoke_undelivered(step, *waiter, self.db),
         });
         match run {
@@ -376,24 +381,27 @@ impl Task {
     /// Neither grants nor revokes nor ends anything: the keys are not this node's to change. Their waits end, some of
     /// them now. How many.
     fn abandon_job(&self, job: &Job, answer: &WaitEnd) -> usize {
-        let wait_ends = with_manager(|manager| {
+        let all = with_manager(|manager| {
+            let mut all = Ended::default();
             match job {
-                Job::RevokeUndelivered(waiter, ..) => manager.abandon(*waiter),
+                Job::RevokeUndelivered(waiter, ..) => all.messages.extend(manager.abandon(*waiter)),
                 Job::EndSession(connection, db, name) => manager.abandon_session(*db, name, *connection),
                 // The key's waiters wait for what lies there now.
                 Job::AnnounceEnds(db, name) => {
                     manager.abandon_ends(*db, name, ITEMS_PER_POLL);
-                    return WaitEnds::new();
+                    return all;
                 }
-                Job::ServeQueue(..) | Job::Check(..) | Job::MarkQueues => {}
+                Job::ServeQueue(..) | Job::Check(..) | Job::MarkQueues | Job::ShortenPlaces => {}
             }
-            self.names
-                .iter()
-                .flat_map(|name| manager.end_waits(self.db, name.as_str().as_bytes(), answer))
-                .collect::<WaitEnds>()
+            for name in &self.names {
+                let Ended { waits, messages } = manager.end_waits(self.db, name.as_str().as_bytes(), answer);
+                all.waits.extend(waits);
+                all.messages.extend(messages);
+            }
+            all
         });
-        let ended = wait_ends.len();
-        wake(wait_ends, shell().clock.mono());
+        let ended = all.waits.len();
+        wake_all(all);
         ended
     }
 }

@@ -2,7 +2,9 @@
 //! wait, or the client disconnects before its reply, the grant is rolled back and handed off to the next waiter.
 
 use super::clients::{Client, Reply};
+use super::notify;
 use super::shell::{shell, with_manager};
+use lock_core::model::effect::Ended;
 use lock_core::model::key::Db;
 use lock_core::model::request::{RedirectReason, Request, WaitEnd, WaiterId};
 use lock_core::model::time::Timestamp;
@@ -25,7 +27,9 @@ pub(crate) fn park(
     let generated = reply.generated.then(|| request.owner.clone());
     let client = Client { blocked: Some(blocked), id: ctx.client_id(), reply, generated, answer: None };
     let waiter = parked?;
+    let id = client.id;
     shell().clients.borrow_mut().insert(waiter, client);
+    with_manager(|manager| manager.belong(waiter, id));
     Some(waiter)
 }
 
@@ -57,15 +61,21 @@ pub(crate) fn wake(wait_ends: impl IntoIterator<Item = (WaiterId, WaitEnd)>, now
     }
 }
 
+/// Tells the owners of places and answers the clients whose waits have ended together.
+pub(crate) fn wake_all(ended: Ended) {
+    notify::send(ended.messages);
+    wake(ended.waits, shell().clock.mono());
+}
+
 /// Ends all waits for a key: this node does not serve it any more.
 pub(crate) fn redirect_waiters(db: Db, name: &[u8]) {
     let answer = WaitEnd::Redirected(RedirectReason::SlotGone);
-    wake(with_manager(|manager| manager.end_waits(db, name, &answer)), shell().clock.mono());
+    wake_all(with_manager(|manager| manager.end_waits(db, name, &answer)));
 }
 
 /// Ends all waits: this node does not grant any more.
 pub(crate) fn dismiss() {
-    wake(with_manager(|manager| manager.dismiss()), shell().clock.mono());
+    wake_all(with_manager(|manager| manager.dismiss()));
 }
 
 /// The server's reports on parked clients.
@@ -96,16 +106,17 @@ impl Parked for Waiter {
         let Some(waiter) = WaiterId::from_number(ticket) else { return };
         let now = shell().clock.mono();
         let client = shell().clients.borrow_mut().remove(waiter);
+        let closed = client.as_ref().filter(|_| has_closed).map(|client| client.id);
         match client.map(|client| client.answer) {
             Some(None) => {
                 // The wait of a place goes on.
                 if !with_manager(|manager| manager.waits_at_place(waiter)) {
                     shell().metrics.count_cancelled();
                 }
-                with_manager(|manager| manager.client_gone(waiter, has_closed, now));
+                with_manager(|manager| manager.client_gone(waiter, closed, now));
             }
             Some(Some(WaitEnd::Granted(_))) => {
-                with_manager(|manager| manager.client_gone(waiter, has_closed, now));
+                with_manager(|manager| manager.client_gone(waiter, closed, now));
             }
             _ => {}
         }

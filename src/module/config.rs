@@ -113,8 +113,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 2_000,
         fixed: false,
         unit: "ms",
-        reason: "how long a place, or a grant that was not received, outlives the connection on which its owner \
-                 waited, unless the owner asks again; 0 is as long as QUEUE",
+        reason: "how long a place, or what it was offered, outlives the connection over which its owner asked with \
+                 BLOCK or NOTIFY, unless the owner asks again; 0 is as long as QUEUE",
         get: || limit(|limits| limits.away_max.0 as i64),
         set: |value| set_limit(|limits| limits.away_max = Millis(value as u64)),
     },
@@ -135,8 +135,8 @@ pub static TABLE: &[ConfigSpec] = &[
         default: 128 << 20,
         fixed: false,
         unit: "bytes",
-        reason: "how much memory all those requests may take together, with the names of their keys and owners: a \
-                 key's name may have half a gigabyte",
+        reason: "how much memory all those requests may take together, with the names of their keys, owners \
+                 and channels: a key's name may have half a gigabyte",
         get: || limit(|limits| limits.place_bytes_max as i64),
         set: |value| set_limit(|limits| limits.place_bytes_max = value as usize),
     },

@@ -22,7 +22,7 @@ pub fn guard(ctx: &mut Ctx<'_>, name: Str<'_>, request: &Request, words: Args<'_
     // However the command came to run this one: by another name, or by another module. A client could else nest them
     // until the stack is full.
     let Some(_running) = Running::begin(&shell().guarding) else { return Err(ServeError::Nested) };
-    let outcome = serve(ctx, &[name], request, None).map_err(|error| match error {
+    let outcome = serve(ctx, &[name], request).map_err(|error| match error {
         ServeError::Replica => ServeError::CheckedElsewhere,
         error => error,
     })?;

@@ -30,11 +30,14 @@ impl InfoFields for Section {
         each(c"guard_refused", counters.guard_refused);
         each(c"shares_refused", counters.shares_refused);
         each(c"shares_queued", counters.shares_queued);
+        each(c"notified", counters.notified);
+        each(c"notified_unheard", counters.notified_unheard);
         with_manager(|manager| {
             each(c"waiters", manager.parked() as u64);
             each(c"waiter_bytes", manager.waiter_bytes() as u64);
             each(c"places", manager.places() as u64);
             each(c"place_bytes", manager.place_bytes() as u64);
+            each(c"notify_channels", manager.channels() as u64);
             each(c"offered", manager.offered() as u64);
             each(c"shares_waiting", manager.shares_waiting() as u64);
             each(c"contended_keys", manager.contended() as u64);

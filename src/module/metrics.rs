@@ -23,6 +23,10 @@ pub struct Counters {
     pub(crate) taken_back: u64,
     pub(crate) guarded: u64,
     pub(crate) guard_refused: u64,
+    /// Messages to owners of places.
+    pub(crate) notified: u64,
+    /// Of these, those that no client of this node got.
+    pub(crate) notified_unheard: u64,
     /// Of the refused requests, those for shares.
     pub(crate) shares_refused: u64,
     /// Of the queued requests, those for shares.
@@ -113,6 +117,14 @@ impl Metrics {
     /// Counts a connection that closed while holds were bound to it.
     pub(crate) fn count_session_closed(&self) {
         self.count(|counters| counters.sessions_closed += 1);
+    }
+
+    /// Counts a message to the owner of a place, which so many clients got.
+    pub(crate) fn count_notified(&self, heard: usize) {
+        self.count(|counters| {
+            counters.notified += 1;
+            counters.notified_unheard += u64::from(heard == 0);
+        });
     }
 
     /// Counts a change to a hold.

@@ -18,6 +18,8 @@ pub mod info;
 pub mod keyspace;
 pub mod lost_holds;
 pub mod metrics;
+pub mod notify;
+pub(crate) mod outbox;
 pub mod replication;
 pub mod resync;
 pub mod role;
@@ -30,14 +32,26 @@ use clients::Reply;
 use data_type::Stored;
 use keyspace::LOCK;
 use lock_core::manager::LockManager;
+use lock_core::manager::LockManager;
+use lock_core::manager::view::{self, View, ViewContext};
 use lock_core::manager::view::{self, View, ViewContext};
 use lock_core::model::fence::Fence;
+use lock_core::model::fence::Fence;
+use lock_core::model::hold::Connection;
 use lock_core::model::hold::Connection;
 use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::key::{Db, KeyIndex};
+use lock_core::model::notify::Notify;
+use lock_core::model::owner::Owner;
 use lock_core::model::owner::Owner;
 use lock_core::model::record::{Origin, Update};
+use lock_core::model::record::{Origin, Update};
+use lock_core::model::request::{Check, Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
 use lock_core::model::request::{Check, Operation, Outcome, Refusal, Request, WaitEnd, WaiterId};
 use lock_core::model::time::Timestamp;
+use lock_core::model::time::Timestamp;
+use notify::{Channel, Mute};
+use server_api::{Access, Ctx, Flags, Keys, Names, Str, WrongType};
 use server_api::{Access, Ctx, Flags, Keys, Names, Str, WrongType};
 use shell::{shell, with_manager};
 use step::Publish;
@@ -53,6 +67,8 @@ pub enum ServeError {
     CheckedElsewhere,
     /// A guarded command asks for another one.
     Nested,
+    /// Its owner cannot be told on the channel of NOTIFY.
+    Mute(Mute),
     /// The core refused it.
     Refused(Refusal),
 }
@@ -63,15 +79,38 @@ impl From<WrongType> for ServeError {
     }
 }
 
-/// Serves a request on these keys. One that may wait says how it is to be answered then.
+/// Serves a request on these keys that is not an acquisition.
 ///
 /// # Errors
 /// With nothing changed but what settling ended.
-pub fn serve(
+pub fn serve(ctx: &mut Ctx<'_>, names: &[Str<'_>], request: &Request) -> Result<Outcome, ServeError> {
+    serve_told(ctx, names, request, None, Notify::AsBefore)
+}
+
+/// Serves an acquisition of these keys, which says how it is to be answered if it waits, and what is to be done to tell
+/// its owner if that has a place.
+///
+/// # Errors
+/// With nothing changed but what settling ended.
+pub fn acquire(
+    ctx: &mut Ctx<'_>,
+    names: &[Str<'_>],
+    request: &Request,
+    reply: Reply,
+    channel: Channel<'_>,
+) -> Result<Outcome, ServeError> {
+    let notify = notify::admit(ctx, channel).map_err(ServeError::Mute)?;
+    let outcome = serve_told(ctx, names, request, Some(reply), notify);
+    notify::forget(notify);
+    outcome
+}
+
+fn serve_told(
     ctx: &mut Ctx<'_>,
     names: &[Str<'_>],
     request: &Request,
     reply: Option<Reply>,
+    notify: Notify,
 ) -> Result<Outcome, ServeError> {
     let shell = shell();
     // The server keeps clients from writing to a replica, unless it is configured not to.
@@ -84,6 +123,7 @@ pub fn serve(
     let mut outcome = Ok(Outcome::Unavailable);
     let step = step::run_request(shell, ctx, names, |manager, step| {
         step.memory_full = memory_full;
+        step.notify = notify;
         outcome = manager.serve(step, request);
     })?;
     let (now, judged) = (step.now, step.judged);
@@ -93,7 +133,7 @@ pub fn serve(
     if let Ok(began @ (Outcome::Queued(_) | Outcome::Placed(_) | Outcome::Repeats(_))) = outcome {
         let is_new = matches!(began, Outcome::Queued(_));
         let waits;
-        (waits, goes_on) = begin_wait(ctx, names, request, reply, (began, now));
+        (waits, goes_on) = begin_wait(ctx, names, request, (reply, notify), (began, now));
         outcome = Ok(waits);
         // A place may have been taken over or have lost its client, with another end.
         needs_rearm |= !is_new || !matches!(outcome, Ok(Outcome::Queued(_)));
@@ -118,7 +158,7 @@ fn begin_wait(
     ctx: &mut Ctx<'_>,
     names: &[Str<'_>],
     request: &Request,
-    reply: Option<Reply>,
+    (reply, notify): (Option<Reply>, Notify),
     (outcome, now): (Outcome, Timestamp),
 ) -> (Outcome, bool) {
     match (outcome, &request.operation) {
@@ -147,7 +187,7 @@ fn begin_wait(
             let there = reply.filter(|_| with_manager(|manager| manager.waits(old)));
             let mut answer = None;
             let take_over = || {
-                let taken_over = with_manager(|manager| manager.take_over(old, operation, now));
+                let taken_over = with_manager(|manager| manager.take_over(old, operation, notify, now));
                 let (waiter, end) = taken_over.expect("it waits, seen above");
                 answer = Some(end);
                 waiter
@@ -156,7 +196,7 @@ fn begin_wait(
             let goes_on = answer == Some(WaitEnd::TakenOver);
             match answer {
                 Some(end) => blocked_clients::wake([(old, end)], now),
-                None => drop(with_manager(|manager| manager.renew(old, operation, now))),
+                None => drop(with_manager(|manager| manager.renew(old, operation, notify, now))),
             }
             (queued(ctx, parked), goes_on)
         }

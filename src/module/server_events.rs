@@ -4,7 +4,7 @@ use super::data_type::Stored;
 use super::keyspace::{LOCK, gone_at};
 use super::scheduler::Callbacks;
 use super::shell::{shell, with_manager};
-use super::{background, blocked_clients, eviction, grace};
+use super::{background, blocked_clients, eviction, grace, notify};
 use lock_core::manager::LockManager;
 use lock_core::model::key::{Db, PlainName};
 use lock_core::model::lock::Lock;
@@ -69,6 +69,7 @@ impl Listener for ServerEvents {
             ServerEvent::Tick => on_tick(ctx),
             ServerEvent::BeforeSleep => {
                 shell.clock.end_unit();
+                notify::send_held();
                 background::on_before_sleep(ctx);
                 broadcast_fence(ctx);
             }

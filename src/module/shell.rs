@@ -7,6 +7,7 @@ use super::clock::Clock;
 use super::cluster::FenceGossip;
 use super::lost_holds::LostHolds;
 use super::metrics::Metrics;
+use super::outbox::Outbox;
 use super::replication::Stream;
 use super::resync::Resync;
 use super::role::Role;
@@ -74,6 +75,9 @@ pub struct Shell {
     pub(crate) resync: Resync,
     pub(crate) gossip: FenceGossip,
 
+    /// Messages to owners of places.
+    pub(crate) outbox: Outbox,
+
     pub(crate) metrics: Metrics,
     /// The rows of LOCK.LOG.
     pub lost_holds: LostHolds,
@@ -134,6 +138,7 @@ impl Shell {
             stream: Stream::new(),
             resync: Resync::default(),
             gossip: FenceGossip::new(),
+            outbox: Outbox::default(),
             metrics: Metrics::new(),
             lost_holds: LostHolds::new(),
             guarding: Cell::new(false),

@@ -6,9 +6,9 @@
 //! A panic in a step undoes nothing that the manager has committed. So it is all made known before the panic goes on to
 //! the boundary of the call. If that panics too, the waits that the step has ended get an error.
 
-use super::blocked_clients;
 use super::keyspace::OpenLocks;
 use super::shell::{Shell, shell};
+use super::{blocked_clients, notify};
 use lock_core::manager::LockManager;
 use lock_core::model::effect::{Cause, Change, Effects, Record, WaitEnds};
 use lock_core::model::request::{RedirectReason, WaitEnd};
@@ -100,6 +100,10 @@ fn run_at<'n>(
     let mut published = Ok(());
     if !effects.is_empty() && publish_to == Publish::All {
         published = catch(|| publish(shell, ctx, &names, &effects.changes, now));
+        if !effects.messages.is_empty() {
+            let messages = std::mem::take(&mut effects.messages);
+            published = published.and(catch(|| notify::send_in(shell, ctx, messages)));
+        }
         if !effects.wait_ends.is_empty() {
             published = answer(std::mem::take(&mut effects.wait_ends), published, now);
         }

@@ -12,6 +12,7 @@ mod grace;
 mod guard;
 mod harness;
 mod leases;
+mod notify;
 mod operators;
 mod persistence;
 mod places;

@@ -155,7 +155,7 @@ mod tests {
             "LIMIT server has lock.max-waiters waiters",
             "LIMIT key has lock.max-waiters-per-key waiters",
             "LIMIT server has lock.max-places places",
-            "LIMIT keys and owners of places would take more than lock.max-place-bytes",
+            "LIMIT keys, owners and channels of places would take more than lock.max-place-bytes",
             "LIMIT keys and owners of waiters would take more than lock.max-waiter-bytes",
             "MOVED 3999 127.0.0.1:6381",
             "READONLY You can't write against a read only replica.",

@@ -45,6 +45,7 @@ pub mod keys;
 pub mod load;
 pub mod log;
 pub mod peers;
+pub mod publish;
 pub mod record;
 mod replicate;
 mod reply;

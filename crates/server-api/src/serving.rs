@@ -16,7 +16,7 @@
 use super::args::Args;
 use super::context::{Ctx, Flags, flags_of};
 use super::guard::guard;
-use super::slot::{is_importing, slot_of};
+use super::slot::{has, is_importing, slot_of};
 use super::string::{OwnedStr, Str};
 use redis_module::raw;
 use smallvec::SmallVec;
@@ -63,6 +63,8 @@ enum Question {
     Write(*mut raw::RedisModuleString),
     /// A slot that may be being imported, key by key.
     Importing(u16),
+    /// A slot that the node may have, or import.
+    Own(u16),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +143,16 @@ pub(super) fn answering(ctx: RawCtx, key: Str<'_>) -> Serving {
     }
 }
 
+/// True if this node has the slot of this name, or imports it, in a cluster.
+pub(super) fn is_own_slot(ctx: RawCtx, name: &OwnedStr) -> bool {
+    let name = name.as_str();
+    match ask(ctx, Question::Read([name.as_ptr()].as_ptr(), 1)) {
+        Answer::Yes | Answer::NotNow => true,
+        // The slot may be moving: then a name without a value says nothing.
+        Answer::No => ask(ctx, Question::Own(slot_of(name.as_bytes()))) == Answer::Yes,
+    }
+}
+
 /// Asks, by another pooled client if the server refuses all calls of its first one.
 fn ask(ctx: RawCtx, question: Question) -> Answer {
     match put(ctx, question) {
@@ -154,7 +166,8 @@ fn put(ctx: RawCtx, question: Question) -> Answer {
     match question {
         Question::Read(names, len) => takes_reads(ctx, names, len),
         Question::Write(name) => takes_writes(ctx, name),
-        Question::Importing(slot) => imports(ctx, slot),
+        Question::Importing(slot) => says_of_itself(ctx, |nodes| is_importing(nodes, slot)),
+        Question::Own(slot) => says_of_itself(ctx, |nodes| has(nodes, slot) || is_importing(nodes, slot)),
     }
 }
 
@@ -174,7 +187,8 @@ fn takes_reads(ctx: RawCtx, names: *const *mut raw::RedisModuleString, len: usiz
     }
 }
 
-fn imports(ctx: RawCtx, slot: u16) -> Answer {
+/// Yes if CLUSTER NODES says this of the node itself.
+fn says_of_itself(ctx: RawCtx, says: impl FnOnce(&[u8]) -> bool) -> Answer {
     // SAFETY: the caller's context lives for its call (rule 2). The format describes the argument, a constant.
     let reply = unsafe { api!(RedisModule_Call(ctx.as_ptr(), c"CLUSTER".as_ptr(), c"c".as_ptr(), c"NODES".as_ptr())) };
     let Some(reply) = NonNull::new(reply) else { return Answer::No };
@@ -182,7 +196,7 @@ fn imports(ctx: RawCtx, slot: u16) -> Answer {
     // SAFETY: this function owns the reply and frees it below. The text belongs to the reply, and may be null.
     let is_ours = unsafe {
         let text = api!(RedisModule_CallReplyStringPtr(reply.as_ptr(), &raw mut len));
-        !text.is_null() && is_importing(std::slice::from_raw_parts(text.cast(), len), slot)
+        !text.is_null() && says(std::slice::from_raw_parts(text.cast(), len))
     };
     free(reply);
     if is_ours { Answer::Yes } else { Answer::No }

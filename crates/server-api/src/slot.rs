@@ -18,12 +18,30 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
 /// True if this node is importing the slot, by what CLUSTER NODES says of the node itself.
 pub(super) fn is_importing(nodes: &[u8], slot: u16) -> bool {
     let mark = format!("[{slot}-<-");
-    let mut lines = nodes.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
-    lines.any(|mut words| {
-        let flags = words.nth(2).unwrap_or_default();
-        flags.split(|byte| *byte == b',').any(|flag| flag == b"myself")
-            && words.any(|word| word.starts_with(mark.as_bytes()))
+    of_itself(nodes).any(|word| word.starts_with(mark.as_bytes()))
+}
+
+/// True if this node has the slot, by the same.
+pub(super) fn has(nodes: &[u8], slot: u16) -> bool {
+    // Behind the number of the epoch and the state of the link: a slot, or the first and the last of several.
+    of_itself(nodes).skip(5).any(|word| {
+        let mut ends = word.split(|byte| *byte == b'-').map(|end| str::from_utf8(end).ok()?.parse::<u16>().ok());
+        match (ends.next().flatten(), ends.next()) {
+            (Some(only), None) => only == slot,
+            (Some(first), Some(Some(last))) => (first..=last).contains(&slot),
+            _ => false,
+        }
     })
+}
+
+/// The words of CLUSTER NODES about the node itself, behind its flags.
+fn of_itself(nodes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = nodes.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
+    let mut own = lines.filter_map(|mut words| {
+        let flags = words.nth(2)?;
+        flags.split(|byte| *byte == b',').any(|flag| flag == b"myself").then_some(words)
+    });
+    own.next().into_iter().flatten()
 }
 
 /// A name of the same slot as this key, which ends with this mark.
@@ -61,6 +79,18 @@ mod tests {
             assert_eq!(is_importing(nodes, slot), expected, "{slot}");
         }
         assert!(!is_importing(b"", 4));
+    }
+
+    #[test]
+    fn a_node_has_the_slots_that_it_says_of_itself() {
+        // A channel in another node's slot would be sent to nobody; one in a slot that moves away is this node's still.
+        let nodes = b"aa 127.0.0.1:1@2 master - 0 1 2 connected 0-8191\n\
+            bb 127.0.0.1:3@4 myself,master - 0 9000 3 connected 8192-8200 8300 9000-9001 [9000->-aa] [42-<-aa]\n";
+        for (slot, expected) in
+            [(8192, true), (8200, true), (8201, false), (8300, true), (9000, true), (0, false), (42, false), (3, false)]
+        {
+            assert_eq!(has(nodes, slot), expected, "{slot}");
+        }
     }
 
     #[test]

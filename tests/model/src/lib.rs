@@ -6,4 +6,5 @@ pub mod expiring;
 pub mod naive;
 pub mod play;
 pub mod queue;
+mod told;
 pub mod world;

@@ -2,6 +2,7 @@
 
 use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Kind, Rules, Waiter};
+use crate::told::Places;
 use lock_core::codec;
 use lock_core::manager::view::{self, View, ViewContext};
 use lock_core::manager::waiters::Waiting;
@@ -13,6 +14,7 @@ use lock_core::model::key::{Db, KeyIndex};
 use lock_core::model::keyspace::{KeyEntry, Keyspace};
 use lock_core::model::limits::{Limits, StepLimits};
 use lock_core::model::lock::Lock;
+use lock_core::model::notify::Notify;
 use lock_core::model::owner::{Note, Owner};
 use lock_core::model::record::{HoldRecord, Origin, Update};
 use lock_core::model::request::{
@@ -549,6 +551,8 @@ pub struct World {
     connections: [u64; 3],
     /// What was answered last.
     pub last: Option<Answer>,
+    /// Which owners are to be told.
+    told: Places,
 }
 
 impl World {
@@ -567,6 +571,7 @@ impl World {
             some_places_are_overdue: false,
             connections: [0; 3],
             last: None,
+            told: Places::default(),
         }
     }
 
@@ -781,7 +786,12 @@ impl World {
                 assert!(
                     self.primary.locks.values().all(|lock| lock.holds.iter().all(|(_, hold)| hold.offer().is_none()))
                 );
-                let answers = self.primary.manager.dismiss();
+                let manager = &self.primary.manager;
+                let is_there = |id: &u64| manager.waited_since(id_of(*id)).is_some();
+                let there: BTreeSet<u64> = self.told.ids().filter(is_there).collect();
+                let ended = self.primary.manager.dismiss();
+                self.told.dismissed(&ended.messages, |id| there.contains(&id));
+                let answers = ended.waits;
                 assert!(
                     answers.iter().all(|(_, answer)| *answer == request::WaitEnd::Redirected(RedirectReason::Demoted))
                 );
@@ -938,7 +948,7 @@ impl World {
         let gone: Vec<u64> =
             self.naive.waiters.iter().filter(|waiter| asked(&waiter.ask)).map(|waiter| waiter.id).collect();
         for id in gone {
-            assert!(!self.primary.manager.client_gone(id_of(id), true, now), "nothing to take back");
+            assert!(!self.primary.manager.client_gone(id_of(id), Some(0), now), "nothing to take back");
             self.leave_client(id, true);
         }
         self.naive.end_keeping();
@@ -948,7 +958,7 @@ impl World {
         }
         let manager = &mut self.primary.manager;
         for (id, confirmed) in &lost {
-            assert_eq!(manager.client_gone(id_of(*id), true, now), !confirmed);
+            assert_eq!(manager.client_gone(id_of(*id), Some(0), now), !confirmed);
         }
         if !first {
             manager.disconnect(connection, now);
@@ -965,6 +975,45 @@ impl World {
         }
     }
 
+    /// What a request says of the channel of its place: by chance, and the channel.
+    fn notify(&mut self, has_place: bool) -> (Notify, u8) {
+        let channel = b'0' + (self.naive.tickets + self.now.mono.0 / 1_000) as u8 % 4;
+        match channel {
+            _ if !has_place => (Notify::AsBefore, channel),
+            b'0' => (Notify::AsBefore, channel),
+            b'1' => (Notify::Never, channel),
+            _ => (Notify::On { channel: self.primary.manager.channel(&[channel]), client: 0 }, channel),
+        }
+    }
+
+    /// A request for a place was answered: it has one, or has renewed it, or has none.
+    fn note_asked(
+        &mut self,
+        (db, keys): (u32, &[u8]),
+        owner: u8,
+        (ask, outcome): (&Acquire, &Result<Outcome, Refusal>),
+        told: (Notify, u8),
+    ) {
+        match outcome {
+            Ok(Outcome::Queued(id)) => self.told.asked((None, *id), owner, told, true),
+            Ok(Outcome::Placed(id)) => self.told.asked((None, *id), owner, told, false),
+            Ok(Outcome::Repeats(old)) if self.naive.cannot_wait => self.told.asked((None, *old), owner, told, true),
+            Ok(Outcome::Unavailable) | Err(Refusal::Grace(_)) => {
+                let mut queue = self.primary.manager.queue(Db(db), name(keys[0]), Timestamp(0));
+                let is_it = |waiting: &Waiting<'_>| {
+                    let waiter = waiting.waiter;
+                    waiter.owner.as_bytes() == [owner] && waiter.is_place() && waiter.operation.kind() == ask.kind()
+                };
+                let renewed = queue.find(is_it).map(|waiting| waiting.id);
+                drop(queue);
+                if let Some(id) = renewed {
+                    self.told.asked((None, id), owner, told, false);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn client_gone(&mut self, nth: usize) {
         let waiting = self.naive.waiters.len();
         let Some(at) = nth.checked_rem(waiting + self.naive.granted.len()) else { return };
@@ -972,7 +1021,7 @@ impl World {
         if at < waiting {
             let id = self.naive.waiters[at].id;
             if !self.naive.waiters[at].is_detached() {
-                assert!(!self.primary.manager.client_gone(id_of(id), true, now), "nothing to take back");
+                assert!(!self.primary.manager.client_gone(id_of(id), Some(0), now), "nothing to take back");
                 self.leave_client(id, true);
             }
             self.naive.end_keeping();
@@ -981,7 +1030,7 @@ impl World {
             let granted = &mut self.naive.granted[at - waiting];
             granted.ask.keep_no_longer(away_us);
             let (id, confirmed) = (granted.id, granted.confirmed);
-            assert_eq!(self.primary.manager.client_gone(id_of(id), true, now), !confirmed);
+            assert_eq!(self.primary.manager.client_gone(id_of(id), Some(0), now), !confirmed);
             if confirmed {
                 self.naive.granted.remove(at - waiting);
             }
@@ -998,6 +1047,7 @@ impl World {
         }
         if !self.naive.waiters[at].detach(now.0) {
             self.naive.waiters.remove(at);
+            self.told.left(id, None);
             return;
         }
         let Wish { db, ref keys, owner, .. } = self.naive.waiters[at].ask;
@@ -1005,6 +1055,7 @@ impl World {
         let is_it = |waiting: &Waiting<'_>| waiting.waiter.owner.as_bytes() == [owner] && waiting.waiter.is_place();
         let place = queue.find(is_it).expect("stands there").id.to_number();
         drop(queue);
+        self.told.left(id, Some(place));
         self.naive.waiters[at].id = place;
     }
 
@@ -1020,10 +1071,16 @@ impl World {
         let cut = self.primary.manager.searches_cut();
         let has_marks = self.primary.manager.has_owners_to_mark();
         let memory_full = self.memory_is_short && self.naive.tickets % 4 > 1;
+        let asks = if let Operation::Acquire(ask) = &request.operation { ask.queue.map(|_| ask.clone()) } else { None };
+        let (notify, channel) = self.notify(asks.is_some());
         let step = self.primary.in_unit((db, keys), (now, judged_at), |manager, step| {
             step.memory_full = memory_full;
+            step.notify = notify;
             manager.serve(step, &request)
         });
+        let left_by = matches!(request.operation, Operation::Release(_)).then_some(owner);
+        self.told.follow(&step.effects.wait_ends, &step.effects.messages, (left_by, None));
+        let answered = step.outcome.clone();
         self.renew_overdue();
         if step.effects.changes.is_empty() {
             assert_eq!(self.primary.raw(), before, "changed without an effect");
@@ -1077,14 +1134,23 @@ impl World {
         let expected = expected(&mut self.naive);
         let outcome = match (step.outcome, &request.operation) {
             (Ok(Outcome::Repeats(old)), Operation::Acquire(ask)) if self.naive.cannot_wait => {
-                Ok(self.primary.manager.renew(old, ask, now.mono))
+                Ok(self.primary.manager.renew(old, ask, notify, now.mono))
             }
             (Ok(Outcome::Repeats(old)), Operation::Acquire(ask)) => {
                 assert_eq!(self.naive.replaced.take(), Some(old.to_number()));
-                Ok(Outcome::Queued(self.primary.manager.take_over(old, ask, now.mono).expect("waits").0))
+                let heir = self.primary.manager.take_over(old, ask, notify, now.mono).expect("waits").0;
+                match ask.queue {
+                    Some(_) => self.told.asked((Some(old), heir), owner, (notify, channel), true),
+                    None => self.told.left(old.to_number(), None),
+                }
+                Ok(Outcome::Queued(heir))
             }
             (outcome, _) => outcome,
         };
+        self.primary.manager.forget_channel();
+        if let Some(ask) = &asks {
+            self.note_asked((db, keys), owner, (ask, &answered), (notify, channel));
+        }
         // As the shell has it.
         let outcome = match outcome {
             Ok(Outcome::Unavailable) => self.primary.manager.unless_grace(Outcome::Unavailable, now.mono, judged_at),
@@ -1279,6 +1345,11 @@ impl World {
 
     /// A scan of these keys was made in the background.
     fn after_look(&mut self, db: u32, keys: &[u8], effects: Effects) {
+        self.told.follow(&effects.wait_ends, &effects.messages, (None, None));
+        self.after_look_told(db, keys, effects);
+    }
+
+    fn after_look_told(&mut self, db: u32, keys: &[u8], effects: Effects) {
         self.tell(&effects.changes);
         // A lock may have come from elsewhere. The queue learns of it by the scan alone, before any waiter is answered.
         self.naive.end_keeping_of(db, keys);
@@ -1307,7 +1378,10 @@ impl World {
     fn expire(&mut self) {
         loop {
             match self.primary.manager.poll_timeouts(self.now.mono) {
-                WaitPoll::Ended(id, answer) => self.hear(id, answer),
+                WaitPoll::Ended(id, answer) => {
+                    self.told.follow(&[(id, answer.clone())], &[], (None, None));
+                    self.hear(id, answer);
+                }
                 WaitPoll::PlaceOver(id, ..) => self.end_place(id),
                 WaitPoll::Pending => {}
                 WaitPoll::Idle => return,
@@ -1341,7 +1415,10 @@ impl World {
                 waiter.overdue = true;
             }
             (true, true) => waiter.keep_until(now.0 + waiter.ask.queue_us.expect("a place")),
-            (true, false) => drop(self.naive.waiters.remove(at)),
+            (true, false) => {
+                self.told.left(number, None);
+                drop(self.naive.waiters.remove(at));
+            }
         }
         self.primary.manager.end_place(id, may_grant, now);
         self.naive.end_keeping();
@@ -1365,10 +1442,12 @@ impl World {
                     self.after_look(db, &[key], effects);
                 }
                 Job::MarkQueues => self.primary.manager.mark_queues(),
+                Job::ShortenPlaces => self.primary.manager.shorten_places(),
                 Job::Check(id, Db(db), name) => {
                     let Step { effects, .. } =
                         self.primary.in_step(db, &[name[0]], now, |manager, step| manager.check_waiter(step, id));
                     self.tell(&effects.changes);
+                    self.told.follow(&effects.wait_ends, &effects.messages, (None, None));
                     // Its own step saw all locks: what closed a cycle came after it.
                     for (id, answer) in effects.wait_ends {
                         self.hear(id, answer);
@@ -1406,12 +1485,17 @@ impl World {
                     let Step { effects, .. } = self
                         .primary
                         .in_step(db, &[], now, |manager, step| manager.revoke_undelivered(step, id, Db(db)));
+                    let known = self.naive.granted.iter().find(|granted| granted.id == id.to_number());
+                    let is_last = self.primary.manager.waited_since(id).is_none();
+                    let tells = is_last && known.is_none_or(|granted| !granted.confirmed);
+                    let undelivered = Some(id.to_number()).filter(|_| tells);
+                    self.told.follow(&effects.wait_ends, &effects.messages, (None, undelivered));
                     // Else it was when its connection closed.
                     if self.naive.granted.iter().any(|granted| granted.id == id.to_number()) {
                         self.naive.revoke_undelivered(id.to_number(), now.mono.0);
                     }
                     let keys: Vec<u8> = keys.into_iter().filter(|key| !self.is_foreign(db, &[*key])).collect();
-                    self.after_look(db, &keys, effects);
+                    self.after_look_told(db, &keys, effects);
                 }
             }
         }
@@ -1422,8 +1506,9 @@ impl World {
     fn end_waits(&mut self, db: u32, key: u8) {
         while !self.naive.queue(db, key).is_empty() {
             let ended = self.primary.manager.end_waits(Db(db), name(key), &request::WaitEnd::WrongType);
-            assert!((1..=self.primary.manager.limits.step.answers).contains(&ended.len()));
-            for (id, answer) in ended {
+            assert!((1..=self.primary.manager.limits.step.answers).contains(&ended.waits.len()));
+            self.told.follow(&ended.waits, &ended.messages, (None, None));
+            for (id, answer) in ended.waits {
                 assert_eq!(answer, request::WaitEnd::WrongType);
                 self.naive.waiters.retain(|waiter| waiter.id != id.to_number());
             }

@@ -260,6 +260,32 @@ const ROLES: &[Role] = &[
         ],
     },
     Role {
+        name: "notified",
+        may: &[
+            "LOCK.ACQUIRE lock:w a QUEUE 1000 NOTIFY lock:notify:app1:x",
+            "LOCK.RELEASE lock:w a",
+            "PUBLISH lock:notify:app1:x a",
+        ],
+        may_not: &[
+            "LOCK.ACQUIRE lock:w a QUEUE 1000 NOTIFY lock:notify:app2:x",
+            "LOCK.ACQUIRE lock:w a QUEUE 1000 NOTIFY secrets",
+            "LOCK.BREAK lock:k",
+            "PUBLISH secrets x",
+            "SUBSCRIBE secrets",
+        ],
+    },
+    Role {
+        name: "notified-in-cluster",
+        may: &["LOCK.ACQUIRE lock:w a QUEUE 1000", "LOCK.RELEASE lock:w a", "SPUBLISH lock:notify:app1:x a"],
+        may_not: &[
+            "LOCK.ACQUIRE lock:w a QUEUE 1000 NOTIFY lock:notify:app1:x",
+            "LOCK.BREAK lock:k",
+            "PUBLISH lock:notify:app1:x a",
+            "SPUBLISH secrets x",
+            "SSUBSCRIBE secrets",
+        ],
+    },
+    Role {
         name: "watcher",
         may: &["LOCK.INFO lock:k", "PING"],
         may_not: &[

@@ -4,6 +4,7 @@ use linked::command;
 use linked::command::error::{ArgError, Instead, NO_REPLY, TAKEN_OVER, text_of, text_of_deadlock, text_of_redirect};
 use linked::command::options::Opt;
 use linked::module::config::TABLE;
+use linked::module::notify::Mute;
 use linked::module::{ServeError, step};
 use lock_core::model::effect::Cause;
 use lock_core::model::fence::Fence;
@@ -73,10 +74,13 @@ fn the_options_that_are_parsed_are_the_options_that_are_documented() {
         tokens(spec.args, &mut documented);
     }
     use Opt::{
-        All, Block, Count, Ex, Fence, MinFence, Note, Owner, Px, Queue, Read, Reset, Retry, Session, Take, To, Write,
+        All, Block, Count, Ex, Fence, MinFence, Note, Notify, Owner, Px, Queue, Read, Reset, Retry, Session, Take, To,
+        Write,
     };
-    let parsed =
-        [Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Retry, Session, Reset, Take, MinFence];
+    let parsed = [
+        Px, Ex, Note, Fence, Read, Write, All, To, Owner, Count, Block, Queue, Notify, Retry, Session, Reset, Take,
+        MinFence,
+    ];
     assert_eq!(documented, parsed.map(|known| known.word().to_owned()).into_iter().collect());
 }
 
@@ -106,6 +110,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
         ArgError::RetryGenerated,
         ArgError::QueueGenerated,
         ArgError::SessionNowhere,
+        ArgError::NotifyAlone,
+        ArgError::NotifyChannel,
+        ArgError::NotifyNowhere,
         ArgError::TooManyKeys(64),
         ArgError::TooFewKeys,
         ArgError::KeyTwice(b"k".to_vec()),
@@ -132,6 +139,9 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | ArgError::RetryGenerated
             | ArgError::QueueGenerated
             | ArgError::SessionNowhere
+            | ArgError::NotifyAlone
+            | ArgError::NotifyChannel
+            | ArgError::NotifyNowhere
             | ArgError::TooManyKeys(_)
             | ArgError::TooFewKeys
             | ArgError::KeyTwice(_)
@@ -190,8 +200,10 @@ pub(crate) fn every_error() -> BTreeSet<String> {
             | Refusal::Deadlock(_) => {}
         }
     }
+    let mute = [Mute::Denied, Mute::Elsewhere].map(ServeError::Mute);
     let error = [ServeError::WrongType, ServeError::Replica, ServeError::CheckedElsewhere, ServeError::Nested]
         .into_iter()
+        .chain(mute)
         .chain(refusals.map(ServeError::Refused));
     let away = [RedirectReason::Demoted, RedirectReason::SlotGone, RedirectReason::Failed]
         .map(|away| text_of_redirect(away).to_owned());

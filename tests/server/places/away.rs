@@ -78,9 +78,9 @@ fn only_a_closed_connection_shortens_the_time_of_a_place() {
         scene.stage.ask(&end.replace('%', &b.id().to_string()).split(' ').collect::<Vec<_>>());
         b.read();
         assert!(scene.queue_left() > 60_000, "{end}");
-        // Nor does it when it closes afterwards: the owner does not wait on it any more.
+        // When that connection closes, too, the process may be dead.
         drop(b);
-        assert!(scene.queue_left() > 60_000, "{end}");
+        scene.stage.until("lock_places", 0);
         scene.stage.ask(&["FLUSHALL"]);
         scene.stage.ask(&["LOCK.RELEASE", "k", "b"]);
     }

@@ -42,7 +42,7 @@ fn row(text: String) -> &'static str {
 #[test]
 fn no_more_bytes_of_places_than_may_be() {
     // The name of a key may have half a gigabyte.
-    let full = "LIMIT keys and owners of places would take more than lock.max-place-bytes";
+    let full = "LIMIT keys, owners and channels of places would take more than lock.max-place-bytes";
     let server = Server::new();
     let mut scene = Scene::new(&server);
     let long = "n".repeat(100);

@@ -14,6 +14,8 @@ mod options;
 mod seen;
 mod undelivered;
 
+pub(crate) use undelivered::turn;
+
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::scene::Scene;
 use testbed::{Client, Server};

@@ -6,7 +6,7 @@ use crate::harness::state::let_it_tick;
 use testbed::Server;
 
 /// Serves these commands in one turn of the server's loop.
-pub(super) fn turn(server: &Server, exec: bool, commands: &[String]) {
+pub(crate) fn turn(server: &Server, exec: bool, commands: &[String]) {
     let mut wire = Connection::resp2(server);
     let mut all = commands.to_vec();
     if exec {

@@ -4,6 +4,7 @@ use super::LockManager;
 use crate::model::key::{Db, KeyIndex, KeyName};
 use crate::model::keyspace::Keyspace;
 use crate::model::limits::PLACES_PER_OWNER;
+use crate::model::notify::Notify;
 use crate::model::owner::Owner;
 use crate::model::request::{Acquire, Outcome, PerKey, Refusal, Wait, WaitEnd, WaiterId};
 use crate::model::step::Step;
@@ -49,8 +50,12 @@ impl LockManager {
         if step.memory_full {
             return Err(Refusal::OutOfMemory);
         }
-        self.check_limits((owner, operation), db, &wanted)?;
+        let channel_bytes = self.wait_table.channel_bytes(step.notify);
+        self.check_limits((owner, operation), db, &wanted, channel_bytes)?;
         let id = self.wait_table.admit((owner, operation), db, wanted, now);
+        if operation.queue.is_some() {
+            self.wait_table.tell(id, step.notify);
+        }
         if in_grace {
             // An owner that holds may go before waiters that it keeps waiting.
             self.wait_table.allow_bypass(owner);
@@ -96,7 +101,13 @@ impl LockManager {
         Some((id, self.wait_table.waiter(id)?))
     }
 
-    fn check_limits(&self, (owner, operation): (&Owner, &Acquire), db: Db, wanted: &[Wanted]) -> Result<(), Refusal> {
+    fn check_limits(
+        &self,
+        (owner, operation): (&Owner, &Acquire),
+        db: Db,
+        wanted: &[Wanted],
+        channel_bytes: usize,
+    ) -> Result<(), Refusal> {
         if operation.wait != Wait::Never && self.wait_table.parked() >= self.limits.waiters_max {
             return Err(Refusal::TooManyWaiters);
         }
@@ -108,7 +119,7 @@ impl LockManager {
             if self.wait_table.waiting_of(owner).filter(|(_, waiter)| waiter.is_place()).count() >= PLACES_PER_OWNER {
                 return Err(Refusal::TooManyPlacesOfOwner);
             }
-            if self.wait_table.place_bytes() + bytes > self.limits.place_bytes_max {
+            if self.wait_table.place_bytes() + bytes + channel_bytes > self.limits.place_bytes_max {
                 return Err(Refusal::TooManyPlaceBytes);
             }
         } else if self.wait_table.waiter_bytes() + bytes > self.limits.waiter_bytes_max {
@@ -133,12 +144,21 @@ impl LockManager {
 
     /// Lets a repeated request ([`Outcome::Repeats`]) take over the place of the one that it repeats. That one is
     /// forgotten. Beside the new waiter: the answer to the client of the old one. None when it waits no more.
-    pub fn take_over(&mut self, old: WaiterId, operation: &Acquire, now: Timestamp) -> Option<(WaiterId, WaitEnd)> {
+    pub fn take_over(
+        &mut self,
+        old: WaiterId,
+        operation: &Acquire,
+        notify: Notify,
+        now: Timestamp,
+    ) -> Option<(WaiterId, WaitEnd)> {
         let waiter = self.wait_table.waiter(old).filter(|waiter| waiter.is_waiting())?;
         let is_about_place = waiter.is_place() || operation.queue.is_some();
         let answer = if is_about_place { WaitEnd::TakenOver } else { WaitEnd::Replaced };
         let before = self.most_beside(old);
         let id = self.wait_table.take_over(old, operation, now)?;
+        if operation.queue.is_some() {
+            self.wait_table.tell(id, notify);
+        }
         self.note_new_limit(id, before);
         Some((id, answer))
     }

@@ -159,7 +159,12 @@ fn grant_key<K: Keyspace>(
     if operation.note.is_some() {
         hold.set_note(operation.note.clone());
     }
-    hold.rebind(operation.session);
+    if is_collected {
+        // An offer may be bound to the connection over which its owner waited.
+        hold.bind(operation.session);
+    } else {
+        hold.rebind(operation.session);
+    }
     let undo = GrantUndo { fence, latest: Some(fence), added, deadline: hold.deadline, session: hold.session(), prior };
     let lock = step.keys.lock_or_create(key);
     let cause = if is_collected { Cause::Collect } else { Cause::Acquire };

@@ -3,10 +3,11 @@
 
 use super::LockManager;
 use super::wake::Attempt;
-use crate::model::effect::{Cause, WaitEnds};
+use crate::model::effect::{Cause, Ended, WaitEnds};
 use crate::model::hold::Hold;
 use crate::model::key::{Db, KeyIndex, KeyName};
 use crate::model::keyspace::Keyspace;
+use crate::model::notify::Message;
 use crate::model::owner::Owner;
 use crate::model::request::{Cycle, PerKey, RedirectReason, Refusal, WaitEnd, WaiterId};
 use crate::model::step::Step;
@@ -95,13 +96,13 @@ impl LockManager {
     }
 
     /// A waiter's client has gone: it waits no more, or as a place without a client, or its grant is to be rolled back
-    /// or offered. True in the last case. Where its connection has closed, its process may be dead: the place does not
-    /// wait for that one as long as QUEUE says.
-    pub fn client_gone(&mut self, id: WaiterId, has_closed: bool, now: Timestamp) -> bool {
+    /// or offered. True in the last case. Where the connection of this client has closed, and the owner has asked over
+    /// no other since, its process may be dead: the place does not wait for that one as long as QUEUE says.
+    pub fn client_gone(&mut self, id: WaiterId, closed: Option<u64>, now: Timestamp) -> bool {
         if self.wait_table.waiter(id).and_then(Waiter::grant).is_some_and(|grant| grant.confirmed) {
             self.confirm_binding(id);
         }
-        if has_closed && self.limits.away_max > Millis(0) {
+        if closed.is_some_and(|client| self.wait_table.leave_closed(id, client)) && self.limits.away_max > Millis(0) {
             self.wait_table.keep_no_longer(id, self.limits.away_max);
         }
         self.wait_table.client_gone(id, now)
@@ -141,7 +142,7 @@ impl LockManager {
     /// The next job for the background: to be done only while a client might write to those keys. It stays the next one
     /// until it is done by [`LockManager::serve_ready_queue`], [`LockManager::check_waiter`],
     /// [`LockManager::revoke_undelivered`], [`LockManager::end_session`], [`LockManager::announce_ends`],
-    /// [`LockManager::mark_queues`] or [`LockManager::end_waits`].
+    /// [`LockManager::mark_queues`], [`LockManager::shorten_places`] or [`LockManager::end_waits`].
     #[must_use]
     pub fn next_job(&mut self) -> Option<Job> {
         if let Some(undelivered) = self.wait_table.next_undelivered() {
@@ -200,6 +201,11 @@ impl LockManager {
     #[must_use]
     pub fn has_owners_to_mark(&self) -> bool {
         !self.wait_table.marking.is_empty()
+    }
+
+    /// Does a piece of [`Job::ShortenPlaces`].
+    pub fn shorten_places(&mut self) {
+        self.wait_table.shorten_places(self.limits.step.queues_marked, self.limits.away_max);
     }
 
     /// Does a piece of [`Job::MarkQueues`].
@@ -276,12 +282,14 @@ impl LockManager {
     /// granted becomes an offer. Only what the grant changed is rolled back, and only while its hold stands and its
     /// owner has not shown that it knows of it.
     pub fn revoke_undelivered<K: Keyspace>(&mut self, step: &mut Step<'_, K>, id: WaiterId, db: Db) {
-        let Some(undelivered) = self.wait_table.take_undelivered(id, db) else { return };
+        let Some(mut undelivered) = self.wait_table.take_undelivered(id, db) else { return };
+        let message = undelivered.message.take();
         let queue = undelivered.queue;
         for (connection, fence) in undelivered.given.iter().filter_map(|(_, given)| given.newly_bound(queue)) {
             self.sessions.confirm_binding(connection, fence);
         }
         if !undelivered.confirmed {
+            step.effects.messages.extend(message);
             let undelivered = self.offer_undelivered(step, undelivered);
             roll_back(step, undelivered);
         }
@@ -300,19 +308,22 @@ impl LockManager {
         self.follow(step);
     }
 
-    /// Leaves an undelivered grant as it is: its keys are not this node's any more to change.
-    pub fn abandon(&mut self, id: WaiterId) {
+    /// Leaves an undelivered grant as it is: its keys are not this node's any more to change. The message to its owner.
+    pub fn abandon(&mut self, id: WaiterId) -> Option<Message> {
         self.confirm_binding(id);
+        let message = self.wait_table.message_of_granted(id);
         self.wait_table.remove(id);
+        message
     }
 
     /// Ends waits for a key with this answer, as many as one step answers. If there are more, the queue is on the ready
     /// list after that.
-    pub fn end_waits(&mut self, db: Db, name: &[u8], answer: &WaitEnd) -> WaitEnds {
+    pub fn end_waits(&mut self, db: Db, name: &[u8], answer: &WaitEnd) -> Ended {
         let name = self.name(name);
         let queue = self.wait_table.queue(db, &name).into_iter();
         let ids: Vec<WaiterId> = queue.flat_map(|queue| queue.iter()).take(self.limits.step.answers).collect();
-        self.end_all(ids, answer)
+        let messages = ids.iter().filter_map(|id| self.wait_table.message(*id)).collect();
+        Ended { waits: self.end_all(ids, answer), messages }
     }
 
     /// The keys with holds that no client knows of. They are plain holds once the node is dismissed: see
@@ -325,13 +336,14 @@ impl LockManager {
     }
 
     /// Ends all waits and all sessions, and leaves undelivered grants as they are: this node may not roll them back any
-    /// more.
-    pub fn dismiss(&mut self) -> WaitEnds {
+    /// more. All that wait on a channel are told together.
+    pub fn dismiss(&mut self) -> Ended {
         self.sessions.dissolve();
         self.offers.clear();
         self.drop_ended(None);
         let ids: Vec<WaiterId> = self.wait_table.everybody().map(|(id, _)| id).collect();
-        self.end_all(ids, &WaitEnd::Redirected(RedirectReason::Demoted))
+        let messages = self.wait_table.messages_to_all();
+        Ended { waits: self.end_all(ids, &WaitEnd::Redirected(RedirectReason::Demoted)), messages }
     }
 
     fn end_all(&mut self, ids: Vec<WaiterId>, answer: &WaitEnd) -> WaitEnds {

@@ -33,8 +33,9 @@ use crate::model::key::{Db, KeyIndex, KeyName, NameSet};
 use crate::model::keyspace::{KeyEntry, Keyspace};
 use crate::model::limits::Limits;
 use crate::model::lock::{Leases, Lock};
+use crate::model::notify::ChannelId;
 use crate::model::offers::Offers;
-use crate::model::request::PerKey;
+use crate::model::request::{PerKey, WaiterId};
 use crate::model::session::Sessions;
 use crate::model::settle::Settling;
 use crate::model::step::Step;
@@ -222,11 +223,28 @@ impl LockManager {
         self.follow(step);
     }
 
+    /// Names the channel of a request, for [`Step::notify`], until [`LockManager::forget_channel`].
+    pub fn channel(&mut self, bytes: &[u8]) -> ChannelId {
+        let name = self.name(bytes);
+        self.wait_table.channel(name)
+    }
+
+    /// The request that named a channel is served.
+    pub fn forget_channel(&mut self) {
+        self.wait_table.forget_channel();
+    }
+
+    /// The client that waits at a place asked over this connection. It does not matter of any other waiter.
+    pub fn belong(&mut self, id: WaiterId, client: u64) {
+        self.wait_table.belong(id, client);
+    }
+
     /// A client disconnects. True when holds are bound to its connection. Then the background ends them
     /// ([`Job::EndSession`](crate::wait::jobs::Job::EndSession)), and a hand-off to the next waiters follows.
     pub fn disconnect(&mut self, client: u64, now: Timestamp) -> bool {
         let connection = self.sessions.connection(client);
         self.wait_table.closed(connection, now);
+        self.wait_table.connection_closed(client, now);
         self.sessions.close(connection, now)
     }
 

@@ -46,7 +46,7 @@ impl LockManager {
             self.wait_table.expire_reservation(db, &name, owner, step.now.mono);
         }
         if let Some(owner) = owner {
-            self.leave_places(step, &[key], owner, None);
+            self.leave_places(step, &[key], owner, (None, true));
         }
         self.wake_waiters(step, key, self.limits.step.answers);
         self.follow(step);

@@ -10,12 +10,13 @@ use crate::model::hold::{Hold, Mode};
 use crate::model::key::{Db, KeyIndex, KeyName};
 use crate::model::keyspace::{KeyEntry, Keyspace};
 use crate::model::lock::Lock;
+use crate::model::notify::Notify;
 use crate::model::offers::{Claim, OfferId};
 use crate::model::owner::Owner;
 use crate::model::request::{Acquire, Amount, Kind, Outcome, PerKey, Refusal, Release, Wait, WaitEnd, WaiterId};
 use crate::model::settle::Over;
 use crate::model::step::Step;
-use crate::model::time::Timestamp;
+use crate::model::time::{Millis, Timestamp};
 use crate::wait::order::{Verdict, is_upgrade, judge};
 use crate::wait::waiter::{GrantUndo, Undelivered, Waiter};
 use alloc::vec::Vec;
@@ -64,13 +65,17 @@ impl LockManager {
             return Err(Refusal::OtherTake);
         }
         let Some((id, detached)) = place else { return Ok(None) };
+        let more = if operation.queue.is_some() { self.wait_table.channel_bytes(step.notify) } else { 0 };
+        if more > 0 && self.wait_table.place_bytes() + more > self.limits.place_bytes_max {
+            return Err(Refusal::TooManyPlaceBytes);
+        }
         match (operation.wait, operation.queue) {
             (Wait::Never, None) => Ok(Some(Outcome::Unavailable)),
-            (Wait::Never, Some(_)) => Ok(Some(self.renew(id, operation, step.now.mono))),
+            (Wait::Never, Some(_)) => Ok(Some(self.renew(id, operation, step.notify, step.now.mono))),
             (_, None) if operation.retry.is_none() => Err(Refusal::AlreadyWaits),
             // One more client than may be parked: it is answered as one that does not wait.
             _ if detached && (step.memory_full || self.wait_table.parked() >= self.limits.waiters_max) => {
-                Ok(Some(self.renew(id, operation, step.now.mono)))
+                Ok(Some(self.renew(id, operation, step.notify, step.now.mono)))
             }
             _ => Ok(Some(Outcome::Repeats(id))),
         }
@@ -78,9 +83,12 @@ impl LockManager {
 
     /// A place's owner has asked again, and is answered that it has to wait. Without QUEUE it has tried once, and the
     /// place stays as it was.
-    pub fn renew(&mut self, id: WaiterId, operation: &Acquire, now: Timestamp) -> Outcome {
+    pub fn renew(&mut self, id: WaiterId, operation: &Acquire, notify: Notify, now: Timestamp) -> Outcome {
         let before = self.most_beside(id);
         self.wait_table.renew(id, operation, now);
+        if operation.queue.is_some() {
+            self.wait_table.tell(id, notify);
+        }
         self.note_new_limit(id, before);
         Outcome::Unavailable
     }
@@ -185,13 +193,13 @@ impl LockManager {
     }
 
     /// The owner's places on these keys end, at most one on each, in this mode or in any. A client that waits there is
-    /// answered.
+    /// answered. The owner of a place without a client is told, unless it is the owner that ends it.
     pub(super) fn leave_places<K: Keyspace>(
         &mut self,
         step: &mut Step<'_, K>,
         keys: &[KeyIndex],
         owner: &Owner,
-        mode: Option<Mode>,
+        (mode, tells): (Option<Mode>, bool),
     ) {
         if self.wait_table.places() == 0 || self.wait_table.waiting_of(owner).next().is_none() {
             return;
@@ -201,6 +209,9 @@ impl LockManager {
         let all = self.wait_table.waiting_for(owner, db, &names).filter(|(_, waiter)| is_meant(waiter));
         let left: Vec<WaiterId> = all.map(|(id, _)| id).collect();
         for id in left {
+            if !tells {
+                self.wait_table.tell(id, Notify::Never);
+            }
             self.end_wait(step, id, WaitEnd::Left);
         }
     }
@@ -240,7 +251,7 @@ impl LockManager {
         if !ends_place(operation) {
             return;
         }
-        self.leave_places(step, named, owner, operation.mode);
+        self.leave_places(step, named, owner, (operation.mode, false));
     }
 
     /// Returns the end of a place whose owner has come to hold the key by another request; None if it has not.
@@ -268,6 +279,8 @@ impl LockManager {
     ) -> Undelivered {
         let Some(queue) = undelivered.queue else { return undelivered };
         let (id, owner, mode) = (self.offers.next_id(), undelivered.owner.clone(), undelivered.mode);
+        let client = undelivered.client.filter(|_| self.limits.away_max > Millis(0));
+        let session = client.map(|client| self.session_of(client));
         let mut db = Db(0);
         let mut offer = |step: &mut Step<'_, K>, name: &KeyName, given: &GrantUndo| {
             let Ok(key) = step.open(name) else { return false };
@@ -284,7 +297,7 @@ impl LockManager {
             let mut hold = hold.clone();
             hold.set_count(mode, undelivered.offered);
             hold.deadline = now.mono + queue;
-            hold.bind(None);
+            hold.bind(session);
             hold.set_note(None);
             hold.set_offer(Some(id));
             effects.commit_hold(lock, key, Cause::Offer, &owner, hold);

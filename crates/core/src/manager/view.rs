@@ -129,7 +129,8 @@ impl<'a> View<'a> {
             fence: hold.fence(),
             left: at.sessions.end_of(hold).left(at.now),
             held: hold.since().ago(at.now),
-            session: at.sessions.of(at.db, &self.name, hold),
+            // The connection that an offer is bound to is the one over which its owner waited.
+            session: at.sessions.of(at.db, &self.name, hold).filter(|_| hold.offer().is_none()),
             offered: hold.offer().is_some(),
             note: hold.note().map(|note| &*note.0),
         })

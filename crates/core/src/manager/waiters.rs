@@ -49,7 +49,13 @@ impl LockManager {
         self.wait_table.places()
     }
 
-    /// How many bytes of memory these take.
+    /// How many channels these have.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.wait_table.channels()
+    }
+
+    /// How many bytes of memory these take, with their channels.
     #[must_use]
     pub fn place_bytes(&self) -> usize {
         self.wait_table.place_bytes()

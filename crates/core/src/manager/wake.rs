@@ -4,13 +4,15 @@
 
 use super::LockManager;
 use super::grant::{GrantContext, grant};
+use crate::model::hold::Session;
 use crate::model::key::KeyIndex;
 use crate::model::keyspace::Keyspace;
 use crate::model::offers::OfferId;
 use crate::model::owner::Owner;
-use crate::model::request::{Cycle, PerKey, Refusal, WaitEnd, WaiterId};
+use crate::model::request::{Acquire, Cycle, PerKey, Refusal, WaitEnd, WaiterId};
 use crate::model::settle::Over;
 use crate::model::step::Step;
+use crate::model::time::{Millis, Timestamp};
 use crate::wait::order::{Order, Passed, Requester, Verdict, judge};
 use crate::wait::waiter::{GrantUndo, Waiter};
 
@@ -131,9 +133,9 @@ impl LockManager {
         let Some(waiter) = self.wait_table.waiter(id) else { return };
         let owner = waiter.owner.clone();
         // No client is there to receive it: the owner collects it when it asks again.
-        let until = waiter.offered_until(step.now.mono);
+        let (until, session) = self.offered_until(waiter, step.now.mono);
         let offer = until.map(|until| (self.offers.next_id(), until));
-        let detached = offer.and_then(|_| waiter.detached());
+        let detached = offer.and_then(|_| Some(Acquire { session, ..waiter.detached()? }));
         let operation = detached.as_ref().unwrap_or(&waiter.operation);
         let context =
             GrantContext { offer, ..GrantContext::new(&mut self.fences, self.epoch, self.limits.promotion_skew) };
@@ -143,6 +145,22 @@ impl LockManager {
             (Err(refusal), _) => self.end_wait(step, id, WaitEnd::Refused(refusal)),
         }
         self.note_new_hold(&owner);
+    }
+
+    /// Until when the owner of a waiter may collect a grant that is made now, and the session that binds it to the
+    /// connection over which the owner waits. None if its client receives the grant.
+    fn offered_until(&self, waiter: &Waiter, now: Timestamp) -> (Option<Timestamp>, Option<Session>) {
+        let (until, away_max) = (waiter.offered_until(now), self.limits.away_max);
+        match self.wait_table.connection_of(waiter).filter(|_| away_max > Millis(0)) {
+            None => (until, None),
+            Some((client, None)) => (until, Some(self.session_of(client))),
+            Some((_, Some(closed_at))) => (until.map(|until| until.min(closed_at + away_max)), None),
+        }
+    }
+
+    /// The session by which an offer ends with the connection of this client.
+    pub(super) fn session_of(&self, client: u64) -> Session {
+        Session { connection: self.sessions.connection(client), grace: self.limits.away_max }
     }
 
     /// A waiter was granted these keys, and its client is to be told.
@@ -179,6 +197,7 @@ impl LockManager {
         let keys = keys.zip(given).map(|(name, given)| (name, given.prior_fence().is_some()));
         let limit = waiter.operation.share.map(|share| share.limit);
         let is_made = self.offers.made(offer, waiter.db, limit, keys);
+        step.effects.messages.extend(self.wait_table.message(id));
         let end = if is_made { WaitEnd::Offered { since: waiter.since } } else { WaitEnd::Left };
         self.wait_table.remove(id);
         step.effects.wait_ends.push((id, end));
@@ -200,11 +219,13 @@ impl LockManager {
         }
     }
 
-    /// Ends a wait with this answer. A place goes on without its client when that has waited long enough.
+    /// Ends a wait with this answer. A place goes on without its client when that has waited long enough. The owner of
+    /// a place that has no client and ends before its time is told.
     pub(super) fn end_wait<K>(&mut self, step: &mut Step<'_, K>, id: WaiterId, answer: WaitEnd) {
         let answer = match answer {
             WaitEnd::TimedOut => self.wait_table.time_out(id, step.now.mono),
             answer => {
+                step.effects.messages.extend(self.wait_table.message(id));
                 self.wait_table.remove(id);
                 answer
             }

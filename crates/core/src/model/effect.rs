@@ -4,6 +4,7 @@ use super::hold::{Connection, Hold, Mode, Session};
 use super::holds::Holds;
 use super::key::KeyIndex;
 use super::lock::Lock;
+use super::notify::Message;
 use super::offers::OfferId;
 use super::owner::Owner;
 use super::request::{WaitEnd, WaiterId};
@@ -15,6 +16,15 @@ use smallvec::SmallVec;
 /// The waits that ended, and why.
 pub type WaitEnds = SmallVec<[(WaiterId, WaitEnd); 1]>;
 
+/// The end of waits together: what their clients are answered, and what the owners of places are told.
+#[derive(Clone, Debug, Default)]
+pub struct Ended {
+    /// The waits.
+    pub waits: WaitEnds,
+    /// The messages.
+    pub messages: Vec<Message>,
+}
+
 /// All that a step leaves to do for the rest of the module.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
@@ -22,6 +32,8 @@ pub struct Effects {
     pub changes: SmallVec<[Change; 2]>,
     /// The waits that ended, and why.
     pub wait_ends: WaitEnds,
+    /// The owners that are to ask again, each in a message.
+    pub messages: Vec<Message>,
     /// True if the next deadline may be earlier now.
     pub needs_rearm: bool,
     /// True if the index of leases must follow: a hold is new or gone, its lease ends earlier than before, or its entry
@@ -110,6 +122,7 @@ impl Effects {
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
             && self.wait_ends.is_empty()
+            && self.messages.is_empty()
             && self.index_changes.is_empty()
             && self.ended_together.is_empty()
     }

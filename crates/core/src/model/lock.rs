@@ -38,6 +38,7 @@ impl Lock {
         let offered: Vec<(Owner, Hold)> = self.holds.iter().filter_map(offered).collect();
         for (owner, mut hold) in offered {
             hold.set_offer(None);
+            hold.bind(None);
             self.holds.put(&owner, hold);
         }
     }

@@ -10,6 +10,7 @@ pub mod key;
 pub mod keyspace;
 pub mod limits;
 pub mod lock;
+pub mod notify;
 pub mod offers;
 pub mod owner;
 pub mod record;

@@ -5,6 +5,7 @@ use super::hashing::KeyedHash;
 use super::key::{KeyIndex, KeyName};
 use super::keyspace::Keyspace;
 use super::limits::Budget;
+use super::notify::Notify;
 use super::request::WaitEnd;
 use super::time::{Now, Timestamp};
 use alloc::vec::Vec;
@@ -20,6 +21,8 @@ pub struct Step<'k, K> {
     pub judged: Timestamp,
     /// True if the server has no memory left: what needs some is refused.
     pub memory_full: bool,
+    /// What its request says of the channel of its place.
+    pub notify: Notify,
     /// The effects so far. Lent, since to move them costs more than to fill them.
     pub effects: &'k mut Effects,
     /// The work done for waiters.
@@ -49,7 +52,21 @@ impl<'k, K: Keyspace> Step<'k, K> {
     pub fn new(keys: &'k mut K, now: Now, effects: &'k mut Effects) -> Step<'k, K> {
         let (named, budget, names) = (keys.count(), Budget::new(), Vec::new());
         let (ended, looks, unsettled, memory_full) = (0, 0, Vec::new(), false);
-        Step { keys, now, judged: now.mono, memory_full, effects, budget, named, names, ended, looks, unsettled }
+        let notify = Notify::AsBefore;
+        Step {
+            keys,
+            now,
+            judged: now.mono,
+            memory_full,
+            notify,
+            effects,
+            budget,
+            named,
+            names,
+            ended,
+            looks,
+            unsettled,
+        }
     }
 
     /// Returns the effects until now.

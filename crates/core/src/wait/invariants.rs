@@ -50,6 +50,9 @@ impl WaitTable {
         if !self.expiries_are_sound() {
             return Some("W6");
         }
+        if !self.told_is_sound() {
+            return Some("W7");
+        }
         let queues = self.queues.iter().flat_map(BTreeMap::values);
         let stand: usize = queues.clone().map(WaitQueue::len).sum();
         (stand != seats || !queues.clone().all(WaitQueue::is_sound)).then_some("W1")

@@ -26,6 +26,8 @@ pub enum Job {
     EndSession(Connection, Db, KeyName),
     /// Go on putting queues on the ready list. No key is opened for it.
     MarkQueues,
+    /// Go on with the places of connections that have closed. No key is opened for it.
+    ShortenPlaces,
     /// Announce holds on this key that have ended together.
     AnnounceEnds(Db, KeyName),
 }
@@ -197,12 +199,19 @@ impl WaitTable {
     #[must_use]
     pub fn has_jobs(&self) -> bool {
         let some_to_mark = self.sweeping > 0 || !self.marking.is_empty();
-        some_to_mark || !self.ready.is_empty() || !self.checks.is_empty() || !self.undelivered.is_empty()
+        some_to_mark
+            || self.has_away()
+            || !self.ready.is_empty()
+            || !self.checks.is_empty()
+            || !self.undelivered.is_empty()
     }
 
     /// The next job of another kind. It stays the next one until it is done.
     #[must_use]
     pub(crate) fn next_job(&mut self) -> Option<Job> {
+        if self.has_away() {
+            return Some(Job::ShortenPlaces);
+        }
         if let Some(check) = self.next_check() {
             return Some(check);
         }

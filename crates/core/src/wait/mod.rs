@@ -1,6 +1,8 @@
 //! What waits, in which order (FIFO), and for what. It reads holds, and changes none.
 
+mod channels;
 mod checks;
+mod connections;
 pub mod deadlock;
 mod expiries;
 mod invariants;
@@ -12,5 +14,6 @@ pub mod queue;
 pub(crate) mod sweep;
 pub mod table;
 pub mod timers;
+mod told;
 pub mod undelivered;
 pub mod waiter;

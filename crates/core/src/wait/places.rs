@@ -28,10 +28,10 @@ impl WaitTable {
         self.shares
     }
 
-    /// How many bytes count for all places together.
+    /// How many bytes count for all places together, with their channels.
     #[must_use]
     pub fn place_bytes(&self) -> usize {
-        self.place_bytes
+        self.place_bytes + self.channels.bytes()
     }
 
     /// How many bytes count for all waiters that are no places.
@@ -63,6 +63,10 @@ impl WaitTable {
         let until = operation.ends(now);
         let heir = Waiter { operation: operation.clone(), until, entry: None, overdue: false, ..waiter };
         let id = self.waiters.insert(heir, &mut self.generations);
+        self.rename(id);
+        if operation.queue.is_none() {
+            self.untell(id);
+        }
         self.count(id);
         self.arm_timer(id, until);
         for key in keys {

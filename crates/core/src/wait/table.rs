@@ -14,9 +14,13 @@
 //!   ([`super::jobs`]).
 //! - W3: a waiter with a time limit has an entry in the wheel.
 //! - W4: no owner waits twice for the same of a key: to read, to write, or for shares.
-//! - W5: the bytes of each waiter and of each queue count once, those of a queue for one of its waiters.
+//! - W5: the bytes of each waiter, of each queue and of each channel count once, those of a queue for one of its
+//!   waiters.
+//! - W7: a place is found from the open connection that it belongs to, and has its channel; nothing else is or has.
 
+use super::channels::Channels;
 use super::checks::Checks;
+use super::connections::Connections;
 use super::expiries::Expiries;
 use super::owners::Owners;
 use super::queue::{Pending, Position, Reservation, WaitQueue};
@@ -63,6 +67,8 @@ pub struct WaitTable {
     pub(super) place_bytes: usize,
     /// How many count for all other waiters.
     pub(super) waiter_bytes: usize,
+    pub(super) channels: Channels,
+    pub(super) connections: Connections,
     tickets: u64,
     /// Queues to be served: the ready list.
     pub(crate) ready: VecDeque<(Db, KeyName)>,
@@ -104,6 +110,8 @@ impl WaitTable {
             shares: 0,
             place_bytes: 0,
             waiter_bytes: 0,
+            channels: Channels::new(),
+            connections: Connections::new(),
             tickets: 0,
             ready: VecDeque::new(),
             wakes_begun: 1,
@@ -228,6 +236,9 @@ impl WaitTable {
             blocked_on: 0,
             bytes: 0,
             marked_at: 0,
+            channel: None,
+            client: None,
+            at: 0,
         };
         if waiter.is_detached()
             && let Some(detached) = waiter.detached()
@@ -315,6 +326,7 @@ impl WaitTable {
     /// True if there was one.
     pub fn remove(&mut self, id: WaiterId) -> bool {
         self.leave_queues(id, false);
+        self.untell(id);
         let Some(waiter) = self.waiters.get(id) else { return false };
         self.owners.remove(&waiter.owner, waiter.ticket);
         if !waiter.is_waiting() {

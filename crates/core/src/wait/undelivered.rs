@@ -200,7 +200,10 @@ impl WaitTable {
     /// Takes an undelivered grant out of the wait table, as far as it lies in this database now. The waiter is
     /// forgotten when nothing is left of it. None when there is nothing.
     pub(crate) fn take_undelivered(&mut self, id: WaiterId, db: Db) -> Option<Undelivered> {
-        let prior_connections = self.waiters.get(id)?.prior_connections();
+        let waiter = self.waiters.get(id)?;
+        let prior_connections = waiter.prior_connections();
+        let client = self.connection_of(waiter).filter(|(_, closed_at)| closed_at.is_none()).map(|(client, _)| client);
+        let mut message = self.message_to(waiter);
         self.forget_prior_bindings(id, &prior_connections);
         let waiter = self.waiters.get_mut(id)?;
         let (owner, mode, queue) = (waiter.owner.clone(), waiter.operation.mode, waiter.operation.queue);
@@ -225,9 +228,11 @@ impl WaitTable {
         (grant.given, grant.locations, waiter.keys) = (given, left, keys);
         if waiter.keys.is_empty() {
             self.remove(id);
+        } else {
+            message = None;
         }
         self.note_prior_bindings(id);
-        Some(Undelivered { owner, mode, confirmed, queue, offered, limit, given: undelivered })
+        Some(Undelivered { owner, mode, confirmed, queue, client, message, offered, limit, given: undelivered })
     }
 
     /// True if there are more grants to take back.

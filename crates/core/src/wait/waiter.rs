@@ -13,6 +13,7 @@
 //!
 //! A request without QUEUE is a place whose time is 0: it ends with its request.
 
+use super::connections::Client;
 use super::queue::{Position, WaitQueue};
 use crate::collections::arena::Arena;
 use crate::collections::heap::{allocated, of_tree};
@@ -20,6 +21,7 @@ use crate::collections::wheel::{EntryId, Wheel};
 use crate::model::fence::Fence;
 use crate::model::hold::{Connection, Epoch, Hold, Mode, Session};
 use crate::model::key::{Db, KeyName, NameSet};
+use crate::model::notify::{ChannelId, Message};
 use crate::model::owner::Owner;
 use crate::model::request::{Acquire, PerKey, Wait, WaiterId};
 use crate::model::time::{Millis, Timestamp};
@@ -54,6 +56,12 @@ pub struct Waiter {
     pub(super) bytes: usize,
     /// The count of scans ([`super::table::WaitTable`]) when all its queues were put on the ready list.
     pub(super) marked_at: u64,
+    /// The channel on which its owner is told to ask again. Of a place alone.
+    pub(super) channel: Option<ChannelId>,
+    /// The client over whose connection its owner asked last with BLOCK or NOTIFY. Of a place alone.
+    pub(super) client: Option<Client>,
+    /// Its place among the waiters of that connection.
+    pub(super) at: u32,
 }
 
 /// A timer of the table: a time limit, or the end of a reservation.
@@ -99,6 +107,10 @@ pub(crate) struct Undelivered {
     pub(crate) confirmed: bool,
     /// For how long the owner may collect it; None if it is taken back at once.
     pub(crate) queue: Option<Millis>,
+    /// The client over whose connection its owner waited, if that is open.
+    pub(crate) client: Option<u64>,
+    /// The message by which its owner is told, with the last part of the grant.
+    pub(crate) message: Option<Message>,
     /// The count of the offer that is made of it then.
     pub(crate) offered: u32,
     /// Of shares: the limit up to which they were granted.

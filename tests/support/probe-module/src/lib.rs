@@ -99,13 +99,19 @@ impl Command for Call {
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
         let command = CString::new(args.get(1).expect("arity").as_bytes()).expect("no NUL");
         let option = CString::new(args.get(2).map_or(&b"BLOCK"[..], |word| word.as_bytes())).expect("no NUL");
+        // NOTIFY is an option of a request with QUEUE.
+        let with_queue = option.as_bytes() == b"NOTIFY";
         // SAFETY: a context of its own, freed below; the server's lock is held; the format describes the arguments. The
         // reply, which may be null, is freed once. The server's functions are written once, at load.
         let kind = unsafe {
             let call = raw::RedisModule_Call.expect("in every server");
             let own = raw::RedisModule_GetThreadSafeContext.expect("in every server")(ptr::null_mut());
-            let words = [c"k", c"b", option.as_c_str(), c"0"].map(CStr::as_ptr);
-            let reply = call(own, command.as_ptr(), c"Ecccc".as_ptr(), words[0], words[1], words[2], words[3]);
+            let words = [c"k", c"b", option.as_c_str(), c"0", c"QUEUE", c"60000"].map(CStr::as_ptr);
+            let [key, owner, option, zero, queue, ms] = words;
+            let reply = match with_queue {
+                true => call(own, command.as_ptr(), c"Ecccccc".as_ptr(), key, owner, option, zero, queue, ms),
+                false => call(own, command.as_ptr(), c"Ecccc".as_ptr(), key, owner, option, zero),
+            };
             let kind = raw::RedisModule_CallReplyType.expect("in every server")(reply);
             if !reply.is_null() {
                 raw::RedisModule_FreeCallReply.expect("in every server")(reply);

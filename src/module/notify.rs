@@ -1,0 +1,86 @@
+//! Messages that tell owners of places to ask again (NOTIFY): who may ask for them, and how they are sent.
+
+use super::shell::{Shell, shell, with_manager};
+use lock_core::model::notify::{self, Message, Notify};
+use lock_core::model::owner::NOBODY;
+use server_api::Ctx;
+use server_api::publish::{Spread, publish};
+
+/// What a request says of the channel of its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel<'a> {
+    /// It cannot name one: the place keeps the one that it has.
+    AsBefore,
+    /// None.
+    Nowhere,
+    /// This one.
+    Named(&'a [u8]),
+}
+
+/// Why nobody can be told on a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mute {
+    /// The user may not send messages there.
+    Denied,
+    /// They would reach nobody from this node.
+    Elsewhere,
+}
+
+/// Prepares what a request says of its channel for the core: names the channel, until [`forget`].
+///
+/// # Errors
+/// If its client may not send messages there, or none would reach anybody.
+pub(super) fn admit(ctx: &mut Ctx<'_>, channel: Channel<'_>) -> Result<Notify, Mute> {
+    let name = match channel {
+        Channel::AsBefore => return Ok(Notify::AsBefore),
+        Channel::Nowhere => return Ok(Notify::Never),
+        Channel::Named(name) => name,
+    };
+    if !ctx.may_publish(name) {
+        return Err(Mute::Denied);
+    }
+    if !ctx.reaches(name) {
+        return Err(Mute::Elsewhere);
+    }
+    shell().outbox.by_shard.set(Some(ctx.spread() == Spread::Shard));
+    let channel = with_manager(|manager| manager.channel(name));
+    Ok(Notify::On { channel, client: ctx.client_id() })
+}
+
+/// The request is served that named a channel.
+pub(super) fn forget(notify: Notify) {
+    if matches!(notify, Notify::On { .. }) {
+        with_manager(|manager| manager.forget_channel());
+    }
+}
+
+/// Sends the messages of a step. Those that could come to stand within the reply to a transaction or a script are sent
+/// before the server sleeps.
+pub(super) fn send_in(shell: &Shell, ctx: &mut Ctx<'_>, messages: Vec<Message>) {
+    if ctx.would_push_into_reply() {
+        shell.scheduler.watch_event_loop(ctx);
+        shell.outbox.held.borrow_mut().extend(messages);
+    } else {
+        send(messages);
+    }
+}
+
+/// Sends messages at once.
+pub(super) fn send(mut messages: Vec<Message>) {
+    if messages.is_empty() {
+        return;
+    }
+    notify::bundle(&mut messages);
+    // Only a request with NOTIFY makes one, and it has asked the server.
+    let spread = if shell().outbox.by_shard.get() == Some(true) { Spread::Shard } else { Spread::Everywhere };
+    for Message { channel, owner } in messages {
+        let heard = publish(&channel, owner.as_ref().map_or(NOBODY, |owner| owner.as_bytes()), spread);
+        shell().metrics.count_notified(heard);
+    }
+}
+
+/// The server is about to sleep: all transactions and scripts have their replies.
+pub(super) fn send_held() {
+    let held = shell().outbox.held.take();
+    send(held);
+}
