@@ -7,27 +7,9 @@
 
 use arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use queue::Rules;
 use lock_core::model::hold::Mode;
 use lock_core::model::request::{Amount, Wait};
 use lock_core::model::time::Millis;
-use world::{Bound, Least, Named, Op, RULES, World};
-
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/expiring.rs"]
-mod expiring;
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/naive.rs"]
-mod naive;
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/queue.rs"]
-mod queue;
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/told.rs"]
-mod told;
-#[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../tests/model/world.rs"]
-mod world;
 use naive_model::queue::Rules;
 use naive_model::world::{Bound, Least, Named, Op, RULES, World};
 
