@@ -1,7 +1,7 @@
 //! Takes the lock, on a thread of its own, and watches over it for the keeper.
 
 use crate::args::Run;
-use crate::backend::{Place, client};
+use crate::backend::{Backend, client};
 use crate::notices::{Notice, NoticeSender};
 use crate::timer::Timer;
 use redis_lock_client::{Cancel, Error, Guard, Moment, Owner};
@@ -19,10 +19,10 @@ pub(crate) fn acquire(
     owner: &Owner,
     cancel: &Cancel,
     notices: &NoticeSender,
-    place: &OnceLock<Place>,
+    backend: &OnceLock<Backend>,
 ) -> Result<Option<Guard>, Error> {
     let asked = client(&run.servers)?.timeout(request_limit(run));
-    let lock = place.get_or_init(|| asked).key(run.key.as_bytes());
+    let lock = backend.get_or_init(|| asked).key(run.key.as_bytes());
     let mut lock = lock.lease(run.lease).take(run.take).owner(owner).cancelled_by(cancel);
     if run.shared {
         lock = lock.shared();

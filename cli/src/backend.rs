@@ -1,4 +1,4 @@
-//! From what the user said about servers to a client of them. Connects to nothing.
+//! The client of the servers that the user named. Connects to nothing.
 
 use crate::args::Servers;
 use redis_lock_client::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const DEFAULT: &str = "redis://127.0.0.1:6379";
 
 /// The client for these servers: `$REDIS_LOCK_URL` where none is named, `$REDISCLI_AUTH` where no password is.
-pub(crate) fn client(servers: &Servers) -> Result<Place, Error> {
+pub(crate) fn client(servers: &Servers) -> Result<Backend, Error> {
     let mut urls = servers.urls.clone();
     let source = if urls.is_empty() { "$REDIS_LOCK_URL" } else { "--url" };
     if urls.is_empty() {
@@ -26,55 +26,56 @@ pub(crate) fn client(servers: &Servers) -> Result<Place, Error> {
         }
         (Some(name), [first, ..]) => {
             let settings = first.redis_settings().clone();
-            Client::sentinel(addresses.iter().flat_map(sentinels), name, settings).map(Place::One)
+            Client::sentinel(addresses.iter().flat_map(sentinels), name, settings).map(Backend::One)
         }
-        (None, [one]) => Client::open(one.clone()).map(Place::One),
-        _ => Quorum::open(addresses).map(Place::Quorum),
+        (None, [one]) => Client::open(one.clone()).map(Backend::One),
+        _ => Quorum::open(addresses).map(Backend::Quorum),
     }
 }
 
-/// Where locks are kept.
-pub(crate) enum Place {
-    /// At one server, or several that act as one.
+/// What keeps the locks.
+pub(crate) enum Backend {
+    /// One server, or several that act as one.
     One(Client),
+    /// Several servers, of which most must agree.
     Quorum(Quorum),
 }
 
-impl Place {
-    pub(crate) fn timeout(self, timeout: Duration) -> Place {
+impl Backend {
+    pub(crate) fn timeout(self, timeout: Duration) -> Backend {
         match self {
-            Place::One(client) => Place::One(client.timeout(timeout)),
-            Place::Quorum(quorum) => Place::Quorum(quorum.timeout(timeout)),
+            Backend::One(client) => Backend::One(client.timeout(timeout)),
+            Backend::Quorum(quorum) => Backend::Quorum(quorum.timeout(timeout)),
         }
     }
 
     pub(crate) fn key(&self, key: &[u8]) -> Lock {
         match self {
-            Place::One(client) => client.key(key),
-            Place::Quorum(quorum) => quorum.key(key),
+            Backend::One(client) => client.key(key),
+            Backend::Quorum(quorum) => quorum.key(key),
         }
     }
 
     pub(crate) fn check(&self, key: &[u8], owner: &str, fence: u64) -> Result<bool, Error> {
         match self {
-            Place::One(client) => client.check(key, owner, fence),
-            Place::Quorum(quorum) => quorum.check(key, owner, fence),
+            Backend::One(client) => client.check(key, owner, fence),
+            Backend::Quorum(quorum) => quorum.check(key, owner, fence),
         }
     }
 
     /// Waits until all is given back, so long at most.
     pub(crate) fn wait_released(&self, timeout: Duration) -> bool {
         match self {
-            Place::One(client) => client.wait_released(timeout),
-            Place::Quorum(quorum) => quorum.wait_released(timeout),
+            Backend::One(client) => client.wait_released(timeout),
+            Backend::Quorum(quorum) => quorum.wait_released(timeout),
         }
     }
 
     /// Those that hold the lock, by owner, and their notes.
     pub(crate) fn holders(&self, key: &[u8]) -> Result<Vec<(String, Option<String>)>, Error> {
         match self {
-            Place::One(client) => client.holders(key),
-            Place::Quorum(quorum) => quorum.holders(key),
+            Backend::One(client) => client.holders(key),
+            Backend::Quorum(quorum) => quorum.holders(key),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::acquire::{acquire, before, request_limit, waiting, watch};
 use crate::args::Run;
-use crate::backend::Place;
+use crate::backend::Backend;
 use crate::exit;
 use crate::followed::Followed;
 use crate::group::Group;
@@ -53,8 +53,8 @@ pub(crate) fn keep(run: Run) -> u8 {
             // The parent knows how it came out. What had no answer is given back as soon as the server goes on.
             keeper.wire.flush();
             drop(keeper.guard.take());
-            if let Some(place) = keeper.place.get() {
-                place.wait_released(ORPHAN_LIMIT);
+            if let Some(backend) = keeper.backend.get() {
+                backend.wait_released(ORPHAN_LIMIT);
             }
             code
         }
@@ -85,7 +85,7 @@ struct Keeper {
     trouble: Option<String>,
     owner: Owner,
     /// Where the lock is kept, once that is known.
-    place: Arc<OnceLock<Place>>,
+    backend: Arc<OnceLock<Backend>>,
     /// When the user is told that it waits.
     waiting_at: Option<Moment>,
     /// When the wait is over, whether or not the server has answered.
@@ -114,8 +114,8 @@ impl Keeper {
         let run = Arc::new(run);
         let thread = std::thread::Builder::new().name("redis-lock-taker".to_owned());
         let (of_thread, name, cancelled_by, notify) = (run.clone(), owner.clone(), cancel.clone(), sender.clone());
-        let place = Arc::<OnceLock<Place>>::default();
-        let at = place.clone();
+        let backend = Arc::<OnceLock<Backend>>::default();
+        let at = backend.clone();
         thread.spawn(move || notify.send(Notice::Acquired(acquire(&of_thread, &name, &cancelled_by, &notify, &at))))?;
         let now = Moment::now();
         let waits = !run.quiet && run.wait != Some(Duration::ZERO);
@@ -135,7 +135,7 @@ impl Keeper {
             lost: None,
             trouble: None,
             owner,
-            place,
+            backend,
             waiting_at: waits.then(|| now + WAIT_SHOWN),
             answer_by: limit.map(|limit| now + limit + LAST_ANSWER),
             is_over: false,

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_later_and_was_granted_before_is_found() {
+    fn a_waiter_that_asked_later_and_was_granted_before_is_found() {
         assert_eq!(passed(&first(9), later(20, 5)), (1, 1));
         assert_eq!(passed(&first(5), later(20, 9)), (1, 0));
         assert_eq!(passed(&first(9), later(5, 5)), (0, 0), "both may have come in this order");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_late_in_asking_again_has_no_claim() {
+    fn an_owner_that_was_late_in_asking_again_has_no_claim() {
         let mut late = first(9);
         late.asks.remove(2);
         assert_eq!(passed(&late, later(20, 5)), (0, 0));

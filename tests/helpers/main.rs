@@ -46,7 +46,7 @@ in_each_language! {
             a_key_twice_under_one_owner_is_refused,
             two_tasks_of_one_process_do_not_share,
             a_semaphore_of_3_with_10_tasks_is_never_above_3,
-            a_circle_of_nested_locks_is_a_deadlock,
+            a_cycle_of_nested_locks_is_a_deadlock,
             a_lock_within_another_has_its_owner;
         waiting:
             a_wait_outlasts_the_clients_time_out_in_its_place,

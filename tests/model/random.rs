@@ -325,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn core_replica_and_model_agree_on_who_waits(rules in rules(), ops in vec(op_with_waiting(), 1..60)) {
+    fn core_replica_and_model_agree_on_waiters(rules in rules(), ops in vec(op_with_waiting(), 1..60)) {
         // What could go wrong: a waiter that could be served waits, or one that should wait is served; a deadlock is
         // missed, or reported where there is none.
         let mut world = World::new(rules);
@@ -414,7 +414,7 @@ proptest! {
     }
 
     #[test]
-    fn core_replica_and_model_agree_on_who_waits_to_share(
+    fn core_replica_and_model_agree_on_waiting_shares(
         rules in rules(),
         few in any::<bool>(),
         ops in vec(op_with_shares_and_waiting(), 1..60),

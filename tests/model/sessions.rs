@@ -45,7 +45,7 @@ fn what_is_bound_outlives_its_connection_by_its_grace_and_no_more() {
 }
 
 #[test]
-fn who_comes_back_inside_the_grace_binds_anew() {
+fn an_owner_that_comes_back_inside_the_grace_binds_anew() {
     // What could go wrong: the grace of the old connection ends what the new one holds.
     for extends in [true, false] {
         let mut world = world();
@@ -260,7 +260,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
 }
 
 #[test]
-fn an_operator_ends_one_hold_or_all_and_the_next_are_let_in() {
+fn an_operator_ends_one_hold_or_all_and_the_next_waiters_are_granted() {
     // What could go wrong: the wrong hold ends, or the queue stands still.
     let mut world = world();
     world.binds(b'a', Read, b"j", (0, 0));
@@ -289,7 +289,7 @@ fn an_operator_ends_for_how_long_a_key_is_kept() {
 }
 
 #[test]
-fn who_holds_what_a_waiter_waits_for_goes_before_it() {
+fn a_holder_of_what_a_waiter_waits_for_goes_before_it() {
     // What could go wrong: it is refused for a deadlock, or waits for a waiter that waits for it.
     for mode in [Read, Write] {
         let mut world = world();
@@ -320,7 +320,7 @@ fn no_key_is_kept_longer_than_it_may_be_however_many_wait_for_several() {
 }
 
 #[test]
-fn nobody_starves_beside_those_who_wait_for_several_keys() {
+fn no_waiter_starves_beside_those_for_several_keys() {
     // What could go wrong: two overlapping crowds pass the writer of both keys, or it passes them, without an end.
     let mut world = world();
     world.holds(b'1', Write, b"j");

@@ -70,7 +70,7 @@ fn several_shares_that_fit_together_are_granted_together() {
 }
 
 #[test]
-fn nobody_passes_a_waiting_share_readers_neither() {
+fn no_request_passes_a_waiting_share_readers_neither() {
     let mut world = world();
     world.shares(b'a', b'k', (2, 1));
     world.waits_to_share(b'b', b'k', (2, 2));
@@ -629,7 +629,7 @@ fn a_request_behind_a_holder_that_asks_for_more_in_a_grace_waits_for_none_of_its
 }
 
 #[test]
-fn a_waiting_share_whose_owner_came_to_hold_passes_nobody() {
+fn a_waiting_share_whose_owner_came_to_hold_passes_no_waiter() {
     // Neither one that only another key delays: a holder gets more only where nobody waits before it.
     let mut world = world();
     world.holds(b'x', Write, b"l");

@@ -188,7 +188,7 @@ fn an_upgrade_goes_before_a_reader_of_several_keys_that_it_keeps_waiting() {
 }
 
 #[test]
-fn a_circle_of_an_upgrade_and_two_places_in_line_is_refused_and_ends_by_itself_without_detection() {
+fn a_cycle_of_an_upgrade_and_two_waiters_is_refused_and_ends_by_itself_without_detection() {
     // a waits for u, which stands before it at k; u for v there; v for a at j.
     for detects in [true, false] {
         let mut world = World::new(Rules { detects, ..RULES });
@@ -302,7 +302,7 @@ fn an_owner_that_waits_for_itself_through_others_is_in_a_deadlock() {
 }
 
 #[test]
-fn a_lock_of_another_database_closes_no_circle() {
+fn a_lock_of_another_database_closes_no_cycle() {
     // Keys of one name in two databases are two keys.
     let mut world = world();
     world.holds(b'a', Write, b"j");
@@ -327,7 +327,7 @@ fn a_lock_of_another_database_closes_no_circle() {
 }
 
 #[test]
-fn a_circle_of_64_owners_is_refused_at_its_last() {
+fn a_cycle_of_64_owners_is_refused_at_its_last() {
     let mut world = world();
     for n in 0..64 {
         world.holds(100 + n, Write, &[n]);
@@ -547,7 +547,7 @@ fn readers_do_not_starve() {
 }
 
 #[test]
-fn a_long_run_of_readers_is_let_in_in_slices_and_nobody_passes_the_rest() {
+fn a_long_run_of_readers_is_granted_in_slices_and_no_request_passes_the_rest() {
     // The model knows no slices: the core by itself.
     let (mut side, now) =
         (Side::new(limits(Rules { holders_max: 999, ..RULES })), Now { mono: Timestamp(9), wall: WallTime(9) });
@@ -710,7 +710,7 @@ fn what_an_owner_gets_while_its_release_settles_counts_elsewhere_after_it() {
 }
 
 #[test]
-fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere() {
+fn a_waiter_for_a_key_that_is_no_lock_any_more_blocks_no_waiter_elsewhere() {
     // The model works off what a SET leaves to do at once: the core by itself, in the same turn of the server.
     let (mut side, now) = (Side::new(limits(RULES)), Now { mono: Timestamp(9), wall: WallTime(9) });
     let ask = |side: &mut Side, owner: u8, keys: &[u8], ask: Operation| {
@@ -741,7 +741,7 @@ fn who_waits_for_a_key_that_is_no_lock_any_more_keeps_nobody_waiting_elsewhere()
 }
 
 #[test]
-fn who_leaves_the_line_of_a_later_key_makes_room_in_that_of_an_earlier() {
+fn a_waiter_that_leaves_the_queue_of_a_later_key_makes_room_in_that_of_an_earlier() {
     // What could go wrong: the queue of j is scanned before the core sees that the wait for k is over. The request is
     // then judged as if the rest of it still were in the queue.
     let mut world = blind();
@@ -754,7 +754,7 @@ fn who_leaves_the_line_of_a_later_key_makes_room_in_that_of_an_earlier() {
 }
 
 #[test]
-fn who_is_told_after_a_release_that_its_time_is_up_makes_room_then() {
+fn a_waiter_that_times_out_after_a_release_makes_room_then() {
     // What could go wrong: in the model alone, which took that answer for one that was given before the release.
     let mut world = blind();
     world.holds(b'e', Read, b"jk");
@@ -870,7 +870,7 @@ fn a_repeated_request_that_cannot_wait_leaves_the_place_as_it_was() {
 }
 
 #[test]
-fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them() {
+fn a_raised_limit_of_holders_serves_its_waiters_and_no_request_passes_them() {
     // What could go wrong: the queue is not scanned, and the next requester takes the place for which others wait.
     let rules = |holders_max| Rules { holders_max, ..RULES };
     let mut world = World::new(rules(1));
@@ -891,7 +891,7 @@ fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them
 }
 
 #[test]
-fn a_reader_that_only_places_in_line_would_keep_in_a_circle_is_let_in() {
+fn a_reader_that_only_queue_order_would_keep_in_a_cycle_is_granted() {
     // r would wait for w and x, which wait for a, which waits for r. But r can share k with a.
     let mut world = world();
     world.holds(b'a', Read, b"k");
@@ -907,7 +907,7 @@ fn a_reader_that_only_places_in_line_would_keep_in_a_circle_is_let_in() {
 }
 
 #[test]
-fn a_writer_that_only_places_in_line_would_keep_in_a_circle_is_let_in() {
+fn a_writer_that_only_queue_order_would_keep_in_a_cycle_is_granted() {
     // k is kept for m, which also waits for b; b waits for r. r could not have k before m, nor m before r.
     let mut world = world();
     world.holds(b'b', Write, b"l");
@@ -919,7 +919,7 @@ fn a_writer_that_only_places_in_line_would_keep_in_a_circle_is_let_in() {
 }
 
 #[test]
-fn a_request_that_closes_a_circle_passes_nobody_outside_of_it() {
+fn a_request_that_closes_a_cycle_passes_no_waiter_outside_of_it() {
     // y waits for z, which waits for no owner: r would come before y for nothing that y waits for.
     let mut world = world();
     world.holds(b'b', Write, b"l");
@@ -933,7 +933,7 @@ fn a_request_that_closes_a_circle_passes_nobody_outside_of_it() {
 }
 
 #[test]
-fn a_waiter_is_passed_once_by_requests_that_open_circles() {
+fn a_waiter_is_passed_once_by_requests_that_open_cycles() {
     // Two owners that close cycles in turn would keep v waiting for ever.
     let mut world = world();
     world.holds(b'a', Write, b"j");
@@ -967,7 +967,7 @@ fn each_wait_of_an_owner_that_is_in_a_deadlock_is_ended_and_no_other() {
 }
 
 #[test]
-fn a_waiter_that_only_places_in_line_keep_in_a_circle_is_let_in_by_its_check() {
+fn a_waiter_that_only_queue_order_keeps_in_a_cycle_is_granted_by_its_check() {
     // When j is reserved for a no longer, r passes a there. Then a waits for r, w for a, and r for w, but only for the
     // place of w: r can share k with a.
     let mut world = world();

@@ -65,10 +65,10 @@ fn address(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
-/// The functions to which instructions of a file belong, as its debug information has it: the innermost one of the
-/// crate, into which the compiler may have put others, or else the function itself. None for what has no name, such as
+/// The functions to which instructions of a file belong, as its debug information has it: the innermost one of these
+/// crates, into which the compiler may have put others, or else the function itself. None for what has no name, such as
 /// the way to a function of another file.
-pub fn functions(file: &Path, at: &[u64], of_crate: &str) -> io::Result<BTreeMap<u64, Option<String>>> {
+pub fn functions(file: &Path, at: &[u64], crates: &[&str]) -> io::Result<BTreeMap<u64, Option<String>>> {
     let mut reader = Command::new("addr2line")
         .args(["--functions", "--inlines", "--demangle", "--addresses", "--exe"])
         .arg(file)
@@ -87,7 +87,7 @@ pub fn functions(file: &Path, at: &[u64], of_crate: &str) -> io::Result<BTreeMap
     let mut lines = text.lines();
     let mut keep = |of: Option<u64>, frames: &[&str]| {
         if let Some(of) = of {
-            found.insert(of, function(frames, of_crate));
+            found.insert(of, function(frames, crates));
         }
     };
     while let Some(line) = lines.next() {
@@ -105,14 +105,16 @@ pub fn functions(file: &Path, at: &[u64], of_crate: &str) -> io::Result<BTreeMap
 }
 
 /// Of these frames, the innermost first.
-fn function(frames: &[&str], of_crate: &str) -> Option<String> {
-    let ours = frames.iter().find(|frame| frame.trim_start_matches(['<', '&']).starts_with(of_crate));
+fn function(frames: &[&str], crates: &[&str]) -> Option<String> {
+    let is_of = |frame: &str, name: &&str| frame.strip_prefix(*name).is_some_and(|rest| rest.starts_with("::"));
+    let is_ours = |frame: &str| crates.iter().any(|name| is_of(frame.trim_start_matches(['<', '&']), name));
+    let ours = frames.iter().find(|frame| is_ours(frame));
     let name = ours.or(frames.last()).filter(|name| **name != "??")?;
-    Some(readable(name, of_crate))
+    Some(readable(name, crates))
 }
 
-/// Without the crate's name, type arguments, hashes and the numbers of closures.
-fn readable(name: &str, of_crate: &str) -> String {
+/// Without the name of the first crate, type arguments, hashes and the numbers of closures.
+fn readable(name: &str, crates: &[&str]) -> String {
     let name = name.split("::{closure").next().unwrap_or(name).split("::{{closure").next().unwrap_or(name);
     let (mut plain, mut depth) = (String::new(), 0_usize);
     for (at, c) in name.char_indices() {
@@ -125,7 +127,8 @@ fn readable(name: &str, of_crate: &str) -> String {
             _ => {}
         }
     }
-    let plain = plain.replace(&format!("{of_crate}::"), "").replace("::::", "::");
+    let first = format!("{}::", crates[0]);
+    let plain = plain.replace(&first, "").replace("::::", "::");
     let plain = plain.trim_end_matches("::");
     match plain.rsplit_once("::h") {
         Some((whole, hash)) if hash.len() == 16 && hash.bytes().all(|c| c.is_ascii_hexdigit()) => whole.to_owned(),
@@ -152,11 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn inlined_code_belongs_to_the_innermost_function_of_the_crate() {
-        let frames = ["core::mem::replace", "redis_lock::lock::Holds::put", "redis_lock::command::serve"];
-        assert_eq!(function(&frames, "redis_lock").as_deref(), Some("lock::Holds::put"));
-        assert_eq!(function(&["core::ptr::drop_in_place"], "redis_lock").as_deref(), Some("core::ptr::drop_in_place"));
-        assert_eq!(function(&["??"], "redis_lock"), None);
+    fn inlined_code_belongs_to_the_innermost_function_of_the_crates() {
+        let crates = ["redis_lock", "lock_core"];
+        let frames = ["core::mem::replace", "lock_core::model::Holds::put", "redis_lock::command::serve"];
+        assert_eq!(function(&frames, &crates).as_deref(), Some("lock_core::model::Holds::put"));
+        assert_eq!(function(&frames, &crates[..1]).as_deref(), Some("command::serve"));
+        assert_eq!(function(&["core::ptr::drop_in_place"], &crates).as_deref(), Some("core::ptr::drop_in_place"));
+        assert_eq!(function(&["redis_lock_client::f", "g"], &crates).as_deref(), Some("g"));
+        assert_eq!(function(&["??"], &crates), None);
     }
 
     #[test]
@@ -165,10 +171,10 @@ mod tests {
             ("redis_lock::a::B<redis_lock::C>::d::{{closure}}", "a::B::d"),
             ("<redis_lock::a::B as redis_lock::c::D>::e", "a::B as c::D::e"),
             ("redis_lock::a::b::h0123456789abcdef", "a::b"),
-            ("redis_lock::ffi::guard::guard::<(), redis_lock::x>", "ffi::guard::guard"),
+            ("server_api::guard::guard::<(), redis_lock::x>", "server_api::guard::guard"),
         ];
         for (name, shown) in names {
-            assert_eq!(readable(name, "redis_lock"), shown);
+            assert_eq!(readable(name, &["redis_lock", "server_api"]), shown);
         }
     }
 }

@@ -191,7 +191,7 @@ fn the_command_sees_the_lock_and_the_environment_as_it_was() {
 }
 
 #[test]
-fn check_tells_who_holds_a_lock() {
+fn check_tells_the_holder_of_a_lock() {
     let server = Server::new();
     let mut conn = server.connect();
     let fence = conn.int(&["LOCK.ACQUIRE", "k", "me", "PX", "60000"]).unwrap();

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_is_told_of_each_end_of_validity_until_there_is_no_more() {
+    fn a_watcher_is_told_of_each_end_of_validity_until_there_is_no_more() {
         let held = hold(Moment::now());
         let first = held.valid_until();
         assert_eq!(held.next_end(Moment::from_boot(Duration::ZERO)), Some(first));

@@ -35,7 +35,7 @@ fn the_next_comes_in_after_a_release_or_a_lapse_and_not_before() {
 }
 
 #[test]
-fn who_has_lapsed_is_not_told_that_he_still_holds() {
+fn a_lapsed_holder_is_not_told_that_it_still_holds() {
     let (first, lapsed) = (event(0, 10, "a", locked(1)), event(50, 60, "a", LAPSED));
     assert!(!fits(&[first.clone(), lapsed.clone(), event(61, 70, "a", RELEASED)]));
     assert!(fits(&[first.clone(), lapsed.clone(), event(55, 70, "a", RELEASED)]));
@@ -59,7 +59,7 @@ fn a_lease_ends_after_it_began_even_for_one_who_waited_longer_than_it_lasts() {
 }
 
 #[test]
-fn who_has_what_he_asks_for_is_not_refused() {
+fn a_holder_that_has_what_it_asks_for_is_not_refused() {
     let refused = |writes| {
         let kind = if writes { Kind::Write } else { Kind::Read };
         event(20, 30, "a", What::Refused { kind, at_least: None })

@@ -184,7 +184,7 @@ pub(crate) fn a_semaphore_of_3_with_10_tasks_is_never_above_3(play: Play) {
 }
 
 /// Two tasks that nest two locks in opposite orders are told at once, and not when a lease ends.
-pub(crate) fn a_circle_of_nested_locks_is_a_deadlock(play: Play) {
+pub(crate) fn a_cycle_of_nested_locks_is_a_deadlock(play: Play) {
     let mut stage = play.stage();
     let Stage { agent, conn, .. } = &mut stage;
     for (lock, key) in [("a", "k1"), ("b", "k2")] {

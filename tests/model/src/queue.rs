@@ -316,21 +316,21 @@ impl Naive {
 
     /// Whether a place would go before the others of a cycle, but cannot be offered: its owner has come to read what it
     /// asks to write.
-    pub fn is_left_in_circle(&self, waiter: &Waiter, now_us: u64) -> bool {
+    pub fn is_left_in_cycle(&self, waiter: &Waiter, now_us: u64) -> bool {
         let Ask { db, owner, mode, ref keys, .. } = waiter.ask;
         let reads = |key: &u8| self.row(db, *key, owner).is_some_and(|row| row.writes == 0);
         let waits_for_it = |other: &Waiter, _| !other.passed && self.leads_to(other.ask.owner, owner, now_us);
         waiter.is_detached()
             && mode == Mode::Write
             && keys.iter().any(reads)
-            && self.is_in_circle(owner, now_us)
+            && self.is_in_cycle(owner, now_us)
             && self.hindrance(waiter, now_us, waits_for_it).is_none()
     }
 
     /// Whether a waiter cannot be served any more, though all it waits for is free: the wall clock was set back since
     /// it came, and the fence that it asks for is further ahead than a client may carry the clock.
     pub fn is_too_far_ahead(&self, waiter: &Waiter, now_us: u64, wall_us: u64) -> bool {
-        let may_be_served = self.is_servable(waiter, now_us) || self.is_in_circle(waiter.ask.owner, now_us);
+        let may_be_served = self.is_servable(waiter, now_us) || self.is_in_cycle(waiter.ask.owner, now_us);
         !waiter.is_detached() && may_be_served && !self.admits(waiter.ask.min_fence, wall_us)
     }
 
@@ -723,7 +723,7 @@ impl Naive {
             newcomer.detach(now_us);
         }
         self.waiters.push(newcomer);
-        if (contested || self.rules.detects) && self.is_in_circle(ask.owner, now_us) {
+        if (contested || self.rules.detects) && self.is_in_cycle(ask.owner, now_us) {
             let newcomer = self.waiters.pop().expect("pushed above");
             if (self.is_in_grace(now_us) || self.may_overlook) && self.lets_wait {
                 self.waiters.push(newcomer.clone());
@@ -827,7 +827,7 @@ impl Naive {
     /// A waiter passes others only if all of them wait for it, directly or through others, and none was passed before.
     fn check_passing(&self, waiter: &Waiter, now_us: u64) {
         let owner = waiter.ask.owner;
-        assert!(self.rules.detects && self.is_in_circle(owner, now_us), "{waiter:?} passes without a circle");
+        assert!(self.rules.detects && self.is_in_cycle(owner, now_us), "{waiter:?} passes without a circle");
         let hindrance =
             self.hindrance(waiter, now_us, |other, _| !other.passed && self.leads_to(other.ask.owner, owner, now_us));
         assert_eq!(hindrance, None, "{waiter:?} passes one that does not wait for it");
@@ -843,14 +843,14 @@ impl Naive {
     }
 
     /// Whether a path leads from an owner back to it.
-    pub fn is_in_circle(&self, owner: u8, now_us: u64) -> bool {
+    pub fn is_in_cycle(&self, owner: u8, now_us: u64) -> bool {
         self.leads_back(owner, |at| self.edges(at, now_us))
     }
 
     /// Whether a path leads from an owner back to it, and does not vanish by itself. A key is kept only so long for a
     /// waiter of several keys, and then that waiter is passed. A waiter behind one of an owner's two waits does not
     /// wait for the other.
-    pub fn is_in_lasting_circle(&self, owner: u8, now_us: u64) -> bool {
+    pub fn is_in_lasting_cycle(&self, owner: u8, now_us: u64) -> bool {
         let waits_once = |owner| self.waiters.iter().filter(|waiter| waiter.ask.owner == owner).count() == 1;
         self.leads_back(owner, |at| match waits_once(at) {
             true => self.edges_to(at, now_us, |other| !other.is_many()),

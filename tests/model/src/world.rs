@@ -1162,7 +1162,7 @@ impl World {
         if let (Err(Refusal::Deadlock(circle)), Answer::Deadlock) = (&outcome, &expected) {
             let asker = self.naive.refused.take().expect("was refused");
             self.naive.waiters.push(asker.clone());
-            self.check_circle(&asker, &circle.0);
+            self.check_cycle(&asker, &circle.0);
             self.naive.waiters.pop();
         }
         if let (Ok(Outcome::Queued(id)), Answer::Queued) = (&outcome, &expected) {
@@ -1240,7 +1240,7 @@ impl World {
             }
             request::WaitEnd::Left => {
                 let is_settled = waiter.is_detached() && self.naive.is_settled_otherwise(waiter, now);
-                is_settled || self.naive.is_left_in_circle(waiter, now)
+                is_settled || self.naive.is_left_in_cycle(waiter, now)
             }
             request::WaitEnd::Refused(Refusal::QueuedUpgrade) => {
                 waiter.ask.mode == Mode::Write && self.naive.is_settled_otherwise(waiter, now)
@@ -1286,7 +1286,7 @@ impl World {
             }
             request::WaitEnd::Refused(Refusal::Deadlock(circle)) => {
                 assert!(self.naive.rules.detects);
-                self.check_circle(self.naive.waiter(number).expect("waits"), &circle.0);
+                self.check_cycle(self.naive.waiter(number).expect("waits"), &circle.0);
             }
             answer => assert!(self.is_due(id, &answer), "{answer:?} to {:?}", self.naive.waiter(number)),
         }
@@ -1294,7 +1294,7 @@ impl World {
         self.naive.end_keeping();
     }
 
-    fn check_circle(&self, asker: &Waiter, circle: &[Hop]) {
+    fn check_cycle(&self, asker: &Waiter, circle: &[Hop]) {
         let waits = |db: u32, owner: u8, key: u8| {
             let mut asks = self.naive.waiters.iter().map(|waiter| &waiter.ask);
             asks.any(|ask| ask.db == db && ask.owner == owner && ask.keys.contains(&key))
@@ -1670,7 +1670,7 @@ impl World {
         if naive.rules.detects && naive.grace_left(now.0).is_none() {
             assert_eq!(naive.short_cycle_of_holds(now.0), None, "in a deadlock: {naive:?}");
             let mut waiters = naive.waiters.iter().filter(|_| !naive.may_overlook);
-            let stuck = waiters.find(|waiter| naive.is_in_lasting_circle(waiter.ask.owner, now.0));
+            let stuck = waiters.find(|waiter| naive.is_in_lasting_cycle(waiter.ask.owner, now.0));
             assert_eq!(stuck.map(|waiter| waiter.id), None, "in a deadlock: {naive:?}");
         }
     }

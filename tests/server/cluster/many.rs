@@ -66,7 +66,7 @@ fn keys_of_two_slots_or_of_another_node_are_refused_by_the_server() {
 }
 
 #[test]
-fn who_waits_for_several_keys_is_sent_after_them_when_one_has_moved() {
+fn a_waiter_for_several_keys_is_redirected_when_one_has_moved() {
     // What could go wrong: it is granted the key that is still here, and the one that is elsewhere has another holder.
     let cluster = Cluster::start(2, 0);
     let (tag, slot) = tag_of(&cluster, 0);

@@ -81,7 +81,7 @@ fn many_key_commands_live_on_after_a_script_with_keys_of_two_slots() {
 }
 
 #[test]
-fn who_waits_is_served_after_a_script_with_keys_of_two_slots() {
+fn a_waiter_is_served_after_a_script_with_keys_of_two_slots() {
     // What could go wrong: the module believes that another node serves the free key beside the released one, and
     // redirects the waiter for both. Or it believes so in the background, and no waiter is served.
     for spoil in SPOILS {
@@ -173,7 +173,7 @@ fn keys_of_a_slot_that_moves_are_served_where_all_of_them_are() {
 }
 
 #[test]
-fn who_waits_in_a_slot_that_arrives_is_served_there() {
+fn a_waiter_in_a_slot_that_arrives_is_served_there() {
     // What could go wrong: the key has come already, and the node that has it says in the background that it is
     // elsewhere.
     for spoil in SPOILS {

@@ -39,7 +39,7 @@ fn assert_gone(cluster: &Cluster, key: &str, granted: &str, how: &str) {
 }
 
 #[test]
-fn who_waits_for_a_key_that_is_migrated_is_sent_after_it() {
+fn a_waiter_for_a_key_that_is_migrated_is_redirected_to_it() {
     // MIGRATE removes the key as DEL does: the next waiter in the queue would be granted a lock that its holder has
     // elsewhere.
     let cluster = Cluster::start(2, 0);
@@ -67,7 +67,7 @@ fn who_waits_for_a_key_that_is_migrated_is_sent_after_it() {
 }
 
 #[test]
-fn who_waits_for_a_key_in_a_slot_on_its_way_is_served_while_the_key_is_there() {
+fn a_waiter_for_a_key_in_a_moving_slot_is_served_while_the_key_is_there() {
     // Not before it has gone: until then this node serves it, also in the background.
     let cluster = Cluster::start(2, 0);
     let (key, slot) = cluster.key();
@@ -92,7 +92,7 @@ fn who_waits_for_a_key_in_a_slot_on_its_way_is_served_while_the_key_is_there() {
 }
 
 #[test]
-fn who_waits_for_a_key_in_a_slot_that_nobody_serves_is_not_let_in() {
+fn a_waiter_for_a_key_in_a_slot_that_no_node_serves_is_not_granted() {
     // Another node may be serving it already, or will.
     for how in ["lapsed", "flushed"] {
         let cluster = Cluster::start(2, 0);
@@ -120,7 +120,7 @@ fn who_waits_for_a_key_in_a_slot_that_nobody_serves_is_not_let_in() {
 }
 
 #[test]
-fn nobody_is_let_in_by_a_node_that_has_lost_the_cluster() {
+fn no_waiter_is_granted_by_a_node_that_has_lost_the_cluster() {
     // The majority may have given its slots to others.
     let mut cluster = Cluster::start(2, 0);
     let (key, _) = cluster.key();
@@ -160,7 +160,7 @@ fn nobody_is_let_in_by_a_node_that_has_lost_the_cluster() {
 }
 
 #[test]
-fn a_circle_over_two_slots_is_refused_too() {
+fn a_cycle_over_two_slots_is_refused_too() {
     // Within a command, some servers show the keys of its own slot alone: the request that closes the cycle cannot see
     // that.
     let cluster = Cluster::start(1, 0);
@@ -208,10 +208,10 @@ fn a_failover_in_a_cluster_sends_everybody_to_the_new_primary() {
 }
 
 #[test]
-fn who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it() {
+fn a_waiter_for_a_key_whose_slot_is_moved_at_once_is_redirected_to_it() {
     // The newest servers move a slot in one step, and drop what lies in it without notice: Redis from 8.4 on, Valkey
     // from 9.0.
-    if not_run("cluster::waiting::who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it") {
+    if not_run("cluster::waiting::a_waiter_for_a_key_whose_slot_is_moved_at_once_is_redirected_to_it") {
         return;
     }
     let cluster = Cluster::start(2, 0);
@@ -230,7 +230,7 @@ fn who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it() {
 }
 
 #[test]
-fn a_reader_that_only_places_in_line_keep_in_a_circle_through_slots_is_let_in() {
+fn a_reader_that_only_queue_order_keeps_in_a_cycle_through_slots_is_granted() {
     // In its own step the server shows keys of one slot alone: the cycle is seen after it.
     let cluster = Cluster::start(1, 0);
     let mut conn = cluster.conn(0);

@@ -394,7 +394,7 @@ const CROWDED: &[Row] = &[
 ];
 
 #[test]
-fn who_waits_for_several_keys_stands_in_all_lines_and_holds_nothing() {
+fn a_waiter_for_several_keys_stands_in_all_queues_and_holds_nothing() {
     // What could go wrong: it has one key and waits for the other, as two clients that do the same will for ever.
     for rows in [IN_ALL_LINES, BIT_BY_BIT, HOLDS_ONE, TWICE, CROWDED] {
         Stage::new(&Server::new()).play(rows);
@@ -410,7 +410,7 @@ const BEHIND: &[Row] = &[
 ];
 
 #[test]
-fn who_leaves_all_lines_is_answered_once_and_lets_those_behind_pass() {
+fn a_waiter_that_leaves_all_queues_is_answered_once_and_those_behind_pass() {
     // What could go wrong: the waiter stays in the queue of one key, and that key is kept for no client.
     let ends: &[&[Row]] = &[
         &[("CLIENT UNBLOCK %m", "1"), ("m:", "nil"), ("m: PING", "PONG")],
@@ -539,7 +539,7 @@ fn a_grant_is_taken_back_also_where_one_of_its_keys_is_no_lock_any_more() {
 }
 
 #[test]
-fn many_who_wait_for_many_keys_do_not_stop_the_server() {
+fn many_waiters_for_many_keys_do_not_stop_the_server() {
     // What could go wrong: for each waiter, the server visits all waiters again, through all of their keys.
     for detection in ["yes", "no"] {
         let server = Server::new();
@@ -640,7 +640,7 @@ fn a_time_of_zero_keeps_nothing() {
 }
 
 #[test]
-fn nobody_starves_where_some_want_one_key_and_some_want_all() {
+fn no_waiter_starves_where_some_want_one_key_and_some_want_all() {
     // What could go wrong: the keys are never free at one moment. Then the waiter for all of them waits for ever, or
     // the others do.
     const KEYS: [&str; 3] = ["i", "j", "k"];
@@ -684,7 +684,7 @@ fn nobody_starves_where_some_want_one_key_and_some_want_all() {
 }
 
 #[test]
-fn a_read_hold_of_ones_own_key_passes_nobody_in_the_queue_of_another() {
+fn a_read_hold_of_ones_own_key_passes_no_waiter_in_the_queue_of_another() {
     // What could go wrong: an upgrade stands at the head of every queue that its request joins. The waiters for one key
     // then wait for as long as others upgrade keys of their own with it.
     const ROUNDS: usize = 50;
@@ -817,7 +817,7 @@ const NO_CIRCLES: &[&[Row]] = &[
 ];
 
 #[test]
-fn a_circle_through_several_keys_is_refused_and_what_is_none_is_not() {
+fn a_cycle_through_several_keys_is_refused_and_what_is_none_is_not() {
     // What could go wrong: two clients wait for each other for ever. Or one is refused that need only wait, or not even
     // that.
     for rows in CIRCLES.iter().chain(NO_CIRCLES) {
@@ -848,7 +848,7 @@ fn the_keys_of_a_command_are_found_where_its_number_says() {
 }
 
 #[test]
-fn who_waits_for_several_keys_is_seen_as_one_that_waits() {
+fn a_waiter_for_several_keys_is_shown_as_one() {
     // What could go wrong: a waiter is counted once for each key, and a few reach the limit of waiters.
     let server = Server::new();
     let mut conn = server.connect();

@@ -26,7 +26,7 @@ fn modules() -> BTreeMap<String, String> {
     modules
 }
 
-/// The words in backticks of a text that are paths of tests: `waiting::fifo::who_waits_is_served_in_order`.
+/// The words in backticks of a text that are paths of tests: `waiting::fifo::waiters_are_served_in_order`.
 fn named(text: &str) -> Vec<&str> {
     let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let is_path = |word: &&str| {
@@ -68,5 +68,5 @@ fn every_test_that_a_page_names_exists() {
         assert!(gone.is_empty(), "{gone:#?}");
     }
     assert!(!exists("waiting::fifo::who_waits_is_served_in", &modules), "part of a name");
-    assert!(!exists("waiting::retry::who_waits_is_served_in_order", &modules), "another module");
+    assert!(!exists("waiting::retry::waiters_are_served_in_order", &modules), "another module");
 }

@@ -40,7 +40,7 @@ const TABLE: [Row; 7] = [
         reason: "its client has no --keystats",
     },
     Row {
-        test: "cluster::waiting::who_waits_for_a_key_whose_slot_is_moved_at_once_is_sent_after_it",
+        test: "cluster::waiting::a_waiter_for_a_key_whose_slot_is_moved_at_once_is_redirected_to_it",
         cannot: |server| server.is_redis_below(8, 4) || server.is_valkey_below(9, 0),
         reason: "it does not move slots at once",
     },

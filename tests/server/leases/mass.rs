@@ -25,7 +25,7 @@ fn take(conn: &mut Client, numbers: std::ops::Range<usize>, end: Instant) {
 }
 
 #[test]
-fn many_leases_that_end_together_stall_nobody() {
+fn many_leases_that_end_together_stall_no_client() {
     // Ended in one go they would keep every client waiting for seconds; and their memory could stay.
     let _alone = alone();
     let server = Server::new();

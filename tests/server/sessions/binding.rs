@@ -581,7 +581,7 @@ fn the_binding_goes_with_the_hold_that_is_gone() {
 }
 
 #[test]
-fn a_restored_hold_is_bound_to_nobody() {
+fn a_restored_hold_is_bound_to_no_connection() {
     // A payload may come from another server, where that number is another client.
     let server = Server::new();
     let mut conn = server.connect();

@@ -80,7 +80,7 @@ fn ten_thousand_leases_are_cut_together() {
 }
 
 #[test]
-fn who_asks_for_a_key_whose_many_holds_are_being_ended_finds_them_ended() {
+fn a_request_for_a_key_whose_many_holds_are_being_ended_finds_them_ended() {
     // The command comes while they are worked off bit by bit; what it does not find ended it must end itself.
     let server = Server::new();
     let mut conn = server.connect();

@@ -15,7 +15,7 @@ pub(crate) fn in_one_turn(server: &Server, commands: &[String]) {
 }
 
 #[test]
-fn who_was_granted_after_a_wait_is_bound_as_well() {
+fn a_hold_that_was_granted_after_a_wait_is_bound_as_well() {
     // The grant is made in the step of another client, whose connection it must not be bound to.
     let server = Server::new();
     let mut conn = server.connect();
@@ -41,7 +41,7 @@ fn who_was_granted_after_a_wait_is_bound_as_well() {
 }
 
 #[test]
-fn who_waits_for_several_keys_is_bound_on_each() {
+fn a_waiter_for_several_keys_is_bound_on_each() {
     // One that is forgotten would keep its key for a whole lease.
     let server = Server::new();
     let mut stage = Stage::new(&server);
@@ -57,7 +57,7 @@ fn who_waits_for_several_keys_is_bound_on_each() {
 }
 
 #[test]
-fn who_goes_before_its_grant_leaves_the_line_and_holds_nothing() {
+fn a_client_that_leaves_before_its_grant_leaves_the_queue_and_holds_nothing() {
     // A connection that is not there any more must not be granted anything, nor keep the waiters behind it waiting.
     let server = Server::new();
     let mut conn = server.connect();
@@ -77,7 +77,7 @@ fn who_goes_before_its_grant_leaves_the_line_and_holds_nothing() {
 }
 
 #[test]
-fn who_goes_in_the_turn_of_its_grant_holds_nothing_and_the_next_is_let_in() {
+fn a_client_that_leaves_in_the_turn_of_its_grant_holds_nothing_and_the_next_is_granted() {
     // Rolled back as undelivered and ended as a closed session: it must be one of the two, once.
     for session in ["SESSION 0", "SESSION 600000", ""] {
         let server = Server::new();
@@ -163,7 +163,7 @@ fn a_hold_in_place_of_one_that_has_expired_is_bound_as_well() {
 }
 
 #[test]
-fn who_repeats_its_request_is_bound_to_the_new_connection() {
+fn a_repeated_request_is_bound_to_the_new_connection() {
     // The old one may close at any time: that is why it was repeated.
     let server = Server::new();
     let mut conn = server.connect();

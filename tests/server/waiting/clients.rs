@@ -61,7 +61,7 @@ fn when_the_first_in_line_goes_those_behind_it_are_looked_at() {
 }
 
 #[test]
-fn who_goes_from_the_middle_of_a_line_is_passed_over() {
+fn a_client_that_leaves_the_middle_of_a_queue_is_passed_over() {
     // A grant to a client that is not there would block every waiter for its whole lease.
     let server = Server::new();
     let mut conn = server.connect();
@@ -93,7 +93,7 @@ fn who_goes_from_the_middle_of_a_line_is_passed_over() {
 }
 
 #[test]
-fn all_who_wait_can_be_killed_at_once() {
+fn all_waiters_can_be_killed_at_once() {
     // Each is reported while the server is going through its clients.
     let server = Server::new();
     let mut conn = server.connect();

@@ -179,7 +179,7 @@ const NAMES: &[Row] = &[
 ];
 
 #[test]
-fn a_wait_that_would_never_end_is_refused_with_the_circle_named() {
+fn a_wait_that_would_never_end_is_refused_with_the_cycle_named() {
     // All in the cycle hang until a lease ends; without the names no user finds the two programs that differ in order.
     let tables =
         [TWO, THREE, READERS, UPGRADES, UPGRADE_AND_KEY, BEHIND, ONLY_PLACES, THROUGH_A_WRITER, NONE, DATABASES, NAMES];
@@ -208,7 +208,7 @@ fn a_refused_wait_leaves_no_trace() {
 }
 
 #[test]
-fn a_long_circle_is_found_and_its_text_is_cut() {
+fn a_long_cycle_is_found_and_its_text_is_cut() {
     // The search must not stop early, and an error line must not grow without end.
     for (owners, expected) in [
         (
@@ -379,7 +379,7 @@ const ALMOST: &[Row] = &[
 const CLOSED: &str = "DEADLOCK b -> y -> a -> ? -> b";
 
 #[test]
-fn a_lock_that_is_moved_may_close_a_circle_and_one_of_it_is_told() {
+fn a_lock_that_is_moved_may_close_a_cycle_and_one_of_it_is_told() {
     // No client sends a new request in this case, so the deadlock would never be noticed.
     let server = Server::setup().option("databases", "4").start();
     let still: &[Row] = &[("a:", "waits"), ("LOCK.RELEASE j b", "0"), ("a:", "#4"), ("LOCK.INFO y OWNER z", "nil")];

@@ -157,7 +157,7 @@ fn a_lease_found_over_by_a_command_hands_on_in_the_step_of_that_command() {
 }
 
 #[test]
-fn who_leaves_sends_what_those_behind_are_granted_and_nothing_else() {
+fn a_waiter_that_leaves_replicates_what_those_behind_are_granted_and_nothing_else() {
     // A wait is no fact, its end neither; the grants to readers that follow from it are.
     let server = server();
     let mut scene = Scene::new(&server);

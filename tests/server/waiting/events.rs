@@ -114,7 +114,7 @@ fn when_a_key_is_deleted_the_next_in_line_holds_a_fresh_one() {
 }
 
 #[test]
-fn when_a_key_is_deleted_a_whole_run_of_readers_is_let_in() {
+fn when_a_key_is_deleted_a_whole_run_of_readers_is_granted() {
     // The module might visit only the first.
     let mut scene = Scene::new();
     scene.hold("k", "a");
@@ -629,7 +629,7 @@ fn what_a_transaction_or_script_leaves_behind_decides_about_those_who_wait() {
 }
 
 #[test]
-fn who_is_let_in_may_let_in_the_next_with_what_it_has_sent_already() {
+fn a_granted_waiter_may_release_with_what_it_has_sent_already() {
     // The next commands of a client are served while the server wakes it: a hand-off within a hand-off.
     let mut scene = Scene::new();
     scene.hold("k", "a");
@@ -698,7 +698,7 @@ fn lists_and_locks_do_not_wake_each_other() {
 }
 
 #[test]
-fn who_holds_already_waits_for_nobody_in_line() {
+fn a_holder_waits_for_no_waiter() {
     // It is granted as a writer, and waits as a reader behind others that wait for it: they would wait for each other.
     let mut scene = Scene::new();
     // An owner that waits twice in one queue is no single thread of control.

@@ -217,7 +217,7 @@ const BYTES: &[Row] = &[
 ];
 
 #[test]
-fn who_waits_is_served_in_order() {
+fn waiters_are_served_in_order() {
     // A lost hand-off hangs a program; an unfair one starves it; two at once are worse than no lock.
     let tables =
         [HAND_OFF, COUNTS, FIFO, RUNS, NOBODY_PASSES, HOLDERS_AGAIN, UPGRADE, UPGRADE_LOST, DOWNGRADE, KEYS, BYTES];
@@ -227,7 +227,7 @@ fn who_waits_is_served_in_order() {
 }
 
 #[test]
-fn an_owner_that_the_server_makes_learns_its_name_when_it_is_let_in() {
+fn an_owner_that_the_server_makes_learns_its_name_with_its_grant() {
     // Without it the lock could not be released.
     let server = Server::new();
     let mut stage = Stage::new(&server);
@@ -385,7 +385,7 @@ fn a_lock_given_back_on_the_servers_way_to_sleep_is_handed_on_at_once() {
 }
 
 #[test]
-fn the_lease_begins_when_it_is_let_in() {
+fn the_lease_begins_with_the_grant() {
     // A lease that began when the request came would be over, or nearly, after a long wait.
     let server = Server::new();
     let mut stage = Stage::new(&server);
@@ -447,7 +447,7 @@ fn an_upgrade_whose_reading_lapses_is_answered_null() {
 }
 
 #[test]
-fn who_leaves_lets_in_those_behind_it() {
+fn a_waiter_that_leaves_makes_room_for_those_behind_it() {
     // A writer in the queue blocks readers that would fit; when it goes, nothing else grants to them.
     let server = Server::new();
     let held: &[Row] = &[
@@ -489,7 +489,7 @@ fn who_leaves_lets_in_those_behind_it() {
 }
 
 #[test]
-fn who_leaves_the_middle_of_a_line_changes_nothing_for_the_others() {
+fn a_waiter_that_leaves_the_middle_of_a_queue_changes_nothing_for_the_others() {
     // The places of the waiters that stay must not move.
     let server = Server::new();
     let mut stage = Stage::new(&server);
@@ -531,7 +531,7 @@ fn commands_sent_behind_one_that_waits_are_answered_behind_it() {
 }
 
 #[test]
-fn who_waits_after_a_time_in_which_nobody_did_is_let_in_all_the_same() {
+fn a_waiter_after_a_time_without_waiters_is_granted_all_the_same() {
     // The module subscribes to the server's event-loop turns while there is a waiter, and stops when it has seen that
     // there is none.
     let server = Server::new();
@@ -605,7 +605,7 @@ const RAISED_LIMIT: &[Row] = &[
 ];
 
 #[test]
-fn a_raised_limit_of_holders_serves_those_who_wait_for_it_and_nobody_passes_them() {
+fn a_raised_limit_of_holders_serves_its_waiters_and_no_request_passes_them() {
     // What could go wrong: the queue is not scanned when the limit changes. The waiter is forgotten, and a newcomer has
     // its place.
     let server = Server::new();

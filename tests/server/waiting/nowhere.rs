@@ -54,7 +54,7 @@ fn a_call_from_another_module_is_tried_once() {
 }
 
 #[test]
-fn who_tries_once_does_not_pass_those_who_wait() {
+fn a_request_without_block_does_not_pass_waiters() {
     // Every transaction would go before the whole queue.
     let server = Server::new();
     let mut stage = Stage::new(&server);

@@ -219,7 +219,7 @@ fn a_grant_that_is_lost_when_nobody_else_waits_frees_the_lock() {
 }
 
 #[test]
-fn who_stood_behind_one_that_is_gone_is_let_in_at_once() {
+fn a_waiter_behind_one_that_is_gone_is_granted_at_once() {
     // A writer blocks readers that would fit: when it goes, nothing happens to the key that would serve them.
     let server = server();
     let mut conn = server.connect();

@@ -56,7 +56,7 @@ impl Crowd {
 }
 
 #[test]
-fn who_waits_on_a_primary_that_becomes_a_replica_is_sent_away() {
+fn a_waiter_on_a_primary_that_becomes_a_replica_is_redirected() {
     // It would wait for a grant that only the new primary can make, or get one that the new primary does not know.
     let server = primary().start();
     let mut conn = server.connect();
@@ -171,14 +171,14 @@ fn nothing_is_granted_during(server: &Server, hold_back: &HoldBack<'_>) {
 }
 
 #[test]
-fn nobody_is_let_in_while_clients_are_paused() {
+fn no_waiter_is_granted_while_clients_are_paused() {
     // Replication during a pause aborts the server.
     let server = primary().start();
     nothing_is_granted_during(&server, &HoldBack::Pause);
 }
 
 #[test]
-fn nobody_is_let_in_while_a_failover_is_under_way() {
+fn no_waiter_is_granted_while_a_failover_is_under_way() {
     // The replica that takes over would not know of the grant.
     let (one, other) = (primary().start(), Server::new());
     other.follow(&one);
@@ -189,14 +189,14 @@ fn nobody_is_let_in_while_a_failover_is_under_way() {
 }
 
 #[test]
-fn nobody_is_let_in_without_the_replicas_that_are_asked_for() {
+fn no_waiter_is_granted_without_the_replicas_that_are_asked_for() {
     // A client would be refused with NOREPLICAS: what is granted now may be lost with this node.
     let server = primary().start();
     nothing_is_granted_during(&server, &HoldBack::Replicas);
 }
 
 #[test]
-fn nobody_is_let_in_while_the_disk_is_out_of_order() {
+fn no_waiter_is_granted_while_the_disk_is_out_of_order() {
     // A client would be refused with MISCONF.
     let server = primary().start();
     let disk = HoldBack::disk(&server);
@@ -204,7 +204,7 @@ fn nobody_is_let_in_while_the_disk_is_out_of_order() {
 }
 
 #[test]
-fn while_everything_is_paused_time_outs_are_answered_and_nobody_is_let_in() {
+fn while_everything_is_paused_timeouts_are_answered_and_no_waiter_is_granted() {
     // No command is served, so that only time and connections that close can end anything.
     let server = primary().start();
     let mut conn = server.connect();
@@ -260,7 +260,7 @@ fn a_failover_sends_everybody_away_and_the_new_primary_keeps_the_holds() {
 }
 
 #[test]
-fn a_replica_lets_nobody_wait() {
+fn a_replica_parks_no_client() {
     // A replica that may be written to would keep a queue of its own.
     let (one, other) = (primary().start(), Server::setup().option("replica-read-only", "no").start());
     other.follow(&one);

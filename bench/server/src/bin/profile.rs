@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const GROUPS: [&str; 4] = ["pair", "refused", "again", "extend"];
-const CRATE: &str = "redis_lock";
+/// What the module is made of. Instructions of other crates count for the one of these that called them.
+const CRATES: [&str; 3] = ["redis_lock", "lock_core", "server_api"];
 /// As of `server_instructions`.
 const KEYS: usize = 1_000;
 
@@ -121,7 +122,7 @@ fn by_function(counts: &Counts) -> Outcome<BTreeMap<String, Row>> {
     at.dedup();
     let Some((module, _)) = at.first() else { return Err("the module ran no instruction".into()) };
     let at: Vec<u64> = at.iter().map(|(_, at)| *at).collect();
-    let names = functions(Path::new(module), &at, CRATE)?;
+    let names = functions(Path::new(module), &at, &CRATES)?;
     let name_of = |at: &At| names.get(&at.1).cloned().flatten();
     let mut found: BTreeMap<String, Row> = BTreeMap::new();
     for (at, cost) in counts.own.iter().filter(|(at, _)| is_ours(at)) {

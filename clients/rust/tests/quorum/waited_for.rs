@@ -13,7 +13,7 @@ fn await_waiters(server: &Server, count: usize) {
 }
 
 #[test]
-fn waiters_are_served_in_their_order_and_nobody_passes_them() {
+fn waiters_are_served_in_their_order_and_no_request_passes_them() {
     let servers = Servers::start(3);
     let held = servers.quorum().key("k").lease(LONG).lock().unwrap();
     let served = Mutex::new(Vec::new());
@@ -137,7 +137,7 @@ fn two_that_try_at_the_same_moment_do_not_keep_each_other_out() {
 }
 
 #[test]
-fn owners_of_one_thread_that_wait_in_a_circle_are_told() {
+fn owners_of_one_thread_that_wait_in_a_cycle_are_told() {
     let servers = Servers::start(3);
     let quorum = servers.quorum();
     let [a, b] = ["a", "b"].map(|key| quorum.key(key).lease(LONG).lock().unwrap());
