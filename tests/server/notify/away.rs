@@ -163,3 +163,49 @@ fn a_time_of_zero_keeps_places_and_offers_as_long_as_queue() {
     let left = scene.stage.ask(&["LOCK.INFO", "k"]).field("holders").items().remove(0).field("ttl_ms").int();
     assert!(left > 60_000, "{left}");
 }
+
+#[test]
+fn an_owner_that_is_back_around_the_end_has_its_turn_or_leaves_it_to_the_next_one() {
+    // Whatever the moment: one of the two has the lock, and neither waits for ever.
+    let server = server("30");
+    for ms in 15..45 {
+        let mut scene = Scene::new(&server);
+        scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
+        let gone = places(&server, ["b".to_owned()].into_iter());
+        scene.play(&[("c: LOCK.ACQUIRE k c BLOCK 0", "waits")]);
+        drop(gone);
+        std::thread::sleep(std::time::Duration::from_millis(ms));
+        let mut back = places(&server, ["b".to_owned()].into_iter());
+        scene.play(&[("LOCK.RELEASE k a", "0")]);
+        match back.say(&format!("LOCK.ACQUIRE k b QUEUE {LONG}")) {
+            Reply::Int(_) => {
+                scene.play(&[("c:", "waits"), ("LOCK.RELEASE k b", "0")]);
+                scene.stage.waiter("c").read().int();
+            }
+            reply => {
+                assert_eq!(reply, Reply::Null, "after {ms} ms");
+                scene.stage.waiter("c").read().int();
+                scene.play(&[("LOCK.RELEASE k b", "nil")]);
+            }
+        }
+        scene.play(&[("LOCK.RELEASE k c", "0"), ("LOCK.INFO k", "nil")]);
+    }
+}
+
+#[test]
+fn a_connection_that_waits_at_two_places_keeps_neither_longer_than_the_other() {
+    // BLOCK on one connection and NOTIFY on another: only the places of the one that closes are shortened.
+    let server = server("60000");
+    let mut scene = Scene::new(&server);
+    scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
+    let other = places(&server, ["x".to_owned()].into_iter());
+    let wire = places(&server, ["b".to_owned(), "c".to_owned()].into_iter());
+    close(&mut scene, wire);
+    let left = |scene: &mut Scene<'_>| -> Vec<bool> {
+        let waiters = scene.stage.ask(&["LOCK.INFO", "k"]).field("waiters").items();
+        waiters.iter().map(|waiter| waiter.field("queue_left_ms").int() <= 60_000).collect()
+    };
+    wait_for("both to be kept for a short time", || left(&mut scene) == [false, true, true]);
+    close(&mut scene, other);
+    wait_for("all to be", || left(&mut scene) == [true; 3]);
+}

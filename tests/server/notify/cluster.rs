@@ -104,3 +104,31 @@ fn a_failover_tells_the_channels_of_the_old_primary() {
     let said = subscriber.wire.read().items();
     assert!(said[0].text() == "sunsubscribe" || said[2].text() == "*", "{said:?}");
 }
+
+#[test]
+fn the_bus_sees_one_message_for_each_offer_and_replica_of_the_shard() {
+    // A plain message would go to each node of the cluster.
+    let cluster = Cluster::start(3, 1);
+    let (key, _) = cluster.key();
+    let channel = format!("{{{key}}}c");
+    let mut wire = Connection::resp2(&cluster.nodes[0]);
+    let sent = |kind: &str| -> Vec<u64> {
+        let field = format!("cluster_stats_messages_{kind}_sent:");
+        let of = |number| {
+            let info: String = cluster.conn(number).get(&["CLUSTER", "INFO"]);
+            // A kind that was never sent is not shown.
+            info.lines().find_map(|line| line.strip_prefix(&field)).map_or(0, |count| count.parse().unwrap())
+        };
+        (0..cluster.nodes.len()).map(of).collect()
+    };
+    const OFFERS: u64 = 100;
+    for _ in 0..OFFERS {
+        wire.ask(&["LOCK.ACQUIRE", &key, "a"]).int();
+        assert_eq!(ask(&mut wire, &key, "b", &channel), Reply::Null);
+        wire.ask(&["LOCK.RELEASE", &key, "a"]).int();
+        wire.ask(&["LOCK.RELEASE", &key, "b"]).int();
+    }
+    assert_eq!(cluster.conn(0).info_number("lock", "lock_notified"), OFFERS);
+    assert_eq!(sent("publishshard"), [OFFERS, 0, 0, 0, 0, 0]);
+    assert_eq!(sent("publish"), [0; 6]);
+}

@@ -3,6 +3,7 @@
 mod asking;
 mod away;
 mod cluster;
+mod forged;
 mod limits;
 mod nodes;
 mod rights;

@@ -1,7 +1,7 @@
 //! What becomes of channels with the node: a role that changes, data that are reloaded, databases that are swapped.
 
 use super::{CHANNEL, Subscriber};
-use crate::harness::connection::Reply;
+use crate::harness::connection::{Connection, Reply};
 use crate::harness::scene::Scene;
 use testbed::{Server, wait_for};
 
@@ -66,4 +66,64 @@ fn a_slow_subscriber_that_is_cut_off_costs_nobody_the_lock() {
     subscriber.wire.assert_closed();
     scene.play(&[("LOCK.RELEASE k a", "0"), ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch", "#2")]);
     assert_eq!(scene.conn.info_number("lock", "lock_notified_unheard"), 1);
+}
+
+#[test]
+fn a_subscriber_at_a_replica_hears_nothing_and_nothing_is_replicated() {
+    let server = Server::setup().option("repl-diskless-sync-delay", "0").option("appendonly", "yes").start();
+    let replica = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    replica.follow(&server);
+    let mut subscribers = [&server, &replica].map(|node| Subscriber::of(node, CHANNEL));
+    let mut scene = Scene::new(&server);
+    scene.play(&[
+        ("LOCK.ACQUIRE k a", "#1"),
+        ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch", "nil"),
+        ("LOCK.RELEASE k a", "0"),
+    ]);
+    assert_eq!(subscribers[0].heard(), ["b"]);
+    replica.catch_up(&server);
+    assert_eq!(subscribers[1].heard(), [""; 0]);
+    let records = server.aof_tail();
+    assert!(records.iter().all(|words| !words[0].to_uppercase().contains("PUBLISH")), "{records:?}");
+    // A place is this node's alone.
+    assert_eq!(replica.connect().info_number("lock", "lock_notify_channels"), 0);
+}
+
+#[test]
+fn a_crowd_of_places_is_told_by_one_message_when_the_node_is_demoted() {
+    const COUNT: usize = 20_000;
+    let primary = Server::setup().option("repl-diskless-sync-delay", "0").start();
+    let server = Server::setup().lock_option("max-waiters-per-key", "100000").start();
+    let mut subscriber = Subscriber::of(&server, CHANNEL);
+    let mut scene = Scene::new(&server);
+    let mut wire = Connection::resp2(&server);
+    for n in 0..10 {
+        wire.send_line(&format!("LOCK.ACQUIRE k{n} a"));
+        wire.read().int();
+    }
+    for n in 0..COUNT {
+        wire.send_line(&format!("LOCK.ACQUIRE k{} o{n} QUEUE 60000 NOTIFY ch", n % 10));
+    }
+    assert!((0..COUNT).all(|_| wire.read() == Reply::Null));
+    assert_eq!(scene.conn.info_number("lock", "lock_places") as usize, COUNT);
+    scene.conn.ok(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    assert_eq!(subscriber.next(), "*");
+    assert_eq!(scene.conn.info_number("lock", "lock_notified"), 1);
+    assert_eq!(scene.conn.info_number("lock", "lock_place_bytes"), 0);
+}
+
+#[test]
+fn a_server_with_threads_for_input_and_output_tells_owners_as_well() {
+    let server = Server::setup().option("io-threads", "4").start();
+    let mut subscriber = Subscriber::of(&server, CHANNEL);
+    let mut scene = Scene::new(&server);
+    for round in 0..50 {
+        scene.stage.ask(&["LOCK.ACQUIRE", "k", "a"]).int();
+        assert_eq!(scene.stage.ask(&["LOCK.ACQUIRE", "k", "b", "QUEUE", "60000", "NOTIFY", CHANNEL]), Reply::Null);
+        scene.stage.ask(&["LOCK.RELEASE", "k", "a"]).int();
+        assert_eq!(subscriber.next(), "b", "{round}");
+        scene.stage.ask(&["LOCK.ACQUIRE", "k", "b"]).int();
+        scene.stage.ask(&["LOCK.RELEASE", "k", "b"]).int();
+    }
+    assert_eq!(subscriber.heard(), [""; 0]);
 }
