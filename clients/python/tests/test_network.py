@@ -255,6 +255,7 @@ class NetworkTest(unittest.TestCase):
         client = self.client(proxy)
         with Lock(client, self.key):
             pass
+        proxy.hangs = True
         proxy.hush()
         start = time.monotonic()
         # What is left on the server is left in the background, however long that takes.
