@@ -13,6 +13,7 @@ import type { Engine, Hold } from './engine/hold.ts';
 import { Owner } from './engine/owner.ts';
 import { Renewer } from './engine/renewer.ts';
 import { Terms } from './engine/terms.ts';
+import { BLOCKING_MAX } from './engine/times.ts';
 import { Wait } from './engine/wait.ts';
 import { LockLost, LockMisuse, LockTimeout, type OnTrouble, Troubles } from './errors.ts';
 import type { Client } from './transport/libraries.ts';
@@ -29,9 +30,6 @@ export {
   type TroubleKind,
 } from './errors.ts';
 export type { Client } from './transport/libraries.ts';
-
-/** So many waits have a connection of their own, unless the application says otherwise. */
-const MAX_BLOCKING = 32;
 
 // --- Options ---
 
@@ -125,7 +123,7 @@ export class Locks {
    * @throws {LockMisuse} A wrong option.
    */
   constructor(client: Client, options: LocksOptions = {}) {
-    const { maxBlocking = MAX_BLOCKING, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
+    const { maxBlocking = BLOCKING_MAX, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
     if (!(Number.isInteger(maxBlocking) && maxBlocking >= 0)) {
       throw new LockMisuse('maxBlocking must be a whole number from 0');
     }

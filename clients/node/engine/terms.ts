@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 
 import { LockMisuse } from '../errors.ts';
-import { LEASE_MIN_MS, LEASE_MS, QUEUE_MS } from './times.ts';
+import { LEASE_MIN_MS, LEASE_MS, MARGIN_MIN_MS, QUEUE_MS } from './times.ts';
 
 /** The options of a lock that say what is asked for. */
 export interface Asked {
@@ -68,7 +68,7 @@ export class Terms {
 
   /** What two clocks may differ by. */
   get margin(): number {
-    return Math.max(this.lease / 100, 100);
+    return Math.max(this.lease / 100, MARGIN_MIN_MS);
   }
 
   /** The request. With QUEUE it may be sent any number of times: the owner keeps its place, and counts once. */

@@ -18,10 +18,10 @@ from redis import exceptions as errors
 from redis.exceptions import LockError
 
 from redis_lock_client._common import (
+    ANSWER,
+    BLOCK,
     LOOK,
-    PATIENCE,
     QUEUE,
-    SLICE,
     TICK,
     Deadlock,
     LockLost,
@@ -84,7 +84,7 @@ class Spec:
     @property
     def limit(self) -> float:
         """How long a node may take to answer."""
-        return min(max(self.lease / 20, 0.1), PATIENCE)
+        return min(max(self.lease / 20, 0.1), ANSWER)
 
     @property
     def mode(self) -> str:
@@ -585,7 +585,7 @@ class Hold:
         failed = False
         while True:
             sent = now()
-            block = max(TICK, min(SLICE, until - sent))
+            block = max(TICK, min(BLOCK, until - sent))
             try:
                 await first.take(None, block=block, queue=QUEUE)
             except Exception as error:  # noqa: BLE001 - it is looked at
