@@ -69,6 +69,7 @@ CLIENTS_APT = Chromium, PHP, Ruby and hiredis with their clients
 
 # tools/test.py calls make. A recipe that names $(MAKE) runs even under make -n, so the script gets it from here.
 test-clients: export REDIS_LOCK_MAKE := $(MAKE)
+test-clients: export REDIS_LOCK_RECORD := $(RECORD)
 test-clients: ## the helpers of all languages, other makers' tests, the guide, pages in a browser, recipes; TEST=name
 	@echo "make test-clients installs what is missing. Into target/: $(CLIENTS);"
 	@echo "  Node.js, Go and redigo, Prometheus, unless the machine has them. With apt-get or brew: $(CLIENTS_APT)."
@@ -143,6 +144,7 @@ lint: layers ## run no test: what make check looks at, and fuzz, docs, links, le
 	tools/version.py --check
 	tools/workflows.py
 	tools/planted.py --check
+	tools/scenarios.py
 	tools/test_rules.py --quiet
 	@PATH="$$PATH:$(CURDIR)/target/shellcheck/bin" shellcheck tools/*.sh .ci/run
 	@[ -z "$(CI)" ] || tools/install.sh $(LINTERS)
