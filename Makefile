@@ -17,7 +17,8 @@ env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test test-clients servers test-servers roll faults torture fuzz valgrind
-.PHONY: instructions layers lint lint-clients planted nightly bench compare clean package install uninstall tarball deb
+.PHONY: instructions layers lint lint-clients planted nightly bench bench-clients compare clean package install
+.PHONY: uninstall tarball deb
 .PHONY: image oldest reproducible notes sizing example soak figures docs profile version
 
 help: ## print this list
@@ -180,6 +181,11 @@ bench: build ## measure locks beside what people use without the module: half an
 	@$(cargo) build --release --locked --package bench --package noop
 	@[ $(ROWS) != all ] || $(cargo) bench --locked --package redis-lock
 	@tools/bench.sh $(ROUNDS) $(ROWS)
+
+bench-clients: build ## the helpers beside other makers' locks, eight minutes; RECORD=1 writes docs/performance.md
+	@tools/install.sh server clients node-helper redlock
+	@REDIS_LOCK_MODULE=$(CURDIR)/target/release/libredis_lock.so target/venv/bin/python clients/bench/bench.py \
+	  --rounds $(ROUNDS) $(if $(RECORD),--write)
 
 figures: ## write the figures that make bench has left in bench/results into docs/performance.md and README.md
 	@tools/install.sh rust
