@@ -249,6 +249,11 @@ for (const [library, { open, send, close }] of Object.entries(libraries)) {
       await assert.rejects(new Locks(far, { onTrouble: tell }).acquire(newKey()), /load the module redis-lock/);
       assert.equal(kinds(), 'no-module');
 
+      wire.rewrite = (bytes) => Buffer.from(bytes.toString('latin1').replace('QUEUE', 'OTHER'), 'latin1');
+      await assert.rejects(new Locks(far, { onTrouble: tell }).acquire(newKey()), /too old: this helper needs 1\.0/);
+      assert.equal(kinds(), 'no-module,old-module');
+      told.pop();
+
       wire.left = 0;
       wire.cut();
       const waits = [1, 2].map(() => new Locks(far, { onTrouble: tell }).acquire(newKey(), { signal: stop.signal }));

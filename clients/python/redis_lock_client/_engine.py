@@ -34,7 +34,7 @@ from redis_lock_client._common import (
     to_bytes,
 )
 from redis_lock_client._transport import Question, Request, Server, Words, free_slot, take_slot
-from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, is_crowded, lacks_module, no_module, tell
+from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, explained, is_crowded, tell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -616,9 +616,10 @@ class Hold(Question):
                 self.request = request
             return await request.reply(limit if answer is None else answer)
         except errors.ResponseError as error:
-            if lacks_module(error):
-                raise errors.ResponseError(no_module(address(server.source))) from error
-            raise
+            told = explained(error, address(server.source))
+            if told is error:
+                raise
+            raise told from error
         finally:
             if asked is not None:
                 server.leave()

@@ -16,6 +16,7 @@ class Proxy:
         self.accepted = 0
         self.refuses = False  # new connections are closed at once
         self.hangs = False
+        self.replaces = None  # what of the client's bytes, and by what
         self.writers = []
         self.deaf = set()
         self.loop = asyncio.new_event_loop()
@@ -46,6 +47,8 @@ class Proxy:
     async def pump(self, pair, reader, writer):
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                if self.replaces is not None:
+                    data = data.replace(*self.replaces)
                 if pair not in self.deaf:
                     self.loop.call_later(self.delay, self.write, pair, writer, data)
         if pair not in self.deaf:
