@@ -147,7 +147,7 @@ def processor():
 
 def text(server, kinds, runs, rounds, seconds):
     """The tables, and on what they were measured."""
-    machine = f"{processor()}, {os.cpu_count()} processors, {server.name()}"
+    machine = f"{processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.0f}, {server.name()}"
     lines = [f"{machine}. Medians of {rounds} runs of {seconds:g} s each, in turns."]
     for case in CASES:
         rows = [row(language, kind, runs[case[0], kind, language]) for language, kind, *_ in kinds]
