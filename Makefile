@@ -17,7 +17,8 @@ env = [ ! -f target/libclang/env ] || . ./target/libclang/env;
 cargo = $(env) cargo
 
 .PHONY: help build modules run demo stop check test test-clients servers test-servers roll faults torture fuzz valgrind
-.PHONY: instructions layers lint lint-clients planted nightly bench compare clean package install uninstall tarball deb
+.PHONY: instructions layers lint lint-clients planted nightly bench bench-clients compare clean package install
+.PHONY: uninstall tarball deb
 .PHONY: image oldest reproducible notes sizing example soak figures docs profile version
 
 help: ## print this list
@@ -69,6 +70,7 @@ CLIENTS_APT = Chromium, PHP, Ruby and hiredis with their clients
 
 # tools/test.py calls make. A recipe that names $(MAKE) runs even under make -n, so the script gets it from here.
 test-clients: export REDIS_LOCK_MAKE := $(MAKE)
+test-clients: export REDIS_LOCK_RECORD := $(RECORD)
 test-clients: ## the helpers of all languages, other makers' tests, the guide, pages in a browser, recipes; TEST=name
 	@echo "make test-clients installs what is missing. Into target/: $(CLIENTS);"
 	@echo "  Node.js, Go and redigo, Prometheus, unless the machine has them. With apt-get or brew: $(CLIENTS_APT)."
@@ -144,6 +146,7 @@ lint: layers ## run no test: what make check looks at, and fuzz, docs, links, le
 	tools/version.py --check
 	tools/workflows.py
 	tools/planted.py --check
+	tools/scenarios.py
 	tools/test_rules.py --quiet
 	@PATH="$$PATH:$(CURDIR)/target/shellcheck/bin" shellcheck tools/*.sh .ci/run
 	@[ -z "$(CI)" ] || tools/install.sh $(LINTERS)
@@ -179,6 +182,11 @@ bench: build ## measure locks beside what people use without the module: half an
 	@$(cargo) build --release --locked --package bench --package noop
 	@[ $(ROWS) != all ] || $(cargo) bench --locked --package bench-core
 	@tools/bench.sh $(ROUNDS) $(ROWS)
+
+bench-clients: build ## the helpers beside other makers' locks, eight minutes; RECORD=1 writes docs/performance.md
+	@tools/install.sh server clients node-helper redlock
+	@REDIS_LOCK_MODULE=$(CURDIR)/target/release/libredis_lock.so target/venv/bin/python clients/bench/bench.py \
+	  --rounds $(ROUNDS) $(if $(RECORD),--write)
 
 figures: ## write the figures that make bench has left in bench/results into docs/performance.md and README.md
 	@tools/install.sh rust

@@ -19,7 +19,8 @@
 #   client-libraries
 #               those that only docs/guide/clients.md needs: valkey-py, valkey-glide, iovalkey; and with apt-get those
 #               for PHP, Ruby and C. What it cannot install it leaves out: the tests say so, and go on
-#   redlock     the Redlocks of other makers, for target/debug/quorum: pottery and redlock-py, and node-redlock
+#   redlock     the locks of other makers, for target/debug/quorum and make bench-clients: pottery, redlock-py,
+#               node-redlock and redis-semaphore
 #   linters-workflows  actionlint, for .github/workflows
 #   linters-shell  shellcheck from PyPI, into target/, unless it is in PATH
 #   linters-python  ruff and mypy, for clients/python
@@ -54,6 +55,7 @@ redlock_py=1.0.8
 mmh3=5.3.1 # which pottery needs, as the next
 typing_extensions=4.16.0
 node_redlock=5.0.0-beta.2
+redis_semaphore=5.8.0
 playwright_core=1.64.1
 axe_core=4.11.0
 sphinx=9.0.4
@@ -505,9 +507,10 @@ install_redlock() {
     pip --no-deps --target "$home/python" "pottery==$pottery" "redlock-py==$redlock_py" "mmh3==$mmh3" \
       "typing_extensions==$typing_extensions"
   fi
-  if [ "$(version_of redlock "$home/node")" != "v$node_redlock" ]; then
-    say "redlock: node-redlock $node_redlock into $home/node"
-    npm_install "$home/node" "redlock@$node_redlock"
+  if [ "$(version_of redlock "$home/node")" != "v$node_redlock" ] ||
+    [ "$(version_of redis-semaphore "$home/node")" != "$redis_semaphore" ]; then
+    say "redlock: node-redlock $node_redlock and redis-semaphore $redis_semaphore into $home/node"
+    npm_install "$home/node" "redlock@$node_redlock" "redis-semaphore@$redis_semaphore"
   fi
 }
 

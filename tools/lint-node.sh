@@ -9,7 +9,8 @@ node=$PWD/target/node/bin/node
 tsc=$PWD/target/typescript/node_modules/typescript/bin/tsc
 cd clients/node
 "$node" ../../target/biome/node_modules/@biomejs/biome/bin/biome check --error-on-warnings \
-  . ../../tests/helpers/agents/node.mjs ../../tests/helpers/suites/node_suites.mjs ../../faults/agents/redlocks.mjs \
+  . ../bench ../../tests/helpers/agents/node.mjs ../../tests/helpers/suites/node_suites.mjs \
+  ../../faults/agents/redlocks.mjs \
   ../../tests/browser/*.mjs ../../examples/job-queue/page
 "$node" "$tsc" -p . --noEmit --typeRoots ../../target/typescript/node_modules/@types
 "$node" "$tsc" -p tests --noEmit

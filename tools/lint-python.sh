@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=${REDIS_LOCK_PYTHON:-$PWD/target/venv/bin/python}
-files=(clients/python cli/compare cli/tests/program tests/helpers/agents/*.py tests/helpers/suites faults/agents
+files=(clients/python clients/bench cli/compare cli/tests/program tests/helpers/agents/*.py tests/helpers/suites
+  faults/agents
   tests/operations/recipes tests/operations examples tools/sizing.py)
 
 "$python" -m ruff format --quiet --check --config clients/python/pyproject.toml "${files[@]}"

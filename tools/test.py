@@ -29,6 +29,8 @@ import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import scenarios
+
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.setdefault("CARGO_TARGET_DIR", str(ROOT / "target")))
 NEXTEST = TARGET / "cargo-nextest/bin/cargo-nextest"
@@ -69,6 +71,7 @@ class Count:
 
     def __init__(self):
         self.passed = 0
+        self.ran = set()  # their names, where they are known
         self.failed = []
         self.not_run = {}  # name: why
         self.repeated = []
@@ -77,6 +80,7 @@ class Count:
 
     def add(self, other, prefix=""):
         self.passed += other.passed
+        self.ran |= {prefix + name for name in other.ran}
         self.failed += [prefix + name for name in other.failed]
         self.not_run.update({prefix + name: why for name, why in other.not_run.items()})
         self.repeated += [prefix + name for name in other.repeated]
@@ -220,6 +224,7 @@ def count_report(count, text):
             count.failed.append(case.get("name"))
         elif case.find("skipped") is None:
             count.passed += 1
+            count.ran.add(case.get("name"))
             if case.find("flakyFailure") is not None or case.find("flakyError") is not None:
                 count.repeated.append(case.get("name"))
         said = case.findtext("system-out") or ""
@@ -254,6 +259,7 @@ def by_cargo(choice, log, **variables):
                 one.failed.remove(name)
                 one.passed += 1
                 one.repeated.append(name)
+        one.ran = set(names) - set(one.failed)
         count.add(one)
     return count
 
@@ -311,6 +317,10 @@ def test(word, name):
             count.add(play(Choice(kinds, only=CLIENT_TESTS, name=name), log))
             print("     Running the recipes of docs/operations", flush=True)
             count.add(play_recipes([name] if name else [], log))
+            if os.environ.get("REDIS_LOCK_RECORD") and not name:
+                scenarios.write(count)
+            elif not name:
+                count.failed += scenarios.differences(count)
     end(count, word)
     if name and count.passed + len(count.not_run) == 0:
         fail(f"no test of make {word} has {name} in its name")

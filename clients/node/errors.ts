@@ -48,12 +48,13 @@ export function isRedirection(error: unknown): boolean {
 // --- Trouble ---
 
 /**
- * What kind of trouble it is: no connection or no answer; a server without the module; a right that the user lacks;
+ * What kind of trouble it is: no connection or no answer; a server without the module, or with one that is too old; a right that the user lacks;
  * a server at `maxmemory`; another error reply that may pass; a renewal or a release that failed; a lock that is lost.
  */
 export type TroubleKind =
   | 'unreachable'
   | 'no-module'
+  | 'old-module'
   | 'no-right'
   | 'memory'
   | 'refused'
@@ -78,6 +79,7 @@ export function kindOf(error: unknown): TroubleKind | undefined {
   if (error instanceof LockUnreachable) return 'unreachable';
   const code = codeOf(error);
   if (isUnknownCommand(error)) return 'no-module';
+  if (isUnknownOption(error)) return 'old-module';
   if (NO_RIGHT.has(code)) return 'no-right';
   if (code === 'OOM') return 'memory';
   return USUAL.has(code) || !isPassing(error) ? undefined : 'refused';
@@ -87,10 +89,18 @@ function isUnknownCommand(error: unknown): boolean {
   return /^ERR unknown command '?LOCK\./i.test((error as Error).message);
 }
 
-/** The error, or for a server without the module one with a sentence that helps. */
+/** True if the module lacks an option that the helper sends. */
+function isUnknownOption(error: unknown): boolean {
+  return /^ERR unknown option/.test((error as Error).message);
+}
+
+/** The error, or for a server without the module, or with an old one, one with a sentence that helps. */
 export function explained(error: unknown): unknown {
-  if (!isUnknownCommand(error)) return error;
-  const text = 'the server has no locks: load the module redis-lock (libredis_lock.so) there, or mend host and port';
+  const isOld = isUnknownOption(error);
+  if (!(isOld || isUnknownCommand(error))) return error;
+  const text = isOld
+    ? 'the module redis-lock of the server is too old: this helper needs 1.0 or newer'
+    : 'the server has no locks: load the module redis-lock (libredis_lock.so) there, or mend host and port';
   return new LockError(`${text}. It said: ${(error as Error).message}`, { cause: error });
 }
 

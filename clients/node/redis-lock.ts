@@ -12,7 +12,8 @@ import { debuglog } from 'node:util';
 import type { Engine, Hold } from './engine/hold.ts';
 import { Owner } from './engine/owner.ts';
 import { Renewer } from './engine/renewer.ts';
-import { Terms } from './engine/terms.ts';
+import { type Asked, Terms } from './engine/terms.ts';
+import { BLOCKING_MAX } from './engine/times.ts';
 import { Wait } from './engine/wait.ts';
 import { LockLost, LockMisuse, LockTimeout, type OnTrouble, Troubles } from './errors.ts';
 import type { Client } from './transport/libraries.ts';
@@ -30,38 +31,10 @@ export {
 } from './errors.ts';
 export type { Client } from './transport/libraries.ts';
 
-/** So many waits have a connection of their own, unless the application says otherwise. */
-const MAX_BLOCKING = 32;
-
 // --- Options ---
 
 /** How to take a lock. All times are in milliseconds. */
-export interface LockOptions {
-  /**
-   * How soon the lock is freed after its process dies, in milliseconds. It is renewed at each third of it, for as long as
-   * it is held. At least 1000.
-   * @defaultValue 30000
-   */
-  lease?: number | undefined;
-  /**
-   * How long to wait for the lock, in milliseconds. 0 tries once.
-   * @defaultValue as long as it takes; `tryAcquire`: 0
-   */
-  wait?: number | undefined;
-  /**
-   * Hold it together with other readers.
-   * @defaultValue false
-   */
-  shared?: boolean | undefined;
-  /** A semaphore: all holders together have at most this many shares. A whole number; all holders name the same. */
-  limit?: number | undefined;
-  /**
-   * How many shares to take of `limit`.
-   * @defaultValue 1
-   */
-  take?: number | undefined;
-  /** Text for people, which LOCK.INFO shows. */
-  note?: string | undefined;
+export interface LockOptions extends Asked {
   /** The lock that is held already: both get one owner, so that the server finds deadlocks. */
   within?: Lock | undefined;
   /** Ends the wait: `acquire` gives the place back, and throws the reason of this signal. */
@@ -125,7 +98,7 @@ export class Locks {
    * @throws {LockMisuse} A wrong option.
    */
   constructor(client: Client, options: LocksOptions = {}) {
-    const { maxBlocking = MAX_BLOCKING, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
+    const { maxBlocking = BLOCKING_MAX, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
     if (!(Number.isInteger(maxBlocking) && maxBlocking >= 0)) {
       throw new LockMisuse('maxBlocking must be a whole number from 0');
     }

@@ -13,6 +13,7 @@ mod packages;
 mod run;
 mod scenarios;
 mod stage;
+mod times;
 
 /// A module for each language, with a test for each scenario.
 macro_rules! in_each_language {

@@ -9,7 +9,7 @@ import type { Line, Wire } from '../transport/links.ts';
 import type { Owner } from './owner.ts';
 import type { Renewer } from './renewer.ts';
 import type { Terms } from './terms.ts';
-import { ANSWER_MS, CLOCK_STEP_MS, clock, jittered, LEAVE_MS, PAUSE_MAX_MS, QUEUE_MS } from './times.ts';
+import { ANSWER_MS, CLOCK_STEP_MS, clock, jittered, PAUSE_MAX_MS, QUEUE_MS, READ_ON_MS } from './times.ts';
 
 /** What the locks of one Locks share. */
 export interface Engine {
@@ -201,7 +201,7 @@ export class Hold {
     const { loss } = this;
     if (loss) {
       // Of several keys some may be held still.
-      await send(LEAVE_MS).catch(ignore);
+      await send(READ_ON_MS).catch(ignore);
       throw loss;
     }
     this.end();

@@ -3,15 +3,34 @@
 // SPDX-License-Identifier: MIT
 
 import { LockMisuse } from '../errors.ts';
-import { LEASE_MIN_MS, LEASE_MS, QUEUE_MS } from './times.ts';
+import { LEASE_MIN_MS, LEASE_MS, MARGIN_MIN_MS, QUEUE_MS } from './times.ts';
 
-/** The options of a lock that say what is asked for. */
+/** The options of a lock that say what is asked for. All times are in milliseconds. */
 export interface Asked {
+  /**
+   * How soon the lock is freed after its process dies, in milliseconds. It is renewed at each third of it, for as long as
+   * it is held. At least 1000.
+   * @defaultValue 30000
+   */
   lease?: number | undefined;
+  /**
+   * How long to wait for the lock, in milliseconds. 0 tries once.
+   * @defaultValue as long as it takes; `tryAcquire`: 0
+   */
   wait?: number | undefined;
+  /**
+   * Hold it together with other readers.
+   * @defaultValue false
+   */
   shared?: boolean | undefined;
+  /** A semaphore: all holders together have at most this many shares. A whole number; all holders name the same. */
   limit?: number | undefined;
+  /**
+   * How many shares to take of `limit`.
+   * @defaultValue 1
+   */
   take?: number | undefined;
+  /** Text for people, which LOCK.INFO shows. */
   note?: string | undefined;
 }
 
@@ -68,7 +87,7 @@ export class Terms {
 
   /** What two clocks may differ by. */
   get margin(): number {
-    return Math.max(this.lease / 100, 100);
+    return Math.max(this.lease / 100, MARGIN_MIN_MS);
   }
 
   /** The request. With QUEUE it may be sent any number of times: the owner keeps its place, and counts once. */

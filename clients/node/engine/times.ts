@@ -6,24 +6,26 @@ import { uptime } from 'node:os';
 import process from 'node:process';
 
 /** The shortest lease that the helper takes: below it a busy event loop loses its locks. */
-export const LEASE_MIN_MS = 1_000;
+// The times that all helpers share. clients/README.md says what each is for.
 export const LEASE_MS = 30_000;
-/** A request waits in the server for at most this long, and asks again: no proxy cuts so short a silence. */
+export const LEASE_MIN_MS = 1_000;
 export const BLOCK_MS = 3_000;
-/** The server keeps the place in the queue for this long between two requests. */
 export const QUEUE_MS = 10_000;
-/** A wait that has no link to wait on asks this often. */
 export const POLL_MS = 1_000;
-/** The time for an answer, where neither the lease nor the end of a wait sets another. */
-export const ANSWER_MS = 3_000;
-/** The time for an answer when a wait is over or given up. */
-export const LEAVE_MS = 1_000;
-/** So long the application waits for the end of what it gave up. The rest goes on in the background. */
-export const CANCEL_MS = 250;
+export const POLL_JITTER = 0.25;
+export const ANSWER_MS = 2_500;
+export const OVERTIME_MS = 1_000;
+export const READ_ON_MS = 1_000;
+export const LEAVE_MS = 250;
 export const PAUSE_MIN_MS = 100;
 export const PAUSE_MAX_MS = 1_000;
-/** The holds are looked at this often at least, since timers stand still while the machine is suspended. */
+export const PAUSE_JITTER = 0.5;
+export const MARGIN_MIN_MS = 100;
 export const LOOK_MS = 1_000;
+export const IDLE_MS = 30_000;
+export const IDLE_MAX = 8;
+export const BLOCKING_MAX = 32;
+
 /** Linux has the clock that counts suspended time in steps of this size. */
 export const CLOCK_STEP_MS = 10;
 
@@ -59,6 +61,12 @@ export async function until<T>(ms: number, promise: Promise<T>): Promise<T | und
   }
 }
 
+/** The pause before the next request of a wait that does not block. */
+export function untilPoll(): number {
+  return POLL_MS * (1 - POLL_JITTER * Math.random());
+}
+
+/** A pause after a failure, longer by chance. */
 export function jittered(ms: number): number {
-  return ms * (0.75 + Math.random() / 4);
+  return ms * (1 + PAUSE_JITTER * Math.random());
 }

@@ -12,15 +12,16 @@ import type { Terms } from './terms.ts';
 import {
   ANSWER_MS,
   BLOCK_MS,
-  CANCEL_MS,
   clock,
   jittered,
   LEAVE_MS,
+  OVERTIME_MS,
   PAUSE_MAX_MS,
   PAUSE_MIN_MS,
-  POLL_MS,
   QUEUE_MS,
+  READ_ON_MS,
   until,
+  untilPoll,
 } from './times.ts';
 
 const REDIRECTIONS_MAX = 5;
@@ -89,7 +90,7 @@ export class Wait {
       if (this.#isKnown) {
         const left = this.#leave();
         void this.#owner.leaveWith(this.#terms.keys, left);
-        await until(CANCEL_MS, left);
+        await until(LEAVE_MS, left);
       } else {
         this.#owner.leave(this.#terms.keys, true);
         this.#part();
@@ -135,13 +136,13 @@ export class Wait {
     if (this.#terms.wait === 0) return 0;
     if (this.#isPolling) {
       this.#isPolling = false;
-      return jittered(POLL_MS);
+      return untilPoll();
     }
     const { wire } = this.#engine;
     // The first request asked on the link of all, and waited for nothing. From now on one of its own waits.
     this.#lent ??= wire.lend(this.#line.address);
     if (this.#lent) return 0;
-    await this.#orCancelled(wire.turn(Math.max(0, Math.min(jittered(POLL_MS), left))));
+    await this.#orCancelled(wire.turn(Math.max(0, Math.min(untilPoll(), left))));
     this.#lent = wire.lend(this.#line.address);
     return 0;
   }
@@ -159,7 +160,7 @@ export class Wait {
       this.#redirections += 1;
       return AT_ONCE;
     }
-    const pause = this.#pause * (1 + Math.random() / 4);
+    const pause = jittered(this.#pause);
     this.#pause = Math.min(2 * this.#pause, PAUSE_MAX_MS);
     return pause;
   }
@@ -181,7 +182,7 @@ export class Wait {
     const terms = this.#terms;
     if (!this.#owner.isFresh) await this.#clean(left);
     const link = this.#choose(left);
-    const limit = this.#block + Math.min(Math.max(left - this.#block, LEAVE_MS), ANSWER_MS);
+    const limit = this.#block + Math.min(Math.max(left - this.#block, OVERTIME_MS), ANSWER_MS);
     this.#asked = performance.now();
     const sent = clock();
     const wasKnown = this.#isKnown;
@@ -209,7 +210,7 @@ export class Wait {
     const { keys } = this.#terms;
     const leaving = this.#owner.leaving(keys);
     if (leaving) {
-      const limit = Math.max(left, LEAVE_MS);
+      const limit = Math.max(left, READ_ON_MS);
       const isOver = await this.#orCancelled(until(limit, leaving));
       if (isOver === undefined)
         throw new LockUnreachable(`${this.#terms}: the server has not confirmed its last release`);
@@ -247,8 +248,8 @@ export class Wait {
     const fences = Array.isArray(reply) ? reply.map(numberOf) : [numberOf(reply)];
     const hold = new Hold(this.#engine, this.#line, { owner: this.#owner, terms: this.#terms, fences, sent });
     this.#hold = hold;
-    // The moment of the grant is not known: after a wait that was longer the lease begins anew.
-    if (clock() - sent <= this.#terms.margin) {
+    // The moment of the grant is not known. Where a renewal may be due already, the lease begins anew.
+    if (clock() - sent < this.#terms.lease / 3) {
       this.#engine.renewer.add(hold);
       return hold;
     }
@@ -306,7 +307,7 @@ export class Wait {
     let areDead = false;
     for (let pause = 0; ; pause = Math.min(Math.max(PAUSE_MIN_MS, 2 * pause), PAUSE_MAX_MS)) {
       if (isReleased) {
-        if (areDead || (await until(LEAVE_MS, Promise.all(behind)))?.every(Boolean)) return true;
+        if (areDead || (await until(READ_ON_MS, Promise.all(behind)))?.every(Boolean)) return true;
         // The server answers here, and there it does not: it will not.
         areDead = true;
       }
@@ -338,7 +339,7 @@ export class Wait {
 
 async function outcomeOf(reply: Promise<unknown>): Promise<'nothing' | 'fence' | 'silence'> {
   try {
-    const read = await until(LEAVE_MS, reply);
+    const read = await until(READ_ON_MS, reply);
     return read === undefined ? 'silence' : read === null ? 'nothing' : 'fence';
   } catch (error) {
     return codeOf(error) === undefined ? 'silence' : 'nothing';

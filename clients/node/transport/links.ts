@@ -4,15 +4,10 @@
 //
 // SPDX-License-Identifier: MIT
 
+import { IDLE_MAX, IDLE_MS, LOOK_MS } from '../engine/times.ts';
 import { codeOf, isRedirection, isRefusal, LockUnreachable } from '../errors.ts';
 import { type Connection, ignore, type Maker, makerFor, type Native, unusable, type Word } from './libraries.ts';
 
-/** A link without a lock and without a request is kept for the next one for this long. It keeps no process alive. */
-const IDLE_MS = 30_000;
-/** So many links that waits have used are kept, at most. */
-const IDLE_MAX = 8;
-/** The links are looked through this often. */
-const SWEEP_MS = 5_000;
 /** A link that was heard of so recently is well. An older one may have died without a word. */
 const FRESH_MS = 2_000;
 const REDIRECTIONS_MAX = 5;
@@ -242,7 +237,7 @@ export class Wire {
   }
 
   #open(address: string | undefined): Link {
-    this.#sweeper ??= setInterval(() => this.#sweep(), SWEEP_MS).unref();
+    this.#sweeper ??= setInterval(() => this.#sweep(), LOOK_MS).unref();
     return new Link(address, this.#make(address));
   }
 

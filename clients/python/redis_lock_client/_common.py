@@ -15,18 +15,27 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 Key = str | bytes | bytearray | memoryview
 
-SLICE = 3.0  # the longest BLOCK of one request
-QUEUE = 10.0  # how long the server keeps a place in the queue without a request for it
-PATIENCE = 2.5  # how long a server may take to answer, beyond BLOCK
-OVERTIME = 2.0  # the same for the last request of a wait
-POLL = 1.0  # the time between two requests of a wait that does not BLOCK
-LEAVE = 0.25  # how long the end of a wait may take its caller; the renewer goes on
-READ_ON = 1.0  # how long the reply to a request that was given up is waited for
-LOOK = 1.0  # how often clocks, idle connections and the renewer's own one are looked at
+# The times that all helpers share, in seconds. clients/README.md says what each is for.
+LEASE = 30.0
+LEASE_MIN = 1.0
+BLOCK = 3.0
+QUEUE = 10.0
+POLL = 1.0
+POLL_JITTER = 0.25
+ANSWER = 2.5
+OVERTIME = 1.0
+READ_ON = 1.0
+LEAVE = 0.25
+PAUSE_MIN = 0.1
+PAUSE_MAX = 1.0
+PAUSE_JITTER = 0.5
+MARGIN_MIN = 0.1
+LOOK = 1.0
+IDLE = 30.0
+IDLE_MAX = 8
+BLOCKING_MAX = 32
+
 TICK = 0.001  # the shortest BLOCK there is
-LINGER = 30.0  # how long idle connections and the renewer outlive their last use
-MOST_BLOCKING = 32  # waits of a process that BLOCK, over a connection each
-MOST_IDLE = 8  # connections to a server that are kept without a use
 LONG_LEASE = 3600.0  # a longer lease is probably meant to be milliseconds
 
 # Guards what threads share. A child of a fork gets it free.
@@ -72,13 +81,16 @@ def again(error: BaseException) -> bool:
 
 
 def pauses() -> Iterator[float]:
-    """Pauses between attempts: 100 ms, doubled up to a second, each with up to half as much again by chance."""
-    return (min(0.1 * 2**attempt, 1.0) * random.uniform(1.0, 1.5) for attempt in itertools.count())
+    """Pauses between attempts: each twice the last one, up to a limit, and longer by chance."""
+    return (
+        min(PAUSE_MIN * 2**attempt, PAUSE_MAX) * random.uniform(1.0, 1.0 + PAUSE_JITTER)
+        for attempt in itertools.count()
+    )
 
 
 def margin(lease: float) -> float:
     """What is taken from a lease for clocks that run at other speeds."""
-    return max(lease / 100, 0.1)
+    return max(lease / 100, MARGIN_MIN)
 
 
 def to_bytes(key: Key) -> bytes:
@@ -106,7 +118,7 @@ def check_wait(seconds: float | None) -> None:
 
 
 def check_lease(seconds: float) -> None:
-    if not 1 <= seconds <= 86_400 * 366:
+    if not LEASE_MIN <= seconds <= 86_400 * 366:
         raise ValueError("lease must be at least a second")
     if seconds > LONG_LEASE:
         warnings.warn(

@@ -15,12 +15,13 @@ from redis import exceptions as errors
 from redis.exceptions import LockError
 
 from redis_lock_client._common import (
+    BLOCK,
     LEAVE,
     OVERTIME,
     POLL,
+    POLL_JITTER,
     QUEUE,
     READ_ON,
-    SLICE,
     TICK,
     Deadlock,
     Key,
@@ -33,7 +34,7 @@ from redis_lock_client._common import (
     to_bytes,
 )
 from redis_lock_client._transport import Question, Request, Server, Words, free_slot, take_slot
-from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, is_crowded, lacks_module, no_module, tell
+from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, explained, is_crowded, tell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,15 +202,15 @@ class Hold(Question):
             self.asked = True
             if not blocks:
                 return self.spec.acquire(self.owner.name, queue=not once)
-            block = max(TICK, min(SLICE, server.patience, until - now()))
+            block = max(TICK, min(BLOCK, server.patience, until - now()))
             return self.spec.acquire(self.owner.name, block=block)
 
         polls = self.asked and not (blocks or once)
-        poll_at = None if not polls else min(begin + POLL * random.uniform(0.8, 1.2), until)
+        poll_at = None if not polls else min(begin + POLL * random.uniform(1.0 - POLL_JITTER, 1.0), until)
         self.crowded = False
         # A server that hangs does not prolong the wait: the last answer has less time.
         left = math.inf if once else max(until - begin, 0) + OVERTIME
-        longest = min(server.patience + (SLICE if blocks else 0), left)
+        longest = min(server.patience + (BLOCK if blocks else 0), left)
         reply = await self.ask(
             words, min(server.patience, left), answer=longest, acquires=True, poll_at=poll_at, fresh=fresh
         )
@@ -219,8 +220,8 @@ class Hold(Question):
             await self.kind.sleep(max(0, sent + block - now()))
             return False
         self.fences = tuple(reply) if self.spec.several else (reply,)
-        if now() - sent > margin(self.spec.lease):
-            # It waited, so part of the lease may be over already.
+        if now() - sent >= self.spec.lease / 3:
+            # It waited, so a renewal may be due already.
             sent = now()
             extend = self.spec.extend(self.owner.name, self.fences)
             if not self.confirms(await self.ask(extend, server.patience)):
@@ -615,9 +616,10 @@ class Hold(Question):
                 self.request = request
             return await request.reply(limit if answer is None else answer)
         except errors.ResponseError as error:
-            if lacks_module(error):
-                raise errors.ResponseError(no_module(address(server.source))) from error
-            raise
+            told = explained(error, address(server.source))
+            if told is error:
+                raise
+            raise told from error
         finally:
             if asked is not None:
                 server.leave()

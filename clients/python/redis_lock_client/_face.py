@@ -13,6 +13,7 @@ import redis.asyncio
 from redis.exceptions import LockError
 
 from redis_lock_client._common import (
+    LEASE,
     LOOK,
     Key,
     LockLost,
@@ -181,7 +182,7 @@ class _Lock(Face):
             kind = f"{type(client).__module__}.{type(client).__qualname__}"
             raise TypeError(f"client must be a client of redis-py ({self._library}), and not {kind}")
         keys = all_keys(key)
-        lease = next((seconds for seconds in (timeout, lease) if seconds is not None), 30.0)
+        lease = next((seconds for seconds in (timeout, lease) if seconds is not None), LEASE)
         if not keys or len({to_bytes(one) for one in keys}) < len(keys):
             raise ValueError("key must be a key, or several different ones")
         check_lease(lease)

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis import exceptions as errors
 
-from redis_lock_client._common import LOOK, PATIENCE, now
+from redis_lock_client._common import ANSWER, LOOK, now
 from redis_lock_client._transport import Request, Server, T, Words, is_stale
 
 
@@ -69,7 +69,7 @@ class TaskRequest(Request):
     async def reply(self, limit: float) -> Any:
         begin = now()
         while not self.task.done():
-            left = (begin + PATIENCE if self.sent is None else max(begin, self.sent) + limit) - now()
+            left = (begin + ANSWER if self.sent is None else max(begin, self.sent) + limit) - now()
             if left <= 0:
                 self.close()
                 self.server.close_idle()
@@ -99,7 +99,7 @@ class TaskRequest(Request):
     async def exchange(self, words: Words | Callable[[], Words], fresh: bool, asking: bool) -> Any:
         server = self.server
         try:
-            self.connection = connection = await server.lend(PATIENCE, fresh=fresh)
+            self.connection = connection = await server.lend(ANSWER, fresh=fresh)
             if asking:
                 await connection.send_command("ASKING")
                 await connection.read_response()

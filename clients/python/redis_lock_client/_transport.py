@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 from redis import exceptions as errors
 
 from redis_lock_client._common import (
-    LINGER,
+    ANSWER,
+    BLOCKING_MAX,
+    IDLE,
+    IDLE_MAX,
     LOOK,
-    MOST_BLOCKING,
-    MOST_IDLE,
-    PATIENCE,
     mutex,
     now,
     pauses,
@@ -34,7 +34,7 @@ from redis_lock_client._trouble import is_crowded, logger, teller
 T = TypeVar("T")
 Words = Sequence[Any]
 MOST_AT_ONCE = 1000  # requests in one write
-MOST_LENT = MOST_BLOCKING + 1  # connections to a server, beside the renewer's own
+MOST_LENT = BLOCKING_MAX + 1  # connections to a server, beside the renewer's own
 
 
 class Request(abc.ABC):
@@ -251,7 +251,7 @@ class Server(abc.ABC):
 
     def ends(self, key: tuple[int, int, int]) -> bool:
         with mutex:
-            if self.users == 0 and now() - self.left >= LINGER:
+            if self.users == 0 and now() - self.left >= IDLE:
                 self.retire(key)
         return self.over
 
@@ -325,7 +325,7 @@ class Server(abc.ABC):
     async def tidy(self) -> None:
         """Closes idle connections in time, and sees that the renewer's is there before it is needed."""
         with mutex:
-            kept = [entry for entry in self.idle if now() - entry[0] < LINGER][-MOST_IDLE:]
+            kept = [entry for entry in self.idle if now() - entry[0] < IDLE][-IDLE_MAX:]
             surplus = [entry for entry in self.idle if entry not in kept]
             self.idle = kept
         for _, connection in surplus:
@@ -337,7 +337,7 @@ class Server(abc.ABC):
             self.break_own(timed_out=False)
         if self.own is None and self.planned and now() >= self.open_at:
             with contextlib.suppress(Exception):
-                await self.connect_own(min(min(self.leases, default=math.inf) / 6, PATIENCE))
+                await self.connect_own(min(min(self.leases, default=math.inf) / 6, ANSWER))
                 self.pauses = pauses()
             if self.own is None:
                 self.open_at = now() + next(self.pauses)
@@ -352,7 +352,7 @@ class Server(abc.ABC):
     def patience(self) -> float:
         """How long the server may take to answer, beyond BLOCK: half the client's own read time-out, if it has one."""
         timeout = self.source.connection_kwargs.get("socket_timeout")
-        return PATIENCE if timeout is None else min(PATIENCE, timeout / 2)
+        return ANSWER if timeout is None else min(ANSWER, timeout / 2)
 
     def settings(self, limit: float) -> dict[str, Any]:
         """The client's settings, without its resending and without what belongs to its pool."""
@@ -375,7 +375,7 @@ class Server(abc.ABC):
                 self.own = connection
             else:
                 self.idle.append((now(), connection))
-                if len(self.idle) > MOST_IDLE:
+                if len(self.idle) > IDLE_MAX:
                     self.attend(now() + LOOK)
 
     async def pick(self) -> Any:
@@ -515,7 +515,7 @@ def take_slot() -> bool:
     """True if one more wait may BLOCK; it needs a `free_slot`."""
     global blocking  # noqa: PLW0603
     with mutex:
-        free = blocking < MOST_BLOCKING
+        free = blocking < BLOCKING_MAX
         blocking += free
         return free
 

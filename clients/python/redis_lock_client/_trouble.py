@@ -23,8 +23,9 @@ MOST_REMEMBERED = 1000
 class Trouble:
     """What is wrong, in one sentence (`str(trouble)`), and what kind of trouble it is.
 
-    kind: "unreachable", "crowded" (no connection is left), "no module", "no right", "memory full", "refused" (another
-        error that passes), "renewal" (one has failed, and is repeated), "release" (the same), "lost".
+    kind: "unreachable", "crowded" (no connection is left), "no module", "old module", "no right", "memory full",
+        "refused" (another error that passes), "renewal" (one has failed, and is repeated),
+        "release" (the same), "lost".
     lock: the name of the lock: its key, or keys.
     text: the sentence.
     error: the error that it comes from, if there is one.
@@ -64,10 +65,14 @@ def explain(error: BaseException, server: str) -> tuple[str, str] | None:
     text = str(error)
     if isinstance(error, Deadlock | errors.AskError) or text.startswith(("GRACE", "UNBLOCKED", "DEADLOCK")):
         return None
+    if has_old_module(error) and error.__cause__ is not None:
+        text = str(error.__cause__)  # it was explained already
     found = next(((kind, says) for kind, says, is_so in _KINDS if is_so(error, text)), None)
     return found and (found[0], found[1].format(server=server, text=text))
 
 
+NO_MODULE = "{server} does not have the module redis_lock: load libredis_lock.so there with loadmodule"
+OLD_MODULE = "the module redis_lock of {server} is too old: this needs 1.0 or newer. It said: {text}"
 _LOST = errors.ConnectionError | errors.TimeoutError | errors.RedisClusterException
 _KINDS: tuple[tuple[str, str, Callable[[BaseException, str], bool]], ...] = (
     ("crowded", "no connection to {server} is left: {text}", lambda error, _: is_crowded(error)),
@@ -98,8 +103,13 @@ _KINDS: tuple[tuple[str, str, Callable[[BaseException, str], bool]], ...] = (
     ),
     (
         "no module",
-        "{server} does not have the module redis_lock: load libredis_lock.so there with loadmodule",
+        NO_MODULE,
         lambda error, _: lacks_module(error),
+    ),
+    (
+        "old module",
+        OLD_MODULE,
+        lambda error, _: has_old_module(error),
     ),
     ("refused", "{server} refuses: {text}", lambda error, _: isinstance(error, errors.ResponseError)),
 )
@@ -112,8 +122,19 @@ def lacks_module(error: BaseException) -> bool:
     return isinstance(error, errors.ResponseError) and (unknown or "does not have the module" in text)
 
 
-def no_module(server: str) -> str:
-    return f"{server} does not have the module redis_lock: load libredis_lock.so there with loadmodule"
+def has_old_module(error: BaseException) -> bool:
+    """True if the module of the server lacks an option that this package sends."""
+    text = str(error)
+    return isinstance(error, errors.ResponseError) and ("unknown option" in text or "is too old" in text)
+
+
+def explained(error: errors.ResponseError, server: str) -> errors.ResponseError:
+    """The error, or for a server without the module or with an old one one with a sentence that helps."""
+    if lacks_module(error):
+        return errors.ResponseError(NO_MODULE.format(server=server))
+    if has_old_module(error):
+        return errors.ResponseError(OLD_MODULE.format(server=server, text=error))
+    return error
 
 
 _said: dict[tuple[str, str], float] = {}

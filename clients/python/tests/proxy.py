@@ -6,12 +6,17 @@ import threading
 
 
 class Proxy:
-    """Sends all bytes `delay` seconds later. `hush()` lets the connections that are there die without a word."""
+    """Sends all bytes `delay` seconds later.
+
+    `hush()` lets the connections that are there die without a word. With `hangs` new ones are as mute.
+    """
 
     def __init__(self, port, delay=0.0):
         self.target, self.delay = port, delay
         self.accepted = 0
         self.refuses = False  # new connections are closed at once
+        self.hangs = False
+        self.replaces = None  # what of the client's bytes, and by what
         self.writers = []
         self.deaf = set()
         self.loop = asyncio.new_event_loop()
@@ -34,12 +39,16 @@ class Proxy:
             return
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
         pair = object()
+        if self.hangs:
+            self.deaf.add(pair)
         self.writers += [(pair, writer), (pair, far_writer)]
         await asyncio.gather(self.pump(pair, reader, far_writer), self.pump(pair, far_reader, writer))
 
     async def pump(self, pair, reader, writer):
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                if self.replaces is not None:
+                    data = data.replace(*self.replaces)
                 if pair not in self.deaf:
                     self.loop.call_later(self.delay, self.write, pair, writer, data)
         if pair not in self.deaf:

@@ -177,7 +177,7 @@ class AsyncLockTest(unittest.IsolatedAsyncioTestCase):
             async with AsyncLock(self.client, self.key, lease=1.0):
                 __import__("time").sleep(1.2)
 
-    @mock.patch.object(_transport, "LINGER", 0.5)
+    @mock.patch.object(_transport, "IDLE", 0.5)
     async def test_nothing_is_left_a_while_after_the_last_lock(self):
         before = len(asyncio.all_tasks())
         async with AsyncLock(self.client, self.key):

@@ -142,7 +142,7 @@ class AsyncQuorumLockTest(Nodes, unittest.IsolatedAsyncioTestCase):
                 time.sleep(1.2)  # noqa: ASYNC251 - that is the point
         await wait_for(self.is_free)
 
-    @mock.patch.object(_transport, "LINGER", 0.5)
+    @mock.patch.object(_transport, "IDLE", 0.5)
     async def test_nothing_is_left_a_while_after_the_last_lock(self):
         before = len(asyncio.all_tasks())
         async with self.lock():

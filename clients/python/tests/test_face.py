@@ -161,6 +161,18 @@ class FaceTest(unittest.TestCase):
             QuorumLock(clients, self.key, on_trouble=self.told.append).acquire()
         wait_for(lambda: self.kinds().count("no module") >= 2)
 
+    def test_a_module_that_is_too_old_is_told_in_a_sentence(self):
+        proxy = Proxy(PORTS[0])
+        self.addCleanup(proxy.close)
+        proxy.replaces = (b"QUEUE", b"OTHER")
+        client = redis.Redis(port=proxy.port)
+        self.addCleanup(client.close)
+        told = []
+        with self.assertRaisesRegex(redis.ResponseError, "too old: this needs 1.0 or newer"):
+            Lock(client, "face:old", wait=1, on_trouble=told.append).acquire()
+        self.assertEqual([trouble.kind for trouble in told], ["old module"])
+        self.assertIn("unknown option", told[0].text)
+
     def test_a_right_that_is_missing_is_told(self):
         self.client.acl_setuser("nobody", enabled=True, nopass=True, keys=["*"], commands=["+ping"])
         self.addCleanup(self.client.acl_deluser, "nobody")

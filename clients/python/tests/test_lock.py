@@ -201,7 +201,7 @@ class LockTest(unittest.TestCase):
         request.close()
         self.assertIsNone(_threads.run(other.reply(1.0)))
 
-    @mock.patch.object(_transport, "LINGER", 0.5)
+    @mock.patch.object(_transport, "IDLE", 0.5)
     def test_two_interrupts_leave_no_renewer(self):
         leave = _engine.Hold.leave
 
@@ -398,7 +398,7 @@ lock.release()
 """
         subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
 
-    @mock.patch.object(_transport, "LINGER", 0.5)
+    @mock.patch.object(_transport, "IDLE", 0.5)
     def test_nothing_is_left_a_while_after_the_last_lock(self):
         with Lock(self.client, self.key):
             self.assertIn("redis-lock renewer", [thread.name for thread in threading.enumerate()])

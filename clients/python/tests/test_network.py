@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import sys
@@ -24,6 +25,7 @@ from redis_lock_client import AsyncLock, Lock, LockLost, _transport
 from redis_lock_client.quorum import QuorumLock
 
 PORTS = [int(port) for port in os.environ["REDIS_LOCK_PORTS"].split()]
+COSTS = json.loads((Path(__file__).resolve().parents[2] / "costs.json").read_text())["python"]
 MANY = 60
 FAR = 0.1  # seconds in each direction: five renewals a second, if one follows the other
 
@@ -225,7 +227,26 @@ class NetworkTest(unittest.TestCase):
         self.assertLessEqual(max(most), 32 + 2)
         self.assertEqual(_transport.blocking, blocking)
 
-    def test_a_contended_lock_costs_two_requests_and_no_connection(self):
+    def costs(self, before, accepted, proxy, locks):
+        """What a lock took since then: see clients/costs.json."""
+        sent = sum(self.counts()) - sum(before)
+        return {"requests": sent / locks, "connections": proxy.accepted - accepted}
+
+    def counts(self):
+        return [self.calls(command) for command in ("acquire", "extend", "release")]
+
+    def test_a_free_lock_costs_what_is_written_down(self):
+        proxy = self.proxy()
+        client = self.client(proxy)
+        with Lock(client, self.key):
+            pass
+        before, accepted = self.counts(), proxy.accepted
+        for _ in range(50):
+            with Lock(client, self.key):
+                pass
+        self.assertEqual(self.costs(before, accepted, proxy, 50), COSTS["free"])
+
+    def test_a_contended_lock_costs_what_is_written_down(self):
         proxy = self.proxy()
         client = self.client(proxy)
         barrier = threading.Barrier(4)
@@ -236,17 +257,12 @@ class NetworkTest(unittest.TestCase):
                 with Lock(client, self.key):
                     pass
 
-        def counts():
-            return [self.calls(command) for command in ("acquire", "extend", "release")]
-
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda _: work(), range(4)))
             barrier.reset()
-            before, accepted = counts(), proxy.accepted
+            before, accepted = self.counts(), proxy.accepted
             list(threads.map(lambda _: work(), range(4)))
-        sent = [now - then for now, then in zip(counts(), before, strict=True)]
-        self.assertEqual(sent, [100, 0, 100])
-        self.assertEqual(proxy.accepted, accepted)
+        self.assertEqual(self.costs(before, accepted, proxy, 100), COSTS["contended"])
 
     # --- servers that hang ---
 
@@ -255,6 +271,7 @@ class NetworkTest(unittest.TestCase):
         client = self.client(proxy)
         with Lock(client, self.key):
             pass
+        proxy.hangs = True
         proxy.hush()
         start = time.monotonic()
         # What is left on the server is left in the background, however long that takes.

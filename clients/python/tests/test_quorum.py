@@ -84,7 +84,7 @@ class Wire:
 @contextlib.contextmanager
 def patience(seconds):
     """Lets a node take that long to answer."""
-    with mock.patch.object(quorum._engine, "PATIENCE", seconds), mock.patch.object(quorum._wires, "PATIENCE", seconds):
+    with mock.patch.object(quorum._engine, "ANSWER", seconds), mock.patch.object(quorum._wires, "ANSWER", seconds):
         yield
 
 
@@ -584,7 +584,7 @@ import sys, threading, time, redis
 sys.path.insert(0, {str(Path(redis_lock_client.__file__).parents[1])!r})
 from redis_lock_client import _transport
 from redis_lock_client.quorum import QuorumLock, _background
-_transport.LINGER = _background.LINGER = 0.5
+_transport.IDLE = _background.IDLE = 0.5
 clients = [redis.Redis(port=port, client_name="nothing-left") for port in {PORTS!r}]
 for _ in range(20):
     with QuorumLock(clients, {self.key!r}):

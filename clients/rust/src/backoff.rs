@@ -1,9 +1,7 @@
 //! How long to wait before a request that failed is sent again. Waits for nothing itself.
 
+use crate::clock::{PAUSE_JITTER, PAUSE_MAX, PAUSE_MIN, POLL, POLL_JITTER};
 use std::time::Duration;
-
-const FIRST: Duration = Duration::from_millis(100);
-const LAST: Duration = Duration::from_secs(1);
 
 /// Doubles from 100 ms to 1 s. A random part keeps clients that failed together from coming back together.
 #[derive(Debug, Default)]
@@ -37,10 +35,15 @@ impl Backoff {
     }
 }
 
-/// The pause after so many failures; up to half more by chance, but never above the last.
+/// The pause before the next request of a wait that does not block.
+pub(crate) fn until_poll() -> Duration {
+    POLL.mul_f64(1.0 - POLL_JITTER * random_share())
+}
+
+/// The pause after so many failures, longer by chance.
 fn pause(failures: u32, chance: f64) -> Duration {
-    let base = FIRST.saturating_mul(1 << failures.min(10)).min(LAST);
-    base.mul_f64(1.0 + chance / 2.0).clamp(FIRST, LAST)
+    let base = PAUSE_MIN.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX);
+    base.mul_f64(1.0 + PAUSE_JITTER * chance)
 }
 
 /// From 0 to 1. It need not be hard to guess: the standard library's hasher has enough of chance.
@@ -58,8 +61,8 @@ mod tests {
     fn pauses_double_from_100_ms_to_1_s() {
         let pauses = |chance| (0..6).map(|failures| pause(failures, chance).as_millis()).collect::<Vec<_>>();
         assert_eq!(pauses(0.0), [100, 200, 400, 800, 1000, 1000]);
-        assert_eq!(pauses(1.0), [150, 300, 600, 1000, 1000, 1000]);
-        assert_eq!(pause(u32::MAX, 0.5), LAST);
+        assert_eq!(pauses(1.0), [150, 300, 600, 1200, 1500, 1500]);
+        assert_eq!(pause(u32::MAX, 0.0), PAUSE_MAX);
     }
 
     #[test]
@@ -68,9 +71,9 @@ mod tests {
         for _ in 0..5 {
             backoff.pause();
         }
-        assert!(backoff.pause() > FIRST * 2);
+        assert!(backoff.pause() > PAUSE_MIN * 2);
         backoff.reset();
-        assert!(backoff.pause() <= FIRST * 2);
+        assert!(backoff.pause() <= PAUSE_MIN * 2);
     }
 
     #[test]

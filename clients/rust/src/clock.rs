@@ -61,8 +61,25 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// The least that is taken off, for clocks that are read late and timers that are coarse.
+// The times that all helpers share. clients/README.md says what each is for.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LEASE_MIN: Duration = Duration::from_secs(1);
+pub(crate) const BLOCK: Duration = Duration::from_secs(3);
+pub(crate) const QUEUE: Duration = Duration::from_secs(10);
+pub(crate) const POLL: Duration = Duration::from_secs(1);
+pub(crate) const POLL_JITTER: f64 = 0.25;
+pub(crate) const ANSWER: Duration = Duration::from_millis(2_500);
+pub(crate) const OVERTIME: Duration = Duration::from_secs(1);
+pub(crate) const READ_ON: Duration = Duration::from_secs(1);
+pub(crate) const LEAVE: Duration = Duration::from_millis(250);
+pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(100);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
+pub(crate) const PAUSE_JITTER: f64 = 0.5;
 const MARGIN_MIN: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
+pub(crate) const IDLE: Duration = Duration::from_secs(30);
+pub(crate) const IDLE_MAX: usize = 8;
+pub(crate) const BLOCKING_MAX: usize = 32;
 
 /// What is taken off at each node of a quorum besides.
 const NODE_MARGIN: Duration = Duration::from_millis(2);

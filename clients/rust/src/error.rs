@@ -121,11 +121,14 @@ fn reply_passes(code: &str, text: &str) -> bool {
     }
 }
 
-/// An error as the server sent it: code, blank, text. A server without locks is said to be one.
+/// An error as the server sent it: code, blank, text. A server without locks, or with an old module, is said to be one.
 pub(crate) fn text_of(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some("ERR"), Some(detail)) if is_unknown_lock_command(detail) => {
             format!("the server has no module redis-lock: load libredis_lock.so there (ERR {})", detail.trim_end())
+        }
+        (Some("ERR"), Some(detail)) if detail.starts_with("unknown option") => {
+            format!("the server's module redis-lock is too old: 1.0 or newer is needed (ERR {})", detail.trim_end())
         }
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(code), None) => code.to_owned(),
@@ -207,6 +210,13 @@ mod tests {
         assert!(!error.is_transient());
         assert!(error.to_string().starts_with("the server has no module redis-lock: load"), "{error}");
         assert!(reply("ERR unknown command 'FOO'").to_string().starts_with("ERR unknown"));
+    }
+
+    #[test]
+    fn a_module_that_is_too_old_is_named_as_such() {
+        let error = reply("ERR unknown option \"QUEUE\"");
+        assert!(!error.is_transient());
+        assert!(error.to_string().starts_with("the server's module redis-lock is too old: 1.0 or newer"), "{error}");
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! A lock that is held, for the program that works under it: gives it back, asks about it, writes under it.
 
-use crate::clock::Moment;
+use crate::clock::{LEAVE, Moment};
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::owner::{Claim, Owner};
 use crate::trouble::Trouble;
-use crate::wait::LEAVING;
 use redis::{Cmd, FromRedisValue, RedisError, Value};
 use std::fmt;
 use std::sync::Arc;
@@ -205,7 +204,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // Whoever wants to know uses release.
-        drop(self.end(None, Some(LEAVING)));
+        drop(self.end(None, Some(LEAVE)));
     }
 }
 

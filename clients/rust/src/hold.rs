@@ -1,7 +1,7 @@
 //! A lock that is held: until when that is sure, and whether it was lost. Loss is final. Sends nothing: others tell it
 //! what the server said.
 
-use crate::clock::{Moment, valid_until};
+use crate::clock::{LOOK, Moment, valid_until};
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::request::Terms;
@@ -9,9 +9,6 @@ use crate::sync::{lock, wait};
 use crate::trouble::Trouble;
 use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::Duration;
-
-/// How long the wait for a loss sleeps at most. Its timer stands still in a suspended machine, while validity ends.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) struct Hold {
     pub(crate) terms: Terms,
@@ -97,7 +94,7 @@ impl Hold {
             let state = lock(&self.state);
             if state.stage == stage {
                 let next = if stage == Stage::Held { state.valid_until.min(deadline) } else { deadline };
-                drop(wait(&self.changed, state, next.left().min(SLEEP_MAX)));
+                drop(wait(&self.changed, state, next.left().min(LOOK)));
             }
         }
     }
@@ -114,7 +111,7 @@ impl Hold {
                 return Some(state.valid_until);
             }
             if state.stage == Stage::Held {
-                let time = state.valid_until.left().min(SLEEP_MAX);
+                let time = state.valid_until.left().min(LOOK);
                 drop(wait(&self.changed, state, time));
             }
         }

@@ -3,11 +3,10 @@
 //! goes out in one write. The connection is there before the first lock is taken, and no request waits on it.
 
 use crate::channel::{Channel, Failure, Parting};
-use crate::clock::Moment;
+use crate::clock::{IDLE, LOOK, Moment};
 use crate::errand::Errand;
 use crate::error::Error;
 use crate::hold::Hold;
-use crate::pool::IDLE;
 use crate::renew::Renewal;
 use crate::servers::Servers;
 use crate::sync::{lock, wait};
@@ -17,9 +16,6 @@ use std::io;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-
-/// How long a thread sleeps at most. Its timer stands still in a suspended machine, while leases end.
-pub(crate) const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// How many locks or requests go out in one write.
 const BATCH: usize = 1024;
@@ -199,7 +195,7 @@ impl Inner {
             let now = Moment::now();
             let look_at = match lane.items.first_key_value() {
                 Some(((first, _), _)) if *first <= now => return Some(lane.take_due(now)),
-                Some(((first, _), _)) => (*first).min(now + LOOK_MAX),
+                Some(((first, _), _)) => (*first).min(now + LOOK),
                 None if is_closed || lane.used + IDLE <= now => {
                     state.by_address.remove(address);
                     return None;

@@ -1,7 +1,7 @@
 //! A hold at one server: renewed and given back over the connection of its lane, so that neither needs a new one.
 
 use crate::channel::Failure;
-use crate::clock::{Moment, renewal_limit};
+use crate::clock::{Moment, QUEUE, renewal_limit};
 use crate::errand::Errand;
 use crate::error::Error;
 use crate::guard::{Ended, Keeper};
@@ -10,7 +10,6 @@ use crate::owner::Claim;
 use crate::pool::{Repeat, Request};
 use crate::request::is_some;
 use crate::transport::Transport;
-use crate::wait::QUEUE;
 use redis::{Cmd, RedisError, Value};
 use std::sync::Arc;
 use std::sync::mpsc::channel;

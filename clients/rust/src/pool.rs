@@ -4,7 +4,7 @@
 //! next requests, and are closed after a while.
 
 use crate::channel::{Channel, Failure, Parting};
-use crate::clock::Moment;
+use crate::clock::{BLOCKING_MAX, IDLE, IDLE_MAX, LOOK, Moment};
 use crate::error::{Error, was_cut};
 use crate::servers::Servers;
 use crate::sync::lock;
@@ -13,16 +13,6 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
-
-/// How many requests of a client may wait in the server at once. Further waits ask again and again.
-const WAITS_MAX: usize = 32;
-
-/// How many idle connections are kept for the next request, and for how long.
-const IDLE_MAX: usize = 8;
-pub(crate) const IDLE: Duration = Duration::from_secs(30);
-
-/// How often an idle one looks whether it has been so for long.
-const LOOK: Duration = Duration::from_secs(5);
 
 /// What a waiting thread is told.
 pub(crate) enum Event {
@@ -103,7 +93,7 @@ impl Pool {
     pub(crate) fn wait(self: &Arc<Self>, slot: u16) -> io::Result<Option<Line>> {
         {
             let mut state = self.state();
-            if state.waits == WAITS_MAX {
+            if state.waits == BLOCKING_MAX {
                 return Ok(None);
             }
             state.waits += 1;

@@ -1,14 +1,12 @@
 //! The commands of the module, word by word, and what their replies mean. Sends nothing.
 
+use crate::clock::{LEASE, LEASE_MIN};
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::slot::slot_of;
 use redis::{Cmd, ToRedisArgs, Value, cmd};
 use std::io;
 use std::time::Duration;
-
-/// A lease below this leaves no time to renew it.
-const LEASE_MIN: Duration = Duration::from_secs(1);
 
 /// What is asked for: which keys, and on what terms.
 #[derive(Debug, Clone)]
@@ -35,8 +33,7 @@ pub(crate) enum Queue {
 
 impl Terms {
     pub(crate) fn new(keys: Vec<Vec<u8>>) -> Terms {
-        let lease = Duration::from_secs(30);
-        Terms { keys, shared: false, limit: None, take: 1, lease, session: None, note: None }
+        Terms { keys, shared: false, limit: None, take: 1, lease: LEASE, session: None, note: None }
     }
 
     /// Refuses what the server would refuse, or what cannot be kept alive.

@@ -2,8 +2,8 @@
 //! each server for all that goes on in the background.
 
 use crate::channel::Failure;
-use crate::clock::Moment;
-use crate::lanes::{LOOK_MAX, Lanes};
+use crate::clock::{LOOK, Moment};
+use crate::lanes::Lanes;
 use crate::pool::{Pool, Repeat, Request};
 use crate::servers::Servers;
 use crate::sync::{lock, wait};
@@ -52,7 +52,7 @@ impl Transport {
         let deadline = Moment::now() + timeout;
         let mut count = lock(&self.owed.count);
         while *count > 0 && !deadline.is_past() {
-            count = wait(&self.owed.changed, count, deadline.left().min(LOOK_MAX));
+            count = wait(&self.owed.changed, count, deadline.left().min(LOOK));
         }
         *count == 0
     }

@@ -1,10 +1,10 @@
 //! Takes a lock: at once, or in the queue. Whatever happens, an owner that did not get it has no place in the queue
 //! afterwards and holds nothing, as soon as the server can be reached.
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, until_poll};
 use crate::cancel::{Cancel, Notified};
 use crate::channel::{Failure, Parting};
-use crate::clock::{Moment, renewal_interval, renewal_limit};
+use crate::clock::{ANSWER, BLOCK, LEAVE, Moment, OVERTIME, POLL, QUEUE, READ_ON, renewal_interval, renewal_limit};
 use crate::errand::Errand;
 use crate::error::Error;
 use crate::lanes::OPEN_LIMIT;
@@ -18,27 +18,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
-
-/// How long the server keeps the place of a client that does not ask again.
-pub(crate) const QUEUE: Duration = Duration::from_secs(10);
-
-/// How long one request waits in the queue. The pauses between two stay below a third of `QUEUE`.
-const SLICE: Duration = Duration::from_secs(3);
-
-/// How much later than its end the reply to such a request may come.
-const REPLY_LIMIT: Duration = Duration::from_secs(2);
-
-/// How often a wait asks that has no connection to wait on.
-const POLL: Duration = Duration::from_secs(1);
-
-/// How long after the deadline the last reply is listened for. It says more than silence: null, or `GRACE`.
-const LAST_WORD: Duration = Duration::from_millis(500);
-
-/// How long each request may take that is not to wait: a server that is well answers it at once.
-const SHORT_LIMIT: Duration = Duration::from_secs(1);
-
-/// How long a caller waits for the end of its place, or of its hold. What is not over by then goes on without it.
-pub(crate) const LEAVING: Duration = Duration::from_millis(250);
 
 /// What the server granted, and when it was asked for it.
 pub(crate) struct Granted {
@@ -61,7 +40,7 @@ impl Asker<'_> {
         let slot = self.terms.slot();
         let (events, received) = channel();
         if !self.transport.lanes.prepare(slot, limit, move |opened| drop(events.send(opened))) {
-            let opened = received.recv_timeout(limit + LEAVING);
+            let opened = received.recv_timeout(limit + LEAVE);
             opened.unwrap_or_else(|_| Err(self.transport.lanes.silence(slot, limit)))?;
         }
         let sent = Moment::now();
@@ -129,7 +108,7 @@ impl Asker<'_> {
             return Ok(Some((fences, sent)));
         }
         let sent = Moment::now();
-        let limit = renewal_limit(self.terms.lasts()).min(SHORT_LIMIT);
+        let limit = renewal_limit(self.terms.lasts()).min(ANSWER);
         let requests = self.terms.extend(self.owner, &fences);
         for reply in self.transport.lanes.ask(self.terms.slot(), requests, limit)? {
             match reply.extract_error().map_err(Error::from) {
@@ -146,7 +125,7 @@ impl Asker<'_> {
     /// has forgotten all. Then the keys may be asked for again.
     fn leave(&self, claim: Claim, then: impl FnOnce() + Send + 'static) {
         let (request, debt) = (self.terms.leave(self.owner), self.transport.owe());
-        let errand = Errand::once(self.terms.slot(), vec![request], SHORT_LIMIT, move |replies, _| {
+        let errand = Errand::once(self.terms.slot(), vec![request], READ_ON, move |replies, _| {
             let is_refused = |reply: &Value| matches!(reply, Value::ServerError(_));
             if replies.is_ok_and(|replies| !replies.iter().any(is_refused)) {
                 drop(claim);
@@ -247,7 +226,7 @@ impl Wait<'_> {
     fn ask(&mut self) -> Result<Answer, Error> {
         let Asker { transport, terms, owner } = self.asker;
         let slot = terms.slot();
-        let time = self.left().map(|left| left.saturating_add(LAST_WORD));
+        let time = self.left().map(|left| left.saturating_add(OVERTIME));
         let events = self.events.clone();
         if !transport.lanes.prepare(slot, OPEN_LIMIT, move |opened| drop(events.send(Event::Ready(opened)))) {
             match self.next_event(time)? {
@@ -258,13 +237,13 @@ impl Wait<'_> {
         if self.line.is_none() {
             self.line = transport.pool.wait(slot).map_err(RedisError::from)?;
         }
-        let slice = self.left().unwrap_or(SLICE).min(SLICE);
+        let slice = self.left().unwrap_or(BLOCK).min(BLOCK);
         let parting = Some(self.asker.parting(&self.is_given_up));
         let sent = Moment::now();
         (self.has_asked, self.sent) = (true, sent);
         let pause = if let Some(line) = &mut self.line {
             let command = terms.acquire(owner, Queue::Wait(QUEUE, slice), None);
-            let (limit, repeat) = (slice + REPLY_LIMIT, Repeat::AfterIdle);
+            let (limit, repeat) = (slice + ANSWER, Repeat::AfterIdle);
             let request = Request { slot, command, limit, repeat, parting };
             if self.deadline.is_none() && self.notified.is_none() {
                 // Nothing can end it but the reply: that spares another thread.
@@ -277,12 +256,12 @@ impl Wait<'_> {
             slice
         } else {
             let (command, events) = (terms.acquire(owner, Queue::Place(QUEUE), None), self.events.clone());
-            let poll = Errand::once(slot, vec![command], SHORT_LIMIT, move |replies, _| {
+            let poll = Errand::once(slot, vec![command], POLL, move |replies, _| {
                 let reply = replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil));
                 drop(events.send(Event::Reply(reply)));
             });
             transport.lanes.send(poll.parting_with(parting));
-            POLL
+            until_poll()
         };
         self.is_asked = true;
         let Some(Event::Reply(reply)) = self.next_event(time)? else { return Ok(Answer::TimeUp) };
@@ -334,7 +313,7 @@ impl Wait<'_> {
         if !self.has_asked {
             return true;
         }
-        let (asker, deadline) = (self.asker, Moment::now() + LEAVING);
+        let (asker, deadline) = (self.asker, Moment::now() + LEAVE);
         let (sender, left) = channel();
         let leave = |claim: &Claim| {
             let sender = sender.clone();

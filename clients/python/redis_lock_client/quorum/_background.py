@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Generic
 
-from redis_lock_client._common import LINGER, PATIENCE, mutex
+from redis_lock_client._common import ANSWER, IDLE, mutex
 from redis_lock_client._tasks import Bell, ring
 from redis_lock_client._transport import T, servers
 
@@ -73,7 +73,7 @@ class Background:
             background.wait(call)
         except BaseException:
             call.cancelled = True  # before it begins, or while it runs
-            if call.background is not None and call.background.ready.wait(PATIENCE):
+            if call.background is not None and call.background.ready.wait(ANSWER):
                 with contextlib.suppress(RuntimeError):
                     call.background.loop.call_soon_threadsafe(call.cancel)
                 if call.submitted:
@@ -125,7 +125,7 @@ class Background:
                     if not (self.running or self.calls or any(key[:2] == ours for key in servers)):
                         self.retire()
                         return
-                await ring(self.bell, LINGER / 2)
+                await ring(self.bell, IDLE / 2)
         finally:
             self.retire()
 

@@ -18,10 +18,10 @@ from redis import exceptions as errors
 from redis.exceptions import LockError
 
 from redis_lock_client._common import (
+    ANSWER,
+    BLOCK,
     LOOK,
-    PATIENCE,
     QUEUE,
-    SLICE,
     TICK,
     Deadlock,
     LockLost,
@@ -34,7 +34,7 @@ from redis_lock_client._common import (
 from redis_lock_client._engine import Owner
 from redis_lock_client._tasks import Bell, TaskServer, ring
 from redis_lock_client._transport import Duty
-from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, no_module, tell
+from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, explained, tell
 from redis_lock_client.quorum._wires import Ask, Identity, NodeServer, Wire
 
 AHEAD = 100_000  # how far a proposed fence is ahead of the wall clock, in microseconds
@@ -84,7 +84,7 @@ class Spec:
     @property
     def limit(self) -> float:
         """How long a node may take to answer."""
-        return min(max(self.lease / 20, 0.1), PATIENCE)
+        return min(max(self.lease / 20, 0.1), ANSWER)
 
     @property
     def mode(self) -> str:
@@ -191,9 +191,10 @@ class Part(Duty):
                 ask.drop()
             if isinstance(error, asyncio.CancelledError) and ask.answered:
                 self.unsure = True  # nobody has looked at the answer
-            if isinstance(error, errors.ResponseError) and "unknown command" in str(error).lower():
-                raise errors.ResponseError(no_module(address(self.source))) from error
-            raise
+            told = explained(error, address(self.source)) if isinstance(error, errors.ResponseError) else error
+            if told is error:
+                raise
+            raise told from error
         finally:
             self.placed = self.placed or (places and ask.sent is not None)
             self.settle(ask)
@@ -585,7 +586,7 @@ class Hold:
         failed = False
         while True:
             sent = now()
-            block = max(TICK, min(SLICE, until - sent))
+            block = max(TICK, min(BLOCK, until - sent))
             try:
                 await first.take(None, block=block, queue=QUEUE)
             except Exception as error:  # noqa: BLE001 - it is looked at

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from redis_lock_client._common import Key, check_lease, check_wait, one_key, wait_of
+from redis_lock_client._common import LEASE, Key, check_lease, check_wait, one_key, wait_of
 from redis_lock_client._face import Face, Place
 from redis_lock_client._tasks import TaskServer
 from redis_lock_client._trouble import OnTrouble, teller
@@ -43,7 +43,7 @@ class _QuorumLock(Face):
         self,
         clients: Sequence[Any],
         key: Key,
-        lease: float = 30.0,
+        lease: float = LEASE,
         wait: float | None = None,
         *,
         shared: bool = False,

@@ -12,7 +12,7 @@ import redis
 import redis.asyncio
 from redis import exceptions as errors
 
-from redis_lock_client._common import LOOK, PATIENCE, mutex, now
+from redis_lock_client._common import ANSWER, LOOK, mutex, now
 from redis_lock_client._tasks import TaskServer
 from redis_lock_client._transport import Duty
 
@@ -68,7 +68,7 @@ class Ask:
         """The reply, if it comes within `limit` seconds from when it was sent."""
         begin = now()
         while not self.task.done():
-            left = begin + PATIENCE - now() if self.sent is None else self.sent + limit - now()
+            left = begin + ANSWER - now() if self.sent is None else self.sent + limit - now()
             if left <= 0:
                 self.wire.late = True
                 self.wire.server.close_idle()
@@ -170,7 +170,7 @@ class Wire:
             if connection is None:
                 connection = await self.server.pick()
             if connection is None:
-                connection = await self.server.open(PATIENCE)
+                connection = await self.server.open(ANSWER)
             self.connection = connection
             if connection not in identities:
                 identities[connection] = await Identity.of(connection)
