@@ -90,7 +90,7 @@ fn the_tarball_of_node_is_built_installed_and_used() {
 
 #[test]
 fn the_module_of_go_is_used_by_another() {
-    Language::Go.play("packages::the_module_of_go_is_used_by_another", |_| {
+    Language::GoRedis.play("packages::the_module_of_go_is_used_by_another", |_| {
         let place = tempfile::tempdir().unwrap();
         let from = copy_of("clients/go", place.path());
         let own = place.path().join("own");
