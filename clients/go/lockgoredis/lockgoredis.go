@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"redis-lock.example/clients/go/redislock"
@@ -76,22 +77,19 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	return nil, err
 }
 
-// A conn is a client of go-redis that opens one connection, and never a second one.
+// A conn is a client of go-redis that has one connection, and never a second one. What it sends goes through conn:
+// newer versions send the requests of a Pipeline through a pool of their own.
 type conn struct {
 	client *redis.Client
-	end    context.CancelFunc // of the dial
-	mu     sync.Mutex
+	conn   *redis.Conn
 	net    net.Conn
-	used   bool // it was dialled, or closed
+	lent   atomic.Bool // the client has it
 }
 
 var errOnce = errors.New("lockgoredis: the connection is closed")
 
 func (t *transport) open(ctx context.Context, address string) (redislock.Conn, error) {
 	o := t.options
-	c := &conn{}
-	opening, end := context.WithCancel(context.Background())
-	c.end = end
 	dial := o.Dialer
 	if dial == nil {
 		dial = redis.NewDialer(&redis.Options{Addr: address, DialTimeout: dialTimeout(o), TLSConfig: o.TLSConfig})
@@ -100,13 +98,24 @@ func (t *transport) open(ctx context.Context, address string) (redislock.Conn, e
 	if network == "" {
 		network = "tcp"
 	}
+	// Newer versions would dial again and again.
+	limit, cancel := context.WithTimeout(ctx, dialTimeout(o))
+	defer cancel()
+	found, err := dial(limit, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{net: found}
 	// Zero is a default in many of these, and -1 is none.
 	c.client = redis.NewClient(&redis.Options{
 		Network:    network,
 		Addr:       address,
 		ClientName: o.ClientName,
-		Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
-			return c.dial(opening, dial, network, address)
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			if c.lent.Swap(true) {
+				return nil, errOnce
+			}
+			return c.net, nil
 		},
 		OnConnect:                  o.OnConnect,
 		Protocol:                   2,
@@ -126,9 +135,10 @@ func (t *transport) open(ctx context.Context, address string) (redislock.Conn, e
 		DisableIndentity:           o.DisableIndentity,
 		IdentitySuffix:             o.IdentitySuffix,
 	})
-	// The dial and the greeting end with the context, too.
-	stop := context.AfterFunc(ctx, func() { c.Close() })
-	err := c.client.Ping(ctx).Err()
+	c.conn = c.client.Conn()
+	// The greeting ends with the context, too.
+	stop := context.AfterFunc(ctx, func() { c.net.Close() })
+	err = c.conn.Ping(ctx).Err()
 	if !stop() {
 		c.Close()
 		return nil, context.Cause(ctx)
@@ -154,48 +164,18 @@ func dialTimeout(o *redis.Options) time.Duration {
 	return 5 * time.Second
 }
 
-func (c *conn) dial(
-	ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), network, address string,
-) (net.Conn, error) {
-	c.mu.Lock()
-	if c.used {
-		c.mu.Unlock()
-		return nil, errOnce
-	}
-	c.used = true
-	c.mu.Unlock()
-	found, err := dial(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if ctx.Err() != nil {
-		found.Close()
-		return nil, errOnce
-	}
-	c.net = found
-	return found, nil
-}
-
 func (c *conn) Close() error {
-	c.end()
-	c.mu.Lock()
-	c.used = true
-	if c.net != nil {
-		c.net.Close()
-	}
-	c.mu.Unlock()
+	c.net.Close()
 	return c.client.Close()
 }
 
 func (c *conn) Do(ctx context.Context, requests []redislock.Request) []redislock.Reply {
 	replies := make([]redislock.Reply, len(requests))
 	if len(requests) == 1 {
-		replies[0] = replyOf(c.client.Do(ctx, args(requests[0])...))
+		replies[0] = replyOf(do(ctx, c.conn.Process, requests[0]))
 		return replies
 	}
-	pipe := c.client.Pipeline()
+	pipe := c.conn.Pipeline()
 	cmds := make([]*redis.Cmd, len(requests))
 	for at, request := range requests {
 		cmds[at] = pipe.Do(ctx, args(request)...)
@@ -205,6 +185,12 @@ func (c *conn) Do(ctx context.Context, requests []redislock.Request) []redislock
 		replies[at] = replyOf(cmd)
 	}
 	return replies
+}
+
+func do(ctx context.Context, process func(context.Context, redis.Cmder) error, request redislock.Request) *redis.Cmd {
+	cmd := redis.NewCmd(ctx, args(request)...)
+	process(ctx, cmd)
+	return cmd
 }
 
 func args(request redislock.Request) []any {

@@ -25,10 +25,11 @@ type held struct {
 	done       chan struct{}
 	watchers   map[*watcher]struct{}
 
-	plan     time.Duration // when it is to be renewed
-	renewing bool
-	fresh    bool      // the next renewal needs a new connection
-	freed    sync.Once // its owner may ask for the keys again
+	plan      time.Duration // when it is to be renewed
+	renewing  bool
+	releasing bool      // Unlock was called
+	fresh     bool      // the next renewal needs a new connection
+	freed     sync.Once // its owner may ask for the keys again
 
 	// The renewer's.
 	due time.Duration
@@ -227,9 +228,16 @@ func (h *held) free() { h.freed.Do(func() { h.owner.leave(h.terms.keys) }) }
 func (h *held) release(ctx context.Context) error {
 	before := h.check()
 	isLost := errors.Is(before, ErrLost)
-	if !h.end(ErrReleased) && !isLost {
+	h.mu.Lock()
+	isSecond := h.releasing
+	h.releasing = true
+	h.mu.Unlock()
+	if before != nil && !isLost {
 		return before
+	} else if isSecond {
+		return &Error{h.terms.key(), ErrReleased}
 	}
+	h.engine.renewer.remove(h)
 	deadline := time.Now().Add(answerTime)
 	sends, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -239,6 +247,11 @@ func (h *held) release(ctx context.Context) error {
 		defer context.AfterFunc(ctx, cancel)()
 	}
 	missing, repeated, err := h.ask(sends, deadline, h.each("LOCK.RELEASE", "ALL"))
+	// Null to a release that was repeated is the success of the first.
+	if missing && !repeated {
+		h.lose(errors.New("the server says so"))
+	}
+	h.end(ErrReleased)
 	if err == nil || !again(err) {
 		h.free()
 	} else {
@@ -251,8 +264,6 @@ func (h *held) release(ctx context.Context) error {
 		h.engine.tell("release", h.terms.key(), err)
 		return &Error{h.terms.key(), errors.Join(context.Cause(ctx), explained(err))}
 	case missing && !repeated:
-		// Null to a release that was repeated is the success of the first.
-		h.engine.tell("lost", h.terms.key(), errors.New("it was lost before it was released"))
 		return &Error{h.terms.key(), ErrLost}
 	}
 	h.engine.over("release")
