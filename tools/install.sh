@@ -371,8 +371,14 @@ new_enough() {
   [ "$(printf '%s\n' "$go_min" "${version#go}" | sort -V | head -n 1)" = "$go_min" ]
 }
 
-# go_list: true if all that the tests import is there.
-go_list() { tools/go.sh list -test -deps ./clients/go/tests/... ./tests/helpers/agents/go/... >>"$log" 2>&1; }
+# go_list: true if all is there that the tests import, and each module of clients/go by itself, with its lowest versions.
+go_list() {
+  local module go=$PWD/tools/go.sh
+  "$go" list -test -deps ./clients/go/tests/... ./tests/helpers/agents/go/... >>"$log" 2>&1 || return 1
+  for module in clients/go/go.mod clients/go/*/go.mod; do
+    (cd "$(dirname "$module")" && GOWORK=off "$go" list -m all && GOWORK=off "$go" list -deps ./...) >>"$log" 2>&1 || return 1
+  done
+}
 
 install_go() { optional target/helpers/go-is-missing go_parts; }
 
@@ -393,7 +399,7 @@ go_parts() {
   # Their versions and checksums are in go.mod and go.sum.
   if ! go_list; then
     say "go: the client libraries of clients/go/tests into target/go-path"
-    if ! REDIS_LOCK_GOPROXY=${GOPROXY:-https://proxy.golang.org,direct} go_list; then
+    if ! (export REDIS_LOCK_GOPROXY=${GOPROXY:-https://proxy.golang.org,direct} && go_list); then
       no_go "the module proxy of Go does not answer: see $log"
       return
     fi

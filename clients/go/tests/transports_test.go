@@ -78,20 +78,25 @@ type stage struct {
 func onEach(t *testing.T, play func(s *stage)) {
 	t.Helper()
 	for _, one := range libraries {
-		t.Run(one.name, func(t *testing.T) { on(t, one, play) })
+		t.Run(one.name, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			t.Cleanup(func() { goleak.VerifyNone(t, before) })
+			s := &stage{T: t, library: one, ctx: context.Background()}
+			s.stand()
+			s.client = s.open(quiet)
+			play(s)
+		})
 	}
 }
 
-func on(t *testing.T, one library, play func(s *stage)) {
-	t.Helper()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
-	s := &stage{T: t, library: one, proxy: newProxy(t, address(t)), ctx: context.Background()}
-	s.key = fmt.Sprintf("%s:%d", t.Name(), keys.Add(1))
-	s.admin = redis.NewClient(&redis.Options{Addr: address(t)})
-	t.Cleanup(func() { s.admin.Close() })
-	s.client = s.open()
-	play(s)
+// TestMain sees that no goroutine outlives all tests.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func (s *stage) stand() {
+	s.proxy = newProxy(s, address(s))
+	s.key = fmt.Sprintf("%s:%d", s.Name(), keys.Add(1))
+	s.admin = redis.NewClient(&redis.Options{Addr: address(s)})
+	s.Cleanup(func() { s.admin.Close() })
 }
 
 // open returns one more client, through the proxy.
