@@ -12,7 +12,7 @@
 #               with it. Never fails: if it cannot, target/browser/missing says why
 #   docs        Sphinx, MyST and Furo into target/venv, for make docs. Never fails: if it cannot, target/docs-missing
 #               says why
-#   go          Go, and client libraries of the module proxy, into target/; if it cannot, target/helpers/go-is-missing says why
+#   go          Go, and clients of its module proxy, into target/; if it cannot, target/helpers/go-is-missing says why
 #   linters-go  the same: gofmt and go vet come with Go
 #   node-helper compiles the helper in clients/node into target/helpers/node
 #   linters-node  Biome, for tools/lint-node.sh
@@ -371,12 +371,13 @@ new_enough() {
   [ "$(printf '%s\n' "$go_min" "${version#go}" | sort -V | head -n 1)" = "$go_min" ]
 }
 
-# go_list: true if all is there that the tests import, and each module of clients/go by itself, with its lowest versions.
+# go_list: true if all is there that the tests import, and what each module of clients/go needs by itself.
 go_list() {
   local module go=$PWD/tools/go.sh
   "$go" list -test -deps ./clients/go/tests/... ./tests/helpers/agents/go/... >>"$log" 2>&1 || return 1
   for module in clients/go/go.mod clients/go/*/go.mod; do
-    (cd "$(dirname "$module")" && GOWORK=off "$go" list -m all && GOWORK=off "$go" list -deps ./...) >>"$log" 2>&1 || return 1
+    (cd "$(dirname "$module")" && export GOWORK=off && "$go" list -m all && "$go" list -deps ./...) >>"$log" 2>&1 ||
+      return 1
   done
 }
 

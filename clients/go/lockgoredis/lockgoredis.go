@@ -19,8 +19,8 @@ import (
 
 // New returns a transport to the server, or the cluster, of a client of go-redis: a Client, a FailoverClient or a
 // ClusterClient. It has connections of its own, with the address, the rights, TLS and the hooks of dialing of the
-// client, and without its retries and time limits. Keep the client open for as long. A Ring is refused: while one of its
-// servers is away, others take over its keys, and two would hold one lock.
+// client, and without its retries and time limits. Keep the client open for as long. A Ring is refused: while one
+// of its servers is away, others take over its keys, and two would hold one lock.
 func New(client redis.UniversalClient) (redislock.Transport, error) {
 	switch client := client.(type) {
 	case *redis.Client:

@@ -41,8 +41,8 @@ func New(pool *redis.Pool) redislock.Transport {
 	}, "")
 }
 
-// NewDial returns a transport to the server at the first of these addresses that can be reached: the nodes of a cluster,
-// of which a few will do, or one server.
+// NewDial returns a transport to the server at the first of these addresses that can be reached: the nodes of a
+// cluster, of which a few will do, or one server.
 func NewDial(dial Dial, addresses ...string) redislock.Transport {
 	return &transport{dial: dial, homes: addresses}
 }

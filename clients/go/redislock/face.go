@@ -102,8 +102,8 @@ func WithTrouble(tell func(Trouble)) ClientOption {
 	return clientOption(func(c *Client) { c.engine.trouble = tell })
 }
 
-// WithClock sets the clock by which locks are valid, for tests. On Linux it is CLOCK_BOOTTIME without this option, which
-// counts the time for which the machine sleeps.
+// WithClock sets the clock by which locks are valid, for tests. On Linux it is CLOCK_BOOTTIME without this option,
+// which counts the time for which the machine sleeps.
 func WithClock(clock func() time.Duration) ClientOption {
 	return clientOption(func(c *Client) { c.engine.now = clock })
 }
@@ -248,8 +248,11 @@ func (c *Client) Do(ctx context.Context, key string, work func(context.Context, 
 }
 
 // Lead is leader again and again, until the context is over, whose cause it returns. A term is one hold, and its fence
-// the number of the term. It ends when the lock is lost, or when term returns; an error of term that is no loss ends Lead.
-func (c *Client) Lead(ctx context.Context, key string, term func(context.Context, *Hold) error, opts ...LockOption) error {
+// the number of the term. It ends when the lock is lost, or when term returns; an error of term that is no
+// loss ends Lead.
+func (c *Client) Lead(
+	ctx context.Context, key string, term func(context.Context, *Hold) error, opts ...LockOption,
+) error {
 	for ctx.Err() == nil {
 		err := c.Do(ctx, key, term, opts...)
 		isOver := err == nil || errors.Is(err, ErrLost) || errors.Is(err, ErrHeld) || errors.Is(err, ErrUnavailable)
@@ -393,8 +396,8 @@ func (h *Hold) Check(ctx context.Context) (bool, error) {
 	return h.held.check() == nil, nil
 }
 
-// Guard runs a command in Redis if the first key is held in that moment, and returns its reply: an int64, a string, nil,
-// or a []any of these. It is sent once. Its arguments are strings, byte slices, numbers or bools.
+// Guard runs a command in Redis if the first key is held in that moment, and returns its reply: an int64, a string,
+// nil, or a []any of these. It is sent once. Its arguments are strings, byte slices, numbers or bools.
 func (h *Hold) Guard(ctx context.Context, cmd string, args ...any) (any, error) {
 	if cause := context.Cause(ctx); cause != nil {
 		return nil, &Error{h.Key(), cause}

@@ -86,7 +86,8 @@ func (s *Server) Lose(key string) {
 func (s *Server) Take(key string) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fence, _ := s.grant(request{keys: []string{key}, owner: "another", isWriter: true, shares: 1, lease: 1 << 62})[0].(int64)
+	r := request{keys: []string{key}, owner: "another", isWriter: true, shares: 1, lease: 1 << 62}
+	fence, _ := s.grant(r)[0].(int64)
 	return fence
 }
 

@@ -56,7 +56,7 @@ func TestAModulePullsInNoOtherClient(t *testing.T) {
 			t.Fatalf("%s: %s", module, list)
 		}
 		for _, client := range clients {
-			if isThere := client != "" && strings.Contains(string(list), client+" "); isThere != (client != "" && client == own) {
+			if isThere := strings.Contains(string(list), client+" "); client != "" && isThere != (client == own) {
 				t.Errorf("%s: %s: %v:\n%s", module, client, isThere, list)
 			}
 		}

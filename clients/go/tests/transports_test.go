@@ -132,7 +132,7 @@ func (s *stage) lock(opts ...redislock.LockOption) *redislock.Hold {
 // info is a field of LOCK.INFO, or nil.
 func (s *stage) info(field string) any {
 	s.Helper()
-	switch found := s.do("LOCK.INFO", s.key).(type) {
+	switch found := s.do("LOCK.INFO", s.key, "COUNT", 1000).(type) {
 	case map[any]any:
 		return found[field]
 	case []any:

@@ -1,6 +1,6 @@
 // Command agent drives the helper for Go: a JSON object a line on stdin asks, one on stdout answers. The scenarios of
-// tests/helpers say what there is to ask. Its arguments are go-redis, rueidis or redigo, and the URL of a server. Build:
-// tools/go.sh build -o target/helpers/go-agent ./tests/helpers/agents/go
+// tests/helpers say what there is to ask. Its arguments are go-redis, rueidis or redigo, and the URL of a server.
+// Build: tools/go.sh build -o target/helpers/go-agent ./tests/helpers/agents/go
 package main
 
 import (
