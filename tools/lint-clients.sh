@@ -26,7 +26,7 @@ if [ -f target/helpers/go-is-missing ]; then
   echo "lint: Go is not checked: $(cat target/helpers/go-is-missing)"
   left_out=yes
 else
-  lint go "Go and redigo" target/redigo/go.mod
+  lint go "Go and its client libraries" target/go-path/pkg/mod/cache
 fi
 [ -z "$left_out" ] || [ -z "${CI:-}" ] || {
   echo "lint: nothing may be left out here" >&2

@@ -10,7 +10,8 @@ if [ -n "$unformatted" ]; then
   echo "not as gofmt -s has it:" "$unformatted" >&2
   failed=yes
 fi
-for folder in "${folders[@]}"; do
+modules=$(find "${folders[@]}" -name go.mod -exec dirname {} \; | sort)
+for folder in $modules; do
   tools/go.sh vet "./$folder/..." || failed=yes
   # What other systems compile, too.
   GOOS=darwin tools/go.sh vet "./$folder/..." || failed=yes

@@ -20,7 +20,9 @@ LANGUAGES = {
     "asyncio": "python_asyncio",
     "node-redis": "node_redis",
     "ioredis": "ioredis",
-    "Go": "go",
+    "go-redis": "go_redis",
+    "rueidis": "rueidis",
+    "redigo": "redigo",
     "Rust": "rust",
 }
 # Where a language has tests of its own, how one is written there, and the tests of a run that play them all.

@@ -12,7 +12,9 @@ pub(crate) enum Language {
     PythonAsyncio,
     NodeRedis,
     Ioredis,
-    Go,
+    GoRedis,
+    Rueidis,
+    Redigo,
     Rust,
 }
 
@@ -36,7 +38,9 @@ impl Language {
                 command.arg(if self == Language::Ioredis { "ioredis" } else { "node-redis" });
                 command
             }
-            Language::Go => Command::new(go_agent()),
+            Language::GoRedis => go("go-redis"),
+            Language::Rueidis => go("rueidis"),
+            Language::Redigo => go("redigo"),
             Language::Rust => Command::new(rust_agent()),
         }
     }
@@ -44,8 +48,16 @@ impl Language {
     /// What the machine lacks to run it. tools/install.sh says so as well.
     fn lacks(self) -> Option<String> {
         let go = file_from("REDIS_LOCK_GO_MISSING", "target/helpers/go-is-missing");
-        (self == Language::Go && !go_agent().exists()).then(|| std::fs::read_to_string(go).ok()).flatten()
+        let is_go = matches!(self, Language::GoRedis | Language::Rueidis | Language::Redigo);
+        (is_go && !go_agent().exists()).then(|| std::fs::read_to_string(go).ok()).flatten()
     }
+}
+
+/// The agent for Go, with this client library.
+fn go(library: &str) -> Command {
+    let mut command = Command::new(go_agent());
+    command.arg(library);
+    command
 }
 
 /// An interpreter and its script.

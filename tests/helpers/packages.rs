@@ -90,23 +90,27 @@ fn the_tarball_of_node_is_built_installed_and_used() {
 
 #[test]
 fn the_module_of_go_is_used_by_another() {
-    Language::Go.play("packages::the_module_of_go_is_used_by_another", |_| {
+    Language::GoRedis.play("packages::the_module_of_go_is_used_by_another", |_| {
         let place = tempfile::tempdir().unwrap();
         let from = copy_of("clients/go", place.path());
         let own = place.path().join("own");
         fs::create_dir_all(&own).unwrap();
+        let from = from.display();
         let module = format!(
-            "module own\n\ngo 1.21\n\nrequire (\n\tredis-lock.example v0.0.0\n\tgithub.com/gomodule/redigo v1.8.3\n)\n\n\
-            replace redis-lock.example v0.0.0 => {}\n\nreplace github.com/gomodule/redigo => {}\n",
-            from.display(),
-            root().join("target/redigo").display(),
+            "module own\n\ngo 1.24\n\nrequire (\n\tredis-lock.example/clients/go v0.0.0\n\
+            \tredis-lock.example/clients/go/lockredigo v0.0.0\n\tgithub.com/gomodule/redigo v1.9.3\n)\n\n\
+            replace redis-lock.example/clients/go => {from}\n\n\
+            replace redis-lock.example/clients/go/lockredigo => {from}/lockredigo\n",
         );
         fs::write(own.join("go.mod"), module).unwrap();
+        // The checksums of the tests, which have the same versions.
+        fs::copy(root().join("clients/go/tests/go.sum"), own.join("go.sum")).unwrap();
         let program = "package main\n\nimport (\n\t\"context\"\n\t\"fmt\"\n\t\"os\"\n\n\
-            \t\"github.com/gomodule/redigo/redis\"\n\t\"redis-lock.example/redislock\"\n)\n\n\
+            \t\"github.com/gomodule/redigo/redis\"\n\t\"redis-lock.example/clients/go/lockredigo\"\n\
+            \t\"redis-lock.example/clients/go/redislock\"\n)\n\n\
             func main() {\n\
             \tpool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial(\"tcp\", os.Args[1]) }}\n\
-            \terr := redislock.New(pool, \"report\").Do(context.Background(),\n\
+            \terr := redislock.New(lockredigo.New(pool)).Do(context.Background(), \"report\",\n\
             \t\tfunc(_ context.Context, hold *redislock.Hold) error { fmt.Println(hold.Fence()); return nil })\n\
             \tif err != nil {\n\t\tpanic(err)\n\t}\n}\n";
         fs::write(own.join("main.go"), program).unwrap();

@@ -184,7 +184,7 @@ def test_the_program_in_go_waits_and_holds_over_tls():
 
     def play(stage):
         build = f'{ROOT}/tools/go.sh build -o "$home/program" "$home/main.go"'
-        command = f"home=$PWD && cd {ROOT}/clients/go && {build}"
+        command = f"home=$PWD && cd {ROOT}/clients/go/tests && {build}"
         (stage.first.folder / "home/main.go").write_text(stage.first.typed(block_of("Go", "go")))
         stage.first.must(command)
         runs_over_tls(stage, "main.go", block_of("Go", "go"), "./program")

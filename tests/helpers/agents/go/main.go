@@ -1,6 +1,6 @@
 // Command agent drives the helper for Go: a JSON object a line on stdin asks, one on stdout answers. The scenarios of
-// tests/helpers say what there is to ask. Build: tools/go.sh build -o target/helpers/go-agent
-// ./tests/helpers/agents/go
+// tests/helpers say what there is to ask. Its arguments are go-redis, rueidis or redigo, and the URL of a server.
+// Build: tools/go.sh build -o target/helpers/go-agent ./tests/helpers/agents/go
 package main
 
 import (
@@ -11,12 +11,18 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
-	"redis-lock.example/redislock"
+	"redis-lock.example/clients/go/lockgoredis"
+	"redis-lock.example/clients/go/lockredigo"
+	"redis-lock.example/clients/go/lockrueidis"
+	"redis-lock.example/clients/go/redislock"
 
-	"github.com/gomodule/redigo/redis"
+	redigo "github.com/gomodule/redigo/redis"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 )
 
 type request struct {
@@ -47,8 +53,9 @@ type lock struct {
 }
 
 type agent struct {
-	pool    *redis.Pool
-	node    func(address string) *redis.Pool // with --cluster
+	client  *redislock.Client
+	ping    func(context.Context) error // by the application's own client
+	shut    func() error
 	mu      sync.Mutex
 	locks   map[string]*lock
 	cancels map[int]context.CancelFunc
@@ -57,12 +64,12 @@ type agent struct {
 
 func main() {
 	a := &agent{
-		pool:    newPool(os.Args[1]),
 		locks:   map[string]*lock{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	if len(os.Args) > 2 && os.Args[2] == "--cluster" {
-		a.node = cluster()
+	if err := a.open(os.Args[1], os.Args[2], len(os.Args) > 3 && os.Args[3] == "--cluster"); err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		os.Exit(2)
 	}
 	a.write(answer{"ready": "go"})
 	lines := bufio.NewScanner(os.Stdin)
@@ -92,22 +99,58 @@ func main() {
 	}
 }
 
-func newPool(url string) *redis.Pool {
-	return &redis.Pool{Dial: func() (redis.Conn, error) { return redis.DialURL(url) }, MaxIdle: 3}
-}
-
-// cluster returns what leads to each node of a cluster: redigo has no cluster client, and the helper needs but this.
-func cluster() func(address string) *redis.Pool {
-	var mu sync.Mutex
-	pools := map[string]*redis.Pool{}
-	return func(address string) *redis.Pool {
-		mu.Lock()
-		defer mu.Unlock()
-		if pools[address] == nil {
-			pools[address] = newPool("redis://" + address)
+// open has a client of the library, as it comes, and locks through it.
+func (a *agent) open(library, url string, cluster bool) error {
+	var transport redislock.Transport
+	switch library {
+	case "go-redis":
+		options, err := redis.ParseURL(url)
+		if err != nil {
+			return err
 		}
-		return pools[address]
+		var client redis.UniversalClient = redis.NewClient(options)
+		if cluster {
+			client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{options.Addr}})
+		}
+		if transport, err = lockgoredis.New(client); err != nil {
+			return err
+		}
+		a.ping, a.shut = func(ctx context.Context) error { return client.Ping(ctx).Err() }, client.Close
+	case "rueidis":
+		options, err := rueidis.ParseURL(url)
+		if err != nil {
+			return err
+		}
+		if transport, err = lockrueidis.New(options); err != nil {
+			return err
+		}
+		client, err := rueidis.NewClient(options)
+		if err != nil {
+			return err
+		}
+		a.ping = func(ctx context.Context) error { return client.Do(ctx, client.B().Ping().Build()).Error() }
+		a.shut = func() error { client.Close(); return nil }
+	case "redigo":
+		pool := &redigo.Pool{Dial: func() (redigo.Conn, error) { return redigo.DialURL(url) }, MaxIdle: 3}
+		transport = lockredigo.New(pool)
+		if cluster {
+			home := strings.TrimPrefix(url, "redis://")
+			transport = lockredigo.NewDial(func(ctx context.Context, address string) (redigo.Conn, error) {
+				return redigo.DialContext(ctx, "tcp", address)
+			}, strings.Split(home, "/")[0])
+		}
+		a.ping = func(context.Context) error {
+			conn := pool.Get()
+			defer conn.Close()
+			_, err := conn.Do("PING")
+			return err
+		}
+		a.shut = pool.Close
+	default:
+		return fmt.Errorf("no library %q", library)
 	}
+	a.client = redislock.New(transport)
+	return nil
 }
 
 func (a *agent) write(reply answer) {
@@ -143,12 +186,9 @@ func (a *agent) serve(ctx context.Context, r request) (answer, error) {
 	case "tasks":
 		return answer{"tasks": runtime.NumGoroutine()}, nil
 	case "close":
-		return answer{}, a.pool.Close()
+		return answer{}, errors.Join(a.client.Close(), a.shut())
 	case "ping":
-		conn := a.pool.Get()
-		defer conn.Close()
-		_, err := conn.Do("PING")
-		return answer{}, err
+		return answer{}, a.ping(ctx)
 	}
 	l := a.lock(r.Lock)
 	if l == nil {
@@ -175,15 +215,12 @@ func (a *agent) serve(ctx context.Context, r request) (answer, error) {
 			args[i] = r.Command[i+1]
 		}
 		reply, err := hold.Guard(ctx, r.Command[0], args...)
-		if text, ok := reply.([]byte); ok {
-			reply = string(text)
-		}
 		return answer{"reply": reply}, err
 	case "lost":
-		return answer{"lost": hold.Lost()}, nil
+		return answer{"lost": errors.Is(hold.Err(), redislock.ErrLost)}, nil
 	case "await-lost":
 		<-l.lost.Done()
-		if cause := context.Cause(l.lost); cause != redislock.ErrLost {
+		if cause := context.Cause(l.lost); !errors.Is(cause, redislock.ErrLost) {
 			return nil, cause
 		}
 		l.mu.Lock()
@@ -196,31 +233,38 @@ func (a *agent) serve(ctx context.Context, r request) (answer, error) {
 }
 
 func (a *agent) acquire(ctx context.Context, l *lock) (answer, error) {
-	mutex := redislock.New(a.pool, l.Keys...)
+	var opts []redislock.LockOption
 	if l.Limit != nil {
-		mutex = redislock.NewSemaphore(a.pool, l.Keys[0], *l.Limit)
-		mutex.Take = l.Take
+		opts = append(opts, redislock.WithShares(*l.Limit, l.Take))
 	}
-	mutex.Lease = time.Duration(l.Lease * float64(time.Second))
-	mutex.Shared, mutex.Note, mutex.Node = l.Shared, l.Note, a.node
+	if l.Lease != 0 {
+		opts = append(opts, redislock.WithLease(time.Duration(l.Lease*float64(time.Second))))
+	}
+	if l.Shared {
+		opts = append(opts, redislock.WithRead())
+	}
+	if l.Note != "" {
+		opts = append(opts, redislock.WithNote(l.Note))
+	}
 	if l.Within != "" {
 		outer := a.lock(l.Within)
 		outer.mu.Lock()
-		mutex.Within = outer.hold
+		opts = append(opts, redislock.WithOuter(outer.hold))
 		outer.mu.Unlock()
 	}
 	if l.Wait != nil {
-		mutex.Wait = time.Duration(*l.Wait * float64(time.Second))
+		opts = append(opts, redislock.WithWait(time.Duration(*l.Wait*float64(time.Second))))
 	}
-	hold, err := mutex.Lock(ctx)
-	if errors.Is(err, redislock.ErrNotAcquired) {
+	hold, err := a.client.LockAll(ctx, l.Keys, opts...)
+	if errors.Is(err, redislock.ErrHeld) {
 		return answer{"fences": nil}, nil
 	} else if err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hold, l.lost, l.signals = hold, hold.Context(context.Background()), 0
+	l.hold, l.signals = hold, 0
+	l.lost, _ = hold.Context(context.Background())
 	context.AfterFunc(l.lost, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -230,7 +274,7 @@ func (a *agent) acquire(ctx context.Context, l *lock) (answer, error) {
 }
 
 func kind(err error) string {
-	var reply redis.Error
+	var reply *redislock.ServerError
 	switch {
 	case errors.Is(err, context.Canceled):
 		return "cancelled"
@@ -238,7 +282,7 @@ func kind(err error) string {
 		return "deadlock"
 	case errors.Is(err, redislock.ErrLost):
 		return "lost"
-	case errors.Is(err, redislock.ErrInvalid), errors.Is(err, redislock.ErrUnlocked):
+	case errors.Is(err, redislock.ErrInvalid), errors.Is(err, redislock.ErrReleased):
 		return "refused"
 	case errors.As(err, &reply):
 		return "server"

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+
+// Package lockredigo leads redislock to its servers through redigo.
+package lockredigo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"redis-lock.example/clients/go/redislock"
+
+	"github.com/gomodule/redigo/redis"
+)
+
+// Dial opens a connection to the server at an address, with what it needs: password, TLS, time limits for the dial and
+// for writes. It obeys the context, as redis.DialContext does.
+type Dial func(ctx context.Context, address string) (redis.Conn, error)
+
+type transport struct {
+	dial  Dial
+	homes []string
+	mu    sync.Mutex
+	first int // of homes, the one that answered last
+}
+
+// New returns a transport to the server that a pool leads to. It dials as the pool does, and takes no connection of it.
+func New(pool *redis.Pool) redislock.Transport {
+	return NewDial(func(ctx context.Context, address string) (redis.Conn, error) {
+		switch {
+		case address != "":
+			return nil, errors.New("lockredigo: New is for one server: NewDial is for a cluster")
+		case pool.DialContext != nil:
+			return pool.DialContext(ctx)
+		case pool.Dial != nil:
+			return pool.Dial()
+		}
+		return nil, errors.New("lockredigo: the pool has no Dial")
+	}, "")
+}
+
+// NewDial returns a transport to the server at the first of these addresses that can be reached: the nodes of a
+// cluster, of which a few will do, or one server.
+func NewDial(dial Dial, addresses ...string) redislock.Transport {
+	return &transport{dial: dial, homes: addresses}
+}
+
+func (t *transport) Close() error { return nil }
+
+func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, error) {
+	if address != "" {
+		return t.open(ctx, address)
+	}
+	t.mu.Lock()
+	first := t.first
+	t.mu.Unlock()
+	err := errors.New("lockredigo: no address")
+	for at := range t.homes {
+		var found redislock.Conn
+		at = (first + at) % len(t.homes)
+		if found, err = t.open(ctx, t.homes[at]); err == nil {
+			t.mu.Lock()
+			t.first = at
+			t.mu.Unlock()
+			return found, nil
+		}
+	}
+	return nil, err
+}
+
+type dialled struct {
+	conn redis.Conn
+	err  error
+}
+
+// open does not wait longer than the context for a dial that knows none.
+func (t *transport) open(ctx context.Context, address string) (redislock.Conn, error) {
+	found := make(chan dialled, 1)
+	go func() {
+		c, err := t.dial(ctx, address)
+		found <- dialled{c, err}
+	}()
+	select {
+	case one := <-found:
+		if one.err != nil {
+			return nil, replyOf(nil, one.err).Err
+		}
+		limits, ok := one.conn.(redis.ConnWithTimeout)
+		if !ok {
+			one.conn.Close()
+			return nil, fmt.Errorf("%w: a connection of redigo must be a redis.ConnWithTimeout", redislock.ErrInvalid)
+		}
+		return &conn{limits}, nil
+	case <-ctx.Done():
+		go func() {
+			if one := <-found; one.conn != nil {
+				one.conn.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
+type conn struct{ redis.ConnWithTimeout }
+
+func (c *conn) Do(ctx context.Context, requests []redislock.Request) []redislock.Reply {
+	replies := make([]redislock.Reply, len(requests))
+	fail := func(from int, err error) []redislock.Reply {
+		for at := from; at < len(replies); at++ {
+			replies[at].Err = err
+		}
+		return replies
+	}
+	deadline, _ := ctx.Deadline()
+	// A write has no time limit of its own.
+	limit := time.AfterFunc(time.Until(deadline)+time.Second, func() { c.Close() })
+	defer limit.Stop()
+	for _, request := range requests {
+		args := make([]any, len(request)-1)
+		for at := range args {
+			args[at] = request[at+1]
+		}
+		if err := c.Send(request[0], args...); err != nil {
+			return fail(0, err)
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return fail(0, err)
+	}
+	for at := range replies {
+		value, err := c.ReceiveWithTimeout(max(time.Until(deadline), time.Millisecond))
+		replies[at] = replyOf(value, err)
+		var refusal redis.Error
+		if err != nil && !errors.As(err, &refusal) {
+			return fail(at, err)
+		}
+	}
+	return replies
+}
+
+func replyOf(value any, err error) redislock.Reply {
+	var refusal redis.Error
+	if errors.As(err, &refusal) {
+		return redislock.Reply{Err: redislock.NewServerError(string(refusal))}
+	}
+	return redislock.Reply{Value: plain(value), Err: err}
+}
+
+// plain makes strings of bytes.
+func plain(value any) any {
+	switch value := value.(type) {
+	case []byte:
+		return string(value)
+	case redis.Error:
+		return string(value)
+	case []any:
+		for at := range value {
+			value[at] = plain(value[at])
+		}
+	}
+	return value
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: MIT
+
+package redislock
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	leaseDefault  = 30 * time.Second
+	leaseMin      = time.Second
+	blockTime     = 3 * time.Second        // a request waits in the server for at most so long, and asks again
+	queueTime     = 10 * time.Second       // how long the server keeps the place between two requests
+	pollTime      = time.Second            // between two requests of a wait that has no connection of its own
+	answerTime    = 3 * time.Second        // for an answer, beyond BLOCK
+	overTime      = 150 * time.Millisecond // for the last answer of a wait that is over
+	cancelTime    = 250 * time.Millisecond // how long the end of a wait may hold up its caller
+	readOnTime    = time.Second            // after so long a request that was given up is released once more
+	pauseMin      = 100 * time.Millisecond
+	pauseMax      = time.Second
+	cutPause      = 5 * time.Millisecond // before asking again when a parked request was cut off
+	redirectsMost = 5
+	blockingMost  = 32
+)
+
+// engine asks for locks, keeps and gives them back. It is what a Client has, without its face.
+type engine struct {
+	transport Transport
+	now       func() time.Duration
+	logger    *slog.Logger
+	trouble   func(Trouble)
+	slots     chan struct{} // for waits that block
+
+	mu     sync.Mutex
+	closed bool
+	ending context.Context // done when it is closed
+	end    context.CancelFunc
+	nodes  map[string]*node
+	places map[uint16]*node // in a cluster: where slots are, as the servers have told
+	conns  map[Conn]struct{}
+	told   map[string]bool
+	tasks  sync.WaitGroup
+
+	renewer renewer
+}
+
+func (e *engine) isShut() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
+// open counts a connection, unless the engine is closed.
+func (e *engine) open(conn Conn) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.conns[conn] = struct{}{}
+	return true
+}
+
+func (e *engine) shut(conn Conn) {
+	e.mu.Lock()
+	delete(e.conns, conn)
+	e.mu.Unlock()
+	conn.Close()
+}
+
+// run starts a task that Close waits for.
+func (e *engine) run(task func()) {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return
+	}
+	e.tasks.Add(1)
+	e.mu.Unlock()
+	go func() {
+		defer e.tasks.Done()
+		task()
+	}()
+}
+
+// sleep returns false if the engine is closed meanwhile.
+func (e *engine) sleep(pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-e.ending.Done():
+		return false
+	}
+}
+
+func (e *engine) close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	// Waits end by this, and may still send what gives up their places.
+	e.end()
+	e.mu.Unlock()
+	e.renewer.close()
+	left := make(chan struct{})
+	go func() { e.renewer.waits.Wait(); close(left) }()
+	limit := time.NewTimer(2 * cancelTime)
+	select {
+	case <-left:
+	case <-limit.C:
+	}
+	limit.Stop()
+	e.mu.Lock()
+	e.closed = true
+	nodes := make([]*node, 0, len(e.nodes))
+	for _, one := range e.nodes {
+		nodes = append(nodes, one)
+	}
+	conns := make([]Conn, 0, len(e.conns))
+	for conn := range e.conns {
+		conns = append(conns, conn)
+	}
+	e.mu.Unlock()
+	for _, one := range nodes {
+		one.closeIdle()
+	}
+	for _, conn := range conns {
+		e.shut(conn)
+	}
+	<-left
+	e.tasks.Wait()
+	return e.transport.Close()
+}
+
+// tell lets the application know of a trouble, once for each kind until it is over.
+func (e *engine) tell(kind, key string, err error) {
+	e.mu.Lock()
+	known := e.told[kind] || e.closed
+	// Each of these is a lock of its own.
+	e.told[kind] = kind != "lost" && kind != "forgotten"
+	e.mu.Unlock()
+	if known {
+		return
+	}
+	e.logger.Warn("redislock: "+kind, "key", key, "error", err)
+	if e.trouble != nil {
+		e.run(func() { e.trouble(Trouble{Kind: kind, Key: key, Err: err}) })
+	}
+}
+
+func (e *engine) over(kinds ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.told) > 0 {
+		for _, kind := range kinds {
+			delete(e.told, kind)
+		}
+	}
+}
+
+// --- nodes ---
+
+func (e *engine) nodeAt(address string) *node {
+	if e.nodes[address] == nil {
+		e.nodes[address] = &node{engine: e, address: address}
+	}
+	return e.nodes[address]
+}
+
+// node is the server that has a key, as far as is known.
+func (e *engine) node(key string) *node {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.places) > 0 {
+		if found := e.places[slotOf(key)]; found != nil {
+			return found
+		}
+	}
+	return e.nodeAt("")
+}
+
+// moved notes what MOVED says, and returns the node that ASK names.
+func (e *engine) moved(key string, reply *ServerError) (asking *node) {
+	var slot int
+	var address string
+	if _, err := fmt.Sscanf(reply.Text[len(reply.Code):], "%d %s", &slot, &address); err != nil || address[0] == ':' {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if reply.Code == "ASK" {
+		return e.nodeAt(address)
+	}
+	e.places[slotOf(key)] = e.nodeAt(address)
+	return nil
+}
+
+// forget asks the server that the application named again where the slots of a node are.
+func (e *engine) forget(address string) {
+	if address == "" {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for slot, one := range e.places {
+		if one.address == address {
+			delete(e.places, slot)
+		}
+	}
+}
+
+// ask sends a request to the server of the key, and follows redirections.
+func (e *engine) ask(ctx context.Context, deadline time.Time, key string, request Request) (Reply, bool, bool) {
+	repeated := false
+	for redirects := 0; ; redirects++ {
+		reply, again, unsent := e.node(key).do(ctx, deadline, request)
+		repeated = repeated || again
+		var failure *ServerError
+		if redirects == redirectsMost || !isRedirect(reply.Err, &failure) {
+			return reply, repeated, unsent
+		}
+		if asking := e.moved(key, failure); asking != nil {
+			replies, err := asking.exchange(ctx, deadline, []Request{{"ASKING"}, request}, false)
+			if err != nil {
+				return Reply{Err: err}, repeated, false
+			}
+			return replies[1], repeated, false
+		}
+	}
+}
+
+func isRedirect(err error, failure **ServerError) bool {
+	return errors.As(err, failure) && ((*failure).Code == "MOVED" || (*failure).Code == "ASK")
+}
+
+// --- owners ---
+
+// An owner is one thread of control: an outermost lock, and the locks within it.
+type owner struct {
+	name string
+	mu   sync.Mutex
+	busy map[string]chan struct{} // keys that are asked for, held, or not yet given back; closed when they are
+}
+
+var home = func() string {
+	host, _ := os.Hostname()
+	return host[:min(len(host), 64)] + ":" + strconv.Itoa(os.Getpid()) + ":"
+}()
+
+func newOwner() *owner {
+	var random [16]byte
+	rand.Read(random[:])
+	return &owner{name: home + hex.EncodeToString(random[:])}
+}
+
+// enter makes the keys busy. If one is, it is refused.
+func (o *owner) enter(keys []string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, key := range keys {
+		if o.busy[key] != nil {
+			return invalid(fmt.Sprintf("key %q twice under one owner", key))
+		}
+	}
+	if o.busy == nil {
+		o.busy = make(map[string]chan struct{}, len(keys))
+	}
+	for _, key := range keys {
+		o.busy[key] = make(chan struct{})
+	}
+	return nil
+}
+
+func (o *owner) leave(keys []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, key := range keys {
+		if o.busy[key] != nil {
+			close(o.busy[key])
+			delete(o.busy, key)
+		}
+	}
+}
+
+// --- terms ---
+
+// terms are what an application asks for.
+type terms struct {
+	keys        []string
+	lease       time.Duration
+	wait        time.Duration // negative: as long as the context
+	max         time.Duration // 0: no limit
+	note        string
+	hasNote     bool
+	read        bool
+	limit, take uint32 // of shares; a limit of 0 is no share
+	outer       *Hold
+	reentry     bool
+}
+
+func (t *terms) check() error {
+	seen := map[string]bool{}
+	for _, key := range t.keys {
+		if seen[key] {
+			return invalid("the same key twice")
+		}
+		seen[key] = true
+	}
+	switch {
+	case len(t.keys) == 0:
+		return invalid("no key")
+	case t.lease < leaseMin:
+		return invalid("a lease must be at least 1 s")
+	case t.max < 0:
+		return invalid("WithMax must not be negative")
+	case t.take > t.limit || (t.limit > 0 && t.take == 0):
+		return invalid("WithShares takes from 1 to limit")
+	case t.limit > 0 && (t.read || len(t.keys) > 1):
+		return invalid("WithShares is for one key, and not with WithRead")
+	}
+	return nil
+}
+
+func (t *terms) key() string { return t.keys[0] }
+
+// isShared is true for readers and shares.
+func (t *terms) isShared() bool { return t.read || t.limit > 0 }
+
+func (t *terms) mode() string {
+	if t.isShared() {
+		return "READ"
+	}
+	return "WRITE"
+}
+
+// margin is what clocks may differ by.
+func margin(lease time.Duration) time.Duration { return max(lease/100, 100*time.Millisecond) }
+
+func millis(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+}
+
+// acquire is the request. With QUEUE it may be sent any number of times: the owner keeps its place, and counts once.
+func (t *terms) acquire(owner string, block time.Duration) Request {
+	var words Request
+	retry := "1"
+	switch {
+	case len(t.keys) > 1:
+		words = append(Request{"LOCK.MACQUIRE", strconv.Itoa(len(t.keys))}, t.keys...)
+		words = append(words, owner, t.mode())
+	case t.limit > 0:
+		retry = strconv.FormatUint(uint64(t.take), 10)
+		words = Request{"LOCK.SHARE", t.key(), owner, strconv.FormatUint(uint64(t.limit), 10), "TAKE", retry}
+	case t.read:
+		words = Request{"LOCK.RW", t.key(), owner, "READ"}
+	default:
+		words = append(make(Request, 0, 13), "LOCK.ACQUIRE", t.key(), owner)
+	}
+	words = append(words, "PX", millis(t.lease), "RETRY", retry)
+	if block > 0 {
+		words = append(words, "BLOCK", millis(block))
+	}
+	if t.wait != 0 {
+		words = append(words, "QUEUE", millis(queueTime))
+	}
+	if t.hasNote {
+		words = append(words, "NOTE", t.note)
+	}
+	return words
+}
+
+// leave gives up the place, and what was granted meanwhile.
+func (t *terms) leave(owner string) Request {
+	if len(t.keys) > 1 {
+		words := append(Request{"LOCK.MRELEASE", strconv.Itoa(len(t.keys))}, t.keys...)
+		return append(words, owner, "ALL")
+	}
+	return Request{"LOCK.RELEASE", t.key(), owner, "ALL"}
+}
+
+// fencesOf reads the reply of an acquisition.
+func (t *terms) fencesOf(value any) ([]int64, error) {
+	if fence, ok := value.(int64); ok && len(t.keys) == 1 {
+		return []int64{fence}, nil
+	}
+	list, ok := value.([]any)
+	fences := make([]int64, 0, len(list))
+	for _, one := range list {
+		if fence, ok := one.(int64); ok {
+			fences = append(fences, fence)
+		}
+	}
+	if !ok || len(fences) != len(t.keys) {
+		return nil, NewServerError(fmt.Sprintf("ERR not a reply of an acquisition: %v", value))
+	}
+	return slices.Clip(fences), nil
+}

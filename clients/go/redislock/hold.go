@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: MIT
+
+package redislock
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// held is a lock that is held, without its face. The renewer has it, and never the face, which may be forgotten.
+type held struct {
+	engine *engine
+	terms  *terms
+	owner  *owner
+	fences []int64
+
+	mu         sync.Mutex
+	validUntil time.Duration // by the clock of the engine
+	lapses     time.Duration // it is not renewed beyond, or 0
+	err        error         // why it is over
+	reason     error         // why the last renewal failed
+	done       chan struct{}
+	watchers   map[*watcher]struct{}
+
+	plan      time.Duration // when it is to be renewed
+	renewing  bool
+	releasing bool      // Unlock was called
+	fresh     bool      // the next renewal needs a new connection
+	freed     sync.Once // its owner may ask for the keys again
+
+	// The renewer's.
+	due time.Duration
+	at  int // its place in the heap, or -1
+}
+
+type watcher struct{ cancel context.CancelCauseFunc }
+
+func newHeld(e *engine, t *terms, o *owner, fences []int64, sent time.Duration) *held {
+	h := &held{engine: e, terms: t, owner: o, fences: fences, done: make(chan struct{}), at: -1}
+	if t.max > 0 {
+		h.lapses = sent + t.max
+	}
+	h.begin(sent)
+	return h
+}
+
+// begin counts the lease from before its request, less what clocks may differ by.
+func (h *held) begin(sent time.Duration) {
+	h.validUntil = sent + h.terms.lease - margin(h.terms.lease)
+	if h.lapses > 0 {
+		h.validUntil = min(h.validUntil, h.lapses)
+	}
+	h.plan = min(sent+h.terms.lease/3, h.validUntil)
+}
+
+func (h *held) words(command string, at int, more ...string) Request {
+	words := append(make(Request, 0, 7), command, h.terms.keys[at], h.owner.name)
+	words = append(words, more...)
+	return append(words, "FENCE", strconv.FormatInt(h.fences[at], 10))
+}
+
+func (h *held) each(command string, more ...string) []Request {
+	requests := make([]Request, len(h.fences))
+	for at := range h.fences {
+		requests[at] = h.words(command, at, more...)
+	}
+	return requests
+}
+
+// ask sends a request for each key. missing is true if a key is not held, or something else lies there.
+func (h *held) ask(ctx context.Context, deadline time.Time, requests []Request) (missing, repeated bool, err error) {
+	for at, request := range requests {
+		reply, again, _ := h.engine.ask(ctx, deadline, h.terms.keys[at], request)
+		repeated = repeated || again
+		isMissing, failure := isMissing(reply)
+		if failure != nil && err == nil {
+			err = failure
+		}
+		missing = missing || isMissing
+	}
+	return missing, repeated, err
+}
+
+// isMissing is true if the reply says that the key is not held by this owner.
+func isMissing(reply Reply) (bool, error) {
+	var failure *ServerError
+	if errors.As(reply.Err, &failure) && failure.Code == "WRONGTYPE" {
+		return true, nil
+	}
+	return reply.Err == nil && reply.Value == nil, reply.Err
+}
+
+// extend begins the lease anew. False: it is not held.
+func (h *held) extend(ctx context.Context, deadline time.Time) (bool, error) {
+	sent := h.engine.now()
+	missing, _, err := h.ask(ctx, deadline, h.each("LOCK.EXTEND", "PX", millis(h.terms.lease)))
+	if err != nil || missing {
+		return false, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err == nil {
+		h.begin(sent)
+	}
+	return h.err == nil && h.engine.now() < h.validUntil, nil
+}
+
+// renewed takes the replies of a renewal that was sent then.
+func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
+	missing := false
+	for _, reply := range replies {
+		isMissing, failure := isMissing(reply)
+		missing = missing || isMissing
+		if err == nil {
+			err = failure
+		}
+	}
+	var reply *ServerError
+	isRedirected := isRedirect(err, &reply)
+	if isRedirected {
+		h.engine.moved(h.terms.key(), reply)
+		if reply.Code == "ASK" {
+			var isHeld bool
+			isHeld, err = h.extend(context.Background(), time.Now().Add(h.terms.lease/6))
+			missing = err == nil && !isHeld
+		}
+	}
+	h.mu.Lock()
+	if h.err != nil {
+		h.mu.Unlock()
+		return
+	}
+	now := h.engine.now()
+	switch {
+	case missing:
+		h.mu.Unlock()
+		h.lose(errors.New("the server says so"))
+		return
+	case err == nil && !isRedirected:
+		h.begin(sent)
+		h.reason, h.fresh = nil, false
+	case err != nil:
+		h.reason, h.fresh = err, true
+		h.plan = min(now+h.terms.lease/24, h.validUntil)
+	}
+	if isRedirected && reply.Code == "MOVED" {
+		h.plan = min(now+h.terms.lease/100, h.validUntil)
+	}
+	h.renewing = false
+	h.mu.Unlock()
+	h.engine.renewer.move(h)
+	if err == nil {
+		h.engine.over("renewal")
+	} else if !isRedirected {
+		h.engine.tell("renewal", h.terms.key(), err)
+	}
+}
+
+// check is nil while the lock is valid, by the clock.
+func (h *held) check() error {
+	h.mu.Lock()
+	err, over := h.err, h.engine.now() >= h.validUntil
+	reason := h.reason
+	h.mu.Unlock()
+	if err == nil && over {
+		h.lose(because(errors.New("its time is over"), reason))
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.err
+	}
+	return err
+}
+
+func (h *held) lose(why error) {
+	if h.end(because(ErrLost, why)) {
+		h.engine.tell("lost", h.terms.key(), why)
+	}
+}
+
+// end stops the renewal, and tells all that watch. False: it was over before.
+func (h *held) end(why error) bool {
+	h.engine.renewer.remove(h)
+	h.mu.Lock()
+	if h.err != nil {
+		h.mu.Unlock()
+		return false
+	}
+	h.err = &Error{h.terms.key(), why}
+	watchers := h.watchers
+	h.watchers = nil
+	close(h.done)
+	h.mu.Unlock()
+	for one := range watchers {
+		one.cancel(h.err)
+	}
+	return true
+}
+
+// watch returns a context that ends with the lock.
+func (h *held) watch(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	h.check()
+	one := &watcher{cancel}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		cancel(h.err)
+		return ctx, func() {}
+	}
+	if h.watchers == nil {
+		h.watchers = map[*watcher]struct{}{}
+	}
+	h.watchers[one] = struct{}{}
+	return ctx, func() {
+		h.mu.Lock()
+		delete(h.watchers, one)
+		h.mu.Unlock()
+		cancel(context.Canceled)
+	}
+}
+
+func (h *held) free() { h.freed.Do(func() { h.owner.leave(h.terms.keys) }) }
+
+// release gives the lock back. It sends also when the context is over, and waits for cancelTime at most then.
+func (h *held) release(ctx context.Context) error {
+	before := h.check()
+	isLost := errors.Is(before, ErrLost)
+	h.mu.Lock()
+	isSecond := h.releasing
+	h.releasing = true
+	h.mu.Unlock()
+	if before != nil && !isLost {
+		return before
+	} else if isSecond {
+		return &Error{h.terms.key(), ErrReleased}
+	}
+	h.engine.renewer.remove(h)
+	deadline := time.Now().Add(answerTime)
+	sends, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	if ctx.Err() != nil {
+		deadline = time.Now().Add(cancelTime)
+	} else {
+		defer context.AfterFunc(ctx, cancel)()
+	}
+	missing, repeated, err := h.ask(sends, deadline, h.each("LOCK.RELEASE", "ALL"))
+	// Null to a release that was repeated is the success of the first.
+	if missing && !repeated {
+		h.lose(errors.New("the server says so"))
+	}
+	h.end(ErrReleased)
+	if err == nil || !again(err) {
+		h.free()
+	} else {
+		h.engine.run(h.settle)
+	}
+	switch {
+	case isLost:
+		return before
+	case err != nil:
+		h.engine.tell("release", h.terms.key(), err)
+		return &Error{h.terms.key(), errors.Join(context.Cause(ctx), explained(err))}
+	case missing && !repeated:
+		return &Error{h.terms.key(), ErrLost}
+	}
+	h.engine.over("release")
+	if cause := context.Cause(ctx); cause != nil {
+		return &Error{h.terms.key(), cause}
+	}
+	return nil
+}
+
+// again is true if it is worth sending a request again after this error.
+func again(err error) bool {
+	var reply *ServerError
+	return !errors.As(err, &reply) || reply.passes()
+}
+
+// settle repeats a release that was not answered.
+func (h *held) settle() {
+	defer h.free()
+	end := time.Now().Add(h.terms.lease)
+	for pause := pauseMin; time.Now().Before(end) && h.engine.sleep(pause); pause = min(2*pause, pauseMax) {
+		_, _, err := h.ask(context.Background(), time.Now().Add(answerTime), h.each("LOCK.RELEASE", "ALL"))
+		if err == nil || !again(err) {
+			return
+		}
+	}
+}
+
+// guard runs a command if the lock is held, and sends it once.
+func (h *held) guard(ctx context.Context, command []string) (any, error) {
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	fail := func(err error) (any, error) { return nil, &Error{h.terms.key(), err} }
+	if h.terms.isShared() {
+		return fail(invalid("Guard needs an exclusive lock"))
+	}
+	words := Request{"LOCK.GUARD", h.terms.key(), h.owner.name, strconv.FormatInt(h.fences[0], 10)}
+	words = append(words, command...)
+	h.mu.Lock()
+	deadline := time.Now().Add(h.validUntil - h.engine.now())
+	h.mu.Unlock()
+	at, requests := h.engine.node(h.terms.key()), []Request{words}
+	for range redirectsMost {
+		replies, err := at.exchange(ctx, deadline, requests, false)
+		if err != nil {
+			if ctx.Err() != nil {
+				err = errors.Join(context.Cause(ctx), err)
+			}
+			return fail(because(ErrUnavailable, err))
+		}
+		reply := replies[len(replies)-1]
+		var failure *ServerError
+		if isRedirect(reply.Err, &failure) {
+			requests = []Request{words}
+			if at = h.engine.moved(h.terms.key(), failure); at != nil {
+				requests = []Request{{"ASKING"}, words}
+			} else {
+				at = h.engine.node(h.terms.key())
+			}
+			continue
+		}
+		if reply.Err != nil {
+			return fail(reply.Err)
+		}
+		if list, ok := reply.Value.([]any); ok && len(list) == 2 {
+			return list[1], nil
+		}
+		h.lose(errors.New("the server says so"))
+		return nil, h.check()
+	}
+	return fail(ErrUnavailable)
+}
+
+// lapse stops the renewal, and leaves the lock to its lease.
+func (h *held) lapse(ctx context.Context, after time.Duration) error {
+	if err := h.check(); err != nil {
+		return err
+	}
+	// A renewal that is on its way must not make it longer again.
+	h.engine.renewer.remove(h)
+	if !h.end(ErrReleased) {
+		return h.check()
+	}
+	defer h.free()
+	request := h.each("LOCK.EXTEND", "PX", millis(max(after, time.Millisecond)))
+	missing, _, err := h.ask(ctx, time.Now().Add(answerTime), request)
+	switch {
+	case err != nil:
+		return &Error{h.terms.key(), explained(err)}
+	case missing:
+		return &Error{h.terms.key(), ErrLost}
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+
+package redislock
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// A Transport leads to the servers of the locks through some client library. The modules lockgoredis, lockrueidis and
+// lockredigo have one each, and redislocktest has a server in memory. It never repeats a request: the engine does,
+// where that is right.
+type Transport interface {
+	// Dial opens a connection to the server at the address, or to the one that the application named where the address
+	// is empty: in a cluster to any node. It obeys the context. The engine keeps the connection, and closes it.
+	Dial(ctx context.Context, address string) (Conn, error)
+	// Close ends what the Transport has beside its connections.
+	Close() error
+}
+
+// A Conn is one connection. The engine uses it for one call of Do at a time.
+type Conn interface {
+	// Do sends the requests in one write, and returns a reply for each. It ends at the deadline of the context, which
+	// is never cancelled, with errors that are no *ServerError. After one of these the Conn is of no more use.
+	Do(ctx context.Context, requests []Request) []Reply
+	// Close ends Do from another goroutine.
+	Close() error
+}
+
+// A Request is a command and its arguments.
+type Request []string
+
+// A Reply is an int64, a string, a []any of these, or nil for null. Err is a *ServerError where the server answered
+// with an error, and anything else where there was no answer.
+type Reply struct {
+	Value any
+	Err   error
+}
+
+// A ServerError is an error that the server answered.
+type ServerError struct {
+	Code string // its first word, such as NOPERM
+	Text string // all of it
+}
+
+// NewServerError returns the error with this text.
+func NewServerError(text string) *ServerError {
+	code, _, _ := strings.Cut(text, " ")
+	return &ServerError{Code: code, Text: text}
+}
+
+func (e *ServerError) Error() string { return e.Text }
+
+// passes is true if asking again may help.
+func (e *ServerError) passes() bool {
+	switch e.Code {
+	case "GRACE", "MOVED", "ASK", "UNBLOCKED", "READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN",
+		"NOREPLICAS", "MISCONF", "LIMIT", "OOM":
+		return true
+	case "ERR":
+		return strings.HasPrefix(e.Text, "ERR max number of clients")
+	}
+	return false
+}
+
+// limited is a context that has a deadline, and no timer.
+type limited struct {
+	context.Context // for its values
+	deadline        time.Time
+}
+
+func (c limited) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c limited) Done() <-chan struct{}       { return nil }
+func (c limited) Err() error {
+	if !time.Now().Before(c.deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: MIT
+
+// Package redislocktest has a server in memory, with which programs that use redislock are tested without Redis. It
+// also runs under testing/synctest: its time is that of the time package.
+package redislocktest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"redis-lock.example/clients/go/redislock"
+)
+
+// A Server keeps locks as the module does: one queue for each key, leases, places, rising fences. It knows the commands
+// that redislock sends. Several clients may have one Server.
+type Server struct {
+	mu      sync.Mutex
+	fence   int64
+	locks   map[string]*lock
+	conns   map[*conn]struct{}
+	down    bool
+	guarded func(command []string) any
+}
+
+type lock struct {
+	holders map[string]*holder
+	queue   []*place
+}
+
+type holder struct {
+	shares, limit int
+	isWriter      bool
+	fence         int64
+	note          string
+	timer         *time.Timer // ends the lease
+}
+
+// A place is an owner that waits, for all of its keys.
+type place struct {
+	request
+	reply chan redislock.Reply // of the client that waits, or nil
+	timer *time.Timer          // ends the place while no client waits
+}
+
+// A request is an acquisition.
+type request struct {
+	keys         []string
+	owner        string
+	isWriter     bool
+	shares       int
+	limit        int
+	lease        time.Duration
+	block, queue time.Duration
+	note         string
+}
+
+// NewServer returns a Server without a lock.
+func NewServer() *Server {
+	return &Server{locks: map[string]*lock{}, conns: map[*conn]struct{}{}}
+}
+
+// Client returns a client of the server. Its clock is that of the time package.
+func (s *Server) Client(opts ...redislock.ClientOption) *redislock.Client {
+	begin := time.Now()
+	clock := redislock.WithClock(func() time.Duration { return time.Since(begin) })
+	return redislock.New(s, append([]redislock.ClientOption{clock}, opts...)...)
+}
+
+// Lose takes a lock away from all its holders, as an operator does with LOCK.BREAK.
+func (s *Server) Lose(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.locks[key]; l != nil {
+		for owner := range l.holders {
+			s.remove(key, owner)
+		}
+	}
+}
+
+// Take holds a lock for somebody else, until Lose, and returns its fence.
+func (s *Server) Take(key string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := request{keys: []string{key}, owner: "another", isWriter: true, shares: 1, lease: 1 << 62}
+	fence, _ := s.grant(r)[0].(int64)
+	return fence
+}
+
+// Holders returns the owners that hold a lock.
+func (s *Server) Holders(key string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var owners []string
+	if l := s.locks[key]; l != nil {
+		for owner := range l.holders {
+			owners = append(owners, owner)
+		}
+	}
+	slices.Sort(owners)
+	return owners
+}
+
+// Waiting returns how many owners wait for a lock.
+func (s *Server) Waiting(key string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.locks[key]; l != nil {
+		return len(l.queue)
+	}
+	return 0
+}
+
+// SetDown ends all connections, and refuses new ones, or lets them come again.
+func (s *Server) SetDown(down bool) {
+	s.mu.Lock()
+	s.down = down
+	var all []*conn
+	if down {
+		for c := range s.conns {
+			all = append(all, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		c.Close()
+	}
+}
+
+// SetGuarded sets what Guard answers: the reply to a command. Without it that is "OK".
+func (s *Server) SetGuarded(reply func(command []string) any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.guarded = reply
+}
+
+// Close does nothing.
+func (s *Server) Close() error { return nil }
+
+// Dial opens a connection.
+func (s *Server) Dial(context.Context, string) (redislock.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return nil, errors.New("redislocktest: the server is down")
+	}
+	c := &conn{server: s, closed: make(chan struct{})}
+	s.conns[c] = struct{}{}
+	return c, nil
+}
+
+type conn struct {
+	server *Server
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		c.server.mu.Lock()
+		delete(c.server.conns, c)
+		c.server.mu.Unlock()
+		close(c.closed)
+	})
+	return nil
+}
+
+func (c *conn) Do(ctx context.Context, requests []redislock.Request) []redislock.Reply {
+	replies := make([]redislock.Reply, len(requests))
+	for at, words := range requests {
+		select {
+		case <-c.closed:
+			replies[at] = redislock.Reply{Err: io.EOF}
+			continue
+		default:
+		}
+		replies[at] = c.serve(ctx, words)
+	}
+	return replies
+}
+
+func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Reply {
+	s := c.server
+	switch words[0] {
+	case "LOCK.ACQUIRE", "LOCK.RW", "LOCK.SHARE", "LOCK.MACQUIRE":
+		r, err := parse(words)
+		if err != nil {
+			return redislock.Reply{Err: err}
+		}
+		return c.acquire(ctx, r)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch words[0] {
+	case "LOCK.RELEASE":
+		return s.release(words[1:2], words[2], fenceOf(words))
+	case "LOCK.MRELEASE":
+		count, _ := strconv.Atoi(words[1])
+		return s.release(words[2:2+count], words[2+count], 0)
+	}
+	h := s.holder(words[1], words[2])
+	switch words[0] {
+	case "LOCK.EXTEND":
+		if h == nil || fenceOf(words) != h.fence {
+			return redislock.Reply{}
+		}
+		if option(words, "MINFENCE") != "" {
+			s.fence++
+			h.fence = s.fence
+		}
+		s.lease(h, words[1], words[2], millis(option(words, "PX")))
+		return redislock.Reply{Value: h.fence}
+	case "LOCK.CHECK":
+		if h == nil || fenceOf(words) != h.fence || h.isWriter != (words[3] == "WRITE") {
+			return redislock.Reply{}
+		}
+		return redislock.Reply{Value: h.fence}
+	case "LOCK.GUARD":
+		if h == nil || !h.isWriter || strconv.FormatInt(h.fence, 10) != words[3] {
+			return redislock.Reply{}
+		}
+		var reply any = "OK"
+		if s.guarded != nil {
+			reply = s.guarded(words[4:])
+		}
+		return redislock.Reply{Value: []any{h.fence, reply}}
+	}
+	return redislock.Reply{Err: redislock.NewServerError("ERR unknown command '" + words[0] + "'")}
+}
+
+func parse(words redislock.Request) (request, error) {
+	r := request{keys: words[1:2], isWriter: true, shares: 1}
+	rest := words[3:]
+	switch words[0] {
+	case "LOCK.MACQUIRE":
+		count, _ := strconv.Atoi(words[1])
+		r.keys, r.owner = words[2:2+count], words[2+count]
+		r.isWriter = words[3+count] == "WRITE"
+	case "LOCK.RW":
+		r.owner, r.isWriter = words[2], words[3] == "WRITE"
+	case "LOCK.SHARE":
+		r.owner, r.isWriter = words[2], false
+		r.limit, _ = strconv.Atoi(words[3])
+		r.shares, _ = strconv.Atoi(option(rest, "TAKE"))
+	default:
+		r.owner = words[2]
+	}
+	r.lease, r.block, r.queue = millis(option(words, "PX")), millis(option(words, "BLOCK")), millis(option(words, "QUEUE"))
+	r.note = option(words, "NOTE")
+	if r.lease <= 0 {
+		return r, redislock.NewServerError("ERR PX must be a number of milliseconds")
+	}
+	return r, nil
+}
+
+// option is the word behind the last one like this.
+func option(words redislock.Request, name string) string {
+	for at := len(words) - 2; at > 0; at-- {
+		if words[at] == name {
+			return words[at+1]
+		}
+	}
+	return ""
+}
+
+func millis(text string) time.Duration {
+	count, _ := strconv.ParseInt(text, 10, 64)
+	return time.Duration(count) * time.Millisecond
+}
+
+func fenceOf(words redislock.Request) int64 {
+	fence, _ := strconv.ParseInt(option(words, "FENCE"), 10, 64)
+	return fence
+}
+
+func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
+	s := c.server
+	s.mu.Lock()
+	own := s.placeOf(r)
+	if own != nil && own.timer != nil {
+		own.timer.Stop()
+	}
+	if fences := s.held(r); fences != nil {
+		s.mu.Unlock()
+		return reply(r, fences)
+	}
+	if s.isFree(r, own) {
+		s.leave(own)
+		fences := s.grant(r)
+		s.serve()
+		s.mu.Unlock()
+		return reply(r, fences)
+	}
+	if own == nil && (r.queue > 0 || r.block > 0) {
+		own = &place{request: r}
+		for _, key := range r.keys {
+			s.lock(key).queue = append(s.lock(key).queue, own)
+		}
+	}
+	if own == nil || r.block == 0 {
+		s.detach(own)
+		s.mu.Unlock()
+		return redislock.Reply{}
+	}
+	own.request = r
+	mine := make(chan redislock.Reply, 1)
+	own.reply = mine
+	s.mu.Unlock()
+
+	limit := r.block
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline))
+	}
+	timer := time.NewTimer(max(limit, 0))
+	defer timer.Stop()
+	var out redislock.Reply
+	select {
+	case out = <-mine:
+		return out
+	case <-timer.C:
+	case <-c.closed:
+		out.Err = io.EOF
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case granted := <-mine:
+		if out.Err == nil {
+			return granted
+		}
+		return out
+	default:
+	}
+	own.reply = nil
+	s.detach(own)
+	return out
+}
+
+// detach keeps a place for as long as its owner asked for.
+func (s *Server) detach(p *place) {
+	if p == nil {
+		return
+	}
+	if p.queue == 0 {
+		s.leave(p)
+		s.serve()
+		return
+	}
+	p.timer = time.AfterFunc(p.queue, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if p.reply == nil {
+			s.leave(p)
+			s.serve()
+		}
+	})
+}
+
+func (s *Server) lock(key string) *lock {
+	if s.locks[key] == nil {
+		s.locks[key] = &lock{holders: map[string]*holder{}}
+	}
+	return s.locks[key]
+}
+
+func (s *Server) holder(key, owner string) *holder {
+	if l := s.locks[key]; l != nil {
+		return l.holders[owner]
+	}
+	return nil
+}
+
+func (s *Server) placeOf(r request) *place {
+	for _, p := range s.lock(r.keys[0]).queue {
+		if p.owner == r.owner {
+			return p
+		}
+	}
+	return nil
+}
+
+// held is what a repeated request has already.
+func (s *Server) held(r request) []any {
+	var fences []any
+	for _, key := range r.keys {
+		h := s.holder(key, r.owner)
+		if h == nil || h.isWriter != r.isWriter {
+			return nil
+		}
+		fences = append(fences, h.fence)
+	}
+	for _, key := range r.keys {
+		s.lease(s.holder(key, r.owner), key, r.owner, r.lease)
+	}
+	return fences
+}
+
+// isFree is true if nobody holds what excludes the request, or waits before it.
+func (s *Server) isFree(r request, own *place) bool {
+	for _, key := range r.keys {
+		l := s.lock(key)
+		shares := r.shares
+		for _, h := range l.holders {
+			if h.isWriter || r.isWriter {
+				return false
+			}
+			shares += h.shares
+		}
+		if r.limit > 0 && shares > r.limit {
+			return false
+		}
+		for _, before := range l.queue {
+			if before == own {
+				break
+			}
+			if before.isWriter || r.isWriter || r.limit > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *Server) grant(r request) []any {
+	var fences []any
+	for _, key := range r.keys {
+		s.fence++
+		h := &holder{shares: r.shares, limit: r.limit, isWriter: r.isWriter, fence: s.fence, note: r.note}
+		s.lock(key).holders[r.owner] = h
+		s.lease(h, key, r.owner, r.lease)
+		fences = append(fences, h.fence)
+	}
+	return fences
+}
+
+// lease ends a hold after a time.
+func (s *Server) lease(h *holder, key, owner string, lease time.Duration) {
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	if lease >= 1<<62 {
+		return
+	}
+	h.timer = time.AfterFunc(lease, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.holder(key, owner) == h {
+			s.remove(key, owner)
+		}
+	})
+}
+
+func (s *Server) remove(key, owner string) {
+	if h := s.holder(key, owner); h != nil {
+		if h.timer != nil {
+			h.timer.Stop()
+		}
+		delete(s.locks[key].holders, owner)
+		s.serve()
+	}
+}
+
+func (s *Server) release(keys []string, owner string, fence int64) redislock.Reply {
+	var value any
+	for _, key := range keys {
+		for _, p := range slices.Clone(s.lock(key).queue) {
+			if p.owner == owner && fence == 0 {
+				s.leave(p)
+				if p.reply != nil {
+					p.reply <- redislock.Reply{}
+				}
+			}
+		}
+		if h := s.holder(key, owner); h != nil && (fence == 0 || h.fence == fence) {
+			s.remove(key, owner)
+			value = int64(0)
+		}
+	}
+	s.serve()
+	return redislock.Reply{Value: value}
+}
+
+func (s *Server) leave(p *place) {
+	if p == nil {
+		return
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	for _, key := range p.keys {
+		l := s.lock(key)
+		l.queue = slices.DeleteFunc(l.queue, func(other *place) bool { return other == p })
+	}
+}
+
+// serve grants what can be granted to those whose clients wait. Others are offered nothing: they ask again.
+func (s *Server) serve() {
+	for again := true; again; {
+		again = false
+		for _, l := range s.locks {
+			for _, p := range l.queue {
+				if p.reply != nil && s.isFree(p.request, p) {
+					s.leave(p)
+					p.reply <- reply(p.request, s.grant(p.request))
+					again = true
+					break
+				}
+			}
+			if again {
+				break
+			}
+		}
+	}
+	for key, l := range s.locks {
+		if len(l.holders) == 0 && len(l.queue) == 0 {
+			delete(s.locks, key)
+		}
+	}
+}
+
+func reply(r request, fences []any) redislock.Reply {
+	if len(r.keys) == 1 {
+		return redislock.Reply{Value: fences[0]}
+	}
+	return redislock.Reply{Value: fences}
+}

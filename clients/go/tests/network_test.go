@@ -1,0 +1,289 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"redis-lock.example/clients/go/lockgoredis"
+	"redis-lock.example/clients/go/lockrueidis"
+	"redis-lock.example/clients/go/redislock"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+// calls is how often the server was asked for a command.
+func (s *stage) calls(command string) int {
+	s.Helper()
+	text, err := s.admin.Info(s.ctx, "commandstats").Result()
+	s.must(err)
+	found := regexp.MustCompile(`cmdstat_` + strings.ToLower(command) + `:calls=(\d+)`).FindStringSubmatch(text)
+	if found == nil {
+		return 0
+	}
+	count, _ := strconv.Atoi(found[1])
+	return count
+}
+
+// A server of one's own, since requests are counted.
+func TestAContendedLockCostsTwoRequestsAndNoConnection(t *testing.T) {
+	onEach(t, func(s *stage) {
+		turn := func() {
+			hold := s.lock()
+			got := make(chan error)
+			go func() {
+				next, err := s.client.Lock(s.ctx, s.key)
+				if err == nil {
+					err = next.Unlock(s.ctx)
+				}
+				got <- err
+			}()
+			s.until("a waiter", func() bool { return s.waiters() == 1 })
+			s.must(hold.Unlock(s.ctx))
+			s.must(<-got)
+		}
+		turn() // opens the connections
+		acquires, releases, extends := s.calls("LOCK.ACQUIRE"), s.calls("LOCK.RELEASE"), s.calls("LOCK.EXTEND")
+		dialled := s.proxy.dialled.Load()
+		for range 10 {
+			turn()
+		}
+		acquires, releases = s.calls("LOCK.ACQUIRE")-acquires, s.calls("LOCK.RELEASE")-releases
+		extends = s.calls("LOCK.EXTEND") - extends
+		if acquires != 20 || releases != 20 || extends != 0 {
+			s.Error("requests of 20 locks:", acquires, releases, extends)
+		}
+		if more := s.proxy.dialled.Load() - dialled; more != 0 {
+			s.Error("connections:", more)
+		}
+	})
+}
+
+func TestAWaitOutlivesItsConnectionInItsPlace(t *testing.T) {
+	onEach(t, func(s *stage) {
+		hold := s.lock()
+		order := make(chan string, 2)
+		var all sync.WaitGroup
+		wait := func(name string) {
+			next, err := s.client.Lock(s.ctx, s.key)
+			if err != nil {
+				s.Error(err)
+				return
+			}
+			order <- name
+			if err := next.Unlock(s.ctx); err != nil {
+				s.Error(err)
+			}
+		}
+		all.Go(func() { wait("first") })
+		s.until("a waiter", func() bool { return s.waiters() == 1 })
+		before := s.calls("LOCK.ACQUIRE")
+		s.proxy.cut()
+		s.until("it to ask again", func() bool { return s.calls("LOCK.ACQUIRE") > before })
+		all.Go(func() { wait("second") })
+		s.until("two waiters", func() bool { return s.waiters() == 2 })
+		s.must(hold.Unlock(s.ctx))
+		all.Wait()
+		if first := <-order; first != "first" {
+			s.Error(first)
+		}
+	})
+}
+
+// Connections that died without use are no reason to fail, also for the only try.
+func TestDeadIdleConnectionsCostNothing(t *testing.T) {
+	onEach(t, func(s *stage) {
+		s.must(s.lock().Unlock(s.ctx))
+		s.proxy.cut()
+		hold, err := s.client.TryLock(s.ctx, s.key)
+		s.must(err)
+		s.proxy.cut()
+		s.must(hold.Unlock(s.ctx))
+		if !s.isFree() {
+			s.Error("held")
+		}
+	})
+}
+
+// The server hangs for a while, and goes on: one grant, of which nothing is left.
+func TestAServerThatHangsServesNoRequestTwice(t *testing.T) {
+	onEach(t, func(s *stage) {
+		s.must(s.lock().Unlock(s.ctx)) // opens a connection
+		s.proxy.hang(true)
+		got := make(chan *redislock.Hold)
+		go func() {
+			hold, err := s.client.Lock(s.ctx, s.key)
+			if err != nil {
+				s.Error(err)
+			}
+			got <- hold
+		}()
+		time.Sleep(time.Second)
+		s.proxy.hang(false)
+		hold := <-got
+		s.must(hold.Unlock(s.ctx))
+		if !s.isFree() {
+			s.Error("it counts twice")
+		}
+	})
+}
+
+func TestAServerThatHangsProlongsNoWaitAndNoCancel(t *testing.T) {
+	onEach(t, func(s *stage) {
+		s.must(s.lock().Unlock(s.ctx))
+		s.proxy.hang(true)
+		_, err := s.client.Lock(s.ctx, s.key, redislock.WithWait(500*time.Millisecond))
+		if !errors.Is(err, redislock.ErrUnavailable) || errors.Is(err, redislock.ErrHeld) {
+			s.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, 100*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		_, err = s.client.Lock(ctx, s.key)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > 2*time.Second {
+			s.Error(err, time.Since(begin))
+		}
+		s.proxy.hang(false)
+		s.untilFree()
+		s.must(s.lock().Unlock(s.ctx))
+	})
+}
+
+// The cancelled place ends, though its request is parked on a connection that hangs.
+func TestACancelWhileTheServerHangsLeavesNothing(t *testing.T) {
+	onEach(t, func(s *stage) {
+		s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+		ctx, cancel := context.WithCancel(s.ctx)
+		got := make(chan error)
+		go func() {
+			_, err := s.client.Lock(ctx, s.key)
+			got <- err
+		}()
+		s.until("a waiter", func() bool { return s.waiters() == 1 })
+		s.proxy.hang(true)
+		cancel()
+		if err := <-got; !errors.Is(err, context.Canceled) {
+			s.Error(err)
+		}
+		s.proxy.hang(false)
+		s.until("the place to end", func() bool { return s.waiters() == 0 })
+		s.do("LOCK.RELEASE", s.key, "another")
+		s.untilFree()
+	})
+}
+
+// Waits beyond the limit ask from time to time, and open nothing.
+func TestWaitsOpenNoMoreConnectionsThanTheyMay(t *testing.T) {
+	onEach(t, func(s *stage) {
+		client := s.open(quiet, redislock.WithMaxBlocking(4))
+		s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+		before := s.proxy.dialled.Load()
+		ctx, cancel := context.WithCancel(s.ctx)
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				if _, err := client.Lock(ctx, s.key); !errors.Is(err, context.Canceled) {
+					s.Error(err)
+				}
+			})
+		}
+		s.until("all to wait", func() bool { return s.waiters() == 50 })
+		if more := s.proxy.dialled.Load() - before; more > 4+6 {
+			s.Error("connections:", more)
+		}
+		cancel()
+		all.Wait()
+		s.until("no place", func() bool { return s.waiters() == 0 })
+		s.do("LOCK.RELEASE", s.key, "another")
+	})
+}
+
+// All renewals go out together: a far server does not cost locks.
+func TestManyLocksAreRenewedTogether(t *testing.T) {
+	onEach(t, func(s *stage) {
+		var holds []*redislock.Hold
+		for n := range 200 {
+			hold, err := s.client.Lock(s.ctx, fmt.Sprintf("%s:%d", s.key, n), redislock.WithLease(3*time.Second))
+			s.must(err)
+			holds = append(holds, hold)
+		}
+		dialled := s.proxy.dialled.Load()
+		time.Sleep(4 * time.Second)
+		for _, hold := range holds {
+			s.must(hold.Err())
+			s.must(hold.Unlock(s.ctx))
+		}
+		if more := s.proxy.dialled.Load() - dialled; more > 1 {
+			s.Error("connections:", more)
+		}
+	})
+}
+
+// Wrong port, no right: said at the first failed attempt.
+func TestTroubleIsToldAtOnce(t *testing.T) {
+	onEach(t, func(s *stage) {
+		told := make(chan redislock.Trouble, 8)
+		s.proxy.refuses.Store(true)
+		client := s.open(quiet, redislock.WithTrouble(func(one redislock.Trouble) { told <- one }))
+		_, err := client.Lock(s.ctx, s.key, redislock.WithWait(300*time.Millisecond))
+		if !errors.Is(err, redislock.ErrUnavailable) {
+			s.Error(err)
+		}
+		if one := <-told; one.Kind != "unreachable" || one.Key != s.key {
+			s.Error(one)
+		}
+		if len(told) > 0 {
+			s.Error("told again", <-told)
+		}
+		s.proxy.refuses.Store(false)
+		s.must(s.lock().Unlock(s.ctx))
+	})
+}
+
+func TestClientsThatCannotHoldALockAreRefused(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": address(t)}})
+	defer ring.Close()
+	if _, err := lockgoredis.New(ring); !errors.Is(err, redislock.ErrInvalid) {
+		t.Error(err)
+	}
+	if _, err := lockgoredis.New(nil); !errors.Is(err, redislock.ErrInvalid) {
+		t.Error(err)
+	}
+	replica := rueidis.ClientOption{InitAddress: []string{address(t)}, ReplicaOnly: true}
+	if _, err := lockrueidis.New(replica); !errors.Is(err, redislock.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// The options of the application's client stay as they are.
+func TestTheClientOfGoRedisIsLeftAlone(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: address(t), ReadTimeout: 300 * time.Millisecond})
+	defer client.Close()
+	before := *client.Options()
+	transport, err := lockgoredis.New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks := redislock.New(transport)
+	hold, err := locks.Lock(context.Background(), "left alone")
+	if err == nil {
+		err = errors.Join(hold.Unlock(context.Background()), locks.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := *client.Options()
+	if after.MaxRetries != before.MaxRetries || after.ReadTimeout != before.ReadTimeout {
+		t.Error(after)
+	}
+	if stats := client.PoolStats(); stats.TotalConns != 0 {
+		t.Error("a connection of the client was used", stats.TotalConns)
+	}
+}
