@@ -36,7 +36,8 @@ macro_rules! in_each_language {
 }
 
 in_each_language! {
-    python = Python, python_asyncio = PythonAsyncio, node_redis = NodeRedis, ioredis = Ioredis, go = Go, rust = Rust;
+    python = Python, python_asyncio = PythonAsyncio, node_redis = NodeRedis, ioredis = Ioredis, go = Go, rust = Rust,
+    lettuce = Lettuce, jedis = Jedis;
     {
         taking:
             a_lock_is_taken_and_given_back,
