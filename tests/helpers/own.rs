@@ -52,6 +52,15 @@ fn the_tests_of_the_helper_for_go_pass() {
     });
 }
 
+/// Maven builds it as well: warnings are errors, and its pages have no gap.
+#[test]
+fn the_tests_of_the_helper_for_java_pass() {
+    Language::Lettuce.play("own::the_tests_of_the_helper_for_java_pass", |_| {
+        let mut command = Command::new(root().join("tools/java.sh"));
+        passes_on_servers(1, command.args(["verify"]));
+    });
+}
+
 /// The suites run other makers' tests, with a list of what differs and why.
 #[test]
 fn the_lock_suites_of_other_makers_for_python_pass_but_for_what_is_listed() {

@@ -103,7 +103,7 @@ public final class Agent {
         List<String> keys = asked.getJSONArray("keys").toList().stream().map(String::valueOf).toList();
         RedisLock lock;
         if (!asked.isNull("limit")) lock = locks.semaphore(keys.get(0), asked.getLong("limit"), asked.optLong("take", 1));
-        else if (keys.size() > 1) lock = locks.all(keys);
+        else if (keys.size() != 1) lock = locks.all(keys);
         else if (asked.optBoolean("shared")) lock = locks.read(keys.get(0));
         else lock = locks.exclusive(keys.get(0));
         if (!asked.isNull("lease")) lock = lock.lease(seconds(asked.getDouble("lease")));
@@ -123,18 +123,27 @@ public final class Agent {
             hold = isForEver ? Optional.of(lock.acquire()) : lock.tryAcquire(wait);
         } else if (isForEver) {
             CompletableFuture<Hold> future = lock.acquireAsync();
-            futures.put(id, future);
-            hold = Optional.of(future.get());
+            hold = Optional.of(of(id, future));
         } else {
             CompletableFuture<Optional<Hold>> future = lock.tryAcquireAsync(wait);
-            futures.put(id, future);
-            hold = future.get();
+            hold = of(id, future);
         }
         if (hold.isEmpty()) return new JSONObject().put("fences", JSONObject.NULL);
         Taken now = new Taken(hold.get(), fences(options, hold.get()), new AtomicInteger());
         now.hold.lost().thenRun(now.signals::incrementAndGet);
         taken.put(name, now);
         return new JSONObject().put("fences", new JSONArray(now.fences));
+    }
+
+    /** What the future gives. An interrupt that came before it was known cancels it. */
+    private <T> T of(int id, CompletableFuture<T> future) throws Exception {
+        futures.put(id, future);
+        try {
+            return future.get();
+        } catch (InterruptedException interrupted) {
+            future.cancel(true);
+            throw interrupted;
+        }
     }
 
     /** The hold has the first one; the server has all. */

@@ -10,7 +10,14 @@ import java.util.Objects;
  * @param fence the fence of the holder, above 0
  */
 public record HoldToken(String key, String owner, long fence) {
-    /** Checks the parts. */
+    /**
+     * Checks the parts.
+     *
+     * @param key the key, without the prefix
+     * @param owner the name of the holder
+     * @param fence the fence of the holder, above 0
+     * @throws IllegalArgumentException if the fence is none
+     */
     public HoldToken {
         Objects.requireNonNull(key, "key");
         Objects.requireNonNull(owner, "owner");

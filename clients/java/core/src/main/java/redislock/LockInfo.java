@@ -17,7 +17,17 @@ import java.util.Optional;
  */
 public record LockInfo(
         String mode, long fence, long shares, long holding, List<Holder> holders, long waiting, List<Waiter> waiters) {
-    /** Copies the lists. */
+    /**
+     * Copies the lists.
+     *
+     * @param mode the mode
+     * @param fence the fence
+     * @param shares how many are held
+     * @param holding how many hold it
+     * @param holders the first holders
+     * @param waiting how many wait
+     * @param waiters the first waiters
+     */
     public LockInfo {
         holders = List.copyOf(holders);
         waiters = List.copyOf(waiters);

@@ -113,6 +113,7 @@ final class Wait {
             return CompletableFuture.completedFuture(null);
         }
         long idle;
+        if (isOver.get()) return CompletableFuture.completedFuture(null);
         Throwable failure = error == null ? null : Errors.plain(error);
         if (failure == null) {
             CompletableFuture<@Nullable Object> turn = afterNull(left());
@@ -122,7 +123,6 @@ final class Wait {
             }
             return CompletableFuture.completedFuture(null);
         }
-        if (isOver.get()) return CompletableFuture.completedFuture(null);
         engine.troubles.failed(failure);
         idle = pauseAfter(failure);
         if (idle == Times.FOR_EVER || left() <= 0 && idle != AT_ONCE) {
@@ -214,12 +214,23 @@ final class Wait {
         asked = Times.tick();
         long sent = engine.clock.now();
         boolean wasKnown = isKnown;
-        isKnown = true;
         wasOpen = link == null || link.wasOpen();
-        CompletableFuture<Object> reply = link == null
+        // Whoever gives up from here on sees that there is a request, and reads what comes of it.
+        CompletableFuture<Object> reply = new CompletableFuture<>();
+        pending = reply;
+        isKnown = true;
+        if (isOver.get()) {
+            pending = null;
+            reply.completeExceptionally(new Unreachable("not sent", new IllegalStateException()));
+            return CompletableFuture.completedFuture(null);
+        }
+        CompletableFuture<Object> sending = link == null
                 ? engine.wire.exchange(route, words, limit, isDirect)
                 : route.send(link, words, limit, isDirect);
-        pending = reply;
+        sending.whenComplete((value, error) -> {
+            if (error == null) reply.complete(value);
+            else reply.completeExceptionally(Errors.plain(error));
+        });
         Link used = link;
         return reply.handle((value, error) -> {
                     pending = null;
