@@ -51,7 +51,8 @@ final class Wait {
     private long pause = Times.PAUSE_MIN;
     private long asked;
     private long block;
-    private boolean wasOpen;
+    /** True if the only try had no answer, and was repeated. */
+    private boolean isRepeated;
 
     /** {@code wait}: for at most so many milliseconds; 0 tries once. */
     Wait(Engine engine, Terms terms, Owner owner, long wait, boolean isDirect) {
@@ -161,7 +162,10 @@ final class Wait {
     private long pauseAfter(Throwable error) {
         if (!Errors.isPassing(error)) return Times.FOR_EVER;
         // Perhaps the connection of the only try was dead: once more, over a new one.
-        if (error instanceof Unreachable && wait == 0 && wasOpen) return AT_ONCE;
+        if (error instanceof Unreachable && wait == 0 && !isRepeated) {
+            isRepeated = true;
+            return AT_ONCE;
+        }
         if (Errors.isRedirection(error) && redirections < Route.REDIRECTIONS_MAX) {
             redirections += 1;
             return AT_ONCE;
@@ -214,7 +218,6 @@ final class Wait {
         asked = Times.tick();
         long sent = engine.clock.now();
         boolean wasKnown = isKnown;
-        wasOpen = link == null || link.wasOpen();
         // Whoever gives up from here on sees that there is a request, and reads what comes of it.
         CompletableFuture<Object> reply = new CompletableFuture<>();
         pending = reply;
