@@ -65,7 +65,7 @@ final class Held implements Hold {
 
     private long dueAfter(long sent) {
         // What is renewed up to its maximum already is not renewed again.
-        return maxUntil != Long.MAX_VALUE && sent + terms.lease() >= maxUntil ? validUntil : sent + terms.lease() / 3;
+        return validUntil >= maxUntil ? validUntil : sent + terms.lease() / 3;
     }
 
     long end() {
@@ -222,7 +222,9 @@ final class Held implements Hold {
     /** Begins the lease anew. Null: it is held; else why not. */
     CompletableFuture<@Nullable Loss> extend(long millis, @Nullable Batch batch) {
         long sent = engine.clock.now();
-        long lease = Math.max(1, Math.min(terms.lease(), maxUntil - sent));
+        // Up to the maximum, and what is taken from a lease for its validity.
+        long rest = maxUntil == Long.MAX_VALUE ? maxUntil : maxUntil - sent + terms.margin() + Times.CLOCK_STEP;
+        long lease = Math.max(1, Math.min(terms.lease(), rest));
         Asking asking = at -> terms.about(
                 at, "LOCK.EXTEND", holder.name, "PX", String.valueOf(lease), "FENCE", String.valueOf(fences[at]));
         Sending sending = words ->

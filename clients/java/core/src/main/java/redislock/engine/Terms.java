@@ -58,14 +58,14 @@ record Terms(
         return new Terms(Kind.SHARE, keys, prefix, lease, max, all, own, note);
     }
 
-    /** The lease of the first request: no longer than the hold may last. */
+    /** The lease of the first request: no longer than the hold may last, and what is taken from it for its validity. */
     long firstLease() {
-        return Math.min(lease, max);
+        return Math.min(lease, max + margin() + Times.CLOCK_STEP);
     }
 
     /** What two clocks may differ by. */
     long margin() {
-        return Math.min(Math.max(lease / 100, 100), firstLease() / 4);
+        return Math.max(lease / 100, 100);
     }
 
     byte[] wired(int at) {
