@@ -32,12 +32,12 @@ final class Server implements AutoCloseable {
         return Optional.ofNullable(System.getenv(name)).orElse(otherwise);
     }
 
-    /** Starts it, again on the same port: it has forgotten all. */
+    /** Starts it, again on the same port: it has forgotten nothing. */
     void start() throws IOException {
         String root = setting("REDIS_LOCK_ROOT", "../..");
         String module = setting("REDIS_LOCK_MODULE", root + "/target/release/libredis_lock.so");
         ProcessBuilder builder = new ProcessBuilder(
-                setting("REDIS_LOCK_SERVER", "redis-server"), "--port", String.valueOf(port), "--save", "", "--dir",
+                setting("REDIS_LOCK_SERVER", "redis-server"), "--port", String.valueOf(port), "--save", "", "--appendonly", "yes", "--dir",
                 folder.toString(), "--loadmodule", Path.of(module).toAbsolutePath().toString());
         builder.redirectErrorStream(true).redirectOutput(folder.resolve("log").toFile());
         process = builder.start();
