@@ -5,9 +5,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools/install.sh clients node-helper go
+tools/install.sh clients node-helper go java
 # The whole workspace, as tools/test.py does: else all that they need would be built once more.
 cargo build --locked --quiet --workspace --example agent --example tls --bin redis-lock
 if [ ! -f target/helpers/go-is-missing ]; then
   tools/go.sh build -o target/helpers/go-agent ./tests/helpers/agents/go
 fi
+if [ ! -f target/helpers/java-is-missing ]; then tools/java.sh agent; fi

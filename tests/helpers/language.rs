@@ -16,6 +16,8 @@ pub(crate) enum Language {
     Rueidis,
     Redigo,
     Rust,
+    Lettuce,
+    Jedis,
 }
 
 impl Language {
@@ -42,14 +44,21 @@ impl Language {
             Language::Rueidis => go("rueidis"),
             Language::Redigo => go("redigo"),
             Language::Rust => Command::new(rust_agent()),
+            Language::Lettuce => java_agent("lettuce"),
+            Language::Jedis => java_agent("jedis"),
         }
     }
 
     /// What the machine lacks to run it. tools/install.sh says so as well.
     fn lacks(self) -> Option<String> {
-        let go = file_from("REDIS_LOCK_GO_MISSING", "target/helpers/go-is-missing");
-        let is_go = matches!(self, Language::GoRedis | Language::Rueidis | Language::Redigo);
-        (is_go && !go_agent().exists()).then(|| std::fs::read_to_string(go).ok()).flatten()
+        let (is_there, missing) = match self {
+            Language::GoRedis | Language::Rueidis | Language::Redigo => (go_agent().exists(), "go"),
+            Language::Lettuce | Language::Jedis => (java_agents().exists(), "java"),
+            _ => return None,
+        };
+        let variable = format!("REDIS_LOCK_{}_MISSING", missing.to_uppercase());
+        let why = file_from(&variable, &format!("target/helpers/{missing}-is-missing"));
+        (!is_there).then(|| std::fs::read_to_string(why).ok()).flatten()
     }
 }
 
@@ -81,4 +90,17 @@ fn go_agent() -> PathBuf {
 
 fn rust_agent() -> PathBuf {
     file_from("REDIS_LOCK_RUST_AGENT", "target/debug/examples/agent")
+}
+
+/// What tools/install.sh java-helper has built.
+fn java_agents() -> PathBuf {
+    file_from("REDIS_LOCK_JAVA_AGENT", "target/java/redislock-agent")
+}
+
+/// A virtual machine of its own, small and quick to start.
+fn java_agent(library: &str) -> Command {
+    let (built, mut command) = (java_agents(), Command::new("java"));
+    let path = format!("{}:{}", built.join("classes").display(), built.join("libraries/*").display());
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-cp", &path, "Agent", library]);
+    command
 }

@@ -38,7 +38,7 @@ macro_rules! in_each_language {
 
 in_each_language! {
     python = Python, python_asyncio = PythonAsyncio, node_redis = NodeRedis, ioredis = Ioredis,
-    go_redis = GoRedis, rueidis = Rueidis, redigo = Redigo, rust = Rust;
+    go_redis = GoRedis, rueidis = Rueidis, redigo = Redigo, rust = Rust, lettuce = Lettuce, jedis = Jedis;
     {
         taking:
             a_lock_is_taken_and_given_back,

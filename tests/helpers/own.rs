@@ -52,6 +52,17 @@ fn the_tests_of_the_helper_for_go_pass() {
     });
 }
 
+/// Maven builds it as well, beside what the agents run from: warnings are errors, and its pages have no gap.
+#[test]
+fn the_tests_of_the_helper_for_java_pass() {
+    Language::Lettuce.play("own::the_tests_of_the_helper_for_java_pass", |_| {
+        let mut command = Command::new(root().join("tools/java.sh"));
+        let target = format!("-Dredislock.target={}", root().join("target/java/tested").display());
+        // Its tests start servers by themselves.
+        passes(command.args([&target, "verify"]).env("REDIS_LOCK_MODULE", module()));
+    });
+}
+
 /// The suites run other makers' tests, with a list of what differs and why.
 #[test]
 fn the_lock_suites_of_other_makers_for_python_pass_but_for_what_is_listed() {

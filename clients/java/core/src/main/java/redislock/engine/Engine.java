@@ -1,0 +1,49 @@
+package redislock.engine;
+
+import java.time.Duration;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import redislock.LockListener;
+import redislock.spi.Clock;
+
+/** What the locks of one application share. */
+final class Engine {
+    final Alarm alarm = new Alarm();
+    final Clock clock;
+    final Wire wire;
+    final Callbacks callbacks;
+    final Troubles troubles;
+    final Renewer renewer;
+    /** Waits that are not over. */
+    final Set<Wait> waits = ConcurrentHashMap.newKeySet();
+
+    volatile boolean isClosed;
+
+    Engine(Clock clock, Callbacks callbacks, redislock.spi.Transport transport, int maxBlocking) {
+        this.clock = clock;
+        this.callbacks = callbacks;
+        this.wire = new Wire(transport, alarm, maxBlocking);
+        this.troubles = new Troubles(callbacks);
+        this.renewer = new Renewer(this);
+    }
+
+    void tellAcquired(Terms terms, long began) {
+        LockListener listener = callbacks.listener;
+        if (listener != null) callbacks.run(() -> listener.onAcquired(terms.keys().get(0), since(began)));
+    }
+
+    void tellRefused(Terms terms, long began) {
+        LockListener listener = callbacks.listener;
+        if (listener != null) callbacks.run(() -> listener.onRefused(terms.keys().get(0), since(began)));
+    }
+
+    static Duration since(long tick) {
+        return Duration.ofMillis(Math.max(0, Times.tick() - tick));
+    }
+
+    /** True if the server answered in a way that another request would not change. Never fails. */
+    static CompletableFuture<Boolean> isAnswered(CompletableFuture<?> reply) {
+        return reply.handle((value, error) -> error == null || !Errors.isPassing(Errors.plain(error)));
+    }
+}

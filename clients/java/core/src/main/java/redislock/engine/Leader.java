@@ -1,0 +1,80 @@
+package redislock.engine;
+
+import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
+import redislock.Hold;
+import redislock.Leadership;
+import redislock.LockLostException;
+import redislock.LockUnavailableException;
+import redislock.Term;
+
+/** A thread that is leader whenever it can. */
+final class Leader implements Leadership {
+    private record Turn(Hold hold) implements Term {
+        @Override
+        public long number() {
+            return hold.fence();
+        }
+
+        @Override
+        public boolean isLeader() {
+            return hold.isValid();
+        }
+    }
+
+    private static final System.Logger LOG = System.getLogger("redislock");
+
+    private final Recipe recipe;
+    private final Consumer<Term> body;
+    private final Engine engine;
+    private final Thread thread = new Thread(this::run, "redislock-leader");
+    private volatile @Nullable Hold hold;
+    private volatile boolean isOver;
+
+    Leader(Recipe recipe, Consumer<Term> body, Engine engine) {
+        this.recipe = recipe;
+        this.body = body;
+        this.engine = engine;
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    private void run() {
+        while (!isOver && !engine.isClosed) {
+            try (Hold mine = recipe.acquire()) {
+                hold = mine;
+                mine.lost().thenRun(thread::interrupt);
+                if (!isOver) body.accept(new Turn(mine));
+            } catch (InterruptedException | LockLostException over) {
+                // The next round asks whether this was the end.
+            } catch (LockUnavailableException refused) {
+                engine.alarm.pause(Times.PAUSE_MAX).join();
+            } catch (RuntimeException failure) {
+                LOG.log(System.Logger.Level.WARNING, "the leader's work failed", failure);
+                engine.alarm.pause(Times.PAUSE_MIN).join();
+            } finally {
+                hold = null;
+                // An interrupt was for the term that is over.
+                Thread.interrupted();
+            }
+        }
+    }
+
+    @Override
+    public boolean isLeader() {
+        Hold mine = hold;
+        return mine != null && mine.isValid();
+    }
+
+    @Override
+    public void close() {
+        isOver = true;
+        if (Thread.currentThread() == thread) return;
+        thread.interrupt();
+        try {
+            thread.join();
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+}

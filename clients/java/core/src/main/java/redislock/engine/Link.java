@@ -1,0 +1,163 @@
+package redislock.engine;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.jspecify.annotations.Nullable;
+import redislock.spi.Connection;
+import redislock.spi.ServerError;
+import redislock.spi.Transport;
+
+/** One connection with its requests and the time that each has. It never connects again, and sends nothing twice. */
+final class Link {
+    final @Nullable String address;
+    private final Alarm alarm;
+    private final CompletableFuture<Connection> opened = new CompletableFuture<>();
+    private final AtomicBoolean started = new AtomicBoolean();
+    /** Requests under way. */
+    private final AtomicInteger requests = new AtomicInteger();
+    /** It takes no new request, since one failed or the connection ended. It closes after the last one. */
+    private volatile boolean retired;
+
+    private volatile boolean closed;
+    /** When it was used, and when something came from the server. */
+    volatile long usedAt = Times.tick();
+
+    private volatile long heardAt = Long.MIN_VALUE / 2;
+
+    Link(Alarm alarm, @Nullable String address) {
+        this.alarm = alarm;
+        this.address = address;
+    }
+
+    /** Connects, unless it has begun before. */
+    Link open(Transport transport, boolean isDirect) {
+        if (started.getAndSet(true)) return this;
+        transport.connect(address, isDirect).whenComplete((connection, error) -> {
+            if (connection == null) {
+                retired = true;
+                opened.completeExceptionally(error);
+                return;
+            }
+            heardAt = Times.tick();
+            opened.complete(connection);
+            if (closed) connection.close();
+        });
+        return this;
+    }
+
+    /** True if it was ever open: before that nothing is sent. */
+    boolean wasOpen() {
+        return opened.isDone() && !opened.isCompletedExceptionally();
+    }
+
+    boolean isUsable() {
+        return !retired && (!opened.isDone() || isOpen());
+    }
+
+    private boolean isOpen() {
+        return wasOpen() && opened.join().isOpen();
+    }
+
+    boolean isFresh() {
+        return !retired && isOpen() && Times.tick() - heardAt < Times.FRESH;
+    }
+
+    boolean isIdle() {
+        return requests.get() == 0;
+    }
+
+    CompletableFuture<Object> send(byte[][] words, long millis, boolean isDirect) {
+        return send(List.<byte[][]>of(words), millis, isDirect).get(0);
+    }
+
+    /** Sends them in one write. Each fails with the error reply, or with {@link Unreachable}. */
+    List<CompletableFuture<Object>> send(List<byte[][]> all, long millis, boolean isDirect) {
+        usedAt = Times.tick();
+        requests.addAndGet(all.size());
+        List<CompletableFuture<Object>> replies = new ArrayList<>(all.size());
+        for (int count = 0; count < all.size(); count += 1) replies.add(new CompletableFuture<>());
+        if (opened.isDone()) {
+            go(all, replies, millis, isDirect);
+            for (CompletableFuture<Object> reply : replies) {
+                if (!reply.isDone()) return watched(all, replies, millis);
+            }
+            return replies;
+        }
+        opened.whenComplete((connection, error) -> go(all, replies, millis, false));
+        return watched(all, replies, millis);
+    }
+
+    private List<CompletableFuture<Object>> watched(
+            List<byte[][]> all, List<CompletableFuture<Object>> replies, long millis) {
+        Future<?> late = alarm.after(millis, () -> {
+            TimeoutException error = new TimeoutException("no answer within " + millis + " ms");
+            for (int at = 0; at < replies.size(); at += 1) {
+                if (!replies.get(at).isDone()) fail(all.get(at), replies.get(at), error);
+            }
+        });
+        // Each ends by itself; the last one ends the watch.
+        AtomicInteger left = new AtomicInteger(replies.size());
+        for (CompletableFuture<Object> reply : replies) {
+            reply.whenComplete((value, error) -> {
+                if (left.decrementAndGet() == 0) late.cancel(false);
+            });
+        }
+        return replies;
+    }
+
+    private void go(List<byte[][]> all, List<CompletableFuture<Object>> replies, long millis, boolean isDirect) {
+        // One that is late is never sent.
+        if (replies.get(0).isDone()) return;
+        List<CompletableFuture<Object>> sent;
+        try {
+            Connection connection = opened.join();
+            if (closed) throw new IllegalStateException("closed");
+            sent = connection.send(all, millis, isDirect);
+        } catch (RuntimeException failure) {
+            Throwable error = Errors.plain(failure);
+            for (int at = 0; at < all.size(); at += 1) fail(all.get(at), replies.get(at), error);
+            return;
+        }
+        for (int at = 0; at < all.size(); at += 1) {
+            byte[][] words = all.get(at);
+            CompletableFuture<Object> reply = replies.get(at);
+            sent.get(at).whenComplete((value, error) -> {
+                if (error != null) {
+                    fail(words, reply, Errors.plain(error));
+                    return;
+                }
+                heardAt = Times.tick();
+                if (reply.complete(value)) ended();
+            });
+        }
+    }
+
+    private void fail(byte[][] words, CompletableFuture<Object> reply, Throwable error) {
+        if (error instanceof ServerError) heardAt = Times.tick();
+        else retired = true;
+        String text = new String(words[0], UTF_8) + ": " + error.getMessage();
+        if (reply.completeExceptionally(error instanceof ServerError ? error : new Unreachable(text, error))) ended();
+    }
+
+    private void ended() {
+        if (requests.decrementAndGet() == 0 && retired) close();
+    }
+
+    void retire() {
+        retired = true;
+        if (isIdle()) close();
+    }
+
+    void close() {
+        retired = true;
+        closed = true;
+        if (wasOpen()) opened.join().close();
+    }
+}

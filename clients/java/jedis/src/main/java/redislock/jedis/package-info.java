@@ -1,0 +1,5 @@
+/** Locks over Jedis. */
+@NullMarked
+package redislock.jedis;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,126 @@
+package redislock.lettuce;
+
+import io.lettuce.core.ClientOptions;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.SocketOptions;
+import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.codec.ByteArrayCodec;
+import io.lettuce.core.protocol.ProtocolVersion;
+import io.lettuce.core.resource.ClientResources;
+import java.time.Duration;
+import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.jspecify.annotations.Nullable;
+import redislock.spi.Connection;
+import redislock.spi.ServerError;
+import redislock.spi.Transport;
+
+/**
+ * The way to a server, a Sentinel or a cluster by Lettuce, over connections of our own. The application's client is not
+ * used: a request that waits would hold up its commands. Lettuce's reconnect is off, and with it replay and buffering,
+ * each of which ran a request twice or took a lock for nobody. The engine connects again when it has something to send.
+ */
+public final class LettuceTransport implements Transport {
+    private static final Duration CONNECT = Duration.ofSeconds(3);
+
+    private final List<RedisURI> uris;
+    private final RedisClient client;
+    private final AtomicInteger next = new AtomicInteger();
+
+    private LettuceTransport(@Nullable ClientResources resources, List<RedisURI> uris) {
+        if (uris.isEmpty()) throw new IllegalArgumentException("no URI");
+        this.uris = List.copyOf(uris);
+        client = resources == null ? RedisClient.create() : RedisClient.create(resources);
+        client.setOptions(ClientOptions.builder()
+                .autoReconnect(false)
+                .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
+                .protocolVersion(ProtocolVersion.RESP2)
+                .socketOptions(SocketOptions.builder().connectTimeout(CONNECT).build())
+                .build());
+    }
+
+    /**
+     * Returns the way to where the URIs lead.
+     *
+     * @param uris one of a server or of Sentinels; or nodes of a cluster
+     * @return the transport, which is closed with its locks
+     * @throws IllegalArgumentException if there is none
+     */
+    public static LettuceTransport of(RedisURI... uris) {
+        return new LettuceTransport(null, List.of(uris));
+    }
+
+    /**
+     * The same, with threads of the application.
+     *
+     * @param resources of the application, which closes them
+     * @param uris one of a server or of Sentinels; or nodes of a cluster
+     * @return the transport, which is closed with its locks
+     * @throws IllegalArgumentException if there is no URI
+     */
+    public static LettuceTransport of(ClientResources resources, RedisURI... uris) {
+        return new LettuceTransport(Objects.requireNonNull(resources, "resources"), List.of(uris));
+    }
+
+    private RedisURI uri(@Nullable String address) {
+        // Of several nodes of a cluster each in turn: one of them is alive.
+        RedisURI uri = uris.get(Math.floorMod(next.getAndIncrement(), uris.size()));
+        if (address == null) return uri;
+        int colon = address.lastIndexOf(':');
+        RedisURI node = RedisURI.create(address.substring(0, colon), Integer.parseInt(address.substring(colon + 1)));
+        node.setCredentialsProvider(uri.getCredentialsProvider());
+        node.setSsl(uri.isSsl());
+        node.setVerifyPeer(uri.getVerifyMode());
+        return node;
+    }
+
+    @Override
+    public CompletableFuture<Connection> connect(@Nullable String address, boolean isDirect) {
+        RedisURI uri;
+        try {
+            uri = uri(address);
+        } catch (RuntimeException bad) {
+            return CompletableFuture.failedFuture(bad);
+        }
+        return connected(uri).handle((connection, error) -> {
+            if (connection != null) return new LettuceConnection(connection);
+            throw new CompletionException(plain(error));
+        });
+    }
+
+    private CompletableFuture<StatefulRedisConnection<byte[], byte[]>> connected(RedisURI uri) {
+        try {
+            return client.connectAsync(ByteArrayCodec.INSTANCE, uri).toCompletableFuture();
+        } catch (RuntimeException closed) {
+            return CompletableFuture.failedFuture(closed);
+        }
+    }
+
+    /** What was wrong: an error reply, wherever it is hidden, or what Lettuce said. */
+    static Throwable plain(Throwable error) {
+        for (Throwable inner = error; inner != null; inner = inner.getCause()) {
+            if (inner instanceof RedisCommandExecutionException reply) {
+                return new ServerError(String.valueOf(reply.getMessage()));
+            }
+        }
+        boolean isWrapped = error instanceof CompletionException || error instanceof ExecutionException;
+        return isWrapped && error.getCause() != null ? error.getCause() : error;
+    }
+
+    @Override
+    public boolean isMultiplexed() {
+        return true;
+    }
+
+    @Override
+    public void close() {
+        // Without a quiet time: nothing is sent any more.
+        client.shutdownAsync(0, 2, java.util.concurrent.TimeUnit.SECONDS);
+    }
+}

@@ -1,0 +1,5 @@
+/** Locks over Lettuce. */
+@NullMarked
+package redislock.lettuce;
+
+import org.jspecify.annotations.NullMarked;

@@ -1,0 +1,294 @@
+package redislock.tests;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import redislock.Hold;
+import redislock.HoldToken;
+import redislock.Leadership;
+import redislock.LockListener;
+import redislock.LockLostException;
+import redislock.LockUnavailableException;
+import redislock.RedisLocks;
+
+/** What a hold promises, and what is easily broken, over each client library. */
+class HoldTest {
+    private static final Duration SECOND = Duration.ofSeconds(1);
+    private static Server server;
+
+    @BeforeAll
+    static void start() throws Exception {
+        server = new Server();
+    }
+
+    @AfterAll
+    static void stop() throws Exception {
+        server.close();
+    }
+
+    @AfterEach
+    void forget() {
+        server.ask("FLUSHALL");
+    }
+
+    private static boolean isFree(String key) {
+        return server.ask("LOCK.INFO", key) == null;
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_lock_that_was_given_back_is_renewed_no_more(Library library) throws Exception {
+        try (RedisLocks locks = library.builder(server).lease(SECOND).build()) {
+            for (int round = 0; round < 200; round += 1) locks.exclusive("k").acquire().close();
+            long before = server.calls("lock.extend");
+            Object other = server.ask("LOCK.ACQUIRE", "k", "other", "PX", "60000");
+            assertTrue(other instanceof Long);
+            try (Hold beside = locks.exclusive("beside").acquire()) {
+                Server.await("three renewals", () -> server.calls("lock.extend") - before >= 3);
+                assertTrue(beside.isValid());
+            }
+            // Those of the lock beside, and none of the two hundred.
+            assertTrue(server.calls("lock.extend") - before < 20);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void no_code_of_the_application_runs_on_a_thread_of_the_client_library(Library library) throws Exception {
+        List<String> threads = new CopyOnWriteArrayList<>();
+        LockListener listener = new LockListener() {
+            @Override
+            public void onAcquired(String key, Duration waited) {
+                threads.add(Thread.currentThread().getName());
+            }
+
+            @Override
+            public void onLost(String key, Hold.Loss why) {
+                threads.add(Thread.currentThread().getName());
+            }
+        };
+        try (RedisLocks locks = library.builder(server).lease(SECOND).listener(listener).build()) {
+            Hold hold = locks.exclusive("k").acquireAsync().get(20, TimeUnit.SECONDS);
+            CompletableFuture<Void> waits = locks.exclusive("k").acquireAsync().thenAccept(next -> {
+                threads.add(Thread.currentThread().getName());
+                next.releaseAsync().thenRun(() -> threads.add(Thread.currentThread().getName()));
+            });
+            hold.checkAsync().thenRun(() -> threads.add(Thread.currentThread().getName())).get(20, TimeUnit.SECONDS);
+            hold.lost().thenRun(() -> threads.add(Thread.currentThread().getName()));
+            server.ask("DEL", "k");
+            waits.get(20, TimeUnit.SECONDS);
+            assertThrows(LockLostException.class, hold::close);
+            Server.await("all callbacks", () -> threads.size() >= 6);
+        }
+        for (String name : threads) {
+            assertTrue(name.isEmpty() || name.startsWith("redislock-callback") || name.equals("main"), name);
+        }
+        assertTrue(threads.stream().noneMatch(name -> name.contains("lettuce") || name.contains("redislock-jedis")));
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_future_that_is_cancelled_leaves_the_queue(Library library) throws Exception {
+        try (RedisLocks locks = library.builder(server).build()) {
+            server.ask("LOCK.ACQUIRE", "k", "other", "PX", "60000");
+            CompletableFuture<Hold> asked = locks.exclusive("k").acquireAsync();
+            CompletableFuture<Hold> late = locks.exclusive("k").acquireAsync().orTimeout(300, TimeUnit.MILLISECONDS);
+            Server.await("a waiter", () -> locks.info("k").orElseThrow().waiting() >= 1);
+            asked.cancel(true);
+            assertThrows(ExecutionException.class, () -> late.get(20, TimeUnit.SECONDS));
+            Server.await("no waiter", () -> locks.info("k").orElseThrow().waiting() == 0);
+            server.ask("LOCK.RELEASE", "k", "other");
+            assertTrue(isFree("k"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void an_interrupt_leaves_the_queue_and_is_answered(Library library) throws Exception {
+        try (RedisLocks locks = library.builder(server).build()) {
+            server.ask("LOCK.ACQUIRE", "k", "other", "PX", "60000");
+            CompletableFuture<Throwable> end = new CompletableFuture<>();
+            Thread thread = new Thread(() -> {
+                try {
+                    locks.exclusive("k").acquire();
+                } catch (Throwable error) {
+                    end.complete(error);
+                }
+            });
+            thread.start();
+            Server.await("a waiter", () -> locks.info("k").orElseThrow().waiting() == 1);
+            thread.interrupt();
+            assertTrue(end.get(20, TimeUnit.SECONDS) instanceof InterruptedException);
+            Server.await("no waiter", () -> locks.info("k").orElseThrow().waiting() == 0);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_detached_hold_is_adopted_and_the_givers_copy_is_void(Library library) throws Exception {
+        try (RedisLocks giver = library.builder(server).build();
+                RedisLocks taker = library.builder(server).build()) {
+            Hold hold = giver.exclusive("k").acquire();
+            HoldToken token = hold.detach();
+            assertFalse(hold.isValid());
+            Hold adopted = taker.adopt(token).orElseThrow();
+            assertTrue(adopted.fence() > token.fence());
+            hold.close();
+            assertTrue(adopted.check());
+            assertEquals(Optional.empty(), taker.adopt(token));
+            adopted.close();
+            assertTrue(isFree("k"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_maximum_ends_the_lock_and_a_new_one_prolongs_it(Library library) throws Exception {
+        try (RedisLocks locks = library.builder(server).lease(SECOND).build()) {
+            Hold hold = locks.exclusive("k").max(Duration.ofSeconds(3)).acquire();
+            assertTrue(hold.renewMax(Duration.ofMillis(1_500)));
+            assertEquals(Hold.Loss.MAX, hold.lost().get(20, TimeUnit.SECONDS));
+            assertEquals(Hold.Loss.MAX, assertThrows(LockLostException.class, hold::close).loss());
+            Server.await("the end of the lease", () -> isFree("k"));
+            assertFalse(hold.renewMax(SECOND));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_lock_is_kept_for_a_while_after_its_release(Library library) throws Exception {
+        try (RedisLocks locks = library.builder(server).build()) {
+            Hold hold = locks.exclusive("k").acquire();
+            hold.releaseAfter(Duration.ofMillis(800));
+            hold.close();
+            assertFalse(hold.isValid());
+            assertFalse(isFree("k"));
+            Server.await("the end of the rest", () -> isFree("k"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_server_that_is_away_gives_no_empty_answer_and_locks_nobody_out(Library library) throws Exception {
+        try (Server own = new Server();
+                RedisLocks locks = library.builder(own).lease(SECOND).build()) {
+            Hold hold = locks.exclusive("held").acquire();
+            CompletableFuture<Hold> waits = locks.exclusive("wanted").acquireAsync();
+            waits.get(20, TimeUnit.SECONDS).close();
+            own.stop();
+            assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
+            assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ofMillis(600)));
+            CompletableFuture<Hold> later = locks.exclusive("later").acquireAsync();
+            assertEquals(Hold.Loss.LEASE_OVER, hold.lost().get(20, TimeUnit.SECONDS));
+            own.start();
+            // Soon, and not after a back-off of half a minute.
+            Hold back = later.get(10, TimeUnit.SECONDS);
+            assertTrue(back.isValid());
+            back.close();
+            // What was given up meanwhile was not kept for later.
+            assertNull(own.ask("LOCK.INFO", "k"));
+            assertThrows(LockLostException.class, hold::close);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void close_is_over_soon_while_the_server_is_away_and_goes_on_until_it_is_back(Library library) throws Exception {
+        try (Server own = new Server();
+                RedisLocks locks = library.builder(own).lease(Duration.ofMinutes(5)).build()) {
+            Hold hold = locks.exclusive("k").acquire();
+            own.stop();
+            Thread.currentThread().interrupt();
+            hold.close();
+            assertTrue(Thread.interrupted(), "the thread stays interrupted");
+            own.start();
+            // The server has it still, and would for minutes.
+            Server.await("the release", () -> own.ask("LOCK.INFO", "k") == null);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void closed_locks_end_their_waits_and_tell_their_holds(Library library) throws Exception {
+        RedisLocks locks = library.builder(server).build();
+        Hold hold = locks.exclusive("k").acquire();
+        CompletableFuture<Hold.Loss> lost = hold.lost();
+        CompletableFuture<Hold> waits = locks.exclusive("k").acquireAsync();
+        Server.await("a waiter", () -> locks.info("k").orElseThrow().waiting() == 1);
+        locks.close();
+        assertEquals(Hold.Loss.CLOSED, lost.get(20, TimeUnit.SECONDS));
+        ExecutionException end = assertThrows(ExecutionException.class, () -> waits.get(20, TimeUnit.SECONDS));
+        assertTrue(end.getCause() instanceof LockUnavailableException);
+        Server.await("no connection", () -> server.clients() == 0);
+        assertFalse(isFree("k"), "it ends with its lease");
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void many_waits_take_no_more_connections_than_may_block(Library library) throws Exception {
+        try (RedisLocks locks = library.builder(server).maxBlockingConnections(4).build()) {
+            List<CompletableFuture<Long>> all = new java.util.ArrayList<>();
+            for (int wait = 0; wait < 100; wait += 1) {
+                all.add(locks.exclusive("k" + wait % 5).acquireAsync().thenApply(hold -> {
+                    hold.close();
+                    return server.clients();
+                }));
+            }
+            for (CompletableFuture<Long> each : all) assertTrue(each.get(60, TimeUnit.SECONDS) <= 6 + 40);
+            Server.await("the last releases", () -> server.clients() <= 6);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_leader_steps_down_and_another_one_follows(Library library) throws Exception {
+        try (RedisLocks first = library.builder(server).build();
+                RedisLocks second = library.builder(server).build()) {
+            CompletableFuture<Long> one = new CompletableFuture<>();
+            CompletableFuture<Long> two = new CompletableFuture<>();
+            Leadership leader = first.lead("k", term -> {
+                one.complete(term.number());
+                while (term.isLeader() && !Thread.currentThread().isInterrupted()) Thread.onSpinWait();
+            });
+            long term = one.get(20, TimeUnit.SECONDS);
+            assertTrue(leader.isLeader());
+            Leadership next = second.lead("k", later -> two.complete(later.number()));
+            leader.close();
+            assertFalse(leader.isLeader());
+            assertTrue(two.get(20, TimeUnit.SECONDS) > term);
+            next.close();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_wrong_server_and_a_wrong_key_are_said(Library library) throws Exception {
+        server.ask("SET", "text", "v");
+        try (RedisLocks locks = library.builder(server).build()) {
+            LockUnavailableException wrong =
+                    assertThrows(LockUnavailableException.class, () -> locks.exclusive("text").acquire());
+            assertEquals(Optional.of("WRONGTYPE"), wrong.code());
+            try (Hold hold = locks.exclusive("k").acquire()) {
+                hold.guard("SET", "data", 7);
+                assertEquals(1L, hold.guard("EXISTS", "data"));
+                assertThrows(LockUnavailableException.class, () -> hold.guard("INCRBY", "text", "x"));
+                assertEquals("write", locks.info("k").orElseThrow().mode());
+            }
+        }
+    }
+}

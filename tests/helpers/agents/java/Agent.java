@@ -1,0 +1,211 @@
+import io.lettuce.core.RedisURI;
+import java.net.URI;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Scanner;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.json.JSONArray;
+import org.json.JSONObject;
+import redis.clients.jedis.Jedis;
+import redislock.DeadlockException;
+import redislock.Hold;
+import redislock.LockLostException;
+import redislock.LockUnavailableException;
+import redislock.RedisLock;
+import redislock.RedisLocks;
+import redislock.jedis.JedisTransport;
+import redislock.lettuce.LettuceTransport;
+import redislock.spi.Transport;
+
+/**
+ * The scenarios' agent for Java: uses clients/java as an application would, and does what it is told on stdin.
+ *
+ * <p>{@code Agent lettuce|jedis URL [--cluster]}: one JSON object a line, in and out. Each request runs by itself, and its
+ * answer carries its id. It never cleans up: at the end of stdin the process ends as one that dies.
+ */
+public final class Agent {
+    /** What was acquired last, and how often its loss was signalled. */
+    private record Taken(Hold hold, List<Long> fences, AtomicInteger signals) {}
+
+    private final String url;
+    private final RedisLocks locks;
+    private final Map<String, JSONObject> asked = new ConcurrentHashMap<>();
+    private final Map<String, Taken> taken = new ConcurrentHashMap<>();
+    private final Map<Integer, CompletableFuture<?>> futures = new ConcurrentHashMap<>();
+    private final Map<Integer, Thread> threads = new ConcurrentHashMap<>();
+
+    private Agent(String library, String url) {
+        this.url = url;
+        Transport transport = library.equals("jedis")
+                ? JedisTransport.of(URI.create(url))
+                : LettuceTransport.of(RedisURI.create(url));
+        locks = RedisLocks.builder(transport).build();
+    }
+
+    /**
+     * Runs until stdin ends.
+     *
+     * @param args the client library, the URL of the server
+     */
+    public static void main(String[] args) {
+        Agent agent = new Agent(args[0], args[1]);
+        write(new JSONObject().put("ready", args[0]));
+        Scanner lines = new Scanner(System.in, java.nio.charset.StandardCharsets.UTF_8);
+        while (lines.hasNextLine()) {
+            JSONObject request = new JSONObject(lines.nextLine());
+            Thread thread = new Thread(() -> agent.answer(request));
+            thread.setDaemon(true);
+            agent.threads.put(request.getInt("id"), thread);
+            thread.start();
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static synchronized void write(JSONObject answer) {
+        System.out.println(answer);
+        System.out.flush();
+    }
+
+    private void answer(JSONObject request) {
+        int id = request.getInt("id");
+        JSONObject answer;
+        try {
+            answer = serve(request);
+        } catch (Throwable error) {
+            Throwable plain = error instanceof ExecutionException || error instanceof CompletionException ? error.getCause() : error;
+            answer = new JSONObject().put("error", kindOf(plain)).put("message", String.valueOf(plain.getMessage()));
+        }
+        threads.remove(id);
+        futures.remove(id);
+        write(answer.put("id", id));
+    }
+
+    private static String kindOf(Throwable error) {
+        if (error instanceof InterruptedException || error instanceof CancellationException) return "cancelled";
+        if (error instanceof DeadlockException) return "deadlock";
+        if (error instanceof LockLostException) return "lost";
+        if (error instanceof IllegalArgumentException || error instanceof IllegalStateException) return "refused";
+        return error instanceof LockUnavailableException away && away.code().isPresent() ? "server" : "connection";
+    }
+
+    private static Duration seconds(double seconds) {
+        return Duration.ofMillis(Math.round(seconds * 1_000));
+    }
+
+    private RedisLock lockOf(JSONObject asked) {
+        List<String> keys = asked.getJSONArray("keys").toList().stream().map(String::valueOf).toList();
+        RedisLock lock;
+        if (!asked.isNull("limit")) lock = locks.semaphore(keys.get(0), asked.getLong("limit"), asked.optLong("take", 1));
+        else if (keys.size() != 1) lock = locks.all(keys);
+        else if (asked.optBoolean("shared")) lock = locks.read(keys.get(0));
+        else lock = locks.exclusive(keys.get(0));
+        if (!asked.isNull("lease")) lock = lock.lease(seconds(asked.getDouble("lease")));
+        if (!asked.isNull("note")) lock = lock.note(asked.getString("note"));
+        if (!asked.isNull("within")) lock = lock.within(taken.get(asked.getString("within")).hold);
+        return lock;
+    }
+
+    private JSONObject acquire(int id, String name) throws Exception {
+        JSONObject options = asked.get(name);
+        RedisLock lock = lockOf(options);
+        Optional<Hold> hold;
+        boolean isForEver = options.isNull("wait");
+        Duration wait = isForEver ? Duration.ZERO : seconds(options.getDouble("wait"));
+        // In turns by a thread that waits, and by a future.
+        if (id % 2 == 0) {
+            hold = isForEver ? Optional.of(lock.acquire()) : lock.tryAcquire(wait);
+        } else if (isForEver) {
+            CompletableFuture<Hold> future = lock.acquireAsync();
+            hold = Optional.of(of(id, future));
+        } else {
+            CompletableFuture<Optional<Hold>> future = lock.tryAcquireAsync(wait);
+            hold = of(id, future);
+        }
+        if (hold.isEmpty()) return new JSONObject().put("fences", JSONObject.NULL);
+        Taken now = new Taken(hold.get(), fences(options, hold.get()), new AtomicInteger());
+        now.hold.lost().thenRun(now.signals::incrementAndGet);
+        taken.put(name, now);
+        return new JSONObject().put("fences", new JSONArray(now.fences));
+    }
+
+    /** What the future gives. An interrupt that came before it was known cancels it. */
+    private <T> T of(int id, CompletableFuture<T> future) throws Exception {
+        futures.put(id, future);
+        try {
+            return future.get();
+        } catch (InterruptedException interrupted) {
+            future.cancel(true);
+            throw interrupted;
+        }
+    }
+
+    /** The hold has the first one; the server has all. */
+    private List<Long> fences(JSONObject options, Hold hold) {
+        JSONArray keys = options.getJSONArray("keys");
+        if (keys.length() == 1) return List.of(hold.fence());
+        return keys.toList().stream()
+                .map(key -> locks.info(String.valueOf(key)).orElseThrow().fence())
+                .toList();
+    }
+
+    private JSONObject serve(JSONObject request) throws Exception {
+        int id = request.getInt("id");
+        String name = request.optString("lock");
+        JSONObject done = new JSONObject();
+        switch (request.getString("do")) {
+            case "open" -> {
+                asked.put(name, request);
+                if (request.isNull("within")) lockOf(request);
+            }
+            case "acquire" -> done = acquire(id, name);
+            case "cancel" -> cancel(request.getInt("of"));
+            case "release" -> {
+                Hold hold = taken.get(name).hold;
+                if (id % 2 == 0) hold.close();
+                else hold.releaseAsync().get();
+                done.put("released", true);
+            }
+            case "check" -> done.put("held", taken.get(name).hold.check());
+            case "guard" -> {
+                List<Object> words = request.getJSONArray("command").toList();
+                Object reply = taken.get(name).hold.guard(
+                        String.valueOf(words.get(0)), words.subList(1, words.size()).toArray());
+                done.put("reply", reply instanceof byte[] raw ? new String(raw, java.nio.charset.StandardCharsets.UTF_8) : reply);
+            }
+            case "lost" -> {
+                Hold hold = taken.get(name).hold;
+                CompletableFuture<Hold.Loss> lost = hold.lost();
+                done.put("lost", !hold.isValid() && !lost.isCancelled());
+            }
+            case "await-lost" -> {
+                Taken now = taken.get(name);
+                now.hold.lost().get();
+                while (now.signals.get() == 0) Thread.sleep(1);
+                done.put("signals", now.signals.get());
+            }
+            case "owner" -> done.put("owner", taken.get(name).hold.owner());
+            case "tasks" -> done.put("tasks", Thread.activeCount());
+            case "ping" -> {
+                try (Jedis own = new Jedis(URI.create(url))) {
+                    own.ping();
+                }
+            }
+            default -> throw new IllegalArgumentException(request.toString());
+        }
+        return done;
+    }
+
+    private void cancel(int of) {
+        CompletableFuture<?> future = futures.get(of);
+        Thread thread = threads.get(of);
+        if (future != null) future.cancel(true);
+        else if (thread != null) thread.interrupt();
+    }
+}

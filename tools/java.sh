@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# tools/java.sh ARGUMENT...: runs Maven in clients/java. What it downloads and builds lies under target/java.
+# tools/java.sh agent builds what the agent of tests/helpers needs, and runs no test.
+set -euo pipefail
+cd "$(dirname "$0")/../clients/java"
+
+mvn() { command mvn -q -B -Dmaven.repo.local="$PWD/../../target/java/repository" "$@"; }
+
+if [ "${1-}" = agent ]; then
+  mvn package -DskipTests -Dmaven.javadoc.skip=true
+  exit
+fi
+mvn "$@"
