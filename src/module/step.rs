@@ -100,8 +100,8 @@ fn run_at<'n>(
     let mut published = Ok(());
     if !effects.is_empty() && publish_to == Publish::All {
         published = catch(|| publish(shell, ctx, &names, &effects.changes, now));
-        if !effects.messages.is_empty() {
-            let messages = std::mem::take(&mut effects.messages);
+        if !effects.messages().is_empty() {
+            let messages = effects.take_messages();
             published = published.and(catch(|| notify::send_in(shell, ctx, messages)));
         }
         if !effects.wait_ends.is_empty() {

@@ -1079,7 +1079,7 @@ impl World {
             manager.serve(step, &request)
         });
         let left_by = matches!(request.operation, Operation::Release(_)).then_some(owner);
-        self.told.follow(&step.effects.wait_ends, &step.effects.messages, (left_by, None));
+        self.told.follow(&step.effects.wait_ends, step.effects.messages(), (left_by, None));
         let answered = step.outcome.clone();
         self.renew_overdue();
         if step.effects.changes.is_empty() {
@@ -1345,7 +1345,7 @@ impl World {
 
     /// A scan of these keys was made in the background.
     fn after_look(&mut self, db: u32, keys: &[u8], effects: Effects) {
-        self.told.follow(&effects.wait_ends, &effects.messages, (None, None));
+        self.told.follow(&effects.wait_ends, effects.messages(), (None, None));
         self.after_look_told(db, keys, effects);
     }
 
@@ -1447,7 +1447,7 @@ impl World {
                     let Step { effects, .. } =
                         self.primary.in_step(db, &[name[0]], now, |manager, step| manager.check_waiter(step, id));
                     self.tell(&effects.changes);
-                    self.told.follow(&effects.wait_ends, &effects.messages, (None, None));
+                    self.told.follow(&effects.wait_ends, effects.messages(), (None, None));
                     // Its own step saw all locks: what closed a cycle came after it.
                     for (id, answer) in effects.wait_ends {
                         self.hear(id, answer);
@@ -1489,7 +1489,7 @@ impl World {
                     let is_last = self.primary.manager.waited_since(id).is_none();
                     let tells = is_last && known.is_none_or(|granted| !granted.confirmed);
                     let undelivered = Some(id.to_number()).filter(|_| tells);
-                    self.told.follow(&effects.wait_ends, &effects.messages, (None, undelivered));
+                    self.told.follow(&effects.wait_ends, effects.messages(), (None, undelivered));
                     // Else it was when its connection closed.
                     if self.naive.granted.iter().any(|granted| granted.id == id.to_number()) {
                         self.naive.revoke_undelivered(id.to_number(), now.mono.0);

@@ -289,7 +289,7 @@ impl LockManager {
             self.sessions.confirm_binding(connection, fence);
         }
         if !undelivered.confirmed {
-            step.effects.messages.extend(message);
+            step.effects.tell(message);
             let undelivered = self.offer_undelivered(step, undelivered);
             roll_back(step, undelivered);
         }

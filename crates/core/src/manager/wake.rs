@@ -197,7 +197,7 @@ impl LockManager {
         let keys = keys.zip(given).map(|(name, given)| (name, given.prior_fence().is_some()));
         let limit = waiter.operation.share.map(|share| share.limit);
         let is_made = self.offers.made(offer, waiter.db, limit, keys);
-        step.effects.messages.extend(self.wait_table.message(id));
+        step.effects.tell(self.wait_table.message(id));
         let end = if is_made { WaitEnd::Offered { since: waiter.since } } else { WaitEnd::Left };
         self.wait_table.remove(id);
         step.effects.wait_ends.push((id, end));
@@ -225,7 +225,7 @@ impl LockManager {
         let answer = match answer {
             WaitEnd::TimedOut => self.wait_table.time_out(id, step.now.mono),
             answer => {
-                step.effects.messages.extend(self.wait_table.message(id));
+                step.effects.tell(self.wait_table.message(id));
                 self.wait_table.remove(id);
                 answer
             }

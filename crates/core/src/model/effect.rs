@@ -10,6 +10,7 @@ use super::owner::Owner;
 use super::request::{WaitEnd, WaiterId};
 use super::session::Sessions;
 use super::time::Timestamp;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
@@ -25,6 +26,10 @@ pub struct Ended {
     pub messages: Vec<Message>,
 }
 
+/// The messages of a step.
+#[derive(Clone, Debug, Default)]
+struct Messages(Vec<Message>);
+
 /// All that a step leaves to do for the rest of the module.
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
@@ -32,8 +37,8 @@ pub struct Effects {
     pub changes: SmallVec<[Change; 2]>,
     /// The waits that ended, and why.
     pub wait_ends: WaitEnds,
-    /// The owners that are to ask again, each in a message.
-    pub messages: Vec<Message>,
+    /// The owners that are to ask again. Apart: hardly any step tells one, and each makes room for them.
+    messages: Option<Box<Messages>>,
     /// True if the next deadline may be earlier now.
     pub needs_rearm: bool,
     /// True if the index of leases must follow: a hold is new or gone, its lease ends earlier than before, or its entry
@@ -122,9 +127,27 @@ impl Effects {
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
             && self.wait_ends.is_empty()
-            && self.messages.is_empty()
+            && self.messages.is_none()
             && self.index_changes.is_empty()
             && self.ended_together.is_empty()
+    }
+
+    /// An owner is to ask again, if there is a message to it.
+    pub(crate) fn tell(&mut self, message: Option<Message>) {
+        if let Some(message) = message {
+            self.messages.get_or_insert_default().0.push(message);
+        }
+    }
+
+    /// The owners that are to ask again, each in a message.
+    #[must_use]
+    pub fn messages(&self) -> &[Message] {
+        self.messages.as_ref().map_or(&[], |messages| &messages.0)
+    }
+
+    /// The same, of which nothing is left.
+    pub fn take_messages(&mut self) -> Vec<Message> {
+        self.messages.take().map_or_else(Vec::new, |messages| messages.0)
     }
 
     /// A hold has ended.
