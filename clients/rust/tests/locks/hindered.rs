@@ -229,7 +229,7 @@ fn full_memory_is_waited_out_in_place() {
     let (told, errors) = channel();
     let lock = client.key("k").owner(&owner).on_trouble(move |error| drop(told.send(error.to_string())));
     thread::scope(|scope| {
-        conn.ok(&["CONFIG", "SET", "maxmemory", "1mb"]);
+        conn.ok(&["CONFIG", "SET", "maxmemory", "1"]);
         let wait = scope.spawn(|| lock.lock());
         let first = errors.recv_timeout(PATIENCE).unwrap();
         conn.ok(&["CONFIG", "SET", "maxmemory", "0"]);
