@@ -1004,10 +1004,11 @@ impl World {
                     let waiter = waiting.waiter;
                     waiter.owner.as_bytes() == [owner] && waiter.is_place() && waiter.operation.kind() == ask.kind()
                 };
-                let renewed = queue.find(is_it).map(|waiting| waiting.id);
+                // A client may wait for it already, by a request without QUEUE.
+                let renewed = queue.find(is_it).map(|waiting| (waiting.id, !waiting.waiter.is_detached()));
                 drop(queue);
-                if let Some(id) = renewed {
-                    self.told.asked((None, id), owner, told, false);
+                if let Some((id, has_client)) = renewed {
+                    self.told.asked((None, id), owner, told, has_client);
                 }
             }
             _ => {}

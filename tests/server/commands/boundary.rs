@@ -35,7 +35,7 @@ const COMMANDS: &[Shown] = &[
         flags: TAKES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
+        args: "key owner (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
     },
     Shown {
         name: "lock.rw",
@@ -43,7 +43,7 @@ const COMMANDS: &[Shown] = &[
         flags: TAKES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
+        args: "key owner (READ|WRITE) (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note? MINFENCE:fence?",
     },
     Shown {
         name: "lock.share",
@@ -51,7 +51,7 @@ const COMMANDS: &[Shown] = &[
         flags: TAKES,
         keys: Keys::First,
         key: &["RW", "access", "update"],
-        args: "key owner limit TAKE:count? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+        args: "key owner limit TAKE:count? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.release",
@@ -100,7 +100,7 @@ const COMMANDS: &[Shown] = &[
         keys: Keys::Counted,
         key: &["RW", "access", "update"],
         args: "numkeys key... owner (READ|WRITE)? (PX:milliseconds|EX:seconds)? BLOCK:milliseconds? \
-               QUEUE:milliseconds? SESSION:milliseconds? RETRY:count? NOTE:note?",
+               QUEUE:milliseconds? NOTIFY:channel? SESSION:milliseconds? RETRY:count? NOTE:note?",
     },
     Shown {
         name: "lock.mrelease",
@@ -401,10 +401,13 @@ fn info_lock_counts_what_happened() {
         "guard_refused",
         "shares_refused",
         "shares_queued",
+        "notified",
+        "notified_unheard",
         "waiters",
         "waiter_bytes",
         "places",
         "place_bytes",
+        "notify_channels",
         "offered",
         "shares_waiting",
         "contended_keys",
