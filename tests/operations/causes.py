@@ -82,6 +82,15 @@ def places(machine, count=1000):
     conn.all(("LOCK.ACQUIRE", "report", f"place {number}", "QUEUE", 60_000) for number in range(count))
 
 
+def unheard(machine):
+    """Tells owners of places on a channel to which nobody has subscribed."""
+    conn = wire(machine)
+    conn.say("LOCK.ACQUIRE", "unheard", "holder-1:22:b2", "PX", LONG_MS)
+    conn.say("LOCK.ACQUIRE", "unheard", "worker-7:4711:a1", "QUEUE", 60_000, "NOTIFY", "lock:notify:nobody")
+    conn.say("LOCK.RELEASE", "unheard", "holder-1:22:b2")
+    assert field(conn, "lock_notified_unheard") > 0
+
+
 def grace(machine):
     """Begins with a start: needs GRACE_CONF before that."""
     assert field(wire(machine), "lock_grace_left_ms") > 0
@@ -100,6 +109,7 @@ CAUSES = {
     "LockWaitsTimeOut": time_outs,
     "LockWaitersNearLimit": waiters,
     "LockPlacesNearLimit": places,
+    "LockMessagesUnheard": unheard,
     "LockGrace": grace,
     "LockBroken": broken,
 }
