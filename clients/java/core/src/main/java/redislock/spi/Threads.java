@@ -4,11 +4,17 @@ import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /** Threads that keep no process alive. */
 public final class Threads {
+    /** After so many seconds without a task a daemon ends. */
+    private static final long IDLE_S = 10;
+
     private Threads() {}
 
     /**
@@ -39,7 +45,8 @@ public final class Threads {
                     .findStatic(Executors.class, "newVirtualThreadPerTaskExecutor", type)
                     .invokeExact();
         } catch (Throwable older) {
-            return Executors.newCachedThreadPool(daemons(name));
+            SynchronousQueue<Runnable> handedOn = new SynchronousQueue<>();
+            return new ThreadPoolExecutor(0, Integer.MAX_VALUE, IDLE_S, TimeUnit.SECONDS, handedOn, daemons(name));
         }
     }
 }
