@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +23,7 @@ import (
 func New(client redis.UniversalClient) (redislock.Transport, error) {
 	switch client := client.(type) {
 	case *redis.Client:
-		return &transport{options: client.Options(), homes: []string{client.Options().Addr}}, nil
+		return &transport{options: client.Options(), homes: redislock.NewHomes(client.Options().Addr)}, nil
 	case *redis.ClusterClient:
 		o := client.Options()
 		one := &redis.Options{
@@ -39,7 +38,7 @@ func New(client redis.UniversalClient) (redislock.Transport, error) {
 			DialTimeout:                o.DialTimeout,
 			TLSConfig:                  o.TLSConfig,
 		}
-		return &transport{options: one, homes: append([]string(nil), o.Addrs...)}, nil
+		return &transport{options: one, homes: redislock.NewHomes(o.Addrs...)}, nil
 	case nil:
 		return nil, fmt.Errorf("%w: no client", redislock.ErrInvalid)
 	}
@@ -49,9 +48,7 @@ func New(client redis.UniversalClient) (redislock.Transport, error) {
 
 type transport struct {
 	options *redis.Options // the live ones of the client: to be read only
-	homes   []string
-	mu      sync.Mutex
-	first   int // of homes, the one that answered last
+	homes   *redislock.Homes
 }
 
 func (t *transport) Close() error { return nil }
@@ -60,21 +57,7 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	if address != "" {
 		return t.open(ctx, address)
 	}
-	t.mu.Lock()
-	first := t.first
-	t.mu.Unlock()
-	err := errors.New("lockgoredis: the client has no address")
-	for at := range t.homes {
-		var found redislock.Conn
-		at = (first + at) % len(t.homes)
-		if found, err = t.open(ctx, t.homes[at]); err == nil {
-			t.mu.Lock()
-			t.first = at
-			t.mu.Unlock()
-			return found, nil
-		}
-	}
-	return nil, err
+	return t.homes.Dial(func(home string) (redislock.Conn, error) { return t.open(ctx, home) })
 }
 
 // A conn is a client of go-redis that has one connection, and never a second one. What it sends goes through conn:

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"redis-lock.example/clients/go/redislock"
@@ -21,9 +20,7 @@ type Dial func(ctx context.Context, address string) (redis.Conn, error)
 
 type transport struct {
 	dial  Dial
-	homes []string
-	mu    sync.Mutex
-	first int // of homes, the one that answered last
+	homes *redislock.Homes
 }
 
 // New returns a transport to the server that a pool leads to. It dials as the pool does, and takes no connection of it.
@@ -44,7 +41,7 @@ func New(pool *redis.Pool) redislock.Transport {
 // NewDial returns a transport to the server at the first of these addresses that can be reached: the nodes of a
 // cluster, of which a few will do, or one server.
 func NewDial(dial Dial, addresses ...string) redislock.Transport {
-	return &transport{dial: dial, homes: addresses}
+	return &transport{dial: dial, homes: redislock.NewHomes(addresses...)}
 }
 
 func (t *transport) Close() error { return nil }
@@ -53,21 +50,7 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	if address != "" {
 		return t.open(ctx, address)
 	}
-	t.mu.Lock()
-	first := t.first
-	t.mu.Unlock()
-	err := errors.New("lockredigo: no address")
-	for at := range t.homes {
-		var found redislock.Conn
-		at = (first + at) % len(t.homes)
-		if found, err = t.open(ctx, t.homes[at]); err == nil {
-			t.mu.Lock()
-			t.first = at
-			t.mu.Unlock()
-			return found, nil
-		}
-	}
-	return nil, err
+	return t.homes.Dial(func(home string) (redislock.Conn, error) { return t.open(ctx, home) })
 }
 
 type dialled struct {

@@ -26,15 +26,13 @@ func New(options rueidis.ClientOption) (redislock.Transport, error) {
 	if options.ReplicaOnly {
 		return nil, fmt.Errorf("%w: ReplicaOnly: replicas give no locks", redislock.ErrInvalid)
 	}
-	t := &transport{options: options, homes: append([]string(nil), options.InitAddress...)}
+	t := &transport{options: options, homes: redislock.NewHomes(options.InitAddress...)}
 	return t, nil
 }
 
 type transport struct {
 	options rueidis.ClientOption
-	homes   []string
-	mu      sync.Mutex
-	first   int // of homes, the one that answered last
+	homes   *redislock.Homes
 }
 
 func (t *transport) Close() error { return nil }
@@ -43,28 +41,16 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	if address != "" {
 		return t.open(ctx, address)
 	}
-	t.mu.Lock()
-	first := t.first
-	t.mu.Unlock()
-	var err error
-	for at := range t.homes {
-		var found redislock.Conn
-		at = (first + at) % len(t.homes)
-		address := t.homes[at]
-		if t.options.Sentinel.MasterSet != "" {
-			address, err = t.master(ctx, address)
+	return t.homes.Dial(func(home string) (redislock.Conn, error) {
+		if t.options.Sentinel.MasterSet == "" {
+			return t.open(ctx, home)
 		}
-		if err == nil {
-			found, err = t.open(ctx, address)
+		master, err := t.master(ctx, home)
+		if err != nil {
+			return nil, err
 		}
-		if err == nil {
-			t.mu.Lock()
-			t.first = at
-			t.mu.Unlock()
-			return found, nil
-		}
-	}
-	return nil, err
+		return t.open(ctx, master)
+	})
 }
 
 // master asks a Sentinel.

@@ -4,7 +4,9 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,6 +28,34 @@ type Conn interface {
 	Do(ctx context.Context, requests []Request) []Reply
 	// Close ends Do from another goroutine.
 	Close() error
+}
+
+// Homes are the addresses by which an application names its servers: one, Sentinels, or nodes of a cluster. The
+// Dial of a Transport uses them where its address is empty.
+type Homes struct {
+	addresses []string
+	first     atomic.Int64 // of addresses, the one that answered last
+}
+
+// NewHomes returns these addresses.
+func NewHomes(addresses ...string) *Homes {
+	return &Homes{addresses: append([]string(nil), addresses...)}
+}
+
+// Dial opens a connection by the first address for which that succeeds. It begins with the one that answered last. The
+// error is that of the last address.
+func (h *Homes) Dial(open func(address string) (Conn, error)) (Conn, error) {
+	err := errors.New("redislock: the transport has no address")
+	first := int(h.first.Load())
+	for at := range h.addresses {
+		var found Conn
+		at = (first + at) % len(h.addresses)
+		if found, err = open(h.addresses[at]); err == nil {
+			h.first.Store(int64(at))
+			return found, nil
+		}
+	}
+	return nil, err
 }
 
 // A Request is a command and its arguments.
