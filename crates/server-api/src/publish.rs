@@ -19,7 +19,7 @@ pub enum Spread {
     Shard,
 }
 
-/// Sends a message to the subscribers of a channel. How many of this node's clients get it.
+/// Sends a message to the subscribers of a channel. Returns how many clients of this node get it.
 pub fn publish(channel: &[u8], message: &[u8], spread: Spread) -> usize {
     let (channel, message) = (OwnedStr::new(channel), OwnedStr::new(message));
     let (channel, message) = (channel.as_str().as_ptr(), message.as_str().as_ptr());
@@ -35,7 +35,7 @@ pub fn publish(channel: &[u8], message: &[u8], spread: Spread) -> usize {
 }
 
 impl Ctx<'_> {
-    /// How messages are spread here, so that they cost other nodes the least.
+    /// Returns the kind of message that costs other nodes the least.
     #[must_use]
     pub fn spread(&self) -> Spread {
         if self.flags().contains(Flags::CLUSTER) { Spread::Shard } else { Spread::Everywhere }

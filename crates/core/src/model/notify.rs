@@ -36,9 +36,9 @@ pub enum Notify {
 /// A message: ask again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// On which channel.
+    /// The channel on which it is sent.
     pub channel: KeyName,
-    /// Who is to ask; None: all that wait on the channel.
+    /// The owner that asks again; None: all that wait on the channel.
     pub owner: Option<Owner>,
 }
 

@@ -31,32 +31,32 @@ struct Slot {
 const BESIDE: usize = 64;
 
 impl Channels {
-    /// None.
+    /// Returns no channels.
     pub(super) const fn new() -> Channels {
         Channels { slots: Vec::new(), free: Vec::new(), by_name: BTreeMap::new(), asked: None, bytes: 0, used: 0 }
     }
 
-    /// How many bytes count for them.
+    /// Returns the bytes that count for all channels of places.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many there are that places have.
+    /// Returns the number of channels that places have.
     pub(super) fn len(&self) -> usize {
         self.used
     }
 
-    /// How many bytes more count once a place has this channel.
+    /// Returns the bytes that a place with this channel would add.
     pub(super) fn bytes_of(&self, id: ChannelId) -> usize {
         self.slot(id).filter(|slot| slot.waiters == 0).map_or(0, |slot| slot.name.len() + BESIDE)
     }
 
-    /// The channel's name.
+    /// Returns the name of a channel.
     pub(super) fn name(&self, id: ChannelId) -> Option<&KeyName> {
         self.slot(id).map(|slot| &slot.name)
     }
 
-    /// All that places have.
+    /// Returns the names of the channels that places have.
     pub(super) fn names(&self) -> impl Iterator<Item = &KeyName> {
         let slots = self.by_name.values().filter_map(|id| self.slot(*id));
         slots.filter(|slot| slot.waiters > 0).map(|slot| &slot.name)
@@ -88,14 +88,14 @@ impl Channels {
         id
     }
 
-    /// The request is served: its channel is gone if no place has it.
+    /// Forgets the channel of a request that is served, unless a place has it.
     pub(super) fn forget_asked(&mut self) {
         if let Some(id) = self.asked.take() {
             self.drop_unused(id);
         }
     }
 
-    /// One waiter more has this channel.
+    /// Counts one more waiter with this channel.
     pub(super) fn join(&mut self, id: ChannelId) {
         let bytes = self.bytes_of(id);
         let Some(slot) = self.slots.get_mut(index(id)) else { return };
@@ -106,7 +106,7 @@ impl Channels {
         }
     }
 
-    /// One waiter less has it.
+    /// Counts one waiter less. Drops the channel after its last.
     pub(super) fn leave(&mut self, id: ChannelId) {
         let Some(slot) = self.slots.get_mut(index(id)) else { return };
         slot.waiters -= 1;

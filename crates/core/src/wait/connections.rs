@@ -30,29 +30,29 @@ struct Closed {
 }
 
 impl Connections {
-    /// None.
+    /// Returns no connections.
     pub(super) const fn new() -> Connections {
         Connections { open: BTreeMap::new(), closed: BTreeMap::new() }
     }
 
-    /// A waiter belongs to this connection from now on. Its place among those that do.
+    /// Adds a waiter to a connection. Returns its index there.
     pub(super) fn join(&mut self, client: Client, id: WaiterId) -> u32 {
         let places = self.open.entry(client).or_default();
         places.push(id);
         places.len() as u32 - 1
     }
 
-    /// A waiter has another name now.
+    /// Notes that a waiter has another name now.
     pub(super) fn rename(&mut self, client: Client, at: u32, id: WaiterId) {
         let places = self.open.get_mut(&client).or_else(|| Some(&mut self.closed.get_mut(&client)?.places));
-        if let Some(place) = places.and_then(|places| places.get_mut(at as usize)) {
-            *place = id;
+        if let Some(waiter) = places.and_then(|places| places.get_mut(at as usize)) {
+            *waiter = id;
         }
     }
 
-    /// A waiter belongs to it no more. Which other one has its place among those that do now.
+    /// Removes a waiter from a connection. Returns the waiter that has its index now.
     pub(super) fn leave(&mut self, client: Client, at: u32) -> Option<WaiterId> {
-        // Those of a closed connection are told apart when it is their turn.
+        // A waiter of a closed connection stays in its list, and is skipped there.
         let Entry::Occupied(mut entry) = self.open.entry(client) else { return None };
         let places = entry.get_mut();
         if (at as usize) < places.len() {
@@ -67,24 +67,24 @@ impl Connections {
         moved
     }
 
-    /// A connection has closed. True if places belong to it.
+    /// Notes that a connection has closed. True if places belong to it.
     pub(super) fn close(&mut self, client: Client, at: Timestamp) -> bool {
         let Some(places) = self.open.remove(&client) else { return false };
         self.closed.insert(client, Closed { at, places });
         true
     }
 
-    /// When a connection closed of which that is yet to be noted.
+    /// Returns when a connection closed; None if it is open, or all its places know.
     pub(super) fn closed_at(&self, client: Client) -> Option<Timestamp> {
         Some(self.closed.get(&client)?.at)
     }
 
-    /// True if there are such.
+    /// True if places of closed connections are yet to be shortened.
     pub(super) fn some_closed(&self) -> bool {
         !self.closed.is_empty()
     }
 
-    /// The next waiter of a connection that has closed, and when it closed.
+    /// Takes the next waiter of a closed connection, and returns when that closed.
     pub(super) fn next_closed(&mut self) -> Option<(Client, Timestamp, WaiterId)> {
         while let Some(mut first) = self.closed.first_entry() {
             let (client, at) = (*first.key(), first.get().at);
@@ -96,7 +96,7 @@ impl Connections {
         None
     }
 
-    /// All waiters that belong to open connections: the connection, the place among its waiters, and the waiter.
+    /// Returns the waiters of open connections, each with its connection and its index there.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Client, usize, WaiterId)> {
         self.open.iter().flat_map(|(client, places)| {
             let client = *client;

@@ -11,7 +11,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 impl WaitTable {
-    /// How many channels places have.
+    /// Returns the number of channels that places have.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.channels.len()
@@ -22,17 +22,17 @@ impl WaitTable {
         self.channels.ask(name)
     }
 
-    /// The request that named a channel is served. The channel is gone if no place has it.
+    /// Forgets the channel of a request that is served, unless a place has it.
     pub(crate) fn forget_channel(&mut self) {
         self.channels.forget_asked();
     }
 
-    /// How many bytes more count for a place of a request that says this of its channel.
+    /// Returns the bytes that the channel of a request would add to those of places.
     pub(crate) fn channel_bytes(&self, notify: Notify) -> usize {
         if let Notify::On { channel, .. } = notify { self.channels.bytes_of(channel) } else { 0 }
     }
 
-    /// A request has asked for a place: its owner is told as it says, and as before if it does not say.
+    /// Sets the channel of a place as its owner's last request says, and leaves it if that does not say.
     pub(crate) fn tell(&mut self, id: WaiterId, notify: Notify) {
         match notify {
             Notify::AsBefore => {}
@@ -52,8 +52,7 @@ impl WaitTable {
         was.into_iter().for_each(|channel| self.channels.leave(channel));
     }
 
-    /// A place belongs to the connection of this client from now on: its owner asks over it. Nothing else than a place
-    /// does.
+    /// Binds a place to the connection of this client: its owner asks over it. Leaves all other waiters as they are.
     pub(crate) fn belong(&mut self, id: WaiterId, client: u64) {
         let Some(client) = Client::new(client) else { return };
         if self.waiters.get(id).is_some_and(|waiter| waiter.is_place() && waiter.client != Some(client)) {
@@ -65,7 +64,7 @@ impl WaitTable {
         }
     }
 
-    /// A waiter belongs to no connection from now on.
+    /// Takes a waiter from its connection.
     fn leave_connection(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get_mut(id) else { return };
         let (at, Some(client)) = (waiter.at, waiter.client.take()) else { return };
@@ -74,13 +73,13 @@ impl WaitTable {
         }
     }
 
-    /// A waiter is no place any more, or is about to be forgotten.
+    /// Takes channel and connection from a waiter that is no place any more, or that is removed.
     pub(super) fn untell(&mut self, id: WaiterId) {
         self.set_channel(id, None);
         self.leave_connection(id);
     }
 
-    /// A waiter has another name now.
+    /// Notes that a waiter has another name now.
     pub(super) fn rename(&mut self, id: WaiterId) {
         if let Some(Waiter { client: Some(client), at, .. }) = self.waiters.get(id) {
             self.connections.rename(*client, *at, id);
@@ -100,7 +99,7 @@ impl WaitTable {
         self.message_to(waiter)
     }
 
-    /// The same of a waiter whose grant its client did not receive.
+    /// Returns the same of a waiter whose grant its client did not receive.
     pub(crate) fn message_of_granted(&self, id: WaiterId) -> Option<Message> {
         let waiter = self.waiters.get(id).filter(|waiter| waiter.grant().is_some_and(|grant| !grant.confirmed))?;
         self.message_to(waiter)
@@ -111,12 +110,12 @@ impl WaitTable {
         self.channels.names().map(|channel| Message { channel: channel.clone(), owner: None }).collect()
     }
 
-    /// The connection of a client has closed. True if places belong to it: [`WaitTable::shorten_places`].
+    /// Notes that the connection of a client has closed. True if [`WaitTable::shorten_places`] has to follow.
     pub(crate) fn connection_closed(&mut self, client: u64, now: Timestamp) -> bool {
         Client::new(client).is_some_and(|client| self.connections.close(client, now))
     }
 
-    /// The connection of this client has closed. True if a waiter belonged to it, or to none; then it does to none.
+    /// Takes a waiter from the closed connection of this client. True if it belongs to no connection now.
     pub(crate) fn leave_closed(&mut self, id: WaiterId, client: u64) -> bool {
         let own = self.waiters.get(id).and_then(|waiter| waiter.client);
         let is_own = own.is_none_or(|own| own.get() == client);
@@ -126,7 +125,7 @@ impl WaitTable {
         is_own
     }
 
-    /// The connection that a waiter belongs to, and when it closed if it has.
+    /// Returns the connection of a waiter, and when that closed if it has.
     pub(crate) fn connection_of(&self, waiter: &Waiter) -> Option<(u64, Option<Timestamp>)> {
         let client = waiter.client?;
         Some((client.get(), self.connections.closed_at(client)))
@@ -137,8 +136,7 @@ impl WaitTable {
         self.connections.some_closed()
     }
 
-    /// Notes of at most so many places that their connections have closed: they are kept for no longer than this from
-    /// then on.
+    /// Shortens at most `most` places of closed connections: each ends `away_max` after its connection closed.
     pub(crate) fn shorten_places(&mut self, most: usize, away_max: Millis) {
         for _ in 0..most {
             let Some((client, closed_at, id)) = self.connections.next_closed() else { return };
