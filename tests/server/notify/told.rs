@@ -34,7 +34,7 @@ fn a_lease_that_ends_tells_the_next_owner() {
     let server = Server::new();
     let mut subscriber = Subscriber::of(&server, CHANNEL);
     let mut scene = Scene::new(&server);
-    scene.play(&[("LOCK.ACQUIRE k a PX 300", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch", "nil")]);
+    scene.play(&[("LOCK.ACQUIRE k a PX 1000", "#1"), ("LOCK.ACQUIRE k b QUEUE 60000 NOTIFY ch", "nil")]);
     assert_eq!(subscriber.next(), "b");
     scene.play(&[("LOCK.ACQUIRE k b QUEUE 60000", "#2")]);
 }
@@ -66,12 +66,11 @@ fn a_place_that_ends_before_its_time_tells_its_owner() {
         ("deadlock", &[("LOCK.ACQUIRE j b", "#2"), ("c: LOCK.ACQUIRE j a BLOCK 0", DEADLOCK)]),
     ] {
         let (mut scene, mut subscriber) = placed(&server);
+        scene.play(rows);
         if end == "deadlock" {
             // Told to the request that closes the cycle: the place stays.
-            scene.play(rows);
             assert_eq!(subscriber.heard(), [""; 0], "{end}");
         } else {
-            scene.play(rows);
             assert_eq!(subscriber.next(), "b", "{end}");
             assert_eq!(subscriber.heard(), [""; 0], "{end}");
             scene.stage.until("lock_places", 0);
