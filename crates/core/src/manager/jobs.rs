@@ -341,9 +341,11 @@ impl LockManager {
         self.sessions.dissolve();
         self.offers.clear();
         self.drop_ended(None);
-        let ids: Vec<WaiterId> = self.wait_table.everybody().map(|(id, _)| id).collect();
+        let waiting = self.wait_table.everybody().filter(|(_, waiter)| waiter.is_waiting());
+        let waits = waiting.map(|(id, _)| (id, WaitEnd::Redirected(RedirectReason::Demoted))).collect();
         let messages = self.wait_table.messages_to_all();
-        Ended { waits: self.end_all(ids, &WaitEnd::Redirected(RedirectReason::Demoted)), messages }
+        self.retired_waits.push(self.wait_table.retire());
+        Ended { waits, messages }
     }
 
     fn end_all(&mut self, ids: Vec<WaiterId>, answer: &WaitEnd) -> WaitEnds {

@@ -41,6 +41,7 @@ use crate::model::settle::Settling;
 use crate::model::step::Step;
 use crate::model::time::{Timestamp, WallTime};
 use crate::wait::deadlock::Budgets;
+use crate::wait::retired::Retired;
 use crate::wait::table::WaitTable;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -66,6 +67,8 @@ pub struct LockManager {
     ended: VecDeque<(Db, KeyName, EndedHolds)>,
     /// The holds of data that are gone, of which nobody is told: their memory is given back little by little.
     retired_holds: Vec<Holds>,
+    /// Waits that have ended together, likewise.
+    pub(super) retired_waits: Vec<Retired>,
     /// The index of leases.
     leases: Index,
     /// The index of the data set that is being loaded beside the one that is served; None when none is.
@@ -96,6 +99,7 @@ impl LockManager {
             offers: Offers::new(),
             ended: VecDeque::new(),
             retired_holds: Vec::new(),
+            retired_waits: Vec::new(),
             leases: Index::new(),
             incoming: None,
             generations: Generations::new(),
@@ -190,6 +194,12 @@ impl LockManager {
     /// Gives back a bounded piece of the memory of indexes of data that are gone; false when there is none left.
     pub fn shed(&mut self) -> bool {
         const HOLDS_PER_POLL: usize = 64;
+        if let Some(waits) = self.retired_waits.last_mut() {
+            if !waits.shed() {
+                self.retired_waits.pop();
+            }
+            return true;
+        }
         if let Some(holds) = self.retired_holds.last_mut() {
             if (0..HOLDS_PER_POLL).any(|_| holds.take_any().is_none()) {
                 self.retired_holds.pop();

@@ -11,6 +11,7 @@ pub mod order;
 mod owners;
 pub mod places;
 pub mod queue;
+pub(crate) mod retired;
 pub(crate) mod sweep;
 pub mod table;
 pub mod timers;

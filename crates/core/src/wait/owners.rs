@@ -25,6 +25,11 @@ impl Owners {
         Owners { maps: Vec::new(), hash, len: 0 }
     }
 
+    /// The hash that spreads them.
+    pub(super) const fn hash(&self) -> KeyedHash {
+        self.hash
+    }
+
     /// The waiters of this owner, and those of others with its hash.
     #[inline]
     pub(super) fn of(&self, owner: &Owner) -> impl DoubleEndedIterator<Item = WaiterId> + use<'_> {

@@ -69,7 +69,7 @@ pub struct WaitTable {
     pub(super) waiter_bytes: usize,
     pub(super) channels: Channels,
     pub(super) connections: Connections,
-    tickets: u64,
+    pub(super) tickets: u64,
     /// Queues to be served: the ready list.
     pub(crate) ready: VecDeque<(Db, KeyName)>,
     /// How many queues have been taken from the ready list. While it stands still, each queue that was put there is

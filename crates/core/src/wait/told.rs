@@ -203,6 +203,25 @@ mod tests {
     }
 
     #[test]
+    fn waits_that_end_together_are_gone_at_once_and_their_memory_goes_in_pieces() {
+        const COUNT: usize = 1_000;
+        let (mut table, ids) = table(COUNT);
+        let channel = table.channel(KeyName::new(b"ch", |_| 0));
+        ids.iter().for_each(|id| table.tell(*id, Notify::On { channel, client: 7 }));
+        table.forget_channel();
+        let mut retired = table.retire();
+        assert!(table.is_empty() && table.broken_invariant().is_none());
+        assert_eq!((table.contended(), table.place_bytes(), table.channels()), (0, 0, 0));
+        assert!(ids.iter().all(|id| !table.remove(*id)), "their numbers mean nothing any more");
+        let mut pieces = 1;
+        while retired.shed() {
+            pieces += 1;
+        }
+        assert!(pieces >= COUNT / 64, "{pieces} pieces");
+        assert!(retired.is_empty());
+    }
+
+    #[test]
     fn places_of_a_closed_connection_are_shortened_in_pieces_and_no_others() {
         const COUNT: usize = 1_000;
         let (mut table, ids) = table(COUNT);
