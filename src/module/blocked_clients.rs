@@ -73,9 +73,11 @@ pub(crate) fn redirect_waiters(db: Db, name: &[u8]) {
     wake_all(with_manager(|manager| manager.end_waits(db, name, &answer)));
 }
 
-/// Ends all waits: this node does not grant any more.
-pub(crate) fn dismiss() {
-    wake_all(with_manager(|manager| manager.dismiss()));
+/// Ends all waits: this node does not grant any more. There may be as many messages as places.
+pub(crate) fn dismiss(ctx: &mut Ctx<'_>) {
+    let Ended { waits, messages } = with_manager(|manager| manager.dismiss());
+    notify::hold(shell(), ctx, messages);
+    wake(waits, shell().clock.mono());
 }
 
 /// The server's reports on parked clients.

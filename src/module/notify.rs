@@ -6,6 +6,9 @@ use lock_core::model::owner::NOBODY;
 use server_api::Ctx;
 use server_api::publish::{Spread, publish};
 
+/// How many messages are sent in one turn of the event loop: about as long as a slice of the background.
+const PIECE: usize = 512;
+
 /// What a request says of the channel of its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel<'a> {
@@ -58,10 +61,17 @@ pub(super) fn forget(notify: Notify) {
 /// before the server sleeps.
 pub(super) fn send_in(shell: &Shell, ctx: &mut Ctx<'_>, messages: Vec<Message>) {
     if ctx.would_push_into_reply() {
-        shell.scheduler.watch_event_loop(ctx);
-        shell.outbox.held.borrow_mut().extend(messages);
+        hold(shell, ctx, messages);
     } else {
         send(messages);
+    }
+}
+
+/// Sends messages before the server sleeps, in pieces if there are many.
+pub(super) fn hold(shell: &Shell, ctx: &mut Ctx<'_>, messages: Vec<Message>) {
+    if !messages.is_empty() {
+        shell.scheduler.watch_event_loop(ctx);
+        shell.outbox.held.borrow_mut().extend(messages);
     }
 }
 
@@ -79,8 +89,19 @@ pub(super) fn send(mut messages: Vec<Message>) {
     }
 }
 
-/// The server is about to sleep: all transactions and scripts have their replies.
-pub(super) fn send_held() {
-    let held = shell().outbox.held.take();
-    send(held);
+/// The server is about to sleep: all transactions and scripts have their replies. Sends a piece. While there are more,
+/// the server serves its clients and is here again at once.
+pub(super) fn send_held(ctx: &mut Ctx<'_>) {
+    let held = &shell().outbox.held;
+    let piece: Vec<Message> = {
+        let mut held = held.borrow_mut();
+        let count = held.len().min(PIECE);
+        held.drain(..count).collect()
+    };
+    send(piece);
+    if held.borrow().is_empty() {
+        held.take();
+    } else {
+        ctx.set_timer(0, |_| {});
+    }
 }

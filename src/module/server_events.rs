@@ -62,14 +62,14 @@ impl Listener for ServerEvents {
                 shell.role.set_primary(false);
                 shell.scheduler.stop_timer(ctx);
                 keep_offers(ctx);
-                blocked_clients::dismiss();
+                blocked_clients::dismiss(ctx);
             }
             ServerEvent::SlotsGained => with_manager(|manager| manager.gain_slots(shell.clock.now().wall)),
             ServerEvent::EvictionPolicySet => eviction::warn_if_locks_may_go(),
             ServerEvent::Tick => on_tick(ctx),
             ServerEvent::BeforeSleep => {
                 shell.clock.end_unit();
-                notify::send_held();
+                notify::send_held(ctx);
                 background::on_before_sleep(ctx);
                 broadcast_fence(ctx);
             }

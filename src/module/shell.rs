@@ -201,6 +201,7 @@ impl Shell {
     pub(crate) fn needs_event_loop(&self) -> bool {
         self.scheduler.is_ringing()
             || self.clock.is_unit_open()
+            || !self.outbox.held.borrow().is_empty()
             || !self.clients.borrow().is_empty()
             || self.with_manager(|manager| !manager.sessions().is_empty() || manager.has_jobs())
     }

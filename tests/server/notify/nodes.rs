@@ -3,6 +3,7 @@
 use super::{CHANNEL, Subscriber};
 use crate::harness::connection::{Connection, Reply};
 use crate::harness::scene::Scene;
+use std::collections::BTreeSet;
 use testbed::{Server, wait_for};
 
 #[test]
@@ -110,6 +111,34 @@ fn a_crowd_of_places_is_told_by_one_message_when_the_node_is_demoted() {
     assert_eq!(subscriber.next(), "*");
     assert_eq!(scene.conn.info_number("lock", "lock_notified"), 1);
     assert_eq!(scene.conn.info_number("lock", "lock_place_bytes"), 0);
+}
+
+#[test]
+fn a_node_that_is_demoted_tells_many_channels_in_pieces_and_each_once() {
+    // More than one turn of the event loop takes.
+    const COUNT: usize = 3_000;
+    let server = Server::new();
+    let mut scene = Scene::new(&server);
+    let [mut wire, mut subscriber] = [Connection::resp2(&server), Connection::resp2(&server)];
+    subscriber.ask(&["PSUBSCRIBE", "ch*"]);
+    scene.play(&[("LOCK.ACQUIRE k a", "#1")]);
+    for n in 0..COUNT {
+        wire.send_line(&format!("LOCK.ACQUIRE k o{n} QUEUE 60000 NOTIFY ch{n}"));
+    }
+    assert!((0..COUNT).all(|_| wire.read() == Reply::Null));
+    scene.conn.ok(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(scene.conn.info_number("lock", "lock_places"), 0);
+    // A node that is promoted again at once tells the rest all the same.
+    scene.conn.ok(&["REPLICAOF", "NO", "ONE"]);
+    let heard: BTreeSet<String> = (0..COUNT)
+        .map(|_| {
+            let message = subscriber.read().items();
+            assert_eq!(message[3].text(), "*");
+            message[2].text()
+        })
+        .collect();
+    assert_eq!(heard.len(), COUNT);
+    assert_eq!(scene.conn.info_number("lock", "lock_notified"), COUNT as u64);
 }
 
 #[test]
