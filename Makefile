@@ -96,7 +96,7 @@ faults: ## kill servers, cut connections, set clocks, and check what clients saw
 torture: ## the programs of make faults, for hours; PERCENT=10 of the rounds take about one
 faults torture: build
 	@tools/install.sh server clients
-	@$(cargo) build --release --locked --package wallclock
+	@$(cargo) build --release --locked --package wallclock --package turns
 	@$(cargo) build --locked --package faults
 	@tools/faults.sh $(if $(filter torture,$@),long $(PERCENT),short)
 

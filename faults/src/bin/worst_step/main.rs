@@ -85,10 +85,9 @@ impl Column {
             if judged(full) > bound {
                 full = samples.median(SAMPLES_MIN);
             }
-            // A short run shares its machine with others: in one row the same module took 9 ms, and 27 ms. It sees
-            // what grows with what a client makes, by a factor of ten or more. Rows near their bound want a whole
-            // run on a machine with nothing else to do.
-            let most = if rounds < SAMPLES_MIN as u64 { 3 * bound } else { bound };
+            // A short run shares its machine with others. It sees what grows with what a client makes, by a factor of
+            // ten or more. Rows near their bound want a whole run on a machine with nothing else to do.
+            let most = if rounds < SAMPLES_MIN as u64 { 2 * bound } else { bound };
             let is_above = judged(full) > most;
             let verdict = if is_above { "ABOVE" } else { "" };
             println!("{verdict:5} {:>9} {:>9}  {}", ms(full), ms(empty), scene.name);

@@ -383,6 +383,30 @@ pub const SCENES: &[Scene] = &[
     }),
     // What the server does to keys.
     once(
+        "a demotion with 100,000 places on 10 keys, each with a channel of its own that is heard (for administrators)",
+        Bound::Administrators,
+        |stage| {
+            held(stage, 10);
+            let count = if stage.full { PLACES } else { 0 };
+            stage.fill((0..count).map(|at| format!("LOCK.ACQUIRE h{} p{at} QUEUE 60000 NOTIFY c{at}", at % 10)));
+            stage.has("places", PLACES as u64);
+            let mut heard = stage.server.connect();
+            for from in (0..count).step_by(1_000) {
+                let channels: Vec<String> = (from..from + 1_000).map(|at| format!("c{at}")).collect();
+                let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(channels.iter().map(|c| &**c)).collect();
+                heard.send(&words);
+                for _ in &channels {
+                    heard.0.recv_response().expect("a confirmation");
+                }
+            }
+            stage.connections.push(heard);
+        },
+        |stage| {
+            stage.ask("REPLICAOF 127.0.0.1 1");
+            sleep(Duration::from_millis(500));
+        },
+    ),
+    once(
         "FLUSHALL of 100,000 locks bound to a connection, each with a place, beyond hashes (for administrators)",
         Bound::Administrators,
         locks_everywhere,

@@ -1,10 +1,10 @@
 //! A server with a scene on it, and the measure of its longest uninterrupted step.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testbed::{Client, Server, Setup, Value, wait_for};
+
+/// So many turns belong to what came before them.
+const AFTERWARDS: usize = 128;
 
 /// A server, a client without duties, and the connections that belong to the scene.
 pub struct Stage {
@@ -21,7 +21,7 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(setup: Setup, full: bool) -> Stage {
-        let server = setup.start();
+        let server = setup.turns().start();
         let conn = server.connect();
         Stage { server, conn, connections: Vec::new(), full, due: Instant::now(), saved: None }
     }
@@ -94,66 +94,20 @@ impl Stage {
         wait_for("keys to end", || self.conn.int(&["DBSIZE"]) == Some(count));
     }
 
-    /// The longest uninterrupted step of the server during something and right after it, in microseconds of CPU.
+    /// The longest turn of the server's event loop during something and right after it, in microseconds of CPU.
     pub fn longest_us(&mut self, act: impl FnOnce(&mut Stage)) -> u64 {
-        let probe = Probe::start(self.server.connect());
+        self.longest_turn_us();
         act(self);
-        probe.stop()
-    }
-}
-
-/// The CPU that the server uses between two requests of a client that always has one ready. INFO reads the time within
-/// the server, so this is exact: it is what the server does between two turns of its event loop.
-struct Probe {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<u64>,
-}
-
-impl Probe {
-    /// So many requests are under way: the server has the next one whatever becomes of this process.
-    const UNDER_WAY: usize = 128;
-    /// What a request is filled up to: a turn reads 16 KB of a connection, so each turn serves one at least.
-    const BYTES: usize = 8 << 10;
-
-    fn start(mut client: Client) -> Probe {
-        let stop = Arc::new(AtomicBool::new(false));
-        let served = Arc::new(AtomicUsize::new(0));
-        let (stopped, seen) = (stop.clone(), served.clone());
-        let request = format!("{:width$}\r\n", "INFO cpu", width = Probe::BYTES - 2).into_bytes();
-        let thread = thread::spawn(move || {
-            let (mut longest, mut last, mut under_way) = (0, None, 0);
-            // So many more are sent at the end: one of them comes after all that was done.
-            let mut at_the_end = Probe::UNDER_WAY;
-            loop {
-                while under_way < Probe::UNDER_WAY {
-                    if stopped.load(Ordering::Relaxed) {
-                        if at_the_end == 0 {
-                            break;
-                        }
-                        at_the_end -= 1;
-                    }
-                    client.0.send_packed_command(&request).expect("the server reads");
-                    under_way += 1;
-                }
-                if under_way == 0 {
-                    return longest;
-                }
-                let now = spent_us(&client.0.recv_response().expect("INFO"));
-                under_way -= 1;
-                // The first ones come together.
-                if seen.fetch_add(1, Ordering::Relaxed) > Probe::UNDER_WAY {
-                    longest = longest.max(last.map_or(0, |last| now - last));
-                }
-                last = Some(now);
-            }
-        });
-        wait_for("the probe to run", || served.load(Ordering::Relaxed) > 2 * Probe::UNDER_WAY);
-        Probe { stop, thread }
+        // What the request leaves for later turns begins in these.
+        for _ in 0..AFTERWARDS {
+            self.ask("PING");
+        }
+        self.longest_turn_us()
     }
 
-    fn stop(self) -> u64 {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("does not panic")
+    /// The longest turn since this was asked last, by tests/support/turns.
+    fn longest_turn_us(&mut self) -> u64 {
+        self.conn.int(&["TURNS.LONGEST"]).expect("microseconds") as u64
     }
 }
 

@@ -69,7 +69,16 @@ impl Setup {
 
     /// Also loads tests/support/probe-module, which is built beside the module under test.
     pub fn probe_module(self) -> Setup {
-        let path = module().with_file_name("libprobe_module.so");
+        self.beside("libprobe_module.so")
+    }
+
+    /// Also loads tests/support/turns, which is built beside the module under test.
+    pub fn turns(self) -> Setup {
+        self.beside("libturns.so")
+    }
+
+    fn beside(self, name: &str) -> Setup {
+        let path = module().with_file_name(name);
         assert!(path.exists(), "{} is missing: cargo build --release --workspace makes it", path.display());
         self.option("loadmodule", &path.display().to_string())
     }
