@@ -330,11 +330,7 @@ type Hold struct {
 
 func newHold(found *held) *Hold {
 	h := &Hold{held: found}
-	h.cleanup = runtime.AddCleanup(h, func(found *held) {
-		if found.end(because(ErrLost, errors.New("nothing refers to it"))) {
-			found.engine.tell("forgotten", found.terms.key(), errors.New("a Hold was not unlocked, and ends with its lease"))
-		}
-	}, found)
+	h.cleanup = runtime.AddCleanup(h, func(found *held) { found.isForgotten.Store(true) }, found)
 	return h
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,6 +31,8 @@ type held struct {
 	releasing bool      // Unlock was called
 	fresh     bool      // the next renewal needs a new connection
 	freed     sync.Once // its owner may ask for the keys again
+
+	isForgotten atomic.Bool // nothing refers to its Hold: it ends when it is due
 
 	// The renewer's.
 	due time.Duration
@@ -177,6 +180,13 @@ func (h *held) check() error {
 func (h *held) lose(why error) {
 	if h.end(because(ErrLost, why)) {
 		h.engine.tell("lost", h.terms.key(), why)
+	}
+}
+
+// forget ends what nothing refers to.
+func (h *held) forget() {
+	if h.end(because(ErrLost, errors.New("nothing refers to it"))) {
+		h.engine.tell("forgotten", h.terms.key(), errors.New("a Hold was not unlocked, and ends with its lease"))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -245,6 +246,31 @@ func TestTroubleIsToldAtOnce(t *testing.T) {
 		}
 		s.proxy.refuses.Store(false)
 		s.must(s.lock().Unlock(s.ctx))
+	})
+}
+
+// Nobody can give it back: its lease ends it.
+func TestALockThatNothingRefersToIsNotRenewed(t *testing.T) {
+	onEach(t, func(s *stage) {
+		told := make(chan redislock.Trouble, 8)
+		client := s.open(quiet, redislock.WithTrouble(func(one redislock.Trouble) { told <- one }))
+		hold, err := client.Lock(s.ctx, s.key, redislock.WithLease(2*time.Second))
+		s.must(err)
+		done := hold.Done()
+		hold = nil
+		s.until("its end", func() bool {
+			runtime.GC()
+			select {
+			case <-done:
+				return true
+			default:
+				return false
+			}
+		})
+		if one := <-told; one.Kind != "forgotten" || one.Key != s.key {
+			s.Error(one)
+		}
+		s.untilFree()
 	})
 }
 
