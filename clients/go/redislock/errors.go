@@ -74,7 +74,7 @@ func isUnknown(reply *ServerError) bool {
 
 // A Trouble is something that an operator should know. Each kind is told once, and again after it was over.
 type Trouble struct {
-	// Kind is "unreachable", "no module", "no right", "memory", "refused", "renewal", "release", "lost" or
+	// Kind is "unreachable", "no module", "no right", "memory", "refused", "notify", "renewal", "release", "lost" or
 	// "forgotten".
 	Kind string
 	Key  string

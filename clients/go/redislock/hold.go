@@ -124,7 +124,7 @@ func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
 	var reply *ServerError
 	isRedirected := isRedirect(err, &reply)
 	if isRedirected {
-		h.engine.moved(h.terms.key(), reply)
+		h.engine.moved(reply)
 		if reply.Code == "ASK" {
 			var isHeld bool
 			isHeld, err = h.extend(context.Background(), time.Now().Add(h.terms.lease/6))
@@ -328,7 +328,7 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 		var failure *ServerError
 		if isRedirect(reply.Err, &failure) {
 			requests = []Request{words}
-			if at = h.engine.moved(h.terms.key(), failure); at != nil {
+			if at = h.engine.moved(failure); at != nil {
 				requests = []Request{{"ASKING"}, words}
 			} else {
 				at = h.engine.node(h.terms.key())

@@ -23,6 +23,7 @@ type Server struct {
 	fence   int64
 	locks   map[string]*lock
 	conns   map[*conn]struct{}
+	hears   map[string]map[*listener]struct{} // by channel
 	down    bool
 	guarded func(command []string) any
 }
@@ -45,7 +46,13 @@ type place struct {
 	request
 	reply chan redislock.Reply // of the client that waits, or nil
 	timer *time.Timer          // ends the place while no client waits
+	until time.Time            // when it does
+	from  *conn                // of the last request with BLOCK or NOTIFY: the place ends soon after it
+	told  bool                 // it is its turn, and its channel knows
 }
+
+// awayTime is how long a place stays whose connection was closed.
+const awayTime = 2 * time.Second
 
 // A request is an acquisition.
 type request struct {
@@ -57,11 +64,12 @@ type request struct {
 	lease        time.Duration
 	block, queue time.Duration
 	note         string
+	channel      string
 }
 
 // NewServer returns a Server without a lock.
 func NewServer() *Server {
-	return &Server{locks: map[string]*lock{}, conns: map[*conn]struct{}{}}
+	return &Server{locks: map[string]*lock{}, conns: map[*conn]struct{}{}, hears: map[string]map[*listener]struct{}{}}
 }
 
 // Client returns a client of the server. Its clock is that of the time package.
@@ -119,10 +127,15 @@ func (s *Server) Waiting(key string) int {
 func (s *Server) SetDown(down bool) {
 	s.mu.Lock()
 	s.down = down
-	var all []*conn
+	var all []io.Closer
 	if down {
 		for c := range s.conns {
 			all = append(all, c)
+		}
+		for _, list := range s.hears {
+			for l := range list {
+				all = append(all, l)
+			}
 		}
 	}
 	s.mu.Unlock()
@@ -141,16 +154,88 @@ func (s *Server) SetGuarded(reply func(command []string) any) {
 // Close does nothing.
 func (s *Server) Close() error { return nil }
 
+var errDown = errors.New("redislocktest: the server is down")
+
 // Dial opens a connection.
 func (s *Server) Dial(context.Context, string) (redislock.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.down {
-		return nil, errors.New("redislocktest: the server is down")
+		return nil, errDown
 	}
 	c := &conn{server: s, closed: make(chan struct{})}
 	s.conns[c] = struct{}{}
 	return c, nil
+}
+
+// Subscribe opens a subscription.
+func (s *Server) Subscribe(
+	_ context.Context, _ string, channel redislock.Channel, message func(string),
+) (redislock.Subscription, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return nil, errDown
+	}
+	l := &listener{server: s, channel: channel.Name}
+	l.some = sync.NewCond(&s.mu)
+	if s.hears[channel.Name] == nil {
+		s.hears[channel.Name] = map[*listener]struct{}{}
+	}
+	s.hears[channel.Name][l] = struct{}{}
+	return redislock.Listen(func() { l.listen(message) }, l.Close), nil
+}
+
+// Publish sends a message, as anybody may, and returns how many subscriptions get it.
+func (s *Server) Publish(channel, text string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.publish(channel, text)
+}
+
+func (s *Server) publish(channel, text string) int {
+	for l := range s.hears[channel] {
+		l.texts = append(l.texts, text)
+		l.some.Signal()
+	}
+	return len(s.hears[channel])
+}
+
+// A listener is a subscription, and what it has not delivered yet.
+type listener struct {
+	server  *Server
+	channel string
+	texts   []string
+	some    *sync.Cond
+	closed  bool
+}
+
+func (l *listener) listen(message func(string)) {
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	for !l.closed {
+		if len(l.texts) == 0 {
+			l.some.Wait()
+			continue
+		}
+		text := l.texts[0]
+		l.texts = l.texts[1:]
+		l.server.mu.Unlock()
+		message(text)
+		l.server.mu.Lock()
+	}
+}
+
+func (l *listener) Close() error {
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	l.closed = true
+	delete(l.server.hears[l.channel], l)
+	if len(l.server.hears[l.channel]) == 0 {
+		delete(l.server.hears, l.channel)
+	}
+	l.some.Signal()
+	return nil
 }
 
 type conn struct {
@@ -163,6 +248,7 @@ func (c *conn) Close() error {
 	c.once.Do(func() {
 		c.server.mu.Lock()
 		delete(c.server.conns, c)
+		c.server.away(c)
 		c.server.mu.Unlock()
 		close(c.closed)
 	})
@@ -186,6 +272,8 @@ func (c *conn) Do(ctx context.Context, requests []redislock.Request) []redislock
 func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Reply {
 	s := c.server
 	switch words[0] {
+	case "HELLO":
+		return redislock.Reply{Value: []any{"server", "redislocktest", "mode", "standalone"}}
 	case "LOCK.ACQUIRE", "LOCK.RW", "LOCK.SHARE", "LOCK.MACQUIRE":
 		r, err := parse(words)
 		if err != nil {
@@ -250,9 +338,12 @@ func parse(words redislock.Request) (request, error) {
 		r.owner = words[2]
 	}
 	r.lease, r.block, r.queue = millis(option(words, "PX")), millis(option(words, "BLOCK")), millis(option(words, "QUEUE"))
-	r.note = option(words, "NOTE")
+	r.note, r.channel = option(words, "NOTE"), option(words, "NOTIFY")
 	if r.lease <= 0 {
 		return r, redislock.NewServerError("ERR PX must be a number of milliseconds")
+	}
+	if r.channel != "" && r.queue == 0 {
+		return r, redislock.NewServerError("ERR NOTIFY needs QUEUE")
 	}
 	return r, nil
 }
@@ -301,12 +392,24 @@ func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
 			s.lock(key).queue = append(s.lock(key).queue, own)
 		}
 	}
+	if own != nil && own.reply != nil && r.block == 0 {
+		// The client that waits goes on to do so.
+		own.channel, own.queue = r.channel, r.queue
+		s.mu.Unlock()
+		return redislock.Reply{}
+	}
 	if own == nil || r.block == 0 {
+		if own != nil {
+			own.request, own.told, own.from = r, false, nil
+		}
+		if r.channel != "" {
+			own.from = c
+		}
 		s.detach(own)
 		s.mu.Unlock()
 		return redislock.Reply{}
 	}
-	own.request = r
+	own.request, own.told, own.from = r, false, c
 	mine := make(chan redislock.Reply, 1)
 	own.reply = mine
 	s.mu.Unlock()
@@ -337,6 +440,10 @@ func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
 	}
 	own.reply = nil
 	s.detach(own)
+	if out.Err != nil {
+		s.away(c)
+	}
+	s.serve()
 	return out
 }
 
@@ -350,14 +457,36 @@ func (s *Server) detach(p *place) {
 		s.serve()
 		return
 	}
-	p.timer = time.AfterFunc(p.queue, func() {
+	s.keep(p, p.queue)
+}
+
+// keep ends a place after a time.
+func (s *Server) keep(p *place, rest time.Duration) {
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.until = time.Now().Add(rest)
+	var timer *time.Timer
+	timer = time.AfterFunc(rest, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if p.reply == nil {
+		if p.reply == nil && p.timer == timer {
 			s.leave(p)
 			s.serve()
 		}
 	})
+	p.timer = timer
+}
+
+// away lets the places of a closed connection end soon.
+func (s *Server) away(c *conn) {
+	for _, l := range s.locks {
+		for _, p := range l.queue {
+			if p.from == c && p.reply == nil && time.Until(p.until) > awayTime {
+				s.keep(p, awayTime)
+			}
+		}
+	}
 }
 
 func (s *Server) lock(key string) *lock {
@@ -497,12 +626,16 @@ func (s *Server) leave(p *place) {
 	}
 }
 
-// serve grants what can be granted to those whose clients wait. Others are offered nothing: they ask again.
+// serve grants what can be granted to those whose clients wait. Others ask again: their channels are told, once.
 func (s *Server) serve() {
 	for again := true; again; {
 		again = false
 		for _, l := range s.locks {
 			for _, p := range l.queue {
+				if p.reply == nil && !p.told && p.channel != "" && s.isFree(p.request, p) {
+					p.told = true
+					s.publish(p.channel, p.owner)
+				}
 				if p.reply != nil && s.isFree(p.request, p) {
 					s.leave(p)
 					p.reply <- reply(p.request, s.grant(p.request))

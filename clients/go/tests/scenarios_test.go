@@ -29,10 +29,11 @@ type world interface {
 type fake struct {
 	*testing.T
 	server *redislocktest.Server
+	way    way
 }
 
 func (f fake) open(opts ...redislock.ClientOption) *redislock.Client {
-	c := f.server.Client(opts...)
+	c := f.server.Client(append(f.way.options, opts...)...)
 	f.Cleanup(func() { c.Close() })
 	return c
 }
@@ -49,8 +50,25 @@ func (f fake) within(what string, met func() bool) {
 	}
 }
 
-// open, unlike that of a stage, has no proxy between.
-type real struct{ *stage }
+// A way is how waits wait.
+type way struct {
+	name    string
+	options []redislock.ClientOption
+}
+
+var ways = []way{
+	{"block", nil},
+	{"notify", []redislock.ClientOption{redislock.WithMaxBlocking(0)}},
+}
+
+type real struct {
+	*stage
+	way way
+}
+
+func (r real) open(opts ...redislock.ClientOption) *redislock.Client {
+	return r.stage.open(append(r.way.options, opts...)...)
+}
 
 func (r real) count(key, field string) int {
 	s := *r.stage
@@ -89,23 +107,27 @@ func TestScenarios(t *testing.T) {
 		"leader":            leader,
 		"closed":            closed,
 		"forbidden":         forbidden,
-		"polled":            polled,
+		"turns":             turns,
 		"guarded":           guarded,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Run("memory", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					f := fake{t, redislocktest.NewServer()}
-					play(f, f.open(quiet), "k")
+			t.Parallel()
+			for _, way := range ways {
+				t.Run("memory "+way.name, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						f := fake{t, redislocktest.NewServer(), way}
+						play(f, f.open(quiet), "k")
+					})
 				})
-			})
-			for _, one := range libraries {
-				t.Run(one.name, func(t *testing.T) {
-					t.Parallel()
-					s := &stage{T: t, library: one, ctx: context.Background()}
-					s.stand()
-					play(real{s}, s.open(quiet), s.key)
-				})
+				for _, one := range libraries {
+					t.Run(one.name+" "+way.name, func(t *testing.T) {
+						t.Parallel()
+						s := &stage{T: t, library: one, ctx: context.Background()}
+						s.stand()
+						r := real{s, way}
+						play(r, r.open(quiet), s.key)
+					})
+				}
 			}
 		})
 	}
@@ -521,25 +543,35 @@ func forbidden(w world, c *redislock.Client, key string) {
 	}
 }
 
-// Without a connection of its own a wait asks each second, and keeps its place.
-func polled(w world, _ *redislock.Client, key string) {
-	c := w.open(quiet, redislock.WithMaxBlocking(0))
-	hold := lock(w, c, key)
+// Many waits take turns, again and again: nobody waits in vain.
+func turns(w world, c *redislock.Client, key string) {
 	var all sync.WaitGroup
-	for range 3 {
+	var within atomic.Int32
+	for range 8 {
 		all.Go(func() {
-			next, err := c.Lock(bg, key)
-			if err == nil {
-				err = next.Unlock(bg)
-			}
-			if err != nil {
-				w.Error(err)
+			for range 20 {
+				hold, err := c.Lock(bg, key)
+				if err != nil {
+					w.Error(err)
+					return
+				}
+				if within.Add(1) != 1 {
+					w.Error("not alone")
+				}
+				within.Add(-1)
+				if err := hold.Unlock(bg); err != nil {
+					w.Error(err)
+				}
 			}
 		})
 	}
-	w.within("three waiters", func() bool { return w.waiting(key) == 3 })
-	must(w, hold.Unlock(bg))
+	begin := time.Now()
 	all.Wait()
+	// Half of them by asking each second would take over a minute.
+	if took := time.Since(begin); took > 40*time.Second {
+		w.Error(took)
+	}
+	w.within("nothing to be left", func() bool { return w.holding(key)+w.waiting(key) == 0 })
 }
 
 func guarded(w world, c *redislock.Client, key string) {

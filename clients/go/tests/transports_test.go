@@ -3,6 +3,7 @@ package tests
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -89,8 +90,14 @@ func onEach(t *testing.T, play func(s *stage)) {
 	}
 }
 
-// TestMain sees that no goroutine outlives all tests.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain sees that no goroutine outlives all tests. Most tests sleep, so that many run at once.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func (s *stage) stand() {
 	s.proxy = newProxy(s, address(s))
