@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -139,7 +140,7 @@ func openWith(ctx context.Context, options rueidis.ClientOption, address string)
 		return nil, context.Cause(ctx)
 	}
 	if refusal, ok := rueidis.IsRedisErr(err); ok {
-		return nil, redislock.NewServerError(refusal.Error())
+		return nil, serverError(refusal)
 	} else if err != nil {
 		return nil, err
 	}
@@ -209,9 +210,18 @@ func replyOf(result rueidis.RedisResult) redislock.Reply {
 		return redislock.Reply{}
 	}
 	if refusal, ok := rueidis.IsRedisErr(err); ok {
-		return redislock.Reply{Err: redislock.NewServerError(refusal.Error())}
+		return redislock.Reply{Err: serverError(refusal)}
 	}
 	return redislock.Reply{Value: plain(value), Err: err}
+}
+
+// serverError adds the code that rueidis leaves out, where that can be seen: other codes have capitals only.
+func serverError(refusal *rueidis.RedisError) *redislock.ServerError {
+	text := refusal.Error()
+	if code, _, _ := strings.Cut(text, " "); code != strings.ToUpper(code) {
+		text = "ERR " + text
+	}
+	return redislock.NewServerError(text)
 }
 
 // plain makes texts of errors within a list.

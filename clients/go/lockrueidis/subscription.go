@@ -66,7 +66,7 @@ func (t *transport) subscribe(
 	}
 	listener.Close()
 	if refusal, ok := rueidis.IsRedisErr(err); ok {
-		err = redislock.NewServerError(refusal.Error())
+		err = serverError(refusal)
 	}
 	return nil, err
 }

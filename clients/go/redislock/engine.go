@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -221,10 +222,12 @@ func (e *engine) queueFor(wanted time.Duration) time.Duration {
 // learns is true if the error says how long a place may stay at most.
 func (e *engine) learns(reply *ServerError) bool {
 	var most int64
-	if _, err := fmt.Sscanf(reply.Text, "ERR QUEUE must be a whole number from 1 to %d", &most); err != nil || most < 1 {
+	text := strings.TrimPrefix(reply.Text, "ERR ")
+	if _, err := fmt.Sscanf(text, "QUEUE must be a whole number from 1 to %d", &most); err != nil || most < 1 {
 		return false
 	}
-	return e.queueMost.Swap(int64(time.Duration(most)*time.Millisecond)) != int64(time.Duration(most)*time.Millisecond)
+	most *= int64(time.Millisecond)
+	return e.queueMost.Swap(most) != most
 }
 
 // moved notes what MOVED says, and returns the node that ASK names.

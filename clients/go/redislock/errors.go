@@ -68,9 +68,7 @@ func explained(err error) error {
 	return err
 }
 
-func isUnknown(reply *ServerError) bool {
-	return strings.HasPrefix(strings.ToLower(reply.Text), "err unknown command")
-}
+func isUnknown(reply *ServerError) bool { return reply.says("unknown command") }
 
 // A Trouble is something that an operator should know. Each kind is told once, and again after it was over.
 type Trouble struct {

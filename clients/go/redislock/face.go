@@ -24,7 +24,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -308,7 +307,7 @@ func (c *Client) Adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 			return newHold(found), nil
 		}
 		var failure *ServerError
-		isAhead := errors.As(reply.Err, &failure) && strings.HasPrefix(failure.Text, "ERR MINFENCE is more than")
+		isAhead := errors.As(reply.Err, &failure) && failure.says("MINFENCE is more than")
 		switch {
 		case reply.Err == nil && repeated:
 			// The first may have raised the fence, and only its reply was lost.

@@ -454,6 +454,6 @@ func (c *channel) askAll() {
 
 // refuses is true if a server that is asked for NOTIFY refuses just that: it is too old, or the user has no right.
 func refuses(reply *ServerError) bool {
-	return strings.HasPrefix(reply.Text, "ERR unknown option") || strings.HasPrefix(reply.Text, "ERR NOTIFY") ||
+	return reply.says("unknown option") || reply.says("NOTIFY ") ||
 		reply.Code == "NOPERM" && strings.HasSuffix(reply.Text, "NOTIFY")
 }

@@ -129,16 +129,20 @@ func NewServerError(text string) *ServerError {
 
 func (e *ServerError) Error() string { return e.Text }
 
+// says is true if it is an error without a code of its own, with a text that begins so. Some client libraries leave out
+// ERR.
+func (e *ServerError) says(text string) bool {
+	return strings.HasPrefix(strings.ToLower(strings.TrimPrefix(e.Text, "ERR ")), strings.ToLower(text))
+}
+
 // passes is true if asking again may help.
 func (e *ServerError) passes() bool {
 	switch e.Code {
 	case "GRACE", "MOVED", "ASK", "UNBLOCKED", "READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN",
 		"NOREPLICAS", "MISCONF", "LIMIT", "OOM", "NOTIFYSLOT":
 		return true
-	case "ERR":
-		return strings.HasPrefix(e.Text, "ERR max number of clients")
 	}
-	return false
+	return e.says("max number of clients")
 }
 
 // limited is a context that has a deadline, and no timer.
