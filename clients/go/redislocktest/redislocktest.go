@@ -44,11 +44,11 @@ type holder struct {
 // A place is an owner that waits, for all of its keys.
 type place struct {
 	request
-	reply chan redislock.Reply // of the client that waits, or nil
-	timer *time.Timer          // ends the place while no client waits
-	until time.Time            // when it does
-	from  *conn                // of the last request with BLOCK or NOTIFY: the place ends soon after it
-	told  bool                 // it is its turn, and its channel knows
+	reply   chan redislock.Reply // of the client that waits, or nil
+	timer   *time.Timer          // ends the place while no client waits
+	until   time.Time            // when it does
+	from    *conn                // of the last request with BLOCK or NOTIFY: the place ends soon after it
+	offered bool                 // it is its turn, and its channel knows
 }
 
 // awayTime is how long a place stays whose connection was closed.
@@ -121,6 +121,19 @@ func (s *Server) Waiting(key string) int {
 		return len(l.queue)
 	}
 	return 0
+}
+
+// WaitingOwners returns the owners that wait for a lock, in the order of the queue.
+func (s *Server) WaitingOwners(key string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var owners []string
+	if l := s.locks[key]; l != nil {
+		for _, p := range l.queue {
+			owners = append(owners, p.owner)
+		}
+	}
+	return owners
 }
 
 // SetDown ends all connections, and refuses new ones, or lets them come again.
@@ -285,10 +298,10 @@ func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Rep
 	defer s.mu.Unlock()
 	switch words[0] {
 	case "LOCK.RELEASE":
-		return s.release(words[1:2], words[2], fenceOf(words))
+		return redislock.Reply{Value: s.release(words[1:2], words[2], fenceOf(words))[0]}
 	case "LOCK.MRELEASE":
 		count, _ := strconv.Atoi(words[1])
-		return s.release(words[2:2+count], words[2+count], 0)
+		return redislock.Reply{Value: s.release(words[2:2+count], words[2+count], 0)}
 	}
 	h := s.holder(words[1], words[2])
 	switch words[0] {
@@ -400,7 +413,7 @@ func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
 	}
 	if own == nil || r.block == 0 {
 		if own != nil {
-			own.request, own.told, own.from = r, false, nil
+			own.request, own.offered, own.from = r, false, nil
 		}
 		if r.channel != "" {
 			own.from = c
@@ -409,7 +422,7 @@ func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
 		s.mu.Unlock()
 		return redislock.Reply{}
 	}
-	own.request, own.told, own.from = r, false, c
+	own.request, own.offered, own.from = r, false, c
 	mine := make(chan redislock.Reply, 1)
 	own.reply = mine
 	s.mu.Unlock()
@@ -593,11 +606,14 @@ func (s *Server) remove(key, owner string) {
 	}
 }
 
-func (s *Server) release(keys []string, owner string, fence int64) redislock.Reply {
-	var value any
-	for _, key := range keys {
+// release returns 0 for each key that was held, or offered, and nil for others.
+func (s *Server) release(keys []string, owner string, fence int64) []any {
+	values := make([]any, len(keys))
+	offered := map[*place]bool{}
+	for at, key := range keys {
 		for _, p := range slices.Clone(s.lock(key).queue) {
 			if p.owner == owner && fence == 0 {
+				offered[p] = p.offered
 				s.leave(p)
 				if p.reply != nil {
 					p.reply <- redislock.Reply{}
@@ -606,11 +622,18 @@ func (s *Server) release(keys []string, owner string, fence int64) redislock.Rep
 		}
 		if h := s.holder(key, owner); h != nil && (fence == 0 || h.fence == fence) {
 			s.remove(key, owner)
-			value = int64(0)
+			values[at] = int64(0)
+		}
+	}
+	for p, isOffered := range offered {
+		for at, key := range keys {
+			if isOffered && slices.Contains(p.keys, key) {
+				values[at] = int64(0)
+			}
 		}
 	}
 	s.serve()
-	return redislock.Reply{Value: value}
+	return values
 }
 
 func (s *Server) leave(p *place) {
@@ -626,14 +649,15 @@ func (s *Server) leave(p *place) {
 	}
 }
 
-// serve grants what can be granted to those whose clients wait. Others ask again: their channels are told, once.
+// serve grants what can be granted to those whose clients wait. To others it is offered: they ask again, and their
+// channels are told of it once.
 func (s *Server) serve() {
 	for again := true; again; {
 		again = false
 		for _, l := range s.locks {
 			for _, p := range l.queue {
-				if p.reply == nil && !p.told && p.channel != "" && s.isFree(p.request, p) {
-					p.told = true
+				if p.reply == nil && !p.offered && s.isFree(p.request, p) {
+					p.offered = true
 					s.publish(p.channel, p.owner)
 				}
 				if p.reply != nil && s.isFree(p.request, p) {
