@@ -2,8 +2,10 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -33,36 +35,66 @@ func (s *stage) calls(command string) int {
 	return count
 }
 
-// A server of one's own, since requests are counted.
-func TestAContendedLockCostsTwoRequestsAndNoConnection(t *testing.T) {
+// requests is how many commands of locks the server was asked for.
+func (s *stage) requests() int {
+	s.Helper()
+	text, err := s.admin.Info(s.ctx, "commandstats").Result()
+	s.must(err)
+	sum := 0
+	for _, found := range regexp.MustCompile(`cmdstat_lock\.(\w+):calls=(\d+)`).FindAllStringSubmatch(text, -1) {
+		if count, _ := strconv.Atoi(found[2]); found[1] != "info" {
+			sum += count
+		}
+	}
+	return sum
+}
+
+// A cost is what one lock takes.
+type cost struct{ Requests, Connections int }
+
+// costs is what clients/costs.json allows.
+func costs(t testing.TB) map[string]cost {
+	text, err := os.ReadFile("../../costs.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]map[string]cost
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all["go"]
+}
+
+// The server is used by nobody else, since its requests are counted.
+func TestALockCostsWhatCostsJsonSays(t *testing.T) {
+	allowed := costs(t)
 	onEach(t, func(s *stage) {
-		turn := func() {
-			hold := s.lock()
-			got := make(chan error)
-			go func() {
-				next, err := s.client.Lock(s.ctx, s.key)
-				if err == nil {
-					err = next.Unlock(s.ctx)
-				}
-				got <- err
-			}()
-			s.until("a waiter", func() bool { return s.waiters() == 1 })
-			s.must(hold.Unlock(s.ctx))
+		blocks, notified := s.open(quiet), s.open(quiet, none)
+		contended := func(client *redislock.Client) {
+			s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+			got := s.wait(client)
+			s.do("LOCK.RELEASE", s.key, "another")
 			s.must(<-got)
 		}
-		turn() // opens the connections
-		acquires, releases, extends := s.calls("LOCK.ACQUIRE"), s.calls("LOCK.RELEASE"), s.calls("LOCK.EXTEND")
-		dialled := s.proxy.dialled.Load()
-		for range 10 {
-			turn()
-		}
-		acquires, releases = s.calls("LOCK.ACQUIRE")-acquires, s.calls("LOCK.RELEASE")-releases
-		extends = s.calls("LOCK.EXTEND") - extends
-		if acquires != 20 || releases != 20 || extends != 0 {
-			s.Error("requests of 20 locks:", acquires, releases, extends)
-		}
-		if more := s.proxy.dialled.Load() - dialled; more != 0 {
-			s.Error("connections:", more)
+		for name, play := range map[string]func(){
+			"free":      func() { s.must(s.lock().Unlock(s.ctx)) },
+			"contended": func() { contended(blocks) },
+			"notified":  func() { contended(notified) },
+		} {
+			play() // opens the connections
+			const rounds = 10
+			// Those of the other, and none in a free lock.
+			requests, dialled := s.requests()+2*rounds, s.proxy.dialled.Load()
+			if name == "free" {
+				requests -= 2 * rounds
+			}
+			for range rounds {
+				play()
+			}
+			more := s.proxy.dialled.Load() - dialled
+			if took := s.requests() - requests; took > rounds*allowed[name].Requests || more > int64(allowed[name].Connections) {
+				s.Errorf("%s: %d requests and %d connections for %d locks", name, took, more, rounds)
+			}
 		}
 	})
 }
