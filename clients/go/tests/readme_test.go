@@ -22,6 +22,7 @@ func TestTheProgramsOfTheReadmeRun(t *testing.T) {
 	}
 	for number, program := range programs {
 		t.Run(fmt.Sprint(number), func(t *testing.T) {
+			t.Parallel()
 			file := filepath.Join(t.TempDir(), "main.go")
 			source := strings.ReplaceAll(string(program[1]), "127.0.0.1:6379", address(t))
 			if err := os.WriteFile(file, []byte(source), 0o644); err != nil {
@@ -45,6 +46,7 @@ func TestAModulePullsInNoOtherClient(t *testing.T) {
 		"lockgoredis": "github.com/redis/go-redis/v9",
 		"lockrueidis": "github.com/redis/rueidis",
 		"lockredigo":  "github.com/gomodule/redigo",
+		"lockgocron":  "",
 		".":           "",
 	}
 	for module, own := range clients {
