@@ -106,10 +106,16 @@ type place struct {
 func (p *place) to(t testing.TB, library string) redislock.Transport {
 	switch library {
 	case "go-redis":
-		client := redis.NewUniversalClient(&redis.UniversalOptions{
-			Addrs: p.homes, MasterName: p.master, IsClusterMode: p.isCluster, TLSConfig: p.tls,
-			Username: p.user, Password: p.password,
-		})
+		var client redis.UniversalClient
+		switch {
+		case p.isCluster:
+			client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: p.homes})
+		case p.master != "":
+			client = redis.NewFailoverClient(&redis.FailoverOptions{MasterName: p.master, SentinelAddrs: p.homes})
+		default:
+			client = redis.NewClient(&redis.Options{
+				Addr: p.homes[0], TLSConfig: p.tls, Username: p.user, Password: p.password})
+		}
 		t.Cleanup(func() { client.Close() })
 		found, err := lockgoredis.New(client)
 		if err != nil {
