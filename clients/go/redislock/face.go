@@ -93,7 +93,7 @@ func WithMaxBlocking(waits int) ClientOption {
 }
 
 // WithChannelPrefix sets what the names of the channels begin with on which waits hear from the server, behind
-// "lock:notify:". The rights of its user may be for these alone.
+// "lock:notify:". The rights of its user may be for these alone. A prefix has no braces.
 func WithChannelPrefix(prefix string) ClientOption {
 	return clientOption(func(c *Client) { c.engine.prefix = prefix })
 }

@@ -219,7 +219,12 @@ func (c *channel) open() (Conn, Subscription, error) {
 		c.name = nameOf(channelHome+e.prefix+c.random, c.slot, at.IsSharded)
 	}
 	at.Name = c.name
+	isElsewhere := at.IsSharded && slotOf(c.name) != c.slot
 	c.mu.Unlock()
+	if isElsewhere {
+		e.shut(conn)
+		return nil, nil, because(errRefused, errors.New("the prefix of channels has braces"))
+	}
 	confirmed, cancelled := context.WithTimeout(ctx, confirmTime)
 	defer cancelled()
 	sub, err := e.transport.Subscribe(confirmed, c.node.address, at, c.hear)
@@ -263,7 +268,7 @@ func (c *channel) judged(err error) error {
 	return err
 }
 
-var errRefused = errors.New("waits ask each second: the server confirms no subscription")
+var errRefused = errors.New("waits hear nothing from the server, and ask each second")
 
 // isCluster is true if HELLO says so. Who does not answer it is none.
 func isCluster(hello any) bool {

@@ -254,6 +254,40 @@ func TestAWaitWithoutMessagesEndsToo(t *testing.T) {
 	})
 }
 
+// What was said meanwhile is lost, so all ask when the subscription is there again.
+func TestAfterALostSubscriptionAllWaitsAsk(t *testing.T) {
+	inMemory(t, true, func(server *tapped, got <-chan error) {
+		before := server.asked.Load()
+		server.SetDown(true)
+		time.Sleep(time.Second)
+		server.SetDown(false)
+		server.Lose("k")
+		time.Sleep(2500 * time.Millisecond)
+		synctest.Wait()
+		if len(got) == 0 || server.asked.Load() == before {
+			t.Error("it did not ask")
+		}
+	})
+}
+
+// Half a minute after the last wait nothing is left of it.
+func TestASubscriptionWithoutWaitsEnds(t *testing.T) {
+	inMemory(t, false, func(server *tapped, got <-chan error) {
+		channel := server.channel.Load().(string)
+		server.Lose("k")
+		synctest.Wait()
+		time.Sleep(20 * time.Second)
+		if server.Publish(channel, "nobody") != 1 {
+			t.Error("the next wait needs another one")
+		}
+		time.Sleep(25 * time.Second)
+		synctest.Wait()
+		if server.Publish(channel, "nobody") != 0 {
+			t.Error("it is left")
+		}
+	})
+}
+
 // Anybody may publish what he likes: he gets a few requests for it, and no lock.
 func TestForgedMessagesBringAboutFewRequests(t *testing.T) {
 	inMemory(t, false, func(server *tapped, got <-chan error) {
