@@ -174,6 +174,7 @@ func TestAWaitTakesTheTimeThatTheServerAllows(t *testing.T) {
 type tapped struct {
 	*redislocktest.Server
 	isMute  bool
+	isOld   bool // it knows no NOTIFY
 	asked   atomic.Int64
 	channel atomic.Value
 }
@@ -188,6 +189,9 @@ func (c tappedConn) Do(ctx context.Context, requests []redislock.Request) []redi
 		if request[0] == "LOCK.ACQUIRE" {
 			c.tapped.asked.Add(1)
 		}
+	}
+	if c.tapped.isOld && slices.Contains(requests[0], "NOTIFY") {
+		return []redislock.Reply{{Err: redislock.NewServerError(`ERR unknown option "NOTIFY"`)}}
 	}
 	return c.Conn.Do(ctx, requests)
 }
@@ -209,9 +213,9 @@ func (t *tapped) Subscribe(
 }
 
 // inMemory plays with a wait on a lock that another has.
-func inMemory(t *testing.T, isMute bool, play func(server *tapped, got <-chan error)) {
+func inMemory(t *testing.T, server *tapped, play func(server *tapped, got <-chan error)) {
 	synctest.Test(t, func(t *testing.T) {
-		server := &tapped{Server: redislocktest.NewServer(), isMute: isMute}
+		server.Server = redislocktest.NewServer()
 		begin := time.Now()
 		clock := redislock.WithClock(func() time.Duration { return time.Since(begin) })
 		client := redislock.New(server, clock, quiet, none)
@@ -235,9 +239,25 @@ func inMemory(t *testing.T, isMute bool, play func(server *tapped, got <-chan er
 	})
 }
 
+// Waits ask each second.
+func TestAWaitOnAModuleThatKnowsNoNotifyEndsToo(t *testing.T) {
+	inMemory(t, &tapped{isOld: true}, func(server *tapped, got <-chan error) {
+		time.Sleep(10 * time.Second)
+		if asked := server.asked.Load(); asked < 10 || asked > 16 {
+			t.Error("requests:", asked)
+		}
+		server.Lose("k")
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		if len(got) == 0 {
+			t.Error("it still waits")
+		}
+	})
+}
+
 // A message is a hint, which may be lost.
 func TestAWaitWithoutMessagesEndsToo(t *testing.T) {
-	inMemory(t, true, func(server *tapped, got <-chan error) {
+	inMemory(t, &tapped{isMute: true}, func(server *tapped, got <-chan error) {
 		time.Sleep(25 * time.Second)
 		// The first try, two when there is a channel, and one each ten seconds, or a little earlier.
 		if asked := server.asked.Load(); asked < 4 || asked > 6 {
@@ -256,7 +276,7 @@ func TestAWaitWithoutMessagesEndsToo(t *testing.T) {
 
 // What was said meanwhile is lost, so all ask when the subscription is there again.
 func TestAfterALostSubscriptionAllWaitsAsk(t *testing.T) {
-	inMemory(t, true, func(server *tapped, got <-chan error) {
+	inMemory(t, &tapped{isMute: true}, func(server *tapped, got <-chan error) {
 		before := server.asked.Load()
 		server.SetDown(true)
 		time.Sleep(time.Second)
@@ -272,7 +292,7 @@ func TestAfterALostSubscriptionAllWaitsAsk(t *testing.T) {
 
 // Half a minute after the last wait nothing is left of it.
 func TestASubscriptionWithoutWaitsEnds(t *testing.T) {
-	inMemory(t, false, func(server *tapped, got <-chan error) {
+	inMemory(t, &tapped{}, func(server *tapped, got <-chan error) {
 		channel := server.channel.Load().(string)
 		server.Lose("k")
 		synctest.Wait()
@@ -290,21 +310,21 @@ func TestASubscriptionWithoutWaitsEnds(t *testing.T) {
 
 // Anybody may publish what he likes: he gets a few requests for it, and no lock.
 func TestForgedMessagesBringAboutFewRequests(t *testing.T) {
-	inMemory(t, false, func(server *tapped, got <-chan error) {
+	inMemory(t, &tapped{}, func(server *tapped, got <-chan error) {
 		owner := server.WaitingOwners("k")[0]
-		forge := func(text string, most int64) {
+		forge := func(text string, least, most int64) {
 			before := server.asked.Load()
 			for range 5000 {
 				server.Publish(server.channel.Load().(string), text)
 				time.Sleep(time.Millisecond)
 			}
-			if more := server.asked.Load() - before; more > most || more < 2 {
+			if more := server.asked.Load() - before; more > most || more < least {
 				t.Error(text, "requests:", more)
 			}
 		}
-		forge(owner, 10)
-		forge("*", 8)
-		forge("nobody", 2)
+		forge("*", 2, 8)
+		forge("nobody", 0, 2)
+		forge(owner, 2, 10)
 		if len(got) > 0 {
 			t.Error(<-got)
 		}
