@@ -13,7 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-const silence = 5 * time.Second // before a ping; after as long again the connection is dead
+const (
+	silence   = 5 * time.Second // before a ping; after as long again the connection is dead
+	closeTime = 100 * time.Millisecond
+)
 
 func (t *transport) Subscribe(
 	ctx context.Context, address string, channel redislock.Channel, message func(string),
@@ -36,8 +39,9 @@ func (t *transport) subscribe(
 	stop := context.AfterFunc(ctx, func() { c.net.Close() })
 	hears := c.client.Subscribe(ctx)
 	shut := func() error {
-		// First of all, so that nothing waits for it.
-		c.net.Close()
+		// The library tells of a connection that fails before it is closed. A ping that is not taken holds up the end.
+		defer time.AfterFunc(closeTime, func() { c.net.Close() }).Stop()
+		defer c.net.Close()
 		return errors.Join(hears.Close(), c.client.Close())
 	}
 	if channel.IsSharded {

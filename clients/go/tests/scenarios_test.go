@@ -166,7 +166,7 @@ var bg = context.Background()
 
 func taken(w world, c *redislock.Client, key string) {
 	hold := lock(w, c, key, redislock.WithNote("note"))
-	if hold.Fence() <= 0 || hold.Key() != key || hold.ValidFor() <= 29*time.Second || hold.Err() != nil {
+	if hold.Fence() <= 0 || hold.Key() != key || hold.ValidFor() <= 10*time.Second || hold.Err() != nil {
 		w.Error(hold.Fence(), hold.Key(), hold.ValidFor(), hold.Err())
 	}
 	if held, err := hold.Check(bg); !held || err != nil {
@@ -322,9 +322,9 @@ func lost(w world, c *redislock.Client, key string) {
 
 func lapsed(w world, c *redislock.Client, key string) {
 	begin := time.Now()
-	hold := lock(w, c, key, redislock.WithLease(time.Second), redislock.WithMax(1500*time.Millisecond))
+	hold := lock(w, c, key, redislock.WithLease(3*time.Second), redislock.WithMax(4500*time.Millisecond))
 	<-hold.Done()
-	if took := time.Since(begin); took < 1200*time.Millisecond {
+	if took := time.Since(begin); took < 4200*time.Millisecond {
 		w.Error(took)
 	}
 	is(w, hold.Err(), redislock.ErrLost)
@@ -332,8 +332,8 @@ func lapsed(w world, c *redislock.Client, key string) {
 }
 
 func renewed(w world, c *redislock.Client, key string) {
-	one := lock(w, c, key, redislock.WithLease(2*time.Second))
-	time.Sleep(7 * time.Second)
+	one := lock(w, c, key, redislock.WithLease(3*time.Second))
+	time.Sleep(8 * time.Second)
 	must(w, one.Err())
 	if w.holding(key) != 1 {
 		w.Error("it was not renewed")
@@ -350,9 +350,9 @@ func several(w world, c *redislock.Client, key string) {
 		w.Error("not all or none")
 	}
 	w.lose(keys[1])
-	hold, err := c.LockAll(bg, keys, redislock.WithLease(time.Second))
+	hold, err := c.LockAll(bg, keys, redislock.WithLease(3*time.Second))
 	must(w, err)
-	time.Sleep(2500 * time.Millisecond)
+	time.Sleep(5 * time.Second)
 	must(w, hold.Err())
 	if w.holding(keys[0]) != 1 || w.holding(keys[1]) != 1 || len(hold.Fences()) != 2 {
 		w.Error("one of them is not held")
@@ -483,7 +483,7 @@ func handedOver(w world, c *redislock.Client, key string) {
 
 func releasedLater(w world, c *redislock.Client, key string) {
 	hold := lock(w, c, key)
-	must(w, hold.UnlockAfter(time.Second))
+	must(w, hold.UnlockAfter(3*time.Second))
 	is(w, hold.Err(), redislock.ErrReleased)
 	if w.holding(key) != 1 {
 		w.Error("released at once")
