@@ -234,7 +234,8 @@ func (e *engine) learns(reply *ServerError) bool {
 func (e *engine) moved(reply *ServerError) (asking *node) {
 	var slot int
 	var address string
-	if _, err := fmt.Sscanf(reply.Text[len(reply.Code):], "%d %s", &slot, &address); err != nil || address[0] == ':' || slot < 0 || slot > 0x3fff {
+	_, err := fmt.Sscanf(reply.Text[len(reply.Code):], "%d %s", &slot, &address)
+	if err != nil || address[0] == ':' || slot < 0 || slot > 0x3fff {
 		return nil
 	}
 	e.mu.Lock()

@@ -32,7 +32,8 @@ func schedule(t *testing.T, runs *atomic.Int64, option func(number int) gocron.S
 	}
 }
 
-// A job that is short runs once each time, though the clocks of the schedulers differ. Without the minimum each runs it.
+// A job that is short runs once each time, though the clocks of the schedulers differ. Without the minimum each of them
+// runs it.
 func TestThreeSchedulersRunAJobOnceEachTime(t *testing.T) {
 	for atLeast, want := range map[time.Duration]int64{500 * time.Millisecond: 5, time.Nanosecond: 15} {
 		t.Run(atLeast.String(), func(t *testing.T) {
