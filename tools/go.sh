@@ -21,6 +21,7 @@ go 1.26.0
 
 use (
 	"$root/clients/go"
+	"$root/clients/go/lockgocron"
 	"$root/clients/go/lockgoredis"
 	"$root/clients/go/lockredigo"
 	"$root/clients/go/lockrueidis"

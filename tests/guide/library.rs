@@ -17,6 +17,7 @@ pub(crate) enum Library {
     RedisRs,
     RedisRsAsync,
     Redigo,
+    GoRedis,
     Hiredis,
     Phpredis,
     Predis,
@@ -38,6 +39,7 @@ impl Library {
             Ioredis | Iovalkey => "ioredis",
             RedisRs | RedisRsAsync => "redis-rs",
             Redigo => "Redigo",
+            GoRedis => "go-redis",
             Hiredis => "hiredis",
             Phpredis => "PhpRedis",
             Predis => "Predis",
@@ -66,7 +68,7 @@ impl Library {
             RedisPy | RedisPyAsyncio | ValkeyPy | GlidePython | GlidePythonSync => "python",
             NodeRedis | Ioredis | Iovalkey | GlideNode => "js",
             RedisRs | RedisRsAsync => "rust",
-            Redigo => "go",
+            Redigo | GoRedis => "go",
             Hiredis => "c",
             Phpredis | Predis => "php",
             RedisRb => "ruby",
@@ -98,15 +100,14 @@ impl Library {
             GlidePython => succeeds(Command::new(python()).args(["-c", "import glide"])),
             GlidePythonSync => succeeds(Command::new(python()).args(["-c", "import glide_sync"])),
             Iovalkey | GlideNode => self.node_modules().join(self.package()).exists(),
-            Redigo => {
-                succeeds(Command::new(root().join("tools/go.sh")).args(["list", "github.com/gomodule/redigo/redis"]))
-            }
+            Redigo => has_go("github.com/gomodule/redigo/redis"),
+            GoRedis => has_go("github.com/redis/go-redis/v9"),
             Hiredis => has("cc") && Path::new("/usr/include/hiredis/hiredis.h").exists(),
             Phpredis => succeeds(Command::new("php").args(["-r", "exit(class_exists('Redis') ? 0 : 1);"])),
             Predis => succeeds(Command::new("php").args(["-r", "require 'Predis/Autoloader.php';"])),
             RedisRb => succeeds(Command::new("ruby").args(["-e", "require 'redis'"])),
         };
-        let word = if self == Redigo { "go" } else { "client-libraries" };
+        let word = if self.language() == "go" { "go" } else { "client-libraries" };
         if !there {
             say_not_run(test, &format!("this machine has no {}: tools/install.sh {word}", self.row()));
         }
@@ -204,6 +205,10 @@ fn with(interpreter: PathBuf, file: &Path) -> Command {
 
 fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
+}
+
+fn has_go(package: &str) -> bool {
+    succeeds(Command::new(root().join("tools/go.sh")).args(["list", package]))
 }
 
 fn has(program: &str) -> bool {

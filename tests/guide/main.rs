@@ -58,6 +58,7 @@ for_each_client! {
     redis_rs_blocking = RedisRs,
     redis_rs_tasks = RedisRsAsync,
     redigo = Redigo,
+    go_redis = GoRedis,
     hiredis = Hiredis,
     phpredis = Phpredis,
     predis = Predis,

@@ -176,7 +176,7 @@ fn command(library: Library, folder: &Path) -> Command {
             command.arg(if library == Library::Phpredis { "phpredis" } else { "predis" });
             command
         }
-        Library::Hiredis | Library::Redigo => {
+        Library::Hiredis | Library::Redigo | Library::GoRedis => {
             let name = if library == Library::Hiredis { "traps.c" } else { "traps.go" };
             let mut command = library.command(&std::fs::read_to_string(file(name)).unwrap(), folder);
             command.arg(library.row());

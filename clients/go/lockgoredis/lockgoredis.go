@@ -57,7 +57,7 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	if address != "" {
 		return t.open(ctx, address)
 	}
-	return t.homes.Dial(func(home string) (redislock.Conn, error) { return t.open(ctx, home) })
+	return redislock.AtHome(t.homes, func(home string) (redislock.Conn, error) { return t.open(ctx, home) })
 }
 
 // A conn is a client of go-redis that has one connection, and never a second one. What it sends goes through conn:
@@ -72,6 +72,34 @@ type conn struct {
 var errOnce = errors.New("lockgoredis: the connection is closed")
 
 func (t *transport) open(ctx context.Context, address string) (redislock.Conn, error) {
+	c, err := t.dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	c.conn = c.client.Conn()
+	// The greeting ends with the context, too.
+	stop := context.AfterFunc(ctx, func() { c.net.Close() })
+	err = c.conn.Ping(ctx).Err()
+	if !stop() {
+		c.Close()
+		return nil, context.Cause(ctx)
+	}
+	var refusal redis.Error
+	if errors.As(err, &refusal) {
+		// A user who may not send PING may have the right to lock.
+		if failure := redislock.NewServerError(refusal.Error()); failure.Code != "NOPERM" {
+			c.Close()
+			return nil, failure
+		}
+	} else if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// dial connects, and greets with the first command.
+func (t *transport) dial(ctx context.Context, address string) (*conn, error) {
 	o := t.options
 	dial := o.Dialer
 	if dial == nil {
@@ -118,25 +146,6 @@ func (t *transport) open(ctx context.Context, address string) (redislock.Conn, e
 		DisableIndentity:           o.DisableIndentity,
 		IdentitySuffix:             o.IdentitySuffix,
 	})
-	c.conn = c.client.Conn()
-	// The greeting ends with the context, too.
-	stop := context.AfterFunc(ctx, func() { c.net.Close() })
-	err = c.conn.Ping(ctx).Err()
-	if !stop() {
-		c.Close()
-		return nil, context.Cause(ctx)
-	}
-	var refusal redis.Error
-	if errors.As(err, &refusal) {
-		// A user who may not send PING may have the right to lock.
-		if failure := redislock.NewServerError(refusal.Error()); failure.Code != "NOPERM" {
-			c.Close()
-			return nil, failure
-		}
-	} else if err != nil {
-		c.Close()
-		return nil, err
-	}
 	return c, nil
 }
 

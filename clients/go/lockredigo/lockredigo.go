@@ -50,7 +50,7 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	if address != "" {
 		return t.open(ctx, address)
 	}
-	return t.homes.Dial(func(home string) (redislock.Conn, error) { return t.open(ctx, home) })
+	return redislock.AtHome(t.homes, func(home string) (redislock.Conn, error) { return t.open(ctx, home) })
 }
 
 type dialled struct {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,16 +42,21 @@ func (t *transport) Dial(ctx context.Context, address string) (redislock.Conn, e
 	if address != "" {
 		return t.open(ctx, address)
 	}
-	return t.homes.Dial(func(home string) (redislock.Conn, error) {
-		if t.options.Sentinel.MasterSet == "" {
-			return t.open(ctx, home)
-		}
-		master, err := t.master(ctx, home)
+	return redislock.AtHome(t.homes, func(home string) (redislock.Conn, error) {
+		server, err := t.serverBy(ctx, home)
 		if err != nil {
 			return nil, err
 		}
-		return t.open(ctx, master)
+		return t.open(ctx, server)
 	})
+}
+
+// serverBy is the address itself, or the master that the Sentinel there names.
+func (t *transport) serverBy(ctx context.Context, home string) (string, error) {
+	if t.options.Sentinel.MasterSet == "" {
+		return home, nil
+	}
+	return t.master(ctx, home)
 }
 
 // master asks a Sentinel.
@@ -59,7 +65,7 @@ func (t *transport) master(ctx context.Context, sentinel string) (string, error)
 	own := options.Sentinel
 	options.Dialer, options.TLSConfig = own.Dialer, own.TLSConfig
 	options.Username, options.Password, options.ClientName = own.Username, own.Password, own.ClientName
-	options.AuthCredentialsFn, options.SelectDB = nil, 0
+	options.AuthCredentialsFn, options.SelectDB, options.ConnWriteTimeout = nil, 0, -1
 	c, err := openWith(ctx, options, sentinel)
 	if err != nil {
 		return "", err
@@ -78,7 +84,10 @@ func (t *transport) master(ctx context.Context, sentinel string) (string, error)
 }
 
 func (t *transport) open(ctx context.Context, address string) (redislock.Conn, error) {
-	return openWith(ctx, t.options, address)
+	options := t.options
+	// Requests have deadlines. A limit of the client's would end those that wait, and ping between them.
+	options.ConnWriteTimeout = -1
+	return openWith(ctx, options, address)
 }
 
 // A conn is a client of rueidis that opens one connection, and never a second one.
@@ -91,7 +100,8 @@ type conn struct {
 
 var errOnce = errors.New("lockrueidis: the connection is closed")
 
-func openWith(ctx context.Context, options rueidis.ClientOption, address string) (redislock.Conn, error) {
+// openWith opens a connection, with the time limit of the options.
+func openWith(ctx context.Context, options rueidis.ClientOption, address string) (*conn, error) {
 	c := &conn{}
 	dial, dialCtx := options.DialFn, options.DialCtxFn
 	options.InitAddress = []string{address}
@@ -104,8 +114,6 @@ func openWith(ctx context.Context, options rueidis.ClientOption, address string)
 	options.PipelineMultiplex = -1
 	options.AlwaysPipelining = false
 	options.ConnLifetime = 0
-	// Requests have deadlines. A limit of the client's would end those that wait, and ping between them.
-	options.ConnWriteTimeout = -1
 	options.ReadBufferEachConn, options.WriteBufferEachConn = 4096, 4096
 	options.RingScaleEachConn = 4
 	options.DialFn = nil
@@ -132,7 +140,7 @@ func openWith(ctx context.Context, options rueidis.ClientOption, address string)
 		return nil, context.Cause(ctx)
 	}
 	if refusal, ok := rueidis.IsRedisErr(err); ok {
-		return nil, redislock.NewServerError(refusal.Error())
+		return nil, serverError(refusal)
 	} else if err != nil {
 		return nil, err
 	}
@@ -202,9 +210,18 @@ func replyOf(result rueidis.RedisResult) redislock.Reply {
 		return redislock.Reply{}
 	}
 	if refusal, ok := rueidis.IsRedisErr(err); ok {
-		return redislock.Reply{Err: redislock.NewServerError(refusal.Error())}
+		return redislock.Reply{Err: serverError(refusal)}
 	}
 	return redislock.Reply{Value: plain(value), Err: err}
+}
+
+// serverError adds the code that rueidis leaves out, where that can be seen: other codes have capitals only.
+func serverError(refusal *rueidis.RedisError) *redislock.ServerError {
+	text := refusal.Error()
+	if code, _, _ := strings.Cut(text, " "); code != strings.ToUpper(code) {
+		text = "ERR " + text
+	}
+	return redislock.NewServerError(text)
 }
 
 // plain makes texts of errors within a list.
@@ -219,6 +236,12 @@ func plain(value any) any {
 		for at := range value {
 			value[at] = plain(value[at])
 		}
+	case map[string]any:
+		list := make([]any, 0, 2*len(value))
+		for key, one := range value {
+			list = append(list, key, plain(one))
+		}
+		return list
 	}
 	return value
 }

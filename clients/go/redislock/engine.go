@@ -12,7 +12,9 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,7 +23,8 @@ const (
 	leaseMin      = time.Second
 	blockTime     = 3 * time.Second        // a request waits in the server for at most so long, and asks again
 	queueTime     = 10 * time.Second       // how long the server keeps the place between two requests
-	pollTime      = time.Second            // between two requests of a wait that has no connection of its own
+	notifyQueue   = 30 * time.Second       // the same with NOTIFY; a third of it lies between two requests
+	pollTime      = time.Second            // between two requests of a wait that neither blocks nor hears messages
 	answerTime    = 3 * time.Second        // for an answer, beyond BLOCK
 	overTime      = 150 * time.Millisecond // for the last answer of a wait that is over
 	cancelTime    = 250 * time.Millisecond // how long the end of a wait may hold up its caller
@@ -40,16 +43,21 @@ type engine struct {
 	logger    *slog.Logger
 	trouble   func(Trouble)
 	slots     chan struct{} // for waits that block
+	prefix    string        // of the names of channels
+	queueMost atomic.Int64  // the most that the server allows for QUEUE, or 0: not known
 
 	mu     sync.Mutex
 	closed bool
 	ending context.Context // done when it is closed
 	end    context.CancelFunc
-	nodes  map[string]*node
-	places map[uint16]*node // in a cluster: where slots are, as the servers have told
-	conns  map[Conn]struct{}
-	told   map[string]bool
-	tasks  sync.WaitGroup
+	// Done after that, when what waits had to send is sent.
+	working context.Context
+	stop    context.CancelFunc
+	nodes   map[string]*node
+	places  map[uint16]*node // in a cluster: where slots are, as the servers have told
+	conns   map[Conn]struct{}
+	told    map[string]bool
+	tasks   sync.WaitGroup
 
 	renewer renewer
 }
@@ -78,19 +86,19 @@ func (e *engine) shut(conn Conn) {
 	conn.Close()
 }
 
-// run starts a task that Close waits for.
-func (e *engine) run(task func()) {
+// run starts a task that Close waits for. False: it is closed.
+func (e *engine) run(task func()) bool {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.closed {
-		e.mu.Unlock()
-		return
+		return false
 	}
 	e.tasks.Add(1)
-	e.mu.Unlock()
 	go func() {
 		defer e.tasks.Done()
 		task()
 	}()
+	return true
 }
 
 // sleep returns false if the engine is closed meanwhile.
@@ -125,6 +133,7 @@ func (e *engine) close() error {
 	limit.Stop()
 	e.mu.Lock()
 	e.closed = true
+	e.stop()
 	nodes := make([]*node, 0, len(e.nodes))
 	for _, one := range e.nodes {
 		nodes = append(nodes, one)
@@ -192,11 +201,41 @@ func (e *engine) node(key string) *node {
 	return e.nodeAt("")
 }
 
+// nodeOf is the same for a slot.
+func (e *engine) nodeOf(slot uint16) *node {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if found := e.places[slot]; found != nil {
+		return found
+	}
+	return e.nodeAt("")
+}
+
+// queueFor is how long a place is to stay: at most what the server allows.
+func (e *engine) queueFor(wanted time.Duration) time.Duration {
+	if most := time.Duration(e.queueMost.Load()); most > 0 {
+		return min(wanted, most)
+	}
+	return wanted
+}
+
+// learns is true if the error says how long a place may stay at most.
+func (e *engine) learns(reply *ServerError) bool {
+	var most int64
+	text := strings.TrimPrefix(reply.Text, "ERR ")
+	if _, err := fmt.Sscanf(text, "QUEUE must be a whole number from 1 to %d", &most); err != nil || most < 1 {
+		return false
+	}
+	most *= int64(time.Millisecond)
+	return e.queueMost.Swap(most) != most
+}
+
 // moved notes what MOVED says, and returns the node that ASK names.
-func (e *engine) moved(key string, reply *ServerError) (asking *node) {
+func (e *engine) moved(reply *ServerError) (asking *node) {
 	var slot int
 	var address string
-	if _, err := fmt.Sscanf(reply.Text[len(reply.Code):], "%d %s", &slot, &address); err != nil || address[0] == ':' {
+	_, err := fmt.Sscanf(reply.Text[len(reply.Code):], "%d %s", &slot, &address)
+	if err != nil || address[0] == ':' || slot < 0 || slot > 0x3fff {
 		return nil
 	}
 	e.mu.Lock()
@@ -204,7 +243,7 @@ func (e *engine) moved(key string, reply *ServerError) (asking *node) {
 	if reply.Code == "ASK" {
 		return e.nodeAt(address)
 	}
-	e.places[slotOf(key)] = e.nodeAt(address)
+	e.places[uint16(slot)] = e.nodeAt(address)
 	return nil
 }
 
@@ -232,7 +271,7 @@ func (e *engine) ask(ctx context.Context, deadline time.Time, key string, reques
 		if redirects == redirectsMost || !isRedirect(reply.Err, &failure) {
 			return reply, repeated, unsent
 		}
-		if asking := e.moved(key, failure); asking != nil {
+		if asking := e.moved(failure); asking != nil {
 			replies, err := asking.exchange(ctx, deadline, []Request{{"ASKING"}, request}, false)
 			if err != nil {
 				return Reply{Err: err}, repeated, false
@@ -354,7 +393,7 @@ func millis(d time.Duration) string {
 }
 
 // acquire is the request. With QUEUE it may be sent any number of times: the owner keeps its place, and counts once.
-func (t *terms) acquire(owner string, block time.Duration) Request {
+func (t *terms) acquire(owner string, block, queue time.Duration, channel string) Request {
 	var words Request
 	retry := "1"
 	switch {
@@ -367,14 +406,17 @@ func (t *terms) acquire(owner string, block time.Duration) Request {
 	case t.read:
 		words = Request{"LOCK.RW", t.key(), owner, "READ"}
 	default:
-		words = append(make(Request, 0, 13), "LOCK.ACQUIRE", t.key(), owner)
+		words = append(make(Request, 0, 15), "LOCK.ACQUIRE", t.key(), owner)
 	}
 	words = append(words, "PX", millis(t.lease), "RETRY", retry)
 	if block > 0 {
 		words = append(words, "BLOCK", millis(block))
 	}
 	if t.wait != 0 {
-		words = append(words, "QUEUE", millis(queueTime))
+		words = append(words, "QUEUE", millis(queue))
+	}
+	if channel != "" {
+		words = append(words, "NOTIFY", channel)
 	}
 	if t.hasNote {
 		words = append(words, "NOTE", t.note)

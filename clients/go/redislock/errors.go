@@ -68,13 +68,11 @@ func explained(err error) error {
 	return err
 }
 
-func isUnknown(reply *ServerError) bool {
-	return strings.HasPrefix(strings.ToLower(reply.Text), "err unknown command")
-}
+func isUnknown(reply *ServerError) bool { return reply.says("unknown command") }
 
 // A Trouble is something that an operator should know. Each kind is told once, and again after it was over.
 type Trouble struct {
-	// Kind is "unreachable", "no module", "no right", "memory", "refused", "renewal", "release", "lost" or
+	// Kind is "unreachable", "no module", "no right", "memory", "refused", "notify", "renewal", "release", "lost" or
 	// "forgotten".
 	Kind string
 	Key  string

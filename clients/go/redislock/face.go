@@ -24,7 +24,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -87,9 +86,16 @@ func WithOuter(outer *Hold) LockOption { return lockOption(func(t *terms) { t.ou
 func WithReentry() LockOption { return lockOption(func(t *terms) { t.reentry = true }) }
 
 // WithMaxBlocking sets how many waits of this Client have a connection each: 32 without this option. Further ones, and
-// all if it is zero, ask each second.
+// all if it is zero, hear from the server when it is their turn, over one subscription. If it cannot be had they ask
+// each second.
 func WithMaxBlocking(waits int) ClientOption {
 	return clientOption(func(c *Client) { c.engine.slots = make(chan struct{}, max(waits, 0)) })
+}
+
+// WithChannelPrefix sets what the names of the channels begin with on which waits hear from the server, behind
+// "lock:notify:". The rights of its user may be for these alone. A prefix has no braces.
+func WithChannelPrefix(prefix string) ClientOption {
+	return clientOption(func(c *Client) { c.engine.prefix = prefix })
 }
 
 // WithLogger sets where trouble is logged, at WARN: slog.Default() without this option.
@@ -121,6 +127,7 @@ func New(t Transport, opts ...ClientOption) *Client {
 		told:      map[string]bool{},
 	}
 	e.ending, e.end = context.WithCancel(context.Background())
+	e.working, e.stop = context.WithCancel(context.Background())
 	e.renewer.engine, e.renewer.wake = e, make(chan struct{}, 1)
 	c := &Client{engine: e, defaults: terms{lease: leaseDefault, wait: -1}}
 	for _, opt := range opts {
@@ -300,7 +307,7 @@ func (c *Client) Adopt(ctx context.Context, token HoldToken) (*Hold, error) {
 			return newHold(found), nil
 		}
 		var failure *ServerError
-		isAhead := errors.As(reply.Err, &failure) && strings.HasPrefix(failure.Text, "ERR MINFENCE is more than")
+		isAhead := errors.As(reply.Err, &failure) && failure.says("MINFENCE is more than")
 		switch {
 		case reply.Err == nil && repeated:
 			// The first may have raised the fence, and only its reply was lost.
@@ -330,11 +337,7 @@ type Hold struct {
 
 func newHold(found *held) *Hold {
 	h := &Hold{held: found}
-	h.cleanup = runtime.AddCleanup(h, func(found *held) {
-		if found.end(because(ErrLost, errors.New("nothing refers to it"))) {
-			found.engine.tell("forgotten", found.terms.key(), errors.New("a Hold was not unlocked, and ends with its lease"))
-		}
-	}, found)
+	h.cleanup = runtime.AddCleanup(h, func(found *held) { found.isForgotten.Store(true) }, found)
 	return h
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,6 +31,8 @@ type held struct {
 	releasing bool      // Unlock was called
 	fresh     bool      // the next renewal needs a new connection
 	freed     sync.Once // its owner may ask for the keys again
+
+	isForgotten atomic.Bool // nothing refers to its Hold: it ends when it is due
 
 	// The renewer's.
 	due time.Duration
@@ -121,7 +124,7 @@ func (h *held) renewed(sent time.Duration, replies []Reply, err error) {
 	var reply *ServerError
 	isRedirected := isRedirect(err, &reply)
 	if isRedirected {
-		h.engine.moved(h.terms.key(), reply)
+		h.engine.moved(reply)
 		if reply.Code == "ASK" {
 			var isHeld bool
 			isHeld, err = h.extend(context.Background(), time.Now().Add(h.terms.lease/6))
@@ -177,6 +180,13 @@ func (h *held) check() error {
 func (h *held) lose(why error) {
 	if h.end(because(ErrLost, why)) {
 		h.engine.tell("lost", h.terms.key(), why)
+	}
+}
+
+// forget ends what nothing refers to.
+func (h *held) forget() {
+	if h.end(because(ErrLost, errors.New("nothing refers to it"))) {
+		h.engine.tell("forgotten", h.terms.key(), errors.New("a Hold was not unlocked, and ends with its lease"))
 	}
 }
 
@@ -318,7 +328,7 @@ func (h *held) guard(ctx context.Context, command []string) (any, error) {
 		var failure *ServerError
 		if isRedirect(reply.Err, &failure) {
 			requests = []Request{words}
-			if at = h.engine.moved(h.terms.key(), failure); at != nil {
+			if at = h.engine.moved(failure); at != nil {
 				requests = []Request{{"ASKING"}, words}
 			} else {
 				at = h.engine.node(h.terms.key())

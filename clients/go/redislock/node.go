@@ -13,7 +13,7 @@ import (
 
 const (
 	batchMost  = 500                    // requests in one write
-	busesMost  = 4                      // writes on their way to one server
+	busesMost  = 3                      // writes on their way to one server
 	busPatient = 100 * time.Millisecond // a write that is not answered for so long does not hold up the next one
 	idleMost   = 4                      // idle connections of each kind: for all requests, and for waits
 	idleTime   = 30 * time.Second
@@ -57,6 +57,7 @@ type node struct {
 	writes   int       // on their way
 	began    time.Time // the last of them
 	sweeper  *time.Timer
+	channel  *channel
 }
 
 type idle struct {
@@ -71,6 +72,7 @@ type call struct {
 	reply    Reply
 	turn     chan bool // true: send all that queue; false: the reply is there
 	unsent   bool
+	late     func() // what to do about a grant for which nobody waits any more
 }
 
 // The kinds of connections.
@@ -164,6 +166,7 @@ func (n *node) failed(conn Conn) {
 		n.engine.shut(conn)
 	}
 	n.closeIdle()
+	n.channelOf().forgive()
 	n.engine.forget(n.address)
 }
 

@@ -172,7 +172,7 @@ func (r *renewer) due(now time.Duration) map[*node][]*held {
 		h.mu.Lock()
 		until, isRenewing := h.validUntil, h.renewing
 		switch {
-		case now >= until:
+		case now >= until || h.isForgotten.Load():
 			heap.Pop(&r.heap)
 			over = append(over, h)
 			h.mu.Unlock()
@@ -198,7 +198,11 @@ func (r *renewer) due(now time.Duration) map[*node][]*held {
 
 func (r *renewer) ended(over, renew []*held) map[*node][]*held {
 	for _, h := range over {
-		h.check()
+		if h.isForgotten.Load() {
+			h.forget()
+		} else {
+			h.check()
+		}
 	}
 	if len(renew) == 0 {
 		return nil

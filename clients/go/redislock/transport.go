@@ -17,6 +17,9 @@ type Transport interface {
 	// Dial opens a connection to the server at the address, or to the one that the application named where the address
 	// is empty: in a cluster to any node. It obeys the context. The engine keeps the connection, and closes it.
 	Dial(ctx context.Context, address string) (Conn, error)
+	// Subscribe opens a connection of its own, as Dial does, and subscribes to the channel there. It obeys the context
+	// until the server has confirmed, and returns then. Each message goes to the function, by one goroutine.
+	Subscribe(ctx context.Context, address string, channel Channel, message func(text string)) (Subscription, error)
 	// Close ends what the Transport has beside its connections.
 	Close() error
 }
@@ -30,8 +33,53 @@ type Conn interface {
 	Close() error
 }
 
+// A Channel is where a server tells the waits of a process that it is worthwhile to ask again.
+type Channel struct {
+	Name      string
+	IsSharded bool // in a cluster: SSUBSCRIBE, and not SUBSCRIBE
+}
+
+// Command returns the name of the command that subscribes.
+func (c Channel) Command() string {
+	if c.IsSharded {
+		return "SSUBSCRIBE"
+	}
+	return "SUBSCRIBE"
+}
+
+// A Subscription delivers messages until it ends: the server unsubscribed it, its connection failed, or Close.
+type Subscription interface {
+	// Done is closed when no message comes any more.
+	Done() <-chan struct{}
+	// Close returns when no message comes any more.
+	Close() error
+}
+
+type subscription struct {
+	shut func() error
+	done chan struct{}
+}
+
+// Listen returns a Subscription. The function listen delivers its messages in a goroutine until it fails, and shut lets
+// it fail.
+func Listen(listen func(), shut func() error) Subscription {
+	s := &subscription{shut: shut, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		listen()
+	}()
+	return s
+}
+
+func (s *subscription) Done() <-chan struct{} { return s.done }
+func (s *subscription) Close() error {
+	err := s.shut()
+	<-s.done
+	return err
+}
+
 // Homes are the addresses by which an application names its servers: one, Sentinels, or nodes of a cluster. The
-// Dial of a Transport uses them where its address is empty.
+// Dial and the Subscribe of a Transport use them where their address is empty.
 type Homes struct {
 	addresses []string
 	first     atomic.Int64 // of addresses, the one that answered last
@@ -42,20 +90,19 @@ func NewHomes(addresses ...string) *Homes {
 	return &Homes{addresses: append([]string(nil), addresses...)}
 }
 
-// Dial opens a connection by the first address for which that succeeds. It begins with the one that answered last. The
+// AtHome opens something at the first address for which that succeeds. It begins with the one that answered last. The
 // error is that of the last address.
-func (h *Homes) Dial(open func(address string) (Conn, error)) (Conn, error) {
-	err := errors.New("redislock: the transport has no address")
+func AtHome[T any](h *Homes, open func(address string) (T, error)) (found T, err error) {
+	err = errors.New("redislock: the transport has no address")
 	first := int(h.first.Load())
 	for at := range h.addresses {
-		var found Conn
 		at = (first + at) % len(h.addresses)
 		if found, err = open(h.addresses[at]); err == nil {
 			h.first.Store(int64(at))
 			return found, nil
 		}
 	}
-	return nil, err
+	return found, err
 }
 
 // A Request is a command and its arguments.
@@ -82,16 +129,20 @@ func NewServerError(text string) *ServerError {
 
 func (e *ServerError) Error() string { return e.Text }
 
+// says is true if it is an error without a code of its own, with a text that begins so. Some client libraries leave out
+// ERR.
+func (e *ServerError) says(text string) bool {
+	return strings.HasPrefix(strings.ToLower(strings.TrimPrefix(e.Text, "ERR ")), strings.ToLower(text))
+}
+
 // passes is true if asking again may help.
 func (e *ServerError) passes() bool {
 	switch e.Code {
 	case "GRACE", "MOVED", "ASK", "UNBLOCKED", "READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN",
-		"NOREPLICAS", "MISCONF", "LIMIT", "OOM":
+		"NOREPLICAS", "MISCONF", "LIMIT", "OOM", "NOTIFYSLOT":
 		return true
-	case "ERR":
-		return strings.HasPrefix(e.Text, "ERR max number of clients")
 	}
-	return false
+	return e.says("max number of clients")
 }
 
 // limited is a context that has a deadline, and no timer.

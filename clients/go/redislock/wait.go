@@ -22,11 +22,18 @@ type wait struct {
 	at     *node
 	polls  bool // the next request goes with those of others
 	failed bool // its connection could not be opened
-	asked  bool // the server has answered null
-	known  bool // the server may have a place or a hold of the owner
-	doubt  bool // a request was not answered, and may be read later
-	mute   bool // the last request was not answered
-	pause  time.Duration
+
+	channel  *channel  // on which it hears from the server
+	wake     chan bool // it is worthwhile to ask; true: a message named the owner
+	notifies bool      // the request goes over the channel
+	deaf     bool      // it cannot: the wait asks from time to time
+	nulls    int       // replies to requests that a message brought about
+
+	asked bool // the server has answered null
+	known bool // the server may have a place or a hold of the owner
+	doubt bool // a request was not answered, and may be read later
+	mute  bool // the last request was not answered
+	pause time.Duration
 }
 
 // acquire waits for the lock. Its error is what the application is told, without the key.
@@ -115,8 +122,13 @@ func (w *wait) cancelled(ctx context.Context, last error) error {
 func (w *wait) sleep(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(min(pause, max(w.left(), 0)))
 	defer timer.Stop()
+	wake := w.wake
+	if w.nulls > nullsBearing {
+		wake = nil
+	}
 	select {
 	case <-timer.C:
+	case <-wake:
 	case <-ctx.Done():
 	}
 }
@@ -135,7 +147,10 @@ func (w *wait) ask(ctx context.Context) (*held, time.Duration, error) {
 	before := w.known
 	w.known = true
 	begin, sent := time.Now(), w.engine.now()
-	reply, unsent := w.send(ctx, begin.Add(block+limit), w.terms.acquire(w.owner.name, block))
+	reply, unsent := w.send(ctx, begin.Add(block+limit), block)
+	if reply.Err != nil && w.isLearned(reply.Err, before) {
+		return nil, 0, nil
+	}
 	if reply.Err != nil {
 		return nil, w.after(reply.Err, time.Since(begin), before, unsent), reply.Err
 	}
@@ -166,6 +181,24 @@ func (w *wait) ask(ctx context.Context) (*held, time.Duration, error) {
 	return hold, 0, nil
 }
 
+// isLearned is true if an error says how to ask better, at once: for a shorter time, or without NOTIFY.
+func (w *wait) isLearned(err error, before bool) bool {
+	var reply *ServerError
+	if !errors.As(err, &reply) {
+		return false
+	}
+	isRefused := w.notifies && refuses(reply)
+	if isRefused {
+		w.channel.refuse(w.terms.key(), because(errRefused, err))
+		w.leaveChannel()
+	}
+	if !isRefused && !w.engine.learns(reply) {
+		return false
+	}
+	w.known = before || w.doubt
+	return true
+}
+
 // after notes what an error means, and returns how long to pause.
 func (w *wait) after(err error, lay time.Duration, before, unsent bool) time.Duration {
 	var reply *ServerError
@@ -175,9 +208,11 @@ func (w *wait) after(err error, lay time.Duration, before, unsent bool) time.Dur
 		if reply.Code == "MOVED" || reply.Code == "ASK" {
 			w.giveBack(false)
 			// What ASK says is followed with the requests of others.
-			w.polls = w.engine.moved(w.terms.key(), reply) != nil
+			w.polls = w.engine.moved(reply) != nil
 			return w.backOff() / 20
 		}
+		// A place without a channel may have room.
+		w.polls = w.notifies && reply.Code == "LIMIT"
 		return w.backOff()
 	}
 	w.mute = true
@@ -200,23 +235,32 @@ func (w *wait) backOff() time.Duration {
 	return pause
 }
 
-// choose makes w.conn the connection for the next request: nil if it goes with those of others.
+// choose makes w.conn the connection for the next request. Without one it goes over the channel, if w.notifies, or else
+// with those of others.
 func (w *wait) choose(ctx context.Context) {
 	node := w.engine.node(w.terms.key())
-	if w.conn != nil && w.at != node {
+	if w.at != node {
 		w.giveBack(true)
+		w.leaveChannel()
 	}
+	w.notifies = false
 	if w.conn != nil || w.once() || w.polls {
-		w.polls = false
+		w.deaf, w.polls = w.polls, false
 		return
 	}
-	if !w.slot {
+	if w.channel != nil && !w.channel.ready() {
+		w.leaveChannel()
+	}
+	if !w.slot && w.channel == nil {
 		select {
 		case w.engine.slots <- struct{}{}:
 			w.slot = true
 		default:
-			return
 		}
+	}
+	if !w.slot {
+		w.notifies = w.subscribe(ctx, node)
+		return
 	}
 	w.at = node
 	if w.conn = node.takeIdle(forWait); w.conn != nil {
@@ -236,13 +280,49 @@ func (w *wait) choose(ctx context.Context) {
 	}
 }
 
-// turn waits for a connection to wait on, after null. It returns how long to pause.
+// subscribe is true if the wait hears from the server, or would if its next request says so.
+func (w *wait) subscribe(ctx context.Context, node *node) bool {
+	if w.channel != nil {
+		return true
+	}
+	one := node.channelOf()
+	if !w.asked && !one.ready() {
+		// Perhaps it is free, and needs no subscription.
+		return false
+	}
+	if w.wake == nil {
+		w.wake = make(chan bool, 1)
+	}
+	if !one.join(ctx, w) {
+		w.deaf = true
+		return false
+	}
+	w.channel, w.at = one, node
+	return true
+}
+
+func (w *wait) leaveChannel() {
+	if w.channel != nil {
+		w.channel.part(w)
+		w.channel = nil
+	}
+}
+
+// turn waits, after null, until it is worthwhile to ask again. It returns how long to pause then.
 func (w *wait) turn(ctx context.Context) time.Duration {
-	if w.once() {
+	switch {
+	case w.once():
+		return 0
+	case w.notifies:
+		return w.listen(ctx)
+	case !w.deaf && !w.failed && !w.slot:
+		// A connection may be there by now, or the channel.
 		return 0
 	}
-	poll := pollTime*3/4 + rand.N(pollTime/4)
-	if w.failed {
+	w.deaf = false
+	poll := min(pollTime, w.engine.queueFor(queueTime)/3)
+	poll = poll*3/4 + rand.N(poll/4)
+	if w.failed || w.slot {
 		w.failed = false
 		return poll
 	}
@@ -252,8 +332,29 @@ func (w *wait) turn(ctx context.Context) time.Duration {
 	case w.engine.slots <- struct{}{}:
 		w.slot = true
 	case <-timer.C:
-		w.polls = true
+	case <-w.wake:
 	case <-ctx.Done():
+	}
+	return 0
+}
+
+// listen waits for a message, or until the place needs another request. Messages in vain bring about fewer and fewer.
+func (w *wait) listen(ctx context.Context) time.Duration {
+	rest := w.engine.queueFor(notifyQueue) / 3
+	rest = rest*3/4 + rand.N(rest/4)
+	timer := time.NewTimer(max(min(rest, w.left()), 0))
+	defer timer.Stop()
+	select {
+	case isMessage := <-w.wake:
+		if isMessage {
+			w.nulls++
+		}
+	case <-timer.C:
+		w.nulls = 0
+	case <-ctx.Done():
+	}
+	if more := w.nulls - nullsBearing; more > 0 {
+		return min(pauseMin<<min(more-1, 8), pauseMax)
 	}
 	return 0
 }
@@ -278,11 +379,16 @@ func (w *wait) giveBack(works bool) {
 
 func (w *wait) part() {
 	w.giveBack(true)
+	w.leaveChannel()
 	w.freeSlot()
 }
 
-// send sends a request over the connection that waits, or with those of others.
-func (w *wait) send(ctx context.Context, deadline time.Time, request Request) (reply Reply, unsent bool) {
+// send asks over the connection that waits, over the channel, or with the requests of others.
+func (w *wait) send(ctx context.Context, deadline time.Time, block time.Duration) (reply Reply, unsent bool) {
+	if w.notifies {
+		return w.channel.do(ctx, deadline, w)
+	}
+	request := w.terms.acquire(w.owner.name, block, w.engine.queueFor(queueTime), "")
 	if w.conn == nil {
 		reply, repeated, unsent := w.engine.ask(ctx, deadline, w.terms.key(), request)
 		w.doubt = w.doubt || repeated

@@ -23,6 +23,7 @@ type Server struct {
 	fence   int64
 	locks   map[string]*lock
 	conns   map[*conn]struct{}
+	hears   map[string]map[*listener]struct{} // by channel
 	down    bool
 	guarded func(command []string) any
 }
@@ -43,9 +44,15 @@ type holder struct {
 // A place is an owner that waits, for all of its keys.
 type place struct {
 	request
-	reply chan redislock.Reply // of the client that waits, or nil
-	timer *time.Timer          // ends the place while no client waits
+	reply   chan redislock.Reply // of the client that waits, or nil
+	timer   *time.Timer          // ends the place while no client waits
+	until   time.Time            // when it does
+	from    *conn                // of the last request with BLOCK or NOTIFY: the place ends soon after it
+	offered bool                 // it is its turn, and its channel knows
 }
+
+// awayTime is how long a place stays whose connection was closed.
+const awayTime = 2 * time.Second
 
 // A request is an acquisition.
 type request struct {
@@ -57,11 +64,12 @@ type request struct {
 	lease        time.Duration
 	block, queue time.Duration
 	note         string
+	channel      string
 }
 
 // NewServer returns a Server without a lock.
 func NewServer() *Server {
-	return &Server{locks: map[string]*lock{}, conns: map[*conn]struct{}{}}
+	return &Server{locks: map[string]*lock{}, conns: map[*conn]struct{}{}, hears: map[string]map[*listener]struct{}{}}
 }
 
 // Client returns a client of the server. Its clock is that of the time package.
@@ -115,14 +123,32 @@ func (s *Server) Waiting(key string) int {
 	return 0
 }
 
+// WaitingOwners returns the owners that wait for a lock, in the order of the queue.
+func (s *Server) WaitingOwners(key string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var owners []string
+	if l := s.locks[key]; l != nil {
+		for _, p := range l.queue {
+			owners = append(owners, p.owner)
+		}
+	}
+	return owners
+}
+
 // SetDown ends all connections, and refuses new ones, or lets them come again.
 func (s *Server) SetDown(down bool) {
 	s.mu.Lock()
 	s.down = down
-	var all []*conn
+	var all []io.Closer
 	if down {
 		for c := range s.conns {
 			all = append(all, c)
+		}
+		for _, list := range s.hears {
+			for l := range list {
+				all = append(all, l)
+			}
 		}
 	}
 	s.mu.Unlock()
@@ -141,16 +167,88 @@ func (s *Server) SetGuarded(reply func(command []string) any) {
 // Close does nothing.
 func (s *Server) Close() error { return nil }
 
+var errDown = errors.New("redislocktest: the server is down")
+
 // Dial opens a connection.
 func (s *Server) Dial(context.Context, string) (redislock.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.down {
-		return nil, errors.New("redislocktest: the server is down")
+		return nil, errDown
 	}
 	c := &conn{server: s, closed: make(chan struct{})}
 	s.conns[c] = struct{}{}
 	return c, nil
+}
+
+// Subscribe opens a subscription.
+func (s *Server) Subscribe(
+	_ context.Context, _ string, channel redislock.Channel, message func(string),
+) (redislock.Subscription, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return nil, errDown
+	}
+	l := &listener{server: s, channel: channel.Name}
+	l.some = sync.NewCond(&s.mu)
+	if s.hears[channel.Name] == nil {
+		s.hears[channel.Name] = map[*listener]struct{}{}
+	}
+	s.hears[channel.Name][l] = struct{}{}
+	return redislock.Listen(func() { l.listen(message) }, l.Close), nil
+}
+
+// Publish sends a message, as anybody may, and returns how many subscriptions get it.
+func (s *Server) Publish(channel, text string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.publish(channel, text)
+}
+
+func (s *Server) publish(channel, text string) int {
+	for l := range s.hears[channel] {
+		l.texts = append(l.texts, text)
+		l.some.Signal()
+	}
+	return len(s.hears[channel])
+}
+
+// A listener is a subscription, and what it has not delivered yet.
+type listener struct {
+	server  *Server
+	channel string
+	texts   []string
+	some    *sync.Cond
+	closed  bool
+}
+
+func (l *listener) listen(message func(string)) {
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	for !l.closed {
+		if len(l.texts) == 0 {
+			l.some.Wait()
+			continue
+		}
+		text := l.texts[0]
+		l.texts = l.texts[1:]
+		l.server.mu.Unlock()
+		message(text)
+		l.server.mu.Lock()
+	}
+}
+
+func (l *listener) Close() error {
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	l.closed = true
+	delete(l.server.hears[l.channel], l)
+	if len(l.server.hears[l.channel]) == 0 {
+		delete(l.server.hears, l.channel)
+	}
+	l.some.Signal()
+	return nil
 }
 
 type conn struct {
@@ -163,6 +261,7 @@ func (c *conn) Close() error {
 	c.once.Do(func() {
 		c.server.mu.Lock()
 		delete(c.server.conns, c)
+		c.server.away(c)
 		c.server.mu.Unlock()
 		close(c.closed)
 	})
@@ -186,6 +285,8 @@ func (c *conn) Do(ctx context.Context, requests []redislock.Request) []redislock
 func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Reply {
 	s := c.server
 	switch words[0] {
+	case "HELLO":
+		return redislock.Reply{Value: []any{"server", "redislocktest", "mode", "standalone"}}
 	case "LOCK.ACQUIRE", "LOCK.RW", "LOCK.SHARE", "LOCK.MACQUIRE":
 		r, err := parse(words)
 		if err != nil {
@@ -197,10 +298,10 @@ func (c *conn) serve(ctx context.Context, words redislock.Request) redislock.Rep
 	defer s.mu.Unlock()
 	switch words[0] {
 	case "LOCK.RELEASE":
-		return s.release(words[1:2], words[2], fenceOf(words))
+		return redislock.Reply{Value: s.release(words[1:2], words[2], fenceOf(words))[0]}
 	case "LOCK.MRELEASE":
 		count, _ := strconv.Atoi(words[1])
-		return s.release(words[2:2+count], words[2+count], 0)
+		return redislock.Reply{Value: s.release(words[2:2+count], words[2+count], 0)}
 	}
 	h := s.holder(words[1], words[2])
 	switch words[0] {
@@ -250,9 +351,12 @@ func parse(words redislock.Request) (request, error) {
 		r.owner = words[2]
 	}
 	r.lease, r.block, r.queue = millis(option(words, "PX")), millis(option(words, "BLOCK")), millis(option(words, "QUEUE"))
-	r.note = option(words, "NOTE")
+	r.note, r.channel = option(words, "NOTE"), option(words, "NOTIFY")
 	if r.lease <= 0 {
 		return r, redislock.NewServerError("ERR PX must be a number of milliseconds")
+	}
+	if r.channel != "" && r.queue == 0 {
+		return r, redislock.NewServerError("ERR NOTIFY needs QUEUE")
 	}
 	return r, nil
 }
@@ -301,12 +405,24 @@ func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
 			s.lock(key).queue = append(s.lock(key).queue, own)
 		}
 	}
+	if own != nil && own.reply != nil && r.block == 0 {
+		// The client that waits goes on to do so.
+		own.channel, own.queue = r.channel, r.queue
+		s.mu.Unlock()
+		return redislock.Reply{}
+	}
 	if own == nil || r.block == 0 {
+		if own != nil {
+			own.request, own.offered, own.from = r, false, nil
+		}
+		if r.channel != "" {
+			own.from = c
+		}
 		s.detach(own)
 		s.mu.Unlock()
 		return redislock.Reply{}
 	}
-	own.request = r
+	own.request, own.offered, own.from = r, false, c
 	mine := make(chan redislock.Reply, 1)
 	own.reply = mine
 	s.mu.Unlock()
@@ -337,6 +453,10 @@ func (c *conn) acquire(ctx context.Context, r request) redislock.Reply {
 	}
 	own.reply = nil
 	s.detach(own)
+	if out.Err != nil {
+		s.away(c)
+	}
+	s.serve()
 	return out
 }
 
@@ -350,14 +470,36 @@ func (s *Server) detach(p *place) {
 		s.serve()
 		return
 	}
-	p.timer = time.AfterFunc(p.queue, func() {
+	s.keep(p, p.queue)
+}
+
+// keep ends a place after a time.
+func (s *Server) keep(p *place, rest time.Duration) {
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.until = time.Now().Add(rest)
+	var timer *time.Timer
+	timer = time.AfterFunc(rest, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if p.reply == nil {
+		if p.reply == nil && p.timer == timer {
 			s.leave(p)
 			s.serve()
 		}
 	})
+	p.timer = timer
+}
+
+// away lets the places of a closed connection end soon.
+func (s *Server) away(c *conn) {
+	for _, l := range s.locks {
+		for _, p := range l.queue {
+			if p.from == c && p.reply == nil && time.Until(p.until) > awayTime {
+				s.keep(p, awayTime)
+			}
+		}
+	}
 }
 
 func (s *Server) lock(key string) *lock {
@@ -464,11 +606,14 @@ func (s *Server) remove(key, owner string) {
 	}
 }
 
-func (s *Server) release(keys []string, owner string, fence int64) redislock.Reply {
-	var value any
-	for _, key := range keys {
+// release returns 0 for each key that was held, or offered, and nil for others.
+func (s *Server) release(keys []string, owner string, fence int64) []any {
+	values := make([]any, len(keys))
+	offered := map[*place]bool{}
+	for at, key := range keys {
 		for _, p := range slices.Clone(s.lock(key).queue) {
 			if p.owner == owner && fence == 0 {
+				offered[p] = p.offered
 				s.leave(p)
 				if p.reply != nil {
 					p.reply <- redislock.Reply{}
@@ -477,11 +622,18 @@ func (s *Server) release(keys []string, owner string, fence int64) redislock.Rep
 		}
 		if h := s.holder(key, owner); h != nil && (fence == 0 || h.fence == fence) {
 			s.remove(key, owner)
-			value = int64(0)
+			values[at] = int64(0)
+		}
+	}
+	for p, isOffered := range offered {
+		for at, key := range keys {
+			if isOffered && slices.Contains(p.keys, key) {
+				values[at] = int64(0)
+			}
 		}
 	}
 	s.serve()
-	return redislock.Reply{Value: value}
+	return values
 }
 
 func (s *Server) leave(p *place) {
@@ -497,12 +649,17 @@ func (s *Server) leave(p *place) {
 	}
 }
 
-// serve grants what can be granted to those whose clients wait. Others are offered nothing: they ask again.
+// serve grants what can be granted to those whose clients wait. To others it is offered: they ask again, and their
+// channels are told of it once.
 func (s *Server) serve() {
 	for again := true; again; {
 		again = false
 		for _, l := range s.locks {
 			for _, p := range l.queue {
+				if p.reply == nil && !p.offered && s.isFree(p.request, p) {
+					p.offered = true
+					s.publish(p.channel, p.owner)
+				}
 				if p.reply != nil && s.isFree(p.request, p) {
 					s.leave(p)
 					p.reply <- reply(p.request, s.grant(p.request))

@@ -2,9 +2,12 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,42 +35,72 @@ func (s *stage) calls(command string) int {
 	return count
 }
 
-// A server of one's own, since requests are counted.
-func TestAContendedLockCostsTwoRequestsAndNoConnection(t *testing.T) {
+// requests is how many commands of locks the server was asked for.
+func (s *stage) requests() int {
+	s.Helper()
+	text, err := s.admin.Info(s.ctx, "commandstats").Result()
+	s.must(err)
+	sum := 0
+	for _, found := range regexp.MustCompile(`cmdstat_lock\.(\w+):calls=(\d+)`).FindAllStringSubmatch(text, -1) {
+		if count, _ := strconv.Atoi(found[2]); found[1] != "info" {
+			sum += count
+		}
+	}
+	return sum
+}
+
+// A cost is what one lock takes.
+type cost struct{ Requests, Connections int }
+
+// costs is what clients/costs.json allows.
+func costs(t testing.TB) map[string]cost {
+	text, err := os.ReadFile("../../costs.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all map[string]map[string]cost
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all["go"]
+}
+
+// The server is used by nobody else, since its requests are counted.
+func TestALockCostsWhatCostsJsonSays(t *testing.T) {
+	allowed := costs(t)
 	onEach(t, func(s *stage) {
-		turn := func() {
-			hold := s.lock()
-			got := make(chan error)
-			go func() {
-				next, err := s.client.Lock(s.ctx, s.key)
-				if err == nil {
-					err = next.Unlock(s.ctx)
-				}
-				got <- err
-			}()
-			s.until("a waiter", func() bool { return s.waiters() == 1 })
-			s.must(hold.Unlock(s.ctx))
+		blocks, notified := s.open(quiet), s.open(quiet, none)
+		contended := func(client *redislock.Client) {
+			s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+			got := s.wait(client)
+			s.do("LOCK.RELEASE", s.key, "another")
 			s.must(<-got)
 		}
-		turn() // opens the connections
-		acquires, releases, extends := s.calls("LOCK.ACQUIRE"), s.calls("LOCK.RELEASE"), s.calls("LOCK.EXTEND")
-		dialled := s.proxy.dialled.Load()
-		for range 10 {
-			turn()
-		}
-		acquires, releases = s.calls("LOCK.ACQUIRE")-acquires, s.calls("LOCK.RELEASE")-releases
-		extends = s.calls("LOCK.EXTEND") - extends
-		if acquires != 20 || releases != 20 || extends != 0 {
-			s.Error("requests of 20 locks:", acquires, releases, extends)
-		}
-		if more := s.proxy.dialled.Load() - dialled; more != 0 {
-			s.Error("connections:", more)
+		for name, play := range map[string]func(){
+			"free":      func() { s.must(s.lock().Unlock(s.ctx)) },
+			"contended": func() { contended(blocks) },
+			"notified":  func() { contended(notified) },
+		} {
+			play() // opens the connections
+			const rounds = 10
+			// Those of the other, and none in a free lock.
+			requests, dialled := s.requests()+2*rounds, s.proxy.dialled.Load()
+			if name == "free" {
+				requests -= 2 * rounds
+			}
+			for range rounds {
+				play()
+			}
+			more := s.proxy.dialled.Load() - dialled
+			if took := s.requests() - requests; took > rounds*allowed[name].Requests || more > int64(allowed[name].Connections) {
+				s.Errorf("%s: %d requests and %d connections for %d locks", name, took, more, rounds)
+			}
 		}
 	})
 }
 
 func TestAWaitOutlivesItsConnectionInItsPlace(t *testing.T) {
-	onEach(t, func(s *stage) {
+	onEachAtOnce(t, func(s *stage) {
 		hold := s.lock()
 		order := make(chan string, 2)
 		var all sync.WaitGroup
@@ -84,9 +117,9 @@ func TestAWaitOutlivesItsConnectionInItsPlace(t *testing.T) {
 		}
 		all.Go(func() { wait("first") })
 		s.until("a waiter", func() bool { return s.waiters() == 1 })
-		before := s.calls("LOCK.ACQUIRE")
+		before := s.proxy.dialled.Load()
 		s.proxy.cut()
-		s.until("it to ask again", func() bool { return s.calls("LOCK.ACQUIRE") > before })
+		s.until("a new connection", func() bool { return s.proxy.dialled.Load() > before })
 		all.Go(func() { wait("second") })
 		s.until("two waiters", func() bool { return s.waiters() == 2 })
 		s.must(hold.Unlock(s.ctx))
@@ -114,7 +147,7 @@ func TestDeadIdleConnectionsCostNothing(t *testing.T) {
 
 // The server hangs for a while, and goes on: one grant, of which nothing is left.
 func TestAServerThatHangsServesNoRequestTwice(t *testing.T) {
-	onEach(t, func(s *stage) {
+	onEachAtOnce(t, func(s *stage) {
 		s.must(s.lock().Unlock(s.ctx)) // opens a connection
 		s.proxy.hang(true)
 		got := make(chan *redislock.Hold)
@@ -136,7 +169,7 @@ func TestAServerThatHangsServesNoRequestTwice(t *testing.T) {
 }
 
 func TestAServerThatHangsProlongsNoWaitAndNoCancel(t *testing.T) {
-	onEach(t, func(s *stage) {
+	onEachAtOnce(t, func(s *stage) {
 		s.must(s.lock().Unlock(s.ctx))
 		s.proxy.hang(true)
 		_, err := s.client.Lock(s.ctx, s.key, redislock.WithWait(500*time.Millisecond))
@@ -158,7 +191,7 @@ func TestAServerThatHangsProlongsNoWaitAndNoCancel(t *testing.T) {
 
 // The cancelled place ends, though its request is parked on a connection that hangs.
 func TestACancelWhileTheServerHangsLeavesNothing(t *testing.T) {
-	onEach(t, func(s *stage) {
+	onEachAtOnce(t, func(s *stage) {
 		s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
 		ctx, cancel := context.WithCancel(s.ctx)
 		got := make(chan error)
@@ -207,7 +240,7 @@ func TestWaitsOpenNoMoreConnectionsThanTheyMay(t *testing.T) {
 
 // All renewals go out together: a far server does not cost locks.
 func TestManyLocksAreRenewedTogether(t *testing.T) {
-	onEach(t, func(s *stage) {
+	onEachAtOnce(t, func(s *stage) {
 		var holds []*redislock.Hold
 		for n := range 200 {
 			hold, err := s.client.Lock(s.ctx, fmt.Sprintf("%s:%d", s.key, n), redislock.WithLease(3*time.Second))
@@ -229,7 +262,7 @@ func TestManyLocksAreRenewedTogether(t *testing.T) {
 
 // Wrong port, no right: said at the first failed attempt.
 func TestTroubleIsToldAtOnce(t *testing.T) {
-	onEach(t, func(s *stage) {
+	onEachAtOnce(t, func(s *stage) {
 		told := make(chan redislock.Trouble, 8)
 		s.proxy.refuses.Store(true)
 		client := s.open(quiet, redislock.WithTrouble(func(one redislock.Trouble) { told <- one }))
@@ -245,6 +278,36 @@ func TestTroubleIsToldAtOnce(t *testing.T) {
 		}
 		s.proxy.refuses.Store(false)
 		s.must(s.lock().Unlock(s.ctx))
+	})
+}
+
+// Nobody can give it back: its lease ends it.
+func TestALockThatNothingRefersToIsNotRenewed(t *testing.T) {
+	onEachAtOnce(t, func(s *stage) {
+		told := make(chan redislock.Trouble, 8)
+		client := s.open(quiet, redislock.WithTrouble(func(one redislock.Trouble) { told <- one }))
+		hold, err := client.Lock(s.ctx, s.key, redislock.WithLease(2*time.Second))
+		s.must(err)
+		done := hold.Done()
+		hold = nil
+		s.until("its end", func() bool {
+			runtime.GC()
+			select {
+			case <-done:
+				return true
+			default:
+				return false
+			}
+		})
+		// Of a renewal that failed it may be told before.
+		for one := (redislock.Trouble{}); one.Kind != "forgotten"; {
+			select {
+			case one = <-told:
+			case <-time.After(30 * time.Second):
+				s.Fatal("it is not told")
+			}
+		}
+		s.untilFree()
 	})
 }
 

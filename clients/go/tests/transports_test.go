@@ -3,6 +3,7 @@ package tests
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -74,23 +75,45 @@ type stage struct {
 	client  *redislock.Client
 }
 
-// onEach plays a test through each library, and sees that no goroutine is left.
+// onEach plays a test through each library, and sees that no goroutine is left. It has the server for itself.
 func onEach(t *testing.T, play func(s *stage)) {
 	t.Helper()
 	for _, one := range libraries {
 		t.Run(one.name, func(t *testing.T) {
 			before := goleak.IgnoreCurrent()
 			t.Cleanup(func() { goleak.VerifyNone(t, before) })
-			s := &stage{T: t, library: one, ctx: context.Background()}
-			s.stand()
-			s.client = s.open(quiet)
-			play(s)
+			playOn(t, one, play)
 		})
 	}
 }
 
-// TestMain sees that no goroutine outlives all tests.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// onEachAtOnce plays a test that shares the server with others.
+func onEachAtOnce(t *testing.T, play func(s *stage)) {
+	t.Helper()
+	t.Parallel()
+	for _, one := range libraries {
+		t.Run(one.name, func(t *testing.T) {
+			t.Parallel()
+			playOn(t, one, play)
+		})
+	}
+}
+
+func playOn(t *testing.T, one library, play func(s *stage)) {
+	s := &stage{T: t, library: one, ctx: context.Background()}
+	s.stand()
+	s.client = s.open(quiet)
+	play(s)
+}
+
+// TestMain sees that no goroutine outlives all tests. Most tests sleep, so that many run at once.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "32"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func (s *stage) stand() {
 	s.proxy = newProxy(s, address(s))
@@ -132,7 +155,12 @@ func (s *stage) lock(opts ...redislock.LockOption) *redislock.Hold {
 // info is a field of LOCK.INFO, or nil.
 func (s *stage) info(field string) any {
 	s.Helper()
-	switch found := s.do("LOCK.INFO", s.key, "COUNT", 1000).(type) {
+	return fieldOf(s.do("LOCK.INFO", s.key, "COUNT", 1000), field)
+}
+
+// fieldOf is a field of a reply of LOCK.INFO, or nil.
+func fieldOf(reply any, field string) any {
+	switch found := reply.(type) {
 	case map[any]any:
 		return found[field]
 	case []any:

@@ -1,5 +1,6 @@
 // Command agent drives the helper for Go: a JSON object a line on stdin asks, one on stdout answers. The scenarios of
-// tests/helpers say what there is to ask. Its arguments are go-redis, rueidis or redigo, and the URL of a server.
+// tests/helpers say what there is to ask. Its arguments are go-redis, rueidis or redigo, and the URL of a server; then
+// --cluster if that is a node of one, and blocking=N: so many waits may block, and the others hear from the server.
 // Build: tools/go.sh build -o target/helpers/go-agent ./tests/helpers/agents/go
 package main
 
@@ -67,7 +68,7 @@ func main() {
 		locks:   map[string]*lock{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	if err := a.open(os.Args[1], os.Args[2], len(os.Args) > 3 && os.Args[3] == "--cluster"); err != nil {
+	if err := a.open(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(2)
 	}
@@ -100,7 +101,19 @@ func main() {
 }
 
 // open has a client of the library, as it comes, and locks through it.
-func (a *agent) open(library, url string, cluster bool) error {
+func (a *agent) open(library, url string, words []string) error {
+	cluster := false
+	var options []redislock.ClientOption
+	for _, word := range words {
+		var waits int
+		if word == "--cluster" {
+			cluster = true
+		} else if _, err := fmt.Sscanf(word, "blocking=%d", &waits); err == nil {
+			options = append(options, redislock.WithMaxBlocking(waits))
+		} else {
+			return fmt.Errorf("no argument %q", word)
+		}
+	}
 	var transport redislock.Transport
 	switch library {
 	case "go-redis":
@@ -149,7 +162,7 @@ func (a *agent) open(library, url string, cluster bool) error {
 	default:
 		return fmt.Errorf("no library %q", library)
 	}
-	a.client = redislock.New(transport)
+	a.client = redislock.New(transport, options...)
 	return nil
 }
 

@@ -1,0 +1,16 @@
+module redis-lock.example/clients/go/lockgocron
+
+go 1.24
+
+require (
+	github.com/go-co-op/gocron/v2 v2.21.2
+	redis-lock.example/clients/go v0.0.0
+)
+
+require (
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/jonboulle/clockwork v0.5.0 // indirect
+	github.com/robfig/cron/v3 v3.0.1 // indirect
+)
+
+replace redis-lock.example/clients/go => ../

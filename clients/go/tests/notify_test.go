@@ -1,0 +1,451 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"redis-lock.example/clients/go/redislock"
+	"redis-lock.example/clients/go/redislocktest"
+)
+
+var none = redislock.WithMaxBlocking(0)
+
+// wait takes the lock and gives it back, in a goroutine. The error is there when that is done.
+func (s *stage) wait(client *redislock.Client) <-chan error {
+	before := s.waiters()
+	got := make(chan error, 1)
+	go func() {
+		hold, err := client.Lock(s.ctx, s.key)
+		if err == nil {
+			err = hold.Unlock(s.ctx)
+		}
+		got <- err
+	}()
+	s.until("a waiter", func() bool { return s.waiters() == before+1 })
+	return got
+}
+
+func (s *stage) channels() []string {
+	var names []string
+	list, _ := s.do("PUBSUB", "CHANNELS", "lock:notify:*").([]any)
+	for _, name := range list {
+		names = append(names, name.(string))
+	}
+	return names
+}
+
+// Its application's prefix, which a right may be for. One for all waits of a client, and closed with it.
+func TestOneSubscriptionServesAllWaits(t *testing.T) {
+	onEach(t, func(s *stage) {
+		client := s.open(quiet, none, redislock.WithChannelPrefix("app1:"))
+		s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+		dialled := s.proxy.dialled.Load()
+		ctx, cancel := context.WithCancel(s.ctx)
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				if _, err := client.Lock(ctx, s.key); !errors.Is(err, context.Canceled) {
+					s.Error(err)
+				}
+			})
+		}
+		s.until("all to wait", func() bool { return s.waiters() == 100 && len(s.channels()) > 0 })
+		if names := s.channels(); len(names) != 1 || !strings.HasPrefix(names[0], "lock:notify:app1:") {
+			s.Error(names)
+		}
+		if more := s.proxy.dialled.Load() - dialled; more > 6 {
+			s.Error("connections:", more)
+		}
+		cancel()
+		all.Wait()
+		s.until("no place", func() bool { return s.waiters() == 0 })
+		s.must(client.Close())
+		s.until("no subscription", func() bool { return len(s.channels()) == 0 })
+		s.do("LOCK.RELEASE", s.key, "another")
+	})
+}
+
+func TestAWaitByNotifyOutlivesItsConnectionsInItsPlace(t *testing.T) {
+	onEach(t, func(s *stage) {
+		client := s.open(quiet, none)
+		s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+		first := s.wait(client)
+		s.until("a subscription", func() bool { return len(s.channels()) == 1 })
+		before := s.calls("LOCK.ACQUIRE")
+		s.proxy.cut()
+		s.until("it to ask again", func() bool { return s.calls("LOCK.ACQUIRE") > before })
+		other := s.open(quiet, none)
+		second := s.wait(other)
+		s.do("LOCK.RELEASE", s.key, "another")
+		s.must(<-first)
+		s.must(<-second)
+	})
+}
+
+// Again and again: what was published meanwhile is asked for.
+func TestSubscriptionsThatEndLoseNoTurn(t *testing.T) {
+	onEach(t, func(s *stage) {
+		client := s.open(quiet, none)
+		var all sync.WaitGroup
+		var killed atomic.Int32
+		for range 8 {
+			all.Go(func() {
+				for killed.Load() < 10 {
+					hold, err := client.Lock(s.ctx, s.key)
+					if err == nil {
+						err = hold.Unlock(s.ctx)
+					}
+					if err != nil {
+						s.Error(err)
+					}
+				}
+			})
+		}
+		for killed.Load() < 10 {
+			s.until("a subscription", func() bool { return len(s.channels()) == 1 })
+			s.do("CLIENT", "KILL", "TYPE", "PUBSUB")
+			killed.Add(1)
+		}
+		all.Wait()
+		s.untilFree()
+	})
+}
+
+// No right to publish, or to subscribe: the application is told once, and waits go on.
+func TestWaitsGoOnWithoutTheRightToNotify(t *testing.T) {
+	onEach(t, func(s *stage) {
+		for _, right := range []string{"publish", "subscribe"} {
+			told := make(chan redislock.Trouble, 8)
+			client := s.open(quiet, none, redislock.WithTrouble(func(one redislock.Trouble) { told <- one }))
+			s.do("ACL", "SETUSER", "default", "-"+right)
+			s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+			first, second := s.wait(client), s.wait(client)
+			if one := <-told; one.Kind != "notify" || one.Key != s.key || !strings.Contains(one.Err.Error(), "NOPERM") {
+				s.Error(one)
+			}
+			s.do("LOCK.RELEASE", s.key, "another")
+			s.must(<-first)
+			s.must(<-second)
+			s.do("ACL", "SETUSER", "default", "+"+right)
+			if len(told) > 0 {
+				s.Error("told again", <-told)
+			}
+			// After a failure it is tried again.
+			s.proxy.cut()
+			s.until("a hold", func() bool {
+				hold, err := client.TryLock(s.ctx, s.key+"other")
+				return err == nil && hold.Unlock(s.ctx) == nil
+			})
+			s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+			first = s.wait(client)
+			s.until("a subscription", func() bool { return len(s.channels()) == 1 })
+			s.do("LOCK.RELEASE", s.key, "another")
+			s.must(<-first)
+			s.must(client.Close())
+			s.until("no subscription", func() bool { return len(s.channels()) == 0 })
+		}
+	})
+}
+
+// A server whose lock.max-queue-ms is lower says so.
+func TestAWaitTakesTheTimeThatTheServerAllows(t *testing.T) {
+	onEach(t, func(s *stage) {
+		s.do("CONFIG", "SET", "lock.max-queue-ms", "5000")
+		defer s.do("CONFIG", "SET", "lock.max-queue-ms", "60000")
+		for _, way := range ways {
+			client := s.open(append(way.options, quiet)...)
+			s.do("LOCK.ACQUIRE", s.key, "another", "PX", 60_000)
+			got := s.wait(client)
+			s.do("LOCK.RELEASE", s.key, "another")
+			s.must(<-got)
+		}
+	})
+}
+
+// A tapped server counts requests, and delivers no message if it is mute.
+type tapped struct {
+	*redislocktest.Server
+	isMute  bool
+	isOld   bool // it knows no NOTIFY
+	asked   atomic.Int64
+	channel atomic.Value
+}
+
+type tappedConn struct {
+	redislock.Conn
+	tapped *tapped
+}
+
+func (c tappedConn) Do(ctx context.Context, requests []redislock.Request) []redislock.Reply {
+	for _, request := range requests {
+		if request[0] == "LOCK.ACQUIRE" {
+			c.tapped.asked.Add(1)
+		}
+	}
+	if c.tapped.isOld && slices.Contains(requests[0], "NOTIFY") {
+		return []redislock.Reply{{Err: redislock.NewServerError(`ERR unknown option "NOTIFY"`)}}
+	}
+	return c.Conn.Do(ctx, requests)
+}
+
+func (t *tapped) Dial(ctx context.Context, address string) (redislock.Conn, error) {
+	conn, err := t.Server.Dial(ctx, address)
+	return tappedConn{conn, t}, err
+}
+
+func (t *tapped) Subscribe(
+	ctx context.Context, address string, channel redislock.Channel, message func(string),
+) (redislock.Subscription, error) {
+	t.channel.Store(channel.Name)
+	return t.Server.Subscribe(ctx, address, channel, func(text string) {
+		if !t.isMute {
+			message(text)
+		}
+	})
+}
+
+// inMemory plays with a wait on a lock that another has.
+func inMemory(t *testing.T, server *tapped, play func(server *tapped, got <-chan error)) {
+	synctest.Test(t, func(t *testing.T) {
+		server.Server = redislocktest.NewServer()
+		begin := time.Now()
+		clock := redislock.WithClock(func() time.Duration { return time.Since(begin) })
+		client := redislock.New(server, clock, quiet, none)
+		server.Take("k")
+		got := make(chan error, 1)
+		go func() {
+			hold, err := client.Lock(context.Background(), "k")
+			if err == nil {
+				err = hold.Unlock(context.Background())
+			}
+			got <- err
+		}()
+		synctest.Wait()
+		play(server, got)
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Waits ask each second.
+func TestAWaitOnAModuleThatKnowsNoNotifyEndsToo(t *testing.T) {
+	inMemory(t, &tapped{isOld: true}, func(server *tapped, got <-chan error) {
+		time.Sleep(10 * time.Second)
+		if asked := server.asked.Load(); asked < 10 || asked > 16 {
+			t.Error("requests:", asked)
+		}
+		server.Lose("k")
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		if len(got) == 0 {
+			t.Error("it still waits")
+		}
+	})
+}
+
+// A message is a hint, which may be lost.
+func TestAWaitWithoutMessagesEndsToo(t *testing.T) {
+	inMemory(t, &tapped{isMute: true}, func(server *tapped, got <-chan error) {
+		time.Sleep(25 * time.Second)
+		// The first try, two when there is a channel, and one each ten seconds, or a little earlier.
+		if asked := server.asked.Load(); asked < 4 || asked > 6 {
+			t.Error("requests:", asked)
+		}
+		server.Lose("k")
+		begin := time.Now()
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if len(got) == 0 {
+			t.Error("it still waits", time.Since(begin))
+		}
+	})
+}
+
+// What was said meanwhile is lost, so all ask when the subscription is there again.
+func TestAfterALostSubscriptionAllWaitsAsk(t *testing.T) {
+	inMemory(t, &tapped{isMute: true}, func(server *tapped, got <-chan error) {
+		before := server.asked.Load()
+		server.SetDown(true)
+		time.Sleep(time.Second)
+		server.SetDown(false)
+		server.Lose("k")
+		time.Sleep(2500 * time.Millisecond)
+		synctest.Wait()
+		if len(got) == 0 || server.asked.Load() == before {
+			t.Error("it did not ask")
+		}
+	})
+}
+
+// Half a minute after the last wait nothing is left of it.
+func TestASubscriptionWithoutWaitsEnds(t *testing.T) {
+	inMemory(t, &tapped{}, func(server *tapped, got <-chan error) {
+		channel := server.channel.Load().(string)
+		server.Lose("k")
+		synctest.Wait()
+		time.Sleep(20 * time.Second)
+		if server.Publish(channel, "nobody") != 1 {
+			t.Error("the next wait needs another one")
+		}
+		time.Sleep(25 * time.Second)
+		synctest.Wait()
+		if server.Publish(channel, "nobody") != 0 {
+			t.Error("it is left")
+		}
+	})
+}
+
+// Anybody may publish what he likes: he gets a few requests for it, and no lock.
+func TestForgedMessagesBringAboutFewRequests(t *testing.T) {
+	inMemory(t, &tapped{}, func(server *tapped, got <-chan error) {
+		owner := server.WaitingOwners("k")[0]
+		forge := func(text string, least, most int64) {
+			before := server.asked.Load()
+			for range 5000 {
+				server.Publish(server.channel.Load().(string), text)
+				time.Sleep(time.Millisecond)
+			}
+			if more := server.asked.Load() - before; more > most || more < least {
+				t.Error(text, "requests:", more)
+			}
+		}
+		forge("*", 2, 8)
+		forge("nobody", 0, 2)
+		forge(owner, 2, 10)
+		if len(got) > 0 {
+			t.Error(<-got)
+		}
+		server.Lose("k")
+	})
+}
+
+// A step is a request, the end of a connection, or a message that is waited for.
+type step struct {
+	on    int // connection
+	words string
+}
+
+// One message for an offer; the server in memory says what a real one says.
+func TestTheServerInMemoryNotifiesAsARealOne(t *testing.T) {
+	plays := map[string][]step{
+		"a place is offered": {
+			{0, "LOCK.ACQUIRE k a PX 60000"}, {1, "LOCK.ACQUIRE k b PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"},
+			{0, "LOCK.RELEASE k a ALL"}, {1, "LOCK.ACQUIRE k b PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"},
+			{1, "LOCK.RELEASE k b ALL"}},
+		"an offer is given back, and the next is told": {
+			{0, "LOCK.ACQUIRE k a PX 60000"}, {1, "LOCK.ACQUIRE k b PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"},
+			{1, "LOCK.ACQUIRE k c PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"}, {0, "LOCK.RELEASE k a ALL"},
+			{1, "LOCK.RELEASE k b ALL"}, {1, "LOCK.RELEASE k c ALL"}},
+		"a place that is given up is not told": {
+			{0, "LOCK.ACQUIRE k a PX 60000"}, {1, "LOCK.ACQUIRE k b PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"},
+			{1, "LOCK.RELEASE k b ALL"}, {0, "LOCK.RELEASE k a ALL"}},
+		"the last request sets the channel": {
+			{0, "LOCK.ACQUIRE k a PX 60000"}, {1, "LOCK.ACQUIRE k b PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"},
+			{1, "LOCK.ACQUIRE k b PX 60000 RETRY 1 QUEUE 60000"}, {0, "LOCK.RELEASE k a ALL"},
+			{1, "LOCK.RELEASE k b ALL"}},
+		"a lease that ends": {
+			{0, "LOCK.ACQUIRE k a PX 3000"}, {1, "LOCK.ACQUIRE k b PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"},
+			{0, "TOLD"}, {1, "LOCK.RELEASE k b ALL"}},
+		"readers are told together": {
+			{0, "LOCK.ACQUIRE k a PX 60000"}, {1, "LOCK.RW k b READ PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"},
+			{1, "LOCK.RW k c READ PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"}, {0, "LOCK.RELEASE k a ALL"},
+			{1, "LOCK.RELEASE k b ALL"}, {1, "LOCK.RELEASE k c ALL"}},
+		"several keys are one message": {
+			{0, "LOCK.ACQUIRE k a PX 60000"}, {0, "LOCK.ACQUIRE l a PX 60000"},
+			{1, "LOCK.MACQUIRE 2 k l b WRITE PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"}, {0, "LOCK.RELEASE k a ALL"},
+			{0, "LOCK.RELEASE l a ALL"}, {1, "LOCK.MRELEASE 2 k l b ALL"}},
+		"its connection closes": {
+			{0, "LOCK.ACQUIRE k a PX 60000"}, {1, "LOCK.ACQUIRE k b PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"},
+			{2, "LOCK.ACQUIRE k c PX 60000 RETRY 1 QUEUE 60000 NOTIFY ch"}, {1, "CLOSE"},
+			{0, "LOCK.RELEASE k a ALL"}, {0, "TOLD"}, {0, "TOLD"}, {2, "LOCK.RELEASE k c ALL"}},
+		"NOTIFY needs QUEUE": {{0, "LOCK.ACQUIRE k a PX 60000 NOTIFY ch"}},
+	}
+	for name, steps := range plays {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var want, got []string
+			synctest.Test(t, func(t *testing.T) {
+				server := redislocktest.NewServer()
+				want = played(t, server, "k", steps, func(channel string) { server.Publish(channel, "end") })
+			})
+			s := &stage{T: t, library: libraries[0], ctx: context.Background()}
+			s.stand()
+			to := s.library.to(s, address(s))
+			got = played(t, to, s.key, steps, func(channel string) { s.do("PUBLISH", channel, "end") })
+			if !slices.Equal(got, want) {
+				t.Errorf("in memory:\n%s\non the server:\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"))
+			}
+		})
+	}
+}
+
+// played returns the replies, and then the messages.
+func played(t *testing.T, to redislock.Transport, key string, steps []step, end func(channel string)) []string {
+	var replies, told []string
+	messages := make(chan string, 100)
+	sub, err := to.Subscribe(t.Context(), "", redislock.Channel{Name: key}, func(text string) { messages <- text })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	conns := map[int]redislock.Conn{}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	for _, step := range steps {
+		conn := conns[step.on]
+		if conn == nil {
+			if conn, err = to.Dial(ctx, ""); err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conns[step.on] = conn
+		}
+		switch step.words {
+		case "CLOSE":
+			conn.Close()
+			continue
+		case "TOLD":
+			select {
+			case text := <-messages:
+				told = append(told, text)
+			case <-ctx.Done():
+				t.Fatal("no message")
+			}
+			continue
+		}
+		words := redislock.Request(strings.Split(step.words, " "))
+		for at, word := range words {
+			switch word {
+			case "k", "l":
+				words[at] = "{" + key + "}" + word
+			case "ch":
+				words[at] = key
+			}
+		}
+		reply := conn.Do(ctx, []redislock.Request{words})[0]
+		if _, ok := reply.Value.(int64); ok && !strings.Contains(words[0], "RELEASE") {
+			reply.Value = "a fence"
+		}
+		replies = append(replies, fmt.Sprint(step.words, ": ", reply.Value, " ", reply.Err))
+	}
+	for end(key); ; {
+		text := <-messages
+		if text == "end" {
+			return append(replies, told...)
+		}
+		told = append(told, text)
+	}
+}
