@@ -10,6 +10,7 @@
 
 import { debuglog } from 'node:util';
 import type { Engine, Hold } from './engine/hold.ts';
+import { AllNotices } from './engine/notices.ts';
 import { Owner } from './engine/owner.ts';
 import { Renewer } from './engine/renewer.ts';
 import { type Asked, Terms } from './engine/terms.ts';
@@ -98,13 +99,15 @@ export class Locks {
    * @throws {LockMisuse} A wrong option.
    */
   constructor(client: Client, options: LocksOptions = {}) {
-    const { maxBlocking = BLOCKING_MAX, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
-    if (!(Number.isInteger(maxBlocking) && maxBlocking >= 0)) {
+    const { maxBlocking, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
+    if (maxBlocking !== undefined && !(Number.isInteger(maxBlocking) && maxBlocking >= 0)) {
       throw new LockMisuse('maxBlocking must be a whole number from 0');
     }
     if (onTrouble != null && typeof onTrouble !== 'function') throw new LockMisuse('onTrouble must be a function');
     const troubles = new Troubles(onTrouble ?? ((error, kind) => log('%s: %s', kind, error.message)));
-    this.#engine = { wire: new Wire(client, maxBlocking), renewer: new Renewer(), troubles };
+    const wire = new Wire(client, maxBlocking ?? BLOCKING_MAX);
+    const notices = new AllNotices(wire, troubles);
+    this.#engine = { wire, notices, renewer: new Renewer(), troubles, notifiesFirst: maxBlocking === undefined };
     this.keyPrefix = this.#engine.wire.prefix;
     this.#defaults = defaults;
   }
