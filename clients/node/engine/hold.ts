@@ -18,8 +18,8 @@ export interface Engine {
   readonly notices: AllNotices;
   readonly renewer: Renewer;
   readonly troubles: Troubles;
-  /** True if waits have connections of their own only where NOTIFY cannot be had. */
-  readonly notifiesFirst: boolean;
+  /** So many waits have a connection each, and so many where no messages can be had. */
+  readonly blocking: { readonly usual: number; readonly untold: number };
 }
 
 interface Grant {

@@ -35,6 +35,9 @@ export const CONFIRM_MS = 2_000;
 export const TOLD_AT_ONCE = 100;
 export const TOLD_MS = 10;
 
+/** So many waits have a connection each where messages can be had. */
+export const BLOCKING_USUAL = 8;
+
 /** Linux has the clock that counts suspended time in steps of this size. */
 export const CLOCK_STEP_MS = 10;
 

@@ -184,15 +184,15 @@ export class Wait implements Sleeper {
     return 0;
   }
 
-  /** True if waits may have links of their own at this node. */
-  get #mayBlock(): boolean {
-    const { notifiesFirst, notices, wire } = this.#engine;
-    return wire.canLend && !(notifiesFirst && !notices.find(this.#line.address)?.isDenied);
+  /** So many waits may have a link of their own. */
+  get #blockingMax(): number {
+    const { blocking, notices } = this.#engine;
+    return notices.find(this.#line.address)?.isDenied ? blocking.untold : blocking.usual;
   }
 
   /** Gets a link of its own for the next request, if it may. */
   #lends(): boolean {
-    if (!this.#isPolling && this.#mayBlock) this.#lent ??= this.#engine.wire.lend(this.#line.address);
+    if (!this.#isPolling) this.#lent ??= this.#engine.wire.lend(this.#line.address, this.#blockingMax);
     return this.#lent !== undefined;
   }
 
@@ -244,7 +244,7 @@ export class Wait implements Sleeper {
   #choose(left: number): Link {
     const { address } = this.#line;
     if (this.#lent && (this.#lent.isRetired || this.#lent.address !== address)) this.#giveBack();
-    if (left > 0 && !this.#isKnown && this.#mayBlock) this.#lent ??= this.#engine.wire.lend(address, true);
+    if (left > 0 && !this.#isKnown) this.#lent ??= this.#engine.wire.lend(address, this.#blockingMax, true);
     const link = this.#lent ?? this.#line.control;
     // BLOCK 0 would wait without a limit.
     this.#block = this.#lent ? Math.ceil(Math.min(BLOCK_MS, Math.max(1, left))) : 0;
@@ -257,7 +257,7 @@ export class Wait implements Sleeper {
 
   /** The channel on which it is told when to ask; none if it may yet have a link of its own. */
   #channelAt(address: string | undefined): string | undefined {
-    if (!this.#notices && this.#mayBlock) return undefined;
+    if (!this.#notices && this.#engine.wire.lent < this.#blockingMax) return undefined;
     const notices = this.#engine.notices.find(address);
     if (notices !== this.#notices) {
       this.#notices?.leave(this);

@@ -111,6 +111,33 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
       });
     });
 
+    it('subscribes anew when a silent subscription does not answer', async () => {
+      await withWire(async (wire, far) => {
+        const key = newKey();
+        const locks = new Locks(far, { maxBlocking: 0 });
+        await (await locks.acquire(key)).release();
+        const [before, eldest] = [await channels(), wire.open];
+        const ours = async () => (await channels()).filter((name) => !before.includes(name));
+        const { now } = performance;
+        try {
+          await held(
+            key,
+            () => [locks.acquire(key)],
+            async () => {
+              // Nothing comes over the newest connection any more. Ten seconds later it is asked whether it is there.
+              wire.silence(eldest);
+              performance.now = () => now.call(performance) + 10_500;
+              const silent = await ours();
+              const isNew = async () => (await ours()).some((name) => !silent.includes(name));
+              await until('another subscription', isNew);
+            },
+          );
+        } finally {
+          performance.now = now;
+        }
+      });
+    });
+
     it('keeps the places of its waits when the connection of their requests is cut', async () => {
       await withWire(async (wire, far) => {
         const key = newKey();
@@ -194,9 +221,10 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
           const blocking = new Locks(own, { onTrouble });
           const areBlocked = async () => {
             const all = await waiters(key);
-            return all.length === 2 && all.every((waiter) => waiter.client !== null);
+            return all.length === 10 && all.every((waiter) => waiter.client !== null);
           };
-          await held(key, () => [blocking.acquire(key), blocking.acquire(key)], undefined, areBlocked);
+          // Eight have one from the start.
+          await held(key, () => Array.from({ length: 10 }, () => blocking.acquire(key)), undefined, areBlocked);
           assert.equal(told.length, 1, told.join());
         });
       }
@@ -217,8 +245,8 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
           const onTrouble = (error, kind) => told.push(`${kind}: ${error.message}`);
           for (const options of reason === 'no answer' ? [{}] : [{ maxBlocking: 0 }, {}]) {
             const locks = new Locks(far, { onTrouble, ...options });
-            const areThere = async () => told.length > 0 && (await waiting(key)) === 2;
-            await held(key, () => [locks.acquire(key), locks.acquire(key)], undefined, areThere);
+            const areThere = async () => told.length > 0 && (await waiting(key)) === 10;
+            await held(key, () => Array.from({ length: 10 }, () => locks.acquire(key)), undefined, areThere);
             assert.match(told.join(), new RegExp(`^notify: [^,]*, since NOTIFY cannot be had: [^,]*${reason}`));
             assert.equal(told.length, 1, told.join());
             told.length = 0;

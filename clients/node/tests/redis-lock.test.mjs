@@ -512,7 +512,10 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
 
     it('leaves no connection and no timer behind', async () => {
       const code = `
-        for (let turn = 0; turn < 3; turn += 1) await locks.using(${JSON.stringify(newKey())}, () => undefined);
+        const use = () => locks.using(${JSON.stringify(newKey())}, () => undefined);
+        for (let turn = 0; turn < 3; turn += 1) await use();
+        // One of them waits.
+        await Promise.all([use(), use()]);
         client.${library === 'ioredis' ? 'disconnect' : 'destroy'}();
         const handles = () => process.getActiveResourcesInfo().filter((name) => !/^Pipe|^Timeout/.test(name)).join();
         for (let turn = 0; turn < 50 && handles(); turn += 1) await new Promise((resolve) => setTimeout(resolve, 10));

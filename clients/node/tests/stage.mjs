@@ -141,13 +141,13 @@ export class Wire {
     this.#each((socket) => (isFrozen ? socket.pause() : socket.resume()));
   }
 
-  /** The connections that there are die without a word. New ones are well. */
-  silence() {
-    this.#each((socket) => socket.pause());
+  /** The connections that there are die without a word, but for the eldest ones. New ones are well. */
+  silence(eldest = 0) {
+    this.#each((socket) => socket.pause(), eldest);
   }
 
-  #each(act) {
-    for (const { socket, far } of this.#pairs) for (const end of [socket, far]) act(end);
+  #each(act, eldest = 0) {
+    for (const { socket, far } of [...this.#pairs].slice(eldest)) for (const end of [socket, far]) act(end);
   }
 
   cut() {

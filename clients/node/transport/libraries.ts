@@ -60,8 +60,8 @@ export interface Ears {
 /** A connection that neither connects again nor sends anything twice. */
 export interface Connection {
   connect(): Promise<unknown>;
-  /** `isOneOfMany`: what is sent so in one turn of the event loop goes out in one write. */
-  send(words: Word[], isOneOfMany: boolean): Promise<unknown>;
+  /** What is sent in one turn of the event loop goes out in one write. */
+  send(words: Word[]): Promise<unknown>;
   /** Resolves when the server has confirmed it. `isSharded`: by SSUBSCRIBE, as in a cluster. */
   subscribe(channel: string, isSharded: boolean, ears: Ears): Promise<unknown>;
   keepProcessAlive(yes: boolean): void;
@@ -131,11 +131,11 @@ function likeIoRedis(client: Native, place?: Place): Connection {
   own.on('connect', () => keepProcessAlive(isAlive));
   return {
     connect: () => own.connect().catch((error) => Promise.reject(why ?? error)),
-    send: ([command = '', ...words], isOneOfMany) => {
-      if (isOneOfMany && !corked && own.stream) {
+    send: ([command = '', ...words]) => {
+      if (!corked && own.stream) {
         corked = own.stream;
         corked.cork?.();
-        process.nextTick(uncork);
+        setImmediate(uncork);
       }
       return own.call(command, words);
     },

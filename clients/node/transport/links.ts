@@ -154,8 +154,8 @@ export class Link {
       return;
     }
     const { words, manner, begin } = request;
-    if (manner.isAsking) connection.send(['ASKING'], false).catch(ignore);
-    (begin ? begin(connection) : connection.send(words, manner.isQuiet === true)).then(
+    if (manner.isAsking) connection.send(['ASKING']).catch(ignore);
+    (begin ? begin(connection) : connection.send(words)).then(
       (reply) => {
         this.#heardAt = performance.now();
         if (this.#end(request)) request.resolve(reply);
@@ -240,22 +240,21 @@ export class Wire {
   /** The longest QUEUE that a server takes, once one has said so. */
   queueMax = Number.POSITIVE_INFINITY;
   readonly #make: Maker;
-  readonly #lentMax: number;
   readonly #controls = new Map<string | undefined, Link>();
+  /** How many links waits use now. */
+  lent = 0;
   /** Those that no wait uses now, the last used one at the end. */
   #idle: Link[] = [];
-  #lent = 0;
   /** Waits that would have one. */
   readonly #line = new Set<() => void>();
   #users = 0;
   #sweeper: NodeJS.Timeout | undefined;
 
-  constructor(client: unknown, lentMax: number) {
+  constructor(client: unknown) {
     if (typeof client !== 'object' || client === null || !('duplicate' in client)) throw unusable();
     this.#make = makerFor(client);
     const { keyPrefix } = (client as Partial<Native>).options ?? {};
     this.prefix = keyPrefix == null ? '' : String(keyPrefix);
-    this.#lentMax = lentMax;
   }
 
   /** The control links stay open until each hold is dropped, and a while longer. */
@@ -285,7 +284,7 @@ export class Wire {
       if (this.#users === 0 && link.isIdle && link.usedAt < since) link.close();
       if (link.isRetired) this.#controls.delete(address);
     }
-    if (this.#idle.length + this.#controls.size + this.#lent > 0) return;
+    if (this.#idle.length + this.#controls.size + this.lent > 0) return;
     clearInterval(this.#sweeper);
     this.#sweeper = undefined;
   }
@@ -304,23 +303,18 @@ export class Wire {
     return link;
   }
 
-  /** True if a wait can have a link of its own now. */
-  get canLend(): boolean {
-    return this.#lent < this.#lentMax;
-  }
-
-  /** A link for one wait, which gives it back; none when enough are lent. `isFresh`: only one that was used just now. */
-  lend(address: string | undefined, isFresh = false): Link | undefined {
-    if (!this.canLend) return undefined;
+  /** A link for one wait, which gives it back; none when so many are lent. `isFresh`: only one that was used just now. */
+  lend(address: string | undefined, max: number, isFresh = false): Link | undefined {
+    if (this.lent >= max) return undefined;
     this.#idle = this.#idle.filter((link) => !link.isRetired);
     const at = this.#idle.findLastIndex((link) => link.address === address && (link.isFresh || !isFresh));
     const link = at >= 0 ? this.#idle.splice(at, 1)[0] : isFresh ? undefined : this.#open(address);
-    if (link) this.#lent += 1;
+    if (link) this.lent += 1;
     return link;
   }
 
   giveBack(link: Link): void {
-    this.#lent -= 1;
+    this.lent -= 1;
     if (link.isOpen && !link.isRetired) this.#idle.push(link);
     else link.retire();
     if (this.#idle.length > IDLE_MAX) this.#idle.shift()?.close();
