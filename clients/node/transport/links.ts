@@ -70,9 +70,12 @@ export class Link {
     this.address = address;
     this.#opened = this.#open(made);
     // The first of its reactions: what was sent before it is open goes first.
-    this.#opened.then((connection) => {
-      this.#ready = connection;
-    }, ignore);
+    this.#opened.then(
+      (connection) => {
+        this.#ready = connection;
+      },
+      () => this.retire(),
+    );
   }
 
   async #open(made: Promise<Connection>): Promise<Connection> {
@@ -310,6 +313,9 @@ export class Wire {
     const at = this.#idle.findLastIndex((link) => link.address === address && (link.isFresh || !isFresh));
     const link = at >= 0 ? this.#idle.splice(at, 1)[0] : isFresh ? undefined : this.#open(address);
     if (link) this.lent += 1;
+    // It came back while the wait asked without one. With one more, the next wait finds one at once.
+    const isLate = at >= 0 && !isFresh && link?.isFresh === true;
+    if (isLate && this.lent + this.#idle.length < max) this.#idle.unshift(this.#open(address));
     return link;
   }
 
