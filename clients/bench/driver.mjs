@@ -24,9 +24,9 @@ const ioredis = async () => {
 const kinds = {
   'redis-lock-client, node-redis': async () => own(await libraries('redis').createClient({ url: plan.url }).connect()),
   'redis-lock-client, ioredis': async () => own(await ioredis()),
-  'redis-lock-client with BLOCK, node-redis': async () =>
-    own(await libraries('redis').createClient({ url: plan.url }).connect(), { maxBlocking: 32 }),
-  'redis-lock-client with BLOCK, ioredis': async () => own(await ioredis(), { maxBlocking: 32 }),
+  'redis-lock-client by NOTIFY, node-redis': async () =>
+    own(await libraries('redis').createClient({ url: plan.url }).connect(), { maxBlocking: 0 }),
+  'redis-lock-client by NOTIFY, ioredis': async () => own(await ioredis(), { maxBlocking: 0 }),
   'node-redlock': async () => {
     const redlock = new (rivals('redlock').default)([await ioredis()], { retryCount: FOREVER });
     return async (key) => {
