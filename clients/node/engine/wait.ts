@@ -168,18 +168,18 @@ export class Wait implements Sleeper {
     // The first request asked on the link of all, and waited for nothing. From now on one of its own waits, or a message ends
     // the sleep.
     if (this.#lends()) return 0;
+    if (this.#isPolling && !notices.find(address)?.channel) {
+      // A connection for messages cannot be opened either, perhaps.
+      this.#isPolling = false;
+      return Math.min(untilPoll(), this.#queue / 3);
+    }
     const isNamed = await this.#orCancelled(until(Math.max(0, left), notices.of(address).subscribe(this)));
     if (isNamed || address !== this.#line.address) {
       this.#notices ??= notices.of(address);
       return 0;
     }
     if (this.#lends()) return 0;
-    const poll = Math.min(untilPoll(), this.#queue / 3);
-    if (this.#isPolling) {
-      this.#isPolling = false;
-      return poll;
-    }
-    await this.#orCancelled(wire.turn(Math.max(0, Math.min(poll, left))));
+    await this.#orCancelled(wire.turn(Math.max(0, Math.min(untilPoll(), this.#queue / 3, left))));
     this.#lends();
     return 0;
   }

@@ -147,7 +147,8 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
           () => Array.from({ length: 5 }, () => locks.acquire(key)),
           async () => {
             const before = (await waiters(key)).map(({ owner }) => owner);
-            wire.cut();
+            // Neither that of the application nor the subscription.
+            wire.cut(1, 2);
             // One that is not asked for again ends two seconds after the connection.
             const cut = performance.now();
             while (performance.now() < cut + 3_000) {
@@ -320,11 +321,13 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
         await waitsFor(0, key, noted);
         const before = await shards(0);
         await waitsFor(0, other, noted, async () => {
+          const moved = performance.now();
           await cluster.move(key, 1);
           await until('other channels', async () => {
             const now = await shards(0);
             return now.length > 0 && now.every((name) => !before.includes(name));
           });
+          assert.ok(performance.now() - moved < BEFORE_POLL_MS, 'they did not wait for the time to ask');
         });
         await waitsFor(1, key, noted);
         assert.deepEqual(told, []);

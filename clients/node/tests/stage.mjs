@@ -150,8 +150,9 @@ export class Wire {
     for (const { socket, far } of [...this.#pairs].slice(eldest)) for (const end of [socket, far]) act(end);
   }
 
-  cut() {
-    for (const { socket } of this.#pairs) socket.destroy();
+  /** Ends connections: all, or from this one to before that one, by age. */
+  cut(from = 0, to = this.open) {
+    for (const { socket } of [...this.#pairs].slice(from, to)) socket.destroy();
   }
 
   close() {
