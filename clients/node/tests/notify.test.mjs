@@ -208,6 +208,25 @@ for (const [library, { open, openCluster, send, close }] of Object.entries(libra
       });
     });
 
+    it('asks for all once a second, however often it is told to', async () => {
+      const key = newKey();
+      const locks = new Locks(client, { maxBlocking: 0 });
+      const waits = () => Array.from({ length: 20 }, () => locks.acquire(key));
+      const former = await channels();
+      await held(key, waits, async () => {
+        const [channel] = (await channels()).filter((name) => !former.includes(name));
+        const before = await asked();
+        const start = performance.now();
+        for (let turn = 0; turn < 40; turn += 1) {
+          await ask('PUBLISH', channel, '*');
+          await sleep(10);
+        }
+        const seconds = (performance.now() - start) / 1_000;
+        const count = (await asked()) - before;
+        assert.ok(count >= 20 && count <= 20 * (2 + seconds), `${count} requests in ${seconds} s`);
+      });
+    });
+
     it('says once that a user has no right to subscribe or to publish, and waits all the same', async () => {
       for (const rights of [['resetchannels'], ['allchannels', '-publish']]) {
         await withUser(rights, async (own) => {
