@@ -33,7 +33,11 @@ OWN = {
     "Node.js": (
         "clients/node/tests/*.mjs",
         "('{}'",
-        ["own::the_tests_of_the_helper_for_node_pass", "own::the_helper_for_node_bears_bad_networks_and_servers"],
+        [
+            "own::the_tests_of_the_helper_for_node_pass",
+            "own::the_helper_for_node_bears_bad_networks_and_servers",
+            "own::the_helper_for_node_waits_by_messages",
+        ],
     ),
     "Rust": ("clients/rust/tests/locks/*.rs", "fn {}(", None),
 }

@@ -37,6 +37,8 @@ KINDS = [
     ("Python", "pottery", PYTHON, ["set", "evalsha", "eval"]),
     ("Node.js", "redis-lock-client, node-redis", NODE, OURS),
     ("Node.js", "redis-lock-client, ioredis", NODE, OURS),
+    ("Node.js", "redis-lock-client by NOTIFY, node-redis", NODE, OURS),
+    ("Node.js", "redis-lock-client by NOTIFY, ioredis", NODE, OURS),
     ("Node.js", "node-redlock", NODE, ["evalsha", "eval"]),
     ("Node.js", "redis-semaphore", NODE, ["set", "evalsha", "eval"]),
 ]

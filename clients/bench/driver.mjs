@@ -24,6 +24,9 @@ const ioredis = async () => {
 const kinds = {
   'redis-lock-client, node-redis': async () => own(await libraries('redis').createClient({ url: plan.url }).connect()),
   'redis-lock-client, ioredis': async () => own(await ioredis()),
+  'redis-lock-client by NOTIFY, node-redis': async () =>
+    own(await libraries('redis').createClient({ url: plan.url }).connect(), { maxBlocking: 0 }),
+  'redis-lock-client by NOTIFY, ioredis': async () => own(await ioredis(), { maxBlocking: 0 }),
   'node-redlock': async () => {
     const redlock = new (rivals('redlock').default)([await ioredis()], { retryCount: FOREVER });
     return async (key) => {
@@ -42,9 +45,9 @@ const kinds = {
   },
 };
 
-async function own(client) {
+async function own(client, options) {
   const { Locks } = await import(new URL('target/helpers/node/redis-lock.js', root).href);
-  const locks = new Locks(client, { lease: LEASE_MS });
+  const locks = new Locks(client, { lease: LEASE_MS, ...options });
   return async (key) => {
     const lock = await locks.acquire(key);
     return () => lock.release();

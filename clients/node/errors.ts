@@ -49,7 +49,8 @@ export function isRedirection(error: unknown): boolean {
 
 /**
  * What kind of trouble it is: no connection or no answer; a server without the module, or with one that is too old; a right that the user lacks;
- * a server at `maxmemory`; another error reply that may pass; a renewal or a release that failed; a lock that is lost.
+ * a server at `maxmemory`; no messages for waits; another error reply that may pass; a renewal or a release that failed; a
+ * lock that is lost.
  */
 export type TroubleKind =
   | 'unreachable'
@@ -57,6 +58,7 @@ export type TroubleKind =
   | 'old-module'
   | 'no-right'
   | 'memory'
+  | 'notify'
   | 'refused'
   | 'renewal'
   | 'release'
@@ -108,6 +110,7 @@ export function explained(error: unknown): unknown {
 const ADVICE: Partial<Record<TroubleKind, string>> = {
   unreachable: 'is the server up, and are host and port right?',
   'no-right': 'may the user of this client run the commands LOCK.* on this key?',
+  notify: 'does the server know NOTIFY, and may this user SUBSCRIBE and PUBLISH on lock:notify:* there?',
   memory: 'the server is at maxmemory; a wait goes on and keeps its place',
 };
 

@@ -10,10 +10,11 @@
 
 import { debuglog } from 'node:util';
 import type { Engine, Hold } from './engine/hold.ts';
+import { AllNotices } from './engine/notices.ts';
 import { Owner } from './engine/owner.ts';
 import { Renewer } from './engine/renewer.ts';
 import { type Asked, Terms } from './engine/terms.ts';
-import { BLOCKING_MAX } from './engine/times.ts';
+import { BLOCKING_MAX, BLOCKING_USUAL } from './engine/times.ts';
 import { Wait } from './engine/wait.ts';
 import { LockLost, LockMisuse, LockTimeout, type OnTrouble, Troubles } from './errors.ts';
 import type { Client } from './transport/libraries.ts';
@@ -44,14 +45,14 @@ export interface LockOptions extends Asked {
 /** What the locks of one {@link Locks} have in common, and options for all of them. Each call can replace the latter. */
 export interface LocksOptions extends LockOptions {
   /**
-   * So many waits have a connection each, on which they are told of the grant at once. It is kept for the next wait, up
-   * to 8 of them for 30 s. Further waits ask each second.
-   * @defaultValue 32
+   * So many waits have a connection each, on which the grant comes at once. It is kept for the next wait, up to 8 of them
+   * for 30 s. Further waits are told by messages when to ask, all over one connection more; or else they ask each second.
+   * @defaultValue 8; where no messages can be had, 32
    */
   maxBlocking?: number | undefined;
   /**
    * Told of trouble at the first failed attempt, once for each kind until that is over: a wrong port, a server without
-   * the module, a missing right, a server at `maxmemory`, a failed renewal; and of each loss.
+   * the module, a missing right, a server at `maxmemory`, no messages for waits, a failed renewal; and of each loss.
    * @defaultValue the debug log of Node.js: `NODE_DEBUG=redis-lock`
    */
   onTrouble?: OnTrouble | undefined;
@@ -98,13 +99,16 @@ export class Locks {
    * @throws {LockMisuse} A wrong option.
    */
   constructor(client: Client, options: LocksOptions = {}) {
-    const { maxBlocking = BLOCKING_MAX, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
-    if (!(Number.isInteger(maxBlocking) && maxBlocking >= 0)) {
+    const { maxBlocking, onTrouble, ...defaults } = checked(options, ['maxBlocking', 'onTrouble']);
+    if (maxBlocking !== undefined && !(Number.isInteger(maxBlocking) && maxBlocking >= 0)) {
       throw new LockMisuse('maxBlocking must be a whole number from 0');
     }
     if (onTrouble != null && typeof onTrouble !== 'function') throw new LockMisuse('onTrouble must be a function');
     const troubles = new Troubles(onTrouble ?? ((error, kind) => log('%s: %s', kind, error.message)));
-    this.#engine = { wire: new Wire(client, maxBlocking), renewer: new Renewer(), troubles };
+    const wire = new Wire(client);
+    const notices = new AllNotices(wire, troubles);
+    const blocking = { usual: maxBlocking ?? BLOCKING_USUAL, untold: maxBlocking ?? BLOCKING_MAX };
+    this.#engine = { wire, notices, renewer: new Renewer(), troubles, blocking };
     this.keyPrefix = this.#engine.wire.prefix;
     this.#defaults = defaults;
   }

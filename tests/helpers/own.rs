@@ -43,6 +43,14 @@ fn the_helper_for_node_bears_bad_networks_and_servers() {
     passes_on_servers(1, command.args(["--test", "clients/node/tests/network.test.mjs"]));
 }
 
+/// On a server of its own, and on the nodes of a cluster, which it starts.
+#[test]
+fn the_helper_for_node_waits_by_messages() {
+    let mut command = Command::new(node());
+    command.args(["--test", "clients/node/tests/notify.test.mjs"]).env("REDIS_LOCK_MODULE", module());
+    passes_on_servers(1, &mut command);
+}
+
 #[test]
 fn the_tests_of_the_helper_for_go_pass() {
     Language::GoRedis.play("own::the_tests_of_the_helper_for_go_pass", |_| {

@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { codeOf, isPassing, LockError, LockLost, type Troubles } from '../errors.ts';
 import { ignore } from '../transport/libraries.ts';
 import type { Line, Wire } from '../transport/links.ts';
+import type { AllNotices } from './notices.ts';
 import type { Owner } from './owner.ts';
 import type { Renewer } from './renewer.ts';
 import type { Terms } from './terms.ts';
@@ -14,8 +15,11 @@ import { ANSWER_MS, CLOCK_STEP_MS, clock, jittered, PAUSE_MAX_MS, QUEUE_MS, READ
 /** What the locks of one Locks share. */
 export interface Engine {
   readonly wire: Wire;
+  readonly notices: AllNotices;
   readonly renewer: Renewer;
   readonly troubles: Troubles;
+  /** So many waits have a connection each, and so many where no messages can be had. */
+  readonly blocking: { readonly usual: number; readonly untold: number };
 }
 
 interface Grant {

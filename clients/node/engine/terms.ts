@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 
 import { LockMisuse } from '../errors.ts';
-import { LEASE_MIN_MS, LEASE_MS, MARGIN_MIN_MS, QUEUE_MS } from './times.ts';
+import { LEASE_MIN_MS, LEASE_MS, MARGIN_MIN_MS } from './times.ts';
 
 /** The options of a lock that say what is asked for. All times are in milliseconds. */
 export interface Asked {
@@ -32,6 +32,13 @@ export interface Asked {
   take?: number | undefined;
   /** Text for people, which LOCK.INFO shows. */
   note?: string | undefined;
+}
+
+/** How a request waits: for so many milliseconds in the server, and with a place for so many. */
+export interface Waiting {
+  block: number;
+  queue: number;
+  channel: string | undefined;
 }
 
 function demand(met: boolean, text: string): void {
@@ -90,8 +97,11 @@ export class Terms {
     return Math.max(this.lease / 100, MARGIN_MIN_MS);
   }
 
-  /** The request. With QUEUE it may be sent any number of times: the owner keeps its place, and counts once. */
-  acquire(owner: string, block: number): string[] {
+  /**
+   * The request. With QUEUE it may be sent any number of times: the owner keeps its place for so long, and counts once.
+   * With a channel it is told there when to ask again.
+   */
+  acquire(owner: string, { block, queue, channel }: Waiting): string[] {
     const { limit, take = 1, note } = this.#options;
     const [key = ''] = this.wired;
     const words =
@@ -104,7 +114,8 @@ export class Terms {
             : ['LOCK.ACQUIRE', key, owner];
     words.push('PX', String(this.lease), 'RETRY', String(take));
     if (block > 0) words.push('BLOCK', String(block));
-    if (this.wait > 0) words.push('QUEUE', String(QUEUE_MS));
+    if (this.wait > 0) words.push('QUEUE', String(queue));
+    if (this.wait > 0 && channel !== undefined) words.push('NOTIFY', channel);
     if (note != null) words.push('NOTE', note);
     return words;
   }

@@ -26,6 +26,18 @@ export const IDLE_MS = 30_000;
 export const IDLE_MAX = 8;
 export const BLOCKING_MAX = 32;
 
+// Of waits that are told by NOTIFY.
+/** How long the server keeps the place of one. It asks again by itself after a third of that. */
+export const NOTIFY_QUEUE_MS = 30_000;
+/** How long a subscription may take. */
+export const CONFIRM_MS = 2_000;
+/** When all are to ask again: so many at once, each so many milliseconds. */
+export const TOLD_AT_ONCE = 100;
+export const TOLD_MS = 10;
+
+/** So many waits have a connection each where messages can be had. */
+export const BLOCKING_USUAL = 8;
+
 /** Linux has the clock that counts suspended time in steps of this size. */
 export const CLOCK_STEP_MS = 10;
 
@@ -61,9 +73,9 @@ export async function until<T>(ms: number, promise: Promise<T>): Promise<T | und
   }
 }
 
-/** The pause before the next request of a wait that does not block. */
-export function untilPoll(): number {
-  return POLL_MS * (1 - POLL_JITTER * Math.random());
+/** The pause before the next request of a wait that does not block, and asks so often. */
+export function untilPoll(ms = POLL_MS): number {
+  return ms * (1 - POLL_JITTER * Math.random());
 }
 
 /** A pause after a failure, longer by chance. */

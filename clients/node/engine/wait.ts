@@ -7,6 +7,7 @@ import { codeOf, explained, isPassing, isRedirection, LockDeadlock, LockTimeout,
 import { ignore } from '../transport/libraries.ts';
 import { Line, type Link } from '../transport/links.ts';
 import { type Engine, Hold, isAnswered } from './hold.ts';
+import type { Notices, Sleeper } from './notices.ts';
 import type { Owner } from './owner.ts';
 import type { Terms } from './terms.ts';
 import {
@@ -15,6 +16,7 @@ import {
   clock,
   jittered,
   LEAVE_MS,
+  NOTIFY_QUEUE_MS,
   OVERTIME_MS,
   PAUSE_MAX_MS,
   PAUSE_MIN_MS,
@@ -37,7 +39,7 @@ interface Request {
 }
 
 /** One acquisition: from the first request until the lock is held, or everything about it is given up. */
-export class Wait {
+export class Wait implements Sleeper {
   readonly #engine: Engine;
   readonly #line: Line;
   readonly #terms: Terms;
@@ -48,6 +50,15 @@ export class Wait {
   #lent: Link | undefined;
   /** There was none that could be opened: asked again each POLL_MS. */
   #isPolling = false;
+  /** The messages that tell it when to ask, and the channel that its last request named. */
+  #notices: Notices | undefined;
+  #channel: string | undefined;
+  #queue = QUEUE_MS;
+  /** A message came since the last request was sent, and ends the sleep. */
+  #isTold = false;
+  #wake: () => void = ignore;
+  /** How many requests after a message had null for an answer, one after the other. */
+  #nulls = 0;
   #pending: Request | undefined;
   /** The links of requests that were not answered. */
   readonly #unanswered: Link[] = [];
@@ -102,6 +113,23 @@ export class Wait {
     }
   }
 
+  get owner(): string {
+    return this.#owner.name;
+  }
+
+  get slot(): number {
+    return this.#line.slot;
+  }
+
+  tell(): void {
+    this.#isTold = true;
+    this.#wake();
+  }
+
+  learn(error: Error, link: Link): void {
+    this.#line.learn(error, link);
+  }
+
   #orCancelled<T>(promise: Promise<T>): Promise<T> {
     return this.#cancelled ? Promise.race([this.#cancelled, promise]) : promise;
   }
@@ -134,21 +162,68 @@ export class Wait {
     // Null before the time is up: something between here and the queue does not let requests wait.
     if (this.#block > 0) return Math.max(0, this.#block - (performance.now() - this.#asked));
     if (this.#terms.wait === 0) return 0;
-    if (this.#isPolling) {
+    if (this.#channel !== undefined) return await this.#untilTold(left);
+    const { wire, notices } = this.#engine;
+    const { address } = this.#line;
+    // The first request asked on the link of all, and waited for nothing. From now on one of its own waits, or a message ends
+    // the sleep.
+    if (this.#lends()) return 0;
+    if (this.#isPolling && !notices.find(address)?.channel) {
+      // A connection for messages cannot be opened either, perhaps.
       this.#isPolling = false;
-      return untilPoll();
+      return Math.min(untilPoll(), this.#queue / 3);
     }
-    const { wire } = this.#engine;
-    // The first request asked on the link of all, and waited for nothing. From now on one of its own waits.
-    this.#lent ??= wire.lend(this.#line.address);
-    if (this.#lent) return 0;
-    await this.#orCancelled(wire.turn(Math.max(0, Math.min(untilPoll(), left))));
-    this.#lent = wire.lend(this.#line.address);
+    const isNamed = await this.#orCancelled(until(Math.max(0, left), notices.of(address).subscribe(this)));
+    if (isNamed || address !== this.#line.address) {
+      this.#notices ??= notices.of(address);
+      return 0;
+    }
+    if (this.#lends()) return 0;
+    await this.#orCancelled(wire.turn(Math.max(0, Math.min(untilPoll(), this.#queue / 3, left))));
+    this.#lends();
     return 0;
+  }
+
+  /** So many waits may have a link of their own. */
+  get #blockingMax(): number {
+    const { blocking, notices } = this.#engine;
+    return notices.find(this.#line.address)?.isDenied ? blocking.untold : blocking.usual;
+  }
+
+  /** Gets a link of its own for the next request, if it may. */
+  #lends(): boolean {
+    if (!this.#isPolling) this.#lent ??= this.#engine.wire.lend(this.#line.address, this.#blockingMax);
+    return this.#lent !== undefined;
+  }
+
+  /** Sleeps until a message or a third of QUEUE. Returns for how long to pause after messages that were of no use. */
+  async #untilTold(left: number): Promise<number> {
+    this.#engine.troubles.over('notify');
+    if (!this.#isTold) {
+      let timer: NodeJS.Timeout | undefined;
+      const sleeping = new Promise<void>((resolve) => {
+        timer = setTimeout(resolve, Math.max(0, Math.min(untilPoll(this.#queue / 3), left)));
+        this.#wake = resolve;
+      });
+      try {
+        await this.#orCancelled(sleeping);
+      } finally {
+        clearTimeout(timer);
+        this.#wake = ignore;
+      }
+    }
+    this.#nulls = this.#isTold ? this.#nulls + 1 : 0;
+    return this.#nulls <= 2 ? 0 : Math.min(PAUSE_MIN_MS * 2 ** (this.#nulls - 3), PAUSE_MAX_MS);
   }
 
   /** How long to pause before the next request. Throws what asking again does not help. */
   #pauseAfter(error: unknown): number {
+    if (this.#channel !== undefined && this.#notices?.refuses(error, this.#channel)) return AT_ONCE;
+    const longest = /^ERR QUEUE must be a whole number from 1 to (\d+)/.exec((error as Error).message)?.[1];
+    if (longest !== undefined && Number(longest) < this.#queue) {
+      this.#engine.wire.queueMax = Number(longest);
+      return AT_ONCE;
+    }
     this.#engine.troubles.failed(error);
     if (codeOf(error) === 'DEADLOCK') throw new LockDeadlock((error as Error).message, { cause: error });
     if (!isPassing(error)) throw error;
@@ -169,12 +244,29 @@ export class Wait {
   #choose(left: number): Link {
     const { address } = this.#line;
     if (this.#lent && (this.#lent.isRetired || this.#lent.address !== address)) this.#giveBack();
-    if (left > 0 && !this.#isKnown) this.#lent ??= this.#engine.wire.lend(address, true);
+    if (left > 0 && !this.#isKnown) this.#lent ??= this.#engine.wire.lend(address, this.#blockingMax, true);
     const link = this.#lent ?? this.#line.control;
     // BLOCK 0 would wait without a limit.
     this.#block = this.#lent ? Math.ceil(Math.min(BLOCK_MS, Math.max(1, left))) : 0;
     this.#wasOpen = link.isOpen;
+    this.#channel = this.#lent || this.#terms.wait === 0 ? undefined : this.#channelAt(address);
+    this.#queue = Math.min(this.#channel === undefined ? QUEUE_MS : NOTIFY_QUEUE_MS, this.#engine.wire.queueMax);
+    this.#isTold = false;
     return link;
+  }
+
+  /** The channel on which it is told when to ask; none if it may yet have a link of its own. */
+  #channelAt(address: string | undefined): string | undefined {
+    if (!this.#notices && this.#engine.wire.lent < this.#blockingMax) return undefined;
+    const notices = this.#engine.notices.find(address);
+    if (notices !== this.#notices) {
+      this.#notices?.leave(this);
+      this.#notices = notices;
+    }
+    const channel = notices?.channel;
+    // Before it asks, so that no message comes too early.
+    if (channel !== undefined) notices?.join(this);
+    return channel;
   }
 
   /** One request. Undefined: not yet. */
@@ -187,7 +279,8 @@ export class Wait {
     const sent = clock();
     const wasKnown = this.#isKnown;
     link.keep();
-    const reply = this.#line.send(link, terms.acquire(this.#owner.name, this.#block), limit);
+    const how = { block: this.#block, queue: this.#queue, channel: this.#channel };
+    const reply = this.#line.send(link, terms.acquire(this.#owner.name, how), limit);
     this.#pending = { link, reply };
     this.#isKnown = true;
     let fences: unknown;
@@ -275,6 +368,8 @@ export class Wait {
 
   #part(): void {
     this.#giveBack();
+    this.#notices?.leave(this);
+    this.#notices = undefined;
     for (const link of this.#unanswered.splice(0)) link.letGo();
   }
 

@@ -203,7 +203,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
     it('does not ask again before its time, when its request was not let wait', async () => {
       const key = newKey();
       const lock = await locks.acquire(key);
-      const wait = locks.acquire(key);
+      const wait = new Locks(client, { maxBlocking: 1 }).acquire(key);
       const waiter = async () => asMap((await info(key)).waiters[0]).client;
       const isParked = async () => (await waiting(key)) === 1 && (await waiter()) !== null;
       await until('the request to wait', isParked);
@@ -220,7 +220,7 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       const far = await open(wire.port);
       const key = newKey();
       const lock = await locks.acquire(key);
-      const own = new Locks(far);
+      const own = new Locks(far, { maxBlocking: 1 });
       assert.equal(await own.tryAcquire(key), null);
       const control = new AbortController();
       wire.isSlow = true;
@@ -392,14 +392,18 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
       const far = await open(wire.port);
       const key = newKey();
       const lock = await locks.acquire(key);
-      wire.left = 1;
-      const wait = new Locks(far).acquire(key);
-      await until('the place', async () => (await waiting(key)) === 1);
-      await until('other connections to be refused', () => wire.left === 0);
-      await lock.release();
-      const next = await wait;
-      assert.ok(next.fence > lock.fence);
-      await next.release();
+      let last = lock;
+      for (const options of [{}, { maxBlocking: 1 }]) {
+        wire.left = 1;
+        const wait = new Locks(far, options).acquire(key);
+        await until('the place', async () => (await waiting(key)) === 1);
+        await until('other connections to be refused', () => wire.left === 0);
+        await last.release();
+        const next = await wait;
+        assert.ok(next.fence > last.fence);
+        last = next;
+      }
+      await last.release();
       close(far);
       wire.close();
     });
@@ -508,7 +512,10 @@ for (const [library, { open, send, close, strings }] of Object.entries(libraries
 
     it('leaves no connection and no timer behind', async () => {
       const code = `
-        for (let turn = 0; turn < 3; turn += 1) await locks.using(${JSON.stringify(newKey())}, () => undefined);
+        const use = () => locks.using(${JSON.stringify(newKey())}, () => undefined);
+        for (let turn = 0; turn < 3; turn += 1) await use();
+        // One of them waits.
+        await Promise.all([use(), use()]);
         client.${library === 'ioredis' ? 'disconnect' : 'destroy'}();
         const handles = () => process.getActiveResourcesInfo().filter((name) => !/^Pipe|^Timeout/.test(name)).join();
         for (let turn = 0; turn < 50 && handles(); turn += 1) await new Promise((resolve) => setTimeout(resolve, 10));

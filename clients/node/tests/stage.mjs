@@ -3,9 +3,13 @@
 // REDIS_LOCK_PORT is the port of a server with the module on 127.0.0.1. The tests use keys of their own.
 
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = new URL('../../../', import.meta.url);
@@ -28,6 +32,13 @@ export const libraries = {
       const client = require('redis').createClient({ socket: { host: '127.0.0.1', port: at }, ...options });
       return client.on('error', () => undefined).connect();
     },
+    openCluster: async (ports) => {
+      const rootNodes = ports.map((at) => ({ url: `redis://127.0.0.1:${at}` }));
+      return await require('redis')
+        .createCluster({ rootNodes })
+        .on('error', () => undefined)
+        .connect();
+    },
     send: (client, ...words) => client.sendCommand(words.map(String)),
     close: (client) => client.destroy(),
     strings: () => ({ commandOptions: { typeMapping: { [require('redis').RESP_TYPES.NUMBER]: String } } }),
@@ -36,6 +47,12 @@ export const libraries = {
     open: async (at = port, options = {}) => {
       const Redis = require('ioredis');
       const client = new Redis(at, '127.0.0.1', options).on('error', () => undefined);
+      await once(client, 'ready');
+      return client;
+    },
+    openCluster: async (ports) => {
+      const { Cluster } = require('ioredis');
+      const client = new Cluster(ports.map((at) => ({ host: '127.0.0.1', port: at }))).on('error', () => undefined);
       await once(client, 'ready');
       return client;
     },
@@ -81,8 +98,9 @@ export class Wire {
   slow = 0;
   /** How long each byte takes, in milliseconds. */
   delay = 0;
-  /** What becomes of the bytes from the client. */
+  /** What becomes of the bytes from the client, and from the server. */
   rewrite = (bytes) => bytes;
+  answer = (bytes) => bytes;
 
   async listen() {
     this.#server.listen(0, '127.0.0.1');
@@ -109,7 +127,7 @@ export class Wire {
       [socket, far],
       [far, socket],
     ]) {
-      const pass = (bytes) => to.write(from === socket ? this.rewrite(bytes) : bytes);
+      const pass = (bytes) => to.write(from === socket ? this.rewrite(bytes) : this.answer(bytes));
       from.on('error', () => undefined).on('close', () => to.destroy());
       from.on('data', (bytes) => (this.delay > 0 ? setTimeout(pass, this.delay, bytes) : pass(bytes)));
       if (this.#isFrozen || this.isSlow) from.pause();
@@ -123,21 +141,96 @@ export class Wire {
     this.#each((socket) => (isFrozen ? socket.pause() : socket.resume()));
   }
 
-  /** The connections that there are die without a word. New ones are well. */
-  silence() {
-    this.#each((socket) => socket.pause());
+  /** The connections that there are die without a word, but for the eldest ones. New ones are well. */
+  silence(eldest = 0) {
+    this.#each((socket) => socket.pause(), eldest);
   }
 
-  #each(act) {
-    for (const { socket, far } of this.#pairs) for (const end of [socket, far]) act(end);
+  #each(act, eldest = 0) {
+    for (const { socket, far } of [...this.#pairs].slice(eldest)) for (const end of [socket, far]) act(end);
   }
 
-  cut() {
-    for (const { socket } of this.#pairs) socket.destroy();
+  /** Ends connections: all, or from this one to before that one, by age. */
+  cut(from = 0, to = this.open) {
+    for (const { socket } of [...this.#pairs].slice(from, to)) socket.destroy();
   }
 
   close() {
     this.#server.close();
     this.cut();
+  }
+}
+
+/** Two primaries, each with half of the slots, without replicas. */
+export class Cluster {
+  #folder = mkdtempSync(join(tmpdir(), 'redis-lock-'));
+  #processes = [];
+  #clients = [];
+  ports = [];
+
+  async start() {
+    const slots = [
+      [0, 8191],
+      [8192, 16383],
+    ];
+    for (const node of slots.keys()) await this.#startNode(node);
+    await this.ask(0, 'CLUSTER', 'MEET', '127.0.0.1', this.ports[1]);
+    for (const [node, range] of slots.entries()) await this.ask(node, 'CLUSTER', 'ADDSLOTSRANGE', ...range);
+    for (const node of slots.keys()) {
+      await until('the cluster', async () => {
+        const said = String(await this.ask(node, 'CLUSTER', 'INFO'));
+        return said.includes('cluster_state:ok') && said.includes('cluster_known_nodes:2');
+      });
+    }
+    return this;
+  }
+
+  /** The port, and that of the bus, may be taken meanwhile: then another one. */
+  async #startNode(node) {
+    for (;;) {
+      const probe = createServer().listen(0, '127.0.0.1');
+      await once(probe, 'listening');
+      const { port: at } = probe.address();
+      await new Promise((resolve) => probe.close(resolve));
+      if (at > 55_000) continue;
+      const settings = ['--port', at, '--dir', this.#folder, '--cluster-enabled', 'yes', '--save', ''];
+      const rest = ['--cluster-config-file', `nodes-${at}`, '--loadmodule', process.env.REDIS_LOCK_MODULE];
+      const program = process.env.REDIS_LOCK_SERVER ?? 'redis-server';
+      const server = spawn(program, [...settings, ...rest].map(String), { stdio: 'ignore' });
+      this.#processes.push(server);
+      const isUp = async () =>
+        await new Promise((resolve) => {
+          const socket = connect(at, '127.0.0.1', () => resolve(true)).on('error', () => resolve(false));
+          socket.on('connect', () => socket.end());
+        });
+      await until('a node', async () => server.exitCode !== null || (await isUp()));
+      if (server.exitCode !== null) continue;
+      this.ports[node] = at;
+      this.#clients[node] = await libraries.ioredis.open(at);
+      return;
+    }
+  }
+
+  ask(node, ...words) {
+    return libraries.ioredis.send(this.#clients[node], ...words);
+  }
+
+  /** A key of this node, each number another one in another slot. */
+  key(node, number) {
+    // Their slots: 3300 and 7365, 15495 and 11298.
+    return ['bc', 'ad'][node][number];
+  }
+
+  /** Moves the slot of a key, in which nothing lies. */
+  async move(key, target) {
+    const slot = await this.ask(target, 'CLUSTER', 'KEYSLOT', key);
+    const id = await this.ask(target, 'CLUSTER', 'MYID');
+    for (const node of [target, 1 - target]) await this.ask(node, 'CLUSTER', 'SETSLOT', slot, 'NODE', id);
+  }
+
+  close() {
+    for (const client of this.#clients) client.disconnect();
+    for (const server of this.#processes) server.kill('SIGKILL');
+    rmSync(this.#folder, { recursive: true, force: true, maxRetries: 3 });
   }
 }

@@ -13,15 +13,25 @@ export type Word = string | Buffer;
 type Place = { host: string; port: number };
 type AddressMap = Record<string, Place> | ((address: string) => Place | null | undefined) | undefined;
 
+/** ioredis has no listener here. */
+type Subscribe = (channel: string, listener?: (message: string) => void) => Promise<unknown>;
+
 /** What is used of a client of either library. */
 export interface Native {
   options: { socket?: object; commandOptions?: object; keyPrefix?: unknown };
   stream?: { ref?(): void; unref?(): void; cork?(): void; uncork?(): void; destroyed?: boolean; destroy(): void };
   duplicate(options: object): Native;
-  on(event: 'error' | 'end' | 'connect', listener: (error?: unknown) => void): unknown;
+  on(
+    event: 'error' | 'end' | 'connect' | 'moved' | 'sharded-channel-moved',
+    listener: (error?: unknown) => void,
+  ): unknown;
+  on(event: 'message' | 'smessage', listener: (channel: string, message: string) => void): unknown;
   connect(): Promise<unknown>;
   sendCommand(words: Word[]): Promise<unknown>;
   call(command: Word, words: Word[]): Promise<unknown>;
+  subscribe: Subscribe;
+  sSubscribe: Subscribe;
+  ssubscribe: Subscribe;
   ref(): void;
   unref(): void;
   destroy(): void;
@@ -39,11 +49,21 @@ interface NativeCluster extends EventEmitter {
   connect(): Promise<unknown>;
 }
 
+/** What hears of a subscription. */
+export interface Ears {
+  /** A message came. */
+  hear(message: string): void;
+  /** The server ended the subscription: the slot of its channel has moved. */
+  end(): void;
+}
+
 /** A connection that neither connects again nor sends anything twice. */
 export interface Connection {
   connect(): Promise<unknown>;
-  /** `isOneOfMany`: what is sent so in one turn of the event loop goes out in one write. */
-  send(words: Word[], isOneOfMany: boolean): Promise<unknown>;
+  /** What is sent in one turn of the event loop goes out in one write. */
+  send(words: Word[]): Promise<unknown>;
+  /** Resolves when the server has confirmed it. `isSharded`: by SSUBSCRIBE, as in a cluster. */
+  subscribe(channel: string, isSharded: boolean, ears: Ears): Promise<unknown>;
   keepProcessAlive(yes: boolean): void;
   onEnd(listener: () => void): void;
   close(): void;
@@ -65,6 +85,10 @@ function likeNodeRedis(client: Native, place?: Place): Connection {
   return {
     connect: () => own.connect(),
     send: (words) => own.sendCommand(words),
+    subscribe: (channel, isSharded, { hear, end }) => {
+      own.on('sharded-channel-moved', end);
+      return isSharded ? own.sSubscribe(channel, hear) : own.subscribe(channel, hear);
+    },
     keepProcessAlive: (yes) => (yes ? own.ref() : own.unref()),
     // An end that it did not ask for is an error to it.
     onEnd: (listener) => own.on('error', listener),
@@ -107,13 +131,18 @@ function likeIoRedis(client: Native, place?: Place): Connection {
   own.on('connect', () => keepProcessAlive(isAlive));
   return {
     connect: () => own.connect().catch((error) => Promise.reject(why ?? error)),
-    send: ([command = '', ...words], isOneOfMany) => {
-      if (isOneOfMany && !corked && own.stream) {
+    send: ([command = '', ...words]) => {
+      if (!corked && own.stream) {
         corked = own.stream;
         corked.cork?.();
-        process.nextTick(uncork);
+        setImmediate(uncork);
       }
       return own.call(command, words);
+    },
+    subscribe: (channel, isSharded, { hear, end }) => {
+      own.on('moved', end);
+      own.on(isSharded ? 'smessage' : 'message', (_, message) => hear(message));
+      return isSharded ? own.ssubscribe(channel) : own.subscribe(channel);
     },
     keepProcessAlive,
     onEnd: (listener) => own.on('end', listener),

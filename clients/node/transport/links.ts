@@ -6,7 +6,16 @@
 
 import { IDLE_MAX, IDLE_MS, LOOK_MS } from '../engine/times.ts';
 import { codeOf, isRedirection, isRefusal, LockUnreachable } from '../errors.ts';
-import { type Connection, ignore, type Maker, makerFor, type Native, unusable, type Word } from './libraries.ts';
+import {
+  type Connection,
+  type Ears,
+  ignore,
+  type Maker,
+  makerFor,
+  type Native,
+  unusable,
+  type Word,
+} from './libraries.ts';
 
 /** A link that was heard of so recently is well. An older one may have died without a word. */
 const FRESH_MS = 2_000;
@@ -24,6 +33,8 @@ export interface Manner {
 interface Request {
   words: Word[];
   manner: Manner;
+  /** How it is sent, if not as a command. */
+  begin: ((connection: Connection) => Promise<unknown>) | undefined;
   resolve: (reply: unknown) => void;
   reject: (error: Error) => void;
   learn: ((error: Error) => void) | undefined;
@@ -36,6 +47,8 @@ export class Link {
   readonly address: string | undefined;
   /** Takes no new request, since one failed or the connection ended. It closes after the last one. */
   isRetired = false;
+  /** Called once, when it is retired. */
+  onRetired: () => void = ignore;
   isOpen = false;
   /** True if it was ever open: before that nothing is sent. */
   wasOpen = false;
@@ -57,9 +70,12 @@ export class Link {
     this.address = address;
     this.#opened = this.#open(made);
     // The first of its reactions: what was sent before it is open goes first.
-    this.#opened.then((connection) => {
-      this.#ready = connection;
-    }, ignore);
+    this.#opened.then(
+      (connection) => {
+        this.#ready = connection;
+      },
+      () => this.retire(),
+    );
   }
 
   async #open(made: Promise<Connection>): Promise<Connection> {
@@ -102,12 +118,23 @@ export class Link {
    * then nobody knows what the server did. `learn` is told of either first.
    */
   send(words: Word[], limit: number, manner: Manner = {}, learn?: (error: Error) => void): Promise<unknown> {
+    return this.#request(words, limit, { manner, learn, begin: undefined });
+  }
+
+  /** Subscribes to a channel. Rejects as `send` does. */
+  subscribe(channel: string, isSharded: boolean, ears: Ears, limit: number): Promise<unknown> {
+    const words = [isSharded ? 'SSUBSCRIBE' : 'SUBSCRIBE', channel];
+    const begin = (connection: Connection) => connection.subscribe(channel, isSharded, ears);
+    return this.#request(words, limit, { manner: {}, learn: undefined, begin });
+  }
+
+  #request(words: Word[], limit: number, how: Pick<Request, 'manner' | 'learn' | 'begin'>): Promise<unknown> {
     return new Promise((resolve, reject) => {
       const now = performance.now();
-      const request: Request = { words, manner, resolve, reject, learn, start: now, end: now + limit };
+      const request: Request = { words, ...how, resolve, reject, start: now, end: now + limit };
       this.usedAt = now;
       this.#requests.add(request);
-      if (!manner.isQuiet) {
+      if (!how.manner.isQuiet) {
         this.#loud += 1;
         if (this.#loud === 1) this.#connection?.keepProcessAlive(true);
       }
@@ -129,9 +156,9 @@ export class Link {
       this.#fail(request, new Error('closed'));
       return;
     }
-    const { words, manner } = request;
-    if (manner.isAsking) connection.send(['ASKING'], false).catch(ignore);
-    connection.send(words, manner.isQuiet === true).then(
+    const { words, manner, begin } = request;
+    if (manner.isAsking) connection.send(['ASKING']).catch(ignore);
+    (begin ? begin(connection) : connection.send(words)).then(
       (reply) => {
         this.#heardAt = performance.now();
         if (this.#end(request)) request.resolve(reply);
@@ -144,7 +171,7 @@ export class Link {
     if (!this.#requests.has(request)) return;
     const isReply = this.isOpen ? codeOf(error) !== undefined : isRefusal(error);
     if (isReply) this.#heardAt = performance.now();
-    else this.isRetired = true;
+    else this.retire();
     const text = `${request.words[0]}: ${(error as Error).message}`;
     const failure = isReply ? (error as Error) : new LockUnreachable(text, { cause: error });
     request.learn?.(failure);
@@ -189,15 +216,18 @@ export class Link {
   }
 
   retire(): void {
-    this.isRetired = true;
+    if (!this.isRetired) {
+      this.isRetired = true;
+      this.onRetired();
+    }
     this.#settle();
   }
 
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    this.isRetired = true;
     this.isOpen = false;
+    this.retire();
     clearTimeout(this.#timer);
     this.#connection?.close();
   }
@@ -208,23 +238,26 @@ export class Wire {
   /** What ioredis writes before each key. */
   readonly prefix: string;
   readonly homes = new Map<number, string>();
+  /** Called when a control link that was open is retired. */
+  onLost: (address: string | undefined) => void = ignore;
+  /** The longest QUEUE that a server takes, once one has said so. */
+  queueMax = Number.POSITIVE_INFINITY;
   readonly #make: Maker;
-  readonly #lentMax: number;
   readonly #controls = new Map<string | undefined, Link>();
+  /** How many links waits use now. */
+  lent = 0;
   /** Those that no wait uses now, the last used one at the end. */
   #idle: Link[] = [];
-  #lent = 0;
   /** Waits that would have one. */
   readonly #line = new Set<() => void>();
   #users = 0;
   #sweeper: NodeJS.Timeout | undefined;
 
-  constructor(client: unknown, lentMax: number) {
+  constructor(client: unknown) {
     if (typeof client !== 'object' || client === null || !('duplicate' in client)) throw unusable();
     this.#make = makerFor(client);
     const { keyPrefix } = (client as Partial<Native>).options ?? {};
     this.prefix = keyPrefix == null ? '' : String(keyPrefix);
-    this.#lentMax = lentMax;
   }
 
   /** The control links stay open until each hold is dropped, and a while longer. */
@@ -236,9 +269,14 @@ export class Wire {
     this.#users -= 1;
   }
 
+  /** A link that nobody shares. */
+  open(address: string | undefined): Link {
+    return new Link(address, this.#make(address));
+  }
+
   #open(address: string | undefined): Link {
     this.#sweeper ??= setInterval(() => this.#sweep(), LOOK_MS).unref();
-    return new Link(address, this.#make(address));
+    return this.open(address);
   }
 
   #sweep(): void {
@@ -249,7 +287,7 @@ export class Wire {
       if (this.#users === 0 && link.isIdle && link.usedAt < since) link.close();
       if (link.isRetired) this.#controls.delete(address);
     }
-    if (this.#idle.length + this.#controls.size + this.#lent > 0) return;
+    if (this.#idle.length + this.#controls.size + this.lent > 0) return;
     clearInterval(this.#sweeper);
     this.#sweeper = undefined;
   }
@@ -258,24 +296,31 @@ export class Wire {
   control(address: string | undefined): Link {
     let link = this.#controls.get(address);
     if (!link || link.isRetired) {
-      link = this.#open(address);
-      this.#controls.set(address, link);
+      const made = this.#open(address);
+      made.onRetired = () => {
+        if (made.wasOpen) this.onLost(address);
+      };
+      this.#controls.set(address, made);
+      link = made;
     }
     return link;
   }
 
-  /** A link for one wait, which gives it back; none when enough are lent. `isFresh`: only one that was used just now. */
-  lend(address: string | undefined, isFresh = false): Link | undefined {
-    if (this.#lent >= this.#lentMax) return undefined;
+  /** A link for one wait, which gives it back; none when so many are lent. `isFresh`: only one that was used just now. */
+  lend(address: string | undefined, max: number, isFresh = false): Link | undefined {
+    if (this.lent >= max) return undefined;
     this.#idle = this.#idle.filter((link) => !link.isRetired);
     const at = this.#idle.findLastIndex((link) => link.address === address && (link.isFresh || !isFresh));
     const link = at >= 0 ? this.#idle.splice(at, 1)[0] : isFresh ? undefined : this.#open(address);
-    if (link) this.#lent += 1;
+    if (link) this.lent += 1;
+    // It came back while the wait asked without one. With one more, the next wait finds one at once.
+    const isLate = at >= 0 && !isFresh && link?.isFresh === true;
+    if (isLate && this.lent + this.#idle.length < max) this.#idle.unshift(this.#open(address));
     return link;
   }
 
   giveBack(link: Link): void {
-    this.#lent -= 1;
+    this.lent -= 1;
     if (link.isOpen && !link.isRetired) this.#idle.push(link);
     else link.retire();
     if (this.#idle.length > IDLE_MAX) this.#idle.shift()?.close();
@@ -319,14 +364,14 @@ export class Line {
     this.#key = key;
   }
 
-  get #slot(): number {
+  get slot(): number {
     this.#known ??= slotOf(this.#key);
     return this.#known;
   }
 
   /** The node to ask; without one any node. */
   get address(): string | undefined {
-    return this.#asking ?? (this.wire.homes.size > 0 ? this.wire.homes.get(this.#slot) : undefined);
+    return this.#asking ?? (this.wire.homes.size > 0 ? this.wire.homes.get(this.slot) : undefined);
   }
 
   get control(): Link {
@@ -368,20 +413,21 @@ export class Line {
   send(link: Link, words: Word[], limit: number, manner: Manner = {}): Promise<unknown> {
     const how = this.#asking === undefined ? manner : { ...manner, isAsking: true };
     this.#asking = undefined;
-    return link.send(words, limit, how, (error) => this.#learn(error, link));
+    return link.send(words, limit, how, (error) => this.learn(error, link));
   }
 
-  #learn(error: Error, link: Link): void {
+  /** Of an error reply, or of no answer, over this link: where the key is. */
+  learn(error: Error, link: Link): void {
     const from = link.address ?? '';
     const [, , target = ''] = error.message.split(' ');
     // No host: the node that answers.
     const next = target.startsWith(':') ? from.slice(0, from.lastIndexOf(':')) + target : target;
     const code = codeOf(error);
     if (code === 'ASK') this.#asking = next;
-    else if (code === 'MOVED') this.wire.homes.set(this.#slot, next);
+    else if (code === 'MOVED') this.wire.homes.set(this.slot, next);
     else if (error instanceof LockUnreachable) {
       // Nobody answers there: any other node knows where the slot is.
-      this.wire.homes.delete(this.#slot);
+      this.wire.homes.delete(this.slot);
       this.wire.forget(link.address);
     } else if (code === 'READONLY' || code === 'MASTERDOWN' || code === 'UNBLOCKED') {
       // Another server is the primary now: a new connection finds it where an address or a sentinel leads to it.
@@ -392,7 +438,7 @@ export class Line {
 }
 
 /** The slot of a key in a cluster: CRC16 of its tag, or of the whole key. */
-function slotOf(key: string): number {
+export function slotOf(key: string): number {
   let crc = 0;
   for (const byte of Buffer.from(/^[^{]*\{([^}]+)\}/.exec(key)?.[1] ?? key)) {
     crc ^= byte << 8;

@@ -1,18 +1,20 @@
 // The scenarios' agent for Node.js: uses clients/node as an application would, and does what it is told on stdin.
 //
-// node node.mjs node-redis|ioredis URL [--cluster]: one JSON object a line, in and out. Each request runs by itself,
-// and its answer carries its id. It never cleans up: at the end of stdin the process ends as one that dies.
+// node node.mjs node-redis|ioredis URL [--cluster] [blocking=N]: one JSON object a line, in and out. Each request runs
+// by itself, and its answer carries its id. At most N waits have a connection each; with 0 all are told by messages.
+// It never cleans up: at the end of stdin the process ends as one that dies.
 
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
 
-const [library, url, kind] = process.argv.slice(2);
+const [library, url, ...words] = process.argv.slice(2);
 const root = new URL('../../../', import.meta.url);
 const require = createRequire(new URL('target/node/', root));
 const helper = process.env.REDIS_LOCK_NODE_HELPER ?? new URL('target/helpers/node/redis-lock.js', root);
 const { LockDeadlock, LockLost, LockMisuse, LockTimeout, LockUnreachable, Locks } = await import(helper);
 
-const isCluster = kind === '--cluster';
+const isCluster = words.includes('--cluster');
+const blocking = words.find((word) => word.startsWith('blocking='))?.slice('blocking='.length);
 const libraries = {
   'node-redis': {
     open: () => {
@@ -34,7 +36,7 @@ const libraries = {
 };
 const { open, ping, close } = libraries[library];
 const client = await open();
-const locks = new Locks(client);
+const locks = new Locks(client, blocking === undefined ? {} : { maxBlocking: Number(blocking) });
 
 // By name: what to ask for, and the lock that was acquired last, with how often its loss was signalled.
 const asked = new Map();
