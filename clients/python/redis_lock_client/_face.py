@@ -13,6 +13,7 @@ import redis.asyncio
 from redis.exceptions import LockError
 
 from redis_lock_client._common import (
+    BLOCKING_MAX,
     LEASE,
     LOOK,
     Key,
@@ -143,6 +144,10 @@ class _Lock(Face):
         on_trouble: is called with a `Trouble`, once for each kind of it: the server cannot be reached, has no module,
             gives no right or has no memory, a renewal failed, the lock is lost. Without it the logger `redis_lock` is
             told. It is called in a thread of its own where a renewal finds the trouble; with asyncio in the event loop.
+        max_blocking: so many waits of the process have a connection each. Further ones are told by the server's NOTIFY,
+            all on one more connection; 0: all of them.
+        notify_prefix: stands before the random part of the channel of NOTIFY, `lock:notify:`, so that the user's rights
+            can be limited to it. The first wait of a client decides.
         timeout: the `lease`, in seconds, as redis-py calls it.
         blocking: False: try once, as `wait=0`.
         blocking_timeout: the `wait`, in seconds, as redis-py calls it.
@@ -171,6 +176,8 @@ class _Lock(Face):
         note: str | None = None,
         within: _Lock | None = None,
         on_trouble: OnTrouble | None = None,
+        max_blocking: int = BLOCKING_MAX,
+        notify_prefix: str = "",
         timeout: float | None = None,
         blocking: bool = True,
         blocking_timeout: float | None = None,
@@ -192,7 +199,11 @@ class _Lock(Face):
             raise ValueError("take must be from 1 to limit")
         check_wait(wait)
         check_wait(blocking_timeout)
-        self._spec = Spec(client, keys, float(lease), shared, limit, take, note, on_trouble)
+        if max_blocking < 0:
+            raise ValueError("max_blocking must be 0 or more")
+        self._spec = Spec(
+            client, keys, float(lease), shared, limit, take, note, on_trouble, max_blocking, notify_prefix
+        )
         self._wait = 0.0 if not blocking else wait if blocking_timeout is None else blocking_timeout
         self._within, self._raises = within, raise_on_release_error
         self._place = Place()
