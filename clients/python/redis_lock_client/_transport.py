@@ -447,6 +447,8 @@ class Server(abc.ABC):
             words = ["SSUBSCRIBE" if cluster else "SUBSCRIBE", channel]
             await self.write(connection, words)
             await self.heed_message(await self.read_within(connection, give_up))
+            if self.line.state is State.ASKED:
+                raise errors.ResponseError("the subscription was not confirmed")
             proved = now()
             while not self.over and self.line.channel == channel:
                 message = await self.read(connection, LOOK)
