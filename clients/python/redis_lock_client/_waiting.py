@@ -56,8 +56,8 @@ class Turn:
         self.due = -math.inf
         self.unanswered = False
         self.again = False  # a message came while a request was unanswered
-        self.hinted = False  # a message is the reason for the next request, or the unanswered one
         self.nulls = 0  # in a row, each after a message
+        self.nulls_then = 0  # so many will they be if the next request, or the unanswered one, is answered null
         self.answered = -math.inf
 
     def told(self, moment: float) -> bool:
@@ -66,12 +66,12 @@ class Turn:
             self.again = True
             return False
         pause = 0.0 if self.nulls < FREE_NULLS else min(PAUSE_MIN * 2.0 ** (self.nulls - FREE_NULLS), PAUSE_MAX)
-        return self.hasten(max(moment, self.answered + pause), hinted=True)
+        return self.hasten(max(moment, self.answered + pause), self.nulls + 1)
 
-    def hasten(self, due: float, *, hinted: bool = False) -> bool:
+    def hasten(self, due: float, nulls_then: int) -> bool:
         if self.unanswered or due >= self.due:
             return False
-        self.due, self.hinted = due, hinted
+        self.due, self.nulls_then = due, nulls_then
         return True
 
     def sends(self) -> None:
@@ -79,8 +79,8 @@ class Turn:
 
     def null(self, moment: float, interval: float) -> None:
         """Others hold the lock. The next request is due within the interval."""
-        self.nulls = self.nulls + 1 if self.hinted else 0
-        self.unanswered = self.hinted = False
+        self.nulls, self.nulls_then = self.nulls_then, 0
+        self.unanswered = False
         self.answered = moment
         self.due = moment + interval * random.uniform(1.0 - POLL_JITTER, 1.0)
         if self.again:
@@ -89,7 +89,7 @@ class Turn:
 
     def failed(self, moment: float) -> None:
         """There was no answer, or an error: who waits makes a pause before it asks again."""
-        self.unanswered = self.hinted = False
+        self.unanswered = False
         self.due = moment
 
 
@@ -236,7 +236,7 @@ class Line:
         due = []
         for at, turn in enumerate(self.everybody()):
             turn.again = turn.again or turn.unanswered
-            if turn.hasten(moment + at / RATE):
+            if turn.hasten(moment + at / RATE, turn.nulls):
                 due.append(turn)
         return due
 

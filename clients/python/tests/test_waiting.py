@@ -110,6 +110,15 @@ class TurnTest(unittest.TestCase):
         self.line.heard(message(self.line, b"me"), 115.0)
         self.assertEqual(self.turn.due, 115.0)
 
+    def test_a_star_does_not_end_the_pauses(self):
+        for moment in (101.0, 102.0, 103.0):
+            self.line.heard(message(self.line, b"me"), moment)
+            self.null(moment)
+        self.line.heard(message(self.line, b"*"), 105.0)
+        self.null(105.0)
+        self.line.heard(message(self.line, b"me"), 105.0)
+        self.assertEqual(round(self.turn.due - 105.0, 6), 0.2)
+
     def test_an_error_leaves_the_pause_to_the_wait(self):
         self.turn.sends()
         self.line.answered(self.turn, errors.TimeoutError(), 101.0, notified=True)

@@ -4,10 +4,13 @@ use crate::agent::{Agent, Pending};
 use crate::stage::{NO_BLOCKING, Play, Stage, await_waiters, count};
 use serde_json::json;
 use std::time::{Duration, Instant};
-use testbed::{Client, Cluster, wait_for};
+use testbed::{Client, Cluster, wait_for, wait_so_long};
 
 /// How much later than it should an answer may come, on a busy machine.
 const SLACK: Duration = Duration::from_secs(4);
+
+/// A wait asks by itself after 7.5 s at the earliest. What happens sooner, a message or a new subscription has caused.
+const SOON: Duration = Duration::from_secs(6);
 
 /// Three requests, of which two acquire: the first one is answered null, and the second one follows a message.
 pub(crate) fn a_wait_by_notify_is_told_when_it_is_its_turn(play: Play) {
@@ -20,7 +23,7 @@ pub(crate) fn a_wait_by_notify_is_told_when_it_is_its_turn(play: Play) {
     assert_eq!(conn.info_number("lock", "lock_notify_channels"), 1);
     let before = calls(conn);
     conn.int(&["LOCK.RELEASE", "k", "first"]);
-    assert_eq!(asked.fence(), conn.lock_info("k").unwrap().fence);
+    assert_eq!(granted_soon(&asked), conn.lock_info("k").unwrap().fence);
     assert_eq!((calls(conn) - before, notified(conn)), (1, 1));
     assert_eq!(conn.lock_info("k").unwrap().holders[0].writes, 1);
     agent.released("a");
@@ -76,11 +79,11 @@ pub(crate) fn a_subscription_that_is_killed_is_there_again(play: Play) {
         let (killed, before) = (channels(conn), calls(conn));
         conn.int(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         wait_for("another subscription", || channels(conn).iter().any(|name| !killed.contains(name)));
-        wait_for("the wait to ask again", || calls(conn) > before);
+        wait_so_long(SOON, "the wait to ask again", || calls(conn) > before);
     }
     assert_eq!((conn.lock_info("k").unwrap().waiting, notified(conn)), (1, 0));
     conn.int(&["LOCK.RELEASE", "k", "first"]);
-    asked.fence();
+    granted_soon(&asked);
     assert_eq!(conn.info_number("lock", "lock_notified_unheard"), 0);
     agent.released("a");
 }
@@ -95,7 +98,7 @@ pub(crate) fn a_message_that_is_lost_costs_no_wake_up(play: Play) {
     conn.get::<String>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     conn.get::<String>(&["LOCK.RELEASE", "k", "first"]);
     conn.get::<Vec<i64>>(&["EXEC"]);
-    asked.fence();
+    granted_soon(&asked);
     assert_eq!((notified(conn), conn.info_number("lock", "lock_notified_unheard")), (1, 1));
     agent.released("a");
 }
@@ -146,7 +149,7 @@ pub(crate) fn without_the_right_to_publish_or_subscribe_a_wait_asks_by_itself(pl
         agent.open("a", json!({"keys": ["k"]}));
         let asked = waits_for_held(agent, conn, "a", "k");
         let before = calls(conn);
-        wait_for("it to ask by itself", || calls(conn) >= before + 2);
+        wait_so_long(SOON, "it to ask by itself", || calls(conn) >= before + 2);
         assert_eq!((conn.info_number("lock", "lock_notify_channels"), agent.told_of_notify()), (0, round + 1));
         conn.int(&["LOCK.RELEASE", "k", "first"]);
         asked.fence();
@@ -179,7 +182,9 @@ pub(crate) fn waits_by_notify_outlive_their_connections(play: Play) {
         let (killed, before) = (channels(conn), calls(conn));
         proxy.cut_all();
         wait_for("another subscription", || channels(conn).iter().any(|name| !killed.contains(name)));
-        wait_for("all to ask again", || calls(conn) >= before + 3 && conn.lock_info("k").unwrap().waiting == 3);
+        wait_so_long(SOON, "all to ask again", || {
+            calls(conn) >= before + 3 && conn.lock_info("k").unwrap().waiting == 3
+        });
     }
     conn.int(&["LOCK.RELEASE", "k", "first"]);
     for (name, pending) in names.iter().zip(&asked) {
@@ -246,7 +251,7 @@ pub(crate) fn a_wait_by_notify_goes_with_a_slot_that_moves(play: Play) {
     wait_for("NOTIFY at the new node", || new.info_number("lock", "lock_notify_channels") == 1);
     let before = notified(&mut new);
     new.int(&["LOCK.RELEASE", &key, "first"]);
-    assert_eq!(asked.fence(), new.lock_info(&key).unwrap().fence);
+    assert_eq!(granted_soon(&asked), new.lock_info(&key).unwrap().fence);
     assert_eq!(notified(&mut new) - before, 1);
     assert_eq!(new.info_number("lock", "lock_notified_unheard"), 0);
     agent.released("a");
@@ -258,6 +263,12 @@ fn waits_for_held(agent: &mut Agent, conn: &mut Client, lock: &str, key: &str) -
     let asked = agent.acquire(lock);
     await_waiters(conn, key, 1);
     asked
+}
+
+/// The fence of a wait that did not have to ask by itself.
+fn granted_soon(asked: &Pending) -> i64 {
+    assert!(asked.within(SOON).is_some(), "it heard nothing");
+    asked.fence()
 }
 
 /// The channels that are subscribed to.
