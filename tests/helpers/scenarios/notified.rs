@@ -40,7 +40,7 @@ pub(crate) fn a_wait_by_notify_that_is_over_or_cancelled_leaves_no_place(play: P
     let answer = asked.answer();
     assert!(answer.value["fences"].is_null() && answer.value["error"].is_null(), "{}", answer.value);
     assert!(answer.at - began < Duration::from_millis(500) + SLACK, "{:?}", answer.at - began);
-    wait_for("the place to end", || conn.lock_info("k").unwrap().waiting == 0);
+    wait_so_long(SOON, "the place to end", || conn.lock_info("k").unwrap().waiting == 0);
     conn.int(&["LOCK.RELEASE", "k", "first"]);
 
     agent.open("a", json!({"keys": ["k"], "lease": 60.0}));
@@ -64,7 +64,7 @@ pub(crate) fn a_wait_by_notify_that_is_over_or_cancelled_leaves_no_place(play: P
             assert_eq!(answer["error"], "cancelled", "{answer}");
             cancelled += 1;
         }
-        wait_for("nothing to be left", || conn.lock_info("k").is_none());
+        wait_so_long(SOON, "nothing to be left", || conn.lock_info("k").is_none());
     }
     assert!(cancelled > 0);
 }
@@ -113,21 +113,21 @@ pub(crate) fn messages_that_are_forged_or_doubled_take_no_lock(play: Play) {
     let owner = String::from_utf8(conn.lock_info("k").unwrap().waiters[0].owner.clone()).unwrap();
     let before = calls(conn);
     conn.int(&["PUBLISH", channel, &owner]);
-    wait_for("it to ask", || calls(conn) == before + 1);
+    wait_for("it to ask", || calls(conn) >= before + 1);
     // Nobody of that name waits there; and all of them are meant.
     for message in ["", "stranger", "*"] {
         assert_eq!(conn.int(&["PUBLISH", channel, message]), Some(1));
     }
-    wait_for("it to ask", || calls(conn) == before + 2);
+    wait_for("it to ask", || calls(conn) >= before + 2);
     let (flood, began) = (calls(conn), Instant::now());
-    for _ in 0..2_000 {
+    while began.elapsed() < Duration::from_secs(1) {
         conn.int(&["PUBLISH", channel, &owner]);
         conn.int(&["PUBLISH", channel, "*"]);
     }
     let asked_in_flood = calls(conn) - flood;
     // With pauses that grow, and once a second for all.
     let most = 10 + 3 * began.elapsed().as_secs();
-    assert!(asked_in_flood <= most, "{asked_in_flood} requests for 4,000 messages, and {most} are allowed");
+    assert!(asked_in_flood <= most, "{asked_in_flood} requests for a flood of messages, and {most} are allowed");
     assert!(asked.within(Duration::ZERO).is_none());
     assert_eq!(conn.lock_info("k").unwrap().waiting, 1);
     conn.int(&["LOCK.RELEASE", "k", "first"]);
