@@ -134,6 +134,7 @@ class Hold(Question):
         self.failure: Exception | None = None  # why the last renewal failed
         self.turn = Turn(owner.name)
         self.line: Line | None = None  # where its turn is
+        self.kept = QUEUE  # how long the server keeps its place without a request for it
         self.told: set[str] = set()
         self.asked = self.slot = self.crowded = self.hangs = False
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
@@ -213,6 +214,7 @@ class Hold(Question):
             if how is Way.ONCE:
                 return self.spec.acquire(self.owner.name)
             queue = server.line.queue(notifies=channel is not None)
+            self.kept = max(self.kept, queue)
             if how is Way.QUEUE:
                 return self.spec.acquire(self.owner.name, queue=queue, notify=channel)
             block = max(TICK, min(BLOCK, server.patience, until - now()))
@@ -307,7 +309,7 @@ class Hold(Question):
             if self.server is not None:
                 self.owed, self.to_send = words, True
                 self.due = now()
-                self.owes_until = self.due + self.spec.lease + QUEUE
+                self.owes_until = self.due + self.spec.lease + self.kept
                 self.read_until = self.due + READ_ON
                 self.server.plan(self)
 
