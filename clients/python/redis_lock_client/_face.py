@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
 import redis.asyncio
@@ -32,6 +32,9 @@ from redis_lock_client._tasks import TaskServer
 from redis_lock_client._threads import ThreadServer, run
 from redis_lock_client._transport import Server
 from redis_lock_client._trouble import OnTrouble
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Place:
@@ -72,6 +75,10 @@ class Face:
             return place.hold
         place.hold = hold
         return None
+
+    def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[Any, float | None]:
+        """A new acquisition, and how long to wait for it."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         hold, state = self._hold, "not acquired"
@@ -125,6 +132,66 @@ class Face:
         if isinstance(failure, LockLost):
             note_on(error, failure)
         return False
+
+
+class ThreadFace(Face):
+    """What locks for threads have in common."""
+
+    def acquire(self) -> bool:
+        """Takes the lock, or waits for it."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Releases the lock."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise self._not_acquired()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except Exception as failure:
+            if self._heed(failure, error):
+                raise
+
+
+class AsyncFace(Face):
+    """What locks for asyncio have in common."""
+
+    async def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
+
+        Args:
+            blocking: False: try once, whatever `wait` says.
+            blocking_timeout: replaces `wait` for this once, in seconds.
+
+        """
+        hold, wait = self._begin(blocking, blocking_timeout)
+        got: bool = await hold.acquire(self._take, wait)
+        return got
+
+    async def release(self) -> None:
+        """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
+        await self._held().release()
+
+    async def __aenter__(self) -> Self:
+        if not await self.acquire():
+            raise self._not_acquired()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.release()
+        except Exception as failure:
+            if self._heed(failure, error):
+                raise
 
 
 class _Lock(Face):
@@ -230,7 +297,7 @@ class _Lock(Face):
         return Hold(self._spec, self._outer_owner(self._within) or Owner(), self._kind)
 
 
-class Lock(_Lock):
+class Lock(ThreadFace, _Lock):
     """A lock of one key or several, for threads: see the arguments of `_Lock`."""
 
     _kind = ThreadServer
@@ -286,42 +353,13 @@ class Lock(_Lock):
         lost: bool = hold.lost
         return lost
 
-    def __enter__(self) -> Lock:
-        if not self.acquire():
-            raise self._not_acquired()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.release()
-        except Exception as failure:
-            if self._heed(failure, error):
-                raise
-
-
-class AsyncLock(_Lock):
+class AsyncLock(AsyncFace, _Lock):
     """A lock of one key or several, for asyncio: see the arguments of `_Lock`."""
 
     _kind = TaskServer
     _clients = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
     _library = "redis.asyncio.Redis or redis.asyncio.RedisCluster"
-
-    async def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
-        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
-
-        Args:
-            blocking: False: try once, whatever `wait` says.
-            blocking_timeout: replaces `wait` for this once, in seconds.
-
-        """
-        hold, wait = self._begin(blocking, blocking_timeout)
-        return await hold.acquire(self._take, wait)
-
-    async def release(self) -> None:
-        """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
-        await self._held().release()
 
     async def check(self) -> bool:
         """Asks the server whether the lock is held now, under its fence."""
@@ -346,20 +384,6 @@ class AsyncLock(_Lock):
             await self._kind.ring(hold.event, min(hold.valid_until - now(), until - now(), LOOK))
         lost: bool = hold.lost
         return lost
-
-    async def __aenter__(self) -> AsyncLock:
-        if not await self.acquire():
-            raise self._not_acquired()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.release()
-        except Exception as failure:
-            if self._heed(failure, error):
-                raise
 
 
 for _face in (Lock, AsyncLock):  # help() shows the arguments where people look for them
