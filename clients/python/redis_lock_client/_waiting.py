@@ -127,7 +127,9 @@ class Line:
 
     def wants(self, moment: float) -> bool:
         """True if it is time to subscribe."""
-        return self.state is State.NONE or (self.state is State.REFUSED and moment >= self.retry_at)
+        return self.state is State.NONE or (
+            self.state is State.REFUSED and moment >= self.retry_at and bool(self.turns)
+        )
 
     def ask(self, prefix: str, *, cluster: bool) -> bytes:
         """The channel to subscribe to: another one each time. In a cluster this node serves its slot."""

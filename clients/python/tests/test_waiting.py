@@ -205,6 +205,8 @@ class RefusalTest(unittest.TestCase):
         line.ask("", cluster=False)
         line.broken(errors.TimeoutError(), 100.0)
         self.assertEqual((line.state, line.is_decided), (State.REFUSED, True))
+        self.assertFalse(line.wants(100.0 + REFUSED))  # nobody waits
+        line.enter(self.turn)
         self.assertEqual((line.wants(100.0 + REFUSED - 1), line.wants(100.0 + REFUSED)), (False, True))
 
     def test_it_is_told_once_as_long_as_nothing_works(self):
