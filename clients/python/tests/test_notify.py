@@ -1,6 +1,7 @@
 """Waits by NOTIFY that only these tests can play: on the first of the REDIS_LOCK_PORTS."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -133,6 +134,20 @@ class NotifyTest(unittest.TestCase):
                 wait_for(lambda: self.waiting() == 1)
                 holder.release()
                 wait.result()
+
+    def test_a_release_is_repeated_as_long_as_the_server_keeps_the_place(self):
+        holder, lock = self.held(), self.lock(wait=1.0, lease=1.0)
+        with ThreadPoolExecutor(1) as threads:
+            wait = threads.submit(lock.acquire)
+            wait_for(lambda: self.waiting() == 1)
+            self.proxy.hush()
+            self.proxy.hangs = True
+            with contextlib.suppress(redis.RedisError):
+                self.assertFalse(wait.result())
+        self.assertGreater(lock._hold.owes_until - lock._hold.read_until, 25.0)
+        self.proxy.hangs = False
+        wait_for(lambda: self.waiting() == 0)
+        holder.release()
 
     def test_a_child_of_a_fork_has_a_subscription_of_its_own(self):
         program = f"""
