@@ -38,9 +38,9 @@ pub(crate) struct Pending {
 }
 
 impl Agent {
-    /// Starts an agent, and waits until it is ready.
-    pub(crate) fn start(mut command: Command, url: &str, cluster: bool) -> Agent {
-        command.arg(url).args(cluster.then_some("--cluster"));
+    /// Starts an agent, and waits until it is ready. `words` go with its arguments.
+    pub(crate) fn start(mut command: Command, url: &str, words: &[&str]) -> Agent {
+        command.arg(url).args(words);
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child =
             spawned.unwrap_or_else(|error| panic!("{command:?}: {error}: run the tests with make test-clients"));
@@ -141,6 +141,13 @@ impl Agent {
     /// The owner that the last acquisition sent.
     pub(crate) fn owner(&mut self, lock: &str) -> String {
         self.ask(json!({"do": "owner", "lock": lock}))["owner"].as_str().unwrap().to_owned()
+    }
+
+    /// How often the application was told that NOTIFY cannot be had.
+    pub(crate) fn told_of_notify(&mut self) -> usize {
+        let answer = self.ask(json!({"do": "troubles"}));
+        let texts = answer["troubles"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        texts.iter().filter(|text| text.as_str().unwrap().contains("NOTIFY")).count()
     }
 
     /// How many threads, tasks or handles the process has.

@@ -30,7 +30,7 @@ macro_rules! in_each_language {
             #[test]
             fn $name() {
                 let name = concat!(stringify!($language), "::", stringify!($name));
-                LANGUAGE.play(name, scenarios::$file::$name);
+                LANGUAGE.play_of(stringify!($file), name, scenarios::$file::$name);
             }
         )+)+
     };
@@ -59,6 +59,16 @@ in_each_language! {
             a_grace_is_waited_for,
             an_error_that_does_not_pass_is_raised_when_the_wait_is_over,
             a_server_that_hangs_does_not_prolong_a_wait;
+        notified:
+            a_wait_by_notify_is_told_when_it_is_its_turn,
+            a_wait_by_notify_that_is_over_or_cancelled_leaves_no_place,
+            a_subscription_that_is_killed_is_there_again,
+            a_message_that_is_lost_costs_no_wake_up,
+            messages_that_are_forged_or_doubled_take_no_lock,
+            without_the_right_to_publish_or_subscribe_a_wait_asks_by_itself,
+            waits_by_notify_outlive_their_connections,
+            five_hundred_waits_have_two_connections,
+            a_wait_by_notify_goes_with_a_slot_that_moves;
         cancelling:
             a_wait_that_is_cancelled_around_the_hand_off_locks_nobody_out,
             a_request_that_is_cancelled_at_once_locks_nobody_out,

@@ -4,6 +4,9 @@ use crate::agent::Agent;
 use crate::language::Language;
 use testbed::{Client, Proxy, Server, Setup, wait_for};
 
+/// For an agent: so many waits may block, and the others wait by NOTIFY.
+pub(crate) const NO_BLOCKING: &str = "blocking=0";
+
 /// A scenario that is to be played.
 pub(crate) struct Play {
     pub(crate) language: Language,
@@ -17,14 +20,28 @@ impl Play {
 
     /// With a server of another kind.
     pub(crate) fn stage_on(self, setup: Setup) -> Stage {
+        self.stage_with(setup, &[])
+    }
+
+    /// With an agent in which no wait blocks: all wait by NOTIFY.
+    pub(crate) fn stage_by_notify(self) -> Stage {
+        self.stage_with(Server::setup(), &[NO_BLOCKING])
+    }
+
+    fn stage_with(self, setup: Setup, words: &[&str]) -> Stage {
         let server = setup.start();
         let proxy = Proxy::to(server.port());
-        Stage { agent: self.agent(proxy.port(), false), conn: server.connect(), proxy, server }
+        Stage { agent: self.agent_with(proxy.port(), words), conn: server.connect(), proxy, server }
     }
 
     /// An agent for the server on this port, or for the cluster of which it is a node.
     pub(crate) fn agent(&self, port: u16, cluster: bool) -> Agent {
-        Agent::start(self.language.agent(), &format!("redis://127.0.0.1:{port}"), cluster)
+        self.agent_with(port, if cluster { &["--cluster"] } else { &[] })
+    }
+
+    /// An agent with these words behind the address of its server.
+    pub(crate) fn agent_with(&self, port: u16, words: &[&str]) -> Agent {
+        Agent::start(self.language.agent(), &format!("redis://127.0.0.1:{port}"), words)
     }
 }
 

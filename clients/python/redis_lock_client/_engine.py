@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import random
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -18,8 +17,6 @@ from redis_lock_client._common import (
     BLOCK,
     LEAVE,
     OVERTIME,
-    POLL,
-    POLL_JITTER,
     QUEUE,
     READ_ON,
     TICK,
@@ -33,8 +30,9 @@ from redis_lock_client._common import (
     pauses,
     to_bytes,
 )
-from redis_lock_client._transport import Question, Request, Server, Words, free_slot, take_slot
+from redis_lock_client._transport import Question, Request, Server, Told, Words, free_slot, take_slot
 from redis_lock_client._trouble import OnTrouble, Trouble, address, explain, explained, is_crowded, tell
+from redis_lock_client._waiting import Line, Turn, Way, way
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +47,8 @@ class Spec:
     take: int
     note: str | None
     on_trouble: OnTrouble | None
+    max_blocking: int
+    notify_prefix: str
 
     @property
     def mode(self) -> str:
@@ -70,8 +70,10 @@ class Spec:
     def several(self) -> bool:
         return len(self.keys) > 1
 
-    def acquire(self, owner: str, *, block: float | None = None, queue: bool = True) -> list[Any]:
-        """The request that acquires. With `queue` it keeps a place; it waits for `block` seconds."""
+    def acquire(
+        self, owner: str, *, block: float | None = None, queue: float | None = None, notify: bytes | None = None
+    ) -> list[Any]:
+        """The request that acquires. It keeps a place for `queue` seconds; it waits for `block` seconds."""
         if self.several:
             words = ["LOCK.MACQUIRE", len(self.keys), *self.keys, owner, self.mode]
         elif self.limit is not None:
@@ -84,8 +86,10 @@ class Spec:
         words += ["PX", int(self.lease * 1000), "RETRY", self.take]
         if block is not None:
             words += ["BLOCK", max(1, int(block * 1000))]
-        if queue:
-            words += ["QUEUE", int(QUEUE * 1000)]
+        if queue is not None:
+            words += ["QUEUE", int(queue * 1000)]
+        if notify is not None:
+            words += ["NOTIFY", notify]
         return words if self.note is None else [*words, "NOTE", self.note]
 
     def extend(self, owner: str, fences: tuple[int, ...]) -> list[Any]:
@@ -128,6 +132,9 @@ class Hold(Question):
         self.valid_until = math.inf  # until when it is surely held
         self.pauses = pauses()
         self.failure: Exception | None = None  # why the last renewal failed
+        self.turn = Turn(owner.name)
+        self.line: Line | None = None  # where its turn is
+        self.kept = QUEUE  # how long the server keeps its place without a request for it
         self.told: set[str] = set()
         self.asked = self.slot = self.crowded = self.hangs = False
         self.claimed = self.held = self.lost = self.ended = self.abandoned = self.released = False
@@ -154,6 +161,7 @@ class Hold(Question):
             raise
         finally:
             self.free_slot()
+            self.stand_in(None)
             if not got:
                 self.end()
         return got
@@ -194,26 +202,38 @@ class Hold(Question):
         server = await self.find()
         if self.owner.unsettled & self.names:
             raise errors.TimeoutError("the server has not confirmed yet that an earlier wait is over")
-        blocks = not once and not self.crowded and self.has_slot()
+        how = way(once=once, crowded=self.crowded, has_slot=self.has_slot)
+        if how is Way.QUEUE:
+            await server.hear(self.spec.keys[0], self.spec.notify_prefix, until)
+            self.tell_refusal(server)
         block, begin = 0.0, now()
 
-        def words() -> list[Any]:
+        def words(channel: bytes | None = None) -> list[Any]:
             nonlocal block
             self.asked = True
-            if not blocks:
-                return self.spec.acquire(self.owner.name, queue=not once)
+            if how is Way.ONCE:
+                return self.spec.acquire(self.owner.name)
+            queue = server.line.queue(notifies=channel is not None)
+            self.kept = max(self.kept, queue)
+            if how is Way.QUEUE:
+                return self.spec.acquire(self.owner.name, queue=queue, notify=channel)
             block = max(TICK, min(BLOCK, server.patience, until - now()))
-            return self.spec.acquire(self.owner.name, block=block)
+            return self.spec.acquire(self.owner.name, block=block, queue=queue)
 
-        polls = self.asked and not (blocks or once)
-        poll_at = None if not polls else min(begin + POLL * random.uniform(1.0 - POLL_JITTER, 1.0), until)
         self.crowded = False
+        self.asked = self.asked or how is Way.QUEUE  # the renewer makes the request, at any moment from now on
         # A server that hangs does not prolong the wait: the last answer has less time.
         left = math.inf if once else max(until - begin, 0) + OVERTIME
-        longest = min(server.patience + (BLOCK if blocks else 0), left)
-        reply = await self.ask(
-            words, min(server.patience, left), answer=longest, acquires=True, poll_at=poll_at, fresh=fresh
-        )
+        longest = min(server.patience + (BLOCK if how is Way.BLOCK else 0), left)
+        in_turn = None if how is not Way.QUEUE else until
+        try:
+            reply = await self.ask(
+                words, min(server.patience, left), answer=longest, acquires=True, in_turn=in_turn, fresh=fresh
+            )
+        except errors.ResponseError as error:
+            if not self.heeds(error):
+                raise
+            return False
         sent = begin if self.request is None or self.request.sent is None else self.request.sent
         if reply is None:
             # Before the time is up: from a server that does not let this connection wait.
@@ -236,8 +256,36 @@ class Hold(Question):
         return True
 
     def has_slot(self) -> bool:
-        self.slot = self.slot or take_slot()
+        self.slot = self.slot or take_slot(self.spec.max_blocking)
         return self.slot
+
+    def stand_in(self, line: Line | None) -> None:
+        """Its turn is in this line from now on, and in no other."""
+        with mutex:
+            if self.line is not None and self.line is not line:
+                self.line.leave(self.turn)
+            if line is not None:
+                line.enter(self.turn)
+            self.line = line
+
+    def heeds(self, error: errors.ResponseError) -> bool:
+        """True if the error concerns the options of a wait, so that it is asked again at once with others."""
+        server = self.server
+        if server is None:
+            return False
+        notified = isinstance(self.request, Told) and self.request.notified
+        with mutex:
+            again_at_once, hurried = server.line.heed(error, now(), notified=notified)
+            server.hasten(hurried)
+        return again_at_once
+
+    def tell_refusal(self, server: Server) -> None:
+        """Tells why NOTIFY cannot be had: one wait for all of this server."""
+        with mutex:
+            why = server.line.refusal()
+        if why is not None:
+            text = "waits without messages of the server, and asks it each second: NOTIFY cannot be had"
+            self.tell("no notify", f"{text}: {why.__cause__ or why}", why)
 
     def free_slot(self) -> None:
         if self.slot:
@@ -261,7 +309,7 @@ class Hold(Question):
             if self.server is not None:
                 self.owed, self.to_send = words, True
                 self.due = now()
-                self.owes_until = self.due + self.spec.lease + QUEUE
+                self.owes_until = self.due + self.spec.lease + self.kept
                 self.read_until = self.due + READ_ON
                 self.server.plan(self)
 
@@ -563,24 +611,24 @@ class Hold(Question):
 
     async def ask(
         self,
-        words: Words | Callable[[], Words],
+        words: Words | Callable[..., Words],
         limit: float,
         *,
         answer: float | None = None,
         acquires: bool = False,
-        poll_at: float | None = None,
+        in_turn: float | None = None,
         fresh: bool = False,
     ) -> Any:
         """The reply to a request, wherever in a cluster the keys are now.
 
-        It is sent within `limit` seconds, and answered within as many, or `answer`. It goes with the renewer at
-        `poll_at`, if that is given.
+        It is sent within `limit` seconds, and answered within as many, or `answer`. If `in_turn` is given, it is sent
+        in the turn of the wait, and then at the latest.
         """
         asked: errors.AskError | None = None
         for _ in range(3):
             begin = now()
             try:
-                return await self.ask_once(words, asked, limit, answer, acquires=acquires, poll_at=poll_at, fresh=fresh)
+                return await self.ask_once(words, asked, limit, answer, acquires=acquires, in_turn=in_turn, fresh=fresh)
             except errors.AskError as error:
                 if not hasattr(self.spec.client, "nodes_manager"):
                     raise
@@ -592,13 +640,13 @@ class Hold(Question):
 
     async def ask_once(
         self,
-        words: Words | Callable[[], Words],
+        words: Words | Callable[..., Words],
         asked: errors.AskError | None,
         limit: float,
         answer: float | None,
         *,
         acquires: bool,
-        poll_at: float | None,
+        in_turn: float | None,
         fresh: bool,
     ) -> Any:
         if asked is None:
@@ -608,10 +656,12 @@ class Hold(Question):
         try:
             if acquires:
                 self.request = None
-            if poll_at is not None and asked is None:
-                request: Request = server.errand(words() if callable(words) else words, poll_at)
+            if in_turn is not None and asked is None and callable(words):
+                self.stand_in(server.line)
+                request: Request = server.told(self.turn, words, in_turn)
             else:
-                request = await server.send(words, limit, fresh=fresh, asking=asked is not None)
+                most = self.spec.max_blocking
+                request = await server.send(words, limit, most=most, fresh=fresh, asking=asked is not None)
             if acquires:
                 self.request = request
             return await request.reply(limit if answer is None else answer)

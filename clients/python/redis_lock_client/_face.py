@@ -6,13 +6,14 @@ import math
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
 import redis.asyncio
 from redis.exceptions import LockError
 
 from redis_lock_client._common import (
+    BLOCKING_MAX,
     LEASE,
     LOOK,
     Key,
@@ -31,6 +32,9 @@ from redis_lock_client._tasks import TaskServer
 from redis_lock_client._threads import ThreadServer, run
 from redis_lock_client._transport import Server
 from redis_lock_client._trouble import OnTrouble
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Place:
@@ -71,6 +75,10 @@ class Face:
             return place.hold
         place.hold = hold
         return None
+
+    def _begin(self, blocking: bool | None, blocking_timeout: float | None) -> tuple[Any, float | None]:
+        """A new acquisition, and how long to wait for it."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         hold, state = self._hold, "not acquired"
@@ -126,6 +134,66 @@ class Face:
         return False
 
 
+class ThreadFace(Face):
+    """What locks for threads have in common."""
+
+    def acquire(self) -> bool:
+        """Takes the lock, or waits for it."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Releases the lock."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise self._not_acquired()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except Exception as failure:
+            if self._heed(failure, error):
+                raise
+
+
+class AsyncFace(Face):
+    """What locks for asyncio have in common."""
+
+    async def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
+        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
+
+        Args:
+            blocking: False: try once, whatever `wait` says.
+            blocking_timeout: replaces `wait` for this once, in seconds.
+
+        """
+        hold, wait = self._begin(blocking, blocking_timeout)
+        got: bool = await hold.acquire(self._take, wait)
+        return got
+
+    async def release(self) -> None:
+        """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
+        await self._held().release()
+
+    async def __aenter__(self) -> Self:
+        if not await self.acquire():
+            raise self._not_acquired()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.release()
+        except Exception as failure:
+            if self._heed(failure, error):
+                raise
+
+
 class _Lock(Face):
     """What `Lock` and `AsyncLock` have in common.
 
@@ -143,6 +211,10 @@ class _Lock(Face):
         on_trouble: is called with a `Trouble`, once for each kind of it: the server cannot be reached, has no module,
             gives no right or has no memory, a renewal failed, the lock is lost. Without it the logger `redis_lock` is
             told. It is called in a thread of its own where a renewal finds the trouble; with asyncio in the event loop.
+        max_blocking: so many waits of the process have a connection each. Further ones are told by the server's NOTIFY,
+            all on one more connection; 0: all of them.
+        notify_prefix: stands before the random part of the channel of NOTIFY, `lock:notify:`, so that the user's rights
+            can be limited to it. The first wait of a client decides.
         timeout: the `lease`, in seconds, as redis-py calls it.
         blocking: False: try once, as `wait=0`.
         blocking_timeout: the `wait`, in seconds, as redis-py calls it.
@@ -171,6 +243,8 @@ class _Lock(Face):
         note: str | None = None,
         within: _Lock | None = None,
         on_trouble: OnTrouble | None = None,
+        max_blocking: int = BLOCKING_MAX,
+        notify_prefix: str = "",
         timeout: float | None = None,
         blocking: bool = True,
         blocking_timeout: float | None = None,
@@ -192,7 +266,11 @@ class _Lock(Face):
             raise ValueError("take must be from 1 to limit")
         check_wait(wait)
         check_wait(blocking_timeout)
-        self._spec = Spec(client, keys, float(lease), shared, limit, take, note, on_trouble)
+        if max_blocking < 0:
+            raise ValueError("max_blocking must be 0 or more")
+        self._spec = Spec(
+            client, keys, float(lease), shared, limit, take, note, on_trouble, max_blocking, notify_prefix
+        )
         self._wait = 0.0 if not blocking else wait if blocking_timeout is None else blocking_timeout
         self._within, self._raises = within, raise_on_release_error
         self._place = Place()
@@ -219,7 +297,7 @@ class _Lock(Face):
         return Hold(self._spec, self._outer_owner(self._within) or Owner(), self._kind)
 
 
-class Lock(_Lock):
+class Lock(ThreadFace, _Lock):
     """A lock of one key or several, for threads: see the arguments of `_Lock`."""
 
     _kind = ThreadServer
@@ -275,42 +353,13 @@ class Lock(_Lock):
         lost: bool = hold.lost
         return lost
 
-    def __enter__(self) -> Lock:
-        if not self.acquire():
-            raise self._not_acquired()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.release()
-        except Exception as failure:
-            if self._heed(failure, error):
-                raise
-
-
-class AsyncLock(_Lock):
+class AsyncLock(AsyncFace, _Lock):
     """A lock of one key or several, for asyncio: see the arguments of `_Lock`."""
 
     _kind = TaskServer
     _clients = (redis.asyncio.Redis, redis.asyncio.RedisCluster)
     _library = "redis.asyncio.Redis or redis.asyncio.RedisCluster"
-
-    async def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
-        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
-
-        Args:
-            blocking: False: try once, whatever `wait` says.
-            blocking_timeout: replaces `wait` for this once, in seconds.
-
-        """
-        hold, wait = self._begin(blocking, blocking_timeout)
-        return await hold.acquire(self._take, wait)
-
-    async def release(self) -> None:
-        """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
-        await self._held().release()
 
     async def check(self) -> bool:
         """Asks the server whether the lock is held now, under its fence."""
@@ -335,20 +384,6 @@ class AsyncLock(_Lock):
             await self._kind.ring(hold.event, min(hold.valid_until - now(), until - now(), LOOK))
         lost: bool = hold.lost
         return lost
-
-    async def __aenter__(self) -> AsyncLock:
-        if not await self.acquire():
-            raise self._not_acquired()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.release()
-        except Exception as failure:
-            if self._heed(failure, error):
-                raise
 
 
 for _face in (Lock, AsyncLock):  # help() shows the arguments where people look for them

@@ -96,7 +96,7 @@ class TaskRequest(Request):
     def is_broken(self) -> bool:
         return self.task.done() and not self.answered
 
-    async def exchange(self, words: Words | Callable[[], Words], fresh: bool, asking: bool) -> Any:
+    async def exchange(self, words: Words | Callable[..., Words], fresh: bool, asking: bool) -> Any:
         server = self.server
         try:
             self.connection = connection = await server.lend(ANSWER, fresh=fresh)
@@ -126,13 +126,15 @@ class TaskServer(Server):
         self.loop = asyncio.get_running_loop()
         self.bell = Bell()
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.subscribed: Any = None  # the connection with a subscription, while somebody reads it
+        self.reading: asyncio.Task[Any] | None = None  # that has not come to its end
 
     @staticmethod
     def place() -> int:
         return id(asyncio.get_running_loop())
 
-    def start(self, renewer: Coroutine[Any, Any, None]) -> None:
-        self.task(renewer)
+    def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
+        self.task(steps).set_name(name)
 
     def task(self, steps: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Runs it by itself. Its error is nobody's if nobody asks for its result."""
@@ -146,7 +148,7 @@ class TaskServer(Server):
         return self.loop.is_closed()
 
     def abandon(self) -> None:
-        connections = [connection for _, connection in self.idle] + [self.own]
+        connections = [connection for _, connection in self.idle] + [self.own, self.subscribed]
         connections += [request.connection for request in self.lent]
         self.idle, self.own = [], None
         for connection in filter(None, connections):
@@ -168,8 +170,8 @@ class TaskServer(Server):
     async def ring(bell: Bell, seconds: float) -> None:
         await ring(bell, seconds)
 
-    async def open(self, limit: float) -> Any:
-        connection = self.source.connection_class(**self.settings(limit) | {"socket_timeout": None})
+    async def open(self, limit: float, **settings: Any) -> Any:
+        connection = self.source.connection_class(**self.settings(limit) | {"socket_timeout": None} | settings)
         opening = self.task(connection.connect())
         try:
             await asyncio.wait({opening}, timeout=limit)
@@ -216,13 +218,33 @@ class TaskServer(Server):
         except OSError as error:
             raise errors.ConnectionError(f"the connection broke: {error}") from error
 
+    async def write(self, connection: Any, words: Words) -> None:
+        self.subscribed = connection
+        await connection.send_command(*words)
+
+    async def read(self, connection: Any, seconds: float) -> Any:
+        # A task that is not cancelled: the reply may be half read when the time is up.
+        if self.reading is None:
+            self.reading = self.task(connection.read_response(disable_decoding=True))
+        await asyncio.wait({self.reading}, timeout=seconds)
+        if not self.reading.done():
+            return None
+        read, self.reading = self.reading, None
+        return read.result()
+
+    def end_reading(self, connection: Any) -> None:
+        if self.reading is not None:
+            self.reading.cancel()
+        self.reading = self.subscribed = None
+        self.close(connection)
+
     def request(self) -> TaskRequest:
         return TaskRequest(self)
 
     async def post(
         self,
         request: TaskRequest,
-        words: Words | Callable[[], Words],
+        words: Words | Callable[..., Words],
         limit: float,  # noqa: ARG002 - that of the reply includes it
         *,
         fresh: bool = False,

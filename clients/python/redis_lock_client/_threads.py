@@ -12,7 +12,7 @@ from typing import Any
 
 from redis import exceptions as errors
 
-from redis_lock_client._common import TICK, now
+from redis_lock_client._common import ANSWER, TICK, now
 from redis_lock_client._transport import Request, Server, T, Words, is_stale
 from redis_lock_client._trouble import teller
 
@@ -114,8 +114,8 @@ class ThreadServer(Server):
     def place() -> int:
         return 0
 
-    def start(self, renewer: Coroutine[Any, Any, None]) -> None:
-        thread = threading.Thread(target=run, args=(renewer,), name="redis-lock renewer", daemon=True)
+    def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
+        thread = threading.Thread(target=run, args=(steps,), name=name, daemon=True)
         _renewers.add(thread)
         thread.start()
 
@@ -130,8 +130,8 @@ class ThreadServer(Server):
     async def ring(bell: threading.Event, seconds: float) -> None:
         bell.wait(max(seconds, 0))
 
-    async def open(self, limit: float) -> Any:
-        connection = self.source.connection_class(**self.settings(limit))
+    async def open(self, limit: float, **settings: Any) -> Any:
+        connection = self.source.connection_class(**self.settings(limit) | settings)
         plain, until = connection._connect, now() + limit
         connection._connect = lambda: TimedSocket(plain(), until)
         try:
@@ -167,13 +167,24 @@ class ThreadServer(Server):
                 raise errors.TimeoutError("the server did not answer in time") from error
             raise errors.ConnectionError(f"the connection broke: {error}") from error
 
+    async def write(self, connection: Any, words: Words) -> None:
+        bound(connection, ANSWER)
+        connection.send_command(*words)
+
+    async def read(self, connection: Any, seconds: float) -> Any:
+        bound(connection, seconds + ANSWER)
+        return connection.read_response(disable_decoding=True) if connection.can_read(seconds) else None
+
+    def end_reading(self, connection: Any) -> None:
+        self.close(connection)
+
     def request(self) -> ThreadRequest:
         return ThreadRequest(self)
 
     async def post(
         self,
         request: ThreadRequest,
-        words: Words | Callable[[], Words],
+        words: Words | Callable[..., Words],
         limit: float,
         *,
         fresh: bool = False,

@@ -30,11 +30,11 @@ from redis_lock_client._common import (
     pauses,
 )
 from redis_lock_client._trouble import is_crowded, logger, teller
+from redis_lock_client._waiting import CONFIRM, PROVE, Line, State, Turn, is_cluster
 
 T = TypeVar("T")
 Words = Sequence[Any]
 MOST_AT_ONCE = 1000  # requests in one write
-MOST_LENT = BLOCKING_MAX + 1  # connections to a server, beside the renewer's own
 
 
 class Request(abc.ABC):
@@ -139,6 +139,30 @@ class Errand(Request, Question):
         return waits
 
 
+class Told(Errand):
+    """A request of a wait that does not block. It is made when it is sent, with the channel that there is then."""
+
+    def __init__(self, server: Server, turn: Turn, make: Callable[[bytes | None], Words], until: float) -> None:
+        super().__init__(server, (), min(turn.due, until))
+        self.turn, self.make = turn, make
+        self.notified = False
+
+    def words(self) -> list[Words] | None:
+        if not self.wanted:
+            return None
+        with mutex:
+            channel = self.server.line.channel
+            self.notified = channel is not None
+            self.turn.sends()
+        return [self.make(channel)]
+
+    async def heed(self, replies: list[Any] | Exception, sent: float) -> None:
+        with mutex:
+            reply = replies if isinstance(replies, Exception) else replies[0]
+            self.server.line.answered(self.turn, reply, now(), notified=self.notified)
+        await super().heed(replies, sent)
+
+
 class Server(abc.ABC):
     """One for each pool of connections that locks are made with, or node of a cluster, and for each event loop."""
 
@@ -159,6 +183,10 @@ class Server(abc.ABC):
         self.planned = 0  # the duties in the agenda
         self.pauses = pauses()
         self.open_at = -math.inf  # when the renewer's connection may be opened again
+        self.line = Line()
+        self.decided = self.event()  # rings when messages come, or it is clear that none will
+        self.wanted = self.event()  # rings when a subscription is wanted
+        self.listens = False
 
     @classmethod
     def enter(cls, source: Any) -> Server:
@@ -169,7 +197,7 @@ class Server(abc.ABC):
             if server is None:
                 _sweep()
                 server = cls(source)
-                server.start(server.serve(key))
+                server.start(server.serve(key), "redis-lock renewer")
                 servers[key] = server
             server.users += 1
         return server
@@ -311,12 +339,15 @@ class Server(abc.ABC):
         with mutex:
             if self.own is None:
                 self.own = connection
+                self.heed_line()
                 return
         self.give(connection)
 
     def break_own(self, *, timed_out: bool) -> None:
         with mutex:
             connection, self.own = self.own, None
+            if connection is not None:
+                self.hasten(self.line.part(now()))
         if connection is not None:
             self.close(connection)
         if timed_out:
@@ -346,6 +377,102 @@ class Server(abc.ABC):
         """True if the renewer's connection is in use."""
         return False
 
+    # --- waits that do not block ---
+
+    def told(self, turn: Turn, make: Callable[[bytes | None], Words], until: float) -> Told:
+        """Plans the next request of a wait, for when its turn is, or when the wait is over."""
+        with mutex:
+            turn.request = told = Told(self, turn, make, until)
+            self.plan(told)
+        return told
+
+    def heed_line(self) -> None:
+        """The renewer has a connection. Needs `mutex`."""
+        self.line.reconnected()
+        self.hasten([])
+
+    def hasten(self, turns: list[Turn]) -> None:
+        """Something has happened to the line, and these are due sooner for it. Needs `mutex`."""
+        if self.line.is_decided:
+            self.decided.set()
+        else:
+            self.decided.clear()
+        if self.line.state is State.NONE:
+            self.wanted.set()
+        for turn in turns:
+            told = turn.request
+            if told is not None and told.ticket != 0 and turn.due < told.due:
+                told.due = turn.due
+                self.plan(told)
+
+    async def hear(self, key: Any, prefix: str, until: float) -> None:
+        """Until messages come, or it is clear that none will, or the time is over."""
+        with mutex:
+            self.line.key = key
+            if not self.listens:
+                self.listens = True
+                self.start(self.listen(prefix), "redis-lock listener")
+        until = min(until, now() + CONFIRM)
+        while not self.line.is_decided and not self.over and now() < until:
+            await self.ring(self.decided, min(until - now(), LOOK))
+
+    async def listen(self, prefix: str) -> None:
+        """Has the one subscription for all waits of this server, as long as there is the server."""
+        while not self.over:
+            self.wanted.clear()
+            if not self.line.wants(now()):
+                await self.ring(self.wanted, LOOK)
+                continue
+            try:
+                await self.subscribe(prefix)
+            except Exception as error:  # noqa: BLE001 - whatever it was: the waits go on without messages
+                with mutex:
+                    self.hasten(self.line.broken(error, now()))
+
+    async def subscribe(self, prefix: str) -> None:
+        """Subscribes, and hands on what comes, until the subscription is lost or is not wanted any more."""
+        with mutex:
+            self.line.state = State.ASKED
+            self.hasten([])
+        give_up = now() + CONFIRM
+        connection = await self.open(CONFIRM, protocol=2)
+        try:
+            await self.write(connection, ["HELLO"])
+            try:
+                cluster = is_cluster(await self.read_within(connection, give_up))
+            except errors.ResponseError:
+                cluster = False
+            with mutex:
+                channel = self.line.ask(prefix, cluster=cluster)
+            words = ["SSUBSCRIBE" if cluster else "SUBSCRIBE", channel]
+            await self.write(connection, words)
+            await self.heed_message(await self.read_within(connection, give_up))
+            if self.line.state is State.ASKED:
+                raise errors.ResponseError("the subscription was not confirmed")
+            proved = now()
+            while not self.over and self.line.channel == channel:
+                message = await self.read(connection, LOOK)
+                if message is not None:
+                    proved = now()
+                    await self.heed_message(message)
+                elif now() >= proved + PROVE:
+                    # A repeated subscription is confirmed as the first one was: the connection lives.
+                    await self.write(connection, words)
+                    await self.heed_message(await self.read_within(connection, now() + CONFIRM))
+                    proved = now()
+        finally:
+            self.end_reading(connection)
+
+    async def heed_message(self, message: Any) -> None:
+        with mutex:
+            self.hasten(self.line.heard(message, now()))
+
+    async def read_within(self, connection: Any, until: float) -> Any:
+        message = await self.read(connection, max(until - now(), 0))
+        if message is None:
+            raise errors.TimeoutError("the subscription was not confirmed in time")
+        return message
+
     # --- connections ---
 
     @property
@@ -373,6 +500,7 @@ class Server(abc.ABC):
                 self.close(connection)
             elif self.own is None:
                 self.own = connection
+                self.heed_line()
             else:
                 self.idle.append((now(), connection))
                 if len(self.idle) > IDLE_MAX:
@@ -404,14 +532,21 @@ class Server(abc.ABC):
             self.close(connection)
 
     async def send(
-        self, words: Words | Callable[[], Words], limit: float, *, fresh: bool = False, asking: bool = False
+        self,
+        words: Words | Callable[..., Words],
+        limit: float,
+        *,
+        most: int = BLOCKING_MAX,
+        fresh: bool = False,
+        asking: bool = False,
     ) -> Request:
         """Sends a request; over a new connection if `fresh`, and behind ASKING if `asking`.
 
-        It goes with the renewer where no connection is left. `words` may be what makes them when one is there.
+        It goes with the renewer where `most` connections are lent, or none is left. `words` may be what makes them
+        when one is there.
         """
         with mutex:
-            request = self.request() if asking or len(self.lent) < MOST_LENT else None
+            request = self.request() if asking or len(self.lent) < most else None
         if request is not None:
             try:
                 await self.post(request, words, limit, fresh=fresh, asking=asking)
@@ -433,7 +568,8 @@ class Server(abc.ABC):
         """Tells one event loop from another."""
 
     @abc.abstractmethod
-    def start(self, renewer: Coroutine[Any, Any, None]) -> None: ...
+    def start(self, steps: Coroutine[Any, Any, None], name: str) -> None:
+        """Runs it in the background."""
 
     def is_dead(self) -> bool:
         """True if nobody can use it any more."""
@@ -453,8 +589,20 @@ class Server(abc.ABC):
         """Until the bell rings, or the time is up."""
 
     @abc.abstractmethod
-    async def open(self, limit: float) -> Any:
+    async def open(self, limit: float, **settings: Any) -> Any:
         """A new connection, within `limit` seconds."""
+
+    @abc.abstractmethod
+    async def write(self, connection: Any, words: Words) -> None:
+        """Sends one request, and reads nothing."""
+
+    @abc.abstractmethod
+    async def read(self, connection: Any, seconds: float) -> Any:
+        """What comes over a connection with a subscription within this time; None if nothing does."""
+
+    @abc.abstractmethod
+    def end_reading(self, connection: Any) -> None:
+        """Closes a connection with a subscription."""
 
     @abc.abstractmethod
     async def is_open(self, connection: Any) -> bool:
@@ -475,7 +623,7 @@ class Server(abc.ABC):
     async def post(
         self,
         request: Any,
-        words: Words | Callable[[], Words],
+        words: Words | Callable[..., Words],
         limit: float,
         *,
         fresh: bool = False,
@@ -511,11 +659,11 @@ blocking = 0  # how many waits of this process BLOCK
 refreshed: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()  # when a cluster was asked
 
 
-def take_slot() -> bool:
-    """True if one more wait may BLOCK; it needs a `free_slot`."""
+def take_slot(most: int) -> bool:
+    """True if one more wait may BLOCK, of so many in this process; it needs a `free_slot`."""
     global blocking  # noqa: PLW0603
     with mutex:
-        free = blocking < BLOCKING_MAX
+        free = blocking < most
         blocking += free
         return free
 

@@ -192,7 +192,7 @@ class NetworkTest(unittest.TestCase):
         with Lock(client, self.key):
             with ThreadPoolExecutor(MANY) as threads:
                 list(threads.map(self.hold_for_a_moment, [client] * MANY, self.keys))
-            wait_for(lambda: self.connections("burst") <= 8 + 1, 20)
+            wait_for(lambda: self.connections("burst") <= 8 + 2, 20)
 
     def hold_for_a_moment(self, client, key):
         with contextlib.suppress(redis.RedisError), Lock(client, key):
@@ -263,6 +263,29 @@ class NetworkTest(unittest.TestCase):
             before, accepted = self.counts(), proxy.accepted
             list(threads.map(lambda _: work(), range(4)))
         self.assertEqual(self.costs(before, accepted, proxy, 100), COSTS["contended"])
+
+    def test_a_lock_that_is_waited_for_by_notify_costs_what_is_written_down(self):
+        proxy = self.proxy()
+        client = self.client(proxy)
+        waits = 20
+
+        def wait():
+            with Lock(client, self.key, wait=60, max_blocking=0):
+                pass
+
+        # No wait asks by itself meanwhile, however busy the machine is.
+        with mock.patch("redis_lock_client._waiting.NOTIFY_QUEUE", 600.0), ThreadPoolExecutor(waits) as threads:
+            for count in (1, waits):
+                holder = Lock(self.server, self.key)
+                holder.acquire()
+                before, accepted = self.counts(), proxy.accepted
+                all_waits = [threads.submit(wait) for _ in range(count)]
+                wait_for(lambda count=count: self.waiting() == count)
+                holder.release()
+                for one in all_waits:
+                    one.result()
+        before[2] += 1  # the holder's release
+        self.assertEqual(self.costs(before, accepted, proxy, waits), COSTS["notified"])
 
     # --- servers that hang ---
 

@@ -1,7 +1,7 @@
 """Uses the blocking helper as it is told by lines of JSON: see clients/scenarios.md.
 
-python.py URL [--cluster]. Each request runs in a thread of its own; those with "main" run in the main thread, where a
-signal's handler can raise an exception in them, as Ctrl-C does.
+python.py URL [--cluster] [blocking=N], where N waits may block. Each request runs in a thread of its own; those with
+"main" run in the main thread, where a signal's handler can raise an exception in them, as Ctrl-C does.
 """
 
 import contextlib
@@ -26,7 +26,10 @@ class Cancelled(BaseException):
 
 
 class Agent:
-    def __init__(self, url, cluster=False):
+    def __init__(self, url, *words):
+        cluster = "--cluster" in words
+        self.options = {"max_blocking": int(word[9:]) for word in words if word.startswith("blocking=")}
+        self.told = []
         self.client = redis.RedisCluster.from_url(url) if cluster else redis.Redis.from_url(url)
         self.locks = {}
         self.signals = {}
@@ -102,7 +105,8 @@ class Agent:
             return failure("server", error)
 
     def open(self, request):
-        options = {name: request[name] for name in OPTIONS if name in request}
+        options = self.options | {name: request[name] for name in OPTIONS if name in request}
+        options["on_trouble"] = self.told.append
         if request.get("within"):
             options["within"] = self.locks[request["within"]]
         keys = request["keys"]
@@ -131,6 +135,9 @@ class Agent:
 
     def owner(self, request):
         return {"owner": self.locks[request["lock"]].owner}
+
+    def troubles(self, request):
+        return {"troubles": [str(trouble) for trouble in self.told]}
 
     def tasks(self, request):
         return {"tasks": threading.active_count()}
@@ -169,4 +176,4 @@ def text(reply):
 
 
 if __name__ == "__main__":
-    Agent(sys.argv[1], "--cluster" in sys.argv[2:]).run()
+    Agent(*sys.argv[1:]).run()

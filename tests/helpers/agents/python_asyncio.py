@@ -1,6 +1,6 @@
 """Uses the asyncio helper as it is told by lines of JSON: see clients/scenarios.md.
 
-python_asyncio.py URL [--cluster]. Each request runs in a task of its own.
+python_asyncio.py URL [--cluster] [blocking=N], where N waits may block. Each request runs in a task of its own.
 """
 
 import asyncio
@@ -17,7 +17,10 @@ OPTIONS = ("lease", "wait", "shared", "limit", "take", "note")
 
 
 class Agent:
-    def __init__(self, url, cluster=False):
+    def __init__(self, url, *words):
+        cluster = "--cluster" in words
+        self.options = {"max_blocking": int(word[9:]) for word in words if word.startswith("blocking=")}
+        self.told = []
         self.client = (redis.RedisCluster if cluster else redis.Redis).from_url(url)
         self.locks = {}
         self.running = {}
@@ -61,7 +64,8 @@ class Agent:
             return failure("server", error)
 
     async def open(self, request):
-        options = {name: request[name] for name in OPTIONS if name in request}
+        options = self.options | {name: request[name] for name in OPTIONS if name in request}
+        options["on_trouble"] = self.told.append
         if request.get("within"):
             options["within"] = self.locks[request["within"]]
         keys = request["keys"]
@@ -91,6 +95,9 @@ class Agent:
     async def owner(self, request):
         return {"owner": self.locks[request["lock"]].owner}
 
+    async def troubles(self, request):
+        return {"troubles": [str(trouble) for trouble in self.told]}
+
     async def tasks(self, request):
         return {"tasks": len(asyncio.all_tasks())}
 
@@ -117,4 +124,4 @@ def text(reply):
 
 
 if __name__ == "__main__":
-    asyncio.run(Agent(sys.argv[1], "--cluster" in sys.argv[2:]).run())
+    asyncio.run(Agent(*sys.argv[1:]).run())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import redis
 import redis.asyncio
 
 from redis_lock_client._common import LEASE, Key, check_lease, check_wait, one_key, wait_of
-from redis_lock_client._face import Face, Place
+from redis_lock_client._face import AsyncFace, Face, Place, ThreadFace
 from redis_lock_client._tasks import TaskServer
 from redis_lock_client._trouble import OnTrouble, teller
 from redis_lock_client.quorum._background import Background
@@ -90,7 +89,7 @@ class _QuorumLock(Face):
         return Hold(self._spec, self._outer_owner(self._within)), wait
 
 
-class AsyncQuorumLock(_QuorumLock):
+class AsyncQuorumLock(AsyncFace, _QuorumLock):
     """A lock over a quorum for asyncio, with clients of `redis.asyncio`. See `QuorumLock` for the arguments."""
 
     @staticmethod
@@ -106,21 +105,6 @@ class AsyncQuorumLock(_QuorumLock):
         except RuntimeError:  # asked in another thread
             teller.later(call)
 
-    async def acquire(self, *, blocking: bool | None = None, blocking_timeout: float | None = None) -> bool:
-        """Takes the lock, or waits for it. True when it is held; False when the wait was over first.
-
-        Args:
-            blocking: False: try once, whatever `wait` says.
-            blocking_timeout: replaces `wait` for this once, in seconds.
-
-        """
-        hold, wait = self._begin(blocking, blocking_timeout)
-        return await hold.acquire(self._take, wait)
-
-    async def release(self) -> None:
-        """Releases the lock. Raises `LockLost` if it was lost before. It does so even if the task is cancelled."""
-        await self._held().release()
-
     async def check(self) -> bool:
         """Asks the servers whether a majority of them holds the lock now."""
         return self._hold is not None and await self._hold.check()
@@ -130,22 +114,8 @@ class AsyncQuorumLock(_QuorumLock):
         lost: bool = await self._last().wait_lost(timeout)
         return lost
 
-    async def __aenter__(self) -> AsyncQuorumLock:
-        if not await self.acquire():
-            raise self._not_acquired()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.release()
-        except Exception as failure:
-            if self._heed(failure, error):
-                raise
-
-
-class QuorumLock(_QuorumLock):
+class QuorumLock(ThreadFace, _QuorumLock):
     """A lock over a majority of servers, for threads: see the arguments of `_QuorumLock`."""
 
     @staticmethod
@@ -187,20 +157,6 @@ class QuorumLock(_QuorumLock):
         """Waits until the lock is lost (True), or is released, or `timeout` seconds are over (False)."""
         hold = self._last()
         return bool(hold.is_lost() or Background.do(lambda: hold.wait_lost(timeout)))
-
-    def __enter__(self) -> QuorumLock:
-        if not self.acquire():
-            raise self._not_acquired()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.release()
-        except Exception as failure:
-            if self._heed(failure, error):
-                raise
 
 
 for _face in (QuorumLock, AsyncQuorumLock):  # help() shows the arguments where people look for them
