@@ -285,7 +285,7 @@ class Hold(Question):
             why = server.line.refusal()
         if why is not None:
             text = "waits without messages of the server, and asks it each second: NOTIFY cannot be had"
-            self.tell("no notify", f"{text}: {why.__cause__ or why}", why)
+            self.tell("notify", f"{text}: {why.__cause__ or why}", why)
 
     def free_slot(self) -> None:
         if self.slot:

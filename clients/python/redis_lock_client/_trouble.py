@@ -25,7 +25,7 @@ class Trouble:
 
     kind: "unreachable", "crowded" (no connection is left), "no module", "old module", "no right", "memory full",
         "refused" (another error that passes), "renewal" (one has failed, and is repeated),
-        "release" (the same), "no notify" (waits that do not block ask each second), "lost".
+        "release" (the same), "notify" (waits that do not block ask each second), "lost".
     lock: the name of the lock: its key, or keys.
     text: the sentence.
     error: the error that it comes from, if there is one.
