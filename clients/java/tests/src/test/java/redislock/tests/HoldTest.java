@@ -24,6 +24,7 @@ import redislock.Leadership;
 import redislock.LockListener;
 import redislock.LockLostException;
 import redislock.LockUnavailableException;
+import redislock.RedisLock;
 import redislock.RedisLocks;
 
 /** What a hold promises, and what is easily broken, over each client library. */
@@ -99,6 +100,43 @@ class HoldTest {
             assertTrue(name.isEmpty() || name.startsWith("redislock-callback") || name.equals("main"), name);
         }
         assertTrue(threads.stream().noneMatch(name -> name.contains("lettuce") || name.contains("redislock-jedis")));
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void a_thread_that_would_wait_for_itself_is_refused_at_once(Library library) throws Exception {
+        try (RedisLocks locks = library.builder(server).build()) {
+            RedisLock lock = locks.exclusive("k");
+            Hold hold = lock.acquire();
+            assertThrows(IllegalStateException.class, lock::acquire);
+            assertThrows(IllegalStateException.class, locks.read("k")::acquireUninterruptibly);
+            assertThrows(IllegalStateException.class, () -> locks.all(List.of("j", "k")).tryAcquire(SECOND));
+            assertThrows(IllegalStateException.class, locks.asLock("k")::lock);
+            assertEquals(Optional.empty(), lock.tryAcquire(Duration.ZERO));
+            assertEquals(0, locks.info("k").orElseThrow().waiting());
+
+            // Another thread waits, and has it next. Then this one waits for that.
+            CompletableFuture<Hold> next = CompletableFuture.supplyAsync(lock::acquireUninterruptibly);
+            Server.await("a waiter", () -> locks.info("k").orElseThrow().waiting() == 1);
+            hold.close();
+            Hold other = next.get(20, TimeUnit.SECONDS);
+            assertEquals(Optional.empty(), lock.tryAcquire(Duration.ofMillis(50)));
+            other.close();
+            // A future belongs to no thread.
+            Hold free = lock.acquireAsync().get(20, TimeUnit.SECONDS);
+            assertEquals(Optional.empty(), lock.tryAcquire(Duration.ofMillis(50)));
+            free.close();
+            // Nor is a lost lock held.
+            Hold lost = lock.acquire();
+            server.ask("DEL", "k");
+            assertFalse(lost.check());
+            lock.acquire().close();
+            // Shares are counted by the server.
+            try (Hold one = locks.semaphore("s", 2, 1).acquire();
+                    Hold two = locks.semaphore("s", 2, 1).acquire()) {
+                assertTrue(one.check() && two.check());
+            }
+        }
     }
 
     @ParameterizedTest
