@@ -569,7 +569,7 @@ final class Held implements Hold {
     CompletableFuture<@Nullable Held> downgrade() {
         Terms reading = new Terms(Terms.Kind.READ, terms.keys(), terms.prefix(), terms.lease());
         long sent = engine.clock.now();
-        return route.ask(reading.acquire(holder.name, 0, false), Times.ANSWER)
+        return route.ask(reading.acquire(holder.name, 0, 0, null), Times.ANSWER)
                 .thenCompose(fence -> route.ask(terms.about(0, "LOCK.RELEASE", holder.name, "WRITE", "ALL"), Times.ANSWER)
                         .thenApply(none -> {
                             if (!(fence instanceof Long number) || number != fences[0] || !stop()) return null;

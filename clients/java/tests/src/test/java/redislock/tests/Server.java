@@ -1,11 +1,15 @@
 package redislock.tests;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import java.io.IOException;
 import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
@@ -18,9 +22,12 @@ final class Server implements AutoCloseable {
 
     private final int port;
     private final Path folder;
+    private final String[] more;
     private Process process;
 
-    Server() throws IOException {
+    /** {@code more}: settings beside the usual ones, as on its command line. */
+    Server(String... more) throws IOException {
+        this.more = more;
         try (ServerSocket free = new ServerSocket(0)) {
             port = free.getLocalPort();
         }
@@ -36,9 +43,11 @@ final class Server implements AutoCloseable {
     void start() throws IOException {
         String root = setting("REDIS_LOCK_ROOT", "../..");
         String module = setting("REDIS_LOCK_MODULE", root + "/target/release/libredis_lock.so");
-        ProcessBuilder builder = new ProcessBuilder(
+        List<String> command = new ArrayList<>(List.of(
                 setting("REDIS_LOCK_SERVER", "redis-server"), "--port", String.valueOf(port), "--save", "", "--appendonly", "yes", "--dir",
-                folder.toString(), "--loadmodule", Path.of(module).toAbsolutePath().toString());
+                folder.toString(), "--loadmodule", Path.of(module).toAbsolutePath().toString()));
+        command.addAll(List.of(more));
+        ProcessBuilder builder = new ProcessBuilder(command);
         builder.redirectErrorStream(true).redirectOutput(folder.resolve("log").toFile());
         process = builder.start();
         await("the server", () -> {
@@ -72,7 +81,7 @@ final class Server implements AutoCloseable {
     Object ask(String... words) {
         try (Jedis jedis = client()) {
             return jedis.sendCommand(
-                    () -> words[0].getBytes(java.nio.charset.StandardCharsets.UTF_8), Stream.of(words).skip(1).toArray(String[]::new));
+                    () -> words[0].getBytes(UTF_8), Stream.of(words).skip(1).toArray(String[]::new));
         }
     }
 
@@ -91,6 +100,29 @@ final class Server implements AutoCloseable {
         try (Jedis jedis = client()) {
             return jedis.clientList().lines().count() - 1;
         }
+    }
+
+    /** The same as text. */
+    String text(String... words) {
+        Object reply = ask(words);
+        return reply instanceof byte[] raw ? new String(raw, UTF_8) : String.valueOf(reply);
+    }
+
+    /** A number of INFO lock. */
+    long number(String name) {
+        return text("INFO", "lock").lines().filter(line -> line.startsWith(name + ":")).findFirst()
+                .map(line -> Long.parseLong(line.substring(name.length() + 1))).orElse(0L);
+    }
+
+    /** How many connections have a subscription. */
+    long subscribers() {
+        return text("CLIENT", "LIST", "TYPE", "pubsub").lines().filter(line -> line.contains(" sub=1 ")).count();
+    }
+
+    /** The one channel that somebody has subscribed to. */
+    String channel() {
+        List<?> channels = (List<?>) ask("PUBSUB", "CHANNELS");
+        return new String((byte[]) channels.get(0), UTF_8);
     }
 
     static void await(String what, BooleanSupplier isSo) {
