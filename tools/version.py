@@ -56,7 +56,7 @@ REPEATED = [
     ("clients/node/package.json", r'^  "version": "(.*)",$', str),
     *(
         (f"clients/java/{folder}pom.xml", r"-parent</artifactId>\n *<version>(.*)</version>$", str)
-        for folder in ("", "core/", "lettuce/", "jedis/", "kit/", "agent/", "tests/")
+        for folder in ("", "core/", "lettuce/", "jedis/", "kit/", "micrometer/", "shedlock/", "spring/", "agent/", "tests/")
     ),
 ]
 # While CHANGELOG.md has a section "Unreleased", it says which release that becomes.

@@ -24,11 +24,15 @@ final class Server implements Backend, AutoCloseable {
 
     /** {@code more}: settings beside the usual ones, as on its command line. */
     Server(String... more) {
+        server = of(Stream.concat(Stream.of("--appendonly", "yes"), Stream.of(more)).toArray(String[]::new));
+        start();
+    }
+
+    /** A server that is not started yet, with the module of the build. */
+    static LockServer of(String... more) {
         String root = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../..");
         String module = Optional.ofNullable(System.getenv("REDIS_LOCK_MODULE")).orElse(root + "/target/release/libredis_lock.so");
-        server = LockServer.withModule(
-                Path.of(module), Stream.concat(Stream.of("--appendonly", "yes"), Stream.of(more)).toArray(String[]::new));
-        start();
+        return LockServer.withModule(Path.of(module), more);
     }
 
     @Override
@@ -63,9 +67,12 @@ final class Server implements Backend, AutoCloseable {
     @Override
     public Object ask(String... words) {
         try (Jedis jedis = client()) {
-            return jedis.sendCommand(
-                    () -> words[0].getBytes(UTF_8), Stream.of(words).skip(1).toArray(String[]::new));
+            return ask(jedis, words);
         }
+    }
+
+    static Object ask(Jedis jedis, String... words) {
+        return jedis.sendCommand(() -> words[0].getBytes(UTF_8), Stream.of(words).skip(1).toArray(String[]::new));
     }
 
     /** How often a command ran. */
