@@ -47,6 +47,7 @@ class AdaptersTest {
     static final LockServer SERVER = Server.of();
 
     private static final Duration SECOND = Duration.ofSeconds(1);
+    private static final Duration LEASE = Duration.ofSeconds(6);
     private final CompletableFuture<Hold.Loss> lost = new CompletableFuture<>();
     private final SimpleMeterRegistry figures = new SimpleMeterRegistry();
     private RedisLocks locks;
@@ -77,8 +78,8 @@ class AdaptersTest {
                 lost.complete(why);
             }
         };
-        locks = Server.builder(Library.LETTUCE, SERVER.url()).lease(SECOND).listener(listener).build();
-        others = Server.builder(Library.JEDIS, SERVER.url()).lease(SECOND).build();
+        locks = Server.builder(Library.LETTUCE, SERVER.url()).lease(LEASE).listener(listener).build();
+        others = Server.builder(Library.JEDIS, SERVER.url()).lease(LEASE).build();
     }
 
     @AfterEach

@@ -183,7 +183,7 @@ class ConcurrentLockTest {
     @ParameterizedTest
     @EnumSource
     void a_lost_lock_is_not_entered_again(Library library) throws Exception {
-        try (RedisLocks locks = at(library).builder(library).lease(java.time.Duration.ofSeconds(1)).build()) {
+        try (RedisLocks locks = at(library).builder(library).lease(java.time.Duration.ofSeconds(6)).build()) {
             Lock lock = locks.asLock("k");
             lock.lock();
             lock.lock();

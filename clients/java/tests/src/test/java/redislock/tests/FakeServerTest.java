@@ -128,7 +128,7 @@ class FakeServerTest {
             }
             assertFalse(all.get(0).isDone());
             within.forEach(Hold::close);
-            for (CompletableFuture<Long> each : all) each.get(5, TimeUnit.SECONDS);
+            for (CompletableFuture<Long> each : all) each.get(30, TimeUnit.SECONDS);
             assertEquals(Optional.empty(), locks.info("s"));
         }
     }

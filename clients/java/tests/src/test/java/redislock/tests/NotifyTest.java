@@ -1,5 +1,6 @@
 package redislock.tests;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -49,6 +50,18 @@ class NotifyTest {
         server.ask("FLUSHALL");
         server.ask("CONFIG", "RESETSTAT");
         server.ask("CONFIG", "SET", "lock.max-queue-ms", "60000");
+        server.ask("CONFIG", "SET", "lock.away-ms", "2000");
+    }
+
+    private static List<?> firstWaiter(String key) {
+        return (List<?>) ((List<?>) value((List<?>) server.ask("LOCK.INFO", key), "waiters")).get(0);
+    }
+
+    private static Object value(List<?> fields, String name) {
+        for (int at = 0; at < fields.size(); at += 2) {
+            if (name.equals(new String((byte[]) fields.get(at), UTF_8))) return fields.get(at + 1);
+        }
+        throw new AssertionError(name);
     }
 
     private static RedisLocks told(Library library) {
@@ -71,6 +84,7 @@ class NotifyTest {
             CompletableFuture<Hold> opens = locks.exclusive("k").acquireAsync();
             Server.await("a subscription", () -> server.number("lock_notify_channels") == 1);
             long before = server.calls("lock.acquire") + server.calls("lock.release");
+            long began = System.nanoTime();
             List<CompletableFuture<Long>> all = new ArrayList<>();
             for (int wait = 0; wait < 200; wait += 1) {
                 all.add(locks.exclusive("k").acquireAsync().thenApply(hold -> {
@@ -90,7 +104,8 @@ class NotifyTest {
             }
             long requests = server.calls("lock.acquire") + server.calls("lock.release") - before;
             // Each third of QUEUE that a wait lasts may add one, on a busy machine.
-            assertTrue(requests >= 600 && requests < 660, "requests: " + requests);
+            long thirds = (System.nanoTime() - began) / 7_000_000_000L;
+            assertTrue(requests >= 600 && requests < 660 + 200 * thirds, "requests: " + requests);
             assertTrue(server.number("lock_notified") >= 201);
         }
     }
@@ -127,17 +142,20 @@ class NotifyTest {
     void a_subscription_that_is_cut_comes_back_and_nobody_waits_for_long(Library library) throws Exception {
         try (RedisLocks locks = told(library)) {
             CompletableFuture<Hold> wait = waiting(locks, "k");
+            boolean isSoon = false;
             for (int round = 0; round < 3; round += 1) {
                 long asked = server.calls("lock.acquire");
                 long began = System.nanoTime();
                 server.ask("CLIENT", "KILL", "TYPE", "pubsub");
                 Server.await("all to be asked for", () -> server.calls("lock.acquire") > asked);
                 Server.await("a new subscription", () -> server.subscribers() == 1);
-                // By itself a wait asks after 7.5 s at the earliest.
-                assertTrue(System.nanoTime() - began < 6_000_000_000L);
+                isSoon |= System.nanoTime() - began < 7_000_000_000L;
             }
+            assertTrue(isSoon, "by itself a wait asks after 7.5 s at the earliest");
+            long unheard = server.number("lock_notified_unheard");
             server.ask("LOCK.RELEASE", "k", "other");
-            assertTrue(wait.get(5, TimeUnit.SECONDS).isValid());
+            assertTrue(wait.get(30, TimeUnit.SECONDS).isValid());
+            assertEquals(unheard, server.number("lock_notified_unheard"));
         }
     }
 
@@ -148,14 +166,16 @@ class NotifyTest {
             CompletableFuture<Hold> wait = waiting(locks, "k");
             String owner = locks.info("k").orElseThrow().waiters().get(0).owner();
             server.ask("LOCK.ACQUIRE", "k", "late", "QUEUE", "60000");
-            long asked = server.calls("lock.acquire");
+            // So long after its connection a place ends. By itself the wait would ask later, and stand behind the other.
+            server.ask("CONFIG", "SET", "lock.away-ms", "6000");
             server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
-            Server.await("the place to be asked for", () -> server.calls("lock.acquire") > asked);
-            // What was cut ends its places after two seconds.
-            long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(3_000);
-            while (System.nanoTime() < end) assertEquals(owner, locks.info("k").orElseThrow().waiters().get(0).owner());
+            Server.await("the place to be asked for", () -> {
+                List<?> first = firstWaiter("k");
+                String name = new String((byte[]) value(first, "owner"), UTF_8);
+                return name.equals(owner) && (Long) value(first, "queue_left_ms") > 15_000;
+            });
             server.ask("LOCK.RELEASE", "k", "other");
-            assertEquals(owner, wait.get(5, TimeUnit.SECONDS).owner());
+            assertEquals(owner, wait.get(30, TimeUnit.SECONDS).owner());
             server.ask("LOCK.RELEASE", "k", "late");
         }
     }
@@ -264,7 +284,7 @@ class NotifyTest {
                 CompletableFuture<Hold> wait = locks.exclusive("k").acquireAsync();
                 Server.await("a channel", () -> node.number("lock_notify_channels") == 1);
                 first.close();
-                wait.get(5, TimeUnit.SECONDS).close();
+                wait.get(30, TimeUnit.SECONDS).close();
                 assertEquals(0, node.number("lock_notified_unheard"));
                 assertEquals(1, node.number("lock_notified"));
             }

@@ -104,7 +104,7 @@ class ApplicationTest {
     private static ConfigurableApplicationContext run(Class<?>... classes) {
         SpringApplication application = new SpringApplication(classes);
         return application.run(
-                "--server.port=0", "--redislock.url=" + SERVER.url(), "--redislock.lease=1s", "--redislock.key-prefix=app:",
+                "--server.port=0", "--redislock.url=" + SERVER.url(), "--redislock.lease=6s", "--redislock.key-prefix=app:",
                 "--redislock.name=shop", "--spring.main.banner-mode=off", "--management.endpoints.web.exposure.include=health,metrics",
                 "--management.endpoint.health.show-components=always");
     }
