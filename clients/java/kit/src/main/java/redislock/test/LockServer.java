@@ -2,9 +2,9 @@ package redislock.test;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 
-import java.io.File;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.net.BindException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -16,7 +16,9 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.extension.AfterAllCallback;
@@ -36,6 +38,12 @@ import org.junit.jupiter.api.extension.ExtensionContext;
 public final class LockServer implements BeforeAllCallback, AfterAllCallback, AutoCloseable {
     private static final int START_MS = 30_000;
     private static final int CONNECT_MS = 2_000;
+    /** Below those that a system gives to connections, which any process may get at any time. */
+    private static final int FIRST_PORT = 11_000;
+
+    private static final int PORTS = 8_000;
+    private static final int TRIES = 10;
+    private static final AtomicInteger NEXT = new AtomicInteger(ThreadLocalRandom.current().nextInt(PORTS));
 
     private final Path module;
     private final List<String> settings;
@@ -88,32 +96,58 @@ public final class LockServer implements BeforeAllCallback, AfterAllCallback, Au
      * @throws IllegalStateException if it ends at once, with what it said, or does not answer within 30 s
      */
     public void start() {
+        boolean isFirst = folder == null;
         try {
-            if (folder == null) {
-                folder = Files.createTempDirectory("redislock");
-                try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-                    port = free.getLocalPort();
-                }
-            }
-            String program = Optional.ofNullable(System.getenv("REDIS_LOCK_SERVER")).orElse("redis-server");
-            List<String> command = new ArrayList<>(List.of(
-                    program, "--port", String.valueOf(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder.toString(),
-                    "--loadmodule", module.toAbsolutePath().toString()));
-            command.addAll(settings);
-            File log = folder.resolve("log").toFile();
-            process = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(log).start();
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
-        }
-        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(START_MS);
-        while (!answers()) {
-            if (!process.isAlive() || System.nanoTime() > end) {
+            if (folder == null) folder = Files.createTempDirectory("redislock");
+            for (int tries = 1; ; tries += 1) {
+                if (isFirst) port = freePort();
+                launch();
+                if (isUp()) return;
                 String said = log();
+                stop();
+                // Another process was faster.
+                if (tries < TRIES && said.contains("in use")) continue;
                 close();
                 throw new IllegalStateException("the server does not start:\n" + said);
             }
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    private void launch() throws IOException {
+        Path files = Objects.requireNonNull(folder);
+        String program = Optional.ofNullable(System.getenv("REDIS_LOCK_SERVER")).orElse("redis-server");
+        List<String> command = new ArrayList<>(List.of(
+                program, "--port", String.valueOf(port), "--bind", "127.0.0.1", "--save", "", "--dir", files.toString(),
+                "--loadmodule", module.toAbsolutePath().toString()));
+        command.addAll(settings);
+        process = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(files.resolve("log").toFile()).start();
+    }
+
+    /** True if it answers; false if it ended or does not answer for long. */
+    private boolean isUp() {
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(START_MS);
+        while (!answers()) {
+            Process running = process;
+            if (running == null || !running.isAlive() || System.nanoTime() > end) return false;
             pause();
         }
+        return true;
+    }
+
+    /** Each one once, so that what still calls a former server does not reach the next one. */
+    private static int freePort() throws IOException {
+        for (int tries = 0; tries < PORTS; tries += 1) {
+            int number = FIRST_PORT + Math.floorMod(NEXT.getAndIncrement(), PORTS);
+            try (ServerSocket free = new ServerSocket()) {
+                free.bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), number));
+                return number;
+            } catch (BindException taken) {
+                // The next one may be free.
+            }
+        }
+        throw new IOException("no port is free");
     }
 
     private boolean answers() {
