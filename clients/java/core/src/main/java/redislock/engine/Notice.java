@@ -38,6 +38,8 @@ final class Notice {
     private long turn;
     /** The start that is under way. */
     private @Nullable CompletableFuture<@Nullable Object> starting;
+    /** It is not confirmed in time: the waits go on without it, until it is. */
+    private boolean isLate;
     /** No start before this tick. */
     private long startsAt = Long.MIN_VALUE;
 
@@ -87,9 +89,9 @@ final class Notice {
     boolean canStart() {
         lock.lock();
         try {
-            if (starting != null) return true;
             long now = Times.tick();
             boolean isRefused = refusedBy == engine.wire.connection(address) && now < refusedUntil;
+            if (starting != null && !isLate) return true;
             return !isRefused && now >= startsAt && !engine.isClosed;
         } finally {
             lock.unlock();
@@ -103,7 +105,8 @@ final class Notice {
         lock.lock();
         try {
             if (channel != null) return CompletableFuture.completedFuture(null);
-            if (starting != null) return starting;
+            if (starting != null && !isLate) return starting;
+            isLate = false;
             mine = new CompletableFuture<>();
             starting = mine;
             slot = key;
@@ -113,14 +116,10 @@ final class Notice {
             lock.unlock();
         }
         CompletableFuture<Subscription> begun = engine.wire.room().thenCompose(none -> subscribe(number, key));
-        CompletableFuture<@Nullable Subscription> soon = engine.alarm.until(Times.CONFIRM, begun);
-        soon.whenComplete((value, error) -> {
-            if (value != null) return;
-            // One that comes too late is none.
-            begun.thenAccept(Subscription::close);
-            TimeoutException late = new TimeoutException("the subscription is not confirmed within " + Times.CONFIRM + " ms");
-            failed(number, error == null ? late : Errors.plain(error));
+        begun.whenComplete((value, error) -> {
+            if (error != null) failed(number, Errors.plain(error));
         });
+        engine.alarm.after(Times.CONFIRM, () -> late(number));
         return mine;
     }
 
@@ -136,6 +135,23 @@ final class Notice {
         });
     }
 
+    private void late(long number) {
+        CompletableFuture<@Nullable Object> done;
+        lock.lock();
+        try {
+            done = starting;
+            if (number != turn || done == null || isLate) return;
+            isLate = true;
+            refused();
+        } finally {
+            lock.unlock();
+        }
+        String text = "the subscription is not confirmed within " + Times.CONFIRM + " ms";
+        engine.troubles.tell(Troubles.Kind.NOTICES, new TimeoutException(text));
+        done.complete(null);
+        askAll();
+    }
+
     private void started(long number, String name, Subscription confirmed) {
         CompletableFuture<@Nullable Object> done;
         lock.lock();
@@ -146,6 +162,7 @@ final class Notice {
                 done = null;
             } else {
                 starting = null;
+                isLate = false;
                 subscription = confirmed;
                 channel = name.getBytes(UTF_8);
                 pause = Times.PAUSE_MIN;
@@ -174,6 +191,7 @@ final class Notice {
             done = starting;
             if (number != turn || done == null) return;
             starting = null;
+            isLate = false;
             turn += 1;
             isRefused = isRefusal(error);
             startsAt = Times.tick() + pause;
@@ -196,7 +214,7 @@ final class Notice {
     }
 
     private static boolean isRefusal(Throwable error) {
-        if (error instanceof TimeoutException || error instanceof UnsupportedOperationException) return true;
+        if (error instanceof UnsupportedOperationException) return true;
         return error instanceof ServerError && !Errors.isPassing(error);
     }
 
@@ -323,7 +341,7 @@ final class Notice {
 
     /** The mode that a server names: in a cluster messages go by shards. */
     static CompletableFuture<Boolean> isCluster(Link link) {
-        return link.send(new byte[][] {HELLO}, Times.CONFIRM, false).handle((reply, error) -> {
+        return link.send(new byte[][] {HELLO}, Times.ANSWER, false).handle((reply, error) -> {
             if (error != null && !(Errors.plain(error) instanceof ServerError)) throw new CompletionException(Errors.plain(error));
             if (!(reply instanceof List<?> fields)) return link.address != null;
             for (int at = 0; at + 1 < fields.size(); at += 2) {
