@@ -83,10 +83,11 @@ public final class RedisLockProvider implements ExtensibleLockProvider {
 
         @Override
         protected void doUnlock() {
-            Duration rest = Duration.between(ClockProvider.now(), lockConfiguration.getLockAtLeastUntil());
+            // ShedLock's clock goes by milliseconds: less than one is none.
+            long rest = Duration.between(ClockProvider.now(), lockConfiguration.getLockAtLeastUntil()).toMillis();
             try {
-                if (rest.isZero() || rest.isNegative()) hold.close();
-                else hold.releaseAfter(rest);
+                if (rest <= 0) hold.close();
+                else hold.releaseAfter(Duration.ofMillis(rest + 1));
             } catch (LockLostException lost) {
                 LOG.log(System.Logger.Level.WARNING, "the lock of the job {0} was lost while it ran: {1}",
                         lockConfiguration.getName(), lost.getMessage());
