@@ -4,10 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/../clients/java"
 
-mvn() { command mvn -q -B -Dmaven.repo.local="$PWD/../../target/java/repository" "$@"; }
+mvn() { command mvn -q -B -T 1C -Dmaven.repo.local="$PWD/../../target/java/repository" "$@"; }
 
 if [ "${1-}" = agent ]; then
-  mvn package -DskipTests -Dmaven.javadoc.skip=true
+  mvn package -pl agent -am -DskipTests -Dmaven.javadoc.skip=true
   exit
 fi
 mvn "$@"

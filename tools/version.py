@@ -47,6 +47,7 @@ PACKAGES = {
     "redis-lock-client": "clients/rust",
     "server-api": "crates/server-api",
 }
+JAVA = ["core", "lettuce", "jedis", "kit", "micrometer", "shedlock", "spring", "boot", "agent", "tests"]
 FUZZED = ["linked", "lock-core", "server-api"]
 # File, pattern whose first group is the version, how the version is written there.
 REPEATED = [
@@ -56,7 +57,7 @@ REPEATED = [
     ("clients/node/package.json", r'^  "version": "(.*)",$', str),
     *(
         (f"clients/java/{folder}pom.xml", r"-parent</artifactId>\n *<version>(.*)</version>$", str)
-        for folder in ("", "core/", "lettuce/", "jedis/", "agent/", "tests/")
+        for folder in ("", *(f"{name}/" for name in JAVA))
     ),
 ]
 # While CHANGELOG.md has a section "Unreleased", it says which release that becomes.

@@ -28,7 +28,7 @@ import redislock.spi.Transport;
 /**
  * The scenarios' agent for Java: uses clients/java as an application would, and does what it is told on stdin.
  *
- * <p>{@code Agent lettuce|jedis URL [--cluster]}: one JSON object a line, in and out. Each request runs by itself, and its
+ * <p>{@code Agent lettuce|jedis URL [--cluster] [blocking=N]}, N: how many waits may block: one JSON object a line, in and out. Each request runs by itself, and its
  * answer carries its id. It never cleans up: at the end of stdin the process ends as one that dies.
  */
 public final class Agent {
@@ -42,21 +42,25 @@ public final class Agent {
     private final Map<Integer, CompletableFuture<?>> futures = new ConcurrentHashMap<>();
     private final Map<Integer, Thread> threads = new ConcurrentHashMap<>();
 
-    private Agent(String library, String url) {
+    private Agent(String library, String url, List<String> more) {
         this.url = url;
         Transport transport = library.equals("jedis")
                 ? JedisTransport.of(URI.create(url))
                 : LettuceTransport.of(RedisURI.create(url));
-        locks = RedisLocks.builder(transport).build();
+        RedisLocks.Builder builder = RedisLocks.builder(transport);
+        for (String word : more) {
+            if (word.startsWith("blocking=")) builder.maxBlockingConnections(Integer.parseInt(word.substring("blocking=".length())));
+        }
+        locks = builder.build();
     }
 
     /**
      * Runs until stdin ends.
      *
-     * @param args the client library, the URL of the server
+     * @param args the client library, the URL of the server, and more
      */
     public static void main(String[] args) {
-        Agent agent = new Agent(args[0], args[1]);
+        Agent agent = new Agent(args[0], args[1], List.of(args).subList(2, args.length));
         write(new JSONObject().put("ready", args[0]));
         Scanner lines = new Scanner(System.in, java.nio.charset.StandardCharsets.UTF_8);
         while (lines.hasNextLine()) {

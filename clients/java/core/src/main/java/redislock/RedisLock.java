@@ -7,7 +7,8 @@ import java.util.concurrent.locks.Lock;
 
 /**
  * What is to be locked, and how. It locks nothing by itself, never changes, and all threads may share it: whoever has
- * acquired has a {@link Hold}. It is not re-entrant, but {@link #asLock} is.
+ * acquired has a {@link Hold}. It is not re-entrant, but {@link #asLock} is: a thread that waits for a key that it holds
+ * itself is refused at once. What it got from a future, and shares of a semaphore, do not count as held by a thread.
  *
  * <p>Not for implementation by others: methods may be added.
  */
@@ -55,6 +56,7 @@ public interface RedisLock {
      * @throws InterruptedException if the thread was interrupted: nothing is held then
      * @throws DeadlockException if the wait would close a cycle
      * @throws LockUnavailableException if asking again does not help: no module, no right, another type of key
+     * @throws IllegalStateException if this thread holds one of the keys already
      */
     Hold acquire() throws InterruptedException;
 
@@ -64,6 +66,7 @@ public interface RedisLock {
      * @return the lock, until it is closed
      * @throws DeadlockException if the wait would close a cycle
      * @throws LockUnavailableException if asking again does not help
+     * @throws IllegalStateException if this thread holds one of the keys already
      */
     Hold acquireUninterruptibly();
 
@@ -76,6 +79,7 @@ public interface RedisLock {
      * @throws DeadlockException if the wait would close a cycle
      * @throws LockUnavailableException if the server could not be asked. That is never empty
      * @throws IllegalArgumentException if the wait is below 0
+     * @throws IllegalStateException if this thread holds one of the keys already, and the wait is above 0
      */
     Optional<Hold> tryAcquire(Duration wait) throws InterruptedException;
 

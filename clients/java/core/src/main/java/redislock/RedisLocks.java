@@ -48,7 +48,8 @@ public interface RedisLocks extends AutoCloseable {
         Builder keyPrefix(String prefix);
 
         /**
-         * Sets how many waits may have a connection each, on which the grant comes at once. Further ones ask each second.
+         * Sets how many waits may have a connection each, on which the grant comes at once. For further ones the server says when
+         * to ask again, to any number of them over one connection. They ask each second if it cannot.
          *
          * @param count from 0; 32 unless it is set
          * @return this builder

@@ -15,17 +15,22 @@ final class Engine {
     final Callbacks callbacks;
     final Troubles troubles;
     final Renewer renewer;
+    final Notices notices;
     /** Waits that are not over. */
     final Set<Wait> waits = ConcurrentHashMap.newKeySet();
 
+    /** The longest QUEUE that a server here allows, as far as one has said. */
+    volatile long queueMax = Times.FOR_EVER;
+
     volatile boolean isClosed;
 
-    Engine(Clock clock, Callbacks callbacks, redislock.spi.Transport transport, int maxBlocking) {
+    Engine(Clock clock, Callbacks callbacks, redislock.spi.Transport transport, int maxBlocking, String prefix) {
         this.clock = clock;
         this.callbacks = callbacks;
         this.wire = new Wire(transport, alarm, maxBlocking);
         this.troubles = new Troubles(callbacks);
         this.renewer = new Renewer(this);
+        this.notices = new Notices(this, transport, prefix);
     }
 
     void tellAcquired(Terms terms, long began) {

@@ -63,7 +63,7 @@ public final class EngineBuilder implements RedisLocks.Builder {
     @Override
     public RedisLocks build() {
         Callbacks callbacks = new Callbacks(listener, executor);
-        Engine engine = new Engine(transport.clock(), callbacks, transport, maxBlocking);
+        Engine engine = new Engine(transport.clock(), callbacks, transport, maxBlocking, prefix);
         engine.wire.warm();
         return new Locks(engine, transport, lease, prefix);
     }

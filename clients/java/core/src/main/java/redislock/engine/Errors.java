@@ -3,6 +3,7 @@ package redislock.engine;
 import java.util.Set;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
+import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import redislock.DeadlockException;
 import redislock.LockLostException;
@@ -15,6 +16,10 @@ final class Errors {
             "UNBLOCKED", "GRACE", "READONLY", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM");
     private static final Pattern PASSING_LIMIT = Pattern.compile("^LIMIT .*(waiters|places?|(place|waiter)-bytes)\\b");
     private static final Pattern NO_MODULE = Pattern.compile("^ERR unknown command '?LOCK\\.", Pattern.CASE_INSENSITIVE);
+
+    private static final Pattern OF_NOTIFY = Pattern.compile(
+            "^(ERR unknown option \"?NOTIFY|ERR NOTIFY|NOPERM .*NOTIFY|NOTIFYSLOT|LIMIT .*channels)", Pattern.CASE_INSENSITIVE);
+    private static final Pattern LONGEST_QUEUE = Pattern.compile("^ERR QUEUE must be a whole number from 1 to (\\d{1,15})");
 
     private Errors() {}
 
@@ -40,6 +45,17 @@ final class Errors {
     static boolean isPassing(Throwable error) {
         if (error instanceof Unreachable || isRedirection(error)) return true;
         return PASSING.contains(code(error)) || PASSING_LIMIT.matcher(String.valueOf(error.getMessage())).find();
+    }
+
+    /** True if the server would let the same request without NOTIFY in. */
+    static boolean isOfNotify(Throwable error) {
+        return error instanceof ServerError && OF_NOTIFY.matcher(String.valueOf(error.getMessage())).find();
+    }
+
+    /** The longest QUEUE that the server allows, if that is what it says; else 0. */
+    static long longestQueue(Throwable error) {
+        Matcher longest = LONGEST_QUEUE.matcher(String.valueOf(error.getMessage()));
+        return error instanceof ServerError && longest.find() ? Long.parseLong(longest.group(1)) : 0;
     }
 
     static boolean isNoModule(Throwable error) {

@@ -24,7 +24,7 @@ final class Held implements Hold {
     final Route route;
     final Owner holder;
     final long[] fences;
-    private final Terms terms;
+    final Terms terms;
     private final long began = Times.tick();
     private final ReentrantLock lock = new ReentrantLock();
     /** By the engine's clock: until when it is valid, and the end that the application set. */
@@ -43,6 +43,8 @@ final class Held implements Hold {
     private volatile @Nullable Loss loss;
     /** What the application was given to be told of a loss. */
     private @Nullable List<CompletableFuture<Loss>> listeners;
+    /** What is forgotten when it is over. */
+    private @Nullable List<Runnable> lasts;
 
     private @Nullable CompletableFuture<@Nullable Void> released;
 
@@ -156,8 +158,31 @@ final class Held implements Hold {
         } finally {
             lock.unlock();
         }
-        engine.renewer.remove(this);
+        over();
         return true;
+    }
+
+    private void over() {
+        engine.renewer.remove(this);
+        List<Runnable> all = lasts;
+        if (all != null) all.forEach(Runnable::run);
+    }
+
+    /** Runs this when it is given back or lost. */
+    void whenOver(Runnable last) {
+        lock.lock();
+        try {
+            if (!isOver) {
+                // A list of its own each time: who runs it needs no lock.
+                List<Runnable> all = lasts == null ? new ArrayList<>(1) : new ArrayList<>(lasts);
+                all.add(last);
+                lasts = all;
+                return;
+            }
+        } finally {
+            lock.unlock();
+        }
+        last.run();
     }
 
     void lose(Loss why) {
@@ -169,7 +194,7 @@ final class Held implements Hold {
         } finally {
             lock.unlock();
         }
-        engine.renewer.remove(this);
+        over();
         holder.leave(terms.keys(), false);
         settle(why);
         LockListener listener = engine.callbacks.listener;
@@ -544,7 +569,7 @@ final class Held implements Hold {
     CompletableFuture<@Nullable Held> downgrade() {
         Terms reading = new Terms(Terms.Kind.READ, terms.keys(), terms.prefix(), terms.lease());
         long sent = engine.clock.now();
-        return route.ask(reading.acquire(holder.name, 0, false), Times.ANSWER)
+        return route.ask(reading.acquire(holder.name, 0, 0, null), Times.ANSWER)
                 .thenCompose(fence -> route.ask(terms.about(0, "LOCK.RELEASE", holder.name, "WRITE", "ALL"), Times.ANSWER)
                         .thenApply(none -> {
                             if (!(fence instanceof Long number) || number != fences[0] || !stop()) return null;

@@ -17,6 +17,8 @@ import redislock.spi.Transport;
 /** One connection with its requests and the time that each has. It never connects again, and sends nothing twice. */
 final class Link {
     final @Nullable String address;
+    /** Any number of requests at a time go over it, so that no thread may wait on it. */
+    final boolean isShared;
     private final Alarm alarm;
     private final CompletableFuture<Connection> opened = new CompletableFuture<>();
     private final AtomicBoolean started = new AtomicBoolean();
@@ -31,15 +33,16 @@ final class Link {
 
     private volatile long heardAt = Long.MIN_VALUE / 2;
 
-    Link(Alarm alarm, @Nullable String address) {
+    Link(Alarm alarm, @Nullable String address, boolean isShared) {
         this.alarm = alarm;
         this.address = address;
+        this.isShared = isShared;
     }
 
     /** Connects, unless it has begun before. */
     Link open(Transport transport, boolean isDirect) {
         if (started.getAndSet(true)) return this;
-        transport.connect(address, isDirect).whenComplete((connection, error) -> {
+        transport.connect(address, isDirect && !isShared).whenComplete((connection, error) -> {
             if (connection == null) {
                 retired = true;
                 opened.completeExceptionally(error);
@@ -84,7 +87,7 @@ final class Link {
         List<CompletableFuture<Object>> replies = new ArrayList<>(all.size());
         for (int count = 0; count < all.size(); count += 1) replies.add(new CompletableFuture<>());
         if (opened.isDone()) {
-            go(all, replies, millis, isDirect);
+            go(all, replies, millis, isDirect && !isShared);
             for (CompletableFuture<Object> reply : replies) {
                 if (!reply.isDone()) return watched(all, replies, millis);
             }

@@ -237,6 +237,7 @@ final class Locks implements RedisLocks {
         } catch (java.util.concurrent.ExecutionException | java.util.concurrent.TimeoutException late) {
             // They end by themselves, as their process is away.
         }
+        engine.notices.close();
         engine.wire.close();
         engine.alarm.end();
         transport.close();

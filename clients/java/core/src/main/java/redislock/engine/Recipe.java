@@ -76,24 +76,33 @@ final class Recipe implements RedisLock {
 
     @Override
     public Hold acquire() throws InterruptedException {
-        return requireNonNull(interruptibly(wait(Times.FOR_EVER, false)));
+        threads.checkFree(terms);
+        return mine(requireNonNull(interruptibly(wait(Times.FOR_EVER, false))));
     }
 
     @Override
     public Hold acquireUninterruptibly() {
-        return requireNonNull(Awaiting.uninterruptibly(wait(Times.FOR_EVER, true).result, terms.toString()));
+        threads.checkFree(terms);
+        return mine(requireNonNull(Awaiting.uninterruptibly(wait(Times.FOR_EVER, true).result, terms.toString())));
+    }
+
+    private Held mine(Held hold) {
+        threads.has(hold);
+        return hold;
     }
 
     @Override
     public Optional<Hold> tryAcquire(Duration wait) throws InterruptedException {
         long millis = checked(wait);
         if (Thread.interrupted()) throw new InterruptedException();
-        return Optional.ofNullable(interruptibly(wait(millis, millis == 0)));
+        if (millis > 0) threads.checkFree(terms);
+        return Optional.ofNullable(interruptibly(wait(millis, millis == 0))).map(this::mine);
     }
 
     /** One try, which an interrupt does not end. */
     @Nullable Held tryOnce() {
-        return Awaiting.uninterruptibly(wait(0, true).result, terms.toString());
+        Held hold = Awaiting.uninterruptibly(wait(0, true).result, terms.toString());
+        return hold == null ? null : mine(hold);
     }
 
     private @Nullable Held interruptibly(Wait wait) throws InterruptedException {

@@ -102,12 +102,8 @@ final class Route {
 
     void learn(Throwable error, Link link) {
         String code = Errors.code(error);
-        String from = link.address == null ? "" : link.address;
         if (Errors.isRedirection(error)) {
-            String[] parts = String.valueOf(error.getMessage()).split(" ");
-            String target = parts.length > 2 ? parts[2] : from;
-            // No host: the node that answers.
-            String next = target.startsWith(":") ? from.substring(0, Math.max(0, from.lastIndexOf(':'))) + target : target;
+            String next = target(error, link.address);
             if (code.equals("ASK")) asking = next;
             else wire.homes.put(slot, next);
         } else if (error instanceof Unreachable) {
@@ -119,6 +115,27 @@ final class Route {
             link.retire();
             wire.forget(link.address);
         }
+    }
+
+    /** The node that a redirection names, as the node at this address said. */
+    static String target(Throwable error, @Nullable String address) {
+        String from = address == null ? "" : address;
+        String[] parts = String.valueOf(error.getMessage()).split(" ");
+        String target = parts.length > 2 ? parts[2] : from;
+        // No host: the node that answers.
+        return target.startsWith(":") ? from.substring(0, Math.max(0, from.lastIndexOf(':'))) + target : target;
+    }
+
+    /** The least number that is a tag of this slot. */
+    static String tagOf(int slot) {
+        for (int tag = 0; ; tag += 1) {
+            String text = String.valueOf(tag);
+            if (slotOf(text.getBytes(StandardCharsets.UTF_8)) == slot) return text;
+        }
+    }
+
+    int slot() {
+        return slot;
     }
 
     /** The slot of a key in a cluster: CRC16 of its tag, or of the whole key. */

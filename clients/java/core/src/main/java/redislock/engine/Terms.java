@@ -81,8 +81,14 @@ record Terms(
         return words;
     }
 
-    /** The request. With QUEUE it may be sent any number of times: the owner keeps its place, and counts once. */
-    byte[][] acquire(String owner, long block, boolean isQueued) {
+    /**
+     * The request. With QUEUE it may be sent any number of times: the owner keeps its place, and counts once.
+     *
+     * @param block in milliseconds; 0: it is answered at once
+     * @param queue in milliseconds; 0: no place
+     * @param channel on which the owner is told when to ask again
+     */
+    byte[][] acquire(String owner, long block, long queue, byte @Nullable [] channel) {
         String single =
                 switch (kind) {
                     case WRITE -> "LOCK.ACQUIRE";
@@ -94,7 +100,11 @@ record Terms(
         if (kind == Kind.SHARE) add(words, String.valueOf(limit), "TAKE", String.valueOf(take));
         add(words, "PX", String.valueOf(firstLease()), "RETRY", String.valueOf(take));
         if (block > 0) add(words, "BLOCK", String.valueOf(block));
-        if (isQueued) add(words, "QUEUE", String.valueOf(Times.QUEUE));
+        if (queue > 0) add(words, "QUEUE", String.valueOf(queue));
+        if (channel != null) {
+            add(words, "NOTIFY");
+            words.add(channel);
+        }
         if (note != null) add(words, "NOTE", note);
         return words.toArray(byte[][]::new);
     }

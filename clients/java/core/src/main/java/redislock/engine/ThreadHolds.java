@@ -21,4 +21,32 @@ final class ThreadHolds {
     }
 
     final ConcurrentMap<Key, Count> counts = new ConcurrentHashMap<>();
+    /** What each thread has by a call that waited, so that it never waits for itself. */
+    private final ConcurrentMap<Key, Held> held = new ConcurrentHashMap<>();
+
+    /** The present thread has it now, until it is given back or lost. Shares may be taken several times. */
+    void has(Held hold) {
+        Terms terms = hold.terms;
+        if (terms.kind() == Terms.Kind.SHARE) return;
+        Thread thread = Thread.currentThread();
+        for (String key : terms.keys()) {
+            Key mine = new Key(List.of(key), false, thread);
+            held.put(mine, hold);
+            hold.whenOver(() -> held.remove(mine, hold));
+        }
+    }
+
+    /**
+     * Refuses a wait of the present thread for what it holds itself.
+     *
+     * @throws IllegalStateException if it has one of the keys
+     */
+    void checkFree(Terms terms) {
+        if (terms.kind() == Terms.Kind.SHARE) return;
+        for (String key : terms.keys()) {
+            Held hold = held.get(new Key(List.of(key), false, Thread.currentThread()));
+            if (hold == null || !hold.isValid()) continue;
+            throw new IllegalStateException(terms + ": this thread holds it, and would wait for itself; asLock() is re-entrant");
+        }
+    }
 }

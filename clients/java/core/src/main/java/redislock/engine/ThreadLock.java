@@ -119,6 +119,7 @@ final class ThreadLock implements Lock {
             count.hold.lose(Hold.Loss.TAKEN_AWAY);
             throw count.hold.lostException();
         }
+        threads.has(reader);
         count.hold = reader;
     }
 

@@ -13,6 +13,20 @@ final class Times {
     static final long BLOCK = 3_000;
     /** The server keeps the place in the queue for this long between two requests. */
     static final long QUEUE = 10_000;
+    /** The same of a wait that the server tells when to ask. It asks by itself at a third of it. */
+    static final long QUEUE_TOLD = 30_000;
+    /** A subscription is confirmed within this time, or the waits go on without it. */
+    static final long CONFIRM = 2_000;
+    /** One that the server refused is tried again after this time, or on the next connection. */
+    static final long REFUSED = 60_000;
+    /** The link of waits that are told is looked at this often: their places end two seconds after it. */
+    static final long WATCH = 500;
+    /** All waits of a node ask together no more often than this. */
+    static final long ALL = 1_000;
+    /** So many of them at a time, one such part after the other. */
+    static final int SLICE = 500;
+
+    static final long SLICE_EACH = 50;
     /** A wait that has no connection to wait on asks this often. */
     static final long POLL = 1_000;
     /** The time for an answer, where neither the lease nor the end of a wait sets another. */

@@ -15,6 +15,8 @@ final class Troubles {
         NO_RIGHT("the server does not let this user in: may it run the commands LOCK.* on this key?"),
         MEMORY("the server is at maxmemory; a wait goes on and keeps its place"),
         REFUSED("the server refuses locks now; it is asked again"),
+        NOTICES("the server does not tell waits when to ask again, so they ask each second: it needs redis-lock with NOTIFY,"
+                + " and a user who may SUBSCRIBE and PUBLISH (in a cluster SSUBSCRIBE and SPUBLISH) on lock:notify:*"),
         RENEWAL("a lock could not be renewed, and is tried again"),
         RELEASE("a lock could not be given back, and is tried again until its lease is over");
 
@@ -24,6 +26,9 @@ final class Troubles {
             this.text = text;
         }
     }
+
+    /** What is over when a lock was granted. */
+    static final EnumSet<Kind> OF_ASKING = EnumSet.range(Kind.UNREACHABLE, Kind.REFUSED);
 
     private static final Set<String> NO_RIGHT = Set.of("NOAUTH", "WRONGPASS", "NOPERM");
     /** What comes and goes by itself, when a server has started or a slot moves. */

@@ -51,6 +51,18 @@ final class Wait {
     private long pause = Times.PAUSE_MIN;
     private long asked;
     private long block;
+    /** Where the server tells this wait to ask again, and whether the last request said so. */
+    private @Nullable Notice notice;
+
+    private boolean isTold;
+    /** True if a message came since the last request was made, and if that one was made for a message. */
+    private volatile boolean isHinted;
+
+    private boolean isByHint;
+    /** Requests for a message that were answered null, one after the other. */
+    private int hollow;
+    /** What a message ends, if it comes now. */
+    private volatile @Nullable CompletableFuture<@Nullable Object> nap;
     /** True if the only try had no answer, and was repeated. */
     private boolean isRepeated;
 
@@ -84,6 +96,17 @@ final class Wait {
 
     void close() {
         refuse(closed());
+    }
+
+    String owner() {
+        return owner.name;
+    }
+
+    /** The server, or what watches its messages, says that it is worthwhile to ask. */
+    void told() {
+        isHinted = true;
+        CompletableFuture<@Nullable Object> sleeping = nap;
+        if (sleeping != null) sleeping.complete(null);
     }
 
     private long left() {
@@ -124,6 +147,7 @@ final class Wait {
             }
             return CompletableFuture.completedFuture(null);
         }
+        if (isWithout(failure)) return CompletableFuture.completedFuture(null);
         engine.troubles.failed(failure);
         idle = pauseAfter(failure);
         if (idle == Times.FOR_EVER || left() <= 0 && idle != AT_ONCE) {
@@ -131,6 +155,54 @@ final class Wait {
             return CompletableFuture.completedFuture(null);
         }
         return engine.alarm.pause(Math.min(idle, left()));
+    }
+
+    /** True if the request is to be made at once in another way: without NOTIFY, or with a shorter QUEUE. */
+    private boolean isWithout(Throwable failure) {
+        long longest = Errors.longestQueue(failure);
+        if (longest > 0 && longest < engine.queueMax) {
+            engine.queueMax = longest;
+            return true;
+        }
+        Notice there = notice;
+        if (!isTold || there == null) return false;
+        String code = Errors.code(failure);
+        if (code.equals("NOTIFYSLOT") && redirections < Route.REDIRECTIONS_MAX) {
+            redirections += 1;
+            there.end();
+            return true;
+        }
+        if (Errors.isOfNotify(failure)) {
+            there.refuse(failure);
+            return true;
+        }
+        // Another server is the primary now, and publishes there.
+        if (code.equals("READONLY") || code.equals("MASTERDOWN")) there.end();
+        return false;
+    }
+
+    /** Until a message comes, or it is time to ask again. */
+    private CompletableFuture<@Nullable Object> nap(long left) {
+        hollow = isByHint ? hollow + 1 : 0;
+        // After messages that were in vain it hurries less: anybody may have sent them.
+        long least = hollow < 2 ? 0 : Math.min(Times.PAUSE_MIN << Math.min(hollow - 2, 10), Times.PAUSE_MAX);
+        if (least > 0) return engine.alarm.pause(Math.min(least, left)).thenCompose(none -> sleep(left()));
+        return sleep(left);
+    }
+
+    private CompletableFuture<@Nullable Object> sleep(long left) {
+        CompletableFuture<@Nullable Object> sleeping = new CompletableFuture<>();
+        nap = sleeping;
+        if (isHinted || isOver.get()) sleeping.complete(null);
+        long longest = Math.min(Times.jittered(queue(true) / 3), left);
+        return engine.alarm.until(longest, sleeping).thenApply(none -> {
+            nap = null;
+            return null;
+        });
+    }
+
+    private long queue(boolean toBeTold) {
+        return Math.min(toBeTold ? Times.QUEUE_TOLD : Times.QUEUE, engine.queueMax);
     }
 
     /** The pause after null, or a turn of a link. */
@@ -152,6 +224,9 @@ final class Wait {
         // The first request asked on the link of all, and waited for nothing. From now on one of its own waits.
         if (lending.get() == null) lending.set(engine.wire.lend(route.address(), false, isDirect));
         if (lending.get() != null) return null;
+        if (isTold) return nap(left);
+        Notice there = engine.notices.at(route.address());
+        if (there.channel() == null && there.canStart()) return engine.alarm.until(left, there.start(route.slot()));
         return engine.wire.turn(Math.min(Times.jittered(Times.POLL), left)).thenApply(none -> {
             if (!isOver.get() && lending.get() == null) lending.set(engine.wire.lend(route.address(), false, false));
             return null;
@@ -214,7 +289,11 @@ final class Wait {
         // BLOCK 0 would wait without a limit.
         block = link == null ? 0 : Math.min(Times.BLOCK, Math.max(1, left));
         long limit = block + Math.min(Math.max(left - block, Times.LEAVE), Times.ANSWER);
-        byte[][] words = terms.acquire(owner.name, block, wait > 0);
+        byte[] channel = link == null && wait > 0 && left > 0 && !route.isAsking() ? channelAt(address) : null;
+        isTold = channel != null;
+        isByHint = isHinted;
+        isHinted = false;
+        byte[][] words = terms.acquire(owner.name, block, wait > 0 ? queue(isTold) : 0, channel);
         asked = Times.tick();
         long sent = engine.clock.now();
         boolean wasKnown = isKnown;
@@ -227,9 +306,10 @@ final class Wait {
             reply.completeExceptionally(new Unreachable("not sent", new IllegalStateException()));
             return CompletableFuture.completedFuture(null);
         }
-        CompletableFuture<Object> sending = link == null
-                ? engine.wire.exchange(route, words, limit, isDirect)
-                : route.send(link, words, limit, isDirect);
+        CompletableFuture<Object> sending;
+        if (link != null) sending = route.send(link, words, limit, isDirect);
+        else if (channel != null) sending = engine.wire.notified(route, engine.notices.at(address), words, limit);
+        else sending = engine.wire.exchange(route, words, limit, isDirect);
         sending.whenComplete((value, error) -> {
             if (error == null) reply.complete(value);
             else reply.completeExceptionally(Errors.plain(error));
@@ -247,6 +327,17 @@ final class Wait {
                     throw plain instanceof RuntimeException known ? known : new Unreachable(terms.toString(), plain);
                 })
                 .thenCompose(value -> value == null ? CompletableFuture.completedFuture(null) : confirm(value, sent));
+    }
+
+    /** The channel on which that node tells this wait; null while it does not. The wait is known there before it asks. */
+    private byte @Nullable [] channelAt(@Nullable String address) {
+        Notice there = engine.notices.at(address);
+        byte[] channel = there.channel();
+        if (channel == null || there == notice) return channel;
+        if (notice != null) notice.leave(this);
+        notice = there;
+        there.enter(this);
+        return channel;
     }
 
     /** No answer. What never had a connection was not sent. */
@@ -282,7 +373,7 @@ final class Wait {
         }
         engine.waits.remove(this);
         giveBack();
-        engine.troubles.over(EnumSet.complementOf(EnumSet.of(Troubles.Kind.RENEWAL, Troubles.Kind.RELEASE)));
+        engine.troubles.over(Troubles.OF_ASKING);
         engine.tellAcquired(terms, began);
         gone.complete(null);
         if (engine.isClosed) hold.lose(redislock.Hold.Loss.CLOSED);
@@ -292,6 +383,7 @@ final class Wait {
     /** Ends without the lock. Null: others have it. */
     private void refuse(@Nullable Throwable why) {
         if (isOver.getAndSet(true)) return;
+        told();
         engine.tellRefused(terms, began);
         CompletableFuture<Boolean> left;
         if (isKnown) {
@@ -315,6 +407,7 @@ final class Wait {
     }
 
     private void part() {
+        if (notice != null) notice.leave(this);
         if (pending == null) giveBack();
     }
 
@@ -325,7 +418,7 @@ final class Wait {
 
     /** Gives up the place, and what was granted meanwhile. True once the server has confirmed that. */
     private CompletableFuture<Boolean> leave() {
-        long limit = Times.tick() + terms.lease() + Times.QUEUE;
+        long limit = Times.tick() + terms.lease() + Times.QUEUE_TOLD;
         CompletableFuture<Seen> seen = readOn();
         CompletableFuture<Boolean> first = release();
         return seen.thenCombine(first, (what, isReleased) -> {

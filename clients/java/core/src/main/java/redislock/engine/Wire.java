@@ -19,7 +19,8 @@ import redislock.spi.Transport;
 
 /**
  * The links of one application. A client library that multiplexes has a shared link for each node, which never waits; with
- * another one each request borrows a link. Besides, links are lent to waits: each waits on one of its own.
+ * another one each request borrows a link, until waits need a shared one to be told. Besides, links are lent to waits: each
+ * waits on one of its own.
  */
 final class Wire {
     /** Links beside those of waits, where each request borrows one. */
@@ -42,6 +43,14 @@ final class Wire {
     private final Set<CompletableFuture<@Nullable Object>> line = new LinkedHashSet<>();
 
     private final Deque<Runnable> borrowers = new ArrayDeque<>();
+    /** How often the connections to a node have failed. */
+    private final Map<String, Long> connections = new ConcurrentHashMap<>();
+    /** Whether servers are nodes of a cluster, once one has said so. */
+    private volatile @Nullable Boolean isCluster;
+    /** Completed when the shared link and a subscription have their place beside those that are borrowed. */
+    private @Nullable CompletableFuture<@Nullable Object> room;
+
+    private volatile boolean isRoomy;
     private boolean isSweeping;
     private boolean isClosed;
 
@@ -61,6 +70,69 @@ final class Wire {
         else shared(null, false, link -> link.send(new byte[][] {"PING".getBytes(java.nio.charset.StandardCharsets.UTF_8)}, Times.ANSWER, false));
     }
 
+    /** How many links may be there beside those of waits. */
+    private int spare() {
+        return room == null ? SPARE : 0;
+    }
+
+    /** Makes room for the shared link of those that are told, and for a subscription. */
+    CompletableFuture<@Nullable Object> room() {
+        if (isMultiplexed()) return CompletableFuture.completedFuture(null);
+        CompletableFuture<@Nullable Object> made;
+        lock.lock();
+        try {
+            if (room == null) room = new CompletableFuture<>();
+            made = room;
+        } finally {
+            lock.unlock();
+        }
+        settle();
+        return made;
+    }
+
+    /** Where there is room now, what waited for a link goes over the shared one. */
+    private void settle() {
+        List<Link> many = new ArrayList<>();
+        List<Runnable> those = new ArrayList<>();
+        CompletableFuture<@Nullable Object> made;
+        lock.lock();
+        try {
+            made = room;
+            if (made == null || isRoomy || lent + borrowed > lentMax) return;
+            while (lent + borrowed + idle.size() > lentMax) many.add(idle.removeFirst());
+            isRoomy = true;
+            those.addAll(borrowers);
+            borrowers.clear();
+        } finally {
+            lock.unlock();
+        }
+        many.forEach(Link::close);
+        those.forEach(Runnable::run);
+        made.complete(null);
+    }
+
+    /** A number that changes with each connection to a node that failed. */
+    long connection(@Nullable String address) {
+        return connections.getOrDefault(address == null ? "" : address, 0L);
+    }
+
+    /** True if the server there is a node of a cluster. */
+    CompletableFuture<Boolean> isCluster(@Nullable String address) {
+        Boolean known = isCluster;
+        if (known != null) return CompletableFuture.completedFuture(known);
+        return Notice.isCluster(control(address, false)).thenApply(mode -> {
+            isCluster = mode;
+            return mode;
+        });
+    }
+
+    /** Sends a request with NOTIFY, over the shared link: when that ends, the server takes the process for gone. */
+    CompletableFuture<Object> notified(Route route, Notice notice, byte[][] words, long millis) {
+        Link link = control(route.address(), false);
+        notice.over(link);
+        return route.send(link, words, millis, false);
+    }
+
     private Link control(@Nullable String address, boolean isDirect) {
         String name = address == null ? "" : address;
         Link link;
@@ -68,7 +140,7 @@ final class Wire {
         try {
             link = controls.get(name);
             if (link == null || !link.isUsable()) {
-                link = new Link(alarm, address);
+                link = new Link(alarm, address, true);
                 controls.put(name, link);
                 sweepLater();
             }
@@ -80,21 +152,26 @@ final class Wire {
 
     /** Uses a link for requests that are answered at once. Where links are borrowed, it may have to wait for one. */
     void shared(@Nullable String address, boolean isDirect, Function<Link, CompletableFuture<?>> use) {
-        if (isMultiplexed()) {
+        if (isMultiplexed() || isRoomy && !isDirect) {
             use.apply(control(address, isDirect));
             return;
         }
-        Link link;
+        Link link = null;
         lock.lock();
         try {
-            if (lent + borrowed >= lentMax + SPARE) {
+            if (lent + borrowed < lentMax + spare()) {
+                borrowed += 1;
+                link = found(address, false);
+            } else if (!isRoomy) {
                 borrowers.add(() -> shared(address, false, use));
                 return;
             }
-            borrowed += 1;
-            link = found(address, false);
         } finally {
             lock.unlock();
+        }
+        if (link == null) {
+            use.apply(control(address, false));
+            return;
         }
         Link mine = link.open(transport, isDirect);
         use.apply(mine).whenComplete((value, error) -> {
@@ -140,7 +217,7 @@ final class Wire {
             }
         }
         sweepLater();
-        return new Link(alarm, address);
+        return new Link(alarm, address, false);
     }
 
     /** A link for one wait, which gives it back; null when enough are lent. {@code isFresh}: only one that was used just now. */
@@ -149,6 +226,7 @@ final class Wire {
         lock.lock();
         try {
             if (isClosed || lent >= lentMax) return null;
+            if (!isMultiplexed() && lent + borrowed >= lentMax + spare()) return null;
             link = found(address, isFresh);
             if (isFresh && !link.wasOpen()) return null;
             lent += 1;
@@ -174,9 +252,10 @@ final class Wire {
         CompletableFuture<@Nullable Object> turn = null;
         lock.lock();
         try {
-            if (link.isUsable() && link.isIdle() && !isClosed) idle.addLast(link);
+            boolean isOneTooMany = room != null && lent + borrowed + idle.size() >= lentMax;
+            if (link.isUsable() && link.isIdle() && !isClosed && !isOneTooMany) idle.addLast(link);
             else link.retire();
-            if (lent + borrowed < lentMax + SPARE) next = borrowers.poll();
+            if (lent + borrowed < lentMax + spare()) next = borrowers.poll();
             if (lent < lentMax && !line.isEmpty()) {
                 turn = line.iterator().next();
                 line.remove(turn);
@@ -184,6 +263,7 @@ final class Wire {
         } finally {
             lock.unlock();
         }
+        settle();
         if (next != null) next.run();
         if (turn != null) turn.complete(null);
     }
@@ -212,6 +292,7 @@ final class Wire {
     /** One link there failed, or leads to a server that is no primary any more: so may those that nobody watches. */
     void forget(@Nullable String address) {
         List<Link> there = new ArrayList<>();
+        connections.merge(address == null ? "" : address, 1L, Long::sum);
         lock.lock();
         try {
             idle.removeIf(link -> Objects.equals(link.address, address) && there.add(link));

@@ -3,7 +3,7 @@ package redislock.spi;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
-/** One connection to a server. When it fails it stays closed. */
+/** One connection to a server, which takes requests of several threads at a time. When it fails it stays closed. */
 public interface Connection {
     /**
      * Sends requests in one write, each once.

@@ -1,11 +1,13 @@
 package redislock.jedis;
 
 import java.net.URI;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
@@ -15,6 +17,7 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 import redislock.spi.Connection;
 import redislock.spi.ServerError;
+import redislock.spi.Subscription;
 import redislock.spi.Threads;
 import redislock.spi.Transport;
 
@@ -73,10 +76,7 @@ public final class JedisTransport implements Transport {
         CompletableFuture<Connection> opened = new CompletableFuture<>();
         Runnable open = () -> {
             try {
-                HostAndPort node = address == null
-                        ? nodes.get(Math.floorMod(next.getAndIncrement(), nodes.size()))
-                        : HostAndPort.from(address);
-                opened.complete(new JedisConnection(new redis.clients.jedis.Connection(node, config), threads));
+                opened.complete(new JedisConnection(new redis.clients.jedis.Connection(node(address), config), threads));
             } catch (JedisException | IllegalArgumentException error) {
                 opened.completeExceptionally(plain(error));
             }
@@ -91,6 +91,36 @@ public final class JedisTransport implements Transport {
             }
         }
         return opened;
+    }
+
+    @Override
+    public CompletableFuture<Subscription> subscribe(
+            @Nullable String address, String channel, boolean isSharded, Consumer<byte[]> told, Runnable ended) {
+        CompletableFuture<Subscription> confirmed = new CompletableFuture<>();
+        try {
+            threads.execute(() -> {
+                try {
+                    redis.clients.jedis.Connection connection = new redis.clients.jedis.Connection(node(address), config);
+                    JedisSubscription subscription = new JedisSubscription(connection, told, ended);
+                    subscription.confirmed.whenComplete((value, error) -> {
+                        if (error == null) confirmed.complete(value);
+                        else confirmed.completeExceptionally(error);
+                    });
+                    subscription.read(channel.getBytes(StandardCharsets.UTF_8), isSharded);
+                } catch (JedisException | IllegalArgumentException error) {
+                    confirmed.completeExceptionally(plain(error));
+                }
+            });
+        } catch (java.util.concurrent.RejectedExecutionException closed) {
+            confirmed.completeExceptionally(closed);
+        }
+        return confirmed;
+    }
+
+    private HostAndPort node(@Nullable String address) {
+        return address == null
+                ? nodes.get(Math.floorMod(next.getAndIncrement(), nodes.size()))
+                : HostAndPort.from(address);
     }
 
     /** An error reply as ours. */

@@ -8,7 +8,9 @@ import io.lettuce.core.SocketOptions;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
+import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import io.lettuce.core.resource.ClientResources;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
@@ -16,9 +18,11 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 import redislock.spi.Connection;
 import redislock.spi.ServerError;
+import redislock.spi.Subscription;
 import redislock.spi.Transport;
 
 /**
@@ -92,6 +96,26 @@ public final class LettuceTransport implements Transport {
             if (connection != null) return new LettuceConnection(connection);
             throw new CompletionException(plain(error));
         });
+    }
+
+    @Override
+    public CompletableFuture<Subscription> subscribe(
+            @Nullable String address, String channel, boolean isSharded, Consumer<byte[]> told, Runnable ended) {
+        CompletableFuture<StatefulRedisPubSubConnection<byte[], byte[]>> connecting;
+        try {
+            connecting = client.connectPubSubAsync(ByteArrayCodec.INSTANCE, uri(address)).toCompletableFuture();
+        } catch (RuntimeException bad) {
+            return CompletableFuture.failedFuture(bad);
+        }
+        return connecting
+                .thenCompose(connection -> {
+                    LettuceSubscription subscription = new LettuceSubscription(connection, told, ended);
+                    return subscription.begin(channel.getBytes(StandardCharsets.UTF_8), isSharded);
+                })
+                .handle((subscription, error) -> {
+                    if (subscription != null) return subscription;
+                    throw new CompletionException(plain(error));
+                });
     }
 
     private CompletableFuture<StatefulRedisConnection<byte[], byte[]>> connected(RedisURI uri) {

@@ -19,10 +19,17 @@ import org.junit.jupiter.params.provider.EnumSource;
 import redislock.DeadlockException;
 import redislock.LockLostException;
 import redislock.RedisLocks;
+import redislock.test.FakeServer;
 
 /** The contract of {@code java.util.concurrent.locks}, point by point. */
 class ConcurrentLockTest {
     private static Server server;
+    private static final InMemory FAKE = new InMemory(new FakeServer());
+
+    /** Where the locks of a library are. */
+    private static Backend at(Library library) {
+        return library == Library.FAKE ? FAKE : server;
+    }
 
     @BeforeAll
     static void start() throws Exception {
@@ -37,6 +44,7 @@ class ConcurrentLockTest {
     @AfterEach
     void forget() {
         server.ask("FLUSHALL");
+        FAKE.ask("FLUSHALL");
     }
 
     private static <T> T elsewhere(Callable<T> work) throws Exception {
@@ -48,7 +56,7 @@ class ConcurrentLockTest {
     @ParameterizedTest
     @EnumSource
     void a_thread_enters_again_by_any_view_and_leaves_as_often(Library library) throws Exception {
-        try (RedisLocks locks = library.builder(server).build()) {
+        try (RedisLocks locks = at(library).builder(library).build()) {
             Lock lock = locks.asLock("k");
             lock.lock();
             locks.asLock("k").lock();
@@ -69,7 +77,7 @@ class ConcurrentLockTest {
     @ParameterizedTest
     @EnumSource
     void a_thread_that_has_it_not_cannot_unlock(Library library) throws Exception {
-        try (RedisLocks locks = library.builder(server).build()) {
+        try (RedisLocks locks = at(library).builder(library).build()) {
             Lock lock = locks.asLock("k");
             assertThrows(IllegalMonitorStateException.class, lock::unlock);
             lock.lock();
@@ -83,7 +91,7 @@ class ConcurrentLockTest {
     @ParameterizedTest
     @EnumSource
     void a_timed_try_waits_and_gives_up(Library library) throws Exception {
-        try (RedisLocks locks = library.builder(server).build()) {
+        try (RedisLocks locks = at(library).builder(library).build()) {
             Lock lock = locks.asLock("k");
             lock.lock();
             long began = System.nanoTime();
@@ -105,7 +113,7 @@ class ConcurrentLockTest {
     @ParameterizedTest
     @EnumSource
     void an_interrupt_ends_lock_interruptibly_and_not_lock(Library library) throws Exception {
-        try (RedisLocks locks = library.builder(server).build()) {
+        try (RedisLocks locks = at(library).builder(library).build()) {
             Lock lock = locks.asLock("k");
             Thread.currentThread().interrupt();
             assertThrows(InterruptedException.class, lock::lockInterruptibly);
@@ -134,7 +142,7 @@ class ConcurrentLockTest {
     @ParameterizedTest
     @EnumSource
     void readers_share_and_none_becomes_a_writer(Library library) throws Exception {
-        try (RedisLocks locks = library.builder(server).build()) {
+        try (RedisLocks locks = at(library).builder(library).build()) {
             ReadWriteLock both = locks.asReadWriteLock("k");
             both.readLock().lock();
             assertTrue(elsewhere(() -> {
@@ -155,7 +163,7 @@ class ConcurrentLockTest {
     @ParameterizedTest
     @EnumSource
     void a_writer_that_reads_stays_a_reader(Library library) throws Exception {
-        try (RedisLocks locks = library.builder(server).build()) {
+        try (RedisLocks locks = at(library).builder(library).build()) {
             ReadWriteLock both = locks.asReadWriteLock("k");
             both.writeLock().lock();
             both.readLock().lock();
@@ -175,11 +183,11 @@ class ConcurrentLockTest {
     @ParameterizedTest
     @EnumSource
     void a_lost_lock_is_not_entered_again(Library library) throws Exception {
-        try (RedisLocks locks = library.builder(server).lease(java.time.Duration.ofSeconds(1)).build()) {
+        try (RedisLocks locks = at(library).builder(library).lease(java.time.Duration.ofSeconds(6)).build()) {
             Lock lock = locks.asLock("k");
             lock.lock();
             lock.lock();
-            server.ask("DEL", "k");
+            at(library).ask("DEL", "k");
             Server.await("the loss to be known", () -> {
                 try {
                     lock.lock();

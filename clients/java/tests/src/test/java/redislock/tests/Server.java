@@ -1,83 +1,83 @@
 package redislock.tests;
 
-import java.io.IOException;
-import java.net.ServerSocket;
-import java.nio.file.Files;
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import io.lettuce.core.RedisURI;
+import java.net.URI;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.Comparator;
+import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Stream;
 import redis.clients.jedis.Jedis;
+import redislock.RedisLocks;
+import redislock.jedis.JedisTransport;
+import redislock.lettuce.LettuceTransport;
+import redislock.test.LockServer;
 
-/** A server with the module: on a free port, in a folder of its own, and ended at the end. */
-final class Server implements AutoCloseable {
+/** A server with the module, and what tests ask it. */
+final class Server implements Backend, AutoCloseable {
     static final Duration PATIENCE = Duration.ofSeconds(30);
 
-    private final int port;
-    private final Path folder;
-    private Process process;
+    private final LockServer server;
 
-    Server() throws IOException {
-        try (ServerSocket free = new ServerSocket(0)) {
-            port = free.getLocalPort();
-        }
-        folder = Files.createTempDirectory("redislock");
+    /** {@code more}: settings beside the usual ones, as on its command line. */
+    Server(String... more) {
+        server = of(Stream.concat(Stream.of("--appendonly", "yes"), Stream.of(more)).toArray(String[]::new));
         start();
     }
 
-    private static String setting(String name, String otherwise) {
-        return Optional.ofNullable(System.getenv(name)).orElse(otherwise);
+    /** A server that is not started yet, with the module of the build. */
+    static LockServer of(String... more) {
+        String root = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../..");
+        String module = Optional.ofNullable(System.getenv("REDIS_LOCK_MODULE")).orElse(root + "/target/release/libredis_lock.so");
+        return LockServer.withModule(Path.of(module), more);
+    }
+
+    @Override
+    public RedisLocks.Builder builder(Library library) {
+        return builder(library, url());
+    }
+
+    /** By this URL, which may name a user. */
+    static RedisLocks.Builder builder(Library library, String url) {
+        return RedisLocks.builder(
+                library == Library.JEDIS ? JedisTransport.of(URI.create(url)) : LettuceTransport.of(RedisURI.create(url)));
     }
 
     /** Starts it, again on the same port: it has forgotten nothing. */
-    void start() throws IOException {
-        String root = setting("REDIS_LOCK_ROOT", "../..");
-        String module = setting("REDIS_LOCK_MODULE", root + "/target/release/libredis_lock.so");
-        ProcessBuilder builder = new ProcessBuilder(
-                setting("REDIS_LOCK_SERVER", "redis-server"), "--port", String.valueOf(port), "--save", "", "--appendonly", "yes", "--dir",
-                folder.toString(), "--loadmodule", Path.of(module).toAbsolutePath().toString());
-        builder.redirectErrorStream(true).redirectOutput(folder.resolve("log").toFile());
-        process = builder.start();
-        await("the server", () -> {
-            try (Jedis jedis = client()) {
-                return "PONG".equals(jedis.ping());
-            } catch (RuntimeException early) {
-                if (!process.isAlive()) throw new IllegalStateException("the server ended: " + folder.resolve("log"));
-                return false;
-            }
-        });
+    void start() {
+        server.start();
     }
 
     void stop() {
-        process.destroyForcibly();
-        try {
-            if (!process.waitFor(10, TimeUnit.SECONDS)) throw new IllegalStateException("the server does not end");
-        } catch (InterruptedException interrupted) {
-            throw new IllegalStateException(interrupted);
-        }
+        server.stop();
     }
 
     String url() {
-        return "redis://127.0.0.1:" + port;
+        return server.url();
     }
 
     Jedis client() {
-        return new Jedis("127.0.0.1", port, 10_000);
+        return new Jedis("127.0.0.1", server.port(), 10_000);
     }
 
     /** The reply to a command. */
-    Object ask(String... words) {
+    @Override
+    public Object ask(String... words) {
         try (Jedis jedis = client()) {
-            return jedis.sendCommand(
-                    () -> words[0].getBytes(java.nio.charset.StandardCharsets.UTF_8), Stream.of(words).skip(1).toArray(String[]::new));
+            return ask(jedis, words);
         }
     }
 
+    static Object ask(Jedis jedis, String... words) {
+        return jedis.sendCommand(() -> words[0].getBytes(UTF_8), Stream.of(words).skip(1).toArray(String[]::new));
+    }
+
     /** How often a command ran. */
-    long calls(String command) {
+    @Override
+    public long calls(String command) {
         try (Jedis jedis = client()) {
             for (String line : jedis.info("commandstats").split("\r\n")) {
                 String head = "cmdstat_" + command + ":calls=";
@@ -87,10 +87,34 @@ final class Server implements AutoCloseable {
         }
     }
 
-    long clients() {
+    @Override
+    public long clients() {
         try (Jedis jedis = client()) {
             return jedis.clientList().lines().count() - 1;
         }
+    }
+
+    /** The same as text. */
+    String text(String... words) {
+        Object reply = ask(words);
+        return reply instanceof byte[] raw ? new String(raw, UTF_8) : String.valueOf(reply);
+    }
+
+    /** A number of INFO lock. */
+    long number(String name) {
+        return text("INFO", "lock").lines().filter(line -> line.startsWith(name + ":")).findFirst()
+                .map(line -> Long.parseLong(line.substring(name.length() + 1))).orElse(0L);
+    }
+
+    /** How many connections have a subscription. */
+    long subscribers() {
+        return text("CLIENT", "LIST", "TYPE", "pubsub").lines().filter(line -> line.contains(" sub=1 ")).count();
+    }
+
+    /** The one channel that somebody has subscribed to. */
+    String channel() {
+        List<?> channels = (List<?>) ask("PUBSUB", "CHANNELS");
+        return new String((byte[]) channels.get(0), UTF_8);
     }
 
     static void await(String what, BooleanSupplier isSo) {
@@ -106,10 +130,7 @@ final class Server implements AutoCloseable {
     }
 
     @Override
-    public void close() throws IOException {
-        stop();
-        try (Stream<Path> files = Files.walk(folder)) {
-            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) Files.delete(file);
-        }
+    public void close() {
+        server.close();
     }
 }

@@ -1,0 +1,155 @@
+package redislock.spring.boot;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.net.Socket;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.file.Path;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import net.javacrumbs.shedlock.core.LockProvider;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.springframework.boot.SpringApplication;
+import org.springframework.boot.SpringBootConfiguration;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.context.ConfigurableApplicationContext;
+import org.springframework.context.annotation.Bean;
+import org.springframework.integration.support.locks.LockRegistry;
+import org.springframework.web.bind.annotation.GetMapping;
+import org.springframework.web.bind.annotation.RestController;
+import redislock.Hold;
+import redislock.LockListener;
+import redislock.RedisLocks;
+import redislock.shedlock.RedisLockProvider;
+import redislock.spi.Transport;
+import redislock.spring.RedisLockRegistry;
+import redislock.test.FakeServer;
+import redislock.test.LockServer;
+
+/** An application of Spring Boot: a page that takes a lock, its health and figures. */
+class ApplicationTest {
+    @RegisterExtension
+    static final LockServer SERVER = LockServer.withModule(Path.of(Optional.ofNullable(System.getenv("REDIS_LOCK_MODULE"))
+            .orElse(System.getenv("REDIS_LOCK_ROOT") + "/target/release/libredis_lock.so")));
+
+    /** The application. */
+    @SpringBootConfiguration
+    @EnableAutoConfiguration
+    @RestController
+    static class Application {
+        private final RedisLocks locks;
+        private final Told told;
+
+        Application(RedisLocks locks, Told told) {
+            this.locks = locks;
+            this.told = told;
+        }
+
+        @GetMapping("/report")
+        String report() throws InterruptedException {
+            return locks.exclusive("report").call(hold -> "fence " + hold.fence());
+        }
+
+        /** The lock is broken while the page is made. */
+        @GetMapping("/broken")
+        String broken() throws Exception {
+            Hold hold = locks.exclusive("broken").acquire();
+            try (Socket operator = new Socket("127.0.0.1", SERVER.port())) {
+                operator.getOutputStream().write("LOCK.BREAK app:broken\r\n".getBytes(UTF_8));
+                operator.getInputStream().read();
+            }
+            return hold.lost().get(30, TimeUnit.SECONDS) + " " + told.lost.get(30, TimeUnit.SECONDS);
+        }
+    }
+
+    /** A listener of the application. */
+    static final class Told implements LockListener {
+        final CompletableFuture<Hold.Loss> lost = new CompletableFuture<>();
+
+        @Override
+        public void onLost(String key, Hold.Loss why) {
+            lost.complete(why);
+        }
+    }
+
+    /** The same with beans of its own. */
+    @SpringBootConfiguration
+    @EnableAutoConfiguration
+    static class Own {
+        @Bean
+        FakeServer server() {
+            return new FakeServer();
+        }
+
+        @Bean(destroyMethod = "")
+        Transport transport(FakeServer server) {
+            return server.transport();
+        }
+
+        @Bean
+        Told told() {
+            return new Told();
+        }
+    }
+
+    private static ConfigurableApplicationContext run(Class<?>... classes) {
+        SpringApplication application = new SpringApplication(classes);
+        return application.run(
+                "--server.port=0", "--redislock.url=" + SERVER.url(), "--redislock.lease=6s", "--redislock.key-prefix=app:",
+                "--redislock.name=shop", "--spring.main.banner-mode=off", "--management.endpoints.web.exposure.include=health,metrics",
+                "--management.endpoint.health.show-components=always");
+    }
+
+    private static HttpResponse<String> page(ConfigurableApplicationContext context, String path) throws Exception {
+        String port = Objects.requireNonNull(context.getEnvironment().getProperty("local.server.port"));
+        HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path)).build();
+        return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+    }
+
+    @Test
+    void a_page_takes_a_lock_and_health_and_figures_are_there() throws Exception {
+        try (ConfigurableApplicationContext context = run(Application.class, Told.class)) {
+            assertTrue(page(context, "/report").body().startsWith("fence "));
+            assertEquals("TAKEN_AWAY TAKEN_AWAY", page(context, "/broken").body());
+            assertTrue(context.getBean(LockProvider.class) instanceof RedisLockProvider);
+            assertTrue(context.getBean(LockRegistry.class) instanceof RedisLockRegistry);
+            String figures = page(context, "/actuator/metrics/redis.lock.wait?tag=locks:shop").body();
+            assertTrue(figures.contains("\"COUNT\",\"value\":2"), figures);
+            HttpResponse<String> health = page(context, "/actuator/health");
+            assertEquals(200, health.statusCode());
+            assertTrue(health.body().contains("\"redisLock\":{\"status\":\"UP\"}"), health.body());
+            SERVER.stop();
+            health = page(context, "/actuator/health");
+            assertEquals(503, health.statusCode());
+            assertTrue(health.body().contains("\"redisLock\":{\"status\":\"DOWN\"}"), health.body());
+            SERVER.start();
+            assertEquals(200, page(context, "/actuator/health").statusCode());
+        }
+    }
+
+    @Test
+    void beans_of_the_application_come_first_and_locks_end_with_it() throws Exception {
+        RedisLocks locks;
+        Hold hold;
+        Told told;
+        try (ConfigurableApplicationContext context = run(Own.class)) {
+            locks = context.getBean(RedisLocks.class);
+            hold = locks.exclusive("k").acquire();
+            assertTrue(context.getBean(FakeServer.class).calls("LOCK.ACQUIRE") > 0);
+            assertTrue(hold.isValid());
+            told = context.getBean(Told.class);
+        }
+        assertEquals(Hold.Loss.CLOSED, told.lost.get(30, TimeUnit.SECONDS));
+        assertFalse(hold.isValid());
+        assertEquals(Hold.Loss.CLOSED, hold.lost().get(30, TimeUnit.SECONDS));
+    }
+}

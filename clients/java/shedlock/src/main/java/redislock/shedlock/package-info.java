@@ -1,0 +1,5 @@
+/** Locks for ShedLock. */
+@NullMarked
+package redislock.shedlock;
+
+import org.jspecify.annotations.NullMarked;

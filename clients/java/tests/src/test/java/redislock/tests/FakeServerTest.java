@@ -1,0 +1,135 @@
+package redislock.tests;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+import redislock.DeadlockException;
+import redislock.Hold;
+import redislock.LockLostException;
+import redislock.LockUnavailableException;
+import redislock.RedisLocks;
+import redislock.test.FakeServer;
+
+/** What a test does with the server in memory. */
+class FakeServerTest {
+    private static final Duration LEASE = Duration.ofMinutes(5);
+
+    private static RedisLocks over(FakeServer server) {
+        return RedisLocks.builder(server.transport()).lease(LEASE).build();
+    }
+
+    @Test
+    void a_lock_that_is_taken_away_is_lost_at_the_next_renewal() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = over(server)) {
+            Hold hold = locks.exclusive("k").acquire();
+            server.lose("k");
+            assertTrue(hold.isValid(), "it does not know yet");
+            server.advance(LEASE.dividedBy(3).plusMillis(1));
+            assertEquals(Hold.Loss.TAKEN_AWAY, hold.lost().get(20, TimeUnit.SECONDS));
+            assertThrows(LockLostException.class, hold::close);
+        }
+    }
+
+    @Test
+    void leases_pass_at_once_and_a_renewed_one_stays() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = over(server);
+                RedisLocks others = over(server)) {
+            Hold hold = locks.exclusive("k").acquire();
+            for (int third = 0; third < 12; third += 1) {
+                long before = server.calls("LOCK.EXTEND");
+                server.advance(LEASE.dividedBy(3).plusMillis(1));
+                Server.await("the renewal", () -> server.calls("LOCK.EXTEND") > before);
+            }
+            assertTrue(hold.isValid());
+            server.expire();
+            assertEquals(Hold.Loss.LEASE_OVER, hold.lost().get(20, TimeUnit.SECONDS));
+            assertTrue(others.exclusive("k").tryAcquire(Duration.ZERO).isPresent());
+        }
+    }
+
+    @Test
+    void somebody_else_holds_it_until_it_is_taken_away() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = over(server)) {
+            long fence = server.take("k");
+            assertThrows(IllegalStateException.class, () -> server.take("k"));
+            assertEquals(Optional.empty(), locks.exclusive("k").tryAcquire(Duration.ofMillis(20)));
+            CompletableFuture<Hold> next = locks.exclusive("k").acquireAsync();
+            server.lose("k");
+            assertTrue(next.get(20, TimeUnit.SECONDS).fence() > fence);
+        }
+    }
+
+    @Test
+    void a_server_that_is_down_is_no_empty_answer_and_waits_go_on_when_it_is_back() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = over(server)) {
+            locks.exclusive("k").acquire().close();
+            server.down(true);
+            assertThrows(LockUnavailableException.class, () -> locks.exclusive("k").tryAcquire(Duration.ZERO));
+            CompletableFuture<Hold> later = locks.exclusive("k").acquireAsync();
+            server.down(false);
+            later.get(20, TimeUnit.SECONDS).close();
+        }
+    }
+
+    @Test
+    void a_guard_answers_what_the_test_says() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = over(server);
+                Hold hold = locks.exclusive("k").acquire()) {
+            List<List<String>> seen = new ArrayList<>();
+            server.guarded(command -> {
+                seen.add(command);
+                return 7L;
+            });
+            assertEquals(7L, hold.guard("INCR", "counter"));
+            assertEquals(List.of(List.of("INCR", "counter")), seen);
+        }
+    }
+
+    @Test
+    void a_cycle_is_a_deadlock() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = over(server)) {
+            Hold first = locks.exclusive("a").acquireAsync().get(20, TimeUnit.SECONDS);
+            Hold second = locks.exclusive("b").acquireAsync().get(20, TimeUnit.SECONDS);
+            CompletableFuture<Hold> waits = locks.exclusive("b").within(first).acquireAsync();
+            assertThrows(DeadlockException.class, () -> locks.exclusive("a").within(second).acquire());
+            second.close();
+            waits.get(20, TimeUnit.SECONDS).close();
+        }
+    }
+
+    @Test
+    void waits_that_are_told_come_in_their_order_and_shares_up_to_their_limit() throws Exception {
+        try (FakeServer server = new FakeServer();
+                RedisLocks locks = RedisLocks.builder(server.transport()).maxBlockingConnections(0).build()) {
+            List<Hold> within = new ArrayList<>();
+            for (int count = 0; count < 3; count += 1) within.add(locks.semaphore("s", 3, 1).acquire());
+            List<CompletableFuture<Long>> all = new ArrayList<>();
+            for (int count = 0; count < 20; count += 1) {
+                all.add(locks.semaphore("s", 3, 1).acquireAsync().thenApply(hold -> {
+                    assertTrue(locks.info("s").orElseThrow().shares() <= 3);
+                    hold.close();
+                    return hold.fence();
+                }));
+            }
+            assertFalse(all.get(0).isDone());
+            within.forEach(Hold::close);
+            for (CompletableFuture<Long> each : all) each.get(30, TimeUnit.SECONDS);
+            assertEquals(Optional.empty(), locks.info("s"));
+        }
+    }
+}

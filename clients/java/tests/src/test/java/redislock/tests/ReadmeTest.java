@@ -1,0 +1,82 @@
+package redislock.tests;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.StringWriter;
+import java.net.URI;
+import java.net.URL;
+import java.net.URLClassLoader;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.regex.MatchResult;
+import java.util.regex.Pattern;
+import javax.tools.JavaCompiler;
+import javax.tools.JavaFileObject;
+import javax.tools.SimpleJavaFileObject;
+import javax.tools.ToolProvider;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.io.TempDir;
+import redislock.RedisLocks;
+
+/** The examples of the page: each compiles, and those that are no class of their own run. */
+class ReadmeTest {
+    @RegisterExtension
+    static final redislock.test.LockServer SERVER = Server.of();
+
+    private static final Pattern BLOCK = Pattern.compile("```java\\n(.*?)```", Pattern.DOTALL);
+
+    /** A source in memory. */
+    private static final class Source extends SimpleJavaFileObject {
+        private final String text;
+
+        Source(String name, String text) {
+            super(URI.create("memory:///" + name + ".java"), Kind.SOURCE);
+            this.text = text;
+        }
+
+        @Override
+        public CharSequence getCharContent(boolean ignoresErrors) {
+            return text;
+        }
+    }
+
+    @Test
+    void every_example_compiles_and_runs(@TempDir Path folder) throws Exception {
+        String root = Optional.ofNullable(System.getenv("REDIS_LOCK_ROOT")).orElse("../../..");
+        String page = Files.readString(Path.of(root, "clients/java/README.md"));
+        List<JavaFileObject> sources = new ArrayList<>();
+        List<String> runs = new ArrayList<>();
+        for (MatchResult found : BLOCK.matcher(page).results().toList()) {
+            String block = found.group(1).replace("redis://127.0.0.1:6379", SERVER.url());
+            String imports = String.join("\n", block.lines().filter(line -> line.startsWith("import ")).toList());
+            String body = String.join("\n", block.lines().filter(line -> !line.startsWith("import ")).toList());
+            if (body.strip().startsWith("class ")) {
+                sources.add(new Source(body.strip().split(" ")[1], block));
+                continue;
+            }
+            String name = "Example" + runs.size();
+            // What a block does not make itself it is given.
+            String given = body.contains("RedisLocks locks") ? "given" : "locks";
+            String code = imports + "\npublic class " + name + " { public static void run(redislock.RedisLocks " + given
+                    + ") throws Exception {\n" + body + "\n}}";
+            sources.add(new Source(name, code));
+            runs.add(name);
+        }
+        assertTrue(sources.size() >= 8, "examples: " + sources.size());
+        JavaCompiler compiler = ToolProvider.getSystemJavaCompiler();
+        StringWriter said = new StringWriter();
+        String libraries = System.getProperty("surefire.test.class.path", System.getProperty("java.class.path"));
+        List<String> options = List.of("-proc:none", "-Xlint:all,-try,-classfile", "-Werror", "-d", folder.toString(), "-cp", libraries);
+        assertTrue(compiler.getTask(said, null, null, options, null, sources).call(), said::toString);
+        try (URLClassLoader loader = new URLClassLoader(new URL[] {folder.toUri().toURL()});
+                RedisLocks locks = Server.builder(Library.LETTUCE, SERVER.url()).build()) {
+            for (String name : runs) loader.loadClass(name).getMethod("run", RedisLocks.class).invoke(null, locks);
+        }
+        assertEquals(sources.size() - 1, runs.size(), "one is a class of tests");
+    }
+}
