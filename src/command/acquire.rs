@@ -9,8 +9,9 @@ use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MINFENCE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
 use crate::module::clients::Reply;
+use crate::module::config;
 use crate::module::notify::Channel;
-use crate::module::{ServeError, config};
+use crate::module::request::{ServeError, run};
 use lock_core::model::fence::Fence;
 use lock_core::model::hold::Mode;
 use lock_core::model::key::Db;
@@ -194,7 +195,7 @@ fn answer(ctx: &mut Ctx<'_>, parsed: Parsed<'_, Str<'_>>, form: Form) {
     let Parsed { keys, request, generated, channel } = parsed;
     let reply_grant = if form == Form::Many { reply_fences } else { reply_fence };
     let write = if form == Form::Many { reply_wait_end_many } else { reply_wait_end_one };
-    match crate::module::acquire(ctx, keys, request, Reply { generated, write }, channel) {
+    match run(ctx, keys, request, Some((Reply { generated, write }, channel))) {
         Ok(Outcome::Granted(fences)) => reply_grant(ctx, &fences, generated.then_some(&request.owner)),
         // The reply follows when the wait ends.
         Ok(Outcome::Queued(_)) => {}

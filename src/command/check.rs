@@ -5,7 +5,7 @@ use super::error::{ArgError, refuse, reply_arg_error};
 use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, FENCE, KEY, MODE, OWNER};
-use crate::module::{self, config};
+use crate::module::{config, view};
 use lock_core::model::request::Check;
 use server_api::command_info::{ArgSpec, KeyArgs, KeyUse};
 use server_api::{Acl, Args, Command, CommandSpec, Ctx};
@@ -33,7 +33,7 @@ impl Command for LockCheck {
             Ok(wanted) => wanted,
             Err(error) => return reply_arg_error(ctx, &error),
         };
-        match module::check(ctx, key, owner, check) {
+        match view::check(ctx, key, owner, check) {
             Ok(fence) => fence.reply(ctx),
             Err(error) => refuse(ctx, error),
         }

@@ -5,7 +5,8 @@ use super::error::{ArgError, refuse, reply_arg_error};
 use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, LEASE, MINFENCE, NOTE, NUMKEYS, OWNER, SESSION, WRITE};
-use crate::module::{ServeError, config, serve};
+use crate::module::config;
+use crate::module::request::{ServeError, run};
 use lock_core::model::fence::Fence;
 use lock_core::model::request::{self as lock, Operation, Outcome, PerKey, Request};
 use server_api::command_info::{ArgSpec, KeyArgs, KeyUse};
@@ -34,11 +35,11 @@ impl Command for LockExtend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request))
-        {
-            Ok(fences) => fences[0].reply(ctx),
-            Err(error) => refuse(ctx, error),
-        };
+        let answer =
+            |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(run(ctx, keys, request, None)) {
+                Ok(fences) => fences[0].reply(ctx),
+                Err(error) => refuse(ctx, error),
+            };
         if let Err(error) = parse_one(Parser::new(args, config::bounds()), ctx, answer) {
             reply_arg_error(ctx, &error);
         }
@@ -60,11 +61,11 @@ impl Command for LockMextend {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(serve(ctx, keys, request))
-        {
-            Ok(fences) => fences.reply(ctx),
-            Err(error) => refuse(ctx, error),
-        };
+        let answer =
+            |ctx: &mut Ctx<'_>, keys: &[Str<'_>], request: &Request| match extended(run(ctx, keys, request, None)) {
+                Ok(fences) => fences.reply(ctx),
+                Err(error) => refuse(ctx, error),
+            };
         if let Err(error) = parse_many(Parser::new(args, config::bounds()), ctx, answer) {
             reply_arg_error(ctx, &error);
         }

@@ -5,7 +5,8 @@ use super::error::{ArgError, refuse, reply_arg_error};
 use super::options::{Opt, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
-use crate::module::{ServeError, config, serve};
+use crate::module::config;
+use crate::module::request::{ServeError, run};
 use lock_core::model::request::{self as lock, Amount, Operation, Outcome, PerKey, Request};
 use server_api::command_info::{ArgKind, ArgSpec, KeyArgs, KeyUse};
 use server_api::{Acl, Args, Command, CommandSpec, Ctx, Str};
@@ -33,7 +34,7 @@ impl Command for LockRelease {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request)) {
+        let answer = |keys: &[Str<'_>], request: &Request| match released(run(ctx, keys, request, None)) {
             Ok(left) => left[0].reply(ctx),
             Err(error) => refuse(ctx, error),
         };
@@ -64,7 +65,7 @@ impl Command for LockMrelease {
     };
 
     fn run(ctx: &mut Ctx<'_>, args: Args<'_>) {
-        let answer = |keys: &[Str<'_>], request: &Request| match released(serve(ctx, keys, request)) {
+        let answer = |keys: &[Str<'_>], request: &Request| match released(run(ctx, keys, request, None)) {
             Ok(left) => left.reply(ctx),
             Err(error) => refuse(ctx, error),
         };

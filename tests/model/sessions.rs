@@ -6,7 +6,7 @@ use lock_core::model::hold::Mode::{Read, Write};
 use lock_core::model::hold::Session;
 use lock_core::model::key::{Db, KeyIndex};
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{Acquire, Amount, Operation, Outcome, Request, Wait};
+use lock_core::model::request::{Acquire, Amount, Begun, Operation, Outcome, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::naive::Answer;
@@ -222,7 +222,10 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
             assert!(matches!(ask(owner, keys, acquire(Read, session(holders))), Ok(Outcome::Granted(_))));
         }
         for key in keys {
-            assert!(matches!(ask(u16::MAX, &[*key], acquire(Write, session(waiters))), Ok(Outcome::Queued(_))));
+            assert!(matches!(
+                ask(u16::MAX, &[*key], acquire(Write, session(waiters))),
+                Ok(Outcome::Begun(Begun::New(_)))
+            ));
         }
         assert!(side.manager.disconnect(7, NOW.mono));
         let (mut ended, mut granted) = (0, 0);

@@ -4,7 +4,7 @@ use lock_core::model::hold::Mode::{self, Read, Write};
 use lock_core::model::key::KeyIndex;
 use lock_core::model::limits::StepLimits;
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{self, Acquire, Amount, Operation, Outcome, Release, Request, Wait};
+use lock_core::model::request::{self, Acquire, Amount, Begun, Operation, Outcome, Release, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::naive::Answer;
@@ -388,15 +388,15 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
         assert!(matches!(ask(&mut side, b"x", b"h", Write, now), Ok(Outcome::Granted(_))));
         // A waiter waits for the requester: it might close a cycle.
         assert!(matches!(ask(&mut side, b"y", b"z", Write, now), Ok(Outcome::Granted(_))));
-        assert!(matches!(ask(&mut side, b"w", b"z", Write, now), Ok(Outcome::Queued(_))));
+        assert!(matches!(ask(&mut side, b"w", b"z", Write, now), Ok(Outcome::Begun(Begun::New(_)))));
         for n in 0..200u8 {
-            assert!(matches!(ask(&mut side, &[b'm', n], KEYS, mode, now), Ok(Outcome::Queued(_))));
+            assert!(matches!(ask(&mut side, &[b'm', n], KEYS, mode, now), Ok(Outcome::Begun(Begun::New(_)))));
         }
         if kept {
             now.mono.0 += RULES.reserve_us;
         }
         let before = side.peeks;
-        assert!(matches!(ask(&mut side, b"y", b"h", Write, now), Ok(Outcome::Queued(_))));
+        assert!(matches!(ask(&mut side, b"y", b"h", Write, now), Ok(Outcome::Begun(Begun::New(_)))));
         let peeks = side.peeks - before;
         // In the search, and to see whether any waiter waits for the requester.
         assert!(peeks <= 2 * (KEYS.len() + 1), "{peeks}");
@@ -571,12 +571,12 @@ fn a_long_run_of_readers_is_granted_in_slices_and_no_request_passes_the_rest() {
     let leave = || Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
     assert!(matches!(ask(b"w", acquire(Write)).outcome, Ok(Outcome::Granted(_))));
     for n in 0..200u8 {
-        assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Queued(_))));
+        assert!(matches!(ask(&[b'r', n], acquire(Read)).outcome, Ok(Outcome::Begun(Begun::New(_)))));
     }
     assert_eq!(ask(b"w", leave()).effects.wait_ends.len(), StepLimits::DEFAULT.answers);
     // A newcomer stands behind the rest, though nothing else would delay it; its step grants one request.
     let step = ask(b"n", acquire(Read));
-    assert!(matches!(step.outcome, Ok(Outcome::Queued(_))), "{:?}", step.outcome);
+    assert!(matches!(step.outcome, Ok(Outcome::Begun(Begun::New(_)))), "{:?}", step.outcome);
     assert_eq!(step.effects.wait_ends.len(), 1);
     let mut slices = Vec::new();
     while let Some(Job::ServeQueue(..)) = side.manager.next_job() {
@@ -731,8 +731,8 @@ fn a_waiter_for_a_key_that_is_no_lock_any_more_blocks_no_waiter_elsewhere() {
         })
     };
     assert!(matches!(ask(&mut side, b'x', b"j", acquire()).outcome, Ok(Outcome::Granted(_))));
-    let Ok(Outcome::Queued(many)) = ask(&mut side, b'm', b"jk", acquire()).outcome else { panic!("held") };
-    let Ok(Outcome::Queued(next)) = ask(&mut side, b'n', b"j", acquire()).outcome else { panic!("held") };
+    let Ok(Outcome::Begun(Begun::New(many))) = ask(&mut side, b'm', b"jk", acquire()).outcome else { panic!("held") };
+    let Ok(Outcome::Begun(Begun::New(next))) = ask(&mut side, b'n', b"j", acquire()).outcome else { panic!("held") };
     side.set_over(0, b'k');
     let leave = Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
     let answers = ask(&mut side, b'x', b"j", leave).effects.wait_ends;

@@ -4,6 +4,7 @@ use crate::naive::{Answer, Naive, Row};
 use crate::queue::{Ask as Wish, Kind, Rules, Waiter};
 use crate::told::Places;
 use lock_core::codec;
+use lock_core::manager::begun::Asked;
 use lock_core::manager::view::{self, View, ViewContext};
 use lock_core::manager::waiters::Waiting;
 use lock_core::manager::{LeasePoll, LockManager};
@@ -18,8 +19,8 @@ use lock_core::model::notify::Notify;
 use lock_core::model::owner::{Note, Owner};
 use lock_core::model::record::{HoldRecord, Origin, Update};
 use lock_core::model::request::{
-    self, Acquire, Amount, Check, Extend, Guard, Hop, Operation, Outcome, RedirectReason, Refusal, Release, Request,
-    Share, Wait, WaiterId,
+    self, Acquire, Amount, Begun, Check, Extend, Guard, Hop, Operation, Outcome, RedirectReason, Refusal, Release,
+    Request, Share, Wait, WaiterId,
 };
 use lock_core::model::session::UnlinkedLock;
 use lock_core::model::state::State;
@@ -995,9 +996,11 @@ impl World {
         told: (Notify, u8),
     ) {
         match outcome {
-            Ok(Outcome::Queued(id)) => self.told.asked((None, *id), owner, told, true),
-            Ok(Outcome::Placed(id)) => self.told.asked((None, *id), owner, told, false),
-            Ok(Outcome::Repeats(old)) if self.naive.cannot_wait => self.told.asked((None, *old), owner, told, true),
+            Ok(Outcome::Begun(Begun::New(id))) => self.told.asked((None, *id), owner, told, true),
+            Ok(Outcome::Begun(Begun::Place(id))) => self.told.asked((None, *id), owner, told, false),
+            Ok(Outcome::Begun(Begun::Repeat(old))) if self.naive.cannot_wait => {
+                self.told.asked((None, *old), owner, told, true);
+            }
             Ok(Outcome::Unavailable) | Err(Refusal::Grace(_)) => {
                 let mut queue = self.primary.manager.queue(Db(db), name(keys[0]), Timestamp(0));
                 let is_it = |waiting: &Waiting<'_>| {
@@ -1058,6 +1061,36 @@ impl World {
         drop(queue);
         self.told.left(id, Some(place));
         self.naive.waiters[at].id = place;
+    }
+
+    /// The server parks the client of a request that begins to wait, or does not.
+    fn begin(
+        &mut self,
+        (begun, operation): (Begun, &Acquire),
+        owner: u8,
+        (notify, channel): (Notify, u8),
+        turns_away: bool,
+    ) -> Outcome {
+        let manager = &mut self.primary.manager;
+        let asked = Asked { begun, operation, notify, client: 0, is_partial: true, now: self.now.mono };
+        let cannot_wait = if matches!(begun, Begun::Repeat(_)) { self.naive.cannot_wait } else { turns_away };
+        if cannot_wait || !manager.may_park(begun) {
+            let settled = manager.client_not_parked(&asked);
+            assert!(settled.counts && settled.taken_over.is_none(), "no wait goes on, none ends");
+            return settled.outcome;
+        }
+        let Begun::Repeat(old) = begun else { return manager.client_parked(&asked).1.outcome };
+        assert_eq!(self.naive.replaced.take(), Some(old.to_number()));
+        let waited_at_place = manager.waits_at_place(old);
+        let (heir, settled) = manager.client_parked(&asked);
+        let goes_on = waited_at_place || operation.queue.is_some();
+        let answer = if goes_on { request::WaitEnd::TakenOver } else { request::WaitEnd::Replaced };
+        assert_eq!((settled.counts, settled.taken_over), (!goes_on, Some((old, answer))));
+        match operation.queue {
+            Some(_) => self.told.asked((Some(old), heir), owner, (notify, channel), true),
+            None => self.told.left(old.to_number(), None),
+        }
+        settled.outcome
     }
 
     fn serve(
@@ -1131,26 +1164,31 @@ impl World {
         self.naive.cannot_wait = self.some_cannot_wait && self.naive.tickets.is_multiple_of(3);
         self.naive.memory_full = memory_full;
         self.naive.lets_in = matches!(step.outcome, Ok(Outcome::Granted(_)));
-        self.naive.lets_wait = matches!(step.outcome, Ok(Outcome::Queued(_) | Outcome::Placed(_)));
-        let expected = expected(&mut self.naive);
+        self.naive.lets_wait = matches!(step.outcome, Ok(Outcome::Begun(Begun::New(_) | Begun::Place(_))));
+        // Fewer of those that wait for the first time: else hardly a queue would be long.
+        let turns_away = self.some_cannot_wait && self.naive.tickets.is_multiple_of(15);
+        let mut expected = expected(&mut self.naive);
         let outcome = match (step.outcome, &request.operation) {
-            (Ok(Outcome::Repeats(old)), Operation::Acquire(ask)) if self.naive.cannot_wait => {
-                Ok(self.primary.manager.renew(old, ask, notify, now.mono))
-            }
-            (Ok(Outcome::Repeats(old)), Operation::Acquire(ask)) => {
-                assert_eq!(self.naive.replaced.take(), Some(old.to_number()));
-                let heir = self.primary.manager.take_over(old, ask, notify, now.mono).expect("waits").0;
-                match ask.queue {
-                    Some(_) => self.told.asked((Some(old), heir), owner, (notify, channel), true),
-                    None => self.told.left(old.to_number(), None),
-                }
-                Ok(Outcome::Queued(heir))
+            (Ok(Outcome::Begun(begun)), Operation::Acquire(ask)) => {
+                Ok(self.begin((begun, ask), owner, (notify, channel), turns_away))
             }
             (outcome, _) => outcome,
         };
         self.primary.manager.forget_channel();
         if let Some(ask) = &asks {
             self.note_asked((db, keys), owner, (ask, &answered), (notify, channel));
+        }
+        if self.primary.manager.searches_cut() > cut {
+            assert!(self.naive.may_be_waited_for(owner), "cut for nothing: {request:?} {:?}", self.naive);
+        }
+        if let (Ok(Outcome::Begun(Begun::New(id))), Answer::Queued, true) = (&answered, &expected, turns_away) {
+            self.naive.call_last(id.to_number());
+            self.leave_client(id.to_number(), false);
+            expected = match asks {
+                Some(_) => Answer::Placed,
+                None if self.naive.is_in_grace(now.mono.0) => Answer::Grace,
+                None => Answer::Unavailable,
+            };
         }
         // As the shell has it.
         let outcome = match outcome {
@@ -1166,18 +1204,12 @@ impl World {
             self.check_cycle(&asker, &circle.0);
             self.naive.waiters.pop();
         }
-        if let (Ok(Outcome::Queued(id)), Answer::Queued) = (&outcome, &expected) {
-            self.primary.manager.check_later(*id);
-            self.naive.call_last(id.to_number());
-        }
-        if let (Ok(Outcome::Placed(id)), Answer::Placed) = (&outcome, &expected) {
-            self.primary.manager.check_later(*id);
+        if let (Ok(Outcome::Queued(id)), Answer::Queued) | (Ok(Outcome::Placed(id)), Answer::Placed) =
+            (&outcome, &expected)
+        {
             self.naive.call_last(id.to_number());
         }
         assert_eq!(answer_of(outcome), expected, "{request:?} {:?}", self.naive);
-        if self.primary.manager.searches_cut() > cut {
-            assert!(self.naive.may_be_waited_for(owner), "cut for nothing: {request:?} {:?}", self.naive);
-        }
         self.last = Some(expected);
         assert_eq!(self.naive.replaced, None, "only a repeated request takes over a place");
         for (id, answer) in answers {
@@ -1700,7 +1732,7 @@ fn answer_of(outcome: Result<Outcome, Refusal>) -> Answer {
         Ok(Outcome::Granted(fences)) => Answer::Granted(fences.into_iter().map(Fence::get).collect()),
         Ok(Outcome::Unavailable) => Answer::Unavailable,
         Ok(Outcome::Queued(_)) => Answer::Queued,
-        Ok(Outcome::Repeats(_)) => unreachable!("the place was taken over, or not"),
+        Ok(Outcome::Begun(_)) => unreachable!("its client was parked, or not"),
         Ok(Outcome::Released(left)) => Answer::Released(left.into_vec()),
         Ok(Outcome::Extended(fences)) => Answer::Extended(fences.into_iter().map(|f| f.map(Fence::get)).collect()),
         Ok(Outcome::Guarded(fence)) => Answer::Guarded(fence.map(Fence::get)),

@@ -5,7 +5,8 @@ use linked::command::error::{ArgError, Instead, NO_REPLY, TAKEN_OVER, text_of, t
 use linked::command::options::Opt;
 use linked::module::config::TABLE;
 use linked::module::notify::Mute;
-use linked::module::{ServeError, step};
+use linked::module::request::ServeError;
+use linked::module::step;
 use lock_core::model::effect::Cause;
 use lock_core::model::fence::Fence;
 use lock_core::model::key::{Db, KeyName};

@@ -3,6 +3,7 @@
 
 pub mod acquire;
 pub mod announce;
+pub mod begun;
 pub mod enqueue;
 pub mod expiry;
 pub mod extend;
@@ -35,7 +36,7 @@ use crate::model::limits::Limits;
 use crate::model::lock::{Leases, Lock};
 use crate::model::notify::ChannelId;
 use crate::model::offers::Offers;
-use crate::model::request::{PerKey, WaiterId};
+use crate::model::request::PerKey;
 use crate::model::session::Sessions;
 use crate::model::settle::Settling;
 use crate::model::step::Step;
@@ -232,11 +233,6 @@ impl LockManager {
     /// The request that named a channel is served.
     pub fn forget_channel(&mut self) {
         self.wait_table.forget_channel();
-    }
-
-    /// The client that waits at a place asked over this connection. It does not matter of any other waiter.
-    pub fn belong(&mut self, id: WaiterId, client: u64) {
-        self.wait_table.belong(id, client);
     }
 
     /// A client disconnects. True when holds are bound to its connection. Then the background ends them

@@ -140,8 +140,7 @@ impl LockManager {
     }
 
     /// True if a request waits still.
-    #[must_use]
-    pub fn waits(&self, id: WaiterId) -> bool {
+    pub(super) fn waits(&self, id: WaiterId) -> bool {
         self.wait_table.waiter(id).is_some_and(Waiter::is_waiting)
     }
 }
