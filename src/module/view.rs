@@ -1,7 +1,7 @@
 //! Reading: what commands show and check. Nothing is changed.
 
 use super::data_type::Stored;
-use super::keyspace::LOCK;
+use super::keyspace::with_key;
 use super::request::ServeError;
 use super::shell::{shell, with_manager};
 use lock_core::manager::LockManager;
@@ -10,7 +10,7 @@ use lock_core::model::fence::Fence;
 use lock_core::model::key::Db;
 use lock_core::model::request::Check;
 use lock_core::model::time::Timestamp;
-use server_api::{Access, Ctx, Keys, Names, Str};
+use server_api::{Access, Ctx, Str};
 
 /// Shows a key's lock, if there is one, and its waiters.
 ///
@@ -19,15 +19,14 @@ use server_api::{Access, Ctx, Keys, Names, Str};
 pub fn view<R>(ctx: &mut Ctx<'_>, name: Str<'_>, show: impl FnOnce(KeyView<'_>) -> R) -> Result<R, ServeError> {
     let now = shell().clock.mono();
     let judged = shell().judged(ctx, now);
-    let names = [name];
-    let mut names = Names::of(&names);
-    let keys = Keys::open(ctx, &LOCK, &mut names, Access::Read)?;
-    let read = |manager: &mut LockManager| {
-        let (db, name) = (Db(keys.db()), name.as_bytes());
-        let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };
-        show(KeyView { lock: keys.get(0).and_then(|stored| View::of(&stored.0, at)), manager, db, name, now })
-    };
-    Ok(with_manager(read))
+    let seen = with_key(ctx, name, Access::Read, |keys| {
+        with_manager(|manager| {
+            let (db, name) = (Db(keys.db()), name.as_bytes());
+            let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };
+            show(KeyView { lock: keys.get(0).and_then(|stored| View::of(&stored.0, at)), manager, db, name, now })
+        })
+    })?;
+    Ok(seen)
 }
 
 /// The fence of an owner's hold, if it is what is asked for. Nothing is changed.
@@ -41,16 +40,15 @@ pub fn check(ctx: &mut Ctx<'_>, name: Str<'_>, owner: &[u8], check: Check) -> Re
     }
     let now = shell().clock.mono();
     let judged = shell().judged(ctx, now);
-    let names = [name];
-    let mut names = Names::of(&names);
-    let keys = Keys::open(ctx, &LOCK, &mut names, Access::Read)?;
-    let Some(Stored(lock)) = keys.get(0) else { return Ok(None) };
-    let (db, name) = (Db(keys.db()), name.as_bytes());
-    let judge = |manager: &mut LockManager| {
-        let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };
-        view::check(lock, at, owner, check)
-    };
-    Ok(with_manager(judge))
+    let fence = with_key(ctx, name, Access::Read, |keys| {
+        let Stored(lock) = keys.get(0)?;
+        let (db, name) = (Db(keys.db()), name.as_bytes());
+        with_manager(|manager| {
+            let at = ViewContext { db, name, sessions: manager.sessions(), now, judged };
+            view::check(lock, at, owner, check)
+        })
+    })?;
+    Ok(fence)
 }
 
 /// Reads what the manager knows of all keys.
