@@ -12,7 +12,8 @@
 //! - [`manager::wake`] and [`manager::jobs`]: how waits end, in a step and in the background;
 //! - [`wait::deadlock`]: waits that would never end;
 //! - [`model::session`]: holds that end with a connection; [`manager::lease_index`]: when leases end;
-//! - [`manager::records`]: what other nodes say; [`manager::operator`]: what operators do.
+//! - [`manager::records`]: what other nodes say; [`manager::break_holds`]: what operators do;
+//! - [`manager::view`]: what there is to see.
 //!
 //! [`collections`], [`model::fence`] and [`codec`] stand alone.
 
