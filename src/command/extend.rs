@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Caller, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{Opt, Options};
+use super::options::{OptSet, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, LEASE, MINFENCE, NOTE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::module::config;
@@ -72,8 +72,8 @@ impl Command for LockMextend {
     }
 }
 
-const OPTIONS: [Opt; 6] = [Opt::Px, Opt::Ex, Opt::Session, Opt::Fence, Opt::Note, Opt::MinFence];
-const OPTIONS_OF_MANY: [Opt; 3] = [Opt::Px, Opt::Ex, Opt::Session];
+const OPTIONS: OptSet = OptSet::among(LockExtend::SPEC.args, 2);
+const OPTIONS_OF_MANY: OptSet = OptSet::among(LockMextend::SPEC.args, 3);
 
 /// Reads the arguments of LOCK.EXTEND, and passes on what they ask for.
 #[inline(always)]
@@ -83,7 +83,7 @@ pub fn parse_one<'a, A: Arguments<'a>, C: Caller, R>(
     pass_on: impl FnOnce(&mut C, &[A::Word], &Request) -> R,
 ) -> Result<R, ArgError> {
     let key = parser.need("key")?;
-    parse(parser, caller, &OPTIONS, |caller, request| pass_on(caller, &[key], request))
+    parse(parser, caller, OPTIONS, |caller, request| pass_on(caller, &[key], request))
 }
 
 /// Reads the arguments of LOCK.MEXTEND, and passes on what they ask for.
@@ -93,7 +93,7 @@ pub fn parse_many<'a, A: Arguments<'a>, C: Caller, R>(
     pass_on: impl FnOnce(&mut C, &[A::Word], &Request) -> R,
 ) -> Result<R, ArgError> {
     let keys = parser.keys()?;
-    parse(parser, caller, &OPTIONS_OF_MANY, |caller, request| pass_on(caller, &keys, request))
+    parse(parser, caller, OPTIONS_OF_MANY, |caller, request| pass_on(caller, &keys, request))
 }
 
 /// Reads what follows the keys. The request is lent, as in [`super::acquire::parse`].
@@ -101,7 +101,7 @@ pub fn parse_many<'a, A: Arguments<'a>, C: Caller, R>(
 fn parse<'a, A: Arguments<'a>, C: Caller, R>(
     mut parser: Parser<A>,
     caller: &mut C,
-    taken: &[Opt],
+    taken: OptSet,
     pass_on: impl FnOnce(&mut C, &Request) -> R,
 ) -> Result<R, ArgError> {
     let owner = parser.owner()?;

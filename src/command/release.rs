@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{Opt, Options};
+use super::options::{OptSet, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::module::config;
@@ -78,8 +78,8 @@ impl Command for LockMrelease {
 const AMOUNT: ArgKind =
     ArgKind::OneOf(&[ArgSpec::token(c"ALL", c"all"), ArgSpec::new(c"count", ArgKind::Integer).after(c"TO")]);
 
-const OPTIONS: [Opt; 5] = [Opt::Read, Opt::Write, Opt::All, Opt::To, Opt::Fence];
-const OPTIONS_OF_MANY: [Opt; 4] = [Opt::Read, Opt::Write, Opt::All, Opt::To];
+const OPTIONS: OptSet = OptSet::among(LockRelease::SPEC.args, 2);
+const OPTIONS_OF_MANY: OptSet = OptSet::among(LockMrelease::SPEC.args, 3);
 
 /// Reads the arguments of LOCK.RELEASE, and passes on what they ask for.
 #[inline(always)]
@@ -88,7 +88,7 @@ pub fn parse_one<'a, A: Arguments<'a>, R>(
     pass_on: impl FnOnce(&[A::Word], &Request) -> R,
 ) -> Result<R, ArgError> {
     let key = parser.need("key")?;
-    parse(parser, &OPTIONS, |request| pass_on(&[key], request))
+    parse(parser, OPTIONS, |request| pass_on(&[key], request))
 }
 
 /// Reads the arguments of LOCK.MRELEASE, and passes on what they ask for.
@@ -97,14 +97,14 @@ pub fn parse_many<'a, A: Arguments<'a>, R>(
     pass_on: impl FnOnce(&[A::Word], &Request) -> R,
 ) -> Result<R, ArgError> {
     let keys = parser.keys()?;
-    parse(parser, &OPTIONS_OF_MANY, |request| pass_on(&keys, request))
+    parse(parser, OPTIONS_OF_MANY, |request| pass_on(&keys, request))
 }
 
 /// Reads what follows the keys. The request is lent, as in [`super::acquire::parse`].
 #[inline(always)]
 fn parse<'a, A: Arguments<'a>, R>(
     mut parser: Parser<A>,
-    taken: &[Opt],
+    taken: OptSet,
     pass_on: impl FnOnce(&Request) -> R,
 ) -> Result<R, ArgError> {
     let owner = parser.owner()?;
