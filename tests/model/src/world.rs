@@ -1197,10 +1197,10 @@ impl World {
         if let Err(Refusal::Grace(left)) = &outcome {
             assert_eq!(*left, self.naive.grace_left(now.mono.0).unwrap_or(Millis(0)));
         }
-        if let (Err(Refusal::Deadlock(circle)), Answer::Deadlock) = (&outcome, &expected) {
+        if let (Err(Refusal::Deadlock(cycle)), Answer::Deadlock) = (&outcome, &expected) {
             let asker = self.naive.refused.take().expect("was refused");
             self.naive.waiters.push(asker.clone());
-            self.check_cycle(&asker, &circle.0);
+            self.check_cycle(&asker, &cycle.0);
             self.naive.waiters.pop();
         }
         if let (Ok(Outcome::Queued(id)), Answer::Queued) | (Ok(Outcome::Placed(id)), Answer::Placed) =
@@ -1316,9 +1316,9 @@ impl World {
                 self.naive.left.retain(|left| *left != number);
                 return;
             }
-            request::WaitEnd::Refused(Refusal::Deadlock(circle)) => {
+            request::WaitEnd::Refused(Refusal::Deadlock(cycle)) => {
                 assert!(self.naive.rules.detects);
-                self.check_cycle(self.naive.waiter(number).expect("waits"), &circle.0);
+                self.check_cycle(self.naive.waiter(number).expect("waits"), &cycle.0);
             }
             answer => assert!(self.is_due(id, &answer), "{answer:?} to {:?}", self.naive.waiter(number)),
         }
@@ -1326,25 +1326,25 @@ impl World {
         self.naive.end_keeping();
     }
 
-    fn check_cycle(&self, asker: &Waiter, circle: &[Hop]) {
+    fn check_cycle(&self, asker: &Waiter, cycle: &[Hop]) {
         let waits = |db: u32, owner: u8, key: u8| {
             let mut asks = self.naive.waiters.iter().map(|waiter| &waiter.ask);
             asks.any(|ask| ask.db == db && ask.owner == owner && ask.keys.contains(&key))
         };
-        let astray = circle.iter().find(|hop| !waits(hop.db.0, hop.owner.as_bytes()[0], hop.key[0]));
+        let astray = cycle.iter().find(|hop| !waits(hop.db.0, hop.owner.as_bytes()[0], hop.key[0]));
         assert_eq!(astray, None, "waits in another database: {:?}", self.naive);
-        let circle: Vec<(u8, u8)> = circle.iter().map(|hop| (hop.owner.as_bytes()[0], hop.key[0])).collect();
-        assert_eq!(circle[0].0, asker.ask.owner);
-        assert_eq!(self.naive.false_hop(&circle, self.now.mono.0), None, "{circle:?} {:?}", self.naive);
+        let cycle: Vec<(u8, u8)> = cycle.iter().map(|hop| (hop.owner.as_bytes()[0], hop.key[0])).collect();
+        assert_eq!(cycle[0].0, asker.ask.owner);
+        assert_eq!(self.naive.false_hop(&cycle, self.now.mono.0), None, "{cycle:?} {:?}", self.naive);
         // It waits for the requester as well, if an owner in the cycle holds what it wants to write.
         let is_in = |other: &Waiter, key: u8| {
             let holds =
                 |owner| self.naive.rows.iter().any(|row| (row.db, row.key, row.owner) == (other.ask.db, key, owner));
             let waits_for = |owner| owner == other.ask.owner || other.ask.mode == Mode::Write && holds(owner);
-            !other.passed && circle.iter().any(|(owner, _)| waits_for(*owner))
+            !other.passed && cycle.iter().any(|(owner, _)| waits_for(*owner))
         };
         let hindrance = self.naive.hindrance(asker, self.now.mono.0, is_in);
-        assert!(hindrance.is_some(), "{asker:?} may pass all in {circle:?}");
+        assert!(hindrance.is_some(), "{asker:?} may pass all in {cycle:?}");
     }
 
     /// The replica learns what the effects say, and nothing else.
