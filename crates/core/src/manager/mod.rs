@@ -2,26 +2,26 @@
 //! Requests are served in [`serve`], records are applied in [`records`].
 
 pub mod acquire;
-pub mod announce;
+mod announce;
 pub mod begun;
 pub mod break_holds;
 pub mod enqueue;
-pub mod expiry;
+mod expiry;
 pub mod extend;
-pub mod follow;
-pub mod grace;
-pub mod grant;
+mod follow;
+mod grace;
+mod grant;
 pub mod guard;
 pub mod jobs;
-pub mod keyspace_events;
+mod keyspace_events;
 pub mod lease_index;
-pub mod leases;
-pub mod place;
+mod leases;
+mod place;
 pub mod records;
 pub mod release;
 pub mod scan;
 pub mod serve;
-pub mod sessions;
+mod sessions;
 pub mod view;
 pub mod wake;
 
