@@ -12,7 +12,7 @@ use lock_core::wait::jobs::Job;
 use naive_model::naive::Answer;
 use naive_model::play::LONG;
 use naive_model::queue::Rules;
-use naive_model::world::{Named, Op, RULES, Side, limits};
+use naive_model::world::{Op, RULES, Side, acquire, limits, release};
 
 const NOW: Now = Now { mono: Timestamp(9), wall: WallTime(9) };
 
@@ -177,21 +177,7 @@ fn a_waiter_is_bound_when_it_is_granted_by_the_connection_that_asked_last() {
     let mut world = world();
     world.holds(b'x', Write, b"j");
     world.binds(b'a', Write, b"j", (0, 0));
-    let (keys, wait, retry, session) = (b"j".to_vec(), Wait::Forever, Some(1), Some((1, 0)));
-    let mode = Write;
-    world.then(&Op::Acquire {
-        db: 0,
-        keys,
-        owner: b'a',
-        mode,
-        lease: LONG,
-        note: None,
-        wait,
-        retry,
-        session,
-        queue: None,
-        share: None,
-    });
+    world.then(&acquire(b'a', Write, b"j").wait(Wait::Forever).retry(Some(1)).session(Some((1, 0))));
     world.closes(0);
     world.release(b'x', b"j");
     world.then(&Op::Deliver { nth: 0 });
@@ -441,7 +427,7 @@ fn a_deadlock_that_the_end_of_a_hold_closes_is_found() {
     // What could go wrong: a holder that requests its key with others has no waiter before it there, until its hold
     // ends.
     let ends = [
-        Op::Release { db: 0, keys: b"k".to_vec(), owner: b'b', mode: None, amount: Amount::All, fence: Named::None },
+        release(b'b', b"k", Amount::All),
         Op::Break { key: b'k', owner: None },
         Op::Delete { key: b'k' },
         Op::Close { client: 0, late: false },

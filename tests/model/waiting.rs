@@ -10,7 +10,7 @@ use lock_core::wait::jobs::Job;
 use naive_model::naive::Answer;
 use naive_model::play::LONG;
 use naive_model::queue::Rules;
-use naive_model::world::{Named, Op, RULES, Side, World, limits};
+use naive_model::world::{Named, Op, RULES, Side, World, acquire, limits};
 
 pub(crate) fn world() -> World {
     World::new(RULES)
@@ -59,23 +59,7 @@ fn a_key_to_which_a_lock_is_swapped_is_kept_no_more() {
     world.holds(b'a', Read, b"k");
     world.waits(b'm', Write, b"jk");
     world.waits(b'b', Read, b"j");
-    for op in [
-        Op::Acquire {
-            db: 1,
-            keys: b"j".to_vec(),
-            owner: b'a',
-            mode: Read,
-            lease: LONG,
-            note: None,
-            wait: Wait::Never,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-        },
-        Op::Late { us: 20_000 },
-        Op::Swap,
-    ] {
+    for op in [acquire(b'a', Read, b"j").db(1), Op::Late { us: 20_000 }, Op::Swap] {
         world.then(&op);
     }
     assert_eq!(world.at(b'j'), at(b"a", b"mb"));
@@ -88,20 +72,7 @@ fn a_deadlock_is_told_of_a_key_to_which_a_lock_was_swapped() {
     let mut world = world();
     world.holds(b'a', Read, b"j");
     world.holds(b'd', Read, b"l");
-    let (mode, wait, note, retry, session) = (Read, Wait::Never, None, None, None);
-    world.then(&Op::Acquire {
-        db: 1,
-        keys: b"k".to_vec(),
-        owner: b'a',
-        mode,
-        lease: LONG,
-        note,
-        wait,
-        retry,
-        session,
-        queue: None,
-        share: None,
-    });
+    world.then(&acquire(b'a', Read, b"k").db(1));
     world.then(&Op::Swap);
     world.waits(b'c', Write, b"ljk");
     world.waits(b'c', Read, b"ljk");
@@ -308,20 +279,7 @@ fn a_lock_of_another_database_closes_no_cycle() {
     world.holds(b'a', Write, b"j");
     world.holds(b'b', Write, b"k");
     for (owner, key) in [(b'c', b'j'), (b'b', b'j')] {
-        let (mode, wait) = (Write, Wait::Forever);
-        world.then(&Op::Acquire {
-            db: 1,
-            keys: vec![key],
-            owner,
-            mode,
-            lease: LONG,
-            note: None,
-            wait,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-        });
+        world.then(&acquire(owner, Write, &[key]).db(1).wait(Wait::Forever));
     }
     world.waits(b'a', Write, b"k");
 }
@@ -435,8 +393,7 @@ fn a_lost_grant_is_taken_back_from_a_hold_that_got_its_old_fence_back_and_then_a
 
 /// A request that waits for `ljk` in a database.
 fn wants_all(db: u32, owner: u8, mode: Mode, retry: Option<u32>) -> Op {
-    let (keys, wait, lease, note, session, queue) = (b"ljk".to_vec(), Wait::Forever, LONG, None, None, None);
-    Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share: None }
+    acquire(owner, mode, b"ljk").db(db).wait(Wait::Forever).retry(retry)
 }
 
 #[test]
@@ -774,21 +731,7 @@ fn a_deadlock_through_two_keys_of_a_swapped_database_is_found_at_the_one_that_cl
     world.waits(b'b', Read, b"jk");
     world.waits(b'c', Read, b"j");
     world.waits(b'c', Write, b"kl");
-    let (mode, wait, retry, session) = (Read, Wait::Never, None, None);
-    let keys = b"l".to_vec();
-    world.then(&Op::Acquire {
-        db: 1,
-        keys,
-        owner: b'e',
-        mode,
-        lease: LONG,
-        note: None,
-        wait,
-        retry,
-        session,
-        queue: None,
-        share: None,
-    });
+    world.then(&acquire(b'e', Read, b"l").db(1));
     world.waits(b'e', Write, b"j");
     world.then(&Op::Swap);
 }
@@ -988,10 +931,8 @@ fn a_grant_is_carried_once_though_another_holder_has_the_hash_of_its_owner() {
     let mut world = World::new(Rules { holders_max: 2, detects: false, ..RULES });
     world.some_cannot_wait = true;
     world.some_places_are_overdue = true;
-    let ask = |keys: &[u8], owner, mode, lease, wait, queue| {
-        let (keys, note, retry, session, share) = (keys.to_vec(), None, None, None, None);
-        Op::Acquire { db: 0, keys, owner, mode, lease, note, wait, retry, session, queue, share }
-    };
+    let ask =
+        |keys: &[u8], owner, mode, lease, wait, queue| acquire(owner, mode, keys).lease(lease).wait(wait).queue(queue);
     let held = vec![ask(b"j", b'a', Write, 1, Wait::Never, None), ask(b"j", b'a', Read, 1, Wait::Never, None)];
     let read = [ask(b"j", b'a', Read, 1, Wait::Never, None), ask(b"k", b'c', Read, 1, Wait::Never, None)];
     // `c` has the hash of `e` here. The flush grants to `e`, and its client leaves before it has the reply.

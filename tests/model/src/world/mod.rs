@@ -20,7 +20,7 @@ use lock_core::model::request::{
 };
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::deadlock::Budgets;
-pub use op::{Bound, Least, Named, Op};
+pub use op::{Bound, LONG, Least, Named, Op, acquire, release};
 pub use side::{RULES, SKEW, Side, Step, limits, name, update_of, weak_hash};
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -365,7 +365,7 @@ impl World {
                 self.replica.flush(db);
             }
             Op::AtLeast { fence, of } => {
-                let (Op::Acquire { keys, .. } | Op::Extend { keys, .. }, db) = (&**of, of.db()) else {
+                let (Op::Acquire { keys, .. } | Op::Extend { keys, .. }, db) = (&**of, of.database()) else {
                     panic!("{of:?} gives no fence");
                 };
                 self.min_fence = self.least(*fence, (db, keys[0]));

@@ -132,7 +132,7 @@ pub enum Op {
 
 impl Op {
     /// The database of a request to hold or to extend.
-    pub(super) fn db(&self) -> u32 {
+    pub(super) fn database(&self) -> u32 {
         if let Op::Acquire { db, .. } = self { *db } else { 0 }
     }
 
@@ -179,3 +179,41 @@ pub enum Least {
 
 /// What a hold is bound to: which of a few clients, and how many milliseconds it outlives its connection.
 pub type Bound = (u8, u64);
+
+/// A lease that is longer than most tests.
+pub const LONG: u64 = 100_000;
+
+/// The request of an owner to hold these keys of database 0: at once, for long, and without any option.
+pub fn acquire(owner: u8, mode: Mode, keys: &[u8]) -> Op {
+    let (db, keys, lease, wait) = (0, keys.to_vec(), LONG, Wait::Never);
+    let (note, retry, session, queue, share) = (None, None, None, None, None);
+    Op::Acquire { db, keys, owner, mode, lease, note, wait, retry, session, queue, share }
+}
+
+/// The release of these keys of database 0 by an owner.
+pub fn release(owner: u8, keys: &[u8], amount: Amount) -> Op {
+    Op::Release { db: 0, keys: keys.to_vec(), owner, mode: None, amount, fence: Named::None }
+}
+
+macro_rules! options_of_acquire {
+    ($($option:ident: $type:ty),+) => {
+        impl Op {
+            $(
+                /// The same acquisition with this option.
+                #[must_use]
+                pub fn $option(mut self, value: $type) -> Op {
+                    match &mut self {
+                        Op::Acquire { $option, .. } => *$option = value,
+                        other => panic!("{other:?} acquires nothing"),
+                    }
+                    self
+                }
+            )+
+        }
+    };
+}
+
+options_of_acquire! {
+    db: u32, lease: u64, note: Option<u8>, wait: Wait, retry: Option<u32>, session: Option<Bound>,
+    queue: Option<u64>, share: Option<(u32, u32)>
+}
