@@ -15,7 +15,7 @@ use lock_core::model::record::{Origin, Update};
 use lock_core::model::request::{Acquire, Amount, Extend, Operation, Outcome, Refusal, Release, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use naive_model::naive::Answer;
-use naive_model::play::LONG;
+use naive_model::play::{LONG, plain};
 use naive_model::queue::Rules;
 use naive_model::world::{Least, Named, Op, RULES, SKEW, Side, World, acquire, limits, name, update_of};
 use proptest::collection::vec;
@@ -320,9 +320,7 @@ fn ask(side: &mut Side, key: u8, owner: u8, operation: Operation, now: Now) -> (
 }
 
 fn acquisition(mode: Mode, min_fence: Option<Fence>) -> Operation {
-    let (wait, lease) = (Wait::Never, Millis(LONG));
-    let (note, retry, session, queue, share) = (None, None, None, None, None);
-    Operation::Acquire(Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence })
+    Operation::Acquire(Acquire { min_fence, ..plain(mode, Wait::Never) })
 }
 
 fn extend(min_fence: Option<Fence>) -> Operation {

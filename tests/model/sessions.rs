@@ -10,7 +10,7 @@ use lock_core::model::request::{Acquire, Amount, Begun, Operation, Outcome, Requ
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::naive::Answer;
-use naive_model::play::LONG;
+use naive_model::play::{LONG, plain};
 use naive_model::queue::Rules;
 use naive_model::world::{Op, RULES, Side, acquire, limits, release};
 
@@ -194,11 +194,7 @@ fn ten_thousand_holds_of_one_connection_are_ended_in_bites() {
         let mut side = Side::new(limits(Rules { holders_max: 99_999, ..RULES }));
         let [holders, waiters] = [7, 8].map(|client| side.manager.sessions().connection(client));
         let session = |connection| Some(Session { connection, grace: Millis(0) });
-        let acquire = |mode, session| {
-            let (lease, note, wait) = (Millis(LONG), None, Wait::Forever);
-            let (retry, queue, share, min_fence) = (None, None, None, None);
-            Operation::Acquire(Acquire { mode, lease, note, wait, retry, session, queue, share, min_fence })
-        };
+        let acquire = |mode, session| Operation::Acquire(Acquire { session, ..plain(mode, Wait::Forever) });
         let mut ask = |owner: u16, keys: &[u8], ask: Operation| {
             let request = Request { owner: Owner::new(&owner.to_be_bytes()), operation: ask };
             side.serve(0, keys, &request, NOW).outcome
@@ -368,18 +364,8 @@ fn the_first_of_many_are_found() {
     let mut side = Side::new(limits(RULES));
     for n in (0..200u8).rev() {
         let (now, key) = (Now { mono: Timestamp(1_000_000 - u64::from(n) * 1_000), ..NOW }, n % 100);
-        let acquire = Acquire {
-            mode: Write,
-            lease: Millis(LONG),
-            note: None,
-            wait: Wait::Forever,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-            min_fence: None,
-        };
-        let request = Request { owner: Owner::new(&[n]), operation: Operation::Acquire(acquire) };
+        let operation = Operation::Acquire(plain(Write, Wait::Forever));
+        let request = Request { owner: Owner::new(&[n]), operation };
         side.serve(0, &[key], &request, now).outcome.expect("held or waits");
     }
     let now = Timestamp(1_000_000);

@@ -4,11 +4,11 @@ use lock_core::model::hold::Mode::{self, Read, Write};
 use lock_core::model::key::KeyIndex;
 use lock_core::model::limits::StepLimits;
 use lock_core::model::owner::Owner;
-use lock_core::model::request::{self, Acquire, Amount, Begun, Operation, Outcome, Release, Request, Wait};
+use lock_core::model::request::{self, Amount, Begun, Operation, Outcome, Release, Request, Wait};
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
 use naive_model::naive::Answer;
-use naive_model::play::LONG;
+use naive_model::play::{LONG, plain};
 use naive_model::queue::Rules;
 use naive_model::world::{Named, Op, RULES, Side, World, acquire, limits};
 
@@ -325,20 +325,7 @@ fn a_search_for_deadlocks_looks_at_each_lock_once_however_many_wait() {
     for (mode, kept) in [(Write, false), (Write, true), (Read, false), (Read, true)] {
         let mut side = Side::new(limits(RULES));
         let mut now = Now { mono: Timestamp(9), wall: WallTime(9) };
-        let acquire = |mode| {
-            let (lease, wait) = (Millis(LONG), Wait::Forever);
-            Operation::Acquire(Acquire {
-                mode,
-                lease,
-                note: None,
-                wait,
-                retry: None,
-                session: None,
-                queue: None,
-                share: None,
-                min_fence: None,
-            })
-        };
+        let acquire = |mode| Operation::Acquire(plain(mode, Wait::Forever));
         let ask = |side: &mut Side, owner: &[u8], keys: &[u8], mode, now| {
             let request = Request { owner: Owner::new(owner), operation: acquire(mode) };
             side.serve(0, keys, &request, now).outcome
@@ -512,19 +499,7 @@ fn a_long_run_of_readers_is_granted_in_slices_and_no_request_passes_the_rest() {
         let request = Request { owner: Owner::new(owner), operation: ask };
         side.serve(0, b"k", &request, now)
     };
-    let acquire = |mode| {
-        Operation::Acquire(Acquire {
-            mode,
-            lease: Millis(LONG),
-            note: None,
-            wait: Wait::Forever,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-            min_fence: None,
-        })
-    };
+    let acquire = |mode| Operation::Acquire(plain(mode, Wait::Forever));
     let leave = || Operation::Release(Release { mode: None, amount: Amount::All, fence: None });
     assert!(matches!(ask(b"w", acquire(Write)).outcome, Ok(Outcome::Granted(_))));
     for n in 0..200u8 {
@@ -674,19 +649,7 @@ fn a_waiter_for_a_key_that_is_no_lock_any_more_blocks_no_waiter_elsewhere() {
         let request = Request { owner: Owner::new(&[owner]), operation: ask };
         side.serve(0, keys, &request, now)
     };
-    let acquire = || {
-        Operation::Acquire(Acquire {
-            mode: Write,
-            lease: Millis(LONG),
-            note: None,
-            wait: Wait::Forever,
-            retry: None,
-            session: None,
-            queue: None,
-            share: None,
-            min_fence: None,
-        })
-    };
+    let acquire = || Operation::Acquire(plain(Write, Wait::Forever));
     assert!(matches!(ask(&mut side, b'x', b"j", acquire()).outcome, Ok(Outcome::Granted(_))));
     let Ok(Outcome::Begun(Begun::New(many))) = ask(&mut side, b'm', b"jk", acquire()).outcome else { panic!("held") };
     let Ok(Outcome::Begun(Begun::New(next))) = ask(&mut side, b'n', b"j", acquire()).outcome else { panic!("held") };

@@ -16,6 +16,7 @@ use lock_core::model::session::UnlinkedLock;
 use lock_core::model::step;
 use lock_core::model::time::{Millis, Now, Timestamp, WallTime};
 use lock_core::wait::jobs::Job;
+use naive_model::play::plain;
 use naive_model::queue::Rules;
 use naive_model::world::{RULES, limits};
 use std::any::Any;
@@ -207,8 +208,7 @@ impl Crowd {
 }
 
 fn acquire(mode: Mode, wait: Wait) -> Acquire {
-    let (note, retry, session, queue, share, min_fence) = (None, None, None, None, None, None);
-    Acquire { mode, lease: Millis(30_000), note, wait, retry, session, queue, share, min_fence }
+    Acquire { lease: Millis(30_000), ..plain(mode, wait) }
 }
 
 pub(crate) fn name(text: &str) -> KeyName {

@@ -4,7 +4,8 @@ use crate::naive::Answer;
 pub use crate::world::LONG;
 use crate::world::{Bound, Least, Named, Op, World, acquire, release};
 use lock_core::model::hold::Mode::{self, Read, Write};
-use lock_core::model::request::{Amount, Wait};
+use lock_core::model::request::{Acquire, Amount, Wait};
+use lock_core::model::time::Millis;
 
 /// How an owner asks: whether it waits, for how long its place is kept, and how many shares it wants to have at least.
 #[derive(Clone, Copy)]
@@ -16,6 +17,12 @@ pub struct Manner {
 
 pub const AT_ONCE: Manner = Manner { wait: Wait::Never, queue: None, retry: None };
 pub const WAITING: Manner = Manner { wait: Wait::Forever, queue: None, retry: None };
+
+/// A request for the core by itself, without any option.
+pub fn plain(mode: Mode, wait: Wait) -> Acquire {
+    let (note, retry, session, queue, share, min_fence) = (None, None, None, None, None, None);
+    Acquire { mode, lease: Millis(LONG), note, wait, retry, session, queue, share, min_fence }
+}
 
 /// True if an owner holds now what it asked for.
 pub fn is_granted(answer: &Answer) -> bool {
