@@ -85,7 +85,7 @@ impl World {
         self.naive.end_keeping();
     }
 
-    pub(super) fn check_cycle(&self, asker: &Waiter, cycle: &[Hop]) {
+    pub(super) fn check_cycle(&self, requester: &Waiter, cycle: &[Hop]) {
         let waits = |db: u32, owner: u8, key: u8| {
             let mut asks = self.naive.waiters.iter().map(|waiter| &waiter.ask);
             asks.any(|ask| ask.db == db && ask.owner == owner && ask.keys.contains(&key))
@@ -93,7 +93,7 @@ impl World {
         let astray = cycle.iter().find(|hop| !waits(hop.db.0, hop.owner.as_bytes()[0], hop.key[0]));
         assert_eq!(astray, None, "waits in another database: {:?}", self.naive);
         let cycle: Vec<(u8, u8)> = cycle.iter().map(|hop| (hop.owner.as_bytes()[0], hop.key[0])).collect();
-        assert_eq!(cycle[0].0, asker.ask.owner);
+        assert_eq!(cycle[0].0, requester.ask.owner);
         assert_eq!(self.naive.false_hop(&cycle, self.now.mono.0), None, "{cycle:?} {:?}", self.naive);
         // It waits for the requester as well, if an owner in the cycle holds what it wants to write.
         let is_in = |other: &Waiter, key: u8| {
@@ -102,8 +102,8 @@ impl World {
             let waits_for = |owner| owner == other.ask.owner || other.ask.mode == Mode::Write && holds(owner);
             !other.passed && cycle.iter().any(|(owner, _)| waits_for(*owner))
         };
-        let hindrance = self.naive.hindrance(asker, self.now.mono.0, is_in);
-        assert!(hindrance.is_some(), "{asker:?} may pass all in {cycle:?}");
+        let hindrance = self.naive.hindrance(requester, self.now.mono.0, is_in);
+        assert!(hindrance.is_some(), "{requester:?} may pass all in {cycle:?}");
     }
 }
 

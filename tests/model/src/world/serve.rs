@@ -193,9 +193,9 @@ impl World {
             assert_eq!(*left, self.naive.grace_left(now.mono.0).unwrap_or(Millis(0)));
         }
         if let (Err(Refusal::Deadlock(cycle)), Answer::Deadlock) = (&outcome, &expected) {
-            let asker = self.naive.refused.take().expect("was refused");
-            self.naive.waiters.push(asker.clone());
-            self.check_cycle(&asker, &cycle.0);
+            let requester = self.naive.refused.take().expect("was refused");
+            self.naive.waiters.push(requester.clone());
+            self.check_cycle(&requester, &cycle.0);
             self.naive.waiters.pop();
         }
         if let (Ok(Outcome::Queued(id)), Answer::Queued) | (Ok(Outcome::Placed(id)), Answer::Placed) =
