@@ -5,7 +5,7 @@
 
 use super::args::{Arguments, Caller, OwnerArg, Parser};
 use super::error::{ArgError, TAKEN_OVER, refuse, reply_arg_error, text_of_deadlock, text_of_redirect};
-use super::options::{Opt, OptSet, Options};
+use super::options::{Opt, OptList, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, KEY, KEYS, LEASE, MINFENCE, MODE, NOTE, NUMKEYS, OWNER, SESSION};
 use crate::module::clients::Reply;
@@ -200,10 +200,10 @@ pub fn parse<'a, A: Arguments<'a>, C: Caller, R>(
     };
     let mut options = Options::default();
     let taken = match form {
-        Form::Acquire => const { OptSet::among(LockAcquire::SPEC.args, 2) },
-        Form::ReadWrite => const { OptSet::among(LockRw::SPEC.args, 3) },
-        Form::Share => const { OptSet::among(LockShare::SPEC.args, 3) },
-        Form::Many => const { OptSet::among(LockMacquire::SPEC.args, 3) },
+        Form::Acquire => const { &OptList::among(LockAcquire::SPEC.args, 2) },
+        Form::ReadWrite => const { &OptList::among(LockRw::SPEC.args, 3) },
+        Form::Share => const { &OptList::among(LockShare::SPEC.args, 3) },
+        Form::Many => const { &OptList::among(LockMacquire::SPEC.args, 3) },
     };
     parser.read_options(taken, &mut options)?;
     let channel = options.channel(caller)?;

@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{OptSet, Options};
+use super::options::{OptList, Options};
 use super::reply::ToReply;
 use super::{CATEGORY, FENCE, KEY, MODE, OWNER};
 use crate::module::{config, view};
@@ -56,6 +56,6 @@ pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A
     let key = parser.need("key")?;
     let owner = parser.owner()?;
     let mut options = Options::default();
-    parser.read_options(const { OptSet::among(LockCheck::SPEC.args, 2) }, &mut options)?;
+    parser.read_options(const { &OptList::among(LockCheck::SPEC.args, 2) }, &mut options)?;
     Ok(Wanted { key, owner, check: Check { mode: options.mode, fence: options.fence } })
 }

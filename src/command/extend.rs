@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Caller, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{OptSet, Options};
+use super::options::{OptList, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, LEASE, MINFENCE, NOTE, NUMKEYS, OWNER, SESSION, WRITE};
 use crate::module::config;
@@ -72,8 +72,8 @@ impl Command for LockMextend {
     }
 }
 
-const OPTIONS: OptSet = OptSet::among(LockExtend::SPEC.args, 2);
-const OPTIONS_OF_MANY: OptSet = OptSet::among(LockMextend::SPEC.args, 3);
+const OPTIONS: &OptList = &OptList::among(LockExtend::SPEC.args, 2);
+const OPTIONS_OF_MANY: &OptList = &OptList::among(LockMextend::SPEC.args, 3);
 
 /// Reads the arguments of LOCK.EXTEND, and passes on what they ask for.
 #[inline(always)]
@@ -101,7 +101,7 @@ pub fn parse_many<'a, A: Arguments<'a>, C: Caller, R>(
 fn parse<'a, A: Arguments<'a>, C: Caller, R>(
     mut parser: Parser<A>,
     caller: &mut C,
-    taken: OptSet,
+    taken: &OptList,
     pass_on: impl FnOnce(&mut C, &Request) -> R,
 ) -> Result<R, ArgError> {
     let owner = parser.owner()?;

@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{OptSet, Options};
+use super::options::{OptList, Options};
 use super::reply::{Bytes, ToReply, reply_map};
 use super::{CATEGORY, COUNT, KEY};
 use crate::module::blocked_clients::client_of;
@@ -63,7 +63,7 @@ pub struct Wanted<'a, W> {
 pub fn parse<'a, A: Arguments<'a>>(mut parser: Parser<A>) -> Result<Wanted<'a, A::Word>, ArgError> {
     let key = parser.need("key")?;
     let mut options = Options::default();
-    parser.read_options(const { OptSet::among(LockInfo::SPEC.args, 1) }, &mut options)?;
+    parser.read_options(const { &OptList::among(LockInfo::SPEC.args, 1) }, &mut options)?;
     Ok(Wanted { key, owner: options.owner, count: options.count_bounded() })
 }
 

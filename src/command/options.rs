@@ -57,7 +57,7 @@ macro_rules! options {
         ($parser:ident, $options:ident, $word:ident)
         $($opt:ident $token:literal $(excludes $other:ident)? => $read:expr;)+
     ) => {
-        /// Every option. A command takes those that its arguments in COMMAND DOCS name: [`OptSet::among`].
+        /// Every option. A command takes those that its arguments in COMMAND DOCS name: [`OptList::among`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Opt {
             $(
@@ -129,6 +129,21 @@ options! { (parser, options, word)
 }
 
 impl Opt {
+    const fn named(token: &[u8]) -> Opt {
+        let mut at = 0;
+        while at < Opt::ALL.len() {
+            let (word, mut same) = (Opt::ALL[at].word().as_bytes(), 0);
+            while same < word.len() && same < token.len() && word[same] == token[same] {
+                same += 1;
+            }
+            if same == word.len() && same == token.len() {
+                return Opt::ALL[at];
+            }
+            at += 1;
+        }
+        panic!("a command has an option that is not in the table");
+    }
+
     /// True if a word begins it, in upper or lower case.
     fn is(self, word: &[u8]) -> bool {
         const CASE: u8 = b'a' ^ b'A';
@@ -138,65 +153,37 @@ impl Opt {
     }
 }
 
-/// A set of options, one bit each.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OptSet(u32);
+/// The options of a command, in the order of its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct OptList {
+    opts: [Opt; Opt::ALL.len()],
+    count: usize,
+}
 
-impl OptSet {
+impl OptList {
     /// The options among the arguments of a command, behind so many that are read by position.
     ///
     /// # Panics
     /// If an argument has a word that is no option. It is called while the module is compiled.
     #[must_use]
-    pub const fn among(args: &[ArgSpec], behind: usize) -> OptSet {
-        let (mut set, mut at) = (0, behind);
+    pub const fn among(args: &[ArgSpec], behind: usize) -> OptList {
+        OptList { opts: [Opt::Px; Opt::ALL.len()], count: 0 }.with(args, behind)
+    }
+
+    const fn with(mut self, args: &[ArgSpec], behind: usize) -> OptList {
+        let mut at = behind;
         while at < args.len() {
-            set |= match (args[at].token, args[at].kind) {
-                (Some(token), _) => 1 << OptSet::named(token.to_bytes()),
-                (None, ArgKind::OneOf(some)) => OptSet::among(some, 0).0,
-                _ => 0,
-            };
-            at += 1;
-        }
-        OptSet(set)
-    }
-
-    /// The index in `Opt::ALL` of the option with this word.
-    const fn named(token: &[u8]) -> usize {
-        let mut at = 0;
-        while at < Opt::ALL.len() {
-            let (word, mut same) = (Opt::ALL[at].word().as_bytes(), 0);
-            while same < word.len() && same < token.len() && word[same] == token[same] {
-                same += 1;
-            }
-            if same == word.len() && same == token.len() {
-                return at;
+            match (args[at].token, args[at].kind) {
+                (Some(token), _) => {
+                    self.opts[self.count] = Opt::named(token.to_bytes());
+                    self.count += 1;
+                }
+                (None, ArgKind::OneOf(some)) => self = self.with(some, 0),
+                _ => {}
             }
             at += 1;
         }
-        panic!("a command has an option that is not in the table");
-    }
-
-    /// Returns the option of this set that a word begins.
-    #[inline(always)]
-    fn find(self, word: &[u8]) -> Option<Opt> {
-        let mut left = self.0;
-        while left != 0 {
-            let opt = Opt::ALL[left.trailing_zeros() as usize];
-            if opt.is(word) {
-                return Some(opt);
-            }
-            left &= left - 1;
-        }
-        None
-    }
-
-    fn has(self, opt: Opt) -> bool {
-        self.0 & (1 << opt as u32) != 0
-    }
-
-    fn add(&mut self, opt: Opt) {
-        self.0 |= 1 << opt as u32;
+        self
     }
 }
 
@@ -248,11 +235,12 @@ impl<'a, A: Arguments<'a>> Parser<A> {
     /// # Errors
     /// If one is unknown, given twice, lacks its value, is out of range, or excludes another.
     #[inline(never)]
-    pub fn read_options(&mut self, taken: OptSet, options: &mut Options<'a>) -> Result<(), ArgError> {
+    pub fn read_options(&mut self, taken: &OptList, options: &mut Options<'a>) -> Result<(), ArgError> {
         let mut seen = OptSet::default();
         while let Some(word) = self.take() {
             let word = word.into();
-            let opt = taken.find(word).ok_or_else(|| ArgError::UnknownOption(word.to_vec()))?;
+            let opt = taken.opts[..taken.count].iter().find(|opt| opt.is(word));
+            let opt = *opt.ok_or_else(|| ArgError::UnknownOption(word.to_vec()))?;
             if seen.has(opt) {
                 return Err(ArgError::Twice(opt.word()));
             }
@@ -281,5 +269,19 @@ impl<'a, A: Arguments<'a>> Parser<A> {
             Err(ArgError::Number { max: 0, .. }) => Err(ArgError::NoWholeSecond(max)),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// The options that were given so far, one bit each.
+#[derive(Clone, Copy, Debug, Default)]
+struct OptSet(u32);
+
+impl OptSet {
+    fn has(self, opt: Opt) -> bool {
+        self.0 & (1 << opt as u32) != 0
+    }
+
+    fn add(&mut self, opt: Opt) {
+        self.0 |= 1 << opt as u32;
     }
 }

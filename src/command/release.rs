@@ -2,7 +2,7 @@
 
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, refuse, reply_arg_error};
-use super::options::{OptSet, Options};
+use super::options::{OptList, Options};
 use super::reply::ToReply;
 use super::{FENCE, KEY, KEYS, MODE, NUMKEYS, OWNER, WRITE};
 use crate::module::config;
@@ -78,8 +78,8 @@ impl Command for LockMrelease {
 const AMOUNT: ArgKind =
     ArgKind::OneOf(&[ArgSpec::token(c"ALL", c"all"), ArgSpec::new(c"count", ArgKind::Integer).after(c"TO")]);
 
-const OPTIONS: OptSet = OptSet::among(LockRelease::SPEC.args, 2);
-const OPTIONS_OF_MANY: OptSet = OptSet::among(LockMrelease::SPEC.args, 3);
+const OPTIONS: &OptList = &OptList::among(LockRelease::SPEC.args, 2);
+const OPTIONS_OF_MANY: &OptList = &OptList::among(LockMrelease::SPEC.args, 3);
 
 /// Reads the arguments of LOCK.RELEASE, and passes on what they ask for.
 #[inline(always)]
@@ -104,7 +104,7 @@ pub fn parse_many<'a, A: Arguments<'a>, R>(
 #[inline(always)]
 fn parse<'a, A: Arguments<'a>, R>(
     mut parser: Parser<A>,
-    taken: OptSet,
+    taken: &OptList,
     pass_on: impl FnOnce(&Request) -> R,
 ) -> Result<R, ArgError> {
     let owner = parser.owner()?;

@@ -3,7 +3,7 @@
 use super::args::{Arguments, Parser};
 use super::error::{ArgError, reply_arg_error};
 use super::info::{limit_of, take_of};
-use super::options::{OptSet, Options};
+use super::options::{OptList, Options};
 use super::reply::{ToReply, reply_map};
 use super::{COUNT, OPERATOR};
 use crate::module::blocked_clients::client_of;
@@ -50,7 +50,7 @@ impl Command for LockTop {
 /// Reads how many waiters and keys are to be shown at most.
 pub fn parse<'a>(mut parser: Parser<impl Arguments<'a>>) -> Result<usize, ArgError> {
     let mut options = Options::default();
-    parser.read_options(const { OptSet::among(LockTop::SPEC.args, 0) }, &mut options)?;
+    parser.read_options(const { &OptList::among(LockTop::SPEC.args, 0) }, &mut options)?;
     Ok(options.count_bounded())
 }
 

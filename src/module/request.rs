@@ -5,14 +5,13 @@ use super::notify::{self, Channel, Mute};
 use super::shell::{shell, with_manager};
 use super::step::{self, Publish};
 use super::waits;
-use lock_core::manager::begun::Asked;
 use lock_core::model::hold::Connection;
 use lock_core::model::key::KeyIndex;
 use lock_core::model::notify::Notify;
 use lock_core::model::owner::Owner;
 use lock_core::model::record::{Origin, Update};
 use lock_core::model::request::{Begun, Operation, Outcome, Refusal, Request};
-use server_api::{Ctx, Flags, Str, WrongType};
+use server_api::{Ctx, Str, WrongType};
 
 /// Why a request that is well-formed was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,19 +41,21 @@ impl From<WrongType> for ServeError {
 ///
 /// # Errors
 /// With nothing changed but what settling ended.
+#[inline(always)]
 pub fn run(
     ctx: &mut Ctx<'_>,
     names: &[Str<'_>],
     request: &Request,
     acquires: Option<(Reply, Channel<'_>)>,
 ) -> Result<Outcome, ServeError> {
-    let channel = acquires.map_or(Channel::AsBefore, |(_, channel)| channel);
+    let Some((reply, channel)) = acquires else { return serve(ctx, names, request, None, Notify::AsBefore) };
     let notify = notify::admit(ctx, channel).map_err(ServeError::Mute)?;
-    let outcome = serve(ctx, names, request, acquires.map(|(reply, _)| reply), notify);
+    let outcome = serve(ctx, names, request, Some(reply), notify);
     notify::forget(notify);
     outcome
 }
 
+#[inline(never)]
 fn serve(
     ctx: &mut Ctx<'_>,
     names: &[Str<'_>],
@@ -79,13 +80,8 @@ fn serve(
     let (now, judged) = (step.now, step.judged);
     let mut counts = true;
     let mut needs_rearm = step.needs_rearm;
-    if let (Ok(Outcome::Begun(begun)), Operation::Acquire(operation), Some(reply)) =
-        (&outcome, &request.operation, reply)
-    {
-        // Within a command, the servers of a cluster see keys of its own slot alone.
-        let is_partial = ctx.flags().contains(Flags::CLUSTER);
-        let asked = Asked { begun: *begun, operation, notify, client: ctx.client_id(), is_partial, now };
-        let settled = waits::park_or_settle(ctx, names, (reply, &request.owner), &asked);
+    if let Ok(Outcome::Begun(begun)) = outcome {
+        let settled = waits::park_or_settle(ctx, names, request, reply, (begun, notify, now));
         // A place may have been taken over or have lost its client, with another end.
         needs_rearm |= !matches!((begun, &settled.outcome), (Begun::New(_), Outcome::Queued(_)));
         counts = settled.counts;
