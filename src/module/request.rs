@@ -81,11 +81,11 @@ fn serve(
     let mut counts = true;
     let mut needs_rearm = step.needs_rearm;
     if let Ok(Outcome::Begun(begun)) = outcome {
-        let settled = waits::park_or_settle(ctx, names, request, reply, (begun, notify, now));
+        let ended;
+        (ended, counts) = waits::park_or_settle(ctx, names, request, reply, (begun, notify, now));
         // A place may have been taken over or have lost its client, with another end.
-        needs_rearm |= !matches!((begun, &settled.outcome), (Begun::New(_), Outcome::Queued(_)));
-        counts = settled.counts;
-        outcome = Ok(settled.outcome);
+        needs_rearm |= !matches!((begun, &ended), (Begun::New(_), Outcome::Queued(_)));
+        outcome = Ok(ended);
     }
     if counts {
         shell.metrics.count_outcome(&request.operation, &outcome);

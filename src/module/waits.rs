@@ -4,13 +4,14 @@ use super::blocked_clients::{park, wake};
 use super::clients::Reply;
 use super::shell::with_manager;
 use super::step;
-use lock_core::manager::begun::{Asked, Settled};
+use lock_core::manager::begun::Asked;
 use lock_core::model::notify::Notify;
 use lock_core::model::request::{Begun, Operation, Outcome, Request};
 use lock_core::model::time::Timestamp;
 use server_api::{Ctx, Flags, Str};
 
-/// Parks the client of a request that begins to wait, if the server lets it. Returns what becomes of the request.
+/// Parks the client of a request that begins to wait, if the server lets it. Returns what becomes of the request, and
+/// whether it counts.
 #[cold]
 pub(super) fn park_or_settle(
     ctx: &mut Ctx<'_>,
@@ -18,7 +19,7 @@ pub(super) fn park_or_settle(
     request: &Request,
     reply: Option<Reply>,
     (begun, notify, now): (Begun, Notify, Timestamp),
-) -> Settled {
+) -> (Outcome, bool) {
     let (Operation::Acquire(operation), Some(reply)) = (&request.operation, reply) else {
         unreachable!("nothing but an acquisition begins to wait, and says how it is to be answered")
     };
@@ -39,5 +40,5 @@ pub(super) fn park_or_settle(
         step::announce_wait(ctx, names);
     }
     wake(settled.taken_over.take(), now);
-    settled
+    (settled.outcome, settled.counts)
 }
